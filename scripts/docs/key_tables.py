@@ -32,9 +32,7 @@ RESULTS = """# Keys of results documents
 This page lists every key of a results document. [Results format](../../../docs/results-format.md) explains
 files, samples and scores.
 
-The column *checked* says how `ttmbench validate` treats a key of a
-[submission](../../../docs/leaderboard.md#what-is-checked): `recomputed` from command, data and scores, `recorded`
-(checked for type, range and consistency) or `free`. Keys with * have the same name in lm-evaluation-harness.
+Keys with * have the same name in lm-evaluation-harness.
 """
 
 
@@ -80,8 +78,8 @@ def _of_schema(schema: Mapping[str, Any], starred: tuple[str, ...] = ()) -> str:
     rows = []
     for key, value in schema.get("properties", {}).items():
         named = f"`{key}`" + (" *" if key in starred else "") + ("" if key in required else " (optional)")
-        rows.append((named, _type(value), value.get("check", "-"), _text(value.get("description", "-"))))
-    return table(("key", "type", "checked", "meaning"), rows)
+        rows.append((named, _type(value), _text(value.get("description", "-"))))
+    return table(("key", "type", "meaning"), rows)
 
 
 def _type(value: Mapping[str, Any]) -> str:

@@ -35,14 +35,11 @@ from ttmbench.results.records import (
     Dataset,
     Digest,
     Efficiency,
-    Free,
     Interval,
     Key,
     Part,
     RankingRecord,
     Real,
-    Recomputed,
-    Recorded,
     Samples,
     TagMeanRecord,
     TaskError,
@@ -66,141 +63,137 @@ class ResultsDocument(Part):
     lm-evaluation-harness.
     """
 
-    schema_version: Recomputed[Literal["1.0"]]
-    status: Recomputed[Literal["running", "done", "failed", "interrupted"]] = Field(
+    schema_version: Literal["1.0"]
+    status: Literal["running", "done", "failed", "interrupted"] = Field(
         description="running while tasks are left: the file is rewritten after each. failed: some task failed."
     )
-    task_status: Recomputed[dict[str, Literal["done", "failed", "pending"]]] = Field(
+    task_status: dict[str, Literal["done", "failed", "pending"]] = Field(
         {}, description="Every task of the run; a failed one keeps the numbers that it had reached."
     )
-    track: Recomputed[Track] = Field(description="The track of the run's numbers that is furthest from plain scoring.")
-    groups: Recomputed[dict[str, dict[str, Real | None]]] = Field(
+    track: Track = Field(description="The track of the run's numbers that is furthest from plain scoring.")
+    groups: dict[str, dict[str, Real | None]] = Field(
         {}, description="Dataset -> unweighted mean of its tasks, when all of them were run."
     )
-    group_subtasks: Recomputed[dict[str, list[str]]] = Field({}, description="Dataset -> its tasks.")
-    group_notes: Recomputed[dict[str, list[str]]] = Field(
+    group_subtasks: dict[str, list[str]] = Field({}, description="Dataset -> its tasks.")
+    group_notes: dict[str, list[str]] = Field(
         {}, description="Dataset -> remarks: its tasks may share images, and its standard error assumes independence."
     )
-    tracks: Recomputed[ByTask[dict[Key, Track]]] = Field(
+    tracks: ByTask[dict[Key, Track]] = Field(
         description="Task -> metric,filter -> track; controls and held-out groups have none. Tracks are never ranked "
         "together."
     )
-    results: Recomputed[ByTask[dict[Key, Real | None]]] = Field(
+    results: ByTask[dict[Key, Real | None]] = Field(
         description="Task -> metric,filter -> mean over groups (and over seeds). Filters: none (raw), simple_match, "
         "ttm, oracle, or a test-time method's name. Also metric_stderr,filter (over groups) and "
         "metric_seed_std,filter (over seeds)."
     )
-    breakdowns: Recomputed[ByTask[dict[str, dict[str, Breakdown]]]] = Field(
+    breakdowns: ByTask[dict[str, dict[str, Breakdown]]] = Field(
         {},
         description="Task -> tag -> value -> numbers of the groups that have it. Tags with one value or more than 24 "
         "are omitted, except values that means of the task file use.",
     )
-    tag_means: Recomputed[ByTask[dict[str, TagMeanRecord]]] = Field(
+    tag_means: ByTask[dict[str, TagMeanRecord]] = Field(
         {}, description="Task -> name of a mean in the task file -> a mean of means over values of tags."
     )
-    ci: Recomputed[ByTask[dict[Key, Interval | None]]] = Field(
+    ci: ByTask[dict[Key, Interval | None]] = Field(
         description="Task -> metric,filter -> 95 % interval over groups, by config.interval; null if undefined, for "
         "fewer than two groups or with --bootstrap_iters 0."
     )
-    chance: Recomputed[ByTask[dict[str, Real | None]]] = Field(
+    chance: ByTask[dict[str, Real | None]] = Field(
         description="Task -> metric -> expected value of i.i.d. continuous scores; of random answers for forced "
         "choices. Task -> metric,filter -> that of a test-time method, which has a chance level of its own."
     )
-    ties: Recomputed[ByTask[dict[Key, Real | None]]] = Field(
+    ties: ByTask[dict[Key, Real | None]] = Field(
         description="Task -> metric,filter -> groups (images, for global metrics) in which the metric met an equality, "
         "a mean over seeds; null if unknown."
     )
-    ttm: Recomputed[ByTask[TtmRecord]] = Field(description="Task -> record of TTM; only tasks that it ran on.")
-    simple_match: Recomputed[ByTask[SimpleMatchRecord]] = Field(
-        description="Task -> record of SimpleMatch's fine-tuning step."
-    )
-    oracle: Recomputed[ByTask[OracleRecord]] = Field(
+    ttm: ByTask[TtmRecord] = Field(description="Task -> record of TTM; only tasks that it ran on.")
+    simple_match: ByTask[SimpleMatchRecord] = Field(description="Task -> record of SimpleMatch's fine-tuning step.")
+    oracle: ByTask[OracleRecord] = Field(
         {},
         description="Task -> record of TTM on correct matchings only: an upper bound that uses labels, never a result.",
     )
-    methods: Recomputed[ByTask[dict[str, MethodRecord]]] = Field(
+    methods: ByTask[dict[str, MethodRecord]] = Field(
         {}, description="Task -> test-time method -> its record. The method's name is the filter of its numbers."
     )
-    ttm_also: Recomputed[ByTask[dict[str, AlsoRecord]]] = Field(
+    ttm_also: ByTask[dict[str, AlsoRecord]] = Field(
         {},
         description="Task that TTM or another method trained on -> other task -> what the trained model is on it. It "
         "ranks nowhere.",
     )
-    choice: Recomputed[ByTask[ChoiceRecord]] = Field(
+    choice: ByTask[ChoiceRecord] = Field(
         {},
         description="Forced choices: task -> how they were asked. Numbers have the filter choice and a chance of "
         "their own.",
     )
-    ranking: Recomputed[ByTask[RankingRecord]] = Field(
+    ranking: ByTask[RankingRecord] = Field(
         {}, description="Task of kind retrieval or classification -> what was ranked, and the unit of intervals."
     )
-    truncated: Recorded[ByTask[Truncated]] = Field(
+    truncated: ByTask[Truncated] = Field(
         {},
         description="Task -> captions cut at the model's context length, for models that report this (`Truncating`).",
     )
-    seen_in_training: Recomputed[ByTask[list[str]]] = Field(
+    seen_in_training: ByTask[list[str]] = Field(
         {}, description="Task -> image collections of its images that the model was trained on."
     )
-    notes: Free[ByTask[list[str]]] = Field({}, description="Task -> remarks; only tasks that have some.")
-    undecided: Recorded[ByTask[Undecided]] = Field(
+    notes: ByTask[list[str]] = Field({}, description="Task -> remarks; only tasks that have some.")
+    undecided: ByTask[Undecided] = Field(
         {},
         description="Models that are asked for yes or no: pairs whose score is a bound or missing (a server lists few "
         "tokens), or with P(yes) + P(no) below 0.01.",
     )
-    configs: Recomputed[ByTask[dict[str, Any]]] = Field(
+    configs: ByTask[dict[str, Any]] = Field(
         description="Task -> content of its file, with include and --task_args applied."
     )
-    versions: Recomputed[ByTask[int]] = Field(description="Task -> version of its file.")
-    n_shot: Recomputed[ByTask[Zero]] = Field({}, alias="n-shot", description="Task -> 0.")
-    n_samples: Recomputed[ByTask[Samples]] = Field(
+    versions: ByTask[int] = Field(description="Task -> version of its file.")
+    n_shot: ByTask[Zero] = Field({}, alias="n-shot", description="Task -> 0.")
+    n_samples: ByTask[Samples] = Field(
         alias="n-samples", description="Task -> number of groups, of scored groups and of clusters."
     )
-    higher_is_better: Recomputed[ByTask[dict[str, bool]]] = Field(description="Task -> metric -> bool.")
-    task_hashes: Recomputed[ByTask[str]] = Field(
+    higher_is_better: ByTask[dict[str, bool]] = Field(description="Task -> metric -> bool.")
+    task_hashes: ByTask[str] = Field(
         description="Task -> sha256 over images, their reading options and captions of the scored groups, in order."
     )
-    datasets: Recomputed[ByTask[Dataset]] = Field(description="Task -> where its data came from.")
-    timing: Recorded[ByTask[dict[str, Real]]] = Field(
+    datasets: ByTask[Dataset] = Field(description="Task -> where its data came from.")
+    timing: ByTask[dict[str, Real]] = Field(
         description="Task -> stage -> seconds: load, look_up (data compared with the cache), prepare, score, devices "
         "(seeds on several devices), and each filter that was run."
     )
-    efficiency: Recorded[ByTask[Efficiency]] = Field({}, description="Task -> speed of scoring, and memory.")
-    baseline: Recomputed[BaselineRecord | Absent] = Field(
-        None, description="Differences to another results document (--baseline)."
-    )
-    errors: Recomputed[list[TaskError]] = Field(description="Tasks and stages that failed.")
-    config: Recomputed[dict[str, Any]] = Field(description="The run's configuration, secrets redacted.")
-    run_key: Recomputed[Digest | None] = Field(
+    efficiency: ByTask[Efficiency] = Field({}, description="Task -> speed of scoring, and memory.")
+    baseline: BaselineRecord | Absent = Field(None, description="Differences to another results document (--baseline).")
+    errors: list[TaskError] = Field(description="Tasks and stages that failed.")
+    config: dict[str, Any] = Field(description="The run's configuration, secrets redacted.")
+    run_key: Digest | None = Field(
         None,
         description="Digest of every setting that can change a number, of task files, packages and code: the same "
         "command has the same key and resumes. No signature; weights and data are not in it. null for stored scores.",
     )
     # The name that lm-evaluation-harness has for it; pydantic keeps names that begin with model_ to itself otherwise.
     model_config = ConfigDict(protected_namespaces=())
-    model_name: Recomputed[str] = Field(
+    model_name: str = Field(
         description="--name, else where the weights came from (Hub id or folder), else the name given to --model."
     )
-    model_info: Recorded[dict[str, Any]] = Field(
+    model_info: dict[str, Any] = Field(
         description="capabilities: protocols of the model adapter. fingerprint: what it states of itself. trained_on: "
         "image collections that it was trained on; null if unknown. finetuned: tasks, loss, hyperparameters, preset, "
         "seed and base of finetuned weights. usage: requests, tokens and cost of a model behind a server."
     )
-    date: Recorded[Real] = Field(description="Start of the run, seconds since 1970.")
-    git_hash: Free[str | None] = Field(description="Commit of the folder in which the command was run; null outside.")
-    packages: Free[dict[str, str]] = Field(description="Package -> version, for packages that can change numbers.")
-    code: Recorded[dict[str, Digest | None]] = Field(
+    date: Real = Field(description="Start of the run, seconds since 1970.")
+    git_hash: str | None = Field(description="Commit of the folder in which the command was run; null outside.")
+    packages: dict[str, str] = Field(description="Package -> version, for packages that can change numbers.")
+    code: dict[str, Digest | None] = Field(
         {},
         description="Package -> digest of its source: ttmbench, and those that the run takes its model, sources, "
         "metrics, methods and schedules from; null where the source cannot be read, and then the run is never "
         "resumed. Part of run_key; absent for stored scores.",
     )
-    hardware: Free[dict[str, Any]] = Field(
+    hardware: dict[str, Any] = Field(
         description="platform, machine, cpus, accelerator, matmul_precision, torch_threads, and cpu_capability: the "
         "instructions that torch uses (AVX2, AVX512); the last two are null without torch."
     )
-    total_evaluation_time_seconds: Recorded[Real] = Field(description="Seconds so far.")
-    command: Recomputed[str] = Field(description="Command line, secrets redacted; empty from Python without one.")
-    artifacts: Recomputed[dict[str, Artifact]] = Field(description="Name -> file next to the document.")
+    total_evaluation_time_seconds: Real = Field(description="Seconds so far.")
+    command: str = Field(description="Command line, secrets redacted; empty from Python without one.")
+    artifacts: dict[str, Artifact] = Field(description="Name -> file next to the document.")
 
     @classmethod
     def of(cls, document: ResultsDocument | Mapping[str, Any]) -> ResultsDocument:

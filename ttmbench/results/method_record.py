@@ -13,15 +13,12 @@ from ttmbench.results.records import (
     Count,
     Digest,
     Fraction,
-    Free,
     Interval,
     Key,
     NotNegative,
     Part,
     Positive,
     Real,
-    Recomputed,
-    Recorded,
     Samples,
     Seeds,
     Share,
@@ -36,39 +33,37 @@ Reset = Literal["group", "batch", "never"]
 class MethodCost(Part):
     """What a method cost with one seed, counted at every call."""
 
-    image_rows: Recorded[Count] = Field(description="Images encoded (forward passes).")
-    caption_rows: Recorded[Count] = Field(description="Captions encoded (forward passes).")
-    image_rows_backward: Recorded[Count] = Field(description="Those whose gradient was computed.")
-    caption_rows_backward: Recorded[Count] = Field(description="Those whose gradient was computed.")
-    optimizer_steps: Recorded[Count]
-    views: Recorded[Count] = Field(description="Augmented images that were encoded.")
-    reward_rows: Recorded[Count] = Field(description="Images and captions that a reward model encoded.")
-    tower_passes: Recorded[NotNegative] = Field(
+    image_rows: Count = Field(description="Images encoded (forward passes).")
+    caption_rows: Count = Field(description="Captions encoded (forward passes).")
+    image_rows_backward: Count = Field(description="Those whose gradient was computed.")
+    caption_rows_backward: Count = Field(description="Those whose gradient was computed.")
+    optimizer_steps: Count
+    views: Count = Field(description="Augmented images that were encoded.")
+    reward_rows: Count = Field(description="Images and captions that a reward model encoded.")
+    tower_passes: NotNegative = Field(
         description="One unit encodes every image, or every caption, once; a backward pass counts twice."
     )
-    view_seconds: Recorded[NotNegative] = Field(
+    view_seconds: NotNegative = Field(
         description="Seconds to make and encode views, even if an earlier method of the run made them."
     )
-    seconds: Recorded[NotNegative] = Field(description="Wall time, including that of all views.")
+    seconds: NotNegative = Field(description="Wall time, including that of all views.")
 
 
 class TrainedParameters(Part):
     """The parameters that a method trained."""
 
-    train: Recomputed[str | None] = Field(description="Value of the setting `train`; null if the method has none.")
-    parameters: Recorded[AtLeastOne] = Field(description="Number of trained values.")
-    names_sha256: Recorded[Digest] = Field(description="sha256 of the parameters' names.")
+    train: str | None = Field(description="Value of the setting `train`; null if the method has none.")
+    parameters: AtLeastOne = Field(description="Number of trained values.")
+    names_sha256: Digest = Field(description="sha256 of the parameters' names.")
 
 
 class TrainingRecord(Part):
     """What the record of TTM and of each of its variants has."""
 
-    seeds: Recomputed[Seeds]
-    cost: Recorded[list[MethodCost] | Absent] = Field(None, description="Cost of each seed; absent in older documents.")
-    trained: Recorded[TrainedParameters | Absent] = Field(
-        None, description="Trained parameters; absent in older documents."
-    )
-    positions: Recomputed[list[Fraction] | Absent] = Field(
+    seeds: Seeds
+    cost: list[MethodCost] | Absent = Field(None, description="Cost of each seed; absent in older documents.")
+    trained: TrainedParameters | Absent = Field(None, description="Trained parameters; absent in older documents.")
+    positions: list[Fraction] | Absent = Field(
         None,
         description="As of other methods: fraction of rows whose best caption is at each position of the shuffled "
         "group; absent for global tasks, and likewise.",
@@ -78,123 +73,119 @@ class TrainingRecord(Part):
 class Iteration(Part):
     """An iteration of TTM."""
 
-    seed: Recomputed[int]
-    iteration: Recomputed[AtLeastOne]
-    threshold: Recomputed[Real] = Field(description="tau_t: logits, or a fraction with the share rule.")
-    selected: Recomputed[Count] = Field(description="Pseudo-labels: groups, or pairs in the global variant.")
-    candidates: Recomputed[AtLeastOne] = Field(description="Groups, or pairs, that could be selected.")
-    coverage: Recomputed[Fraction] = Field(description="selected divided by candidates.")
-    tied: Recomputed[Count] = Field(description="Candidates that no threshold could select, because they tie.")
-    pseudo_label_accuracy: Recomputed[Fraction | None] = Field(
+    seed: int
+    iteration: AtLeastOne
+    threshold: Real = Field(description="tau_t: logits, or a fraction with the share rule.")
+    selected: Count = Field(description="Pseudo-labels: groups, or pairs in the global variant.")
+    candidates: AtLeastOne = Field(description="Groups, or pairs, that could be selected.")
+    coverage: Fraction = Field(description="selected divided by candidates.")
+    tied: Count = Field(description="Candidates that no threshold could select, because they tie.")
+    pseudo_label_accuracy: Fraction | None = Field(
         description="Fraction of selected that are correct; uses labels, for diagnosis; null if nothing was selected."
     )
-    loss: Recorded[list[Real]] = Field(
+    loss: list[Real] = Field(
         description="Mean loss of each epoch over batches, weighted by their size; empty if nothing was selected."
     )
-    learning_rate: Recomputed[Real] = Field(description="Learning rate at the start of the iteration.")
-    metrics: Recomputed[dict[str, Real | None]] = Field(description="Metric -> value after the iteration.")
-    seconds: Recorded[Real] = Field(description="Wall time.")
+    learning_rate: Real = Field(description="Learning rate at the start of the iteration.")
+    metrics: dict[str, Real | None] = Field(description="Metric -> value after the iteration.")
+    seconds: Real = Field(description="Wall time.")
 
 
 class LearningRate(Part):
     """The learning rate of a run of TTM, and who stated it."""
 
-    value: Recomputed[Positive]
-    source: Recomputed[Literal["stated", "default"]] = Field(
+    value: Positive
+    source: Literal["stated", "default"] = Field(
         description="stated: given by user, preset, task or model; default: the package's."
     )
-    note: Recomputed[str | None] = Field(description="What is known about its origin.")
+    note: str | None = Field(description="What is known about its origin.")
 
 
 class Control(TrainingRecord):
     """TTM with other pseudo-labels."""
 
-    iterations: Recomputed[list[Iteration]]
+    iterations: list[Iteration]
 
 
 class Holdout(Part):
     """TTM on some groups, scored on the others."""
 
-    share: Recomputed[Share] = Field(description="Fraction of the groups that are held out.")
-    adapted_groups: Recomputed[Annotated[list[Count], Field(min_length=1)]] = Field(
+    share: Share = Field(description="Fraction of the groups that are held out.")
+    adapted_groups: Annotated[list[Count], Field(min_length=1)] = Field(
         description="Positions of the groups that were adapted to; no image occurs in both parts."
     )
-    scored_groups: Recomputed[Annotated[list[Count], Field(min_length=1)]]
-    seeds: Recomputed[Seeds]
-    iterations: Recomputed[list[Iteration]]
+    scored_groups: Annotated[list[Count], Field(min_length=1)]
+    seeds: Seeds
+    iterations: list[Iteration]
 
 
 class LabelAudit(Part):
     """A second run of every seed with permuted captions."""
 
-    passed: Recorded[Yes]
-    seeds: Recomputed[Seeds]
-    iterations: Recomputed[AtLeastOne]
+    passed: Yes
+    seeds: Seeds
+    iterations: AtLeastOne
 
 
 class Gain(Part):
     """A number of the adapted model minus that of the model as it was."""
 
-    value: Recomputed[Real] = Field(description="Mean over seeds.")
-    ci: Recomputed[Interval | None] = Field(description="95 % interval over groups, paired; null without groups.")
-    by_seed: Recomputed[Annotated[list[Real], Field(min_length=1)]]
-    seed_ci: Recomputed[Interval | None] = Field(description="Student's 95 % interval over seeds; null for one seed.")
+    value: Real = Field(description="Mean over seeds.")
+    ci: Interval | None = Field(description="95 % interval over groups, paired; null without groups.")
+    by_seed: Annotated[list[Real], Field(min_length=1)]
+    seed_ci: Interval | None = Field(description="Student's 95 % interval over seeds; null for one seed.")
 
 
 class AlsoMethod(Part):
     """A method whose trained model was measured on another task."""
 
-    seeds: Recomputed[Seeds]
-    differences: Recomputed[dict[str, Gain]] = Field(description="Metric -> value of the method minus the raw value.")
+    seeds: Seeds
+    differences: dict[str, Gain] = Field(description="Metric -> value of the method minus the raw value.")
 
 
 class AlsoRecord(Part):
     """Another task, measured with the model that was adapted to this one."""
 
-    seeds: Recomputed[Seeds]
-    results: Recomputed[dict[Key, Real | None]] = Field(
+    seeds: Seeds
+    results: dict[Key, Real | None] = Field(
         description="Filters: none (before), ttm (after), and names of other methods (after each)."
     )
-    ci: Recomputed[dict[Key, Interval | None]]
-    chance: Recomputed[dict[str, Real | None]]
-    ties: Recomputed[dict[Key, Real | None]]
-    differences: Recomputed[dict[str, Gain]] = Field(
+    ci: dict[Key, Interval | None]
+    chance: dict[str, Real | None]
+    ties: dict[Key, Real | None]
+    differences: dict[str, Gain] = Field(
         description="Metric -> value after TTM minus the raw value; empty without TTM."
     )
-    methods: Recomputed[dict[str, AlsoMethod] | Absent] = Field(
-        None, description="Name -> method that leaves a trained model."
-    )
-    version: Recomputed[int]
-    matching: Recomputed[Literal["group", "global"]]
-    n_samples: Recomputed[Samples] = Field(alias="n-samples")
-    fingerprint: Recomputed[str]
-    shape: Recomputed[Annotated[list[int], Field(min_length=2, max_length=2)]]
-    seconds: Recorded[Real]
+    methods: dict[str, AlsoMethod] | Absent = Field(None, description="Name -> method that leaves a trained model.")
+    version: int
+    matching: Literal["group", "global"]
+    n_samples: Samples = Field(alias="n-samples")
+    fingerprint: str
+    shape: Annotated[list[int], Field(min_length=2, max_length=2)]
+    seconds: Real
 
 
 class TtmRecord(TrainingRecord):
     """How TTM went on a task."""
 
-    hyperparameters: Recomputed[dict[str, Any]] = Field(
+    hyperparameters: dict[str, Any] = Field(
         description="Every setting; parts and train if they are not the defaults; tau_start is null if it was derived."
     )
-    learning_rate: Recomputed[LearningRate | Absent] = Field(
-        None, description="The learning rate used, and where it comes from."
-    )
-    preset: Recomputed[Literal["auto", "paper"]]
-    variant: Recomputed[Literal["group", "global"]]
-    reported: Recomputed[Literal["last iteration"]]
-    notes: Recomputed[list[str]]
-    iterations: Recomputed[list[Iteration]] = Field(description="Iterations of all seeds, seed by seed.")
-    controls: Recomputed[dict[Literal["placebo", "shuffle"], Control]] = Field(
+    learning_rate: LearningRate | Absent = Field(None, description="The learning rate used, and where it comes from.")
+    preset: Literal["auto", "paper"]
+    variant: Literal["group", "global"]
+    reported: Literal["last iteration"]
+    notes: list[str]
+    iterations: list[Iteration] = Field(description="Iterations of all seeds, seed by seed.")
+    controls: dict[Literal["placebo", "shuffle"], Control] = Field(
         {}, description="TTM with random or moved pseudo-labels."
     )
-    holdout: Recomputed[Holdout | Absent] = Field(None, description="TTM on some groups, scored on the others.")
-    audit_labels: Recomputed[LabelAudit | Absent] = Field(
+    holdout: Holdout | Absent = Field(None, description="TTM on some groups, scored on the others.")
+    audit_labels: LabelAudit | Absent = Field(
         None,
         description="Whether every seed made the same selections when run again with permuted captions.",
     )
-    differences: Recomputed[dict[str, Gain] | Absent] = Field(
+    differences: dict[str, Gain] | Absent = Field(
         None, description="Metric -> value after TTM minus the raw value, with --ttm_also."
     )
 
@@ -202,8 +193,8 @@ class TtmRecord(TrainingRecord):
 class SimpleMatchRecord(TrainingRecord):
     """How SimpleMatch's overfitting step went on a task."""
 
-    hyperparameters: Recomputed[dict[str, Any]]
-    restarts: Recomputed[Annotated[list[AtLeastOne], Field(min_length=1)]] = Field(
+    hyperparameters: dict[str, Any]
+    restarts: Annotated[list[AtLeastOne], Field(min_length=1)] = Field(
         description="Iterations after which each seed ended."
     )
 
@@ -211,96 +202,94 @@ class SimpleMatchRecord(TrainingRecord):
 class OracleRecord(TrainingRecord):
     """How the oracle went on a task."""
 
-    reads_labels: Recomputed[Yes]
-    iterations: Recomputed[list[Iteration]]
+    reads_labels: Yes
+    iterations: list[Iteration]
 
 
 class MethodChance(Part):
     """How the chance levels of a method were found: it was run on random scores or features."""
 
-    distribution: Recomputed[str] = Field(description="Distribution of the random scores or features.")
-    draws: Recomputed[AtLeastOne] = Field(description="Number of random groups.")
+    distribution: str = Field(description="Distribution of the random scores or features.")
+    draws: AtLeastOne = Field(description="Number of random groups.")
 
 
 class MethodAudit(Part):
     """Every seed run again with the captions of each group in another order."""
 
-    passed: Recorded[Literal[True]]
-    compared: Recomputed[Count] = Field(description="Groups whose margin is above 1 % of the median margin.")
-    of: Recomputed[Count] = Field(description="Groups of all seeds.")
+    passed: Literal[True]
+    compared: Count = Field(description="Groups whose margin is above 1 % of the median margin.")
+    of: Count = Field(description="Groups of all seeds.")
 
 
 class HeldOutMetric(Part):
     """A metric of groups that were not trained on."""
 
-    raw: Recorded[Fraction | None] = Field(description="Value of the raw model.")
-    adapted: Recorded[list[Fraction | None]] = Field(description="Value of the trained model, for each seed.")
+    raw: Fraction | None = Field(description="Value of the raw model.")
+    adapted: list[Fraction | None] = Field(description="Value of the trained model, for each seed.")
 
 
 class MethodHoldout(Part):
     """Training on a part of the groups, scored on the others."""
 
-    share: Recomputed[Real] = Field(description="Fraction of the groups that are held out.")
-    adapted: Recomputed[Count] = Field(description="Groups that were trained on.")
-    scored: Recomputed[Count] = Field(description="Groups that were held out.")
-    metrics: Recorded[dict[str, HeldOutMetric]] = Field(description="Metric -> its values on held-out groups.")
+    share: Real = Field(description="Fraction of the groups that are held out.")
+    adapted: Count = Field(description="Groups that were trained on.")
+    scored: Count = Field(description="Groups that were held out.")
+    metrics: dict[str, HeldOutMetric] = Field(description="Metric -> its values on held-out groups.")
 
 
 class MethodReferences(Part):
     """The items of another task by which a method measured those of this one."""
 
-    task: Recorded[str] = Field(
-        description="Name of the task; the setting `references` gives the number of its groups."
-    )
-    images: Recorded[AtLeastOne] = Field(description="Number of distinct items.")
-    captions: Recorded[AtLeastOne] = Field(description="Number of distinct items.")
-    data_sha256: Recorded[Digest] = Field(description="sha256 over its images, their reading options and captions.")
+    task: str = Field(description="Name of the task; the setting `references` gives the number of its groups.")
+    images: AtLeastOne = Field(description="Number of distinct items.")
+    captions: AtLeastOne = Field(description="Number of distinct items.")
+    data_sha256: Digest = Field(description="sha256 over its images, their reading options and captions.")
 
 
 class MethodReward(Part):
     """The model whose scores were a method's rewards."""
 
-    model: Recorded[str] = Field(description="Name of the model; the setting `reward` has its arguments.")
-    fingerprint: Recorded[dict[str, Any]] = Field(description="Fingerprint of the model.")
-    is_student: Recorded[bool] = Field(description="Whether it is the trained model before its training.")
+    model: str = Field(description="Name of the model; the setting `reward` has its arguments.")
+    fingerprint: dict[str, Any] = Field(description="Fingerprint of the model.")
+    is_student: bool = Field(description="Whether it is the trained model before its training.")
 
 
 class MethodRecord(Part):
     """How a test-time method went on a task. Its declarations are those of its registration."""
 
-    settings: Recomputed[dict[str, Any]] = Field(description="Every argument, defaults included.")
-    reference: Recomputed[str] = Field(description="The method's paper; empty if there is none.")
-    needs: Recomputed[list[Need]] = Field(description="Inputs from the task and the model.")
-    scope: Recomputed[Scope] = Field(description="What an answer depends on.")
-    reset: Recomputed[Reset | None] = Field(description="When the model was restored; null if nothing is trained.")
-    order_dependent: Recomputed[bool] = Field(description="Whether the order of the groups changes its scores.")
-    assumes_matching: Recomputed[bool] = Field(description="Whether it uses that a caption belongs to one image.")
-    scores_before_update: Recomputed[bool] = Field(description="Whether a group is scored before it is trained on.")
-    seeds: Recomputed[Seeds] = Field(description="A seed draws orders of captions and groups, and random numbers.")
-    turns: Recorded[Count] = Field(description="Steps of its training; 0 if it trains nothing.")
-    updates: Recorded[Count] = Field(description="Those that trained something.")
-    loss: Recorded[list[Real | None]] = Field(description="The mean of each seed; null if nothing was trained.")
-    trained: Recorded[TrainedParameters | None] = Field(description="Null if it trains nothing.")
-    cost: Recorded[list[MethodCost]] = Field(description="Of each seed.")
-    chance: Recomputed[MethodChance | None] = Field(
+    settings: dict[str, Any] = Field(description="Every argument, defaults included.")
+    reference: str = Field(description="The method's paper; empty if there is none.")
+    needs: list[Need] = Field(description="Inputs from the task and the model.")
+    scope: Scope = Field(description="What an answer depends on.")
+    reset: Reset | None = Field(description="When the model was restored; null if nothing is trained.")
+    order_dependent: bool = Field(description="Whether the order of the groups changes its scores.")
+    assumes_matching: bool = Field(description="Whether it uses that a caption belongs to one image.")
+    scores_before_update: bool = Field(description="Whether a group is scored before it is trained on.")
+    seeds: Seeds = Field(description="A seed draws orders of captions and groups, and random numbers.")
+    turns: Count = Field(description="Steps of its training; 0 if it trains nothing.")
+    updates: Count = Field(description="Those that trained something.")
+    loss: list[Real | None] = Field(description="The mean of each seed; null if nothing was trained.")
+    trained: TrainedParameters | None = Field(description="Null if it trains nothing.")
+    cost: list[MethodCost] = Field(description="Of each seed.")
+    chance: MethodChance | None = Field(
         description="How its chance levels were found; null if they are those of the metrics."
     )
-    positions: Recomputed[list[Fraction]] = Field(
+    positions: list[Fraction] = Field(
         description="Fraction of rows whose best caption is at each position of the shuffled group; equal "
         "unless a method prefers a position."
     )
-    notes: Free[list[str]] = Field([], description="Remarks on its numbers.")
-    audit_labels: Recorded[MethodAudit | Absent] = Field(None, description="Result of `--audit_labels`.")
-    references: Recorded[MethodReferences | Absent] = Field(
+    notes: list[str] = Field([], description="Remarks on its numbers.")
+    audit_labels: MethodAudit | Absent = Field(None, description="Result of `--audit_labels`.")
+    references: MethodReferences | Absent = Field(
         None, description="Reference items, if the setting `references` names another task."
     )
-    reward_model: Recorded[MethodReward | Absent] = Field(
+    reward_model: MethodReward | Absent = Field(
         None, description="Reward model, if the setting `reward` names another model."
     )
-    holdout: Recorded[MethodHoldout | Absent] = Field(
+    holdout: MethodHoldout | Absent = Field(
         None, description="Result of `--ttm_holdout`, for methods that leave a trained model."
     )
-    differences: Recomputed[dict[str, Gain] | Absent] = Field(
+    differences: dict[str, Gain] | Absent = Field(
         None, description="Metric -> value of the method minus the raw value, with --ttm_also."
     )
 

@@ -1,19 +1,13 @@
-"""The parts of a results document, typed: what it records of a task, and the kinds of values it has.
-
-Every field says how ``ttmbench validate`` checks it in a submission (`Check`).
-"""
+"""The parts of a results document, typed: what it records of a task, and the kinds of values it has."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from operator import add
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, WithJsonSchema
-from pydantic.json_schema import JsonSchemaValue, SkipJsonSchema
-from pydantic_core import CoreSchema
+from pydantic.json_schema import SkipJsonSchema
 
 _DIGITS = r"^[0-9a-f]{64}$"
 _KEY = r"^[A-Za-z0-9_]+,[A-Za-z0-9_]+$"
@@ -57,31 +51,6 @@ Absent = Annotated[SkipJsonSchema[None], AfterValidator(_never)]
 """Of a key that may be omitted: its default, which no document states."""
 
 
-@dataclass(frozen=True)
-class Check:
-    """How a field of a submission is checked; the JSON Schema states it as ``check``.
-
-    Attributes:
-        kind: ``recomputed``: equal to what command, data and stored scores give; ``recorded``: of the right type, in
-            range and consistent; ``free``: bounded in size.
-    """
-
-    kind: Literal["recomputed", "recorded", "free"]
-
-    def __get_pydantic_json_schema__(
-        self, schema: CoreSchema, handler: Callable[[CoreSchema], JsonSchemaValue]
-    ) -> JsonSchemaValue:
-        """The field's schema with the kind of check."""
-        return {**handler(schema), "check": self.kind}
-
-
-T = TypeVar("T")
-RECOMPUTED, RECORDED, FREE = Check("recomputed"), Check("recorded"), Check("free")
-Recomputed = Annotated[T, RECOMPUTED]
-Recorded = Annotated[T, RECORDED]
-Free = Annotated[T, FREE]
-
-
 class Part(BaseModel):
     """Keys of JSON: each is known, and of the type that is stated."""
 
@@ -91,9 +60,9 @@ class Part(BaseModel):
 class Samples(Part):
     """How many groups a task has, and how many were scored."""
 
-    original: Recomputed[int] = Field(description="Groups of the task; the scored ones if its file states no size.")
-    effective: Recomputed[int] = Field(description="Groups that were scored.")
-    clusters: Recomputed[AtLeastOne | Absent] = Field(
+    original: int = Field(description="Groups of the task; the scored ones if its file states no size.")
+    effective: int = Field(description="Groups that were scored.")
+    clusters: AtLeastOne | Absent = Field(
         None,
         description="Of groups that share an image: one observation in standard errors, intervals and tests. Omitted "
         "where the images are not known.",
@@ -103,29 +72,25 @@ class Samples(Part):
 class UnreadAnswer(Part):
     """An answer that chooses no option."""
 
-    group_id: Recomputed[str]
-    question: Recomputed[str]
-    answer: Recomputed[str | None]
+    group_id: str
+    question: str
+    answer: str | None
 
 
 class ChoiceRecord(Part):
     """How the forced choices of a task were asked."""
 
-    asked: Recomputed[
-        Annotated[
-            list[Literal["text", "image"]],
-            Field(min_length=1, json_schema_extra={"uniqueItems": True}),
-            AfterValidator(_distinct),
-        ]
+    asked: Annotated[
+        list[Literal["text", "image"]],
+        Field(min_length=1, json_schema_extra={"uniqueItems": True}),
+        AfterValidator(_distinct),
     ] = Field(description="text: choose a caption for an image; image: choose an image for a caption.")
-    orders: Recomputed[AtLeastOne] = Field(
-        description="Number of orders of options that were asked; all answers must be correct."
-    )
-    order: Recorded[Literal["random", "both"] | Absent] = None
-    seed: Recomputed[int | Absent] = Field(None, description="Seed of the order of options.")
-    side_by_side: Recorded[bool | Absent] = Field(None, description="The images of a question were joined into one.")
-    prompts: Recomputed[dict[str, str] | Absent] = Field(None, description="text or image -> prompt with {caption}.")
-    unread: Recomputed[list[UnreadAnswer]] = Field(
+    orders: AtLeastOne = Field(description="Number of orders of options that were asked; all answers must be correct.")
+    order: Literal["random", "both"] | Absent = None
+    seed: int | Absent = Field(None, description="Seed of the order of options.")
+    side_by_side: bool | Absent = Field(None, description="The images of a question were joined into one.")
+    prompts: dict[str, str] | Absent = Field(None, description="text or image -> prompt with {caption}.")
+    unread: list[UnreadAnswer] = Field(
         description="Answers that choose no option and count as incorrect; null is a refusal."
     )
 
@@ -133,54 +98,52 @@ class ChoiceRecord(Part):
 class ClassesRecord(Part):
     """The classes of a task and the prompts that name them."""
 
-    names: Recomputed[str] = Field(description="Where they come from.")
-    templates: Recomputed[str] = Field(description="Where they come from.")
-    n_classes: Recomputed[AtLeastOne]
-    n_templates: Recomputed[AtLeastOne]
-    sha256: Recomputed[Digest] = Field(description="sha256 of names and templates.")
-    doubled: Recomputed[dict[str, list[Count]]] = Field(description="Name -> classes that share it; they always tie.")
+    names: str = Field(description="Where they come from.")
+    templates: str = Field(description="Where they come from.")
+    n_classes: AtLeastOne
+    n_templates: AtLeastOne
+    sha256: Digest = Field(description="sha256 of names and templates.")
+    doubled: dict[str, list[Count]] = Field(description="Name -> classes that share it; they always tie.")
 
 
 class RerankRecord(Part):
     """The model that selected the candidates for ranking."""
 
-    model: Recomputed[str]
-    k: Recomputed[AtLeastOne] = Field(description="Number of candidates of each query.")
-    fingerprint: Recorded[dict[str, Any]]
+    model: str
+    k: AtLeastOne = Field(description="Number of candidates of each query.")
+    fingerprint: dict[str, Any]
 
 
 class RankingRecord(Part):
     """How a task was ranked. Scopes: i2t (images look for captions), t2i (captions look for images), class."""
 
-    kind: Recomputed[Literal["retrieval", "classification"]]
-    queries: Recomputed[dict[str, AtLeastOne]]
-    candidates: Recomputed[dict[str, AtLeastOne]]
-    resampled: Recomputed[str] = Field(description="Unit of standard errors and intervals.")
-    classes: Recomputed[ClassesRecord | Absent] = None
-    rerank: Recomputed[RerankRecord | Absent] = None
+    kind: Literal["retrieval", "classification"]
+    queries: dict[str, AtLeastOne]
+    candidates: dict[str, AtLeastOne]
+    resampled: str = Field(description="Unit of standard errors and intervals.")
+    classes: ClassesRecord | Absent = None
+    rerank: RerankRecord | Absent = None
 
 
 class Difference(Part):
     """A number next to that of the baseline."""
 
-    task: Recomputed[str]
-    metric: Recomputed[str]
-    filter: Recomputed[str]
-    baseline: Recomputed[Real]
-    value: Recomputed[Real]
-    difference: Recomputed[Real] = Field(description="Value minus baseline.")
-    paired: Recomputed[bool] = Field(description="Whether groups were paired; if not, the rest is null.")
-    ci: Recomputed[Interval | None] = Field(description="95 % interval of the difference: paired percentile bootstrap.")
-    p: Recomputed[Real | None]
-    p_holm: Recomputed[Real | None] = Field(
-        description="p with Holm's correction over the tasks of one metric and filter."
-    )
-    test: Recomputed[Literal["mcnemar", "sign_flip"] | None] = Field(
+    task: str
+    metric: str
+    filter: str
+    baseline: Real
+    value: Real
+    difference: Real = Field(description="Value minus baseline.")
+    paired: bool = Field(description="Whether groups were paired; if not, the rest is null.")
+    ci: Interval | None = Field(description="95 % interval of the difference: paired percentile bootstrap.")
+    p: Real | None
+    p_holm: Real | None = Field(description="p with Holm's correction over the tasks of one metric and filter.")
+    test: Literal["mcnemar", "sign_flip"] | None = Field(
         description="mcnemar: McNemar's exact test; sign_flip: paired permutation test."
     )
-    won: Recomputed[int | None] = Field(description="Groups in which this run is better.")
-    lost: Recomputed[int | None] = Field(description="Groups in which it is worse.")
-    clusters: Recomputed[AtLeastOne | Absent] = Field(
+    won: int | None = Field(description="Groups in which this run is better.")
+    lost: int | None = Field(description="Groups in which it is worse.")
+    clusters: AtLeastOne | Absent = Field(
         None, description="Clusters of the paired groups; omitted if every group is one."
     )
 
@@ -188,46 +151,44 @@ class Difference(Part):
 class BaselineRecord(Part):
     """The run that this one was compared with."""
 
-    file: Recomputed[str]
-    sha256: Recomputed[str]
-    model_name: Recomputed[str]
-    rows: Recomputed[list[Difference]]
-    refused: Recomputed[str | None] = Field(description="Why there are no rows: another version or other data.")
+    file: str
+    sha256: str
+    model_name: str
+    rows: list[Difference]
+    refused: str | None = Field(description="Why there are no rows: another version or other data.")
 
 
 class TaskError(Part):
     """A task or stage that failed, and why."""
 
-    task: Recomputed[str | None] = Field(description="null if the model could not be loaded.")
-    stage: Recomputed[str] = Field(description="model, load, prepare, score, a filter, save, or run for anything else.")
-    type: Recomputed[str]
-    message: Recomputed[str]
+    task: str | None = Field(description="null if the model could not be loaded.")
+    stage: str = Field(description="model, load, prepare, score, a filter, save, or run for anything else.")
+    type: str
+    message: str
 
 
 class Truncated(Part):
     """Captions that are longer than the model reads."""
 
-    captions: Recorded[Count] = Field(description="Distinct captions that were cut.")
-    of: Recomputed[AtLeastOne] = Field(description="Distinct captions of the task.")
-    groups: Recorded[Count] = Field(description="Groups with at least one truncated caption.")
+    captions: Count = Field(description="Distinct captions that were cut.")
+    of: AtLeastOne = Field(description="Distinct captions of the task.")
+    groups: Count = Field(description="Groups with at least one truncated caption.")
 
 
 class Efficiency(Part):
     """Speed of scoring a task, and memory. Unknown keys are omitted."""
 
-    images_per_second: Recorded[Positive | Absent] = Field(
+    images_per_second: Positive | Absent = Field(
         None, description="Distinct images per second of scoring; absent if scores came from the cache."
     )
-    pairs_per_second: Recorded[Positive | Absent] = Field(
+    pairs_per_second: Positive | Absent = Field(
         None, description="Pairs of image and caption per second of scoring; absent likewise."
     )
-    tokens_per_second: Recorded[Positive | Absent] = Field(
+    tokens_per_second: Positive | Absent = Field(
         None, description="Tokens that a chat model read per second of scoring; absent likewise."
     )
-    peak_memory_bytes: Recorded[Count | Absent] = Field(
-        None, description="Peak memory of the whole task, methods included."
-    )
-    peak_memory_of: Recorded[Literal["cuda", "process"] | Absent] = Field(
+    peak_memory_bytes: Count | Absent = Field(None, description="Peak memory of the whole task, methods included.")
+    peak_memory_of: Literal["cuda", "process"] | Absent = Field(
         None,
         description="cuda: tensors on all GPUs during the task; process: resident memory since the process started.",
     )
@@ -236,51 +197,47 @@ class Efficiency(Part):
 class Undecided(Part):
     """Pairs whose score is a bound or missing, or for which yes and no are improbable, and how many were scored."""
 
-    pairs: Recorded[int]
-    of: Recorded[int] = Field(description="Scored pairs; 8 of them where all scores came from the cache.")
-    mass: Free[Real | Absent] = Field(None, description="Mean of P(yes) + P(no).")
-    instead: Free[str | Absent] = Field(None, description="The most frequent first token where both are improbable.")
+    pairs: int
+    of: int = Field(description="Scored pairs; 8 of them where all scores came from the cache.")
+    mass: Real | Absent = Field(None, description="Mean of P(yes) + P(no).")
+    instead: str | Absent = Field(None, description="The most frequent first token where both are improbable.")
 
 
 class StoreEntry(Part):
     """Raw scores that an earlier run cached."""
 
-    key: Recorded[str]
-    date: Free[str | Absent] = None
-    blocks: Recorded[AtLeastOne | Absent] = None
-    of: Recorded[AtLeastOne | Absent] = None
-    hardware: Free[list[dict[str, Any]] | Absent] = Field(None, description="Hardware that computed the scores.")
+    key: str
+    date: str | Absent = None
+    blocks: AtLeastOne | Absent = None
+    of: AtLeastOne | Absent = None
+    hardware: list[dict[str, Any]] | Absent = Field(None, description="Hardware that computed the scores.")
 
 
 class Coverage(Part):
     """How many groups of a task have their images, and which do not."""
 
-    rows: Recomputed[AtLeastOne] = Field(description="Groups of the published dataset.")
-    here: Recomputed[AtLeastOne] = Field(description="Groups whose images all exist locally, regardless of --limit.")
-    missing: Recomputed[list[str]] = Field(description="IDs of the groups with missing images.")
+    rows: AtLeastOne = Field(description="Groups of the published dataset.")
+    here: AtLeastOne = Field(description="Groups whose images all exist locally, regardless of --limit.")
+    missing: list[str] = Field(description="IDs of the groups with missing images.")
 
 
 class Dataset(Part):
     """Where a task's data came from."""
 
-    source: Recomputed[dict[str, Any]] = Field(
+    source: dict[str, Any] = Field(
         description="Kind and settings of the source, with caption_template; stored_scores and stored_answers: files."
     )
-    revision: Recomputed[str | None] = Field(description="Commit of the Hub that was read; null for a folder.")
-    fingerprint: Recomputed[str] = Field(description="As in task_hashes.")
-    n_groups: Recomputed[AtLeastOne]
-    shape: Recomputed[Annotated[list[int], Field(min_length=2, max_length=2)]]
-    true_captions: Recomputed[Annotated[int, Field(ge=2)] | Absent] = Field(
+    revision: str | None = Field(description="Commit of the Hub that was read; null for a folder.")
+    fingerprint: str = Field(description="As in task_hashes.")
+    n_groups: AtLeastOne
+    shape: Annotated[list[int], Field(min_length=2, max_length=2)]
+    true_captions: Annotated[int, Field(ge=2)] | Absent = Field(
         None, description="Number of correct captions of each image, which come first; omitted if 1."
     )
-    coverage: Recomputed[Coverage | Absent] = Field(
-        None, description="How many groups have their images, if others are skipped."
-    )
-    license: Recomputed[str]
-    groups_sha256: Recomputed[Digest | Absent] = Field(
-        None, description="sha256 of IDs and tags of the groups, in order."
-    )
-    from_store: Recorded[StoreEntry | Absent] = Field(
+    coverage: Coverage | Absent = Field(None, description="How many groups have their images, if others are skipped.")
+    license: str
+    groups_sha256: Digest | Absent = Field(None, description="sha256 of IDs and tags of the groups, in order.")
+    from_store: StoreEntry | Absent = Field(
         None,
         description="Raw scores from the cache: the entry (with its date), or the number of blocks.",
     )
@@ -291,21 +248,21 @@ class Artifact(Part):
 
     model_config = ConfigDict(extra="allow")
 
-    kind: Recomputed[str]
-    sha256: Recomputed[Digest]
-    bytes: Recomputed[int]
-    task: Recomputed[str | Absent] = None
-    measured_on: Recomputed[str | Absent] = Field(None, description="Other task that the file belongs to (--ttm_also).")
+    kind: str
+    sha256: Digest
+    bytes: int
+    task: str | Absent = None
+    measured_on: str | Absent = Field(None, description="Other task that the file belongs to (--ttm_also).")
 
 
 class TagMeanRecord(Part):
     """A mean of means over the values of tags."""
 
-    by: Recomputed[Annotated[list[str], Field(min_length=1)]] = Field(description="Tags, outermost first.")
-    cells: Recomputed[Count] = Field(description="Number of combinations of values in the mean.")
-    groups: Recomputed[Count] = Field(description="Number of groups in these combinations.")
-    numbers: Recomputed[dict[Key, Real | None]] = Field(description="As in results.")
-    ci: Recomputed[dict[Key, Interval | None]] = Field({}, description="95 % interval over groups; cells are strata.")
+    by: Annotated[list[str], Field(min_length=1)] = Field(description="Tags, outermost first.")
+    cells: Count = Field(description="Number of combinations of values in the mean.")
+    groups: Count = Field(description="Number of groups in these combinations.")
+    numbers: dict[Key, Real | None] = Field(description="As in results.")
+    ci: dict[Key, Interval | None] = Field({}, description="95 % interval over groups; cells are strata.")
 
 
 class Breakdown(Part):
@@ -314,4 +271,4 @@ class Breakdown(Part):
     model_config = ConfigDict(extra="allow")
     __pydantic_extra__: dict[str, Real | None]
 
-    groups: Recomputed[Real | None]
+    groups: Real | None
