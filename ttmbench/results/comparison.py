@@ -223,7 +223,7 @@ def clusters_unknown(documents: Iterable[ResultsDocument], task: str) -> str:
         return "precomputed embeddings have no images, so which groups share one is unknown"
     if kinds & {STORED_SCORES, STORED_ANSWERS}:
         return "files of scores and answers have no images, so which groups share one is unknown"
-    return "the samples do not say which groups share images (an older version wrote them)"
+    return "the samples do not say which groups share images"
 
 
 def _pairs_within(run: StoredRun) -> list[tuple[str, str]]:

@@ -211,7 +211,7 @@ class ResultsDocument(Part):
 
     @property
     def fingerprint(self) -> Mapping[str, Any]:
-        """What the model's adapter states of it; nothing in older documents."""
+        """What the model's adapter states of it; nothing of stored scores."""
         return mapping(self.model_info.get("fingerprint"))
 
     @property
@@ -235,7 +235,7 @@ class ResultsDocument(Part):
         limit = self.config.get("limit")
         cut = (type(limit) is int and scored >= limit) or self.config.get("samples") is not None
         states_size = mapping(self.configs[task].get("group")).get("n_groups") is not None
-        # Of stored scores the limit itself was once written down as the task's size.
+        # Of stored scores the limit itself may be written down as the task's size.
         if cut and (self.source_kind(task) == STORED_SCORES or not states_size):
             return Extent(scored, None, True)
         return Extent(scored, total, False)

@@ -61,12 +61,12 @@ class TrainingRecord(Part):
     """What the record of TTM and of each of its variants has."""
 
     seeds: Seeds
-    cost: list[MethodCost] | Absent = Field(None, description="Cost of each seed; absent in older documents.")
-    trained: TrainedParameters | Absent = Field(None, description="Trained parameters; absent in older documents.")
+    cost: list[MethodCost] | Absent = Field(None, description="Cost of each seed.")
+    trained: TrainedParameters | Absent = Field(None, description="Trained parameters.")
     positions: list[Fraction] | Absent = Field(
         None,
         description="As of other methods: fraction of rows whose best caption is at each position of the shuffled "
-        "group; absent for global tasks, and likewise.",
+        "group; absent for global tasks.",
     )
 
 

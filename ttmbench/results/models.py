@@ -56,13 +56,13 @@ class StatedModel:
     name: str  # as the run calls it
     given: bool  # by the user (``--name``, ``model_name=``), and not made of the model's arguments
     path: tuple[str, ...]  # parts of the path or id of its weights; empty without such an argument
-    fingerprint: str | None  # `fingerprint_of`; None for older documents and stored scores
+    fingerprint: str | None  # `fingerprint_of`; None for stored scores
     dtype: str | None  # compute dtype, where it is given
     date: float  # of the run
 
 
 def stated_model(document: ResultsDocument) -> StatedModel:
-    """What a results document says of its model; older documents lack most of it."""
+    """What a results document says of its model; of stored scores little."""
     config, declared, name = document.config, document.fingerprint, document.model_name or "unnamed"
     words = [str(value) for value in (mapping(config.get("model_args")).get(key) for key in _ARGUMENTS) if value]
     dtype = declared.get("dtype") or config.get("dtype")

@@ -16,12 +16,10 @@ from ttmbench.results.coverage import Extent, together
 from ttmbench.results.document import ResultsDocument
 from ttmbench.results.labels import (
     AT,
-    CHOICE,
     HOLDOUT,
     HOLDOUT_RAW,
     RAW,
     SLASH,
-    TRACK_OF_FILTER,
     chance_in,
     in_table_order,
     key_of,
@@ -61,7 +59,7 @@ class Number:
     file: str = ""  # the results document; of a published number, the paper and its table
     of_tasks: int | None = None  # number of tasks that this is the mean of; None for a single task
     published: bool = False  # copied from a paper
-    fingerprint: str | None = None  # of the model; None in older documents
+    fingerprint: str | None = None  # of the model; None of stored scores
     seen: str | None = None  # the task's image collections in the model's training data, comma-separated
     trained_on: str | None = None  # the model's image collections, or ``none``, ``unknown``; None if published
     higher_is_better: bool = True
@@ -168,7 +166,7 @@ def means_of(document: ResultsDocument, file: str = "") -> list[Number]:
             continue
         extent = together(document.extent(task) for task in tasks)
         for metric, name in numbers_in(values):
-            track = _track(document.tracks[tasks[0]].get(key_of(metric, name)), name)
+            track = document.tracks[tasks[0]].get(key_of(metric, name))
             means.append(
                 _measured(number, metric, name, values)(
                     task=dataset,
@@ -310,7 +308,7 @@ def _of_task(document: ResultsDocument, task: str, file: str) -> Iterator[Number
         yield _measured(number, metric, name, document.results[task], document.ci[task])(
             task=task,
             method=name_of(name, tracks.get(key), metric),
-            track=_track(tracks.get(key), name),
+            track=tracks.get(key),
             chance=chance_in(document.chance[task], metric, name),
             ties=document.ties[task].get(key),
             seeds=None if training is None else len(training.seeds),
@@ -362,11 +360,6 @@ def _numbers_from(document: ResultsDocument, file: str) -> partial[Number]:
     """A constructor of numbers of a document."""
     fingerprint = stated_model(document).fingerprint
     return partial(Number, model=document.model_name, date=document.started, file=file, fingerprint=fingerprint)
-
-
-def _track(stated: str | None, filter_: str) -> str | None:
-    """The track of a number; older documents state that of scores for forced choices."""
-    return TRACK_OF_FILTER[CHOICE] if filter_ == CHOICE and stated == "zero_shot" else stated
 
 
 def _seen_in(document: ResultsDocument, *tasks: str) -> str | None:

@@ -1,8 +1,8 @@
-"""Reads results documents: checks them, migrates them to the present schema, or refuses them with a reason."""
+"""Reads results documents: checks them, or refuses them with a reason."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -23,14 +23,9 @@ _KINDS = {
 NOT_A_DOCUMENT = "is not a results document of ttmbench"  # how the reason begins for JSON of another kind
 _PLACE = 120  # characters of the key that is named
 
-Migration = Callable[[dict[str, Any]], dict[str, Any]]
-
-MIGRATIONS: Mapping[str, tuple[str, Migration]] = {}
-"""Schema version -> (the next version, what makes a document of it). 1.0 is the first, so nothing is older yet."""
-
 
 def read_document(path: Path) -> ResultsDocument:
-    """A results document of this schema or one that can be migrated, as `parse_document`.
+    """A results document, as `parse_document`.
 
     A sample log of another harness is read as by `read_sample_log`. DataError, naming the file and the key, if it
     cannot be read, is incomplete or is of another major version.
@@ -66,8 +61,8 @@ def _is_made_of_documents(content: Mapping[str, Any]) -> bool:
     return content.get("kind") in ("sweep", "leaderboard") or ("analysis" in content and "results" not in content)
 
 
-def parse_document(content: object, migrations: Mapping[str, tuple[str, Migration]] = MIGRATIONS) -> ResultsDocument:
-    """The content of a JSON file, migrated to the present schema and checked.
+def parse_document(content: object) -> ResultsDocument:
+    """The content of a JSON file, checked.
 
     Keys that a newer minor version adds are not checked, and `ResultsDocument.to_dict` leaves them out.
     """
@@ -75,22 +70,14 @@ def parse_document(content: object, migrations: Mapping[str, tuple[str, Migratio
         raise _RefusedError(f"{NOT_A_DOCUMENT} (a JSON {type(content).__name__}, not an object)")
     if "schema_version" not in content:
         raise _RefusedError(f"{NOT_A_DOCUMENT} (it has no schema_version)")
-    document = dict(content)
-    seen: set[str] = set()
-    while (version := str(document["schema_version"])) in migrations and version not in seen:
-        seen.add(version)
-        after, migrate = migrations[version]
-        try:
-            document = {**migrate(document), "schema_version": after}
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            _refuse(f"has schema {version} and cannot be brought to {after} ({type(error).__name__}: {error})")
+    version = str(content["schema_version"])
     _check_version(version)
     try:
         return ResultsDocument.model_validate(
-            {**document, "schema_version": SCHEMA_VERSION}, extra=None if version == SCHEMA_VERSION else "allow"
+            {**content, "schema_version": SCHEMA_VERSION}, extra=None if version == SCHEMA_VERSION else "allow"
         )
     except ValidationError as error:
-        _refuse(f"is not a complete results document ({_words(error.errors()[0], document)})")
+        _refuse(f"is not a complete results document ({_words(error.errors()[0], content)})")
     except RecursionError:
         _refuse("is not a complete results document (it nests too deeply)")
 
@@ -130,7 +117,7 @@ def _check_version(version: str) -> None:
     if int(major) > int(known):
         _refuse(f"has schema {version}, which is newer than {known}.x; upgrade ttmbench to read it")
     if int(major) < int(known):
-        _refuse(f"has schema {version}, which is older than {known}.x and cannot be brought to it; run it again")
+        _refuse(f"has schema {version}, which is older than {known}.x; run it again")
 
 
 def _words(error: Any, document: object) -> str:

@@ -59,8 +59,6 @@ def read_run(path: Path, need_samples: bool = True) -> StoredRun:
     document = read_document(path)
     groups = stored_groups(path.parent, document)
     if not groups and need_samples:
-        if any(map(document.is_stored, document.results)):
-            raise DataError(f"{path}: is of an older version's `ttmbench score`, which wrote no samples; run it again")
         raise DataError(f"{path}: {NO_SAMPLES}")
     return StoredRun(path, document, groups)
 
