@@ -68,7 +68,7 @@ def test_a_part_of_a_task_is_shown_below_and_replaces_nothing(tmp_path):
     assert lines[2][0].startswith("| a ") and lines[2][0].endswith(" (part of the groups)")
     page = board_page.to_html(board, "now")
     assert re.findall(r'number best".*?>([0-9.]+)<', page) == ["60.00"], "the largest of the whole task is bold"
-    assert page.count('<tr class="limited">') == 2
+    assert page.count('<tr class="limited">') == 3
     assert "8 of 200" in formats.to_latex(board)
     jsonschema.Draft202012Validator(schema("leaderboard")).validate(as_document(board))
 
