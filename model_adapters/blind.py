@@ -72,6 +72,10 @@ class BlindCaptioner(BlindScorer):
         entries = {key: value for key, value in self.captioner.fingerprint().items() if key not in ("alpha", "prior")}
         return {**entries, "score": "log P(t) from noise images"}
 
+    def refused(self, captions: Sequence[str]) -> list[str | None]:
+        """As the model with an image."""
+        return self.captioner.refused(captions)
+
     def _score(self, captions: Sequence[str]) -> np.ndarray:
         return self.captioner.log_priors(captions)
 

@@ -41,6 +41,7 @@ from ttmbench.model_adapters._shared.pretrained import (
     load_weights,
     processor_of,
 )
+from ttmbench.model_adapters._shared.tokenizers import captions_read
 from ttmbench.types import ModelFiles
 
 if TYPE_CHECKING:
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedModel, ProcessorMixin
 
 __all__ = ["TransformersModel", "load", "locate", "pixel_scale"]
+CLEAN = "canonicalize"  # open_clip's name for it
 UNSCALED = {"do_rescale": False, "do_normalize": False}
 _WIDEST = 1024  # OpenAI's largest image tower, ViT-L/14
 _TRAINED_WITH_GELU = "laion/"  # the one publisher on the Hub of CLIPs with GELU in OpenAI's shapes, for transformers
@@ -110,8 +112,10 @@ class TransformersModel(CaptionTokens[Mapping[str, torch.Tensor]]):
         digest = weights_digest(loaded.model)
         super().__init__(loaded.model, device=asked.device, dtype=asked.dtype, digest=digest)
         self.loaded, self.files, self.name = loaded, loaded.files, asked.pretrained
-        self.tokenizer, self.image_processor = loaded.tokenizer, loaded.image_processor
+        self.image_processor = loaded.image_processor
+        self._set_tokenizer(loaded.tokenizer)
         self.is_sigmoid = self._bias() is not None
+        self._is_cleaned = self.model.config.model_type == "siglip"
         self._declared = {
             "pretrained": declared_name(self.name),
             "architecture": type(self.model).__name__,
@@ -129,7 +133,9 @@ class TransformersModel(CaptionTokens[Mapping[str, torch.Tensor]]):
 
     def fingerprint(self) -> Mapping[str, object]:
         """Digest of the weights as they were loaded, and what else changes a score."""
-        return self._declared
+        cleaning = CLEAN if self._is_cleaned else None
+        padding = "max_length" if self.is_sigmoid else "longest"
+        return {**self._declared, "captions": captions_read(cleaning, padding, self._max_tokens())}
 
     def save_pretrained(self, folder: Path) -> None:
         """Weights, tokenizer and preprocessing, as ``from_pretrained`` loads them."""
@@ -168,7 +174,7 @@ class TransformersModel(CaptionTokens[Mapping[str, torch.Tensor]]):
         """Tokens: padded to the model's maximum for SigLIP, which was trained so; else to the longest caption."""
         return dict(
             self.tokenizer(
-                list(captions),
+                self._cleaned(captions),
                 padding="max_length" if self.is_sigmoid else "longest",
                 max_length=self._max_tokens(),
                 truncation=True,
@@ -178,7 +184,19 @@ class TransformersModel(CaptionTokens[Mapping[str, torch.Tensor]]):
 
     def truncated(self, captions: Sequence[str]) -> list[bool]:
         """Which captions have more tokens than the text tower has positions."""
-        return longer_than(self.tokenizer, captions, self._max_tokens())
+        return longer_than(self.tokenizer, self._cleaned(captions), self._max_tokens())
+
+    def _cleaned(self, captions: Sequence[str]) -> list[str]:
+        """SigLIP's in lower case without punctuation, as open_clip and the authors' zero-shot evaluation have it.
+
+        Its own tokenizer does almost the same, SigLIP 2's of one resolution nothing; NaFlex has a model type of its own
+        and a tokenizer that writes in lower case.
+        """
+        if not self._is_cleaned:
+            return list(captions)
+        from open_clip.tokenizer import get_clean_fn
+
+        return list(map(get_clean_fn(CLEAN), captions))
 
     def _token_embedding(self) -> torch.nn.Embedding | None:
         embeddings = getattr(getattr(self.model, "text_model", None), "embeddings", None)

@@ -21,6 +21,7 @@ from ttmbench.model_adapters._shared.contrastive import PIXELS, key_mask, longer
 from ttmbench.model_adapters._shared.options import HubModel, MatchingOptions, takes
 from ttmbench.model_adapters._shared.pair_model import TrainablePairModel, full_precision
 from ttmbench.model_adapters._shared.pretrained import LoadedModel, find, load_config, load_whole, locate
+from ttmbench.model_adapters._shared.tokenizers import as_text, captions_read, not_text
 from ttmbench.model_adapters.hf import UNSCALED, pixel_scale
 
 if TYPE_CHECKING:
@@ -70,7 +71,8 @@ class MatchingModel(TrainablePairModel, ABC):
 
     def __init__(self, loaded: LoadedModel, asked: MatchingOptions) -> None:
         super().__init__(loaded, asked)
-        self.tokenizer, self.image_processor = loaded.tokenizer, loaded.image_processor
+        self.tokenizer, self.image_processor = as_text(loaded.tokenizer), loaded.image_processor
+        self.special_tokens = not_text(self.tokenizer)
         self.max_tokens = caption_tokens(asked.max_tokens, self.trained_tokens, self.model.config, self.tokenizer)
         self._scale, _ = pixel_scale(self.image_processor)
         full_precision(self._head())
@@ -81,6 +83,7 @@ class MatchingModel(TrainablePairModel, ABC):
             **super().fingerprint(),
             "score": "matching logit minus non-matching logit",
             "max_tokens": self.max_tokens,
+            "captions": captions_read(None, "longest", self.max_tokens),
             "image_processor": type(self.image_processor).__name__,
         }
 

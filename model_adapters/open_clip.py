@@ -47,6 +47,7 @@ from ttmbench.model_adapters._shared.open_clip_options import OpenClipFiles, Ope
 from ttmbench.model_adapters._shared.options import takes
 from ttmbench.model_adapters._shared.pretrained import digest_of, tokenizer_digest
 from ttmbench.model_adapters._shared.repository import quiet_hub
+from ttmbench.model_adapters._shared.tokenizers import captions_read
 from ttmbench.types import ModelFiles
 
 Tokenizer: TypeAlias = HFTokenizer | open_clip.SimpleTokenizer
@@ -110,7 +111,8 @@ class OpenClipModel(CaptionTokens[torch.Tensor]):
         transform: Transform | None = None,
     ) -> None:
         super().__init__(model, device=asked.device, dtype=asked.dtype)
-        self.tokenizer, self.config, self._transform = tokenizer, config, transform
+        self.config, self._transform = config, transform
+        self._set_tokenizer(tokenizer)
         self.model_notes, self.files = notes, files
         self.preprocessing = PreprocessCfg(**getattr(model.visual, "preprocess_cfg", {}))
         usual = image_transform_v2(self.preprocessing, is_train=False).transforms
@@ -143,7 +145,9 @@ class OpenClipModel(CaptionTokens[torch.Tensor]):
 
     def fingerprint(self) -> Mapping[str, object]:
         """Digest of the weights as they were loaded, and what else changes a score."""
-        return self._declared
+        clean = getattr(getattr(self.tokenizer, "clean_fn", None), "__name__", "").removeprefix("_clean_")
+        length = getattr(self.tokenizer, "context_length", None)
+        return {**self._declared, "captions": captions_read(clean or None, "max_length", length)}
 
     def save_pretrained(self, folder: Path) -> None:
         """Weights, configuration and tokenizer, as open_clip's ``local-dir:`` and ``hf-hub:`` load them."""

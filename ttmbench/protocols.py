@@ -189,6 +189,14 @@ class Truncating(Protocol):
 
 
 @runtime_checkable
+class RefusesCaptions(Protocol):
+    """A model for which some texts in a caption are no text, such as the special tokens of its prompts."""
+
+    def refused(self, captions: Sequence[str]) -> Sequence[str | None]:
+        """Of each caption a text in it that the model cannot read as text; None for the usual caption."""
+
+
+@runtime_checkable
 class LimitedVocabulary(Protocol):
     """A model whose tokenizer has a limited vocabulary."""
 

@@ -12,6 +12,7 @@ from torch.nn import functional
 
 from ttmbench.errors import UsageError
 from ttmbench.model_adapters._shared.contrastive import FP16, ContrastiveModel, Prepared
+from ttmbench.model_adapters._shared.tokenizers import as_text, not_text, refused
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -27,6 +28,14 @@ class CaptionTokens(ContrastiveModel[Prepared]):
 
     tokenizer: Any
     is_compiled = False
+
+    def _set_tokenizer(self, tokenizer: Any) -> None:
+        self.tokenizer = as_text(tokenizer)
+        self._not_text = not_text(self.tokenizer)
+
+    def refused(self, captions: Sequence[str]) -> list[str | None]:
+        """Of each caption a special token in it, where the tokenizer does not take it for text."""
+        return refused(captions, self._not_text)
 
     def _token_embedding(self) -> nn.Embedding | None:
         """The module that embeds the tokens of captions; None if there is none of CLIP's kind."""

@@ -41,6 +41,7 @@ from ttmbench.model_adapters._shared.open_clip_options import OpenClipFiles
 from ttmbench.model_adapters._shared.pickled_weights import read_pickle
 from ttmbench.model_adapters._shared.repository import Repository, described, find_repository, is_small
 from ttmbench.model_adapters._shared.requirements import what_to_install
+from ttmbench.model_adapters._shared.tokenizers import WHOLE, check_files, check_size, has_vocabulary, lacking
 from ttmbench.types import ModelFiles
 
 CONFIG = "open_clip_config.json"
@@ -184,14 +185,21 @@ def tokenizer_of(source: Source) -> open_clip.SimpleTokenizer | HFTokenizer:
     text = source.config["model_cfg"]["text_cfg"]
     options = {"context_length": text.get("context_length", 77), **text.get("tokenizer_kwargs", {})}
     if source.tokenizer is None:
-        return _own_tokenizer(json.dumps(options))
+        own = _own_tokenizer(json.dumps(options))
+        check_size(own, text.get("vocab_size"), source.model)
+        return own
     try:
         mode = text.get("tokenizer_mode")
-        return HFTokenizer(str(source.tokenizer), tokenizer_mode=mode, local_files_only=True, **options)
+        made = HFTokenizer(str(source.tokenizer), tokenizer_mode=mode, local_files_only=True, **options)
     except Exception as error:
         command = what_to_install(error)
         why = described(error) if command is None else f"it needs `{command}`"
+        if command is None and not has_vocabulary(source.tokenizer):
+            raise lacking(source.model, source.tokenizer, [WHOLE]) from error
         raise DataError(f"the tokenizer of {source.model} cannot be loaded from {source.tokenizer} ({why})") from error
+    check_files(made.tokenizer, source.tokenizer, source.model)
+    check_size(made.tokenizer, text.get("vocab_size"), source.model)
+    return made
 
 
 @functools.lru_cache(maxsize=4)

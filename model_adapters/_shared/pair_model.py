@@ -26,6 +26,7 @@ from ttmbench.model_adapters._shared.placement import (
     weights_of,
 )
 from ttmbench.model_adapters._shared.pretrained import LoadedModel
+from ttmbench.model_adapters._shared.tokenizers import refused, special_tokens
 from ttmbench.protocols import PreparedPairScorer
 
 if TYPE_CHECKING:
@@ -45,6 +46,7 @@ class FrozenModel:
         self.device = settle(loaded.model, torch.device(pick_device(asked.device)))
         self.model: PreTrainedModel = loaded.model.eval()
         self.loaded, self.name, self.files = loaded, asked.pretrained, loaded.files
+        self.special_tokens = special_tokens(loaded.tokenizer, loaded.processor)
         self._declared = {
             "pretrained": declared_name(self.name),
             "architecture": type(self.model).__name__,
@@ -59,6 +61,10 @@ class FrozenModel:
     def fingerprint(self) -> Mapping[str, object]:
         """Digest of the weights as they were loaded, and what else changes a score."""
         return self._declared
+
+    def refused(self, captions: Sequence[str]) -> list[str | None]:
+        """Of each caption a special token in it: prompts have such tokens too, so they are not told apart."""
+        return refused(captions, self.special_tokens)
 
     @property
     def tokens_read(self) -> int:

@@ -42,6 +42,7 @@ from ttmbench.model_adapters._shared.repository import (
     quiet_hub,
     read_json_file,
 )
+from ttmbench.model_adapters._shared.tokenizers import check_fit, named_files
 from ttmbench.types import ModelFiles
 
 if TYPE_CHECKING:
@@ -100,6 +101,9 @@ class LoadedModel:
     tokenizer: PreTrainedTokenizerBase
     image_processor: BaseImageProcessor | None = None
     processor: ProcessorMixin | None = None
+
+    def __post_init__(self) -> None:
+        check_fit(self.tokenizer, self.model, self.files.name if self.files else self.model.name_or_path)
 
     def save(self, folder: Path, **options: object) -> None:
         """Writes model and preprocessing as ``from_pretrained`` loads them; the options are for the model."""
@@ -203,7 +207,8 @@ def load_config(model: Pretrained) -> PretrainedConfig:
 
 def load_part(kind: type[Part], model: Pretrained) -> Part:
     """A configuration, tokenizer, processor or image processor; DataError if it is missing or damaged."""
-    return _load(kind, model, model.name, model.options)
+    with named_files(kind, model.files.folder, model.name) as check:
+        return check(_load(kind, model, model.name, model.options))
 
 
 def load_weights(
@@ -271,10 +276,8 @@ def load_whole(kind: type[PreTrainedModel], pretrained: Pretrained) -> LoadedMod
     """A model with its tokenizer and image processor; errors as for `load_weights`."""
     from transformers import AutoImageProcessor, AutoTokenizer
 
-    model = load_weights(kind, pretrained)
-    return LoadedModel(
-        model, pretrained.files, load_part(AutoTokenizer, pretrained), load_part(AutoImageProcessor, pretrained)
-    )
+    model, parts = load_weights(kind, pretrained), (AutoTokenizer, AutoImageProcessor)
+    return LoadedModel(model, pretrained.files, *(load_part(part, pretrained) for part in parts))
 
 
 def _refuse_unknown_code(name: str, config: object) -> None:

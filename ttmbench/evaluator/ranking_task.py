@@ -39,7 +39,7 @@ from ttmbench.scoring.dual_encoder import (
 )
 from ttmbench.scoring.fingerprint import distinct_images
 from ttmbench.scoring.pairs import MAX_GLOBAL_PAIRS, score_ranked_pairs
-from ttmbench.scoring.prepare import count_truncated, truncated_notes
+from ttmbench.scoring.prepare import check_captions, count_truncated, truncated_notes
 from ttmbench.scoring.ranking import ScoreRows, best_candidates, rank_chosen
 from ttmbench.types import Group, Record
 
@@ -76,6 +76,7 @@ def _retrieval(run: Run, task: TaskFile) -> Ranked:
     with phase("load"):
         loaded = load_data(run.registry, run.config, task, run.samples)
         groups, loading = loaded.groups, time.perf_counter() - clock
+    check_captions(can.refuses_captions, groups)
     notes = truncated_notes(count_truncated(can.truncating, groups))
     pool = RetrievalPool(groups)
     with phase("model"):

@@ -32,7 +32,7 @@ from ttmbench.scoring.forced_choice.ask import Given, ask_choices
 from ttmbench.scoring.forced_choice.prompts import image_prompt, text_prompt
 from ttmbench.scoring.inputs import DECODED, ImageRows, Prepared, images_on_device, rows_of
 from ttmbench.scoring.pairs import PairTable, score_task_pairs
-from ttmbench.scoring.prepare import PreparedTask, prepare, refusal_notes, stored, usable_scores
+from ttmbench.scoring.prepare import PreparedTask, check_captions, prepare, refusal_notes, stored, usable_scores
 from ttmbench.types import Group, GroupShape, ImageRef, Loaded, Record, Scores
 
 
@@ -87,6 +87,7 @@ class _Scoring:
                 loaded = Loaded(groups, {"kind": "stored_features"})
             else:
                 loaded = load_data(run.registry, run.config, plan.task, run.samples)
+                check_captions(run.capabilities.refuses_captions, loaded.groups)
             self.groups, self._source = loaded.groups, loaded.source
             self.lap("load")
             cached_in = run.cache if self.features is None else None
@@ -224,6 +225,7 @@ def ask_task(plan: TaskPlan, run: Run) -> Answered:
     assert adapter is not None, "the plan says so"
     loaded = load_data(run.registry, config, plan.task, run.samples)
     groups, started = loaded.groups, time.perf_counter()
+    check_captions(run.capabilities.refuses_captions, groups)
     answered = ask_choices(run.capabilities, groups, run.sizer, config.seed, plan.frames)
     seconds = {"load": started - clock, "score": time.perf_counter() - started}
     orders = 1 if adapter.choice_style.order == "random" else 2

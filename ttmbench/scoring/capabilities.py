@@ -19,6 +19,7 @@ from ttmbench.protocols import (
     PairScorer,
     PairTrainable,
     PreparedPairScorer,
+    RefusesCaptions,
     Reporting,
     Savable,
     StoredFeatures,
@@ -62,6 +63,7 @@ class Capabilities:
         self.debiasable = pair_scorer if isinstance(pair_scorer, Debiasable) else None
         self.blind = adapter if isinstance(adapter, Blind) else None
         self.truncating = adapter if isinstance(adapter, Truncating) and self.stored_features is None else None
+        self.refuses_captions = adapter if isinstance(adapter, RefusesCaptions) else None
         self.savable = adapter if isinstance(adapter, Savable) else None
         self.many_at_once = adapter if isinstance(adapter, ManyAtOnce) else None
         self.may_refuse = adapter if isinstance(adapter, MayRefuse) else None

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ttmbench._util.console import progress_bar
+from ttmbench._util.console import one_line, progress_bar
 from ttmbench.errors import DataError, TtmbenchError, UsageError
 from ttmbench.protocols import (
     Augmentable,
@@ -18,6 +18,7 @@ from ttmbench.protocols import (
     DualEncoder,
     MayRefuse,
     PreparedPairScorer,
+    RefusesCaptions,
     StoredFeatures,
     Truncating,
 )
@@ -177,6 +178,19 @@ def refusal_notes(scores: Scores, groups: Sequence[Group]) -> list[str]:
 def _missing_ids(scores: Scores, groups: Sequence[Group]) -> list[str]:
     missing = np.isnan(scores.groups).any(axis=(1, 2))
     return [groups[index].group_id for index in np.flatnonzero(missing).tolist()]
+
+
+def check_captions(adapter: RefusesCaptions | None, groups: Sequence[Group]) -> None:
+    """TtmbenchError for a caption that the model cannot read as text; ``adapter`` is None for a model that can."""
+    captions = distinct_captions(groups)
+    answers = [] if adapter is None else adapter.refused(captions)
+    for caption, token in zip(captions, answers, strict=adapter is not None):
+        if token is not None:
+            group_id = next(group.group_id for group in groups if caption in group.captions)
+            raise TtmbenchError(
+                f"group {group_id}: the caption {one_line(caption, 200)!r} contains {token!r}, which this model reads "
+                "as a special token and not as text; change the caption, or leave the group out (--samples)"
+            )
 
 
 def count_truncated(adapter: Truncating | None, groups: Sequence[Group]) -> dict[str, int] | None:

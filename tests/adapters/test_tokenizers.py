@@ -1,0 +1,159 @@
+"""Tokenizers: files that are missing or another model's, and special tokens in captions."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+from support import tiny_models
+
+from ttmbench import simple_evaluate
+from ttmbench.errors import TtmbenchError
+
+FAMILIES: dict[str, tuple[str, Callable[[Path], Path]]] = {  # name -> adapter, and what writes the model
+    **{f"hf-{name}": ("hf", getattr(tiny_models, name)) for name in ("clip", "siglip", "metaclip2")},
+    **{f"{kind}-blip": (f"blip-{kind}", partial(tiny_models.blip, captioner=False)) for kind in ("itm", "itc")},
+    **{f"{kind}-blip2": (f"blip2-{kind}", partial(tiny_models.blip2, captioner=False)) for kind in ("itm", "itc")},
+    **{f"{kind}-flava": (f"flava-{kind}", tiny_models.flava) for kind in ("itm", "itc")},
+    "visualgpt-blip": ("visualgpt", partial(tiny_models.blip, captioner=True)),
+    "visualgpt-blip2": ("visualgpt", partial(tiny_models.blip2, captioner=True)),
+    **{f"blind-{kind}": ("blind", partial(tiny_models.language_model, kind=kind)) for kind in ("gpt2", "t5", "bart")},
+    "vqascore-instructblip": ("vqascore", partial(tiny_models.instructblip, language="t5")),
+    **{f"vqascore-{kind}": ("vqascore", partial(tiny_models.chat, kind=kind)) for kind in tiny_models.CHATS},
+    "choice-llava": ("choice", partial(tiny_models.chat, kind="llava")),
+    "visualgpt-qwen2_vl": ("visualgpt", partial(tiny_models.chat, kind="qwen2_vl")),
+}
+ONE_EACH = ["hf-clip", "itm-blip", "visualgpt-blip2", "blind-t5", "vqascore-instructblip", "vqascore-llava"]
+ALL = [pytest.param(name, marks=() if name in ONE_EACH else pytest.mark.slow) for name in FAMILIES]
+
+
+def outcome(model: str, folder: Path) -> object:
+    """Scores or answers of a run of a folder's model."""
+    out = folder.parent / "out.json"
+    how = {"limit": 3, "use_cache": "off", "log_samples": True, "output_path": str(out), "device": "cpu"}
+    simple_evaluate(model, "shapes_color", model_args={"pretrained": str(folder)}, bootstrap_iters=0, **how)
+    rows = map(json.loads, (folder.parent / "out_samples_shapes_color.jsonl").read_text().splitlines())
+    kept = [{key: value for key, value in row.items() if key in ("scores", "answers")} for row in rows]
+    out.unlink()
+    assert all(kept)
+    return kept
+
+
+@pytest.mark.parametrize("family", ALL)
+def test_no_missing_file_changes_a_score(tmp_path, family):
+    model, make = FAMILIES[family]
+    whole = make(tmp_path / "whole")
+    expected = outcome(model, whole)
+    files = sorted(path.relative_to(whole) for path in whole.rglob("*") if path.is_file())
+    assert Path("tokenizer.json") in files
+    for file in files:
+        part = shutil.copytree(whole, tmp_path / "part")
+        (part / file).unlink()
+        try:
+            assert outcome(model, part) == expected, file
+        except TtmbenchError as error:
+            assert error.exit_code in (2, 4), (file, error)
+        shutil.rmtree(part)
+
+
+def test_a_tokenizer_of_another_model_is_refused(tmp_path):
+    folder = tiny_models.clip(tmp_path / "clip")
+    words = [f"word{number}" for number in range(100)]
+    tiny_models.tokenizer("bart", more=tuple(words)).save_pretrained(folder)
+    with pytest.raises(TtmbenchError, match="embeds 60") as caught:
+        outcome("hf", folder)
+    assert caught.value.exit_code == 4
+
+
+def test_bytes_need_no_vocabulary(tmp_path):
+    import transformers
+
+    folder = tiny_models.language_model(tmp_path / "t5", "t5")
+    (folder / "tokenizer.json").unlink()
+    transformers.ByT5Tokenizer(extra_ids=0).save_pretrained(folder)
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "model.safetensors").unlink()
+    transformers.T5ForConditionalGeneration(transformers.T5Config(**{**config, "vocab_size": 300})).save_pretrained(
+        folder
+    )
+    assert len(outcome("blind", folder)) == 3
+
+
+def task_of(folder: Path, captions: tuple[str, str]) -> str:
+    """A task of one group with these captions."""
+    images = []
+    for name, color in (("r.png", "red"), ("b.png", "blue")):
+        Image.new("RGB", (32, 32), color).save(folder / name)
+        images.append(name)
+    row = {"id": "sign", "i0": "r.png", "i1": "b.png", "c0": captions[0], "c1": captions[1]}
+    (folder / "rows.jsonl").write_text(json.dumps(row))
+    task = {
+        **{"task": "signs", "version": 1, "description": "A caption.", "license": "CC0-1.0"},
+        **{"source": {"kind": "folder", "path": "rows.jsonl", "images": "."}, "metrics": ["group_score"]},
+        "group": {"shape": [2, 2], "n_groups": 1, "id": "id", "images": ["i0", "i1"], "captions": ["c0", "c1"]},
+    }
+    (folder / "signs.yaml").write_text(json.dumps(task))
+    return str(folder / "signs.yaml")
+
+
+@pytest.mark.parametrize(
+    "family", ["blind-t5", "visualgpt-blip", "vqascore-llava", "vqascore-qwen2_vl", "choice-llava"]
+)
+def test_a_special_token_in_a_prompt_is_refused(tmp_path, family):
+    model, make = FAMILIES[family]
+    special = {"vqascore-llava": "<image>", "choice-llava": "<image>", "vqascore-qwen2_vl": "<|image_pad|>"}
+    task = task_of(tmp_path, (f"a red {special.get(family, '</s>')} left", "a blue right"))
+    with pytest.raises(TtmbenchError, match="group sign: the caption") as caught:
+        simple_evaluate(model, task, model_args={"pretrained": str(make(tmp_path / "model"))}, use_cache="off")
+    assert caught.value.exit_code == 1
+
+
+@pytest.mark.parametrize("name", ["clip", "siglip", "blip"])
+def test_an_encoder_reads_a_special_token_as_text(tmp_path, name):
+    from ttmbench.model_adapters import hf, itc
+
+    families = {
+        "clip": (hf, tiny_models.clip),
+        "siglip": (hf, tiny_models.siglip),
+        "blip": (itc, FAMILIES["itc-blip"][1]),
+    }
+    module, make = families[name]
+    adapter = module.load(pretrained=str(make(tmp_path / "model")))
+    ends = "[SEP]" if name == "blip" else "</s>"
+    captions = [f"a red {ends} left", f"a red {ends} right"]
+    assert adapter.refused(captions) == [None, None]
+    ids = adapter.prepare_captions(captions)["input_ids"]
+    assert int((ids[0] != ids[1]).sum()) == 1
+    images = adapter.encode_images(adapter.prepare_images([Image.new("RGB", (32, 32), "red")]))
+    scores = adapter.logits(images, adapter.encode_captions(adapter.prepare_captions(captions)))[0]
+    assert not np.isclose(*scores.detach().numpy(), rtol=0, atol=1e-7)
+
+
+def test_open_clips_tokenizer_reads_its_special_tokens_as_text():
+    import open_clip
+
+    from ttmbench.model_adapters._shared.tokenizers import as_text
+
+    own = open_clip.SimpleTokenizer()
+    plain = as_text(own)
+    captions = ["A dog's 2 bowls, <start> of_text?", "", "naïve ﬁ &amp; “quoted”", "word " * 100]
+    assert plain(captions).equal(own(captions))
+    assert not set(plain.encode("a <end_of_text> b <START_OF_TEXT>")) & set(own.all_special_ids)
+    assert own.all_special_ids[1] in own.encode("a <end_of_text> b")
+
+
+def test_a_special_token_that_stays_one_is_refused():
+    import transformers
+
+    from ttmbench.model_adapters._shared.tokenizers import as_text, not_text, refused
+
+    pieces = ["<pad>", "</s>", "<unk>", "▁", "▁a", "<", "/", "s", ">"]
+    unigram = transformers.T5Tokenizer(vocab=[(piece, -float(at)) for at, piece in enumerate(pieces)], extra_ids=0)
+    tokens = not_text(as_text(unigram))
+    assert refused(["a </s> a", "a </S>", "a < / s >"], tokens) == ["</s>", "</s>", None]
