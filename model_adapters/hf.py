@@ -66,7 +66,13 @@ def load(asked: ContrastiveOptions) -> TransformersModel:
     from transformers import AutoImageProcessor, AutoModel, AutoTokenizer
 
     pretrained, quick = find(asked), asked.quick_gelu
-    config = None if quick is None else set_activation(load_config(pretrained), quick)
+    config = load_config(pretrained)
+    if config.model_type in ("blip", "blip-2", "flava"):
+        raise UsageError(
+            f"{asked.pretrained} is a {config.model_type} model, whose scores need its own heads; use --model itc "
+            "(contrastive) or --model itm (matching)"
+        )
+    config = None if quick is None else set_activation(config, quick)
     model = load_weights(AutoModel, pretrained, config=config)
     note = note_on_activation(model.config, asked.pretrained)
     if not all(hasattr(model, name) for name in ("get_image_features", "get_text_features", "logit_scale")):

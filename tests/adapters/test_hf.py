@@ -292,3 +292,11 @@ def test_every_module_is_in_the_mode_of_what_is_done(tiny_hf_clip):
     for done, training in (("train_captions", True), ("train_captions", True), ("encode_captions", False)):
         getattr(model, done)(captions)
         assert {module.training for module in model.model.modules()} == {training}
+
+
+@pytest.mark.parametrize(
+    ("maker", "options"), [("flava", {}), ("blip", {"captioner": False}), ("blip2", {"captioner": False})]
+)
+def test_models_with_two_heads_name_their_adapters(maker, options, tiny_vlm):
+    with pytest.raises(UsageError, match=r"--model itc .* --model itm"):
+        hf.load(pretrained=str(tiny_vlm(maker, **options)), device="cpu")
