@@ -86,6 +86,7 @@ def run(
                     check_methods(chosen.registry, config, chosen.tasks, model.adapter)
                 run = Run(chosen.registry, config, model, cache, key.sha256, samples)
                 done = record.resume(lambda name: _data_now(run, chosen.tasks[name]))
+                results = results if output is None else output.files.results  # resume may choose another document
                 methods = Methods(run, folders, chosen.also)
                 for name in progress_of(chosen.tasks, "tasks", "tasks", total=len(chosen.tasks)):
                     if name in done:
