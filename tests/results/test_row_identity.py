@@ -23,7 +23,7 @@ BASE = f"--model tiny-clip --tasks {TASK} --limit 6 --seeds 0 --device cpu --use
 RUN = f"{BASE} --ttm --simple_match --oracle --ttm_holdout 0.5 --ttm_args iterations=1,epochs=1 --methods "
 NO_NUMBER = {
     *("output_path", "batch_size", "on_error", "overwrite", "assertions", "offline", "data_dir", "include_path"),
-    *("use_cache", "baseline", "track", "track_args", "energy", "log_samples", "save_scores", "save_adapted"),
+    *("use_cache", "baseline", "track", "track_args", "log_samples", "save_scores", "save_adapted"),
     *("device", "compile", "deterministic", "trust_remote_code", "audit_labels"),
 }
 AVERAGED = {"seed", "seeds"}
