@@ -590,3 +590,13 @@ def test_a_killed_run_goes_on(tmp_path, capsys):
     one, other = (json.loads((tmp_path / name).read_text(encoding="utf-8")) for name in ("x.json", "y.json"))
     assert one["results"] == other["results"] and one["ci"] == other["ci"]
     assert numbers(one["ttm"]) == numbers(other["ttm"])
+
+
+@pytest.mark.parametrize("names", [("org/model", "org__model"), ("modèle", "modéle"), ("a b", "a_b")])
+def test_every_name_has_results_of_its_own(tmp_path, names):
+    for name in (*names, *names):
+        ttmbench.simple_evaluate(
+            "tiny-clip", "shapes_color", limit=4, device="cpu", model_name=name, output_path=str(tmp_path)
+        )
+    written = [json.loads(path.read_text(encoding="utf-8")) for path in tmp_path.glob("*/results_*.json")]
+    assert sorted(document["model_name"] for document in written) == sorted(names)

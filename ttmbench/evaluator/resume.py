@@ -140,7 +140,7 @@ def open_output(config: RunConfig, key: RunKey, started: datetime) -> RunDirecto
     probe(files, config.output_path)
     single = Path(config.output_path).suffix == ".json"
     if not single:
-        earlier = None if config.overwrite == "always" else _earlier(files.folder, key)
+        earlier = None if config.overwrite == "always" else _earlier(files.folder, key, config.model_name)
         if earlier is not None:
             files = RunFiles(earlier, f"{{kind}}_{{task}}_{earlier.stem.removeprefix('results_')}")
     lock = _lock(files)
@@ -189,15 +189,16 @@ def _new_files(config: RunConfig, started: datetime) -> RunFiles:
         started += timedelta(microseconds=1)
 
 
-def _earlier(folder: Path, key: RunKey) -> Path | None:
-    """The newest document of the same command; without one, reports the newest that only its code sets apart."""
+def _earlier(folder: Path, key: RunKey, model: str) -> Path | None:
+    """The newest document of the same command and name; without one, reports the newest that only code sets apart."""
     others = []
     for path in sorted(folder.glob("results_*.json"), reverse=True):
         document = _document(path, strict=False)
-        if document is not None and document.get("run_key") == key.sha256:
+        if document is None or document.get("model_name") != model:
+            continue
+        if document.get("run_key") == key.sha256:
             return path
-        if document is not None:
-            others.append((path, document))
+        others.append((path, document))
     any(_report_changes(key, document, path) for path, document in others)
     return None
 

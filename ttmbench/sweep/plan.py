@@ -12,7 +12,7 @@ from typing import Annotated
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator
 
-from ttmbench._util.files import file_digest, safe_name
+from ttmbench._util.files import file_digest, plain_name, safe_name
 from ttmbench._util.option_values import split_names, with_dots
 from ttmbench._util.text import Unreadable, read_json, read_yaml
 from ttmbench._util.third_party_errors import describe
@@ -77,7 +77,7 @@ class PlannedSetting(BaseModel):
     @field_validator("name")
     @classmethod
     def _is_a_folder(cls, value: str) -> str:
-        if value != safe_name(value):
+        if value != plain_name(value):
             raise ValueError("must be a name that a folder can have")
         return value
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import PurePosixPath
 from typing import Any
 
-from ttmbench._util.files import safe_name
+from ttmbench._util.files import plain_name
 from ttmbench._version import __version__
 from ttmbench.report.compared_methods import NOT_RANKED, ComparedMethod
 from ttmbench.report.group_values import GroupValues
@@ -355,7 +355,7 @@ def file_names(names: Iterable[str], ending: str) -> dict[str, str]:
     files: dict[str, str] = {}
     taken: set[str] = set()
     for name in dict.fromkeys(names):
-        stem = safe_name(str(PurePosixPath(name).with_suffix("")) if ending == ".json" else name)
+        stem = plain_name(str(PurePosixPath(name).with_suffix("")) if ending == ".json" else name)
         file, number = f"{stem}{ending}", 1
         while file.lower() in taken:  # many file systems ignore case
             number += 1
