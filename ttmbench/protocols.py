@@ -11,23 +11,42 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
 from ttmbench._annotations import Batch as Batch
 from ttmbench._annotations import Image, torch
 
+if TYPE_CHECKING:
+    from abc import ABCMeta as _ProtocolMeta
+else:
+    _ProtocolMeta = type(Protocol)
+
+
+class _AskedByName(_ProtocolMeta):
+    """Asks an object itself for a protocol's members, ``__getattr__`` included; Python 3.12 and later ask its class."""
+
+    def __instancecheck__(cls, instance: object) -> bool:
+        if not vars(cls).get("_is_protocol"):
+            return super().__instancecheck__(instance)
+        members = {name for base in cls.__mro__ for name in (*vars(base), *getattr(base, "__annotations__", ()))}
+        return all(hasattr(instance, name) for name in members if not name.startswith("_"))
+
+
+class _ByName(Protocol, metaclass=_AskedByName):
+    """What all protocols below inherit from."""
+
 
 @runtime_checkable
-class Adapter(Protocol):
+class Adapter(_ByName, Protocol):
     """A model adapter: everything that has a fingerprint."""
 
     def fingerprint(self) -> Mapping[str, Any] | str:
         """Everything that changes a score: weights digest or API model id, preprocessing, dtype, prompt."""
 
 
-class Preparing(Protocol):
+class Preparing(_ByName, Protocol):
     """A model that prepares each image and caption once."""
 
     def prepare_images(self, images: Sequence[Image]) -> Batch:
@@ -37,7 +56,7 @@ class Preparing(Protocol):
         """Tokenises all of a task's captions, once. Returns one row per caption, on the CPU."""
 
 
-class Learning(Protocol):
+class Learning(_ByName, Protocol):
     """A model with parameters and a state to restore."""
 
     def parameters(self) -> Iterable[torch.nn.Parameter]:
@@ -51,7 +70,7 @@ class Learning(Protocol):
 
 
 @runtime_checkable
-class PairScorer(Protocol):
+class PairScorer(_ByName, Protocol):
     """A model that scores an image with a caption, one pair at a time (ITM heads, generative models, APIs)."""
 
     def score_pairs(self, images: Sequence[Image], captions: Sequence[str]) -> np.ndarray:
@@ -130,7 +149,7 @@ class PairTrainable(Learning, Protocol):
 
 
 @runtime_checkable
-class BeforeNormalization(Protocol):
+class BeforeNormalization(_ByName, Protocol):
     """A dual encoder that also returns image features before normalisation, to pool the frames of a video."""
 
     def features_before_normalization(self, prepared: Batch, training: bool) -> torch.Tensor:
@@ -138,7 +157,7 @@ class BeforeNormalization(Protocol):
 
 
 @runtime_checkable
-class ShowsFrames(Protocol):
+class ShowsFrames(_ByName, Protocol):
     """A pair scorer that accepts the frames of a video as several images of one turn.
 
     It receives a video as one image, which `ttmbench._util.images.frames_of` divides into ``frames``; 1 for images.
@@ -148,7 +167,7 @@ class ShowsFrames(Protocol):
 
 
 @runtime_checkable
-class Debiasable(Protocol):
+class Debiasable(_ByName, Protocol):
     """A `PreparedPairScorer` whose scores log P(t|i) can be debiased by P(t) (arXiv:2306.01879, Eq. 7).
 
     Attributes:
@@ -174,14 +193,14 @@ class NoisePrior(Debiasable, Protocol):
 
 
 @runtime_checkable
-class Blind(Protocol):
+class Blind(_ByName, Protocol):
     """A scorer that may ignore the image; if ``blind``, its score depends on the caption alone."""
 
     blind: bool
 
 
 @runtime_checkable
-class Truncating(Protocol):
+class Truncating(_ByName, Protocol):
     """A model that truncates captions to a maximum number of tokens."""
 
     def truncated(self, captions: Sequence[str]) -> Sequence[bool]:
@@ -189,7 +208,7 @@ class Truncating(Protocol):
 
 
 @runtime_checkable
-class RefusesCaptions(Protocol):
+class RefusesCaptions(_ByName, Protocol):
     """A model for which some texts in a caption are no text, such as the special tokens of its prompts."""
 
     def refused(self, captions: Sequence[str]) -> Sequence[str | None]:
@@ -197,7 +216,7 @@ class RefusesCaptions(Protocol):
 
 
 @runtime_checkable
-class LimitedVocabulary(Protocol):
+class LimitedVocabulary(_ByName, Protocol):
     """A model whose tokenizer has a limited vocabulary."""
 
     def has_unknown_words(self, captions: Sequence[str]) -> Sequence[bool]:
@@ -205,7 +224,7 @@ class LimitedVocabulary(Protocol):
 
 
 @runtime_checkable
-class CaptionEmbeddings(Protocol):
+class CaptionEmbeddings(_ByName, Protocol):
     """A dual encoder whose captions can be encoded with shifted token embeddings, which prompt tuning learns."""
 
     @property
@@ -221,7 +240,7 @@ class CaptionEmbeddings(Protocol):
 
 
 @runtime_checkable
-class PreparesInThreads(Protocol):
+class PreparesInThreads(_ByName, Protocol):
     """A model whose class declares whether ``prepare_images`` may run in several threads while the model computes.
 
     Otherwise one thread calls the adapter, and other threads only decode images.
@@ -231,7 +250,7 @@ class PreparesInThreads(Protocol):
 
 
 @runtime_checkable
-class Augmentable(Protocol):
+class Augmentable(_ByName, Protocol):
     """A model that can train on random crops of enlarged images (section B.1 of arXiv:2510.07632)."""
 
     def prepare_enlarged(self, images: Sequence[Image], scale: float) -> Batch:
@@ -254,7 +273,7 @@ class Augmentable(Protocol):
 
 
 @runtime_checkable
-class Savable(Protocol):
+class Savable(_ByName, Protocol):
     """A model that ``--save_adapted`` can save."""
 
     def save_pretrained(self, folder: Path) -> None:
@@ -262,7 +281,7 @@ class Savable(Protocol):
 
 
 @runtime_checkable
-class StoredFeatures(Protocol):
+class StoredFeatures(_ByName, Protocol):
     """A dual encoder on precomputed embeddings, which reads neither images nor captions."""
 
     def stored_images(self) -> Batch:
@@ -302,7 +321,7 @@ class ChoiceStyle:
 
 
 @runtime_checkable
-class ChoiceScorer(Protocol):
+class ChoiceScorer(_ByName, Protocol):
     """A model that answers forced choices in words; it has no scores, so matching metrics are undefined for it."""
 
     choice_style: ChoiceStyle
@@ -312,7 +331,7 @@ class ChoiceScorer(Protocol):
 
 
 @runtime_checkable
-class ManyAtOnce(Protocol):
+class ManyAtOnce(_ByName, Protocol):
     """A model behind a server, which receives this many pairs or questions at a time.
 
     Images are then opened one after the other, when they are taken from the sequence, and are not cached.
@@ -322,7 +341,7 @@ class ManyAtOnce(Protocol):
 
 
 @runtime_checkable
-class MayRefuse(Protocol):
+class MayRefuse(_ByName, Protocol):
     """A pair scorer that may refuse to score a pair: it returns NaN there.
 
     If ``refusals_are_wrong``, the pair's group is incorrect in every metric; else the task fails, naming the groups.
@@ -355,7 +374,7 @@ class UndecidedPairs(NamedTuple):
 
 
 @runtime_checkable
-class Bounding(Protocol):
+class Bounding(_ByName, Protocol):
     """A pair scorer that asks for yes or no: a score may be a bound, or the model may say something else."""
 
     def take_undecided(self) -> UndecidedPairs:
@@ -363,7 +382,7 @@ class Bounding(Protocol):
 
 
 @runtime_checkable
-class Reporting(Protocol):
+class Reporting(_ByName, Protocol):
     """A model that reports its usage (requests, tokens, money) and notes on its answers."""
 
     def usage(self) -> Mapping[str, Any]:
