@@ -69,6 +69,7 @@ if TYPE_CHECKING:
     from ttmbench.protocols import PreparedPairScorer as PreparedPairScorer
     from ttmbench.protocols import PreparesInThreads as PreparesInThreads
     from ttmbench.protocols import Preparing as Preparing
+    from ttmbench.protocols import RefusesCaptions as RefusesCaptions
     from ttmbench.protocols import Reporting as Reporting
     from ttmbench.protocols import Savable as Savable
     from ttmbench.protocols import ShowsFrames as ShowsFrames
@@ -114,7 +115,16 @@ _HOME = {
         *("Adapter", "Augmentable", "BeforeNormalization", "Blind", "Bounding", "CaptionEmbeddings", "ChoiceQuestion"),
         *("ChoiceScorer", "ChoiceStyle", "Debiasable", "DualEncoder", "Learning", "LimitedVocabulary", "ManyAtOnce"),
         *("MayRefuse", "NoisePrior", "PairScorer", "PairTrainable", "PreparedPairScorer", "PreparesInThreads"),
-        *("Preparing", "Reporting", "Savable", "ShowsFrames", "StoredFeatures", "Trainable", "TrainableInParts"),
+        *(
+            "Preparing",
+            "RefusesCaptions",
+            "Reporting",
+            "Savable",
+            "ShowsFrames",
+            "StoredFeatures",
+            "Trainable",
+            "TrainableInParts",
+        ),
         *("Truncating", "UndecidedPairs"),
     ),
     "ttm.finetune": ("LabelledBatch",),

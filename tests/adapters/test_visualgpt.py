@@ -242,7 +242,7 @@ def test_wrong_arguments_are_one_clear_error(blip, tiny_hf_clip):
         ({"alpha": 1.5}, "from 0 to 1"),
         ({"prior": "train"}, "noise or test_images"),
         ({"noise_images": 0}, "above 0"),
-        ({"pad_images": True}, "neither splits nor pads"),
+        ({"pad_images": True}, "does not tile or pad"),
     ):
         with pytest.raises(UsageError, match=match):
             visualgpt.load(pretrained=blip, device="cpu", **options)

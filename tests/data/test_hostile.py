@@ -21,7 +21,6 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from fuzz_formats import png_of
 from PIL import Image
 from support.documents import DIGEST, whole_document
 
@@ -45,6 +44,17 @@ from ttmbench.results.scores_file import read_scores
 from ttmbench.types import GroupShape
 
 SQUARE = GroupShape(2, 2)
+
+
+def png_of(width: int, height: int, content: bytes = b"") -> bytes:
+    """A PNG whose header promises so many pixels; its rows are all zero as far as they go."""
+
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+    data = content or zlib.compress(b"\0" * min(1_000_000, (width + 1) * height))
+    header = struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0)
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", data) + chunk(b"IEND", b"")
 
 
 def refused(capsys, *arguments: object, code: int = 2) -> str:

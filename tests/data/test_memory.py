@@ -44,7 +44,7 @@ def run(task, **settings):
     return ttmbench.simple_evaluate(MeanColor(), task, bootstrap_iters=0, **settings)
 
 
-def test_arrays_images_and_paths_are_the_same_data(tmp_path):
+def test_arrays_and_images_are_the_same_data(tmp_path):
     images, captions = walls()
     pillow = [[Image.fromarray(one) for one in row] for row in images]
     paths = [[tmp_path / f"{at}_{side}.png" for side in (0, 1)] for at in range(3)]
@@ -53,7 +53,8 @@ def test_arrays_images_and_paths_are_the_same_data(tmp_path):
             image.save(file)
     texts = [[str(file) for file in row] for row in paths]
     results = [run(Task.from_groups(given, captions, name="walls")) for given in (images, pillow, paths, texts)]
-    assert len({result["task_hashes"]["walls"] for result in results}) == 1
+    digests = [result["task_hashes"]["walls"] for result in results]
+    assert digests[0] == digests[1] != digests[2] == digests[3], "pixels in memory, and encoded bytes of files"
     for result in results:
         assert result.results["walls"]["group_score,none"] == 1.0
         assert result["datasets"]["walls"]["source"] == {"kind": "memory"}

@@ -89,14 +89,6 @@ def test_compare_takes_two_documents_of_score(two, capsys):
     assert ttmbench.compare(*results, bootstrap_iters=10)
 
 
-def test_an_older_document_is_told_what_to_do(two, capsys):
-    path, document = document_of(two, "one")
-    path.write_text(json.dumps({**document, "artifacts": {}}))
-    assert main(["compare", str(path), str(path)]) != 0
-    told = capsys.readouterr().err
-    assert "`ttmbench score`, which wrote no samples; run it again" in told and "--log_samples" not in told
-
-
 @pytest.mark.parametrize(
     ("ids", "same"),
     [

@@ -226,10 +226,9 @@ def test_ttm_and_its_kin_are_methods_with_options_of_their_own():
     assert (asked.ttm_args, asked.method_args) == ({"iterations": 2}, {"tent.lr": 1e-3})
 
 
-def test_a_run_without_methods_is_written_down_as_ever():
+def test_methods_are_part_of_the_run_key():
     plain = make_run_config({"model": "tiny-clip", "tasks": [TASK]})
     with_one = plain.model_copy(update={"methods": ["dn"]})
-    assert not {"methods", "method_args"} & set(plain.model_dump(mode="json"))
     keys = {RunKey.of(config, {}, {}, {}, {}).sha256 for config in (plain, with_one)}
     assert len(keys) == 2
 
