@@ -75,7 +75,8 @@ def load(asked: ContrastiveOptions) -> TransformersModel:
     config = None if quick is None else set_activation(config, quick)
     model = load_weights(AutoModel, pretrained, config=config)
     note = note_on_activation(model.config, asked.pretrained)
-    if not all(hasattr(model, name) for name in ("get_image_features", "get_text_features", "logit_scale")):
+    has_temperature = hasattr(model, "logit_scale") or hasattr(model, "temperature")
+    if not (has_temperature and hasattr(model, "get_image_features") and hasattr(model, "get_text_features")):
         raise UsageError(
             f"{asked.pretrained} is a {type(model).__name__}, not a contrastive dual encoder with a temperature"
         )
@@ -212,6 +213,10 @@ class TransformersModel(CaptionTokens[Mapping[str, torch.Tensor]]):
         """Functions from prepared images and prepared captions to features."""
         return self.model.get_image_features, self.model.get_text_features
 
+    def _temperature(self) -> torch.Tensor:
+        divisor = getattr(self.model, "temperature", None)  # of ALIGN and TIPSv2
+        return super()._temperature() if divisor is None else 1 / divisor
+
     def _process(self, images: Sequence[Image], **options: object) -> dict[str, torch.Tensor]:
         return dict(self.image_processor(images=list(images), return_tensors="pt", **options))
 
@@ -252,7 +257,10 @@ def pixel_scale(processor: ProcessorMixin) -> tuple[PixelScale | None, tuple[int
 
     probe = [Image.fromarray(np.arange(48 * 40 * 3, dtype=np.uint32).astype(np.uint8).reshape(48, 40, 3))]
     plain = processor(images=probe, return_tensors="pt")
-    raw = processor(images=probe, return_tensors="pt", **UNSCALED)
+    try:
+        raw = processor(images=probe, return_tensors="pt", **UNSCALED)
+    except TypeError:  # EfficientNet's (ALIGN) may normalise once more, which integers cannot be
+        return None, (0, 0)
     if set(raw) != {PIXELS} or raw[PIXELS].dtype != torch.uint8 or raw[PIXELS].ndim != 4:
         return None, (0, 0)
     channels = raw[PIXELS].shape[1]

@@ -300,3 +300,35 @@ def test_every_module_is_in_the_mode_of_what_is_done(tiny_hf_clip):
 def test_models_with_two_heads_name_their_adapters(maker, options, tiny_vlm):
     with pytest.raises(UsageError, match=r"--model itc .* --model itm"):
         hf.load(pretrained=str(tiny_vlm(maker, **options)), device="cpu")
+
+
+@pytest.mark.parametrize(("family", "again"), [("Align", False), ("Align", True), ("Tipsv2", None)])
+def test_models_that_divide_by_their_temperature(family, again, tmp_path, word_tokenizer):
+    if not hasattr(transformers, f"{family}Model"):
+        pytest.skip(f"{family} is not in this release of transformers")
+    torch.manual_seed(3)
+    if family == "Align":
+        text = {**TEXT, **NO_DROPOUT, "max_position_embeddings": 64}
+        layers = {"kernel_sizes": [3], "in_channels": [32], "out_channels": [16], "strides": [1]}
+        layers |= {"num_block_repeats": [1], "expand_ratios": [1], "width_coefficient": 1.0, "depth_coefficient": 1.0}
+        vision, more = {"image_size": 32, "hidden_dim": 16, **layers}, {"projection_dim": 16}
+        images = transformers.EfficientNetImageProcessor(
+            size=SQUARE, crop_size=SQUARE, include_top=again, rescale_offset=True, rescale_factor=1 / 127.5
+        )
+    else:
+        text, more = {**TEXT, "max_position_embeddings": 64, "pad_token_id": 0}, {}
+        vision, images = {**TOWER, "image_size": 32, "patch_size": 8}, transformers.Tipsv2ImageProcessor(size=SQUARE)
+    config = getattr(transformers, f"{family}Config")(
+        text_config=text, vision_config=vision, temperature_init_value=0.05, **more
+    )
+    model = getattr(transformers, f"{family}Model")(config)
+    for part in (model, images, word_tokenizer(eos="</s>", pad="<pad>", length=20)):
+        part.save_pretrained(tmp_path)
+    adapter = hf.load(pretrained=str(tmp_path), device="cpu")
+    expected = own_forward(tmp_path)[0].eval()
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    inputs = {**tokenizer(CAPTIONS, padding=True, return_tensors="pt")}
+    with torch.no_grad():
+        own = expected(**inputs, **images(images=random_images(), return_tensors="pt")).logits_per_image
+    assert own.std() > 1e-3 and torch.allclose(logits_of(adapter), own, atol=1e-5, rtol=1e-5)
+    assert "batch size changes no score" in check_adapter(adapter)
