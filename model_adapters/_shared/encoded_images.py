@@ -20,9 +20,12 @@ _INNER = ("hidden_states", "attentions")  # of every layer of the vision encoder
 
 @dataclass(frozen=True)
 class EncodedImage:
-    """Output of the vision encoder for one image, as ``mm_encoder_outputs`` takes it, and features the model needs."""
+    """Output of the vision encoder for one image, as ``mm_encoder_outputs`` takes it, and features the model needs.
 
-    output: ModelOutput
+    Without an output the features are the pixels, and what describes them.
+    """
+
+    output: ModelOutput | None
     beside: dict[str, torch.Tensor]
 
 
@@ -42,9 +45,8 @@ def divided(output: ModelOutput, beside: Mapping[str, torch.Tensor], images: int
     return encoded
 
 
-def together(seen: Sequence[EncodedImage]) -> ModelOutput:
+def together(outputs: Sequence[ModelOutput]) -> ModelOutput:
     """Outputs of several images as one batch."""
-    outputs = [image.output for image in seen]
     if len(outputs) == 1:
         return outputs[0]
     fields = [{name: value for name, value in vars(output).items() if value is not None} for output in outputs]

@@ -35,6 +35,7 @@ from ttmbench.model_adapters._shared.prompt_batches import (
     by_prefix,
     padded,
 )
+from ttmbench.model_adapters._shared.repository import described
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
 
 _FILTERS = threading.Lock()  # filters of warnings are of the whole process: one thread at a time changes them
 CHAT = "5.21"  # transformers before it ignores encoded images or a shared prefix, and scores something else
+ACROSS = "cross_attention_mask"  # which tokens see an image that is not among them; it comes with each prompt
 SEEN_TOGETHER = 16  # images of equal shape that the vision encoder gets at a time on an accelerator
 
 
@@ -119,9 +121,13 @@ class ImageTextModel(ChatPrompts, PromptedModel):
         self._core = getattr(self.model, "model", self.model)
         self._forward = set(inspect.signature(self.model.forward).parameters)
         self.architecture = type(self.model).__name__
-        if encodes and ("mm_encoder_outputs" not in self._forward or not hasattr(self._core, "get_image_features")):
-            missing = "get_image_features, mm_encoder_outputs"
-            raise UsageError(f"{self.architecture} of transformers takes no encoded images ({missing})")
+        self._is_encoded = "mm_encoder_outputs" in self._forward and hasattr(self._core, "get_image_features")
+        if encodes and not self._is_encoded and ACROSS not in self._forward:
+            instead = "--model choice" if self.processor.chat_template else "other code and `ttmbench score`"
+            raise UsageError(
+                f"{self.architecture} takes images neither encoded (mm_encoder_outputs) nor by cross-attention, so"
+                f" it is not known which of its logits follow the text; use {instead}"
+            )
         if self.kind not in (*REUSES_PREFIX, *PREFIXES):
             self.sees_together = 1  # how the encoder's output would be divided among images is not known
         self.check_prompts()
@@ -135,7 +141,8 @@ class ImageTextModel(ChatPrompts, PromptedModel):
     def continued(self, row: Row, ids: Sequence[int]) -> Row:
         """A prompt's tokens followed by tokens of the model's own text."""
         tokens = torch.tensor(ids, dtype=row["input_ids"].dtype)
-        more = {name: value[-1:].expand(len(tokens)) for name, value in row.items()} | {"input_ids": tokens}
+        more = {name: value[-1:].expand(len(tokens), *value.shape[1:]) for name, value in row.items()}
+        more["input_ids"] = tokens
         if self.kind in PREFIXES and "token_type_ids" in row:  # a prefix, whose tokens all see each other, ends before
             more["token_type_ids"] = torch.ones_like(tokens)
         return {name: torch.cat([value, more[name]]) for name, value in row.items()}
@@ -148,8 +155,8 @@ class ImageTextModel(ChatPrompts, PromptedModel):
             probe = self.ask("?", len(frames))  # every template takes an image with a question
             memory = _Memory(self.processor.image_processor, None)
             inputs = self.process(probe, frames, memory)
-            length = inputs["input_ids"].shape
-            features = {name: value for name, value in inputs.items() if value.shape != length and name != "labels"}
+            of_text = _of_text(inputs)
+            features = {name: value for name, value in inputs.items() if name not in of_text}
             prepared.append(PreparedImage(image, memory.answer, features))
         return prepared
 
@@ -167,12 +174,7 @@ class ImageTextModel(ChatPrompts, PromptedModel):
         if row is None:
             known = _Memory(self.processor.image_processor, image.answer)
             inputs = self.process(prompt, frames_of(image.image), known)
-            length = inputs["input_ids"].shape
-            row = {
-                name: value[0]
-                for name, value in inputs.items()
-                if value.shape == length and name in self._forward and name != "labels"
-            }
+            row = {name: inputs[name][0] for name in _of_text(inputs) if name in self._forward and name != "labels"}
             if ids:
                 image.beginning = beginning(ids, row, self.model.config.image_token_id)
         image.rows[prompt] = row
@@ -198,6 +200,8 @@ class ImageTextModel(ChatPrompts, PromptedModel):
         }
         dtype = self.model.dtype
         inputs = {name: value.to(dtype) if value.is_floating_point() else value for name, value in inputs.items()}
+        if not self._is_encoded:
+            return [EncodedImage(None, inputs)]
         taken = set(inspect.signature(self._core.get_image_features).parameters) & set(inputs)
         with with_weights(self._core):
             output = self._core.get_image_features(**{name: inputs[name] for name in taken}, return_dict=True)
@@ -277,16 +281,26 @@ class ImageTextModel(ChatPrompts, PromptedModel):
         """Inputs of the model for encoded images."""
         beside = self._forward.intersection(seen[0].beside)
         about = {name: torch.cat([image.beside[name] for image in seen]) for name in beside}
-        return {**about, "mm_encoder_outputs": {"image": together(seen)}}
+        outputs = [image.output for image in seen if image.output is not None]
+        return {**about, "mm_encoder_outputs": {"image": together(outputs)}} if outputs else dict(about)
 
     def _kept(self, keep: Sequence[torch.Tensor], **inputs: object) -> Sequence[torch.Tensor]:
         """Logits after some tokens of each row, float32 [kept, vocabulary] each. Indices: a mask has the host wait."""
         places = torch.nn.utils.rnn.pad_sequence(list(keep), batch_first=True).to(self.device, non_blocking=True)
-        if "logits_to_keep" in self._forward:
-            logits = self.model(**inputs, logits_to_keep=places).logits
-        else:
-            logits = torch.take_along_dim(self.model(**inputs).logits, places[..., None], dim=1)
+        try:
+            if "logits_to_keep" in self._forward:
+                logits = self.model(**inputs, logits_to_keep=places).logits
+            else:
+                logits = torch.take_along_dim(self.model(**inputs).logits, places[..., None], dim=1)
+        except AttributeError as error:  # Llama 4 of transformers 5.24 reads a field that its own output lacks
+            raise own_forward_fails(self.architecture, error) from error
         return [row[: len(kept)].float() for row, kept in zip(logits, keep, strict=True)]
+
+
+def _of_text(inputs: BatchFeature) -> list[str]:
+    """The names of what a processor says of each token of a prompt."""
+    length = inputs["input_ids"].shape
+    return [name for name, value in inputs.items() if value.shape == length or name in (ACROSS, "labels")]
 
 
 class _Memory:
@@ -330,6 +344,16 @@ def load_image_text(pretrained: Pretrained, asked: ChatOptions, *, encodes: bool
     chat = ImageTextModel(loaded, torch.device(pick_device(asked.device)), encodes)
     chat.template_kwargs = asked.chat_template_kwargs or {}
     return chat
+
+
+def own_forward_fails(architecture: str, error: Exception) -> DataError:
+    """The error to raise where transformers' own code of a model fails."""
+    from transformers import __version__
+
+    return DataError(
+        f"{architecture} of transformers {__version__} fails in its own forward ({described(error)}); use another "
+        "release of transformers, or serve the model and use --model openai"
+    )
 
 
 def refuse_old_transformers() -> None:

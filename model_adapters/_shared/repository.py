@@ -6,6 +6,7 @@ The list is that of one commit. Where the Hub does not answer, or may not be ask
 from __future__ import annotations
 
 import glob
+import re
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -182,9 +183,17 @@ def quiet_hub(*, offline: bool = False, fetches: bool = False) -> Iterator[None]
             logging.enable_progress_bar()
 
 
+_CLASS = re.compile(r"<class '(?:\w+\.)*(\w+)'>")
+_LISTED = re.compile(r"\s*Model type should be one of .*", re.DOTALL)
+_TAKEN = (
+    "hf takes dual encoders, vqascore chat models, blind language models; `ttmbench score` reads scores of other code"
+)
+
+
 def described(error: Exception) -> str:
-    """Kind and text of an error in one line."""
-    return f"{type(error).__name__}: {one_line(str(error), 240)}"
+    """Kind and text of an error in one line, without the list of everything that would have been right."""
+    text = _LISTED.sub("", _CLASS.sub(r"\1", str(error)))
+    return f"{type(error).__name__}: {one_line(text, 240)}"
 
 
 def _not_cached(name: str, revision: str | None) -> DataError:
@@ -226,4 +235,5 @@ def not_loaded(name: str, error: Exception) -> DataError:
     if command is not None:
         return DataError(f"{what} needs packages that are not installed: `{command}`")
     why = why_refused(error) if "weights_only" in str(error) else described(error)
-    return DataError(f"{what} cannot be loaded ({why})")
+    instead = f"; {_TAKEN}" if "Unrecognized configuration class" in why else ""
+    return DataError(f"{what} cannot be loaded ({why}){instead}")

@@ -9,13 +9,16 @@ from functools import cache
 import numpy as np
 import pytest
 import torch
+import transformers
 from PIL import Image
+from support import tiny_models
 from support.adapter_inputs import chat_inputs, groups_of, own_model, quick_scores, with_tokens
+from support.chat_families import build
 
 import ttmbench
 from ttmbench.cli import main
-from ttmbench.errors import UsageError
-from ttmbench.model_adapters import vqascore
+from ttmbench.errors import DataError, UsageError
+from ttmbench.model_adapters import choice, vqascore
 from ttmbench.model_adapters._shared.options import QUESTION, VqaScoreOptions
 from ttmbench.model_adapters.vqascore import answer_tokens
 from ttmbench.scoring.pairs import score_in_memory
@@ -261,9 +264,12 @@ def test_a_model_that_thinks_first_is_an_error(thinker, tmp_path, capsys):
     assert off.fingerprint()["prompt"].endswith("ASSISTANT:"), "the switch of the template"
 
 
-@pytest.mark.parametrize("kind", ["perception_lm", "ovis2"])
+@pytest.mark.parametrize("kind", ["perception_lm", "ovis2", "mllama"])
 def test_what_a_vision_encoder_returns_is_passed_on(kind, tiny_vlm):
-    """Families whose encoder returns other fields than most; images of several sizes, several prompts each."""
+    """Families whose encoder returns other fields than most, or whose images are not encoded apart (Mllama).
+
+    Images of several sizes, several prompts each.
+    """
     folder, rng = tiny_vlm("chat", kind=kind), np.random.RandomState(1)
     adapter = vqascore.load(pretrained=str(folder), device="cpu")
     sizes = [(64, 40), (30, 66), (48, 48)]
@@ -277,6 +283,32 @@ def test_what_a_vision_encoder_returns_is_passed_on(kind, tiny_vlm):
     answers = own_answers(folder, own)
     found = adapter.score_pairs(*zip(*pairs, strict=True))
     np.testing.assert_allclose(found, np.log(answers[:, 0] / answers[:, 1]), atol=1e-5, rtol=0)
+    assert np.ptp(found[::2]) > 1e-3 and np.ptp(found.reshape(3, 2), axis=1).max() > 1e-3, "both sides matter"
+
+
+def test_logits_at_unknown_places_are_refused(tmp_path):
+    """GIT's are those of the image's positions too."""
+    words = tiny_models.tokenizer("bert", special=("<image>",))
+    images = transformers.CLIPImageProcessor(size={"height": 32, "width": 32}, do_center_crop=False)
+    for part in (build("git", words), transformers.GitProcessor(images, words)):
+        part.save_pretrained(tmp_path)
+    for load in (vqascore.load, choice.load):
+        with pytest.raises(UsageError) as caught:
+            load(pretrained=str(tmp_path), device="cpu")
+    assert "chat template" in str(caught.value), "choice has no question for it"
+
+
+def test_a_forward_that_fails_is_one_error(llava, monkeypatch):
+    adapter = vqascore.load(pretrained=llava, device="cpu")
+    monkeypatch.setattr(adapter.model.lm_head, "forward", lambda states: states.image_outputs)
+    with pytest.raises(DataError, match=r"LlavaForConditionalGeneration .* own forward"):
+        adapter.score_pairs([Image.new("RGB", (40, 40))], ["a red circle"])
+
+
+def test_a_model_of_another_kind_is_named_alone(tiny_hf_clip):
+    with pytest.raises(DataError, match="CLIPConfig") as caught:
+        vqascore.load(pretrained=str(tiny_hf_clip), device="cpu")
+    assert "AriaConfig" not in str(caught.value) and "hf takes dual encoders" in str(caught.value)
 
 
 def test_an_answer_prefix_follows_the_prompt(llava, tiny_vlm):
@@ -346,7 +378,7 @@ def test_a_model_that_takes_no_encoded_images_is_refused(llava):
 
     loaded = vqascore.load(pretrained=llava, device="cpu").loaded
     loaded.model.forward = lambda input_ids: input_ids
-    with pytest.raises(UsageError, match="LlavaForConditionalGeneration of transformers takes no encoded images"):
+    with pytest.raises(UsageError, match=r"LlavaForConditionalGeneration takes .* --model choice"):
         image_text.ImageTextModel(loaded, torch.device("cpu"))
 
 

@@ -441,6 +441,23 @@ def _ovis2() -> Chat:
     return tf.Ovis2ForConditionalGeneration(config), processor, "<image>"
 
 
+def _mllama() -> Chat:
+    words = tokenizer(None, special=("<|image|>",))
+    vision = {**SMALL_VISION, "attention_heads": 2, "num_global_layers": 1, "max_num_tiles": 4}
+    config = tf.MllamaConfig(
+        vision_config={**vision, "intermediate_layers_indices": [0, 1], "vision_output_dim": 96},
+        text_config={**_llama(words, "mllama_text_model"), "cross_attention_layers": [1], "vocab_size": len(words)},
+        image_token_index=words.convert_tokens_to_ids("<|image|>"),
+    )
+    images = tf.MllamaImageProcessor(size=SQUARE, max_image_tiles=4)
+    model = tf.MllamaForConditionalGeneration(config)
+    with torch.no_grad():  # else closed: its images would change nothing
+        for name, parameter in model.named_parameters():
+            if "gate" in name and parameter.numel() == 1:
+                parameter.fill_(0.5)
+    return model, tf.MllamaProcessor(images, words), "<|image|>"
+
+
 CHATS: dict[str, Callable[[], Chat]] = {
     "llava": _llava,
     "llava_onevision": _llava_onevision,
@@ -453,4 +470,5 @@ CHATS: dict[str, Callable[[], Chat]] = {
     "paligemma": _paligemma,
     "perception_lm": _perception_lm,
     "ovis2": _ovis2,
+    "mllama": _mllama,
 }
