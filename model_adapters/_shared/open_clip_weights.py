@@ -19,6 +19,7 @@ from open_clip.tokenizer import HFTokenizer
 from open_clip.transform import PreprocessCfg, merge_preprocess_dict
 from safetensors import safe_open
 
+from ttmbench._util.text import check_no_pointer
 from ttmbench.errors import DataError, UsageError
 from ttmbench.model_adapters._shared.checkpoint_tensors import (
     POSITIONS,
@@ -355,6 +356,7 @@ def _own_file(pretrained: str, model: str, hint: str, asked: OpenClipFiles) -> P
 
 def _holds_open_clip(path: Path) -> bool:
     """Whether a file's tensors have open_clip's names; DataError if it cannot be read."""
+    check_no_pointer(path)
     if path.suffix != _SAFE:
         return any(name.startswith(_FIRST_TENSORS) for name in unwrapped(read_pickle(path)))
     try:
@@ -365,6 +367,7 @@ def _holds_open_clip(path: Path) -> bool:
 
 
 def _read_config(path: Path) -> Config:
+    check_no_pointer(path)
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
         if path.name != CONFIG and "model_cfg" not in config:

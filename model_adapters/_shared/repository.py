@@ -15,7 +15,7 @@ from pathlib import Path, PurePosixPath
 
 from ttmbench._util import hub
 from ttmbench._util.console import one_line
-from ttmbench._util.text import Unreadable, read_json
+from ttmbench._util.text import Unreadable, check_no_pointer, read_json
 from ttmbench.errors import DataError
 from ttmbench.model_adapters._shared.pickled_weights import why_refused
 from ttmbench.model_adapters._shared.requirements import what_to_install
@@ -52,9 +52,11 @@ class Repository:
         """The folder that holds these files of the list, which are fetched if need be.
 
         Raises:
-            DataError: a file is unavailable.
+            DataError: a file is unavailable, or a pointer of Git LFS.
         """
         if self.folder is not None:
+            for name in names:
+                check_no_pointer(self.folder / name)
             return self.folder
         from huggingface_hub import snapshot_download
 

@@ -336,3 +336,15 @@ def test_drive_says_why_it_refuses(drive, web, part, page, words):
 def test_what_a_task_file_may_not_say_of_an_address(value, message):
     with pytest.raises(ValueError, match=message):
         Origin.model_validate(value)
+
+
+def test_a_redirect_names_its_target_without_its_query(site, web, part):
+    target = site.put("/new", BODY, first=[(404, {}, b"")])
+    with pytest.raises(OutOfReachError) as caught:
+        fetch(web, site.put("/old", b"", first=[(302, {"Location": f"{target}?signature=secret"}, b"")]), part)
+    assert target in str(caught.value) and "/old" in str(caught.value) and "secret" not in str(caught.value)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        host = f"127.0.0.1:{free.getsockname()[1]}"
+    with pytest.raises(OutOfReachError, match=f"redirected to {host}"):
+        fetch(web, site.put("/gone", b"", first=[(302, {"Location": f"http://{host}/x"}, b"")] * 3), part)

@@ -31,10 +31,15 @@ def task(tmp_path: Path, source: dict, **group) -> Path:
 def test_files_of_one_name_are_a_sample_and_lines_are_captions(tmp_path, capsys):
     folder = tmp_path / "shards" / "test"
     shard(folder / "10.tar", {"c.png": photo(3, "PNG"), "c.txt": b"three"})
-    files = {"a.jpg": photo(1), "a.txt": "\ufeffone\r\n uno \n\n".encode(), "a.json": b"{}"}
+    files = {
+        "._a.jpg": b"litter of macOS",
+        "a.jpg": photo(1),
+        "a.txt": "\ufeffone\r\n uno \n\n".encode(),
+        "a.json": b"{}",
+    }
     shard(folder / "9.tar", {**files, "deep/b.v2.jpg": photo(2), "deep/b.txt": b"no image of this ending"})
     path = task(tmp_path, {"lines": ["txt"]})
-    with pytest.raises(DataError, match="sample 'deep/b' has no image"):
+    with pytest.raises(DataError, match=r"sample 'deep/b' has no image .*first dot.*'v2\.jpg'"):
         load(path)
     shard(folder / "9.tar", {**files, "deep/b.webp": photo(2, "WEBP"), "deep/b.txt": b"two"})
     (folder / "nshards.txt").write_text("2\n")

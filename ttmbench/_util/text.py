@@ -10,7 +10,7 @@ import json
 import re
 import stat
 from collections.abc import Hashable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from importlib.resources.abc import Traversable
 
 _TEXT = "tag:yaml.org,2002:str"
+_POINTER = b"version https://git-lfs.github.com/spec/"
+_IS_POINTER = "is a Git LFS pointer instead of the file; run `git lfs pull` in its repository"
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 
 
@@ -85,6 +87,8 @@ def read_text(path: Traversable, most: str = "text_bytes") -> str:
 
 def _decoded(content: bytes, first_line: int = 1) -> str:
     """UTF-8 text that begins with line ``first_line``; Unreadable with line and character of another byte."""
+    if first_line == 1 and content.startswith(_POINTER):
+        raise Unreadable(_IS_POINTER)
     try:
         return content.decode("utf-8-sig" if first_line == 1 else "utf-8")
     except UnicodeDecodeError as error:
@@ -94,6 +98,14 @@ def _decoded(content: bytes, first_line: int = 1) -> str:
         position = f"line {line}, character {character}"
         byte = f"{error.object[error.start]:#04x}"
         raise Unreadable(f"is not UTF-8 text: {position} is byte {byte}; save the file as UTF-8") from None
+
+
+def check_no_pointer(path: Path) -> None:
+    """DataError for a file that Git LFS did not fetch."""
+    if path.is_file():
+        with suppress(OSError), path.open("rb") as file:  # its reader reports the error
+            if file.read(len(_POINTER)) == _POINTER:
+                raise DataError(f"{path} {_IS_POINTER}")
 
 
 def parse_json(text: str, finite: bool = True) -> Any:

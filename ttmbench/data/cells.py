@@ -54,7 +54,7 @@ class Row:
         if value is _MISSING:
             value = self.index if column == NUMBER else _inner(self.cells, column.split("."))
         if value is _MISSING:
-            known = ", ".join(map(str, self.cells))
+            known = ", ".join(repr(name) if name != name.strip() else name for name in map(str, self.cells))
             raise DataError(f"{self.where}: row {self.index} has no column '{column}'; it has {known}")
         return value
 

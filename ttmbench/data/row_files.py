@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from ttmbench._util import text as textfile
 from ttmbench._util.limits import limit, raised_by
-from ttmbench._util.text import read_json_lines
+from ttmbench._util.text import check_no_pointer, read_json_lines
 from ttmbench.data.cells import Row
 from ttmbench.errors import DataError
 
@@ -236,6 +236,7 @@ def check_decoded(files: Iterable[Path]) -> None:
     from pyarrow import ArrowException
 
     for path in files:
+        check_no_pointer(path)
         most = max(limit("table_bytes"), limit("table_ratio") * path.stat().st_size)
         try:
             with parquet.ParquetFile(path) as table:

@@ -41,7 +41,7 @@ _OPENERS: dict[bytes, Callable[[Path], AbstractContextManager[object]]] = {
 }
 _LONGEST_LINK = 4096
 _DRIVE = re.compile(r"^[A-Za-z]:")
-_LITTER = re.compile(r"(^|/)(__MACOSX(/|$)|\._[^/]*$|\.DS_Store$)")
+LITTER = re.compile(r"(^|/)(__MACOSX(/|$)|\._[^/]*$|\.DS_Store$)")
 _BROKEN = (  # what readers of archives raise of damaged ones
     zipfile.BadZipFile,
     tarfile.TarError,
@@ -130,7 +130,7 @@ def _checked(entries: Iterable[_Entry], archive: Path) -> _Files:
             raise DataError(f"archive {archive.name}: {path} is neither a file nor a folder")
         if entry.kind == "link":
             _linked(path, entry, archive)
-        if not _LITTER.search(str(path)):
+        if not LITTER.search(str(path)):
             # As file systems see a path that know neither case nor ways to write an accent.
             name = unicodedata.normalize("NFC", str(path)).casefold()
             if name in folded:

@@ -168,6 +168,14 @@ class _SafeRedirects(HTTPRedirectHandler):
         return super().redirect_request(req, fp, code, msg, headers, newurl)
 
 
+def _followed(request: Request, host: bool = False) -> str:
+    """The address of a request, or its host, with that of the last redirect; without its query, which may sign it."""
+    targets = list(getattr(request, "redirect_dict", {}))  # which urllib fills as it follows them
+    last = urlsplit(targets[-1])._replace(query="", fragment="") if targets else None
+    shown = urlsplit(request.full_url).netloc if host else request.full_url
+    return shown if last is None else f"{shown} (redirected to {last.netloc if host else last.geturl()})"
+
+
 @dataclass(frozen=True)
 class Web:
     """How files are fetched."""
@@ -284,8 +292,9 @@ class Web:
     @contextlib.contextmanager
     def _open(self, url: str, state: PartialFile) -> Iterator[HTTPResponse | None]:
         """An open answer, or None if all is here; TryAgain for failures that may pass."""
+        request = Request(url, headers=_HEADERS | state.headers())
         try:
-            response = self._opener.open(Request(url, headers=_HEADERS | state.headers()), timeout=self.timeout)
+            response = self._opener.open(request, timeout=self.timeout)
         except HTTPError as error:
             with error:
                 code, wait = error.code, _asked_to_wait(error.headers)
@@ -296,12 +305,13 @@ class Web:
                 forget(state.part)
                 raise TryAgain(f"{url} has no such rest", 0.0) from None
             elif code in _PASSING:
-                raise TryAgain(f"{url} answers {code} ({error.reason})", wait) from None
+                raise TryAgain(f"{_followed(request)} answers {code} ({error.reason})", wait) from None
             else:
-                raise OutOfReachError(f"{url} answers {code} ({error.reason}){_ADVICE.get(code, '')}") from None
+                why = f"answers {code} ({error.reason}){_ADVICE.get(code, '')}"
+                raise OutOfReachError(f"{_followed(request)} {why}") from None
         except (URLError, HTTPException, OSError) as error:
             reason = getattr(error, "reason", None) or error
-            raise TryAgain(f"{urlsplit(url).netloc} cannot be reached ({reason})", unreachable=True) from None
+            raise TryAgain(f"{_followed(request, host=True)} cannot be reached ({reason})", unreachable=True) from None
         with response as answer:
             yield answer
 

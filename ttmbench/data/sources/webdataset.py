@@ -14,10 +14,10 @@ from typing import IO, cast
 
 from ttmbench._util.images import open_image
 from ttmbench._util.limits import limit, raised_by
-from ttmbench._util.text import Unreadable, parse_json
+from ttmbench._util.text import Unreadable, check_no_pointer, parse_json
 from ttmbench.data.availability import DataLocation
 from ttmbench.data.cells import Row
-from ttmbench.data.download.archive import ShortReads, check_end
+from ttmbench.data.download.archive import LITTER, ShortReads, check_end
 from ttmbench.data.hub_datasets import HubOptions, HubRepository, commit_of, locate_repository, read_hub_options
 from ttmbench.data.paths import check_folder, data_folder
 from ttmbench.data.rows import ImageCell, groups_from_rows
@@ -139,7 +139,9 @@ def _rows(tars: Sequence[Path], lines: Sequence[str]) -> Iterator[Row]:
     samples = ((tar, key, cells) for tar in tars for key, cells in _samples(tar))
     for index, (tar, key, cells) in enumerate(samples):
         if "image" not in cells:
-            raise DataError(f"{tar}: sample {key!r:.80} has no image ({', '.join(IMAGES)})")
+            dotted = next((ending for ending in cells if ending.rpartition(".")[2] in IMAGES), None)
+            why = f"; a key ends at its first dot, so {dotted!r:.80} is an ending: rename the file" if dotted else ""
+            raise DataError(f"{tar}: sample {key!r:.80} has no image ({', '.join(IMAGES)}){why}")
         for column in lines:
             text = cells.get(column)
             if isinstance(text, str):
@@ -151,6 +153,8 @@ def _samples(tar: Path) -> Iterator[tuple[str, dict[str, object]]]:
     key: str | None = None
     cells: dict[str, object] = {}
     for member in _members(tar):
+        if LITTER.search(member.name):
+            continue
         folder, slash, name = member.name.rpartition("/")
         stem, _, ending = name.partition(".")
         sample, ending = f"{folder}{slash}{stem}", ending.lower()
@@ -159,18 +163,21 @@ def _samples(tar: Path) -> Iterator[tuple[str, dict[str, object]]]:
                 yield key, cells
             key, cells = sample, {"__key__": sample}
         column = "image" if ending in IMAGES else ending
-        if column in cells:
+        if column in cells and (column == "image" or ending in TEXTS):
             raise DataError(f"{tar}: sample {sample!r:.80} has '{column}' twice")
         if column == "image":
             cells[column] = member
         elif ending in TEXTS:
             cells[column] = _text(member, ending)
+        else:
+            cells[column] = member
     if key is not None:
         yield key, cells
 
 
 def _members(tar: Path) -> Iterator[TarMember]:
     """The files of an uncompressed tar; DataError if it is damaged, cut off, or has more than files and folders."""
+    check_no_pointer(tar)
     try:
         with tar.open("rb") as stream:
             opened = tarfile.open(fileobj=cast("IO[bytes]", ShortReads(stream, tar)), mode="r:")

@@ -1,0 +1,52 @@
+"""Files that Git LFS did not fetch, and a table's blanks, are named by the command line."""
+
+from __future__ import annotations
+
+import shutil
+
+import pytest
+
+from ttmbench.cli import main
+
+POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:" + b"0" * 64 + b"\nsize 12345\n"
+
+
+def says_pointer(capsys, file: str, *arguments: str) -> None:
+    assert main([*arguments, "--limit", "4", "--device", "cpu"]) == 4
+    error = capsys.readouterr().err
+    assert file in error and "Git LFS pointer" in error and "git lfs pull" in error
+
+
+@pytest.mark.parametrize("file", ["model.safetensors", "tokenizer.json", "tokenizer_config.json", "config.json"])
+def test_a_pointer_in_a_model_is_called_that(tmp_path, tiny_hf_clip, capsys, file):
+    shutil.copytree(tiny_hf_clip, tmp_path / "model")
+    assert (tmp_path / "model" / file).is_file()
+    (tmp_path / "model" / file).write_bytes(POINTER)
+    arguments = "--model", "hf", "--model_args", f"pretrained={tmp_path / 'model'}", "--tasks", "shapes_color"
+    says_pointer(capsys, file, *arguments)
+
+
+@pytest.mark.parametrize("file", ["weights.pt", "weights.safetensors"])
+def test_a_pointer_as_weights_of_open_clip(tmp_path, capsys, file):
+    (tmp_path / file).write_bytes(POINTER)
+    options = f"model=ViT-B-32,pretrained={tmp_path / file}"
+    says_pointer(capsys, file, "--model", "open_clip", "--model_args", options, "--tasks", "shapes_color")
+
+
+@pytest.mark.parametrize("file", ["rows.jsonl", "rows.json", "rows.csv", "test-00000-of-00001.parquet", "test/0.tar"])
+def test_a_pointer_as_data_is_called_that(folder_task, capsys, file):
+    kind = {"parquet": "huggingface", "tar": "webdataset"}.get(file.rpartition(".")[2], "folder")
+    data = folder_task() / "data"
+    source = {"kind": kind, "path": f"data/{file}", "images": "images"} if kind == "folder" else {"kind": kind}
+    folder = folder_task("other", source={"path": str(data), **source})
+    file_at = (folder if kind == "folder" else data.parent) / "data" / file
+    file_at.parent.mkdir(parents=True, exist_ok=True)
+    file_at.write_bytes(POINTER)
+    says_pointer(capsys, file, "--model", "tiny-clip", "--tasks", str(folder / "other.yaml"))
+
+
+def test_blanks_in_a_header_are_shown(folder_task, capsys):
+    folder = folder_task(n=1, source={"kind": "folder", "path": "groups.csv", "images": "images"})
+    (folder / "groups.csv").write_text("id,image_0,image_1,caption_0, caption_1\na,0_0.png,0_1.png,x,y\n")
+    assert main(["--model", "tiny-clip", "--tasks", str(folder / "mine.yaml"), "--device", "cpu"]) == 4
+    assert "' caption_1'" in capsys.readouterr().err
