@@ -7,6 +7,7 @@ import gzip
 import io
 import lzma
 import os
+import random
 import stat
 import tarfile
 import zipfile
@@ -263,6 +264,15 @@ def test_the_checksum_of_a_packed_tar_is_read(tmp_path, mode, damage):
         packed = packed[: -(len(raw) - end(bytes(raw)))] if mode == "w:gz" else packed[:-20]
     (tmp_path / "x.tar").write_bytes(packed)
     refused(tmp_path / "x.tar", r"x\.tar is damaged", "images/a.jpg")
+
+
+def test_every_flipped_byte_of_a_bz2_is_damage(tmp_path):
+    draws = random.Random(0)
+    raw = tarred(tmp_path / "x.tar", {"images/a.jpg": draws.randbytes(1_000)}, mode="w").read_bytes()
+    whole = bz2.compress(raw)
+    for at in range(4, len(whole) - 4, 8):  # not the name of the format, without which it is no bz2
+        (tmp_path / "x.tar").write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
+        refused(tmp_path / "x.tar", r"x\.tar is damaged")
 
 
 def test_zeros_without_end_behind_a_tar_are_no_padding(tmp_path):

@@ -45,7 +45,6 @@ LITTER = re.compile(r"(^|/)(__MACOSX(/|$)|\._[^/]*$|\.DS_Store$)")
 _BROKEN = (  # what readers of archives raise of damaged ones
     zipfile.BadZipFile,
     tarfile.TarError,
-    gzip.BadGzipFile,
     lzma.LZMAError,
     zlib.error,
     EOFError,
@@ -101,11 +100,11 @@ def unpack(archive: Path, target: Path, member: str | None = None) -> Unpacked:
             target.rename(old)
         new.rename(target)
         return written
-    except _BROKEN as error:
-        raise DataError(
-            f"archive {archive.name} is damaged or of an unknown kind ({error}); download it again"
-        ) from None
-    except OSError as error:
+    except (*_BROKEN, OSError) as error:
+        if not isinstance(error, OSError) or error.errno is None:  # bz2 and gzip raise it of damaged files
+            raise DataError(
+                f"archive {archive.name} is damaged or of an unknown kind ({error}); download it again"
+            ) from None
         raise DataError(f"archive {archive.name} cannot be unpacked to {target} ({error.strerror or error})") from None
     finally:
         _remove(new)
