@@ -317,22 +317,22 @@ def few(spec) -> None:
     spec["group"]["n_groups"] = 3
 
 
-def test_ccneg_is_prepared_and_read(tmp_path, capsys):
+def test_a_download_makes_the_rows_of_ccneg(tmp_path, capsys):
     path, data = rewritten(tmp_path, "ccneg", few), tmp_path / "data"
     data.mkdir()
-    code, _, said = run(capsys, "prepare", path, "--data_dir", data)
-    assert code == 4 and "ccneg_preprocessed.pt is not in the data folder" in said and "CoN-CLIP/blob/main" in said
+    code, said, _ = run(capsys, "download", path, "--data_dir", data)
+    assert code == 4 and "ccneg_preprocessed.pt, which is not in the data folder" in said and "CoN-CLIP/blob" in said
     ccneg(data)
     code, _, said = run(capsys, "--model", "tiny-clip", "--tasks", path, "--data_dir", data)
-    assert code == 4 and "of which `ttmbench prepare ccneg` makes it" in said
-    code, said, _ = run(capsys, "prepare", path, "--data_dir", data)
-    assert code == 0 and "ccneg/ccneg.jsonl has 3 of 5 rows of ccneg/ccneg_preprocessed.pt (sha256 " in said
+    assert code == 4 and "`ttmbench download ccneg` then makes the rows" in said
+    code, said, _ = run(capsys, "download", path, "--data_dir", data)
+    assert code == 0 and "3 of 5 rows of ccneg/ccneg_preprocessed.pt (sha256 " in said
     groups = load(path, data).groups
     assert [group.group_id for group in groups] == ["2", "3", "4"]
     assert groups[0].captions == ("a dog, 2 cats", "no dog 2 cats here") and groups[0].images[0].name == "000000002.jpg"
     assert "3 groups, all images decode" in run(capsys, "validate", path, "--data_dir", data)[1]
-    assert "already exists" in run(capsys, "prepare", path, "--data_dir", data)[1]
-    assert run(capsys, "prepare", "winoground")[0] == 2
+    (data / "ccneg" / "ccneg_preprocessed.pt").unlink()
+    assert run(capsys, "download", path, "--data_dir", data)[0] == 0
 
 
 @pytest.mark.parametrize(
@@ -347,5 +347,5 @@ def test_ccneg_is_prepared_and_read(tmp_path, capsys):
 )
 def test_a_pickle_of_something_else_is_refused_and_nothing_written(tmp_path, capsys, wrong, message):
     ccneg(tmp_path, **wrong)
-    code, _, said = run(capsys, "prepare", rewritten(tmp_path, "ccneg", few), "--data_dir", tmp_path)
+    code, said, _ = run(capsys, "download", rewritten(tmp_path, "ccneg", few), "--data_dir", tmp_path)
     assert code == 4 and message in said and not (tmp_path / "ccneg" / "ccneg.jsonl").exists()

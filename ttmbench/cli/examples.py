@@ -49,7 +49,6 @@ EXAMPLES = {
         "ttmbench download sugarcrepe whatsup --dry_run",
         "ttmbench download --model siglip-b16 --tasks winoground --data_dir data",
     ),
-    "prepare": ("ttmbench prepare ccneg --data_dir data",),
     "cache": ("ttmbench cache ls", "ttmbench cache prune --older_than 30 --dry_run"),
     "doctor": ("ttmbench doctor", "ttmbench doctor winoground siglip-b16"),
     "new": ("ttmbench new task my_colors", "ttmbench new method my_method"),

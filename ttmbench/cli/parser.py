@@ -32,7 +32,6 @@ COMMAND_GROUPS = {
         "ls": "List tasks, models, methods, metrics and other names",
         "show": "Print a page about a task, model, method or metric",
         "download": "Download the data and weights that --offline needs",
-        "prepare": "Convert a dataset's original file to task rows",
         "validate": "Check task files and their data, or results",
         "doctor": "Check which tasks and models are available locally",
         "cache": "Inspect and clean the score cache",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -12,6 +13,8 @@ from pydantic import BaseModel, ConfigDict, Field
 from ttmbench._util.console import one_line
 from ttmbench._util.files import file_digest, write_atomically
 from ttmbench.data.cells import Row
+from ttmbench.data.download.files import DataFile
+from ttmbench.data.download.http import Web
 from ttmbench.data.paths import below
 from ttmbench.errors import DataError, OutOfReachError
 
@@ -36,21 +39,32 @@ class Preparation(BaseModel):
     last: int | None = Field(None, ge=1)
 
 
-def prepare_rows(data_dir: Path, made: str, how: Preparation, origin: str = "") -> str:
-    """Writes a file of rows as JSON lines, each with its number in the original as ``row``; returns what was done.
+@dataclass(frozen=True)
+class PreparedFile(DataFile):
+    """A file of rows, as JSON lines with their number in the original as ``row``, made of an original put beside it."""
 
-    Nothing is done where the file exists. ``origin``: where a human gets the original.
+    how: Preparation = field(kw_only=True)
 
-    Raises:
-        OutOfReachError: the original is not there.
-        DataError: it holds anything but plain values and tensors, or not the lists that are named.
-    """
-    target, original = below(data_dir, made, "source.file"), below(data_dir, how.file, "source.prepare.file")
-    if target.exists():
-        return f"{made} already exists; remove it to write it again"
-    if not original.is_file():
-        where = f"; get it from {origin}" if origin else ""
-        raise OutOfReachError(f"{how.file} is not in the data folder {data_dir}, and {made} is made of it{where}")
+    def fetch(self, web: Web) -> str:
+        """Writes the rows.
+
+        Raises:
+            OutOfReachError: the original is not there, or images in the user's own folder are missing.
+            DataError: it holds anything but plain values and tensors, or not the lists that are named.
+        """
+        if self.target.exists():
+            return super().fetch(web)
+        original = below(self.data_dir, self.how.file, "source.prepare.file")
+        if not original.is_file():
+            raise OutOfReachError(
+                f"{self.name} is made of {self.how.file}, which is not in the data folder {self.data_dir}; put it there"
+                f" (from {self.origin}), and download again"
+            )
+        with self.writing(self.target.parent):
+            return _write_rows(original, self.target, self.how)
+
+
+def _write_rows(original: Path, target: Path, how: Preparation) -> str:
     lists = _read_lists(original, {path.partition(".")[0] for path in how.cells.values()})
     lengths = {name: len(items) for name, items in lists.items()}
     total = next(iter(lengths.values()))
@@ -59,9 +73,8 @@ def prepare_rows(data_dir: Path, made: str, how: Preparation, origin: str = "") 
         raise DataError(f"{original}: lists of {how.rows or 'one number of'} rows are needed, got {found}")
     first = max(0, total - (how.last or total))
     lines = [json.dumps(row, ensure_ascii=False) for row in _rows(lists, first, total, how, str(original))]
-    target.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(target, lambda path: path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8"))
-    return f"{made} has {len(lines)} of {total} rows of {how.file} (sha256 {file_digest(original)})"
+    return f"{len(lines)} of {total} rows of {how.file} (sha256 {file_digest(original)})"
 
 
 def _rows(

@@ -35,7 +35,7 @@ from ttmbench.data.paths import (
     inside,
     read_options,
 )
-from ttmbench.data.prepare import Preparation
+from ttmbench.data.prepare import Preparation, PreparedFile
 from ttmbench.data.row_files import read_rows
 from ttmbench.data.rows import ImageCell, groups_from_rows, stored_image
 from ttmbench.data.video import Video
@@ -135,7 +135,7 @@ class AnnotationsOptions(FileOptions):
 
     get: dict[str, Origin] = Field(default_factory=dict)  # path below the data folder -> its origin
     also: Also = Field(default_factory=dict)  # other names for these paths (`ttmbench.data.paths.Also`)
-    prepare: Preparation | None = None  # how ``ttmbench prepare`` makes ``file``
+    prepare: Preparation | None = None  # how a download makes ``file`` of an original
 
     @model_validator(mode="after")
     def _has_addresses(self) -> AnnotationsOptions:
@@ -257,7 +257,9 @@ def locate_annotations(request: SourceRequest) -> list[DataLocation]:
         if path not in options.get and _is_in(path, options.get):
             continue  # what lies in a fetched folder comes with it
         origin = options.get.get(path) if name == path else None
-        if any(file == path or _is_in(file, [path]) for file in options.row_files):
+        if options.prepare is not None and name == path == options.file:
+            needs.append(PreparedFile(base, name, origin, lacking, how=options.prepare))
+        elif any(file == path or _is_in(file, [path]) for file in options.row_files):
             needs.append(DataFile(base, name, origin, lacking))
         elif origin is not None and origin.each:
             needs.append(EachImage(base, name, origin, addresses=partial(each, str(origin.url))))
