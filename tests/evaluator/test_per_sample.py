@@ -15,19 +15,14 @@ from ttmbench.errors import DataError, UsageError
 
 SCORES = np.random.default_rng(3).normal(20, 3, size=(6, 2, 2))
 CELLS = [(f"c{caption}_i{image}", image, caption) for image in range(2) for caption in range(2)]
-ROWS = [{"id": at, **{name: float(block[i, c]) for name, i, c in CELLS}} for at, block in enumerate(SCORES)]
+ROWS = [{"group_id": at, **{name: float(block[i, c]) for name, i, c in CELLS}} for at, block in enumerate(SCORES)]
 
 
-def table(path: Path, rows: list[dict], pad: str = "") -> Path:
+def table(path: Path, rows: list[dict]) -> Path:
     with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file, quoting=csv.QUOTE_ALL if not pad else csv.QUOTE_MINIMAL)
-        writer.writerow([f"{name}{pad}" for name in rows[0]])
-        writer.writerows([f"{pad}{cell}" for cell in row.values()] for row in rows)
-    return path
-
-
-def text(path: Path, content: object) -> Path:
-    path.write_text(content if isinstance(content, str) else json.dumps(content), encoding="utf-8")
+        writer = csv.DictWriter(file, list(rows[0]), quoting=csv.QUOTE_ALL)
+        writer.writeheader()
+        writer.writerows(rows)
     return path
 
 
@@ -37,29 +32,9 @@ def numbers(path: Path, task: str = "bivlc", **options: object) -> dict[str, flo
     return {key.partition(",")[0]: value for key, value in results.items() if "_stderr" not in key}
 
 
-@pytest.mark.parametrize(
-    ("name", "content"),
-    [
-        ("list.json", ROWS),
-        ("pretty.json", json.dumps(ROWS, indent=4)),
-        ("lines.jsonl", "\n".join(map(json.dumps, ROWS))),
-        ("one_based.json", [{f"i{i + 1}_t{c + 1}": row[f"c{c}_i{i}"] for _, i, c in CELLS} for row in ROWS]),
-        ("named.json", [{f"score_caption{c}_image{i}": row[f"c{c}_i{i}"] for _, i, c in CELLS} for row in ROWS]),
-        ("by_id.json", {f"g{row.pop('id')}": row for row in map(dict, ROWS)} | {"accuracy": 0.5}),
-        ("columns.json", {name: [row[name] for row in ROWS] for name in ROWS[0]}),
-        ("nested.json", SCORES.tolist()),
-        ("inside.json", {"model": "a", "samples": [{"scores": block.tolist()} for block in SCORES]}),
-        ("table.csv", ROWS),
-        ("padded.csv", ROWS),
-    ],
-)
-def test_scores_in_every_form_give_the_numbers_of_the_array(tmp_path, name, content):
-    path = tmp_path / name
-    if name.endswith(".csv"):
-        table(path, content, pad=" " if name == "padded.csv" else "")
-    else:
-        text(path, content)
+def test_columns_of_scores_give_the_numbers_of_the_array(tmp_path):
     expected = ttmbench.score(SCORES, "bivlc", limit=6, bootstrap_iters=0).results["bivlc"]
+    path = table(tmp_path / "table.csv", ROWS)
     assert ttmbench.score(path, "bivlc", limit=6, bootstrap_iters=0).results["bivlc"] == expected
 
 
@@ -95,7 +70,7 @@ def test_answers_in_words_have_their_own_chance(tmp_path):
     assert document["chance"]["bivlc"] == {"text_score": 0.25, "image_score": 0.25, "group_score": 0.0625}
     assert set(document["tracks"]["bivlc"].values()) == {"forced_choice"}
     with pytest.raises(UsageError, match="--choice is for results of groups"):
-        ttmbench.score(text(tmp_path / "s.json", ROWS), "bivlc", limit=6, choice=True)
+        ttmbench.score(table(tmp_path / "s.csv", ROWS), "bivlc", limit=6, choice=True)
 
 
 def test_all_parts_of_a_dataset_from_one_file(tmp_path, capsys):
@@ -121,75 +96,38 @@ def test_all_parts_of_a_dataset_from_one_file(tmp_path, capsys):
     assert "sugarcrepe_swap_obj" in capsys.readouterr().out
 
 
-def test_the_image_that_each_caption_chose(tmp_path):
-    """As the evaluation of MMVP-VLM writes it."""
-    chosen, truth = ["12", "11", "22", "21", "12", "12"], {"gt1": "img1", "gt2": "img2", "q1score": 0.6}
-    rows = [
-        {"qid1": 2 * at + 1, "qid2": 2 * at + 2, "pred1": f"img{one}", "pred2": f"img{two}", **truth}
-        for at, (one, two) in enumerate(chosen)
-    ]
-    path = table(tmp_path / "Prediction_Results_OpenAICLIP", rows)
-    assert numbers(path, "mmvp_vlm") == {"image_score": 0.5}
-    assert ttmbench.score(path, "mmvp_vlm", limit=6).tasks["mmvp_vlm"].data.groups[1].group_id == "3"
-    rows[2]["pred1"] = "A"
-    with pytest.raises(DataError, match=r"row 2 has 'A' as pred or gt; expected the chosen image, img1 or img2"):
-        numbers(table(path, rows), "mmvp_vlm")
-
-
-def test_arrays_of_booleans_and_of_candidates(tmp_path):
-    right = np.array([1, 0, 1, 1, 0, 1], bool)
-    np.save(tmp_path / "a.npy", right)
-    np.savez(tmp_path / "b.npz", text_score=right, image_score=~right)
-    np.savez(tmp_path / "c.npz", text=np.stack([right, right], 1), image=np.stack([right, ~right], 1))
-    np.save(tmp_path / "d.npy", SCORES[:, 0])
-    assert numbers(tmp_path / "a.npy", "sugarcrepe_swap_obj")["group_match"] == 4 / 6
-    assert numbers(tmp_path / "b.npz") == {"text_score": 4 / 6, "image_score": 2 / 6, "group_score": 0}
-    assert numbers(tmp_path / "c.npz")["individual_match"] == 4 / 6
-    one_image = ttmbench.score(SCORES[:, :1], "sugarcrepe_swap_obj", limit=6, bootstrap_iters=0).results
-    assert ttmbench.score(tmp_path / "d.npy", "sugarcrepe_swap_obj", limit=6, bootstrap_iters=0).results == one_image
-    with pytest.raises(DataError, match="results of groups need their task"):
-        ttmbench.score(tmp_path / "a.npy")
-
-
-def array(path: Path, value: np.ndarray) -> Path:
-    np.save(path, value)
-    return path
-
-
 WRONG = {
-    "no columns": (lambda at: text(at / "x.csv", "a,b\n1,2\n"), "has columns a, b; expected a row a group"),
-    "no names": (lambda at: text(at / "x.csv", "True, False, True\n"), "3 columns without names"),
-    "not said which": (
-        lambda at: text(at / "x.json", [{"correct": 1}]),
-        "'correct' does not say which metric of a 2x2",
-    ),
-    "no truth": (lambda at: text(at / "x.json", [{"text_score": 1}, {"text_score": 0.5}]), "row 1 has text_score 0.5"),
-    "contradiction": (
-        lambda at: text(at / "x.json", [{"text_score_i0": 1, "text_score_i1": 0, "text_score": True}]),
-        "row 0 has text_score True, and by its other columns it is False",
-    ),
-    "half the questions": (lambda at: text(at / "x.json", [{"text_score_i0": 1}]), "one for each of 2 images"),
-    "missing cell": (lambda at: text(at / "x.json", [{"c0_i0": 1, "c1_i1": 2}]), "not one for each image and caption"),
-    "no number": (
-        lambda at: text(at / "x.json", [{**ROWS[0], "c0_i0": "high"}]),
-        "group 0 has a score that is not a number",
-    ),
-    "not finite": (lambda at: text(at / "x.csv", "c0_i0,c0_i1,c1_i0,c1_i1\n1,2,nan,3\n"), "not a finite number"),
-    "other shape": (lambda at: text(at / "x.json", [[[1.0, 2.0]]]), "scores have shape"),
-    "twice": (lambda at: text(at / "x.json", [ROWS[0], ROWS[0]]), "row 1 has id '0' again"),
-    "other size": (lambda at: text(at / "x.json", ROWS), "has 6 groups, but task 'bivlc'"),
-    "ragged": (lambda at: text(at / "x.csv", "text_score,image_score\n1\n"), "line 2 has 1 cells"),
-    "empty": (lambda at: text(at / "x.csv", ""), "is empty"),
-    "broken": (lambda at: text(at / "x.json", '[{"a": 1}'), "is not JSON"),
-    "an object": (lambda at: text(at / "x.json", {"accuracy": 0.4}), "JSON object without groups"),
-    "a matrix": (lambda at: array(at / "x.npy", np.ones((4, 3), bool)), "expected booleans"),
+    "no columns": ("a,b\n1,2\n", "has columns a, b"),
+    "not said which": ("correct\n1\n", "'correct' does not say which metric of a 2x2"),
+    "no truth": ("text_score\n1\n0.5\n", "row 1 has text_score '0.5'"),
+    "contradiction": ("text_score_i0,text_score_i1,text_score\n1,0,True\n", "row 0 has text_score True"),
+    "half the questions": ("text_score_i0\n1\n", "needs text_score_i0, text_score_i1"),
+    "missing cell": ("c0_i0,c1_i1\n1,2\n", "not one for each image and caption"),
+    "no number": ("c0_i0,c0_i1,c1_i0,c1_i1\n1,2,high,3\n", "group 0 has score 'high'"),
+    "not finite": ("c0_i0,c0_i1,c1_i0,c1_i1\n1,2,nan,3\n", "not a finite number"),
+    "other shape": ("c0_i0,c1_i0\n1,2\n", "scores have shape"),
+    "twice": ("group_id,text_score\n1,1\n1,0\n", "group_id '1' twice"),
+    "other size": ("text_score\n1\n", "has 1 groups, but task 'bivlc'"),
+    "short": ("text_score,image_score\n1\n", "row 0 has image_score ''"),
+    "long": ("text_score\n1,0\n", "is not CSV"),
+    "column twice": ("text_score,text_score\n1,1\n", "each column once"),
+    "empty": ("", "is not CSV"),
 }
 
 
-@pytest.mark.parametrize(("make", "expected"), WRONG.values(), ids=WRONG)
-def test_what_does_not_fit_is_named_in_one_line(tmp_path, make, expected):
-    path = make(tmp_path)
+@pytest.mark.parametrize(("content", "expected"), WRONG.values(), ids=WRONG)
+def test_what_does_not_fit_is_named_in_one_line(tmp_path, content, expected):
+    path = tmp_path / "x.csv"
+    path.write_text(content, encoding="utf-8")
     with pytest.raises(DataError) as refused:
         ttmbench.score(path, "bivlc", bootstrap_iters=0)
     message = str(refused.value)
     assert expected in message and "\n" not in message and message.startswith(str(path))
+
+
+@pytest.mark.parametrize("content", ['[{"text_score": 1}]', '{"text_score": 1}\n'])
+def test_results_in_other_forms_are_refused_with_keys(tmp_path, content):
+    path = tmp_path / "x.json"
+    path.write_text(content, encoding="utf-8")
+    with pytest.raises(DataError):
+        ttmbench.score(path, "bivlc", bootstrap_iters=0)

@@ -33,10 +33,8 @@ class Arrays:
 NPY = b"\x93NUMPY"  # how an npy file begins
 
 
-def read_arrays(path: Path, booleans: bool = False) -> Arrays:
+def read_arrays(path: Path) -> Arrays:
     """Every array of an npz, npy or safetensors file, recognised by its content; that of an npy is ``array``.
-
-    With ``booleans`` arrays of these are read, too.
 
     Raises:
         DataError: it cannot be read, is damaged or too large, or holds something else than numbers.
@@ -57,8 +55,7 @@ def read_arrays(path: Path, booleans: bool = False) -> Arrays:
         raise
     except Exception as error:  # numpy, zipfile and safetensors raise many kinds for damaged files
         raise DataError(f"{path}: is not a readable {kind} file of numbers ({_detail(error)})") from None
-    kinds = NUMBERS + "b" * booleans
-    arrays = {name: _plain_numbers(path, name, array, kinds) for name, array in contents.arrays.items()}
+    arrays = {name: _plain_numbers(path, name, array) for name, array in contents.arrays.items()}
     return Arrays(arrays, contents.about)
 
 
@@ -155,9 +152,9 @@ def _check_names(path: Path, names: list[str]) -> None:
         raise DataError(f"{path}: two arrays have one name")
 
 
-def _plain_numbers(path: Path, name: str, array: np.ndarray, kinds: str = NUMBERS) -> np.ndarray:
+def _plain_numbers(path: Path, name: str, array: np.ndarray) -> np.ndarray:
     """Numbers in this machine's byte order; integers that floats cannot represent are refused."""
-    if array.dtype.kind not in kinds or array.dtype.itemsize > 8:
+    if array.dtype.kind not in NUMBERS or array.dtype.itemsize > 8:
         raise DataError(f"{path}: array {name!r:.80} holds {array.dtype}, not numbers of at most 8 bytes")
     if array.dtype.kind in "iu":
         if array.size and (int(array.max()) > EXACT or int(array.min()) < -EXACT):

@@ -9,20 +9,18 @@ from pathlib import Path
 
 import numpy as np
 
-from ttmbench._util.arrays import read_arrays
 from ttmbench.data.catalog import all_tasks
 from ttmbench.data.loader import check_count
 from ttmbench.data.task_file import SCOPES, GroupSpec, TaskSpec
 from ttmbench.errors import DataError, UsageError
 from ttmbench.evaluator.run_key import stored_digest
-from ttmbench.evaluator.sample_table import read_sample_table, rows_of_arrays
-from ttmbench.evaluator.stored_outcomes import NEEDS_TASK, TIES_NOTE, Outcomes, of_table, size_notes
+from ttmbench.evaluator.stored_outcomes import TIES_NOTE, Outcomes, read_outcomes, size_notes
 from ttmbench.evaluator.task_result import Answered, Data, Judged, Scored, TaskResult
 from ttmbench.plugins.registry import Registry, metric_for
 from ttmbench.results.coverage import STORED_ANSWERS, STORED_SCORES
 from ttmbench.results.labels import BUILT_IN_FILTERS, RAW, columns_in
 from ttmbench.results.score_lines import StoredScores
-from ttmbench.results.scores_file import is_packed, read_scores, scores_of_arrays
+from ttmbench.results.scores_file import is_packed, read_scores
 from ttmbench.results.summary import MethodScores
 from ttmbench.scoring.forced_choice.arrays import choice_values, unread_notes
 from ttmbench.scoring.forced_choice.stored_answers import COLORSWAP, read_answers
@@ -63,18 +61,11 @@ def stored_scores(
 
 
 def _read(path: Path, spec: TaskSpec | None, registry: Registry, logit_scale: float) -> StoredScores | Outcomes:
-    shape = None if spec is None else spec.shape
-    if is_packed(path):
-        content = read_arrays(path, booleans=True)
-        if shape is None and any(array.dtype == bool for array in content.arrays.values()):
-            raise DataError(f"{path}: {NEEDS_TASK}")
-        table = None if shape is None else rows_of_arrays(path, content.arrays, shape)
-        if table is None:
-            return scores_of_arrays(path, content, shape, logit_scale)
-    elif (table := read_sample_table(path, shape)) is None:
-        return read_scores(path, shape, logit_scale)
-    metrics = [name for name, (metric, _) in registry.metrics.items() if metric.scope == "group"]
-    return of_table(path, table, spec, metrics)
+    if is_packed(path) or path.suffix.lower() != ".csv":
+        return read_scores(path, None if spec is None else spec.shape, logit_scale)
+    return read_outcomes(
+        path, spec, [name for name, (metric, _) in registry.metrics.items() if metric.scope == "group"]
+    )
 
 
 def _judged(
@@ -87,7 +78,7 @@ def _judged(
     source: Record,
 ) -> TaskResult:
     """Results of groups as a task; with ``choice`` those of forced choices."""
-    notes = [STORED_NOTE, TIES_NOTE, *outcomes.notes]
+    notes = [STORED_NOTE, TIES_NOTE]
     notes += size_notes(spec, len(outcomes.group_ids), first_groups(spec, limit), path)
     groups = [Group(name, (), (), of) for name, of in zip(outcomes.group_ids, outcomes.tags, strict=True)]
     digest = stored_digest(spec.task, spec.version, str(spec.shape), outcomes.group_ids)

@@ -74,7 +74,7 @@ def read_score_lines(path: Path, shape: GroupShape | None) -> StoredScores:
     if not {"label", "score"} <= first.keys():
         raise DataError(
             f"{path}: line 1 has keys {', '.join(sorted(map(str, first)))}; expected 'label' and 'score' (Winoground, "
-            "VALSE) or 'group_id' and 'scores' (ttmbench samples)"
+            "VALSE) or 'group_id' and 'scores' (ttmbench samples); results of groups are read from a .csv"
         )
     label = str(first.get("label"))
     if _SIDE.match(label) and not _CELL.match(label):
