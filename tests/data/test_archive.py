@@ -99,7 +99,7 @@ def test_a_folder_or_a_file_of_an_archive(tmp_path):
 def test_what_was_there_is_replaced_in_one_step_and_only_by_a_whole_archive(tmp_path):
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "old.jpg").write_bytes(b"old")
-    (tmp_path / f".out.unpacking.{os.getpid() + 1}").mkdir()
+    (tmp_path / ".out.unpacking").mkdir()
     bad = zipped(tmp_path / "bad.zip", {"a.jpg": b"new", "../b.jpg": b"new"})
     with pytest.raises(DataError):
         unpack(bad, tmp_path / "out")
@@ -151,9 +151,12 @@ LINK, FOLDER = tarfile.SYMTYPE, tarfile.DIRTYPE
     [
         ([special("../evil", FOLDER)], "leads out of its folder"),
         ([special("images/d", LINK, "/tmp")], "leads out"),
-        ([special("a", LINK, "b"), special("b", LINK, "a")], "link in a circle"),
+        ([special("a", LINK, "b"), special("b", LINK, "a")], "which is not a file of the archive"),
         ([special("a", LINK, "nothing")], "which is not a file of the archive"),
-        ([special("d", LINK, "images/a.jpg"), special("d/x", LINK, "images/a.jpg")], "d is both a file and a folder"),
+        (
+            [special("d", LINK, "images/a.jpg"), special("d/x", LINK, "images/a.jpg")],
+            "which is not a file of the archive",
+        ),
         *(
             ([special("images/device", kind)], "images/device is neither a file nor a folder")
             for kind in (tarfile.FIFOTYPE, tarfile.CHRTYPE, tarfile.BLKTYPE)

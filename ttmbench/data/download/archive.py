@@ -1,7 +1,8 @@
 """Unpacks archives so that no member can reach outside its folder or fill the disk.
 
-Only files and folders are written. A link to a file of the same archive becomes a copy; any other link, a device or a
-path that leads out refuses the whole archive. The result appears in one step, or not at all.
+Only files and folders are written, into a new folder that holds no link. A link to a file of the same archive becomes a
+copy; any other link, a device or a path that leads out refuses the whole archive. The result appears at the end, or not
+at all.
 """
 
 from __future__ import annotations
@@ -18,11 +19,10 @@ import tarfile
 import unicodedata
 import zipfile
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
 from functools import partial
-from glob import escape
 from pathlib import Path, PurePosixPath
 from typing import IO, Literal, NamedTuple, cast
 
@@ -40,7 +40,7 @@ _OPENERS: dict[bytes, Callable[[Path], AbstractContextManager[object]]] = {
     b"": lambda path: path.open("rb"),
 }
 _LONGEST_LINK = 4096
-_DRIVE = re.compile(r"^[A-Za-z]:")
+_OUTSIDE = re.compile(r"^[A-Za-z]:|[\\\0]")
 LITTER = re.compile(r"(^|/)(__MACOSX(/|$)|\._[^/]*$|\.DS_Store$)")
 _BROKEN = (  # what readers of archives raise of damaged ones
     zipfile.BadZipFile,
@@ -63,22 +63,17 @@ class Unpacked(NamedTuple):
     bytes: int
 
 
-@dataclass(frozen=True)
-class _Entry:
+class _Entry(NamedTuple):
     """An unchecked member of an archive; ``link``: the path that it leads to, from the top."""
 
     name: str
-    size: int
     kind: Literal["file", "folder", "link", "other"]
     open: Callable[[], IO[bytes] | None] = lambda: None
     link: str = ""
 
 
-_Files = Mapping[PurePosixPath, _Entry]  # files and links of an archive, checked
-
-
 def unpack(archive: Path, target: Path, member: str | None = None) -> Unpacked:
-    """Unpacks an archive into a new file or folder, or in place of an existing one.
+    """Unpacks an archive into a new file or folder, or in place of an existing one. One process at a time.
 
     Args:
         archive: zip, or tar packed by gzip, bzip2, xz or not at all; recognised by content.
@@ -89,17 +84,18 @@ def unpack(archive: Path, target: Path, member: str | None = None) -> Unpacked:
     Raises:
         DataError: the archive is broken, unsafe or too large, or does not have the member. Nothing is written then.
     """
-    new, old = (target.with_name(f".{target.name}.{word}.{os.getpid()}") for word in ("unpacking", "replaced"))
-    for word in ("unpacking", "replaced"):  # of a process that was killed
-        for stale in target.parent.glob(f".{escape(target.name)}.{word}.*"):
-            _remove(stale)
+    new = target.with_name(f".{target.name}.unpacking")
+    _remove(new)  # of a process that was killed
     try:
-        with _entries(archive) as entries:
-            written = _write(_chosen(_checked(entries, archive), member, archive), new, archive)
-        if target.exists():
-            target.rename(old)
-        new.rename(target)
-        return written
+        unpacking = _Unpacking(archive, new, member)
+        with progress_bar(None, f"unpacking {archive.name.removesuffix('.part')}", "files") as shown:
+            for entry in _entries(archive):
+                unpacking.add(entry)
+                shown.update(1)
+            root = unpacking.finish()
+        _remove(target)
+        root.rename(target)
+        return Unpacked(unpacking.files, unpacking.size)
     except (*_BROKEN, OSError) as error:
         if not isinstance(error, OSError) or error.errno is None:  # bz2 and gzip raise it of damaged files
             raise DataError(
@@ -108,85 +104,129 @@ def unpack(archive: Path, target: Path, member: str | None = None) -> Unpacked:
         raise DataError(f"archive {archive.name} cannot be unpacked to {target} ({error.strerror or error})") from None
     finally:
         _remove(new)
-        _remove(old)
 
 
-def _checked(entries: Iterable[_Entry], archive: Path) -> _Files:
-    """The files and links of an archive; wrong names, sizes and links are refused before anything is written."""
-    files: dict[PurePosixPath, _Entry] = {}
-    folded: set[str] = set()
-    count, size, most = 0, 0, _most(archive)
-    for entry in entries:  # what is wrong with one is refused before the next is looked at
-        path = _safe(entry, archive)
-        if entry.kind == "folder":
-            continue
-        count, size = count + 1, size + entry.size
-        if count > limit("archive_files"):
-            raise DataError(f"archive {archive.name} has more than {limit('archive_files')} files")
-        if size > most:
-            raise _bomb(most, archive)
+@dataclass
+class _Unpacking:
+    """What of an archive is written so far, and counted as it is, whatever the archive states."""
+
+    archive: Path
+    folder: Path
+    member: str | None
+    files: int = 0
+    size: int = 0
+    _seen: set[str] = field(default_factory=set)
+    _tops: set[str] = field(default_factory=set)
+    _links: dict[PurePosixPath, PurePosixPath] = field(default_factory=dict)
+
+    def add(self, entry: _Entry) -> None:
+        """Writes a member, or remembers a link for the end."""
+        path = self._checked(entry.name, is_folder=entry.kind == "folder")
         if entry.kind == "other":
-            raise DataError(f"archive {archive.name}: {path} is neither a file nor a folder")
+            raise self._error(f"{path} is neither a file nor a folder")
+        if entry.kind == "folder" or LITTER.search(str(path)):
+            return
+        # As file systems see a path that know neither case nor ways to write an accent.
+        name = unicodedata.normalize("NFC", str(path)).casefold()
+        if name in self._seen:
+            raise self._error("has two files of one name, but for case or accents")
+        self._seen.add(name)
+        if len(self._seen) > limit("archive_files"):
+            raise self._error(f"has more than {limit('archive_files')} files")
+        self._tops.add(path.parts[0])
+        is_wanted = self.member is None or path.is_relative_to(self.member)
         if entry.kind == "link":
-            _linked(path, entry, archive)
-        if not LITTER.search(str(path)):
-            # As file systems see a path that know neither case nor ways to write an accent.
-            name = unicodedata.normalize("NFC", str(path)).casefold()
-            if name in folded:
-                raise DataError(f"archive {archive.name} has two files of one name, but for case or accents")
-            folded.add(name)
-            files[path] = entry
-    if not files:
-        raise DataError(f"archive {archive.name} has no files")
-    inside = next((parent for path in files for parent in path.parents if parent in files), None)
-    if inside is not None:
-        raise DataError(f"archive {archive.name}: {inside} is both a file and a folder")
-    for path, entry in files.items():
-        if entry.kind == "link" and (linked := _linked(path, entry, archive)) not in files:
-            raise DataError(f"archive {archive.name}: {path} is a link to {linked}, which is not a file of the archive")
-    return files
+            link = self._checked(os.path.normpath(entry.link), f"{path} is a link to {entry.link!r:.200}, which")
+            self._links |= {path: link} if is_wanted else {}
+        elif is_wanted:
+            content = entry.open()
+            assert content is not None, "only a file is opened"
+            with content:
+                self._write(path, content)
+
+    def finish(self) -> Path:
+        """Copies what links lead to; the file or folder that is to be the target."""
+        while self._links:
+            ready = {path: link for path, link in self._links.items() if (self.folder / link).is_file()}
+            if not ready:
+                path, link = next(iter(self._links.items()))
+                raise self._error(f"{path} is a link to {link}, which is not a file of the archive that is unpacked")
+            for path, link in ready.items():
+                with (self.folder / link).open("rb") as content:
+                    self._write(path, content)
+                del self._links[path]
+        if not self.files:
+            tops = ", ".join(sorted(self._tops)[:5])
+            raise self._error(f"has no '{self.member}'; it has {tops}" if tops else "has no files")
+        root = self.folder / (self.member or "")
+        while self.member is None and len(inner := list(root.iterdir())) == 1 and inner[0].is_dir():
+            root = inner[0]
+        return root
+
+    def _write(self, path: PurePosixPath, content: IO[bytes]) -> None:
+        packed = self.archive.stat().st_size
+        most = min(limit("archive_bytes"), max(limit("archive_free"), limit("archive_ratio") * packed))
+        target = self.folder / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with target.open("xb") as file:
+            while block := content.read(CHUNK):
+                self.size += len(block)
+                if self.size > most:
+                    raise self._error(f"has {packed} bytes and unpacks to more than {most}: refused as an archive bomb")
+                file.write(block)
+        self.files += 1
+
+    def _checked(self, name: str, what: str = "", is_folder: bool = False) -> PurePosixPath:
+        """A path of the archive: relative, going down only, and meaning the same on every system."""
+        path, what = PurePosixPath(name), what or f"member {name!r:.200}"
+        outside = path.is_absolute() or ".." in path.parts or _OUTSIDE.search(name)
+        if outside or not (path.parts or is_folder):
+            raise self._error(f"{what} leads out of its folder")
+        devices = any(part.partition(".")[0].upper() in DEVICES or part.endswith((" ", ".")) for part in path.parts)
+        if devices or plain(name, keep="") != name:
+            raise self._error(f"{what} has a name that not every system can hold")
+        return path
+
+    def _error(self, why: str) -> DataError:
+        return DataError(f"archive {self.archive.name}: {why}")
 
 
-@contextmanager
-def _entries(archive: Path) -> Iterator[Iterable[_Entry]]:
-    """The members of an archive of any kind; their content can be read inside the block."""
+def _entries(archive: Path) -> Iterator[_Entry]:
+    """The members of an archive of any kind, in its order."""
     with archive.open("rb") as file:
         magic = file.read(6)
     if magic.startswith(_ZIP):
         with zipfile.ZipFile(archive) as packed:
-            yield (_zip_entry(packed, info, archive) for info in packed.infolist())
+            yield from (_of_zip(packed, info) for info in packed.infolist())
         return
     opener = next(opener for start, opener in _OPENERS.items() if magic.startswith(start))
     with opener(archive) as stream:
         with tarfile.open(fileobj=cast("IO[bytes]", ShortReads(cast("IO[bytes]", stream), archive)), mode="r:") as tar:
-            yield _tar_entries(tar)
+            yield from (_of_tar(tar, info) for info in tar)
+            check_end(tar)
 
 
-def _zip_entry(file: zipfile.ZipFile, info: zipfile.ZipInfo, archive: Path) -> _Entry:
+def _of_zip(file: zipfile.ZipFile, info: zipfile.ZipInfo) -> _Entry:
     if info.flag_bits & 1:
-        raise DataError(f"archive {archive.name}: {info.filename!r:.200} is encrypted")
+        raise zipfile.BadZipFile(f"{info.filename!r:.200} is encrypted")
     if info.is_dir():
-        return _Entry(info.filename, 0, "folder")
+        return _Entry(info.filename, "folder")
     mode = stat.S_IFMT(info.external_attr >> 16)
     if mode != stat.S_IFLNK:
-        kind: Literal["file", "other"] = "file" if mode in (0, stat.S_IFREG) else "other"
-        return _Entry(info.filename, info.file_size, kind, partial(file.open, info))
+        return _Entry(info.filename, "file" if mode in (0, stat.S_IFREG) else "other", partial(file.open, info))
     if info.file_size > _LONGEST_LINK:
-        raise DataError(f"archive {archive.name}: {info.filename!r:.200} is a link of no sensible length")
+        raise zipfile.BadZipFile(f"{info.filename!r:.200} is a link of no sensible length")
     link = PurePosixPath(info.filename).parent / file.read(info).decode("utf-8", "replace")
-    return _Entry(info.filename, 0, "link", link=str(link))
+    return _Entry(info.filename, "link", link=str(link))
 
 
-def _tar_entries(file: tarfile.TarFile) -> Iterator[_Entry]:
-    for info in file:
-        if info.isdir():
-            yield _Entry(info.name, 0, "folder")
-        elif info.issym() or info.islnk():  # a symbolic one starts at its own folder
-            start = PurePosixPath(info.name).parent if info.issym() else PurePosixPath()
-            yield _Entry(info.name, 0, "link", link=str(start / info.linkname))
-        else:
-            yield _Entry(info.name, info.size, "file" if info.isreg() else "other", partial(file.extractfile, info))
-    check_end(file)
+def _of_tar(file: tarfile.TarFile, info: tarfile.TarInfo) -> _Entry:
+    if info.isdir():
+        return _Entry(info.name, "folder")
+    if info.issym() or info.islnk():  # a symbolic one starts at its own folder
+        start = PurePosixPath(info.name).parent if info.issym() else PurePosixPath()
+        return _Entry(info.name, "link", link=str(start / info.linkname))
+    return _Entry(info.name, "file" if info.isreg() else "other", partial(file.extractfile, info))
 
 
 def check_end(tar: tarfile.TarFile) -> None:
@@ -229,80 +269,6 @@ class ShortReads:
         if not 0 <= size <= MOST_AT_ONCE:
             raise DataError(f"archive {self.archive.name} has a header of {size} bytes, so it is refused")
         return self.stream.read(size)
-
-
-def _most(archive: Path) -> int:
-    """Most bytes that an honest archive of this size holds; a small one of text packs well."""
-    return int(min(limit("archive_bytes"), max(limit("archive_free"), limit("archive_ratio") * archive.stat().st_size)))
-
-
-def _bomb(most: int, archive: Path) -> DataError:
-    return DataError(
-        f"archive {archive.name} has {archive.stat().st_size} bytes and unpacks to more than {most}: no images do "
-        "that, so it is refused as an archive bomb"
-    )
-
-
-def _safe(entry: _Entry, archive: Path) -> PurePosixPath:
-    """A member's path, checked: relative, going down only, and meaning the same on every system."""
-    name, path = entry.name, PurePosixPath(entry.name)
-    outside = path.is_absolute() or ".." in path.parts or "\\" in name or "\0" in name or _DRIVE.match(name)
-    if outside or not (path.parts or entry.kind == "folder"):
-        raise DataError(f"archive {archive.name}: member {name!r:.200} leads out of its folder")
-    devices = any(part.partition(".")[0].upper() in DEVICES or part.endswith((" ", ".")) for part in path.parts)
-    if devices or plain(name, keep="") != name:
-        raise DataError(f"archive {archive.name}: member {name!r:.200} has a name that not every system can hold")
-    return path
-
-
-def _linked(path: PurePosixPath, entry: _Entry, archive: Path) -> PurePosixPath:
-    """The path in the archive that a link leads to."""
-    link, linked = entry.link, PurePosixPath(os.path.normpath(entry.link))
-    if linked.is_absolute() or ".." in linked.parts or "\\" in link or "\0" in link or linked == path:
-        raise DataError(f"archive {archive.name}: {path} is a link to {link!r:.200}, which leads out of its folder")
-    return linked
-
-
-def _chosen(files: _Files, member: str | None, archive: Path) -> dict[PurePosixPath, _Entry]:
-    """Path below the target (``.`` for the target itself) -> file to write, links followed."""
-    if member is None:
-        root = PurePosixPath(os.path.commonpath([path.parent for path in files]))
-    else:
-        root = PurePosixPath(member)
-    chosen = {}
-    for path, entry in files.items():
-        if path.is_relative_to(root):
-            seen, end = set(), path
-            while entry.kind == "link":
-                if end in seen:
-                    raise DataError(f"archive {archive.name}: {end} is a link in a circle")
-                seen.add(end)
-                end = _linked(end, entry, archive)
-                entry = files[end]
-            chosen[path.relative_to(root)] = entry
-    if not chosen:
-        top = sorted({path.parts[0] for path in files})[:5]
-        raise DataError(f"archive {archive.name} has no '{member}'; it has {', '.join(top)}")
-    return chosen
-
-
-def _write(chosen: Mapping[PurePosixPath, _Entry], target: Path, archive: Path) -> Unpacked:
-    """Writes files and counts their true sizes, not those that the archive states; copies of a file count each."""
-    total, most = 0, _most(archive)
-    with progress_bar(len(chosen), f"unpacking {archive.name.removesuffix('.part')}", "files") as shown:
-        for relative, entry in chosen.items():
-            path = target / relative
-            path.parent.mkdir(parents=True, exist_ok=True)
-            content = entry.open()
-            assert content is not None, "a file, or what a link leads to"
-            with content, path.open("xb") as file:
-                while block := content.read(CHUNK):
-                    total += len(block)
-                    if total > most:
-                        raise _bomb(most, archive)
-                    file.write(block)
-            shown.update(1)
-    return Unpacked(len(chosen), total)
 
 
 def _remove(path: Path) -> None:
