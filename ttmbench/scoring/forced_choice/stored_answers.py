@@ -159,8 +159,10 @@ def _sugarcrepe(path: Path, content: Entry) -> ReleasedAnswers:
             continue
         if not {"answer", "caption", "negative_caption"} <= set(item):
             raise DataError(f"{path}: item {key} has no answer, caption and negative_caption")
-        answer = item["answer"] if isinstance(item["answer"], dict) else {"multiple_choice_answer": item["answer"]}
-        chosen, detail = str(answer.get("multiple_choice_answer")).strip(), str(answer.get("free_form_answer", ""))
+        answer = item["answer"]
+        if not isinstance(answer, dict) or "multiple_choice_answer" not in answer:
+            raise DataError(f"{path}: the answer of item {key} has no multiple_choice_answer")
+        chosen, detail = str(answer["multiple_choice_answer"]).strip(), str(answer.get("free_form_answer", ""))
         caption, negative = str(item["caption"]).strip(), str(item["negative_caption"]).strip()
         if chosen not in (caption, negative):
             unread.append((str(key), "image 1", detail or chosen))
