@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -57,24 +55,21 @@ def markdown_table(head: Sequence[str], rows: Iterable[Sequence[str]], texts: in
 
 def to_latex(table: TextTable) -> str:
     """A ``tabular`` for the booktabs package, with its title as comment."""
+    import pandas as pd
 
-    def line(cells: Sequence[str], bold: Collection[int] = ()) -> str:
-        written = (
-            rf"\textbf{{{_latex_cell(cell)}}}" if at in bold else _latex_cell(cell) for at, cell in enumerate(cells)
-        )
-        return " & ".join(written) + r" \\"
-
-    lines = [
-        f"% {table.title}",
-        f"\\begin{{tabular}}{{{'l' * table.texts}{'r' * (len(table.heads[0]) - table.texts)}}}",
-        r"\toprule",
-        *map(line, table.heads),
-        r"\midrule",
-        *(line(row, {column for of, column in table.bold if of == at}) for at, row in enumerate(table.rows)),
-        r"\bottomrule",
-        r"\end{tabular}",
+    body = [
+        [
+            rf"\textbf{{{_latex_cell(cell)}}}" if (at, column) in table.bold else _latex_cell(cell)
+            for column, cell in enumerate(row)
+        ]
+        for at, row in enumerate(table.rows)
     ]
-    return "\n".join(lines) + "\n"
+    heads = [[*map(_latex_cell, head)] for head in table.heads]
+    names = pd.MultiIndex.from_arrays(heads) if len(heads) > 1 else pd.Index(heads[0])
+    alignment = "l" * table.texts + "r" * (len(heads[0]) - table.texts)
+    style = pd.DataFrame(body, columns=names, dtype=object).style.hide(axis="index")
+    written = style.to_latex(column_format=alignment, hrules=True, sparse_columns=False)
+    return f"% {table.title}\n{written}"
 
 
 def _latex_cell(text: str) -> str:
@@ -87,11 +82,10 @@ def _latex_cell(text: str) -> str:
 
 def to_csv(columns: Sequence[str], rows: Iterable[Mapping[str, object]]) -> str:
     """One line per row; a quote precedes what a spreadsheet would take for a formula."""
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(columns)
-    writer.writerows([csv_cell(row[name]) for name in columns] for row in rows)
-    return out.getvalue()
+    import pandas as pd
+
+    cells = [[csv_cell(row[name]) for name in columns] for row in rows]
+    return pd.DataFrame(cells, columns=list(columns), dtype=object).to_csv(index=False, lineterminator="\n")
 
 
 def transfer_table(transfers: Iterable[Transfer]) -> TextTable:
