@@ -51,7 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     # Threads that spin for long while they wait stall a run as soon as another program needs a core.
     if "OMP_WAIT_POLICY" not in os.environ:
         os.environ.setdefault("GOMP_SPINCOUNT", "10000")
-    # A library's notices are for us (`make warnings`), a hook's are for plugins. Filters of the user come first.
+    # A library's notices are for us (the weekly workflow), a hook's are for plugins. Filters of the user come first.
     warnings.filterwarnings("ignore", "(?!ttmbench_)", FutureWarning, append=True)
     gc.set_threshold(50_000, 100)  # by default it looks through what imports make again and again
     _keep_freed_memory()
