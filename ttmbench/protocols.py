@@ -31,7 +31,11 @@ class _AskedByName(_ProtocolMeta):
         if not vars(cls).get("_is_protocol"):
             return super().__instancecheck__(instance)
         members = {name for base in cls.__mro__ for name in (*vars(base), *getattr(base, "__annotations__", ()))}
-        return all(hasattr(instance, name) for name in members if not name.startswith("_"))
+        wanted = [name for name in members if not name.startswith("_")]
+        return all(hasattr(instance, name) for name in wanted) and not any(
+            callable(getattr(cls, name, None)) and getattr(instance, name) is None  # a method that a class takes back
+            for name in wanted
+        )
 
 
 class _ByName(Protocol, metaclass=_AskedByName):
