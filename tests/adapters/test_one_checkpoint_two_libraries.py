@@ -1,0 +1,132 @@
+"""A checkpoint that transformers and open_clip both load gets the same tokens from each, whatever a caption holds."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+
+import pytest
+import sentencepiece
+import torch
+import transformers as tf
+from support import tiny_models
+from tokenizers import Tokenizer, models, normalizers, processors
+
+from ttmbench.model_adapters import hf, open_clip
+
+CAPTIONS = {
+    "plain": "a red dog on the left of a cat",
+    "capitals": "A Red DOG ON the Left",
+    "punctuation": "a dog's bowl, (two) cats; well-made!?",
+    "curly": "a “red” dog’s café — naïve",
+    "decomposed": "a cafe\u0301",
+    "entities": "cats &amp; dogs &lt;b&gt; &amp;quot;x",
+    "underscores": "a_red_dog",
+    "spaces": "  a   red \t dog\n cat\u00a0and  ",
+    "over-long": "a red dog and a blue cat " * 40,
+    "only punctuation": "?!...",
+    "empty": "",
+    "unicode": "İstanbul ß ﬁ ＲＥＤ dog 🐶",
+    "mojibake": "cafÃ© sold",
+    "end of text": "a <|endoftext|> b",
+}
+SENTENCES = ["a red dog on the left of a cat", "a blue café is well made", "two cats naïve dogs bowl", "b x i istanbul"]
+MENDED = {"curly", "entities", "unicode", "mojibake"}  # by open_clip and OpenAI for CLIP, not by transformers
+END, LENGTH = "</s>", 64
+CANONICAL = {"context_length": LENGTH, "tokenizer_kwargs": {"clean": "canonicalize"}}
+SPECIAL = ["<pad>", "<eos>", "<bos>", "<unk>", "<mask>"]
+
+
+def siglip(folder: Path) -> tuple[Path, Path]:
+    """SentencePiece: transformers reads it by SigLIP's tokenizer, open_clip by T5's, as ViT-B-16-SigLIP names it."""
+    written = io.BytesIO()
+    numbers = {"pad_id": 0, "eos_id": 1, "unk_id": 2, "bos_id": -1, "num_threads": 1, "minloglevel": 2}
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(SENTENCES * 9), model_writer=written, vocab_size=60, hard_vocab_limit=False, **numbers
+    )
+    named = {"eos_token": END, "pad_token": END, "unk_token": "<unk>", "model_max_length": LENGTH}
+    for kind, more in (("Siglip", {"do_lower_case": True}), ("T5", {"extra_ids": 0})):
+        made = folder / kind
+        made.mkdir(parents=True)
+        (made / "spiece.model").write_bytes(written.getvalue())
+        settings = {**named, **more, "tokenizer_class": f"{kind}Tokenizer", "model_input_names": ["input_ids"]}
+        (made / "tokenizer_config.json").write_text(json.dumps(settings))
+    tf.T5Tokenizer.from_pretrained(folder / "T5").save_pretrained(folder / "T5")
+    return folder / "Siglip", folder / "T5"
+
+
+def siglip2(folder: Path) -> tuple[Path, Path]:
+    """Gemma's: ``do_lower_case`` is stated and the tokenizer does not obey it."""
+    letters = sorted({*map(chr, range(33, 127)), *"éï\u2581"})
+    vocabulary = {token: number for number, token in enumerate([*SPECIAL, *letters])}
+    made = Tokenizer(models.BPE(vocab=vocabulary, merges=[], unk_token="<unk>", fuse_unk=True))
+    made.normalizer = normalizers.Replace(" ", "\u2581")
+    made.post_processor = processors.TemplateProcessing(single="$A <eos>", special_tokens=[("<eos>", 1)])
+    made.add_special_tokens(SPECIAL)
+    folder.mkdir(parents=True)
+    made.save(str(folder / "tokenizer.json"))
+    settings = {f"{name}_token": f"<{name}>" for name in ("bos", "eos", "pad", "unk")} | {"do_lower_case": True}
+    settings |= {"tokenizer_class": "GemmaTokenizer", "padding_side": "right", "processor_class": "SiglipProcessor"}
+    settings |= {"add_bos_token": False, "add_eos_token": True, "model_max_length": 10**30}
+    (folder / "tokenizer_config.json").write_text(json.dumps({**settings, "model_input_names": ["input_ids"]}))
+    return folder, folder
+
+
+def clip(folder: Path) -> tuple[Path, None]:
+    """OpenAI's merges, which open_clip ships, in the files of transformers."""
+    import open_clip
+
+    own = open_clip.SimpleTokenizer()
+    tokens = [*list(own.encoder)[:-2], "<|startoftext|>", "<|endoftext|>"]
+    folder.mkdir(parents=True)
+    (folder / "vocab.json").write_text(json.dumps({token: number for number, token in enumerate(tokens)}))
+    (folder / "merges.txt").write_text("\n".join(["#version: 0.2", *map(" ".join, own.bpe_ranks)]))
+    ends = {"bos_token": tokens[-2], "eos_token": tokens[-1], "pad_token": tokens[-1], "unk_token": tokens[-1]}
+    settings = {**ends, "tokenizer_class": "CLIPTokenizer", "do_lower_case": True, "model_max_length": 77}
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    return folder, None
+
+
+def adapters(make, root: Path):
+    """The adapters of both libraries, with a small random model of one vocabulary each."""
+    ours, theirs = make(root / "ours")
+    rows = len(tf.AutoTokenizer.from_pretrained(ours))
+    text = {**tiny_models.TEXT, "vocab_size": rows, "max_position_embeddings": 77 if theirs is None else LENGTH}
+    towers = {"vision_config": tiny_models.SMALL_VISION}
+    if theirs is None:
+        config = tf.CLIPConfig(text_config=text | {"bos_token_id": rows - 2, "eos_token_id": rows - 1}, **towers)
+        model, images = tf.CLIPModel(config), tf.CLIPImageProcessor(size={"shortest_edge": 32}, crop_size=32)
+        shape = {**tiny_models.OPEN_CLIP, "text_cfg": {**tiny_models.OPEN_CLIP["text_cfg"], "context_length": 77}}
+    else:
+        config = tf.SiglipConfig(text_config=text | {"projection_size": 32}, **towers)
+        model, images = tf.SiglipModel(config), tf.SiglipImageProcessor(size=tiny_models.SQUARE)
+        named = {**CANONICAL, "hf_tokenizer_name": "tiny/named", "vocab_size": rows}
+        shape = {**tiny_models.OPEN_CLIP, "text_cfg": {**tiny_models.OPEN_CLIP["text_cfg"], **named}}
+        shape |= {"init_logit_bias": -10, "custom_text": True}
+    model.save_pretrained(ours)
+    images.save_pretrained(ours)
+    other = tiny_models.open_clip(root / "theirs" if theirs is None else theirs, shape)
+    return hf.load(pretrained=str(ours), device="cpu"), open_clip.load(model=f"local-dir:{other}", device="cpu")
+
+
+def own_ids(ids: torch.Tensor, end: int) -> list[int]:
+    """The tokens of a caption up to its first end of text."""
+    row = ids.tolist()
+    return row[: row.index(end) + 1]
+
+
+@pytest.mark.parametrize("make", [clip, siglip, siglip2])
+def test_both_libraries_give_the_same_tokens(tmp_path, make):
+    ours, theirs = adapters(make, tmp_path)
+    texts = [*CAPTIONS.values()]
+    prepared, others = ours.prepare_captions(texts), theirs.prepare_captions(texts)
+    ids, end = prepared["input_ids"], ours.tokenizer.eos_token_id
+    if make is clip:  # padding comes behind the end, where a causal tower does not look
+        found = {name: (own_ids(a, end), own_ids(b, end)) for name, a, b in zip(CAPTIONS, ids, others, strict=True)}
+    else:
+        assert ids.shape == (len(texts), LENGTH) and "attention_mask" not in prepared
+        found = {name: (a.tolist(), b.tolist()) for name, a, b in zip(CAPTIONS, ids, others, strict=True)}
+    assert {name for name, pair in found.items() if pair[0] != pair[1]} == (MENDED if make is clip else set())
+    assert ours.truncated(texts) == theirs.truncated(texts)
+    assert ours.refused(texts) == theirs.refused(texts)
