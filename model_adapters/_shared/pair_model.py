@@ -63,7 +63,7 @@ class FrozenModel:
         return self._declared
 
     def refused(self, captions: Sequence[str]) -> list[str | None]:
-        """Of each caption a special token in it: prompts have such tokens too, so they are not told apart."""
+        """Of each caption a special token in it, which the prompt's own special tokens cannot be distinguished from."""
         return refused(captions, self.special_tokens)
 
     @property

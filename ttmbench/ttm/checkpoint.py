@@ -223,18 +223,6 @@ class TaskCheckpoint:
         self._warned = True
 
 
-def is_finished(folder: Path, method: str, seed: int, run: str) -> bool:
-    """Whether a seed of a method is finished, judged by its last file; other files are checked when read.
-
-    ``folder`` is the task's folder, ``run`` the key of the run.
-    """
-    try:
-        about = load_sealed(folder / method / f"seed_{seed}" / _FINAL)[1]
-    except (OSError, SealError):
-        return False
-    return about.get("format") == _FORMAT and str(about.get("start", "")).startswith(f"{run}:")
-
-
 def read_state(path: Path, consequence: str) -> tuple[Tensors, Metadata] | None:
     """Tensors and metadata of a file with a digest; None if it does not exist or, with a warning, if it is damaged."""
     try:
