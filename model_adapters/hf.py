@@ -49,7 +49,8 @@ if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedModel, ProcessorMixin
 
 __all__ = ["TransformersModel", "load", "locate", "pixel_scale"]
-CLEAN = "canonicalize"  # open_clip's name for it
+# How captions are cleaned, by open_clip's names: by model type, or by the tokenizer.
+CLEANING = {"siglip": "canonicalize", "CLIPTokenizer": "lower"}
 UNSCALED = {"do_rescale": False, "do_normalize": False}
 _WIDEST = 1024  # OpenAI's largest image tower, ViT-L/14
 _TRAINED_WITH_GELU = "laion/"  # the one publisher on the Hub of CLIPs with GELU in OpenAI's shapes, for transformers
@@ -122,7 +123,8 @@ class TransformersModel(CaptionTokens[Mapping[str, torch.Tensor]]):
         self.image_processor = loaded.image_processor
         self._set_tokenizer(loaded.tokenizer)
         self.is_sigmoid = self._bias() is not None
-        self._is_cleaned = self.model.config.model_type == "siglip"
+        kinds = self.model.config.model_type, type(loaded.tokenizer).__name__.removesuffix("Fast")
+        self._cleaning = next((CLEANING[kind] for kind in kinds if kind in CLEANING), None)
         self._declared = {
             "pretrained": declared_name(self.name),
             "architecture": type(self.model).__name__,
@@ -140,9 +142,8 @@ class TransformersModel(CaptionTokens[Mapping[str, torch.Tensor]]):
 
     def fingerprint(self) -> Mapping[str, object]:
         """Digest of the weights as they were loaded, and what else changes a score."""
-        cleaning = CLEAN if self._is_cleaned else None
         padding = "max_length" if self.is_sigmoid else "longest"
-        return {**self._declared, "captions": captions_read(cleaning, padding, self._max_tokens())}
+        return {**self._declared, "captions": captions_read(self._cleaning, padding, self._max_tokens())}
 
     def save_pretrained(self, folder: Path) -> None:
         """Weights, tokenizer and preprocessing, as ``from_pretrained`` loads them."""
@@ -194,16 +195,16 @@ class TransformersModel(CaptionTokens[Mapping[str, torch.Tensor]]):
         return longer_than(self.tokenizer, self._cleaned(captions), self._max_tokens())
 
     def _cleaned(self, captions: Sequence[str]) -> list[str]:
-        """SigLIP's in lower case without punctuation, as open_clip and the authors' zero-shot evaluation have it.
+        """As open_clip and the authors have them: SigLIP's in lower case without punctuation, CLIP's with mended text.
 
-        Its own tokenizer does almost the same, SigLIP 2's of one resolution nothing; NaFlex has a model type of its own
-        and a tokenizer that writes in lower case.
+        SigLIP's own tokenizer does almost the same, SigLIP 2's of one resolution nothing, and CLIP's leaves HTML
+        entities and curly quotes; NaFlex has a model type of its own and a tokenizer that writes in lower case.
         """
-        if not self._is_cleaned:
+        if self._cleaning is None:
             return list(captions)
         from open_clip.tokenizer import get_clean_fn
 
-        return list(map(get_clean_fn(CLEAN), captions))
+        return list(map(get_clean_fn(self._cleaning), captions))
 
     def _token_embedding(self) -> torch.nn.Embedding | None:
         embeddings = getattr(getattr(self.model, "text_model", None), "embeddings", None)

@@ -32,7 +32,6 @@ CAPTIONS = {
     "end of text": "a <|endoftext|> b",
 }
 SENTENCES = ["a red dog on the left of a cat", "a blue café is well made", "two cats naïve dogs bowl", "b x i istanbul"]
-MENDED = {"curly", "entities", "unicode", "mojibake"}  # by open_clip and OpenAI for CLIP, not by transformers
 END, LENGTH = "</s>", 64
 CANONICAL = {"context_length": LENGTH, "tokenizer_kwargs": {"clean": "canonicalize"}}
 SPECIAL = ["<pad>", "<eos>", "<bos>", "<unk>", "<mask>"]
@@ -127,6 +126,6 @@ def test_both_libraries_give_the_same_tokens(tmp_path, make):
     else:
         assert ids.shape == (len(texts), LENGTH) and "attention_mask" not in prepared
         found = {name: (a.tolist(), b.tolist()) for name, a, b in zip(CAPTIONS, ids, others, strict=True)}
-    assert {name for name, pair in found.items() if pair[0] != pair[1]} == (MENDED if make is clip else set())
+    assert {name: pair for name, pair in found.items() if pair[0] != pair[1]} == {}
     assert ours.truncated(texts) == theirs.truncated(texts)
     assert ours.refused(texts) == theirs.refused(texts)
