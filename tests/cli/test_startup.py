@@ -140,12 +140,3 @@ def test_choosing_refuses_what_no_plugin_has(tmp_path):
         choose(config)
     assert choose(config, is_registered=False).settings, "an adapter that is given as an object has no name"
     assert make_trackers(config) == []
-
-
-def test_a_command_waits_for_threads_and_runs_what_is_registered_for_the_exit():
-    program = (
-        "import atexit, sys, threading; from ttmbench.cli import command; atexit.register(print, 'registered'); "
-        "sys.argv[1:] = ['no_such_command']; threading.Timer(0.1, print, ['thread']).start(); command()"
-    )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout.split()) == (2, ["thread", "registered"]), done.stderr

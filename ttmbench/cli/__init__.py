@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import atexit
 import ctypes
 import gc
 import os
 import sys
-import threading
 import warnings
 from collections.abc import Sequence
 from contextlib import suppress
@@ -32,18 +30,8 @@ FREED_BYTES = 2**30  # larger arrays, and what is free beyond this, are returned
 
 
 def command() -> NoReturn:
-    """Run the command line of this process, and end the process with its exit code.
-
-    As at the end of a ``multiprocessing`` child, threads are waited for and exit handlers run, but the interpreter
-    does not free its modules: with torch and transformers that takes 0.8 s.
-    """
-    code = main()
-    threading._shutdown()  # type: ignore[attr-defined]
-    atexit._run_exitfuncs()
-    for stream in (sys.stdout, sys.stderr):
-        with suppress(AttributeError, OSError, ValueError):  # `main` has reported what cannot be written
-            stream.flush()
-    os._exit(code)
+    """Run the command line of this process, and end the process with its exit code."""
+    sys.exit(main())
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
