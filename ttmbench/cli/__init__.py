@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import gc
 import os
 import sys
 import warnings
@@ -41,7 +40,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.environ.setdefault("GOMP_SPINCOUNT", "10000")
     # A library's notices are for us (the weekly workflow), a hook's are for plugins. Filters of the user come first.
     warnings.filterwarnings("ignore", "(?!ttmbench_)", FutureWarning, append=True)
-    gc.set_threshold(50_000, 100)  # by default it looks through what imports make again and again
     _keep_freed_memory()
     streams_at_hand()
     with each_note_once():
