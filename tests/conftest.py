@@ -14,7 +14,7 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ["OMP_NUM_THREADS"] = "1"  # of child processes too: the tests themselves take every core
 os.environ.pop("MKL_NUM_THREADS", None)  # or a library has threads when it is imported
 os.environ.pop("OPENBLAS_NUM_THREADS", None)
-os.environ.setdefault("GOMP_SPINCOUNT", "10000")  # as the command does: threads that spin take what others need
+os.environ.setdefault("GOMP_SPINCOUNT", "10000")  # threads that spin take what others need
 os.environ.pop("COLUMNS", None)  # tables in a pipe are as wide as needed, unless a test says how wide
 os.environ["TTMBENCH_CACHE"] = "off"  # a test that wants the cache says where
 

@@ -29,9 +29,8 @@ BEFORE = dict(os.environ)
 
 # Variables that are looked up when they are needed: a child with others is as good as a cold one.
 LATER = ("TTMBENCH_", "PYTEST_", "COVERAGE_", "COMP_", "_ARGCOMPLETE", "TORCHINDUCTOR_")
-SET_BY_THE_COMMAND = "GOMP_SPINCOUNT"  # for itself, also where a test calls it in this process
 LATER_NAMES = {
-    *(SET_BY_THE_COMMAND, "COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR", "TERM", "TMPDIR", "PWD", "OLDPWD", "_"),
+    *("COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR", "TERM", "TMPDIR", "PWD", "OLDPWD", "_"),
     *("NO_PROXY", "no_proxy", "HF_TOKEN", "OPENAI_API_KEY", "MPLBACKEND", "CUBLAS_WORKSPACE_CONFIG"),
 }
 # Read when the package or huggingface_hub is imported: fine for a server that has imported neither.

@@ -35,9 +35,6 @@ def command() -> NoReturn:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command line, by default that of the process, and return the exit code that ``--help`` explains."""
-    # Threads that spin for long while they wait stall a run as soon as another program needs a core.
-    if "OMP_WAIT_POLICY" not in os.environ:
-        os.environ.setdefault("GOMP_SPINCOUNT", "10000")
     # A library's notices are for us (the weekly workflow), a hook's are for plugins. Filters of the user come first.
     warnings.filterwarnings("ignore", "(?!ttmbench_)", FutureWarning, append=True)
     _keep_freed_memory()
