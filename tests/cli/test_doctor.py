@@ -109,11 +109,13 @@ def test_unknown_names_are_usage_errors(capsys):
     assert [one["name"] for one in json.loads(out)["findings"]] == ["tiny-clip"]
 
 
-def test_json(capsys, tmp_path):
+def test_json(capsys, tmp_path, monkeypatch):
+    monkeypatch.setenv("MALLOC_TRIM_THRESHOLD_", "1073741824")
     code, out, _ = run(capsys, "doctor", "--json", "--tasks", "winoground,shapes_place")
     document = json.loads(out)
     assert code == 4 and [one["state"] for one in document["findings"]] == ["gated", "present"]
     assert document["HF_TOKEN"] is False and document["packages"]["torch"] and document["devices"][0] == "cpu"
+    assert document["allocator"] == {"MALLOC_TRIM_THRESHOLD_": "1073741824"}
     assert document["folders"]["hub cache"]["path"] == str(tmp_path / "hub")
 
 

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import ctypes
-import os
 import sys
 import warnings
 from collections.abc import Sequence
-from contextlib import suppress
 from typing import NoReturn
 
 from ttmbench._util.console import (
@@ -24,9 +21,6 @@ from ttmbench._util.redact import redact
 from ttmbench._util.third_party_errors import error_line
 from ttmbench.errors import INTERRUPTED, TtmbenchError
 
-M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of glibc's malloc.h
-FREED_BYTES = 2**30  # larger arrays, and what is free beyond this, are returned
-
 
 def command() -> NoReturn:
     """Run the command line of this process, and end the process with its exit code."""
@@ -37,7 +31,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command line, by default that of the process, and return the exit code that ``--help`` explains."""
     # A library's notices are for us (the weekly workflow), a hook's are for plugins. Filters of the user come first.
     warnings.filterwarnings("ignore", "(?!ttmbench_)", FutureWarning, append=True)
-    _keep_freed_memory()
     streams_at_hand()
     with each_note_once():
         code = _execute(list(sys.argv[1:] if arguments is None else arguments))
@@ -46,18 +39,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return code or missing
         except KeyboardInterrupt:
             return INTERRUPTED
-
-
-def _keep_freed_memory() -> None:
-    """Has glibc reuse large arrays that were freed, unless the user has set up its allocator.
-
-    By default it returns them to the system, which clears every page of the next one.
-    """
-    if sys.platform == "linux" and not any(name.startswith(("MALLOC_", "GLIBC_TUNABLES")) for name in os.environ):
-        with suppress(AttributeError, OSError):  # another C library
-            mallopt = ctypes.CDLL("libc.so.6").mallopt
-            mallopt(M_TRIM_THRESHOLD, FREED_BYTES)
-            mallopt(M_MMAP_THRESHOLD, FREED_BYTES)
 
 
 def _execute(argv: list[str]) -> int:

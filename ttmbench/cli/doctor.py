@@ -104,6 +104,7 @@ def _print_environment(environment: Record, broken: dict[str, str]) -> None:
     token = "set" if environment["HF_TOKEN"] else "not set: gated datasets and models cannot be downloaded"
     lines.append(("HF_TOKEN", token))
     lines += [("HF_HUB_OFFLINE", "set: nothing is downloaded from the Hub")] if environment["HF_HUB_OFFLINE"] else []
+    lines += [(name, value) for name, value in environment["allocator"].items()]
     lines += [(f"plugin {name}", why) for name, why in broken.items()]
     print_table((TableColumn("machine", "key"), TableColumn("state")), lines)
 
@@ -226,6 +227,7 @@ def _environment(data_dir: Path) -> Record:
         "packages": {name: installed_version(name) for name in PACKAGES},
         "devices": _devices(),
         "folders": folders,
+        "allocator": {name: value for name, value in os.environ.items() if name.startswith(("MALLOC_", "GLIBC_TUN"))},
         "HF_TOKEN": token_is_set(),
         "HF_HUB_OFFLINE": os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE"),
     }
