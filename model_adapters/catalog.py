@@ -43,12 +43,13 @@ def named(which: Literal["models", "finetuned"]) -> list[AdapterSpec]:
     Commits of OpenAI's CLIPs, of BLIP's captioner and of open_clip's ViT-B/16 were proposed to a ``main`` that has no
     safetensors. Of FLAVA no commit is known.
     """
-    rows = json.loads(Path(__file__).with_name("named_models.json").read_text(encoding="utf-8"))[which]
-    for row in rows:
+    known = json.loads(Path(__file__).with_name("named_models.json").read_text(encoding="utf-8"))
+    for row in known[which]:
         if card := row.pop("card", None):
             trained_on = None if card.get("trained_on") is None else tuple(card["trained_on"])
-            row["card"] = ModelCard(**{**card, "trained_on": trained_on})
-    return [_spec(**row) for row in rows]
+            captions = known["captions"].get(card.get("captions"))
+            row["card"] = ModelCard(**{**card, "trained_on": trained_on, "captions": captions})
+    return [_spec(**row) for row in known[which]]
 
 
 def _spec(
@@ -66,7 +67,15 @@ def _spec(
     )
 
 
-_TINY_CARD = ModelCard("model.safetensors", 983_932, "Apache-2.0", trained_on=("rendered-scenes",), quick_gelu=True)
+_TINY_CARD = ModelCard(
+    *("model.safetensors", 983_932, "Apache-2.0"),
+    trained_on=("rendered-scenes",),
+    quick_gelu=True,
+    captions={
+        **{"cleaning": None, "case": "lower", "punctuation": "kept", "padding": "longest", "max_tokens": 16},
+        "special_tokens": "text",
+    },
+)
 _BUILT_IN = [
     _spec(name, "tiny_clip", summary, {"training_seed": seed}, _TINY_CARD, _TINY)
     for seed, name, summary in (

@@ -41,7 +41,6 @@ from ttmbench.model_adapters._shared.pretrained import (
     load_weights,
     processor_of,
 )
-from ttmbench.model_adapters._shared.tokenizers import captions_read
 from ttmbench.types import ModelFiles
 
 if TYPE_CHECKING:
@@ -143,7 +142,7 @@ class TransformersModel(CaptionTokens[Mapping[str, torch.Tensor]]):
     def fingerprint(self) -> Mapping[str, object]:
         """Digest of the weights as they were loaded, and what else changes a score."""
         padding = "max_length" if self.is_sigmoid else "longest"
-        return {**self._declared, "captions": captions_read(self._cleaning, padding, self._max_tokens())}
+        return {**self._declared, "captions": self._captions_read(self._cleaning, padding, self._max_tokens())}
 
     def save_pretrained(self, folder: Path) -> None:
         """Weights, tokenizer and preprocessing, as ``from_pretrained`` loads them."""

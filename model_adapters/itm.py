@@ -21,7 +21,7 @@ from ttmbench.model_adapters._shared.contrastive import PIXELS, key_mask, longer
 from ttmbench.model_adapters._shared.options import HubModel, MatchingOptions, takes
 from ttmbench.model_adapters._shared.pair_model import TrainablePairModel, full_precision
 from ttmbench.model_adapters._shared.pretrained import LoadedModel, find, load_config, load_whole, locate
-from ttmbench.model_adapters._shared.tokenizers import as_text, captions_read, not_text
+from ttmbench.model_adapters._shared.tokenizers import PROBES, as_text, captions_read, not_text
 from ttmbench.model_adapters.hf import UNSCALED, pixel_scale
 
 if TYPE_CHECKING:
@@ -76,6 +76,8 @@ class MatchingModel(TrainablePairModel, ABC):
         self.max_tokens = caption_tokens(asked.max_tokens, self.trained_tokens, self.model.config, self.tokenizer)
         self._scale, _ = pixel_scale(self.image_processor)
         full_precision(self._head())
+        read = caption_inputs(self.tokenizer, PROBES, self.max_tokens)["input_ids"]
+        self._declared["captions"] = captions_read(read, None, "longest", self.max_tokens, self.special_tokens)
 
     def fingerprint(self) -> Mapping[str, object]:
         """As for every pair model, and what else changes a score."""
@@ -83,7 +85,6 @@ class MatchingModel(TrainablePairModel, ABC):
             **super().fingerprint(),
             "score": "matching logit minus non-matching logit",
             "max_tokens": self.max_tokens,
-            "captions": captions_read(None, "longest", self.max_tokens),
             "image_processor": type(self.image_processor).__name__,
         }
 

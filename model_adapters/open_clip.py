@@ -47,7 +47,6 @@ from ttmbench.model_adapters._shared.open_clip_options import OpenClipFiles, Ope
 from ttmbench.model_adapters._shared.options import takes
 from ttmbench.model_adapters._shared.pretrained import digest_of, tokenizer_digest
 from ttmbench.model_adapters._shared.repository import quiet_hub
-from ttmbench.model_adapters._shared.tokenizers import captions_read
 from ttmbench.types import ModelFiles
 
 Tokenizer: TypeAlias = HFTokenizer | open_clip.SimpleTokenizer
@@ -147,7 +146,7 @@ class OpenClipModel(CaptionTokens[torch.Tensor]):
         """Digest of the weights as they were loaded, and what else changes a score."""
         clean = getattr(getattr(self.tokenizer, "clean_fn", None), "__name__", "").removeprefix("_clean_")
         length = getattr(self.tokenizer, "context_length", None)
-        return {**self._declared, "captions": captions_read(clean or None, "max_length", length)}
+        return {**self._declared, "captions": self._captions_read(clean or None, "max_length", length)}
 
     def save_pretrained(self, folder: Path) -> None:
         """Weights, configuration and tokenizer, as open_clip's ``local-dir:`` and ``hf-hub:`` load them."""

@@ -94,6 +94,7 @@ class _ServedModel:
             "server": self._chat.server.identity,
             **self._chat.server.declared,
             "scorer": scorer,
+            "captions": "sent as written",
             "pictures": self._chat.images.describe(),
             **self._chat.parameters,
             **more,

@@ -210,6 +210,7 @@ class ModelCard:
         quick_gelu: whether a CLIP uses QuickGELU (else GELU); None for other models or if unknown.
         page: where users download the weights file for ``pretrained=FILE``; None if ttmbench downloads it.
         note: anything uncertain or unusual. ``refused``: why it cannot be loaded, and what to do instead.
+        captions: what happens to a caption before the model reads it, as the fingerprint states it; None if unknown.
     """
 
     weights: str
@@ -221,6 +222,7 @@ class ModelCard:
     page: str | None = None
     note: str = ""
     refused: str | None = None
+    captions: Mapping[str, object] | None = None
 
     @property
     def size(self) -> str:

@@ -12,7 +12,7 @@ from torch.nn import functional
 
 from ttmbench.errors import UsageError
 from ttmbench.model_adapters._shared.contrastive import FP16, ContrastiveModel, Prepared
-from ttmbench.model_adapters._shared.tokenizers import as_text, not_text, refused
+from ttmbench.model_adapters._shared.tokenizers import PROBES, as_text, captions_read, not_text, refused
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -36,6 +36,10 @@ class CaptionTokens(ContrastiveModel[Prepared]):
     def refused(self, captions: Sequence[str]) -> list[str | None]:
         """Of each caption a special token in it, where the tokenizer does not take it for text."""
         return refused(captions, self._not_text)
+
+    def _captions_read(self, cleaning: str | None, padding: str, max_tokens: int | None) -> dict[str, object]:
+        """`captions_read` of the fingerprint."""
+        return captions_read(_ids(self.prepare_captions(PROBES)), cleaning, padding, max_tokens, self._not_text)
 
     def _token_embedding(self) -> nn.Embedding | None:
         """The module that embeds the tokens of captions; None if there is none of CLIP's kind."""

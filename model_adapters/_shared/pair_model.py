@@ -26,7 +26,7 @@ from ttmbench.model_adapters._shared.placement import (
     weights_of,
 )
 from ttmbench.model_adapters._shared.pretrained import LoadedModel
-from ttmbench.model_adapters._shared.tokenizers import refused, special_tokens
+from ttmbench.model_adapters._shared.tokenizers import PROBES, captions_read, refused, special_tokens
 from ttmbench.protocols import PreparedPairScorer
 
 if TYPE_CHECKING:
@@ -55,6 +55,8 @@ class FrozenModel:
             "n_parameters": count_parameters(own_parameters(self.model)),
             **loaded.describe(self.device),
         }
+        read = loaded.tokenizer(PROBES)["input_ids"]
+        self._declared["captions"] = captions_read(read, None, "longest", None, self.special_tokens)
         if isinstance(asked, LanguageOptions):
             self._declared["weights"] = str(self.model.dtype).removeprefix("torch.")
 

@@ -18,6 +18,7 @@ Part = TypeVar("Part")
 SETTINGS, WHOLE = "tokenizer_config.json", "tokenizer.json"
 _WHOLE = re.compile(r"tokenizer(\.\d[\d.]*)?\.json|tokenizer\.model.*|tekken\.json|tiktoken\.model")
 _VOCABULARY = re.compile(rf"({_WHOLE.pattern}|vocab\..*|.*\.(model|tiktoken|bpe|spm|vocab)|byte_maps\.json)")
+PROBES = ["A Dog", "a dog", "a dog."]
 _ADVICE = "copy it from the model that these weights were trained from: tokenizer.save_pretrained(FOLDER)"
 
 
@@ -121,9 +122,31 @@ def _without(pattern: Any, special: str) -> Any:
     return regex.compile(pattern.pattern.removeprefix(f"{special}|"), pattern.flags)
 
 
-def captions_read(cleaning: str | None, padding: str, max_tokens: int | None) -> dict[str, object]:
-    """What a fingerprint says of a caption on its way to a text encoder, beside the digest of the tokenizer."""
-    return {"cleaning": cleaning, "padding": padding, "max_tokens": max_tokens, "special_tokens": "text"}
+def captions_read(
+    read: Iterable[Iterable[int]],
+    cleaning: str | None,
+    padding: str,
+    max_tokens: int | None,
+    special: frozenset[str] = frozenset(),
+) -> dict[str, object]:
+    """What a fingerprint and ``ttmbench show`` say of a caption on its way to a text encoder.
+
+    Args:
+        read: the tokens of `PROBES`, cleaned as captions are, which show what becomes of case and punctuation.
+        cleaning: open_clip's name of what is done to a caption before the tokenizer.
+        padding: transformers' name of it.
+        max_tokens: the longest caption, tokens put around it included; None if there is no limit.
+        special: special tokens for which a caption is refused; others are read as text.
+    """
+    upper, lower, ended = ([int(token) for token in row] for row in read)
+    return {
+        "cleaning": cleaning,
+        "case": "lower" if upper == lower else "kept",
+        "punctuation": "removed" if ended == lower else "kept",
+        "padding": padding,
+        "max_tokens": max_tokens,
+        "special_tokens": "refused" if special else "text",
+    }
 
 
 def special_tokens(tokenizer: PreTrainedTokenizerBase, processor: ProcessorMixin | None = None) -> frozenset[str]:
@@ -136,12 +159,13 @@ def special_tokens(tokenizer: PreTrainedTokenizerBase, processor: ProcessorMixin
 
 def not_text(tokenizer: Any) -> frozenset[str]:
     """The special tokens that keep their meaning in a tokenizer of `as_text`, as those of a Unigram vocabulary do."""
-    inner = getattr(tokenizer, "tokenizer", tokenizer)
+    inner, clean = getattr(tokenizer, "tokenizer", tokenizer), getattr(tokenizer, "clean_fn", str)
     if not hasattr(inner, "added_tokens_decoder"):
         return frozenset()
     known = inner.get_vocab()
     tokens = special_tokens(inner) - {inner.unk_token}
-    return frozenset(one for one in tokens if known.get(one) in inner(one, add_special_tokens=False)["input_ids"])
+    found = {one: inner(clean(one), add_special_tokens=False)["input_ids"] for one in tokens}
+    return frozenset(one for one, ids in found.items() if known.get(one) in ids)
 
 
 def refused(captions: Iterable[str], tokens: frozenset[str]) -> list[str | None]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -13,8 +14,9 @@ import transformers as tf
 from support import tiny_models
 from tokenizers import Tokenizer, models, normalizers, processors
 
-from ttmbench.model_adapters import hf, open_clip
+from ttmbench.model_adapters import catalog, hf, itc, itm, open_clip, visualgpt, vqascore
 
+CARDS = {spec.name: spec.card for spec in catalog.adapters()}
 CAPTIONS = {
     "plain": "a red dog on the left of a cat",
     "capitals": "A Red DOG ON the Left",
@@ -30,6 +32,7 @@ CAPTIONS = {
     "unicode": "İstanbul ß ﬁ ＲＥＤ dog 🐶",
     "mojibake": "cafÃ© sold",
     "end of text": "a <|endoftext|> b",
+    "end of sequence": "a </s> b",
 }
 SENTENCES = ["a red dog on the left of a cat", "a blue café is well made", "two cats naïve dogs bowl", "b x i istanbul"]
 END, LENGTH = "</s>", 64
@@ -129,3 +132,39 @@ def test_both_libraries_give_the_same_tokens(tmp_path, make):
     assert {name: pair for name, pair in found.items() if pair[0] != pair[1]} == {}
     assert ours.truncated(texts) == theirs.truncated(texts)
     assert ours.refused(texts) == theirs.refused(texts)
+    named = {clip: ("clip-b32", "open_clip-vit-b32"), siglip: ("siglip-b16", "open_clip-siglip-b16")}
+    for adapter, name in zip((ours, theirs), named.get(make, ("siglip2-b16", "open_clip-siglip2-b16")), strict=True):
+        assert adapter.fingerprint()["captions"] == CARDS[name].captions
+
+
+@pytest.mark.parametrize(
+    ("name", "make", "load"),
+    [
+        *((f"blip-{kind.__name__[-3:]}", partial(tiny_models.blip, captioner=False), kind) for kind in (itc, itm)),
+        *((f"blip2-{kind.__name__[-3:]}", partial(tiny_models.blip2, captioner=False), kind) for kind in (itc, itm)),
+        ("visualgpt-blip", partial(tiny_models.blip, captioner=True), visualgpt),
+        ("visualgpt-blip2", partial(tiny_models.blip2, captioner=True), visualgpt),
+        ("vqascore-smolvlm-256m", partial(tiny_models.chat, kind="idefics3"), vqascore),
+    ],
+)
+def test_cards_state_captions_as_fingerprints_do(tmp_path, name, make, load):
+    made = json.loads((make(tmp_path) / "tokenizer.json").read_text())
+    bert = CARDS[name].captions["case"] == "lower"  # uncased, as BLIP's text encoders have it
+    (tmp_path / "tokenizer.json").write_text(json.dumps(made | {"normalizer": {"type": "Lowercase"} if bert else None}))
+    assert load.load(pretrained=str(tmp_path), device="cpu").fingerprint()["captions"] == CARDS[name].captions
+
+
+def test_cards_state_the_captions_of_open_clip():
+    from open_clip import get_model_config
+
+    cards = {
+        spec.model_args["model"]: spec.card
+        for spec in catalog.adapters()
+        if spec.target.endswith(".open_clip:load") and spec.card
+    }
+    known = {model: card.captions for model, card in cards.items() if card.captions}
+    assert len(known) > 8
+    for model, captions in known.items():
+        text = get_model_config(model)["text_cfg"]
+        cleaning = text.get("tokenizer_kwargs", {}).get("clean", "lower")
+        assert (captions["max_tokens"], captions["cleaning"]) == (text["context_length"], cleaning), model

@@ -157,6 +157,7 @@ def _model_facts(model: Record) -> dict[str, str | None]:
         "sets": ", ".join(f"{key}={value}" for key, value in model["model_args"].items()),
         "weights": ", ".join(str(fact) for fact in weights if fact),
         "gated": "yes: accept the terms on its page first" if card.get("gated") else None,
+        "captions": _captions(card),
         "trained on": trained_on if trained_on is None else ", ".join(trained_on) or "nothing",
         "page": card.get("page"),
         "note": card.get("note"),
@@ -164,6 +165,16 @@ def _model_facts(model: Record) -> dict[str, str | None]:
         "aliases": ", ".join(model["aliases"]),
         "needs": ", ".join(model["needs"]),
     }
+
+
+def _captions(card: Mapping[str, object]) -> str | None:
+    """What happens to a caption, or where it is reported; None for a model that cannot be loaded."""
+    if card.get("refused"):
+        return None
+    known = card.get("captions")
+    if not isinstance(known, Mapping):
+        return "how they are read: `captions` of the fingerprint in each result"
+    return ", ".join(f"{name} {'none' if value is None else value}" for name, value in known.items())
 
 
 def print_long_model(model: Record) -> None:
