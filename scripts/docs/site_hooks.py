@@ -25,7 +25,6 @@ sys.path.insert(0, str(Path(__file__).parent))
 import benchmark_pages as benchmarks
 import command_pages as commands
 import key_tables
-import published_tables
 import tables
 from page_parts import table
 
@@ -54,7 +53,6 @@ OUTSIDE = ("adr/", "architecture.md")
 # Data of the repository -> the page that shows it.
 MADE = {
     "model_adapters/named_models.json": "named-models.md",
-    "ttmbench/reproduce/published": "published-numbers.md",
 }
 # A page for each benchmark, made from its task files.
 BENCHMARKS = "benchmarks/"
@@ -79,7 +77,6 @@ def pages() -> dict[str, str]:
         | api_pages()
         | benchmarks.pages()
         | {
-            MADE["ttmbench/reproduce/published"]: published_tables.page(),
             MADE["model_adapters/named_models.json"]: tables.page(),
         }
         | commands.command_pages()

@@ -212,8 +212,7 @@ def _paper(reference: str) -> str:
 
 def main() -> None:
     """Puts each table between ``<!-- name -->`` and ``<!-- /name -->`` of its page, or checks that it is there."""
-    import benchmark_pages  # which lies beside this file, as the next one does
-    import published_tables as published
+    import benchmark_pages  # which lies beside this file
 
     if sys.argv[1:] not in (["write"], ["check"]):
         sys.exit(__doc__)
@@ -222,7 +221,6 @@ def main() -> None:
         ("models", "models.md", model_families),
         ("tasks", "tasks.md", benchmark_pages.overview),
         ("methods", "methods.md", methods),
-        ("published spread", "published.md", published.spread),
     )
     for name, file, make in named:
         page = DOCS / file

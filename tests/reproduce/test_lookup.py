@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 
 import pytest
-from support.checkout import load_script
 from support.documents import whole_document
 
 from ttmbench.cli import main
@@ -121,23 +120,6 @@ def test_names_that_only_sources_have(capsys):
     assert "TTM" in printed(capsys, "show", "ttm", "--published")
     assert main(["show", "gnm-clp"]) == 2
     assert "did you mean 'gnm-clip'" in capsys.readouterr().err
-
-
-def test_the_page_of_published_results_takes_numbers_of_runs(every, tmp_path, monkeypatch):
-    """The generated table has what sources measured, and beside it a run of a whole task."""
-    tables = load_script("docs/published_tables")
-    monkeypatch.setattr(tables, "published_rows", lambda _: every)
-    monkeypatch.setattr(tables, "RESULTS", tmp_path)
-    assert "No value was computed with ttmbench" in tables.models()
-    document = whole_document({"winoground": {"group_score,none": 0.0825}}, model_name="x")
-    document |= {"config": {"model": "clip-b32"}, "n-samples": {"winoground": {"original": 400, "effective": 400}}}
-    (tmp_path / "run.json").write_text(json.dumps(document), encoding="utf-8")
-    text = tables.models()
-    (line,) = (line for line in text.splitlines() if "| `clip-b32` |" in line)
-    assert "| 9.00 M<br>8.75 V<br>8.00 W<br>9.00 C<br>8.25 S<br>**8.25** ttmbench |" in line
-    assert "Bold: 1 computed with ttmbench" in text
-    groups = [line.split("|")[4].strip() for line in tables.spread().splitlines()[2:]]
-    assert groups == ["8.00", "8.25", "8.75", "9.00", "9.00"]
 
 
 def test_weights_that_are_downloaded_by_hand_are_known_by_the_name_alone(registry):
