@@ -1,17 +1,14 @@
-"""Writes the outputs, figures and notebooks of docs/lessons: a lesson is one page, and everything else is made of it.
+"""Writes the outputs and figures of docs/lessons.
 
 ``python scripts/docs/lessons.py write [FOLDER]`` runs the python and console blocks of each page from top to bottom, in
 an empty folder and one process, without a terminal and with lines of WIDTH columns. What a block prints goes into the
-``text`` block after it, figures that it saves go into ``docs/lessons/images``, those of matplotlib light and dark, and
-the notebook gets the same cells with the same outputs; its commands are cells of ``%%bash``, which print as a pipe
-does. A block after ``<!-- needs: a/file -->`` needs a file that is not part of the project: it runs where FOLDER has
-it, and keeps the output that it has on the page where not. A block in ``<details>`` is a collapsed cell.
+``text`` block after it, and figures that it saves go into ``docs/lessons/images``, those of matplotlib light and dark.
+A block after ``<!-- needs: a/file -->`` needs a file that is not part of the project: it runs where FOLDER has it, and
+keeps the output that it has on the page where not.
 """
 
 from __future__ import annotations
 
-import base64
-import json
 import os
 import re
 import shutil
@@ -122,50 +119,6 @@ def _trimmed(text: str) -> str:
     return "".join(f"{line}\n" for line in lines).strip("\n") + "\n" if text.strip() else ""
 
 
-def notebook(page: Path) -> dict:
-    """The notebook of a page, with the outputs and figures that the page has."""
-    text, cells, end = page.read_text(encoding="utf-8"), [], 0
-    for block in blocks(page):
-        cells.append(_prose(text[end : block.span[0]]))
-        source = block.source
-        if block.kind == "console":
-            source = "\n".join(["%%bash", f"export COLUMNS={WIDTH}", *block.commands])
-        outputs: list[dict] = []
-        if block.output:
-            outputs.append({"name": "stdout", "output_type": "stream", "text": _lines(block.output)})
-        if block.figure is not None:
-            name, alt = block.figure
-            data = base64.b64encode((LESSONS / "images" / name).read_bytes()).decode()
-            figure = {"image/png": data, "text/plain": [alt]}
-            outputs.append({"data": figure, "metadata": {}, "output_type": "display_data"})
-        hidden = {} if block.summary is None else {"jupyter": {"source_hidden": True}, "tags": ["hide-input"]}
-        cells.append({"cell_type": "code", "metadata": hidden, "source": _lines(source.rstrip()), "outputs": outputs})
-        end = block.span[1]
-    cells.append(_prose(text[end:]))
-    cells = [cell for cell in cells if cell["source"]]
-    for number, cell in enumerate(cells):
-        cell["id"] = f"cell-{number}"
-    for number, cell in enumerate((cell for cell in cells if cell["cell_type"] == "code"), 1):
-        cell["execution_count"] = number
-    kernel = {"display_name": "Python 3", "language": "python", "name": "python3"}
-    metadata = {"kernelspec": kernel, "language_info": {"name": "python"}}
-    return {"cells": cells, "metadata": metadata, "nbformat": 4, "nbformat_minor": 5}
-
-
-def notebook_text(page: Path) -> str:
-    """The notebook's file."""
-    return json.dumps(notebook(page), indent=1, ensure_ascii=False, sort_keys=True) + "\n"
-
-
-def _prose(text: str) -> dict:
-    text = re.sub(r" The\s+same lesson is \[a notebook\]\([^)]*\)\.", "", text)
-    return {"cell_type": "markdown", "metadata": {}, "source": _lines(text.strip())}
-
-
-def _lines(text: str) -> list[str]:
-    return text.splitlines(keepends=True)
-
-
 def write(page: Path, have: Path | None) -> None:
     """Runs a page and writes its outputs, its figures and its notebook."""
     page_blocks = blocks(page)
@@ -194,7 +147,6 @@ def write(page: Path, have: Path | None) -> None:
         shown = block.output if block.needs is not None and not output else output
         text = text[: block.span[0]] + _page_block(block, shown) + text[block.span[1] :]
     page.write_text(text, encoding="utf-8")
-    page.with_suffix(".ipynb").write_text(notebook_text(page), encoding="utf-8")
 
 
 def _page_block(block: Block, output: str) -> str:

@@ -1,4 +1,4 @@
-"""The lessons run from top to bottom and print what they show, and their notebooks are made of them."""
+"""The lessons run from top to bottom and print what they show."""
 
 from __future__ import annotations
 
@@ -43,15 +43,6 @@ def test_a_lesson_runs_and_prints_what_it_shows(page, lessons, tmp_path):
         assert words(now) == words(block.output if there else ""), "python scripts/docs/lessons.py writes outputs anew"
         if block.figure is not None:
             assert (tmp_path / block.figure[0].removeprefix(f"{page.stem}-")).is_file()
-
-
-@pytest.mark.parametrize("page", PAGES, ids=[page.stem for page in PAGES])
-def test_a_notebook_has_the_cells_of_its_page(page, lessons):
-    assert page.with_suffix(".ipynb").read_text(encoding="utf-8") == lessons.notebook_text(page), (
-        "python scripts/docs/lessons.py writes notebooks anew"
-    )
-    drawn = [block.figure[0] for block in lessons.blocks(page) if block.figure and ".savefig(" in block.source]
-    assert all((page.parent / "images" / name.replace(".png", "_dark.png")).is_file() for name in drawn)
 
 
 def test_a_lesson_goes_on_without_a_file_that_is_not_part_of_the_project(lessons, tmp_path):

@@ -38,7 +38,6 @@ def test_nothing_in_the_configuration_asks_another_host():
         ("index.md", "[x](docs/adr)", "x"),
         ("metrics.md", "[x](architecture.md)", "x"),
         ("metrics.md", "[x](../CONTRIBUTING.md#tests)", "[x](contributing.md#tests)"),
-        ("lessons/first-lesson.md", "[x](first-lesson.ipynb)", "[x](first-lesson.ipynb)"),
         ("lessons/first-lesson.md", "[x](../metrics.md)", "[x](../metrics.md)"),
         ("lessons/first-lesson.md", "[`chance`](../../ttmbench/chance.py)", "`chance`"),
         ("contributing.md", "[x](https://example.org) [y](#tests)", "[x](https://example.org) [y](#tests)"),
