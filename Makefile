@@ -32,7 +32,7 @@ docs:
 
 # All documents of results/reference and results/submissions at this commit, and the pages that show them; up to an hour.
 reference:
-	$(PYTHON) scripts/reference_runs.py
+	$(PYTHON) scripts/reference.py run
 
 format:
 	$(PYTHON) -m ruff format .

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 
-import builtin_study
 from page_parts import table
 
 from ttmbench.data.benchmarks import Benchmark, benchmarks
@@ -29,27 +28,6 @@ KNOWN = {
     "unknown": "unknown",
 }
 STATUS = {"file": "checked", "scores": "checked", "stated": "documented", "inferred": "inferred", "unknown": "unknown"}
-STUDIES = """## Results on other data
-
-Mean and standard deviation over data seeds 0 to 4, 200 groups each, with one TTM seed, in percent. One group is half a
-point, so gains differ by several points between data seeds.
-
-{study}
-
-## Transfer between tasks
-
-`tiny-clip` adapted to the task of a row and evaluated on the task of a column: change of the group match (of
-`shapes_color_global`: the global assignment accuracy) in points, mean over four seeds with its 95 % interval over
-groups. The first row shows the raw model.
-
-{transfer}
-
-![Change of the group match: rows are tasks adapted to, columns tasks evaluated](../images/reference_transfer.svg)
-
-After adaptation to `shapes_color` the model assigns most images of `shapes_color_global` to their own captions; after
-adaptation to `shapes_color_global` itself it does not. Both tasks have the same images and captions, but groups
-restrict which captions compete, so most pseudo-labels are correct.
-"""
 ORDER = list(dict.fromkeys(STATUS.values()))
 MANY_TASKS = 3
 
@@ -124,8 +102,6 @@ def page(benchmark: Benchmark) -> str:
     if benchmark.notes:
         parts += ["## Notes", "", *(f"- {note}" for note in benchmark.notes), ""]
     parts += [*problems(own), *data(own), *numbers(benchmark)]
-    if own[0].source["kind"] == "rendered":
-        parts += [STUDIES.format(study=builtin_study.table(), transfer=builtin_study.transfer_table())]
     for citation in unique([spec.citation for spec in own]):
         parts += ["## Citation", "", "```bibtex", citation.strip(), "```", ""]
     return "\n".join(parts)

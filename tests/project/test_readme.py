@@ -7,10 +7,8 @@ import re
 from pathlib import Path
 
 import yaml
-from support.checkout import load_script
 
 import ttmbench
-from ttmbench.data.rendered.scenes import make_groups
 from ttmbench.reproduce.tables import load_table
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -37,15 +35,6 @@ def test_the_readme_is_short():
     prose = re.sub(r"```.*?```|<!--.*?-->|<[^>]+>", " ", TEXT, flags=re.DOTALL)
     lines = [line for line in prose.splitlines() if not line.startswith("|")]
     assert len(re.findall(r"\S*\w\S*", " ".join(lines))) <= 900
-
-
-def test_the_picture_of_the_readme_is_of_its_group():
-    drawing = load_script("docs/readme_picture")
-    for ending, scheme in drawing.SCHEMES.items():
-        assert (drawing.IMAGES / f"group{ending}.svg").read_text(encoding="utf-8") == drawing.picture(scheme)
-        assert f"docs/images/group{ending}.svg" in TEXT
-    group = make_groups("color", drawing.NUMBER + 1, 0)[drawing.NUMBER]
-    assert tuple(group.captions) == drawing.CAPTIONS
 
 
 def known_rows() -> dict[str, dict[tuple[str, str], str]]:
