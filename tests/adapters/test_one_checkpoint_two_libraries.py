@@ -2,77 +2,30 @@
 
 from __future__ import annotations
 
-import io
 import json
 from functools import partial
 from pathlib import Path
 
 import pytest
-import sentencepiece
 import torch
 import transformers as tf
-from support import tiny_models
-from tokenizers import Tokenizer, models, normalizers, processors
+from support import siglip_tokenizers, tiny_models
+from support.siglip_tokenizers import CAPTIONS, LENGTH
 
 from ttmbench.model_adapters import catalog, hf, itc, itm, open_clip, visualgpt, vqascore
 
 CARDS = {spec.name: spec.card for spec in catalog.adapters()}
-CAPTIONS = {
-    "plain": "a red dog on the left of a cat",
-    "capitals": "A Red DOG ON the Left",
-    "punctuation": "a dog's bowl, (two) cats; well-made!?",
-    "curly": "a “red” dog’s café — naïve",
-    "decomposed": "a cafe\u0301",
-    "entities": "cats &amp; dogs &lt;b&gt; &amp;quot;x",
-    "underscores": "a_red_dog",
-    "spaces": "  a   red \t dog\n cat\u00a0and  ",
-    "over-long": "a red dog and a blue cat " * 40,
-    "only punctuation": "?!...",
-    "empty": "",
-    "unicode": "İstanbul ß ﬁ ＲＥＤ dog 🐶",
-    "mojibake": "cafÃ© sold",
-    "end of text": "a <|endoftext|> b",
-    "end of sequence": "a </s> b",
-}
-SENTENCES = ["a red dog on the left of a cat", "a blue café is well made", "two cats naïve dogs bowl", "b x i istanbul"]
-END, LENGTH = "</s>", 64
 CANONICAL = {"context_length": LENGTH, "tokenizer_kwargs": {"clean": "canonicalize"}}
-SPECIAL = ["<pad>", "<eos>", "<bos>", "<unk>", "<mask>"]
 
 
 def siglip(folder: Path) -> tuple[Path, Path]:
     """SentencePiece: transformers reads it by SigLIP's tokenizer, open_clip by T5's, as ViT-B-16-SigLIP names it."""
-    written = io.BytesIO()
-    numbers = {"pad_id": 0, "eos_id": 1, "unk_id": 2, "bos_id": -1, "num_threads": 1, "minloglevel": 2}
-    sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(SENTENCES * 9), model_writer=written, vocab_size=60, hard_vocab_limit=False, **numbers
-    )
-    named = {"eos_token": END, "pad_token": END, "unk_token": "<unk>", "model_max_length": LENGTH}
-    for kind, more in (("Siglip", {"do_lower_case": True}), ("T5", {"extra_ids": 0})):
-        made = folder / kind
-        made.mkdir(parents=True)
-        (made / "spiece.model").write_bytes(written.getvalue())
-        settings = {**named, **more, "tokenizer_class": f"{kind}Tokenizer", "model_input_names": ["input_ids"]}
-        (made / "tokenizer_config.json").write_text(json.dumps(settings))
-    tf.T5Tokenizer.from_pretrained(folder / "T5").save_pretrained(folder / "T5")
-    return folder / "Siglip", folder / "T5"
+    return siglip_tokenizers.siglip(folder / "Siglip"), siglip_tokenizers.t5(folder / "T5")
 
 
 def siglip2(folder: Path) -> tuple[Path, Path]:
-    """Gemma's: ``do_lower_case`` is stated and the tokenizer does not obey it."""
-    letters = sorted({*map(chr, range(33, 127)), *"éï\u2581"})
-    vocabulary = {token: number for number, token in enumerate([*SPECIAL, *letters])}
-    made = Tokenizer(models.BPE(vocab=vocabulary, merges=[], unk_token="<unk>", fuse_unk=True))
-    made.normalizer = normalizers.Replace(" ", "\u2581")
-    made.post_processor = processors.TemplateProcessing(single="$A <eos>", special_tokens=[("<eos>", 1)])
-    made.add_special_tokens(SPECIAL)
-    folder.mkdir(parents=True)
-    made.save(str(folder / "tokenizer.json"))
-    settings = {f"{name}_token": f"<{name}>" for name in ("bos", "eos", "pad", "unk")} | {"do_lower_case": True}
-    settings |= {"tokenizer_class": "GemmaTokenizer", "padding_side": "right", "processor_class": "SiglipProcessor"}
-    settings |= {"add_bos_token": False, "add_eos_token": True, "model_max_length": 10**30}
-    (folder / "tokenizer_config.json").write_text(json.dumps({**settings, "model_input_names": ["input_ids"]}))
-    return folder, folder
+    """Gemma's, for both."""
+    return siglip_tokenizers.gemma(folder), folder
 
 
 def clip(folder: Path) -> tuple[Path, None]:

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from safetensors.torch import load_file, save_file
 
-from support import tiny_models
+from support import hub_models, tiny_models
 from support.hub_repos import made_up_commit, write_repository
 from ttmbench.model_adapters import catalog
 from ttmbench.types import AdapterSpec
@@ -155,7 +155,7 @@ def _writers() -> dict[str, Callable[[Path], None]]:
     files: dict[str, dict[str, str]] = {}
     commits = {OPENAI: made_up_commit(OPENAI)}
     for name, spec in NAMES.items():
-        if name in BY_HAND or (spec.card and spec.card.refused):
+        if name in BY_HAND or (spec.card and spec.card.refused) or name == "siglip2-b16":  # in `hub_models`
             continue
         repo, place = repository_of(spec), str(spec.model_args.get("pretrained", ""))
         commits[repo] = spec.model_args.get("revision") or made_up_commit(repo)
@@ -169,7 +169,6 @@ def _writers() -> dict[str, Callable[[Path], None]]:
             made[repo] = partial(_of_open_clip, quick=quick, pickled=repo.startswith("apple/"))
     made |= {repo: partial(_checkpoints, files=held) for repo, held in files.items()}
     made[OPENAI] = partial(_of_open_clip, quick=True)
-    made.pop("google/siglip2-base-patch16-224")  # is among those of `hub_models`
     return {repo: partial(write, repo=repo, commit=commits[repo]) for repo, write in made.items()}
 
 
@@ -180,8 +179,7 @@ FILES = {  # the first two as a third party names them, the last one is not know
 }
 OF_TRANSFORMERS = {
     "read-clip": partial(_of_transformers, make=tiny_models.clip, alone=True),
-    "siglip2-b16": partial(_of_transformers, make=tiny_models.siglip),
-    "siglip2-so400m": partial(_of_transformers, make=tiny_models.siglip),
+    "siglip2-so400m": partial(_of_transformers, make=partial(hub_models.siglip, version=2)),
     "metaclip2-b32": partial(_of_transformers, make=tiny_models.metaclip2),
     "jina-clip-v2": _with_code,
 }

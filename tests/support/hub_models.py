@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import logging
 import shutil
@@ -14,7 +13,7 @@ from typing import Literal
 import torch
 from safetensors.torch import load_file, save_file
 
-from support import tiny_models
+from support import siglip_tokenizers, tiny_models
 from support.hub_repos import made_up_commit, write_repository
 
 Saved = Literal["safetensors", "pickle", "both"]
@@ -71,24 +70,16 @@ def write_model(
         save_file(tensors, folder / pull[1] / "model.safetensors", {"format": "pt"})
 
 
-def siglip(folder: Path) -> None:
-    """SigLIP with a SentencePiece tokenizer, for which a library has to be installed."""
-    import sentencepiece
+# Rows of the embeddings are those of the releases; vocabularies are small.
+SIGLIP_WORDS, SIGLIP2_WORDS = 32_000, 256_000
 
-    tiny_models.siglip(folder)
-    model = io.BytesIO()
-    sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter("a red and a blue circle on the left of a yellow dog, black cat, white mug".split(",")),
-        model_writer=model,
-        vocab_size=50,
-        hard_vocab_limit=False,
-        **{"pad_id": 0, "eos_id": 1, "unk_id": 2, "bos_id": -1, "num_threads": 1, "minloglevel": 2},
-    )
+
+def siglip(folder: Path, *, version: int = 1) -> None:
+    """SigLIP with its SentencePiece tokenizer; SigLIP 2 of one resolution, in configuration SigLIP, with Gemma's."""
+    rows = SIGLIP_WORDS if version == 1 else SIGLIP2_WORDS
+    tiny_models.siglip(folder, rows=rows, length=siglip_tokenizers.LENGTH)
     (folder / "tokenizer.json").unlink()
-    (folder / "spiece.model").write_bytes(model.getvalue())
-    settings = {"tokenizer_class": "SiglipTokenizer", "do_lower_case": True, "model_max_length": 16}
-    settings |= {"eos_token": "</s>", "pad_token": "</s>", "unk_token": "<unk>"}
-    (folder / "tokenizer_config.json").write_text(json.dumps(settings), encoding="utf-8")
+    (siglip_tokenizers.siglip if version == 1 else siglip_tokenizers.gemma)(folder)
 
 
 def gpt2(root: Path, repo: str, main: str) -> None:
@@ -140,21 +131,26 @@ def laion(
 def timm_siglip(root: Path, repo: str, main: str, *, version: int, architecture: str | None = None) -> None:
     """A SigLIP of timm's: no ``config.json``, a tokenizer that the configuration names by this repository's id."""
     folder = write_repository(root, "models", repo, {"main": main}).folder / main
-    tiny_models.word_tokenizer(eos="</s>", pad="</s>", length=64).save_pretrained(folder)
-    shape = {
-        **{"embed_dim": 64, "init_logit_bias": -10, "custom_text": True},
-        "vision_cfg": {"image_size": 160, "timm_model_name": "test_vit", "timm_pool": "map", "timm_proj": "none"},
-        "text_cfg": {
-            **{"context_length": 64, "vocab_size": 60, "hf_tokenizer_name": repo, "heads": 2, "layers": 2},
-            **{"tokenizer_kwargs": {"clean": "canonicalize"}, "width": 64, "no_causal_mask": True, "proj_bias": True},
-            **{"pool_type": "last", "norm_kwargs": {"eps": 1e-06}},
-        },
-    }
+    (siglip_tokenizers.t5 if version == 1 else siglip_tokenizers.gemma)(folder)
+    shape = timm_shape(repo, SIGLIP_WORDS if version == 1 else SIGLIP2_WORDS)
     tensors = _open_clip(folder, shape, architecture)
     if version == 1:  # whether the first has safetensors too is not known
         torch.save(tensors, folder / "open_clip_pytorch_model.bin")
     else:
         save_file(tensors, folder / "open_clip_model.safetensors")
+
+
+def timm_shape(repo: str, rows: int) -> dict[str, object]:
+    """The configuration of timm's SigLIPs but for width and depth."""
+    return {
+        **{"embed_dim": 64, "init_logit_bias": -10, "custom_text": True},
+        "vision_cfg": {"image_size": 160, "timm_model_name": "test_vit", "timm_pool": "map", "timm_proj": "none"},
+        "text_cfg": {
+            **{"context_length": 64, "vocab_size": rows, "hf_tokenizer_name": repo, "heads": 2, "layers": 2},
+            **{"tokenizer_kwargs": {"clean": "canonicalize"}, "width": 32, "no_causal_mask": True, "proj_bias": True},
+            **{"pool_type": "last", "norm_kwargs": {"eps": 1e-06}},
+        },
+    }
 
 
 def _open_clip(folder: Path, shape: dict[str, object], architecture: str | None) -> dict[str, torch.Tensor]:
@@ -204,7 +200,7 @@ MODELS: dict[str, dict[str, object]] = {  # repository -> arguments of `write_mo
     "google/siglip-base-patch16-224": {"make": siglip, "main": "7fd15f0689c79d79e38b1c2e2e2370a7bf2761ed"},
     "google/siglip-large-patch16-256": {"make": siglip, "main": "d0da9f876e7d66b4e250cd2450c3ba2ce735e447"},
     "google/siglip2-base-patch16-224": {
-        **{"make": tiny_models.siglip, "main": "75de2d55ec2d0b4efc50b3e9ad70dba96a7b2fa2"}
+        **{"make": partial(siglip, version=2), "main": "75de2d55ec2d0b4efc50b3e9ad70dba96a7b2fa2"}
     },
     "Salesforce/blip-itm-base-coco": {**_MATCHES, **_BLIP, "main": "bed8ad38cb2d04a5a4bdf2d071b3c3c0a4aa724c"},
     "Salesforce/blip-image-captioning-base": {

@@ -104,9 +104,9 @@ def _write(folder: Path, model: tf.PreTrainedModel, *parts: object, scale: float
     return folder
 
 
-def siglip(folder: Path) -> Path:
+def siglip(folder: Path, *, rows: int = 60, length: int = 16) -> Path:
     torch.manual_seed(0)
-    text = {**TEXT, "vocab_size": 60, "max_position_embeddings": 16, "projection_size": 32}
+    text = {**TEXT, "vocab_size": rows, "max_position_embeddings": length, "projection_size": 32}
     model = tf.SiglipModel(tf.SiglipConfig(text_config=text, vision_config=SMALL_VISION))
     with torch.no_grad():
         model.logit_scale.fill_(2.3)
