@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, get_args
 
@@ -27,6 +29,7 @@ from ttmbench._util.option_values import (
     read_limit,
     read_rerank,
     read_value,
+    refuse_password,
     split_names,
     with_own_options,
 )
@@ -348,10 +351,17 @@ def make_run_config(settings: Settings, origin: str = "the run's settings") -> R
     Raises:
         UsageError: an unknown option or a value out of range; the message begins with ``origin``.
     """
+    refuse_password(origin, dict(settings))
     try:
         config = RunConfig.model_validate(of_this_machine(settings))
     except ValidationError as error:
         raise UsageError(f"{origin}: {_describe(error, RunConfig)}") from None
+    for key, name in config.model_args.items():
+        if key.endswith("_env") and name not in os.environ and not re.fullmatch("[A-Z_][A-Z0-9_]*", str(name)):
+            raise UsageError(
+                f"{origin}: {key} takes the name of an environment variable, such as OPENAI_API_KEY, and not the key "
+                "itself; the value given is the name of no variable, and is not shown"
+            )
     if config.seeds is not None and (min(config.seeds) < 0 or len(set(config.seeds)) < len(config.seeds)):
         raise UsageError(f"{origin}: seeds must be different whole numbers from 0, got {config.seeds}")
     named, left = bool(config.methods), config.ttm or config.simple_match or bool(config.methods)

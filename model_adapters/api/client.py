@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import random
 import re
 import ssl
@@ -16,7 +15,6 @@ from typing import Any
 import httpx2
 
 from ttmbench._util.limits import limit, raised_by
-from ttmbench._util.redact import GONE, SHORTEST, secrets_in_url, without
 from ttmbench.errors import DataError, TtmbenchError, UsageError
 from ttmbench.model_adapters.api.answers import Answer, BadAnswerError, Reply, read_answer, refused
 
@@ -24,6 +22,8 @@ Body = dict[str, Any]
 """Parameters of a request, in OpenAI's words."""
 LONGEST_WAIT = 60.0  # seconds between two tries, unless the server asks for more
 LONGEST_ASKED = 900.0  # a server that asks for more than this is given up
+GONE = "<redacted>"
+SHORTEST = 8  # characters of a key that is removed from what a server says
 BAD_ANSWERS = 2  # to one question, before it is given up
 _PASSING = {408, 409, 425, 429}  # and every 5xx
 _MESSAGE = 300  # characters of a message that are shown
@@ -59,15 +59,9 @@ class Server:
 
     @property
     def identity(self) -> str:
-        """Host and path, without port, user, password and keys: part of the keys of stored answers."""
+        """Host and path, without the port: part of the keys of stored answers."""
         url = httpx2.URL(self.base_url)
-        path = url.path.rstrip("/")
-        if self.key and len(self.key) >= SHORTEST:
-            path = path.replace(self.key, GONE)
-        for secret in secrets_in_url(path):
-            # Servers that differ in this alone stay two, for they may serve different models.
-            path = path.replace(secret, f"{GONE[:-1]}-{hashlib.sha256(secret.encode()).hexdigest()[:8]}>")
-        return f"{url.host}{path}"
+        return f"{url.host}{url.path.rstrip('/')}"
 
     @property
     def declared(self) -> dict[str, str]:
@@ -94,17 +88,12 @@ class Server:
         return min(self.backoff * 2.0 ** min(attempt - 1, 100), LONGEST_WAIT / 1.25) * spread
 
     def hide(self, text: str) -> str:
-        """A text of the server without the key and secrets of its address, also in escapes and in parts."""
-        for secret in ([self.key] if self.key else []) + secrets_in_url(self.base_url):
-            text = without(text, secret) if SHORTEST <= len(secret) else text
-        return text
+        """A text of the server without the key, unless that is a short word like any other."""
+        return text.replace(self.key, GONE) if self.key and len(self.key) >= SHORTEST else text
 
     def clean(self, text: str) -> str:
         """A message of the server without the key, in one bounded line."""
-        hidden = self.hide(text[: 10 * _MESSAGE])
-        if self.key and len(self.key) < SHORTEST:  # a word like any other, which answers may hold
-            hidden = hidden.replace(self.key, GONE)
-        return " ".join(_KEY_LIKE.sub(GONE, hidden).split())[:_MESSAGE]
+        return " ".join(_KEY_LIKE.sub(GONE, self.hide(text[: 10 * _MESSAGE])).split())[:_MESSAGE]
 
 
 @cache

@@ -346,14 +346,6 @@ def test_a_damaged_entry_is_computed_again(tmp_path, capsys, kind):
     assert "from_store" in run(model, use_cache=str(store))["datasets"]["shapes_color"]
 
 
-def test_secrets_are_in_no_file(tmp_path):
-    secret = "sk-THISISASECRET1234"
-    declared = {"api_key": secret, "nested": {"hf_token": secret}, "listed": [f"key {secret}"], "end_token": True}
-    run(Counting(tmp_path / "log", **declared), use_cache=str(tmp_path / "store"))
-    for path in (tmp_path / "store").rglob("*"):
-        assert secret not in str(path) and (path.is_dir() or secret.encode() not in path.read_bytes())
-
-
 def test_a_folder_that_cannot_be_written_is_one_warning(tmp_path, capsys, monkeypatch):
     model = Counting(tmp_path / "log")
     plain = run(model)

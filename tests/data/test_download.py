@@ -440,20 +440,6 @@ def test_a_part_that_is_a_link_is_not_followed(source, download, tmp_path, data)
     assert victim.read_bytes() == b"years of work"
 
 
-@pytest.mark.parametrize("fails", [False, True])
-def test_a_token_in_an_address_is_never_shown_or_written(site, source, download, data, fails):
-    source["get"]["mine/rows.json"] = f"{site.url}/rows.json?token=sesame-open&n=1"
-    source["get"]["mine/images"]["url"] = f"{site.url}/images.zip?access_key=sesame-open"
-    if fails:
-        site.pages["/images.zip"].body = b"no archive"
-        site.pages["/rows.json"].cut = [5] * 20
-    _, _, planned = download(source, "--dry_run")
-    code, _, text = download(source)
-    assert (code != 0) == fails and any("token=sesame-open" in at for _, at, _ in site.log)
-    texts = [planned, text, *(file.read_text("utf-8", "replace") for file in data.rglob("*") if file.is_file())]
-    assert not [text for text in texts if "sesame" in text] and "token=<redacted>" in "".join(texts)
-
-
 def test_who_waits_for_another_process_says_so(tmp_path, capsys):
     def second() -> None:
         with download_files.locked(tmp_path, "mine/rows.json"):

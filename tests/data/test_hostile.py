@@ -30,7 +30,6 @@ from ttmbench._util.arrays import read_arrays
 from ttmbench._util.console import csv_cell, latex, markdown, one_line, plain
 from ttmbench._util.files import safe_name
 from ttmbench._util.images import BadImage, as_rgb, open_image
-from ttmbench._util.redact import redact, redact_values, scrub
 from ttmbench._util.text import Unreadable, parse_json, parse_yaml, read_json, read_yaml
 from ttmbench._util.third_party_errors import error_line, foreign_errors
 from ttmbench.cli import main
@@ -893,61 +892,6 @@ def test_an_error_without_words():
         raise Mute
     with pytest.raises(UsageError, match="own"), foreign_errors("x"):
         raise UsageError("own")
-
-
-# ---- secrets
-
-SECRETS = {
-    "option": ("--api_key wordword", "wordword"),
-    "pair": ("--model_args api_key=abc123,model=x", "abc123"),
-    "quoted": ('{"access_token": "t0pt0p"}', "t0pt0p"),
-    "header": ("Authorization: Bearer abcdef.ghijkl", "abcdef.ghijkl"),
-    "hub": ("cannot log in with hf_abcdefgh1234", "hf_abcdefgh1234"),
-    "openai": ("key sk-proj-1234567890 is wrong", "sk-proj-1234567890"),
-    "user": ("https://me:pass@host/x", "me:pass"),
-    "token user": ("https://ghp_abcdefghijklmnop1234@github.com/x", "ghp_abcdefghijklmnop1234"),
-    "query": ("GET https://host/x?a=1&token=t0ken&b=2", "t0ken"),
-    "signed": ("https://s3/x?X-Amz-Signature=abcdef&X-Amz-Credential=AKIAX", "abcdef"),
-    "environment": ("it said my-env-secret-1 is wrong", "my-env-secret-1"),
-}
-
-
-@pytest.mark.parametrize("kind", SECRETS)
-def test_secrets_are_taken_out(monkeypatch, kind):
-    monkeypatch.setenv("MY_SERVER_TOKEN", "my-env-secret-1")
-    text, secret = SECRETS[kind]
-    assert secret not in redact([text]) and "<redacted>" in redact([text])
-
-
-def test_words_that_are_no_secrets_stay():
-    for text in ("tokenizer=fast", "max_tokens=20", "api_key_env=KEY", "a sketch of a token", "the secret garden"):
-        assert redact([text]) == text
-    assert scrub("clip/ViT-B-32@laion") == "clip/ViT-B-32@laion"
-    assert redact_values({"a": [{"password": "x"}], "tokens": 3}) == {"a": [{"password": "<redacted>"}], "tokens": 3}
-
-
-def test_a_secret_reaches_neither_the_terminal_nor_a_file(folder_task, tmp_path, capsys, monkeypatch):
-    secret = "not-like-a-key-at-all"
-    monkeypatch.setitem(sys.modules, "evil_models", SimpleNamespace(make=lambda api_key: Loud(api_key)))
-    installed(monkeypatch, plugin("register_adapters", lambda: [AdapterSpec("loud", "evil_models:make", "x")]))
-    task = folder_task() / "mine.yaml"
-    arguments = ["run", "--model", "loud", "--model_args", f"api_key={secret}", "--tasks", str(task)]
-    code = main([*arguments, "-o", str(tmp_path / "out"), "--log_samples", "--on_error", "continue"])
-    shown = "".join(capsys.readouterr())
-    assert code == 1 and "refused" in shown and secret not in shown
-    written = "".join(path.read_text() for path in (tmp_path / "out").rglob("*") if path.is_file())
-    assert "refused" in written and secret not in written
-
-
-class Loud(Scorer):
-    """A model that shouts its key when it fails."""
-
-    def __init__(self, api_key: str):
-        super().__init__(raising(RuntimeError("x")))
-        self._key = api_key
-
-    def score_pairs(self, images, captions):
-        raise RuntimeError(f"the server refused {self._key}")
 
 
 def test_arguments_that_are_no_text_are_written_all_the_same(tmp_path, folder_task):

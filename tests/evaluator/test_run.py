@@ -388,11 +388,3 @@ def test_unusable_scores_are_an_error(scores, words):
 
     with pytest.raises(TtmbenchError, match=words):
         ttmbench.simple_evaluate(Broken(), "shapes_color", limit=2)
-
-
-def test_secrets_reach_no_file(tmp_path):
-    path = tmp_path / "x.json"
-    command = ["ttmbench", "--model_args", "api_key=sk-verysecret123,tokenizer=word", "--x", "hf_abcdefghijkl"]
-    ttmbench.simple_evaluate("tiny-clip", "shapes_color", output_path=str(path), command=command, **QUICK)
-    text = path.read_text(encoding="utf-8")
-    assert "verysecret" not in text and "hf_abcdef" not in text and "tokenizer=word" in text

@@ -95,9 +95,9 @@ class ChatServer(LocalServer):
         if fault == "endless":
             return self._send_without_end(handler)
         if fault is not None and fault.startswith("echo "):
-            _, status, form = fault.split(" ", 2)
+            status = fault.removeprefix("echo ")
             key = (handler.headers.get("authorization") or "").removeprefix("Bearer ")
-            said = f"you sent {ECHOES[form](key)} to {handler.path}"
+            said = f"you sent {key} to {handler.path}"
             words = {"message": {"role": "assistant", "content": said, "refusal": None}, "finish_reason": said}
             answer = {"error": {"message": said}} if status != "200" else {"model": said, "choices": [words]}
             return self._send(handler, int(status), answer)
@@ -183,16 +183,6 @@ ANSWERS: dict[str | None, tuple[int, str | Json]] = {  # fault -> status and bod
     "quota": (429, _error("no credit", code="insufficient_quota")),
     "no such parameter": (400, _error("logprobs are not supported with this model")),
 }
-
-ECHOES: dict[str, Callable[[str], str]] = {
-    "plain": str,
-    "quoted": lambda key: "".join(f"%{ord(one):02x}" for one in key),
-    "escaped": lambda key: "".join(f"\\u{ord(one):04x}" for one in key),
-    "in part": lambda key: key[:14] + "...",
-    "in capitals": str.upper,
-    "in base64": lambda key: base64.b64encode(key.encode()).decode(),
-}
-"""Ways in which a server says the key back."""
 
 
 def yes_and_no(share: float) -> list[tuple[str, float]]:

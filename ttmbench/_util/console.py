@@ -1,4 +1,4 @@
-"""Printing without secrets and without what a terminal, spreadsheet, Markdown or LaTeX would execute; progress bars."""
+"""Printing without what a terminal, spreadsheet, Markdown or LaTeX would execute; progress bars."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, NoReturn, TextIO, TypeVar
 
 from ttmbench._util.limits import DEFAULTS, limit
-from ttmbench._util.redact import map_texts, redact, scrub, secrets_in_environment
 from ttmbench.errors import TtmbenchError, UsageError
 
 if TYPE_CHECKING:
@@ -35,7 +34,7 @@ _SAID: ContextVar[set[str] | None] = ContextVar("lines that were printed", defau
 
 def echo(text: str = "", flush: bool = False) -> None:
     """Prints a text on stdout."""
-    _print(plain(scrub(text)), sys.stdout, flush)
+    _print(plain(text), sys.stdout, flush)
 
 
 def put(text: str) -> None:
@@ -48,7 +47,7 @@ def put(text: str) -> None:
 
 def warn(text: str) -> None:
     """Prints one line on stderr; inside `each_note_once` the same one no second time."""
-    line, printed = f"ttmbench: {one_line(redact([as_shown(text)]))}", _SAID.get()
+    line, printed = f"ttmbench: {one_line(as_shown(text))}", _SAID.get()
     if printed is not None:
         if line in printed:
             return
@@ -69,10 +68,10 @@ def as_shown(text: str) -> str:
 
 
 def print_traceback() -> None:
-    """Prints on stderr where the error under way comes from, without secrets."""
+    """Prints on stderr where the error under way comes from."""
     import traceback
 
-    note(plain(scrub(traceback.format_exc().rstrip("\n"))))
+    note(plain(traceback.format_exc().rstrip("\n")))
 
 
 def output_error() -> OSError | None:
@@ -172,10 +171,13 @@ def _spelt_out(error: UnicodeError) -> tuple[str, int]:
 codecs.register_error("ttmbench.spelt", _spelt_out)
 
 
-def printable(value: object, secrets: tuple[str, ...] | None = None) -> Any:
-    """The same JSON value with every text as `echo` would print it; ``secrets`` as for `scrub`."""
-    secrets = secrets_in_environment() if secrets is None else secrets
-    return map_texts(value, lambda text: plain(scrub(text, secrets), keep="\n"), keys=True)
+def printable(value: object) -> Any:
+    """The same JSON value with every text as `echo` would print it."""
+    if isinstance(value, str):
+        return plain(value, keep="\n")
+    if isinstance(value, dict):
+        return {printable(key): printable(inner) for key, inner in value.items()}
+    return [printable(inner) for inner in value] if isinstance(value, list | tuple) else value
 
 
 def console(width: int | None = None) -> Console:

@@ -18,8 +18,7 @@ _ALONE, _NUMBERED = ("auto", "cpu", "mps"), ("cuda", "xpu", "hpu", "npu", "xla")
 _WORD = re.compile(r"([a-z]*)[:\s_-]*(.*)", re.DOTALL)
 _PLACES = ("output_path", "save_adapted", "use_cache", "data_dir", "samples", "baseline")
 _ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.:-]+://")
-PASSWORD = re.compile(r"\w://[^/\s@]*:[^/\s]*@")
-"""A user and a password in an address."""
+_PASSWORD = re.compile(r"\w://[^/\s@,]*:(?!\d+[,/])[^/\s]*@")  # but not http://host:8000,user=a@b
 _HALF_ADDRESS = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/(?!/)")  # gs:/x, but not C:/x
 _SAME = {"gpu": "cuda", "nvidia": "cuda", "metal": "mps"}
 
@@ -196,6 +195,15 @@ def is_address(given: object) -> TypeGuard[str]:
     return isinstance(given, str) and _ADDRESS.match(given) is not None
 
 
+def refuse_password(name: str, value: object) -> None:
+    """UsageError for an address with user and password in a text or a container of texts, which are written down."""
+    if _PASSWORD.search(str(value)):
+        raise UsageError(
+            f"{name} must have no address with user and password, since arguments are printed and written; libraries "
+            "read them from their own configuration files or environment variables"
+        )
+
+
 def read_place(name: str, given: object, may_be_address: bool = False) -> Any:
     """The file or folder of an option; the path of a ``file://`` address.
 
@@ -213,11 +221,7 @@ def read_place(name: str, given: object, may_be_address: bool = False) -> Any:
         )
     if not is_address(given):
         return given
-    if PASSWORD.search(given):
-        raise UsageError(
-            f"{name} must be an address without user and password; fsspec reads them from its configuration files or "
-            "environment variables"
-        )
+    refuse_password(name, given)
     scheme, _, rest = given.partition("://")
     if scheme.lower() == "file":
         host, slash, path = rest.partition("/")

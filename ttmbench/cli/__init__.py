@@ -17,7 +17,6 @@ from ttmbench._util.console import (
     unwritten,
     warn,
 )
-from ttmbench._util.redact import redact
 from ttmbench._util.third_party_errors import error_line
 from ttmbench.errors import INTERRUPTED, TtmbenchError
 
@@ -44,12 +43,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _execute(argv: list[str]) -> int:
     """Run a command line and print its error, if any; returns the exit code."""
     from ttmbench._util.limits import check_limits
+    from ttmbench._util.option_values import refuse_password
     from ttmbench.cli.addresses import READ, fetch_addresses
     from ttmbench.cli.parser import build_parser, normalise
 
     debug = False
     shown, warnings.formatwarning = warnings.formatwarning, _one_line_warning
     try:
+        refuse_password("the command", argv)
         try:
             words = normalise(argv)
             options = build_parser(words[0] if words else "").parse_args(words)
@@ -63,7 +64,7 @@ def _execute(argv: list[str]) -> int:
     except TtmbenchError as error:
         if debug:
             print_traceback()
-        warn(_without(argv, str(error)))
+        warn(str(error))
         return error.exit_code
     except KeyboardInterrupt as error:
         warn(f"interrupted {error}".strip())  # names the plugin whose code was interrupted
@@ -73,7 +74,7 @@ def _execute(argv: list[str]) -> int:
             print_traceback()
         if isinstance(error, OSError) and error.filename is None and (of_output := output_error()) is not None:
             return _code_of_output(of_output)
-        warn(f"{_without(argv, error_line(error))} (--verbosity debug shows the traceback)")
+        warn(f"{error_line(error)} (--verbosity debug shows the traceback)")
         return 1
     finally:
         warnings.formatwarning = shown
@@ -87,22 +88,6 @@ def _code_of_output(error: OSError | None) -> int:
     return 1
 
 
-def _without(arguments: Sequence[str], message: str) -> str:
-    """The message without secrets from the command line."""
-    from ttmbench._util.redact import GONE, secrets_of
-    from ttmbench.config import parse_pairs
-
-    for word in arguments:
-        if "=" in word:
-            try:
-                pairs = parse_pairs(word.partition("=")[2] if word.startswith("--") else word)
-            except TtmbenchError:
-                continue
-            for secret in secrets_of(pairs):
-                message = message.replace(secret, GONE)
-    return message
-
-
 def _one_line_warning(message: Warning | str, *_: object, **__: object) -> str:
     clear_bars()
-    return f"ttmbench: warning: {one_line(redact([str(message)]))}\n"
+    return f"ttmbench: warning: {one_line(str(message))}\n"

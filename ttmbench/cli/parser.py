@@ -12,7 +12,6 @@ from typing import NoReturn, cast
 
 from ttmbench._util.console import note, one_line
 from ttmbench._util.option_values import read_place
-from ttmbench._util.redact import redact
 from ttmbench._version import __version__
 from ttmbench.cli.addresses import READ, WEB_PAGES
 from ttmbench.cli.examples import EXAMPLES, NOT_TAKEN
@@ -179,7 +178,7 @@ class _Parser(argparse.ArgumentParser):
         """Print one line and exit with code 2."""
         for kind, words in (("int", "a whole number"), ("float", "a number")):
             message = re.sub(rf"invalid {kind} value: '(.*)'", rf"must be {words}, got \1", message)
-        note(one_line(redact([f"{self.prog}: {_with_near_choice(message)} (see {self.prog} --help)"])))
+        note(one_line(f"{self.prog}: {_with_near_choice(message)} (see {self.prog} --help)"))
         raise SystemExit(2)
 
 

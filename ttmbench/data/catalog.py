@@ -11,7 +11,7 @@ from typing import TypeVar
 from pydantic import ValidationError
 
 from ttmbench._util.console import warn
-from ttmbench._util.option_values import PASSWORD
+from ttmbench._util.option_values import refuse_password
 from ttmbench._util.text import Unreadable, read_yaml
 from ttmbench.data.task_file import SCOPES, TaskFile, TaskSpec, describe_error
 from ttmbench.errors import UsageError
@@ -148,8 +148,7 @@ def _read(path: Traversable, depth: int, read: AlreadyRead) -> dict[str, object]
     content = read[str(path)]
     if not isinstance(content, dict):
         raise UsageError(f"{path}: a task file is a mapping of keys, got {type(content).__name__}")
-    if PASSWORD.search(str(content)):
-        raise UsageError(f"{path}: has an address with user and password; remove them")
+    refuse_password(str(path), content)
     merged: dict[str, object] = {}
     for name, without in _includes(path, content.get("include", [])):
         included = _read(_beside(path, name), depth + 1, read)

@@ -7,7 +7,6 @@ from datetime import datetime
 
 from ttmbench._util import machine
 from ttmbench._util.console import warn
-from ttmbench._util.redact import redact, scrub_values, secrets_of
 from ttmbench.config import RunConfig
 from ttmbench.data.task_file import TaskFile
 from ttmbench.errors import UsageError
@@ -132,8 +131,8 @@ def _document(
     content: Mapping[str, object],
     packages: Mapping[str, str] | None = None,
 ) -> Record:
-    """The document of an analysis, without secrets."""
-    document = {
+    """The document of an analysis."""
+    return {
         "schema_version": SCHEMA_VERSION,
         "analysis": analysis,
         "model_name": config.model_name,
@@ -141,10 +140,8 @@ def _document(
         "date": started.timestamp(),
         "deterministic": config.deterministic,
         "packages": machine.packages() if packages is None else packages,
-        "command": redact(command),
+        "command": " ".join(command),
     }
-    scrubbed: Record = scrub_values(document, secrets_of(config.model_args))
-    return scrubbed
 
 
 def _check(analysis: str, config: RunConfig, model: Capabilities) -> None:

@@ -16,7 +16,6 @@ from ttmbench._util.console import progress_bar, warn
 from ttmbench._util.digests import tensors_digest
 from ttmbench._util.files import take_lock
 from ttmbench._util.option_values import read_place
-from ttmbench._util.redact import redact, redact_values, scrub_values, secrets_of
 from ttmbench._util.third_party_errors import foreign_errors
 from ttmbench._version import __version__
 from ttmbench.config import RunConfig
@@ -139,8 +138,7 @@ def _finetune(
     pairs = len(true_pairs(prepared, loss).images)
     training = {"loss": loss, "pairs": pairs, "hyperparameters": settings.model_dump(mode="json"), "preset": preset}
     record = _record(config, registry, model, about, training)
-    record |= {"date": started.timestamp(), "command": redact(command)}
-    record = scrub_values(record, secrets_of(config.model_args)) | {"data_sha256": data, "key": key}
+    record |= {"date": started.timestamp(), "command": " ".join(command), "data_sha256": data, "key": key}
     checkpoint = SeedCheckpoint(folder / STATE / f"seed_{config.seed}", key, _not_kept, "finetuning")
     kept = checkpoint.read()
     epochs: list[Record] = kept.about.get("epochs", [])
@@ -218,12 +216,12 @@ def _record(
         "seed": config.seed,
         "base": {
             "model": config.model,
-            "model_args": redact_values(dict(config.model_args)),
+            "model_args": dict(config.model_args),
             "model_name": config.model_name,
             **model_info(model),
         },
         "epochs": [],
-        "config": redact_values(config.model_dump(mode="json")),
+        "config": config.model_dump(mode="json"),
         "deterministic": config.deterministic,
         "ttmbench": __version__,
         "git_hash": machine.git_hash(),

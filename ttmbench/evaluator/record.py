@@ -15,7 +15,6 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from ttmbench._util import machine
-from ttmbench._util import redact as secrets
 from ttmbench._util.console import one_line, warn
 from ttmbench._util.third_party_errors import describe, error_line, phase, phase_of
 from ttmbench.errors import TtmbenchError
@@ -61,10 +60,9 @@ class RunRecord:
         clock: float | None = None,
     ) -> None:
         self._tasks, self._datasets, self._key, self._output = list(tasks), datasets or {}, key, output
-        self._secrets = secrets.secrets_of(dict(config))
-        self.config = secrets.redact_values(dict(config))
+        self.config: Record = dict(config)
         self._model_name, self._date = model_name, started
-        self._command = secrets.redact([shlex.join(command)])
+        self._command = shlex.join(command).encode("utf-8", "replace").decode("utf-8")
         self._clock = time.perf_counter() if clock is None else clock
         self._git_hash, self._packages = machine.git_hash(), machine.packages()
         self.results: dict[str, TaskResult] = {}
@@ -215,14 +213,10 @@ class RunRecord:
             return self._document
 
     def _fail(self, task: str | None, stage: str, error: BaseException) -> None:
-        """Records a failure, without secrets."""
+        """Records a failure."""
         cause = error.__cause__ if type(error) is TtmbenchError and error.__cause__ is not None else error
-        message = str(error)
-        for secret in self._secrets:
-            message = message.replace(secret, secrets.GONE)
-        self.errors.append(
-            {"task": task, "stage": stage, "type": type(cause).__name__, "message": one_line(secrets.redact([message]))}
-        )
+        message = one_line(str(error))
+        self.errors.append({"task": task, "stage": stage, "type": type(cause).__name__, "message": message})
 
     def _usage(self) -> Record:
         """What the model has used; one that fails to report it does not end the run."""
@@ -269,7 +263,7 @@ class RunRecord:
             "artifacts": {} if self._output is None else dict(self._output.files.artifacts),
         }
         try:
-            return ResultsDocument.of(secrets.scrub_values(document, self._secrets))
+            return ResultsDocument.of(document)
         except ValidationError as error:  # a plugin's metric or a mistake of ours: what no reader would take
             raise TtmbenchError(f"the results document is not as its schema says: {describe(error)}") from None
 

@@ -11,7 +11,6 @@ from functools import partial
 from pathlib import Path
 
 from ttmbench._util.files import write_atomically
-from ttmbench._util.redact import scrub_values, secrets_of
 from ttmbench._util.third_party_errors import error_line, phase
 from ttmbench._version import __version__
 from ttmbench.config import TTMConfig
@@ -278,7 +277,7 @@ class Methods:
             except OSError as error:
                 why = error.strerror or error
                 raise TtmbenchError(f"the adapted model cannot be written to {folder}: {why}") from None
-            text = json.dumps(scrub_values(card, secrets_of(run.config.model_args)), indent=2) + "\n"
+            text = json.dumps(card, indent=2) + "\n"
             write_atomically(folder / "ttmbench.json", lambda path: path.write_text(text, encoding="utf-8"))
 
         return save

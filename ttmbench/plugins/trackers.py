@@ -95,7 +95,7 @@ def _wandb(settings: Record, config: Record) -> tuple[Log, Close]:
     if "dir" in settings:
         Path(settings["dir"]).mkdir(parents=True, exist_ok=True)
     tags = {"tags": [settings["tags"]]} if isinstance(settings.get("tags"), str) else {}
-    # W&B's own records of command line, output and code may contain secrets.
+    # W&B's own records of command line, output and code are not the results of a run.
     private = wandb.Settings(
         console="off", x_disable_meta=True, disable_git=True, disable_code=True, x_save_requirements=False
     )

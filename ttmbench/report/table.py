@@ -12,7 +12,6 @@ from rich.cells import cell_len
 
 from ttmbench._util import console as terminal
 from ttmbench._util.console import echo, printable
-from ttmbench._util.redact import secrets_in_environment
 
 if TYPE_CHECKING:
     from ttmbench.results.numbers import Number
@@ -100,10 +99,8 @@ def print_table(
     console = terminal.console(width)
     has_lines = not console.legacy_windows and terminal.encodable("─", console.encoding) == "─"
 
-    secrets = secrets_in_environment()
-
     def shown(text: str) -> str:
-        return terminal.encodable(str(printable(text, secrets)), console.encoding)
+        return terminal.encodable(str(printable(text)), console.encoding)
 
     columns = [replace(column, name=shown(column.name)) for column in columns]
     rows = [[shown(cell) for cell in row] or [""] * len(columns) for row in rows]

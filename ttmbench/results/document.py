@@ -162,7 +162,7 @@ class ResultsDocument(Part):
     efficiency: ByTask[Efficiency] = Field({}, description="Task -> speed of scoring, and memory.")
     baseline: BaselineRecord | Absent = Field(None, description="Differences to another results document (--baseline).")
     errors: list[TaskError] = Field(description="Tasks and stages that failed.")
-    config: dict[str, Any] = Field(description="The run's configuration, secrets redacted.")
+    config: dict[str, Any] = Field(description="The run's configuration.")
     run_key: Digest | None = Field(
         None,
         description="Digest of every setting that can change a number, of task files, packages and code: the same "
@@ -192,7 +192,7 @@ class ResultsDocument(Part):
         "instructions that torch uses (AVX2, AVX512); the last two are null without torch."
     )
     total_evaluation_time_seconds: Real = Field(description="Seconds so far.")
-    command: str = Field(description="Command line, secrets redacted; empty from Python without one.")
+    command: str = Field(description="Command line; empty from Python without one.")
     artifacts: dict[str, Artifact] = Field(description="Name -> file next to the document.")
 
     @classmethod

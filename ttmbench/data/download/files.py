@@ -16,7 +16,6 @@ from filelock import FileLock, Timeout
 
 from ttmbench._util.console import warn
 from ttmbench._util.files import file_digest, write_atomically
-from ttmbench._util.redact import scrub
 from ttmbench.data.availability import amount
 from ttmbench.data.download.archive import Unpacked, unpack
 from ttmbench.data.download.http import Web, forget
@@ -133,7 +132,7 @@ class DataFile:
         part = self.target.with_name(f"{self.target.name}.part")
         check_no_link(part)
         got = web.fetch(origin, part, self.name)
-        about: dict[str, object] = {"url": scrub(got.url), "bytes": got.bytes, "sha256": got.sha256}
+        about: dict[str, object] = {"url": got.url, "bytes": got.bytes, "sha256": got.sha256}
         detail = amount(got.bytes)
         if origin.unpack:
             try:

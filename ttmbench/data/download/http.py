@@ -26,7 +26,6 @@ from urllib.request import HTTPCookieProcessor, HTTPRedirectHandler, OpenerDirec
 from ttmbench._util.console import progress_bar
 from ttmbench._util.files import file_digest, replace_file
 from ttmbench._util.limits import limit, raised_by
-from ttmbench._util.redact import scrub
 from ttmbench._version import __version__
 from ttmbench.data.download.drive import confirmed, direct, is_drive
 from ttmbench.data.paths import Origin
@@ -85,7 +84,7 @@ class PartialFile:
         try:
             known = json.loads(_beside(part).read_text(encoding="utf-8"))
             have = part.stat().st_size
-            if known["url"] == scrub(url) and have:
+            if known["url"] == url and have:
                 return PartialFile(url, part, known["validator"], known["total"], have)
         except (OSError, ValueError, TypeError, KeyError):
             pass
@@ -93,7 +92,7 @@ class PartialFile:
 
     def write(self) -> None:
         """Writes the state beside the part."""
-        text = json.dumps({"url": scrub(self.url), "validator": self.validator, "total": self.total})
+        text = json.dumps({"url": self.url, "validator": self.validator, "total": self.total})
         replace_file(_beside(self.part), lambda path: path.write_text(text, encoding="utf-8"), to_disk=False)
 
     def headers(self) -> dict[str, str]:

@@ -18,7 +18,6 @@ from urllib.parse import quote
 from ttmbench._util.console import progress_bar, progress_iter
 from ttmbench._util.images import as_rgb, open_image, quiet_thread
 from ttmbench._util.limits import limit
-from ttmbench._util.redact import scrub, secrets_in_environment
 from ttmbench._util.text import read_json_lines
 from ttmbench.data.availability import amount, count_of_images
 from ttmbench.data.download.files import DataFile, check_no_link, read_records, write_record
@@ -132,11 +131,11 @@ class ListedImages(EachImage):
 
     def _wanted(self) -> dict[str, str]:
         """Name -> address of the images that are missing and not recorded as lost."""
-        lost, secrets = set(), secrets_in_environment()
+        lost = set()
         if self.lost_file.is_file():
             lines = (line for _, line in read_json_lines(self.lost_file))
             lost = {(str(line.get("image")), str(line.get("address"))) for line in lines}
-        return {name: url for name, url in self.addresses().items() if (name, scrub(url, secrets)) not in lost}
+        return {name: url for name, url in self.addresses().items() if (name, url) not in lost}
 
     def _fetch_all(self, web: Web, wanted: Mapping[str, str]) -> tuple[list[int], int]:
         """Sizes of the fetched images, and how many are lost.
@@ -178,7 +177,7 @@ class ListedImages(EachImage):
         return self.fetch_image(web, name, address, _look)
 
     def _write(self, name: str, url: str, why: str) -> None:
-        line = json.dumps({"image": name, "address": scrub(url), "why": why}, ensure_ascii=False)
+        line = json.dumps({"image": name, "address": url, "why": why}, ensure_ascii=False)
         with self.lost_file.open("a", encoding="utf-8") as file:
             file.write(line + "\n")
 
