@@ -134,8 +134,16 @@ def test_the_package_of_an_address_is_named(capsys, monkeypatch):
     assert main(["compare", "s3://bucket/x", "s3://bucket/y"]) == 2 and "s3fs" in capsys.readouterr().err
 
 
-def test_a_password_in_an_address_is_refused():
-    with pytest.raises(UsageError, match="without user and password"):
+@pytest.mark.parametrize("word", ["model=x,base_url=http://me:pass@host/v1", "s3://me:pass@bucket"])
+def test_a_password_in_an_argument_is_refused(word, capsys, tmp_path):
+    assert (
+        main(["--model", "openai", "--model_args", word, "--tasks", "shapes_color", "-o", str(tmp_path / "out")]) == 2
+    )
+    said = capsys.readouterr().err
+    assert "password" in said and "me:pass" not in said and not (tmp_path / "out").exists()
+    with pytest.raises(UsageError, match="password"):
+        ttmbench.simple_evaluate("openai", "shapes_color", model_args={"base_url": f"http://{word[-13:]}"})
+    with pytest.raises(UsageError, match="password"):
         ttmbench.read_results("sftp://me:pass@host/results")
 
 
@@ -146,10 +154,11 @@ def test_what_is_fetched_is_bounded(place, monkeypatch):
             ttmbench.read_results(place)
 
 
-def test_files_that_leave_the_folder_are_skipped(monkeypatch):
-    remote = RemoteFolder("memory://bad/results", "x")
+def test_files_that_leave_the_folder_are_skipped(monkeypatch, tmp_path):
+    remote, fetched = RemoteFolder("memory://bad/results", "x"), []
     names = ("a.json", "../b.json", "c/../../d.json", ".hidden.json", "c\\d.json", "c//d.json")
     listing = {f"/bad/results/{name}": {"size": 1} for name in names}
     monkeypatch.setattr(remote._fs, "find", lambda *more, **options: listing)
     monkeypatch.setattr(remote._fs, "exists", lambda path: True)
-    assert remote.files() == ["a.json"]
+    monkeypatch.setattr(remote._fs, "get_file", lambda path, target: fetched.append(target))
+    assert remote.get(tmp_path) and fetched == [str(tmp_path / "a.json")]

@@ -1,4 +1,4 @@
-"""Folders at an address (``s3://bucket/results``), by fsspec, which is imported when an address is used."""
+"""Results at an address (``s3://bucket/results``), by fsspec: copied from there to be read, put there by a run."""
 
 from __future__ import annotations
 
@@ -16,115 +16,71 @@ from ttmbench._util.third_party_errors import error_line
 from ttmbench.errors import DataError, UsageError
 
 
-class RemoteError(DataError):
-    """An address cannot be read or written (exit 4)."""
-
-
 class RemoteFolder:
-    """A folder at an address, which is not accessed yet; ``what`` is the option, for messages.
-
-    UsageError for an unsupported address, or if its package is not installed.
-    """
+    """A folder at an address; ``what`` is the option. UsageError for an address that fsspec cannot open."""
 
     def __init__(self, address: str, what: str) -> None:
         from fsspec.core import url_to_fs
 
-        scheme, _, rest = address.partition("://")
-        if not rest.strip("/"):
-            raise UsageError(f"{what} {address} names no bucket or folder; write {scheme}://BUCKET/PATH")
-        _refuse_patterns(address, what)
+        if "::" in address or re.search(r"[*\[\]?]", address) or not address.partition("://")[2].strip("/"):
+            raise UsageError(f"{what} {address} must name one place, as s3://BUCKET/PATH, without pattern or query")
         try:
             self._fs, root = url_to_fs(address)
         except Exception as error:
             raise UsageError(f"{what} {address} cannot be reached: {error_line(error)}") from None
-        self.url, self._root = address.rstrip("/"), root.rstrip("/")
-        self._same: dict[Path, tuple[int, int]] = {}  # local files as they are at the address
+        self.url, self._root, self._sent = address.rstrip("/"), root.rstrip("/"), dict[Path, int]()
 
     def is_file(self) -> bool:
         """Whether the address names a file."""
-        with self._speaking("", "read"):
+        with self._speaking("read"):
             return bool(self._fs.isfile(self._root))
 
-    def files(self, below: str = "") -> list[str]:
-        """Names of all files in the folder, or in one ``below`` it; hidden ones and those that leave it are skipped."""
-        root = f"{self._root}/{below}".rstrip("/")
-        with self._speaking(below, "listed"):
+    def get(self, folder: Path, stem: str = "") -> bool:
+        """Copies the files with ``stem`` in their names, and says whether there are any; names stay in the folder."""
+        with self._speaking("read"):
             self._fs.invalidate_cache()
-            listing = self._fs.find(root, detail=True) if self._fs.exists(root) else {}
-        sizes = {str(path).removeprefix(f"{self._root}/"): int(about["size"] or 0) for path, about in listing.items()}
-        for amount, name in ((len(sizes), "remote_files"), (sum(sizes.values()), "remote_bytes")):
-            if amount > limit(name):
-                raise RemoteError(f"{self.url}/{below} has {amount} {name[7:]}, too many; {raised_by(name)}")
-        return sorted(name for name in sizes if _is_plain(name))
+            found = self._fs.find(self._root, detail=True) if self._fs.exists(self._root) else {}
+            names = {str(path).removeprefix(f"{self._root}/"): about["size"] or 0 for path, about in found.items()}
+            names = {name: size for name, size in names.items() if _is_plain(name) and stem in name}
+            for amount, bound in ((len(names), "remote_files"), (sum(names.values()), "remote_bytes")):
+                if amount > limit(bound):
+                    raise DataError(f"{amount} {bound[7:]} are too many; {raised_by(bound)}")
+            for name in names:
+                (folder / name).parent.mkdir(parents=True, exist_ok=True)
+                self._fs.get_file(f"{self._root}/{name}", str(folder / name))
+            return bool(names)
 
-    def fetch(self, name: str, folder: Path) -> Path:
-        """Downloads a file of `files` to the same place in a local folder."""
-        target = folder / name
-        with self._speaking(name, "read"):
-            target.parent.mkdir(parents=True, exist_ok=True)
-            self._fs.get_file(f"{self._root}/{name}", str(target))
-        self._same[target] = _stamp(target)
-        return target
-
-    def send(self, folder: Path) -> None:
-        """Uploads new and changed files of a local folder: JSON files last, after all others that they may name."""
+    def put(self, folder: Path) -> None:
+        """Copies new and changed files of a folder there: JSON files last, after the files that they name."""
         for path in sorted(folder.rglob("*"), key=lambda path: (path.suffix == ".json", path)):
-            name = path.relative_to(folder).as_posix()
-            if path.is_file() and _is_plain(name) and self._same.get(path) != (stamp := _stamp(path)):
-                with self._speaking(name, "written"):
+            name, stamp = path.relative_to(folder).as_posix(), path.stat().st_mtime_ns
+            if path.is_file() and _is_plain(name) and self._sent.get(path) != stamp:
+                with self._speaking("written"):
                     self._fs.makedirs(f"{self._root}/{name}".rpartition("/")[0], exist_ok=True)
                     self._fs.put_file(str(path), f"{self._root}/{name}")
-                self._same[path] = stamp
+                self._sent[path] = stamp
 
     @contextmanager
-    def _speaking(self, name: str, done: str) -> Iterator[None]:
-        """Turns errors of the file system into one line."""
+    def _speaking(self, done: str) -> Iterator[None]:
+        """Turns errors of the file system into a DataError."""
         try:
             yield
         except Exception as error:
-            raise RemoteError(f"{self.url}/{name} cannot be {done}: {error_line(error)}") from None
-
-
-def _refuse_patterns(address: str, what: str) -> None:
-    if "::" in address or re.search(r"[*\[\]?]", address):
-        raise UsageError(f"{what} {address} must be the address of one place, without a pattern, chain or query")
-
-
-def folder_and_name(address: str, what: str) -> tuple[str, str]:
-    """The address of a file's folder, and the file's name; UsageError for a pattern.
-
-    >>> folder_and_name("s3://bucket/results/x.json", "--output_path")
-    ('s3://bucket/results', 'x.json')
-    """
-    _refuse_patterns(address, what)
-    folder, _, name = address.rpartition("/")
-    return folder, name
+            raise DataError(f"{self.url} cannot be {done}: {error_line(error)}") from None
 
 
 def fetched(address: str, what: str) -> Path:
-    """A local copy of the files in a folder, or of a file and those beside it that have its stem in their names.
-
-    It is removed when the process ends. UsageError if there is nothing; RemoteError if it cannot be read.
-    """
+    """A copy, until the process ends, of a folder, or of a file and those beside it; UsageError if nothing is there."""
     remote, name = RemoteFolder(address, what), ""
     if remote.is_file():
-        folder, name = folder_and_name(address, what)
+        folder, _, name = address.rpartition("/")
         remote = RemoteFolder(folder, what)
-    stem = PurePosixPath(name).stem.removeprefix("results_")
-    names = [file for file in remote.files() if not name or file == name or ("/" not in file and stem in file)]
-    if not names:
-        raise UsageError(f"{what} {address}: there is no such file, and no folder with results in it")
     home = Path(tempfile.mkdtemp(prefix="ttmbench-"))
     atexit.register(shutil.rmtree, home, ignore_errors=True)
     show_as(str(home), remote.url)
-    for file in names:
-        remote.fetch(file, home)
+    if not remote.get(home, PurePosixPath(name).stem.removeprefix("results_")):
+        raise UsageError(f"{what} {address}: there is no such file, and no folder with results in it")
     return home / name
-
-
-def _stamp(path: Path) -> tuple[int, int]:
-    about = path.stat()
-    return about.st_mtime_ns, about.st_size
 
 
 def _is_plain(name: str) -> bool:

@@ -44,8 +44,7 @@ def _execute(argv: list[str]) -> int:
     """Run a command line and print its error, if any; returns the exit code."""
     from ttmbench._util.limits import check_limits
     from ttmbench._util.option_values import refuse_password
-    from ttmbench.cli.addresses import READ, fetch_addresses
-    from ttmbench.cli.parser import build_parser, normalise
+    from ttmbench.cli.parser import build_parser, fetch_addresses, normalise
 
     debug = False
     shown, warnings.formatwarning = warnings.formatwarning, _one_line_warning
@@ -58,8 +57,7 @@ def _execute(argv: list[str]) -> int:
             return stop.code if isinstance(stop.code, int) else 2
         debug = getattr(options, "verbosity", "info") == "debug"
         check_limits()
-        if words[0] in READ:
-            fetch_addresses(words[0], options)
+        fetch_addresses(words[0], options)
         return int(options.execute(options))
     except TtmbenchError as error:
         if debug:

@@ -11,9 +11,8 @@ from importlib import import_module
 from typing import NoReturn, cast
 
 from ttmbench._util.console import note, one_line
-from ttmbench._util.option_values import read_place
+from ttmbench._util.option_values import is_address, read_place
 from ttmbench._version import __version__
-from ttmbench.cli.addresses import READ, WEB_PAGES
 from ttmbench.cli.examples import EXAMPLES, NOT_TAKEN
 from ttmbench.cli.options import add_verbosity
 from ttmbench.config import RunConfig
@@ -50,6 +49,14 @@ COMMAND_GROUPS = {
 """Heading of `ttmbench --help` -> its commands; a command is a module here with `add_options` and a function."""
 COMMANDS = {name: summary for group in COMMAND_GROUPS.values() for name, summary in group.items()}
 
+READ = {
+    **{"report": "path", "leaderboard": "folder", "compare": "runs", "export": "runs", "validate": "tasks"},
+    "score": "scores",
+}
+"""Command -> the option that names what it reads, which may be an address."""
+WEB_PAGES = ("source_url", "weights_url", "files_url", "contact", "note", "docs")
+"""Options whose values are shown and not read: addresses of pages, and texts that may hold some."""
+
 EPILOG = """\
 examples:
   ttmbench --model tiny-clip --tasks shapes_color --ttm
@@ -63,6 +70,20 @@ Options may be written with dashes or underscores.
 Exit codes: 0 done, 1 task failed, 2 usage or configuration error, 3 assertion or reproduction failed, \
 4 data or weights unavailable, 130 interrupted.
 """
+
+
+def fetch_addresses(command: str, options: argparse.Namespace) -> None:
+    """Replaces addresses that a command of `READ` reads by local copies; UsageError if it would write into one."""
+    value = getattr(options, READ.get(command, ""), None)
+    paths = value if isinstance(value, list) else [value]
+    if not any(map(is_address, paths)):
+        return
+    from ttmbench._util.remote import fetched
+
+    if command in ("report", "leaderboard") and not (options.output_path or getattr(options, "site", None)):
+        raise UsageError(f"{command} of an address needs --output_path: a local place for what it writes")
+    paths = [str(fetched(path, command)) if is_address(path) else path for path in paths]
+    setattr(options, READ[command], paths if isinstance(value, list) else paths[0])
 
 
 class _Help(argparse.RawDescriptionHelpFormatter):

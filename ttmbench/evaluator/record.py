@@ -195,7 +195,7 @@ class RunRecord:
         if self._output is not None and self.is_new:
             with phase("save"):
                 self._output.files.write_results(document.to_dict())
-                self._output.publish(self._output.files)
+                self._output.put()
             while self._states:  # these tasks are done, so nothing resumes from their checkpoints
                 shutil.rmtree(self._states.pop(), ignore_errors=True)
         self._unsaved, self._saving, self._document = 0.0, time.perf_counter() - began, document

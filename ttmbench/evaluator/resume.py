@@ -15,11 +15,14 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import filelock
 
-from ttmbench._util.console import warn
-from ttmbench._util.files import file_digest, take_lock
+from ttmbench._util.console import show_as, warn
+from ttmbench._util.digests import json_digest
+from ttmbench._util.files import file_digest, safe_name, take_lock
+from ttmbench._util.option_values import is_address
 from ttmbench._util.text import Unreadable, read_json
 from ttmbench.config import RunConfig
 from ttmbench.errors import DataError, TtmbenchError, UsageError
@@ -28,6 +31,9 @@ from ttmbench.results.document import ResultsDocument
 from ttmbench.results.files import RunFiles, probe
 from ttmbench.results.reader import read_document
 from ttmbench.types import Record
+
+if TYPE_CHECKING:
+    from ttmbench._util.remote import RemoteFolder
 
 LOCK = "lock"
 _STAMP = "%Y-%m-%dT%H-%M-%S.%f"
@@ -42,16 +48,29 @@ class RunDirectory:
     _lock: filelock.BaseFileLock
     _config: RunConfig
     _started: datetime
-    address: str | None = None  # what the folder stands for, as it may be shown; None if results stay on this machine
-    # sends what was written there; does nothing if results stay on this machine
-    publish: Callable[[RunFiles], None] = lambda files: None
+    _remote: RemoteFolder | None = None  # where the folder is put
     unsent: TtmbenchError | None = None  # why the address lacks what was written last; None if it lacks nothing
+    _was_put: bool = False
 
     @property
     def results(self) -> tuple[Path | None, str | None]:
         """The document's path, or its address."""
-        name = self.files.results.name
-        return (self.files.results, None) if self.address is None else (None, f"{self.address}/{name}")
+        path = self.files.results
+        return (path, None) if self._remote is None else (None, f"{self._remote.url}/{path.name}")
+
+    def put(self) -> None:
+        """Puts the folder to its address, if it has one; only the first failure ends the run."""
+        if self._remote is None:
+            return
+        try:
+            self._remote.put(self.files.folder)
+        except DataError as error:
+            if not self._was_put:
+                raise UsageError(f"--output_path: {error}") from None
+            self.unsent = TtmbenchError(f"{error}; the results are in {self.files.folder}: the same command puts them")
+            warn(f"{error}; what is done is in {self.files.folder}, and the run continues")
+        else:
+            self._was_put, self.unsent = True, None
 
     def __enter__(self) -> RunDirectory:
         return self
@@ -66,6 +85,10 @@ class RunDirectory:
                         shutil.rmtree(inside, ignore_errors=True)
             shutil.rmtree(state, ignore_errors=True)
         self._lock.release()
+        if self._remote is not None and self._was_put and self.unsent is None and self.files.finished:
+            shutil.rmtree(self.files.folder, ignore_errors=True)
+            with suppress(OSError):
+                self.files.folder.parent.rmdir()
 
     def keep_completed(
         self, fingerprint: Mapping[str, object], data_of: Callable[[str], DataNow | None] = lambda task: None
@@ -135,6 +158,9 @@ def open_output(config: RunConfig, key: RunKey, started: datetime) -> RunDirecto
     UsageError for a folder that cannot be written to or that another run writes to, for a file that ``overwrite``
     protects, and for one that is not a results document.
     """
+    remote = None
+    if is_address(config.output_path):
+        config, remote = _local(config, key)
     assert config.output_path is not None, "the run has an output path"
     files = _new_files(config, started)
     probe(files, config.output_path)
@@ -169,7 +195,33 @@ def open_output(config: RunConfig, key: RunKey, started: datetime) -> RunDirecto
         lock.release()
         raise
     files.remove_strays()
-    return RunDirectory(files, None if previous is None else read_document(files.results), lock, config, started)
+    return RunDirectory(
+        files, None if previous is None else read_document(files.results), lock, config, started, remote
+    )
+
+
+def _local(config: RunConfig, key: RunKey) -> tuple[RunConfig, RemoteFolder]:
+    """The run as it writes to a local folder, which stays until it is put to the address, and the place of that folder.
+
+    What an earlier run left at the address is copied, unless it is still here.
+    """
+    from platformdirs import user_cache_path
+
+    from ttmbench._util.remote import RemoteFolder  # with fsspec, for addresses alone
+
+    address = str(config.output_path)
+    local = user_cache_path("ttmbench", appauthor=False) / "unsent" / json_digest([address, key.sha256])[:32]
+    place, _, name = address.rpartition("/") if address.endswith(".json") else (address.rstrip("/"), "", "")
+    remote = RemoteFolder(address, "--output_path")
+    remote = RemoteFolder(place if name else f"{place}/{safe_name(config.model_name)}", "--output_path")
+    own = RunFiles.of(str(local / name), config.model_name, "").folder
+    show_as(str(own), remote.url)
+    try:
+        if not own.exists():
+            remote.get(own, Path(name).stem)
+    except DataError as error:
+        raise UsageError(f"--output_path: {error}") from None
+    return config.model_copy(update={"output_path": str(local / name)}), remote
 
 
 def archive_existing(files: RunFiles) -> None:

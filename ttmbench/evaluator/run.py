@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from datetime import datetime
 from pathlib import Path
 
 from ttmbench._util.console import each_note_once, warn
 from ttmbench._util.console import progress_iter as progress_of
-from ttmbench._util.option_values import is_address
 from ttmbench._util.third_party_errors import foreign_errors, phase
 from ttmbench.config import RunConfig
 from ttmbench.data.memory import Task
@@ -22,9 +21,8 @@ from ttmbench.evaluator.determinism import arithmetic_of, naming_what_cannot
 from ttmbench.evaluator.eval_results import EvalResults, sample_lines
 from ttmbench.evaluator.plan import Run
 from ttmbench.evaluator.record import RunRecord
-from ttmbench.evaluator.remote_output import open_remote_output
-from ttmbench.evaluator.resume import RunDirectory, open_output
-from ttmbench.evaluator.run_key import DataNow, RunKey
+from ttmbench.evaluator.resume import open_output
+from ttmbench.evaluator.run_key import DataNow
 from ttmbench.evaluator.score_task import data_now
 from ttmbench.evaluator.settings import (
     Chosen,
@@ -65,7 +63,9 @@ def run(
         samples = read_samples(config.samples) if config.samples else None
         started, key, cache = datetime.now().astimezone(), chosen.key(config, adapter), cache_of(config)
         with ExitStack() as stack:
-            output = stack.enter_context(_output_of(config, key, started))
+            output = stack.enter_context(
+                nullcontext() if config.output_path is None else open_output(config, key, started)
+            )
             results = None if output is None else output.files.results
             dumped, datasets = config.model_dump(mode="json"), datasets_of(chosen.registry, chosen.tasks)
             record = RunRecord(config.model_name, dumped, command, started, list(chosen.tasks), datasets, key, output)
@@ -103,13 +103,6 @@ def run(
                 if baseline is not None:
                     record.compare_with(baseline)
             return record.evaluated()
-
-
-def _output_of(config: RunConfig, key: RunKey, started: datetime) -> AbstractContextManager[RunDirectory | None]:
-    """Where a run writes: its folder, or an address; None for a run without an output path."""
-    if config.output_path is None:
-        return nullcontext()
-    return (open_remote_output if is_address(config.output_path) else open_output)(config, key, started)
 
 
 def _load_model(
