@@ -2,14 +2,12 @@
 
     python benchmarks/accelerator.py                      # siglip-b16 on CUDA, fp32, tf32 and bf16
     python benchmarks/accelerator.py --dtypes bf16 --width 1024 --layers 24 --side 256          # siglip-l16
-    python benchmarks/accelerator.py --model clip --forms                                       # CLIP B/32
+    python benchmarks/accelerator.py --model clip                                               # CLIP B/32
     python benchmarks/accelerator.py --device cpu --dtypes fp32 --width 64 --layers 1 --groups 8 --beside 1
 
 Reports seconds, images a second in training, memory, and the share of what a large matrix product reaches on the same
 device in the same precision. ``--beside N`` also times `straightforward.py` in float32, whose images come from N worker
-processes. ``--forms`` also times a step as it is, as a CUDA graph, and the graphs of two models on two streams: a graph
-is worth its code where it takes less than 0.9 of a step, seeds side by side where two take less than 1.8 of one. The
-file of ``--output`` is written after every run.
+processes. The file of ``--output`` is written after every run.
 """
 
 from __future__ import annotations
@@ -18,7 +16,6 @@ import argparse
 import json
 import tempfile
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -33,11 +30,9 @@ from ttmbench import schedules
 from ttmbench.config import RunConfig, TTMConfig
 from ttmbench.evaluator.determinism import arithmetic_of
 from ttmbench.model_adapters import hf
-from ttmbench.model_adapters._shared.contrastive import on_device
 from ttmbench.scoring.inputs import images_on_device, take
 from ttmbench.scoring.prepare import PreparedTask, prepare
 from ttmbench.ttm.algorithm import adapt
-from ttmbench.ttm.finetune import make_optimizer
 from ttmbench.types import Group, ScheduleSpec
 
 RATE = 1e-5
@@ -108,65 +103,6 @@ def time_straightforward(model: Path, groups: list[Group], options: argparse.Nam
     }
 
 
-def time_forms(model: Path, groups: list[Group], dtype: str, options: argparse.Namespace) -> dict[str, float]:
-    """Seconds of a training step: as it is, replayed as a CUDA graph, and of two models' graphs on two streams."""
-    steps = [fixed_step(model, groups[: options.batch], dtype, options.device) for _ in range(2)]
-    eager = seconds_of(steps[0])
-    graphs = [captured(step) for step in steps]
-    streams = [torch.cuda.Stream() for _ in graphs]
-
-    def side_by_side() -> None:
-        for graph, stream in zip(graphs, streams, strict=True):
-            with torch.cuda.stream(stream):
-                graph.replay()
-
-    return {"step": eager, "graph": seconds_of(graphs[0].replay), "two graphs": seconds_of(side_by_side)}
-
-
-def fixed_step(model: Path, groups: list[Group], dtype: str, device: str) -> Callable[[], None]:
-    """A training step of a model on one batch, with nothing that has to be sent or waited for."""
-    adapter = hf.load(pretrained=str(model), device=device, dtype=dtype)
-    prepared, _ = prepare(adapter, groups, 64)
-    images = on_device(take(prepared.images, prepared.rows.images.reshape(-1)), adapter.device)
-    captions = adapter._trimmed(take(prepared.captions, prepared.rows.captions.reshape(-1)))
-    captions = on_device(captions, adapter.device)
-    optimizer = make_optimizer(adapter, TTMConfig())
-    for group in optimizer.param_groups:
-        group.update(lr=RATE, capturable=True)
-
-    def step() -> None:
-        optimizer.zero_grad(set_to_none=True)
-        adapter.matching_loss(images, captions).backward()
-        optimizer.step()
-
-    return step
-
-
-def captured(step: Callable[[], None]) -> torch.cuda.CUDAGraph:
-    """A step as a graph, after a few steps on another stream, as torch asks for."""
-    other = torch.cuda.Stream()
-    other.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(other):
-        for _ in range(3):
-            step()
-    torch.cuda.current_stream().wait_stream(other)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        step()
-    return graph
-
-
-def seconds_of(work: Callable[[], None], times: int = 20) -> float:
-    """Mean seconds of work on CUDA, after it was done twice."""
-    for run in range(times + 2):
-        if run == 2:
-            torch.cuda.synchronize()
-            started = time.perf_counter()
-        work()
-    torch.cuda.synchronize()
-    return (time.perf_counter() - started) / times
-
-
 def flops_of_a_step(adapter: Any, prepared: Any, batch: int) -> float:
     """Floating-point operations of one forward and backward pass of a full batch, as torch counts them."""
     images = prepared.rows.images[:batch].reshape(-1)
@@ -204,7 +140,6 @@ def read_options() -> argparse.Namespace:
     parser.add_argument("--dtypes", nargs="+", choices=("fp32", "tf32", "bf16"), default=["fp32", "tf32", "bf16"])
     parser.add_argument("--compile", action="store_true")
     parser.add_argument("--beside", type=int, metavar="N", help="also the authors' loader, with so many workers")
-    parser.add_argument("--forms", action="store_true", help="also a step as a CUDA graph, and two side by side")
     parser.add_argument("--model", choices=("siglip", "clip"), default="siglip")
     parser.add_argument("--groups", type=int, default=400)
     parser.add_argument("--width", type=int, default=768)
@@ -249,8 +184,6 @@ def main() -> None:
             settings = RunConfig(model="hf", tasks=["timed"], device=options.device, dtype=dtype)  # type: ignore[arg-type]
             with arithmetic_of(settings):
                 add(dtype, time_run(model, groups, dtype, options))
-                if options.forms:
-                    add(f"{dtype} forms", time_forms(model, groups, dtype, options))
         if options.beside is not None:
             add("straightforward", time_straightforward(model, groups, options))
 

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import argparse
-import contextlib
 import json
 import os
 from pathlib import Path
 
 import pytest
-import torch
 from support import processes
 
 FOLDER = Path(__file__).resolve().parents[2] / "benchmarks"
@@ -68,38 +65,6 @@ def test_the_accelerator_benchmark_runs_on_a_stand_in_for_a_gpu_and_on_a_cpu(tmp
     first = [ran[dtype]["first_and_last_loss"][0][0] for dtype in ("fp32", "bf16")]
     assert first[0] == pytest.approx(first[1], rel=0.02)
     assert beside["first_and_last_loss"][0][0] == pytest.approx(first[0], rel=1e-3), "both are computed in float32"
-
-
-def test_forms_of_a_step_are_timed(tmp_path, monkeypatch):
-    """On the stand-in, whose graphs run what is captured once and nothing when they are replayed."""
-    import accelerator
-    from material import make_clip, make_groups_of_files
-    from support.stand_in_gpu import stand_in_gpu
-
-    class Graph:
-        replayed = 0
-
-        def replay(self) -> None:
-            Graph.replayed += 1
-
-    monkeypatch.setattr(torch.cuda, "CUDAGraph", Graph)
-    monkeypatch.setattr(torch.cuda, "Stream", lambda: argparse.Namespace(wait_stream=lambda other: None))
-    monkeypatch.setattr(torch.cuda, "current_stream", torch.cuda.Stream)
-    for name in ("graph", "stream"):
-        monkeypatch.setattr(torch.cuda, name, lambda _: contextlib.nullcontext())
-    monkeypatch.setattr(accelerator.seconds_of, "__defaults__", (1,))
-    make_clip(tmp_path / "model", 64, 1)
-    groups = make_groups_of_files(tmp_path, 2)
-    with stand_in_gpu():
-        step = accelerator.fixed_step(tmp_path / "model", groups, "bf16", "cuda")
-        step()
-    with stand_in_gpu() as gpu:
-        step()
-        assert gpu.waits == 0 and not gpu.uploads, "a graph could not be captured"
-    with stand_in_gpu():
-        options = argparse.Namespace(batch=2, device="cuda")
-        timed = accelerator.time_forms(tmp_path / "model", groups, "bf16", options)
-    assert set(timed) == {"step", "graph", "two graphs"} and Graph.replayed == 3 + 2 * 3
 
 
 def test_the_store_changes_no_score(tmp_path):
