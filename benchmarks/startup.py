@@ -10,7 +10,6 @@ The first round writes bytecode, into a temporary folder or into the PYTHONPYCAC
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import resource
 import statistics
@@ -113,21 +112,13 @@ def main() -> None:
     """Makes the models, runs every command once to fill caches, then in turns, and prints the table."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
     parser.add_argument("--repeats", type=int, default=5, help="rounds that count")
-    parser.add_argument("--only", metavar="TEXT", help="commands with this in their name, and what they stand beside")
-    parser.add_argument("--output", type=Path, help="also write the report as JSON")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         environment = children(os.environ, folder)
         chosen = commands(folder)
-        if options.only:
-            wanted = [command for command in chosen if options.only in command.name]
-            beside = {command.beside for command in wanted} | {"nothing"}
-            chosen = [command for command in chosen if command in wanted or command.name in beside]
-        if any(str(folder / "clip") in " ".join(command.words) for command in chosen):
-            make_clip(folder / "clip", 64, 2)
-        if any(str(folder / "siglip") in " ".join(command.words) for command in chosen):
-            make_siglip(folder / "siglip", 64, 2)
+        make_clip(folder / "clip", 64, 2)
+        make_siglip(folder / "siglip", 64, 2)
         times: dict[str, list[dict[str, float]]] = {command.name: [] for command in chosen}
         for round_number in range(options.repeats + 1):
             for command in chosen:
@@ -142,8 +133,6 @@ def main() -> None:
             for kind, width in (("clock", 8), ("processor", 12))
         )
         print(f"{row['command']:20}{figures}  {row['beside']}")
-    if options.output:
-        options.output.write_text(json.dumps({"repeats": options.repeats, "rows": rows}, indent=2), encoding="utf-8")
 
 
 if __name__ == "__main__":
