@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import argparse
+import contextlib
+import io
+import os
 import re
-from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from page_parts import table
 
-from ttmbench.cli.parser import COMMANDS, build_parser
+from ttmbench.cli import main
+from ttmbench.cli.parser import COMMANDS
 
 if TYPE_CHECKING:
     from ttmbench import AdapterSpec
@@ -30,32 +32,18 @@ _CELLS = re.compile(r"^\|[^|]*\|", flags=re.MULTILINE)
 
 
 def command_pages() -> dict[str, str]:
-    """One page for each command: place on the site -> Markdown."""
-    parser = build_parser()
-    subparsers = next(action for action in parser._actions if isinstance(action, argparse._SubParsersAction))
-    return {f"{FOLDER}/{name}.md": BEHIND + _page(name, command) for name, command in subparsers.choices.items()}
+    """One page for each command, with what ``--help`` prints: place on the site -> Markdown."""
+    return {f"{FOLDER}/{name}.md": _page(name) for name in COMMANDS}
 
 
-def _page(name: str, command: argparse.ArgumentParser) -> str:
+def _page(name: str) -> str:
+    printed = io.StringIO()
+    os.environ["COLUMNS"] = "100"
+    with contextlib.redirect_stdout(printed):
+        main([name, "--help"])
     guide = GUIDES.get(name, "command-line.md")
-    examples = "\n".join(line.strip() for line in (command.epilog or "").splitlines()[1:])
-    lines = [f"# ttmbench {name}", "", f"{COMMANDS[name]}. See also [the guide](../{guide}).", ""]
-    lines += ["```bash", examples, "```", ""]
-    for group in command._action_groups:
-        actions = [action for action in group._group_actions if action.help != argparse.SUPPRESS]
-        if actions:
-            title = (group.title or "options").removeprefix("positional ")
-            lines += [f"## {title[:1].upper()}{title[1:]}", "", _table(command, actions), ""]
-    return "\n".join(lines)
-
-
-def _table(command: argparse.ArgumentParser, actions: Iterable[argparse.Action]) -> str:
-    formatter = command._get_formatter()
-    rows = [
-        (f"`{formatter._format_action_invocation(action)}`", _text(formatter._expand_help(action)))
-        for action in actions
-    ]
-    return table(("option", "meaning"), rows)
+    about = f"{COMMANDS[name]}. See also [the guide](../{guide})."
+    return f"{BEHIND}# ttmbench {name}\n\n{about}\n\n```text\n{printed.getvalue()}```\n"
 
 
 def arguments_page() -> str:

