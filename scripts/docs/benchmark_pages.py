@@ -220,66 +220,10 @@ def origin_of(origin: Mapping | str) -> str:
 
 
 def numbers(benchmark: Benchmark) -> list[str]:
-    """Published numbers, a row for each model, with marks of their sources."""
-    rows = [row for row in published() if benchmark.has(row.here)]
-    if not rows:
-        return []
-    marks = {name: at for at, name in enumerate(unique([row.number.source for row in rows]), 1)}
-    tables: dict[str, list[str]] = {name: [] for name in marks}
-    for row in rows:
-        tables[row.number.source].append(f"`{row.table}`")
-    lines = [
-        "## Published numbers",
-        "",
-        "In percent. Raised numbers refer to these sources and their [`ttmbench reproduce`](../reproduce.md) tables:",
-        "",
-    ]
-    lines += [f"{at}. {source_link(name)} ({', '.join(unique(tables[name]))})" for name, at in marks.items()] + [""]
-    names = unique([row.task for row in rows])
-    if len(names) < MANY_TASKS:
-        for name in names:
-            lines += [f"### {name}", ""] * (len(names) > 1)
-            lines += number_table([row for row in rows if row.task == name], "label", marks)
-    else:
-        for label in unique([row.label for row in rows]):
-            lines += [f"### {label.replace('_', ' ')}", ""]
-            lines += number_table([row for row in rows if row.label == label], "task", marks)
-    return lines
-
-
-def number_table(rows: Sequence[PublishedRow], column: str, marks: Mapping[str, int]) -> list[str]:
-    """The numbers of models by metric or task; models in the order of their best value in the fullest column."""
-    columns = unique([getattr(row, column) for row in rows])
-    cells: dict[str, dict[str, list[PublishedRow]]] = {}
-    for row in rows:
-        cells.setdefault(row.model, {}).setdefault(getattr(row, column), []).append(row)
-    fullest = max(columns, key=lambda name: sum(name in cell for cell in cells.values()))
-    best = {
-        model: max((row.number.measured.value for row in cell.get(fullest, ())), default=-1.0)
-        for model, cell in cells.items()
-    }
-    body = []
-    for model in sorted(cells, key=lambda name: (-best[name], name.casefold())):
-        shown = [
-            [f"{value(row)}<sup>{marks[row.number.source]}</sup>" for row in cells[model].get(name, ())]
-            for name in columns
-        ]
-        body.append((f"`{model}`", *("<br>".join(unique(texts)) or "-" for texts in shown)))
-    return [table(("Model", *(name.replace("_", " ") for name in columns)), body, len(columns)), ""]
-
-
-def value(row: PublishedRow) -> str:
-    """A number with its spread."""
-    measured = row.number.measured
-    return f"{100 * measured.value:.2f}" + ("" if measured.std is None else f" ± {100 * measured.std:.2f}")
-
-
-def source_link(name: str) -> str:
-    """A source with the address of its paper or repository."""
-    first, comma, rest = name.partition(",")
-    if first.startswith("arXiv:"):
-        return f"[{first}](https://arxiv.org/abs/{first.removeprefix('arXiv:')}){comma}{rest}"
-    return f"[{first}](https://{first}){comma}{rest}" if first.startswith("github.com/") else name
+    """Where the published numbers of its tasks are."""
+    count = sum(benchmark.has(row.here) for row in published())
+    shown = f"`ttmbench show {benchmark.run.split(',')[0]} --published` and the [leaderboard](../leaderboard.md)"
+    return ["## Published numbers", "", f"{shown} have {count} published numbers of these tasks.", ""] if count else []
 
 
 def pages() -> dict[str, str]:

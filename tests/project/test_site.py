@@ -115,7 +115,6 @@ def test_every_benchmark_has_a_page_with_its_files_chance_and_problems():
             )
             assert spec.label_errors.strip().rstrip(".") in page
     assert "| `group_score` | 16.67 | 16.67 |" in pages["benchmarks/winoground.md"]
-    assert "83.60<sup>1</sup><br>84.07<sup>2</sup>" in pages["benchmarks/svo_probes.md"]
     assert "drive.google.com/uc?id=1ap8mmmpQjLIjPGuplkpBgc1hoEHCj4hm" in pages["benchmarks/whatsup.md"]
     assert "written by `save_to_disk` is also found as `stanfordnlp_colorswap`" in pages["benchmarks/colorswap.md"]
     assert hooks.turn_links("[x](../tasks/whatsup_a.yaml)", "tasks.md") == "[x](benchmarks/whatsup.md)"
