@@ -16,13 +16,11 @@ from page_parts import between, table
 
 from ttmbench.data.benchmarks import benchmarks
 from ttmbench.data.catalog import select_tasks
-from ttmbench.model_adapters import catalog
 from ttmbench.plugins.registry import build_registry
 from ttmbench.types import AdapterSpec, ModelCard
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
-MODEL_HEAD = ("name", "repository", "commit", "weights that are read", "size", "licence", "gated", "extra", "tried")
-FINETUNED_HEAD = ("name", "from", "commit", "file", "size", "licence", "activation", "what is uncertain or unusual")
+MODEL_HEAD = ("name", "repository", "commit", "weights that are read", "size", "licence", "gated", "extra", "remarks")
 # Family -> names, with * for any letters.
 MODEL_FAMILIES = (
     ("Built-in CLIP", "tiny-clip*"),
@@ -116,64 +114,38 @@ def page() -> str:
     return f"""# Named models
 
 This page lists every model that `--model` accepts by name, with repository, commit, file and licence.
-[Models](models.md) explains how they are loaded. *Tried* states what the tests run on a small copy of the repository
-with random weights: raw scores, one iteration of TTM if the model can be trained, and both offline. `newest` means that
-no commit is known; results record the commit that was read.
+[Models](models.md) explains how they are loaded. The tests run each of them on a small copy of the repository with
+random weights: raw scores, one iteration of TTM if the model can be trained, and both offline. `newest` means that no
+commit is known; results record the commit that was read.
 
 {models()}
-
-## Finetuned for compositionality
-
-{finetuned()}
 """
 
 
 def models() -> str:
     """The Markdown table, one line a name that has weights."""
     rows = []
-    listed = {spec.name for spec in catalog.named("finetuned")}  # are in a table of their own
     specs = {spec.name: spec for spec, _ in build_registry().adapters.values() if spec.card is not None}
-    specs = {name: spec for name, spec in specs.items() if name not in listed}
     for name, spec in sorted(specs.items()):
         card, arguments = spec.card, spec.model_args
         kind = spec.target.partition(":")[0].rpartition(".")[2]
         commit = arguments.get("revision")
         extras = [need for need in spec.needs if need.startswith("ttmbench[")]
+        remarks = [f"cannot be loaded: {card.refused}" if card.refused else card.note]
+        remarks += [{True: "QuickGELU", False: "GELU", None: ""}[card.quick_gelu]]
         cells = (
             f"`{name}`",
-            _repository(kind, arguments),
-            f"`{commit}`" if commit else "-" if kind == "tiny_clip" else "newest",
+            f"[download]({card.page})" if card.page else _repository(kind, arguments),
+            f"`{commit}`" if commit else "-" if kind == "tiny_clip" or card.page else "newest",
             card.weights,
             card.size,
             card.license or "none declared",
             "yes" if card.gated else "no",
             ", ".join(f"`pip install '{extra}'`" for extra in extras) or "-",
-            ("itself: " if kind == "tiny_clip" else "copy: ")
-            + ("raw, TTM" if kind in TRAINED else "raw")
-            + ", offline",
+            "; ".join(filter(None, remarks)) or "-",
         )
         rows.append(cells)
     return table(MODEL_HEAD, rows)
-
-
-def finetuned() -> str:
-    """The Markdown table, one line a finetuned model of ``named_models.json``."""
-    rows = []
-    for spec in sorted(catalog.named("finetuned"), key=lambda spec: spec.name):
-        card, arguments = spec.card, spec.model_args
-        kind, commit = spec.target.partition(":")[0].rpartition(".")[2], str(arguments.get("revision", ""))
-        cells = (
-            f"`{spec.name}`",
-            f"[download]({card.page})" if card.page else _repository(kind, arguments),
-            f"`{commit[:7]}`" if commit else "-" if card.page else "newest",
-            card.weights,
-            card.size,
-            card.license or "none declared",
-            {True: "QuickGELU", False: "GELU", None: "-"}[card.quick_gelu],
-            ("cannot be loaded: " if card.refused else "") + (card.refused or card.note or "-"),
-        )
-        rows.append(cells)
-    return table(FINETUNED_HEAD, rows)
 
 
 def _repository(kind: str, arguments: dict[str, str]) -> str:
