@@ -1,10 +1,8 @@
 """Writes the outputs and figures of docs/lessons.
 
-``python scripts/docs/lessons.py write [FOLDER]`` runs the python and console blocks of each page from top to bottom, in
+``python scripts/docs/lessons.py write`` runs the python and console blocks of each page from top to bottom, in
 an empty folder and one process, without a terminal and with lines of WIDTH columns. What a block prints goes into the
-``text`` block after it, and figures that it saves go into ``docs/lessons/images``, those of matplotlib light and dark.
-A block after ``<!-- needs: a/file -->`` needs a file that is not part of the project: it runs where FOLDER has it, and
-keeps the output that it has on the page where not.
+``text`` block after it, and figures that it saves go into ``docs/lessons/images``.
 """
 
 from __future__ import annotations
@@ -22,20 +20,12 @@ LESSONS = Path(__file__).resolve().parents[2] / "docs" / "lessons"
 END = "-- end of block --"
 WIDTH = "80"
 _BLOCK = re.compile(
-    r"(?:<!-- needs: (?P<needs>\S+) -->\n)?(?:<details>\n<summary>(?P<summary>[^\n]*)</summary>\n\n)?"
+    r"(?:<details>\n<summary>(?P<summary>[^\n]*)</summary>\n\n)?"
     r"```(?P<kind>python|console)\n(?P<source>.*?)```\n(?(summary)\n</details>\n)"
     r"(?:\n```text\n(?P<output>.*?)```\n)?"
     r"(?:\n!\[(?P<alt>[^\]]*)\]\(images/(?P<figure>\S+)\)\n)?",
     re.DOTALL,
 )
-_SAVED = re.compile(r'\.savefig\("([\w-]+)\.png"')
-_DARK = """
-def _draw_dark(source, stem):
-    import pathlib, matplotlib.pyplot
-    with matplotlib.pyplot.style.context(["dark_background", {"savefig.transparent": True}]):
-        exec(source, globals())
-    pathlib.Path(stem + ".png").rename(stem + "_dark.png")
-"""
 
 
 @dataclass(frozen=True)
@@ -46,7 +36,6 @@ class Block:
         kind: ``python`` or ``console``.
         source: what stands in it.
         output: what it printed when the page was written.
-        needs: a file that is not part of the project; None for most.
         summary: what a reader sees of a collapsed block; None for most.
         figure: file in ``images`` that it draws, and what it shows; None for most.
         span: where the block stands on the page, with output and figure.
@@ -55,7 +44,6 @@ class Block:
     kind: str
     source: str
     output: str
-    needs: str | None
     summary: str | None
     figure: tuple[str, str] | None
     span: tuple[int, int]
@@ -74,7 +62,6 @@ def blocks(page: Path) -> list[Block]:
             match["kind"],
             match["source"],
             match["output"] or "",
-            match["needs"],
             match["summary"],
             None if match["figure"] is None else (match["figure"], match["alt"]),
             match.span(),
@@ -83,24 +70,11 @@ def blocks(page: Path) -> list[Block]:
     ]
 
 
-def program(page_blocks: list[Block], have: Path | None) -> str:
-    """A program that does what the blocks do and prints END after each.
-
-    Args:
-        page_blocks: the blocks of a page.
-        have: folder of the files that some need; those of which it is not there do nothing.
-    """
-    parts = ["import shutil as _shutil", "from ttmbench.cli import main as _ttmbench", _DARK]
+def program(page_blocks: list[Block]) -> str:
+    """A program that does what the blocks do and prints END after each."""
+    parts = ["from ttmbench.cli import main as _ttmbench"]
     for block in page_blocks:
-        if block.needs is not None:
-            file = None if have is None else have / block.needs
-            if file is None or not file.is_file():
-                parts.append(f"print({END!r}, flush=True)")
-                continue
-            parts.append(f"_shutil.copy({str(file)!r}, '.')")
         if block.kind == "python":
-            if saved := _SAVED.search(block.source):
-                parts.append(f"_draw_dark({block.source!r}, {saved[1]!r})")
             parts.append(block.source)
         else:
             words = [command.removeprefix("ttmbench ").split() for command in block.commands]
@@ -119,13 +93,13 @@ def _trimmed(text: str) -> str:
     return "".join(f"{line}\n" for line in lines).strip("\n") + "\n" if text.strip() else ""
 
 
-def write(page: Path, have: Path | None) -> None:
+def write(page: Path) -> None:
     """Runs a page and writes its outputs, its figures and its notebook."""
     page_blocks = blocks(page)
     with tempfile.TemporaryDirectory() as folder:
         surroundings = {**os.environ, "MPLBACKEND": "Agg", "COLUMNS": WIDTH, "TTMBENCH_CACHE": f"{folder}/.cache"}
         done = subprocess.run(
-            [sys.executable, "-c", program(page_blocks, have)],
+            [sys.executable, "-c", program(page_blocks)],
             cwd=folder,
             env=surroundings,
             stdout=subprocess.PIPE,
@@ -135,32 +109,27 @@ def write(page: Path, have: Path | None) -> None:
             sys.exit(f"{page.name} does not run: see above; its program printed\n{done.stdout}")
         for block in page_blocks:
             if block.figure is not None:
-                for file in (
-                    Path(block.figure[0]),
-                    Path(block.figure[0]).with_stem(f"{Path(block.figure[0]).stem}_dark"),
-                ):
-                    drawn = Path(folder) / file.name.removeprefix(f"{page.stem}-")
-                    if drawn.is_file():
-                        shutil.copy(drawn, LESSONS / "images" / file)
+                name = block.figure[0]
+                drawn = Path(folder) / name.removeprefix(f"{page.stem}-")
+                if drawn.is_file():
+                    shutil.copy(drawn, LESSONS / "images" / name)
     text = page.read_text(encoding="utf-8")
     for block, output in reversed(list(zip(page_blocks, printed(done.stdout), strict=True))):
-        shown = block.output if block.needs is not None and not output else output
-        text = text[: block.span[0]] + _page_block(block, shown) + text[block.span[1] :]
+        text = text[: block.span[0]] + _page_block(block, output) + text[block.span[1] :]
     page.write_text(text, encoding="utf-8")
 
 
 def _page_block(block: Block, output: str) -> str:
-    needs = "" if block.needs is None else f"<!-- needs: {block.needs} -->\n"
     code = f"```{block.kind}\n{block.source}```\n"
     if block.summary is not None:
         code = f"<details>\n<summary>{block.summary}</summary>\n\n{code}\n</details>\n"
     shown = f"\n```text\n{output}```\n" if output else ""
     figure = "" if block.figure is None else f"\n![{block.figure[1]}](images/{block.figure[0]})\n"
-    return f"{needs}{code}{shown}{figure}"
+    return f"{code}{shown}{figure}"
 
 
 if __name__ == "__main__":
     if sys.argv[1:2] != ["write"]:
         sys.exit(__doc__)
     for lesson in sorted(LESSONS.glob("*.md")):
-        write(lesson, Path(sys.argv[2]) if len(sys.argv) > 2 else None)
+        write(lesson)
