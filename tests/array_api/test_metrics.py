@@ -142,7 +142,7 @@ def test_chance_of_global_assignment_by_simulation():
 
 
 def test_real_scores_give_the_published_numbers(real_scores):
-    from ttmbench.results.scores_file import read_scores
+    from ttmbench.results.stored_files import read_scores
     from ttmbench.types import GroupShape
 
     expected = {

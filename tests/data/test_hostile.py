@@ -39,7 +39,7 @@ from ttmbench.errors import DataError, TtmbenchError, UsageError
 from ttmbench.evaluator.settings import read_samples
 from ttmbench.evaluator.simple_evaluate import simple_evaluate
 from ttmbench.model_adapters import embeddings
-from ttmbench.results.scores_file import read_scores
+from ttmbench.results.stored_files import read_scores
 from ttmbench.types import GroupShape
 
 SQUARE = GroupShape(2, 2)
@@ -221,7 +221,7 @@ GOOD = np.array([[[2.0, 1.0], [0.5, 3.0]], [[1.0, 2.0], [0.0, 1.0]]])
         (score_lines(GOOD).replace("2.0", "1e999"), "group g0 has a score that is inf"),
         (score_lines(GOOD).replace("2.0", "1e308"), "larger than any logit"),
         (score_lines(GOOD).replace("2.0", "9007199254740993"), "beyond 2"),
-        (score_lines(GOOD).replace("[2.0, 1.0]", "[2.0]"), "differ in length"),
+        (score_lines(GOOD).replace("[2.0, 1.0]", "[2.0]"), "not a table of numbers"),
         (score_lines(GOOD, seed_index="0"), "seed_index"),
         (score_lines(GOOD, filter="../x"), "filter"),
         ('{"label": "1_c0_i0", "score": 1, "score": 2}\n', "given twice"),
@@ -576,15 +576,15 @@ def test_escapes():
     ("changes", "message"),
     [
         ({"results": {"mine": {"group_match,none": 1.5}}}, "not a fraction"),
-        ({"results": {"mine": {"group_match,none": "0.5"}}}, "not a finite number"),
-        ({"results": {"mine": {"group_match,none": True}}}, "not a finite number"),
+        ({"results": {"mine": {"group_match,none": "0.5"}}}, "group_match,none"),
+        ({"results": {"mine": {"group_match,none": True}}}, "group_match,none"),
         ({"results": {"mine": {"group_match_stderr,none": -0.5}}}, "fraction|negative"),
-        ({"results": []}, "not an object"),
-        ({"results": {"mine": 3}}, "not an object"),
+        ({"results": []}, "must be a valid dictionary"),
+        ({"results": {"mine": 3}}, "must be a valid dictionary"),
         ({"tracks": {"mine": {"group_match,none": "x}\n\\input{/etc/passwd}"}}}, "tracks"),
         ({"model_name": {"a": 1}}, "model_name"),
         ({"schema_version": "9" * 500}, "has schema"),
-        ({"artifacts": []}, "not an object"),
+        ({"artifacts": []}, "must be a valid dictionary"),
     ],
 )
 def test_results_documents_that_are_refused(tmp_path, capsys, changes, message):

@@ -21,7 +21,7 @@ from ttmbench.hookspecs import hookimpl
 from ttmbench.results.document import ResultsDocument
 from ttmbench.results.files import schema
 from ttmbench.results.numbers import numbers_of
-from ttmbench.results.scores_file import read_scores
+from ttmbench.results.stored_files import read_scores
 from ttmbench.results.summary import Summary, difference_of, seed_interval
 from ttmbench.results.transfer_deltas import transfers_of
 from ttmbench.types import Scores

@@ -11,10 +11,10 @@ import pytest
 import ttmbench
 from ttmbench.cli import main
 from ttmbench.errors import UsageError
-from ttmbench.evaluator.stored_scores import STORED_NOTE
 from ttmbench.report.leaderboard import merge
 from ttmbench.report.load import gather
 from ttmbench.report.summary_table import answer_of
+from ttmbench.results.coverage import STORED_NOTE
 
 TASK = "shapes_color"
 GROUPS = 200

@@ -8,7 +8,7 @@ from support.stand_in_gpu import stand_in_gpu
 
 import ttmbench
 from ttmbench.plugins.methods import METHODS
-from ttmbench.results.scores_file import read_scores
+from ttmbench.results.stored_files import read_scores
 from ttmbench.ttm.checkpoint import SeedCheckpoint
 from ttmbench.types import GroupShape
 

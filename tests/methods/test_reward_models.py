@@ -14,7 +14,7 @@ from ttmbench.errors import UsageError
 from ttmbench.evaluator import reward_models
 from ttmbench.methods.features import RewardModel
 from ttmbench.methods.rlcf import clip_score, rewards_by, rlcf
-from ttmbench.results.scores_file import read_scores
+from ttmbench.results.stored_files import read_scores
 from ttmbench.types import GroupShape
 
 ARGS = {"rlcf.lr": 1e-4, "rlcf.steps": 2}

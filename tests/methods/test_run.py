@@ -15,7 +15,7 @@ from ttmbench.cli import main
 from ttmbench.config import make_run_config
 from ttmbench.errors import AssertionNotMet, NotRestoredError, TtmbenchError, UsageError
 from ttmbench.evaluator.run_key import RunKey
-from ttmbench.results.scores_file import read_scores
+from ttmbench.results.stored_files import read_scores
 from ttmbench.ttm.checkpoint import SeedCheckpoint
 from ttmbench.ttm.selection import CONTROLS
 from ttmbench.ttm.trainer import Original

@@ -12,8 +12,7 @@ import pytest
 import ttmbench
 from ttmbench.cli import main
 from ttmbench.errors import DataError
-from ttmbench.results.scores_file import read_scores
-from ttmbench.types import GroupShape
+from ttmbench.results.stored_files import read_scores
 
 SHARED = Path(__file__).resolve().parents[3] / "shared"
 REAL = SHARED / "real-scores" / "valse" / "clipcap_cc.jsonl"
@@ -132,73 +131,45 @@ def test_a_file_without_instruments_has_no_means_over_them(tmp_path):
     assert any("no means over their values" in note for note in document["notes"]["valse"])
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (lambda rows: rows[:-1], "actant-swap/9 has no foil"),
-        (lambda rows: [*rows, rows[0]], "actant-swap/0 has a caption twice"),
-        (lambda rows: [{**rows[0], "label": "0_x"}, *rows[1:]], "expected"),
-        (lambda rows: [rows[0], {**rows[1], "label": "0_x"}, *rows[2:]], "line 2 has label '0_x', expected <id>_c or"),
-        (lambda rows: [{**rows[0], "type": "foil"}, *rows[1:]], "has label '0_c' and type 'foil'"),
-        (lambda rows: [{**rows[0], "piece": "counting"}, *rows[1:]], "have different tags"),
-        (lambda rows: [{**rows[0], "score": "0.5"}, *rows[1:]], "which is not a number"),
-        (lambda rows: [{**rows[0], "score": None}, *rows[1:]], "which is not a number"),
-    ],
-    ids=["missing", "twice", "label", "later label", "type", "tags", "text", "null"],
-)
-def test_what_is_wrong_with_a_line_is_told(tmp_path, change, message):
-    """Whatever number of lines there should be."""
-    path = write(tmp_path / "m.jsonl", change(lines(RIGHT)[:20]))
-    with pytest.raises(DataError, match=message):
-        ttmbench.score(path, "valse", bootstrap_iters=0)
+WRONG = {
+    "missing": (lambda rows: rows[:-1], "valse", "relations/7701 has no cell c1_i0"),
+    "twice": (lambda rows: [*rows, rows[0]], "valse", "actant-swap/0 has caption twice"),
+    "label": (lambda rows: [{**rows[0], "label": "0_x"}, *rows[1:]], "valse", "line 1 has label '0_x'"),
+    "kind of label": (lambda rows: [rows[0], {**rows[1], "label": "0_c1_i0"}], "valse", "line 2 has label"),
+    "type": (lambda rows: [{**rows[0], "type": "foil"}, *rows[1:]], "valse", "label '0_c' and type 'foil'"),
+    "tags": (lambda rows: [{**rows[0], "piece": "counting"}, *rows[1:]], "valse", "different tags"),
+    "null": (lambda rows: [{**rows[0], "score": None}, *rows[1:]], "valse", "not a number"),
+    "count": (lambda rows: rows[:-2], "valse", "valse_relations has 534 groups"),
+    "unknown": (lambda rows: [*tagged(rows[:2], "verbs"), *rows[2:]], "valse", "is of no part"),
+    "moved": (lambda rows: [*tagged(rows[:2], "existence"), *rows[2:]], "valse", "valse_actant-swap has 948 groups"),
+    "not confirmed": (
+        lambda rows: [*rows, *tagged([{**row, "label": f"9{row['label']}"} for row in rows[:58]], "existence")],
+        "valse_existence",
+        "29 of them were not confirmed",
+    ),
+    "another": (
+        lambda rows: [row for row in rows if row["instrument"] == "plurals"],
+        "valse_relations",
+        "no scores of task 'valse_relations'",
+    ),
+}
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (lambda rows: rows[:-2], "valse_relations has 534 groups, but task 'valse_relations' .version 1. has 535"),
-        (
-            lambda rows: [{**row, "instrument": "verbs", "piece": "verbs"} for row in rows[:2]] + rows[2:],
-            "is of no part",
-        ),
-        (
-            lambda rows: [{**row, "instrument": "existence", "piece": "existence"} for row in rows[:2]] + rows[2:],
-            "valse_actant-swap has 948 groups, but task 'valse_actant-swap'",
-        ),
-    ],
-    ids=["count", "unknown", "moved"],
-)
-def test_what_is_wrong_with_the_groups_is_told(tmp_path, change, message):
-    path = write(tmp_path / "m.jsonl", change(lines(RIGHT)))
-    with pytest.raises(DataError, match=message):
-        ttmbench.score(path, "valse", bootstrap_iters=0)
+def tagged(rows: list[dict], name: str) -> list[dict]:
+    return [{**row, "instrument": name, "piece": name} for row in rows]
 
 
-def test_scores_of_rows_that_were_not_confirmed_are_told_apart(tmp_path):
-    surplus = [
-        {"label": f"{9000 + at}_{side}", "score": 1.0, "instrument": "existence", "piece": "existence"}
-        for at in range(29)
-        for side in "cf"
-    ]
-    path = write(tmp_path / "m.jsonl", [*lines(RIGHT), *surplus])
-    with pytest.raises(DataError, match="29 of them were not confirmed"):
-        ttmbench.score(path, "valse_existence", bootstrap_iters=0)
-
-
-def test_a_file_of_another_instrument_is_told(tmp_path):
-    path = write(tmp_path / "m.jsonl", [row for row in lines(RIGHT) if row["instrument"] == "plurals"])
-    with pytest.raises(DataError, match=r"no scores of task 'valse_relations' \(instrument relations"):
-        ttmbench.score(path, "valse_relations", bootstrap_iters=0)
+@pytest.mark.parametrize(("change", "task", "fact"), WRONG.values(), ids=WRONG)
+def test_what_is_wrong_is_named(tmp_path, change, task, fact):
+    with pytest.raises(DataError, match=fact):
+        ttmbench.score(write(tmp_path / "m.jsonl", change(lines(RIGHT))), task, bootstrap_iters=0)
 
 
 def test_a_caption_is_the_first_of_two(tmp_path):
-    stored = read_scores(
-        write(tmp_path / "m.jsonl", [{"label": "a_f", "score": 1}, {"label": "a_c", "score": 2.5}]), None
-    )
+    path = write(tmp_path / "m.jsonl", [{"label": "a_f", "score": 1}, {"label": "a_c", "score": 2.5}])
+    stored = read_scores(path, None)
     assert stored.format == "captions and foils" and stored.group_ids == ["a"]
-    assert stored.scores["none"][0].groups.tolist() == [[[2.5, 1.0]]] and stored.scores["none"][0].shape == GroupShape(
-        1, 2
-    )
+    assert stored.scores["none"][0].groups.tolist() == [[[2.5, 1.0]]]
 
 
 @pytest.mark.skipif(not REAL.exists(), reason="the real outputs are not beside the checkout")

@@ -13,13 +13,12 @@ import pytest
 
 import ttmbench
 from ttmbench import stats
-from ttmbench._util.arrays import read_arrays
 from ttmbench.errors import DataError, TtmbenchError, UsageError
 from ttmbench.evaluator.score_files import score_files
 from ttmbench.plugins.registry import build_registry
 from ttmbench.results.files import schema
 from ttmbench.results.ranks import RANK_METRICS, Ranks, chance, rank_values, summarise_ranks
-from ttmbench.results.ranks_file import read_plain, read_saved, save_ranks
+from ttmbench.results.stored_files import save_ranks
 from ttmbench.types import MetricSpec
 
 SHARED = Path(__file__).resolve().parents[3] / "shared"
@@ -126,34 +125,40 @@ def test_captions_of_one_image_are_put_together_where_a_file_says_whose_they_are
 @pytest.mark.parametrize(
     ("owner", "message"),
     [
-        ([0] * 7, "'image_of_caption' should be 8 whole numbers"),
-        ([0, 0, 1, 1, 2, 2, 3, 4], "'image_of_caption' has numbers outside 0 to 3"),
-        ([0, 0, 1, 1, 2, 2, 2, 2], "image 3 has no caption in 'image_of_caption'"),
+        ([0] * 7, "8 whole numbers"),
+        ([0, 0, 1, 1, 2, 2, 3, 4], r"out of range \[0, 3\]"),
+        ([0, 0, 1, 1, 2, 2, 2, 2], "image 3 has no caption"),
     ],
 )
 def test_images_of_captions_that_cannot_be_are_named(tmp_path, small_task, owner, message):
-    np.savez(tmp_path / "t2i.npz", ranks=np.zeros(8, int), image_of_caption=np.array(owner))
-    with pytest.raises(DataError, match=message):
-        score_files([tmp_path / "t2i.npz"], small_task, bootstrap_iters=0)
+    np.savez(tmp_path / "ranks.npz", ranks=np.zeros(8, int), image_of_caption=owner)
+    np.savez(tmp_path / "embeddings.npz", img=_unit(4, 1), cap=_unit(8, 2), image_of_caption=owner)
+    for name in ("ranks", "embeddings"):
+        with pytest.raises(DataError, match=message):
+            score_files([tmp_path / f"{name}.npz"], small_task, bootstrap_iters=0)
 
 
 def test_images_of_captions_tell_how_many_are_true(tmp_path, small_task):
     np.savez(tmp_path / "t2i.npz", ranks=np.zeros(8, int), image_of_caption=np.array([0, 0, 0, 0, 0, 1, 2, 3]))
     np.save(tmp_path / "i2t.npy", np.zeros(4, int))
     paths = [tmp_path / "i2t.npy", tmp_path / "t2i.npz"]
-    assert read_plain(paths, "retrieval", 4, 8).ranks["i2t"].true.tolist() == [5, 1, 1, 1]
+    chance = score_files(paths, small_task, bootstrap_iters=0).document["chance"]["small"]
+    assert chance["i2t_recall_at_1"] == (5 + 1 + 1 + 1) / 4 / 8
     assumed = tmp_path / "t2i.npy"
     np.save(assumed, np.zeros(8, int))
     notes = score_files([assumed], small_task, bootstrap_iters=0).document["notes"]["small"]
     assert any("taken to stand 2 an image" in note for note in notes)
 
 
-def test_saved_ranks_know_images_of_the_same_pixels(tmp_path):
-    ranks = Ranks(np.array([0, 0, 1, 1]), None, None, np.ones(4, int), 4)
-    save_ranks(tmp_path / "x.safetensors", {"t2i": ranks}, {"t2i": np.arange(4)}, {}, np.array([0, 1, 1, 2]))
-    path = tmp_path / "x.safetensors"
-    stored = read_saved(path, read_arrays(path))
-    assert stored.units["t2i"].tolist() == [0, 1, 1, 2] and stored.of_query["t2i"].tolist() == [0, 1, 2, 3]
+def test_saved_ranks_know_images_of_the_same_pixels(tmp_path, small_task):
+    ranks = {"i2t": Ranks(np.zeros(4, int), None, None, np.full(4, 2), 8)}
+    ranks["t2i"] = Ranks(np.array([0, 0, 1, 1, 0, 1, 1, 0]), None, None, np.ones(8, int), 4)
+    owner = {"i2t": np.arange(4), "t2i": np.repeat(np.arange(4), 2)}
+    save_ranks(tmp_path / "x.safetensors", ranks, owner, {}, np.array([0, 1, 1, 2]))
+    results = score_files([tmp_path / "x.safetensors"], small_task, bootstrap_iters=0).results["small"]
+    assert results["t2i_recall_at_1,none"] == 0.5
+    expected = stats.standard_error((ranks["t2i"].strict < 1).astype(float), np.repeat([0, 1, 1, 2], 2))
+    assert results["t2i_recall_at_1_stderr,none"] == expected
 
 
 @pytest.fixture
@@ -172,7 +177,7 @@ def small_task(tmp_path) -> str:
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ([0, 1, 2], "has 3 ranks, the task 4 images or 8 captions"),
+        ([0, 1, 2], "has 3 ranks"),
         ([0, 1, 2, -1], "query 3 has rank -1"),
         ([0, 1.5, 2, 3], "query 1 has rank 1.5"),
         ([0, 9, 2, 3], "query 1 has rank 9"),
@@ -218,9 +223,6 @@ def test_embeddings_and_a_matrix_give_what_a_loop_over_queries_gives(tmp_path, s
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"image_of_caption": np.array([0, 0, 0, 1, 2, 2, 2, 2])}, "image 3 has no caption"),
-        ({"image_of_caption": np.array([0, 0, 0, 1, 2, 2, 4, 3])}, r"values out of range \[0, 3\]"),
-        ({"image_of_caption": np.array([0, 1])}, "should be 8 whole numbers"),
         ({"cap": _unit(7, 2)}, "has 7 captions, but task 'small' has 8"),
         ({"img": 2 * _unit(4, 1)}, "row 0 of 'img' has norm 2, not 1"),
     ],

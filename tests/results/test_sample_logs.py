@@ -101,13 +101,10 @@ def test_other_documents_are_not_paired(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("lines", "expected"),
     [
-        ([{"doc_id": 0, "target": "a", "ppl": 7.5}], "no line has a metric that is a fraction"),
+        ([{"doc_id": 0, "target": "a", "ppl": 7.5}], "no metric is a fraction"),
         ([{"doc_id": 0, "target": "a", "acc": 1}] * 2, "has doc_id '0' again"),
         ([{"doc_id": 0, "target": "a", "acc": 1}, {"target": "b", "acc": 0}], "line 2 has no doc_id"),
-        (
-            [{"doc_id": 0, "target": "a", "acc": 1}, {"doc_id": 1, "target": "b"}],
-            "no metric is there for every document",
-        ),
+        ([{"doc_id": 0, "target": "a", "acc": 1}, {"doc_id": 1, "target": "b"}], "of every document"),
     ],
 )
 def test_what_is_no_log_is_named(tmp_path, lines, expected):

@@ -170,7 +170,7 @@ def test_wrong_files_are_named(file):
     wrong = [
         ([path], PAIR, DataError, "2x2 groups, the task has 1x2"),
         ([file("s.json", {"0": item("yes")})], SQUARE, DataError, "1x2 groups, the task has 2x2"),
-        ([file("b.json", {"0": {**item("yes"), "answer": "yes"}})], PAIR, DataError, "no multiple_choice_answer"),
+        ([file("b.json", {"0": {**item("yes"), "answer": "yes"}})], PAIR, DataError, "item 0 has no answer"),
         ([path, other], SQUARE, DataError, "group 1 is not in both files"),
         ([path, path], SQUARE, UsageError, "both files hold answers to the text questions"),
         ([path, file("s.json", {"0": item("yes")})], SQUARE, UsageError, "several files are read together only"),

@@ -29,7 +29,7 @@ from ttmbench.evaluator.eval_results import EvalResults
 from ttmbench.plugins.registry import build_registry
 from ttmbench.protocols import StoredFeatures
 from ttmbench.results.labels import RAW, TTM
-from ttmbench.results.scores_file import read_scores
+from ttmbench.results.stored_files import read_scores
 from ttmbench.results.summary import MethodScores, summarise
 from ttmbench.scoring.capabilities import Capabilities
 from ttmbench.types import GroupShape, Scores

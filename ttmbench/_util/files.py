@@ -23,10 +23,13 @@ if TYPE_CHECKING:
 _LONGEST_NAME = 100  # characters; files and folders have 255 bytes at most
 
 
-def file_digest(path: Path) -> str:
-    """sha256 of a file, hexadecimal."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+def file_digest(*paths: Path) -> str:
+    """sha256 of a file, or of several one after the other, hexadecimal."""
+    digest = hashlib.sha256()
+    for path in paths:
+        with path.open("rb") as file:
+            hashlib.file_digest(file, lambda: digest)
+    return digest.hexdigest()
 
 
 def write_atomically(path: Path, write: Callable[[Path], object]) -> None:

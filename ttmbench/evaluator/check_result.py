@@ -11,7 +11,6 @@ from typing import Literal
 
 import numpy as np
 
-from ttmbench._util.arrays import read_arrays
 from ttmbench._util.console import one_line
 from ttmbench._util.files import file_digest
 from ttmbench._util.text import read_json_lines
@@ -20,9 +19,9 @@ from ttmbench.data.catalog import find_task
 from ttmbench.data.task_file import TaskFile, TaskSpec
 from ttmbench.errors import DataError, TtmbenchError
 from ttmbench.evaluator.run_key import groups_digest
+from ttmbench.evaluator.score_files import metrics_of_scores, scored_task
 from ttmbench.evaluator.score_task import load_data
 from ttmbench.evaluator.stored_ranks import stored_ranks
-from ttmbench.evaluator.stored_scores import metrics_of_scores, scored_task
 from ttmbench.evaluator.task_result import Answered, Data, Scored, TaskResult
 from ttmbench.evaluator.transfer_eval import gains_of
 from ttmbench.plugins.registry import Registry
@@ -33,7 +32,7 @@ from ttmbench.results.labels import HOLDOUT, TTM, key_of, supervised_tracks
 from ttmbench.results.method_record import AlsoRecord
 from ttmbench.results.reader import read_document
 from ttmbench.results.records import Artifact, Part
-from ttmbench.results.scores_file import scores_of_arrays
+from ttmbench.results.stored_files import read_scores
 from ttmbench.results.summary import metric_mean
 from ttmbench.results.tag_means import aggregates, breakdowns
 from ttmbench.scoring.fingerprint import Fingerprint
@@ -193,13 +192,12 @@ class _Check:
 
     def scored(self, name: str, spec: TaskSpec, path: Path, data: Data | None, other: str | None = None) -> Scored:
         """Stored scores as the task ``name`` (or ``other``, measured after adapting to it) with its metrics."""
-        content, measured = read_arrays(path), other or name
-        stored = scores_of_arrays(path, content, spec.shape)
+        stored, measured = read_scores(path, spec.shape), other or name
         record = self.document.ttm_also[name][other] if other else None
         digest = record.fingerprint if record is not None else self.document.task_hashes[name]
         for key, value in (("task", measured), ("data_sha256", digest)):
-            if content.about.get(key) != value:
-                raise DataError(f"{path.name} is of {key} {content.about.get(key)!s:.80}, the document has {value}")
+            if stored.about.get(key) != value:
+                raise DataError(f"{path.name} is of {key} {stored.about.get(key)!s:.80}, the document has {value}")
         counts = record.n_samples if record is not None else self.document.n_samples[name]
         if data is None:
             clusters, size = stored.clusters, len(stored.group_ids)

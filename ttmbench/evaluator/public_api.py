@@ -23,15 +23,21 @@ from ttmbench.data.memory import Task
 from ttmbench.data.task_file import TaskFile
 from ttmbench.errors import DataError, UsageError
 from ttmbench.evaluator.eval_results import EvalResults
-from ttmbench.evaluator.score_files import evaluated, score_files
-from ttmbench.evaluator.stored_scores import first_groups, metrics_of_scores, scored_task, spec_of_scores
+from ttmbench.evaluator.score_files import (
+    evaluated,
+    first_groups,
+    metrics_of_scores,
+    score_files,
+    scored_task,
+    spec_of_scores,
+)
 from ttmbench.plugins.registry import build_registry
 from ttmbench.results.comparison import adjust_for_several, compare_runs
 from ttmbench.results.coverage import STORED_SCORES
 from ttmbench.results.labels import RAW
 from ttmbench.results.models import names_of_runs, setting_in_sweep
 from ttmbench.results.reader import read_document, walk_documents
-from ttmbench.results.score_lines import StoredScores
+from ttmbench.results.stored_files import StoredScores
 from ttmbench.results.stored_runs import StoredRun
 from ttmbench.stats import IntervalMethod
 from ttmbench.types import Record, Scores

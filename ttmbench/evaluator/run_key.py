@@ -145,11 +145,6 @@ class DataNow:
     groups: str | None = None  # of ids and tags; None where groups have none of their own
 
 
-def stored_digest(task: str, version: int, shape: str, group_ids: Sequence[str]) -> str:
-    """sha256 of task, version, shape and group ids in any order; files with the same digest are comparable."""
-    return hashlib.sha256(json.dumps(["stored", task, version, shape, sorted(group_ids)]).encode()).hexdigest()
-
-
 def groups_digest(groups: Sequence[Group]) -> str:
     """sha256 over ids and tags of groups in order: what breakdowns and samples are named by, and no model sees."""
     named = [[group.group_id, sorted(group.tags.items())] for group in groups]

@@ -8,19 +8,28 @@ from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 
-from ttmbench.data.catalog import find_task, is_named, select_tasks
-from ttmbench.data.task_file import TaskFile, TaskSpec
-from ttmbench.errors import UsageError
+import numpy as np
+
+from ttmbench._util.files import file_digest
+from ttmbench.data.catalog import all_tasks, find_task, is_named, select_tasks
+from ttmbench.data.loader import check_count
+from ttmbench.data.task_file import SCOPES, GroupSpec, TaskFile, TaskSpec
+from ttmbench.errors import DataError, UsageError
 from ttmbench.evaluator.eval_results import EvalResults
 from ttmbench.evaluator.record import RunRecord
 from ttmbench.evaluator.settings import datasets_of
+from ttmbench.evaluator.stored_outcomes import TIES_NOTE, Outcomes, read_outcomes
 from ttmbench.evaluator.stored_ranks import stored_ranks
-from ttmbench.evaluator.stored_scores import stored_answers, stored_scores
-from ttmbench.evaluator.task_result import Resampling, TaskResult
-from ttmbench.plugins.registry import Registry, build_registry
-from ttmbench.scoring.forced_choice.stored_answers import is_answers
+from ttmbench.evaluator.task_result import Answered, Data, Judged, Resampling, Scored, TaskResult
+from ttmbench.plugins.registry import Registry, build_registry, metric_for
+from ttmbench.results.coverage import STORED_ANSWERS, STORED_NOTE, STORED_SCORES
+from ttmbench.results.labels import BUILT_IN_FILTERS, RAW, columns_in
+from ttmbench.results.stored_files import StoredScores, read_scores
+from ttmbench.results.summary import MethodScores
+from ttmbench.scoring.forced_choice.arrays import choice_values, unread_notes
+from ttmbench.scoring.forced_choice.stored_answers import COLORSWAP, is_answers, read_answers
 from ttmbench.stats import IntervalMethod
-from ttmbench.types import Record
+from ttmbench.types import GroupShape, MetricSpec, Record
 
 
 def score_files(
@@ -50,24 +59,23 @@ def score_files(
     if spec is not None and limit is not None and spec.group.n_groups is not None and limit >= spec.group.n_groups:
         limit = None  # the whole task
     names, tasks = [path.name for path in paths], list[TaskResult]()
-    config: Record = {"scores": "+".join(names), "task": task}
+    config: Record = {"scores": "+".join(names), "task": task, "logit_scale": logit_scale}
     if spec is not None and spec.kind != "groups":
         tasks += [stored_ranks(paths, spec, registry, limit, logit_scale)]
     elif all(is_answers(path) for path in paths):
         if spec is None:
             raise UsageError(f"{paths[0]}: answers do not say the task that they are of; name it with --task")
         config = {"answers": names, "task": task}
-        tasks += [stored_answers(paths, spec, registry, limit)]
+        tasks += [_answered(paths, spec, registry, limit)]
     else:
         absent = [path for path in paths if not path.is_file()]
         if len(paths) > 1 and not absent:
             raise UsageError("scores are read from one file; two may hold ColorSwap's answers, or ranks with --task")
         if spec is None and limit is not None:
             raise UsageError("--limit says that scores are of a task's first groups; name the task with --task")
-        for spec in specs:
-            tasks += stored_scores((absent or paths)[0], spec, registry, limit, logit_scale, choice)
+        for of in specs:
+            tasks += _scored((absent or paths)[0], of, registry, limit, logit_scale, choice)
     config["task"] = task if isinstance(task, str) else tasks[0].spec.task
-    config |= {} if "answers" in config else {"logit_scale": logit_scale}
     config |= {"limit": limit, "seed": seed, "bootstrap_iters": bootstrap_iters, "interval": interval}
     name = model_name or "+".join(path.stem for path in paths)
     datasets = datasets_of(registry, {file.spec.task: file for file in files})
@@ -107,3 +115,177 @@ def evaluated(
         before, clock = clock, time.perf_counter()
         record.add(replace(result, seconds={"score": clock - before}))
     return record.evaluated(record.document("done"))
+
+
+def _scored(
+    path: Path, spec: TaskSpec | None, registry: Registry, limit: int | None, logit_scale: float, choice: bool
+) -> list[TaskResult]:
+    """A file of scores or results of groups as a task, and each part of the task that the tags of scores name."""
+    if path.suffix.lower() == ".csv":
+        by_group = [name for name, (metric, _) in registry.metrics.items() if metric.scope == "group"]
+        stored = read_outcomes(path, spec, by_group)
+    else:
+        stored = read_scores(path, None if spec is None else spec.shape, logit_scale)
+    form = "per-sample results" if isinstance(stored, Outcomes) else stored.format
+    source = {"kind": STORED_SCORES, "file": path.name, "format": form, "sha256": file_digest(path)}
+    if isinstance(stored, Outcomes):
+        assert spec is not None, "results of groups are read for a task"
+        return [_judged(path, stored, spec, registry, limit, choice, source)]
+    if choice:
+        raise UsageError(f"{path}: --choice is for results of groups (true or false), and it holds scores")
+    spec = spec_of_scores(stored.scores[RAW][0].groups, registry, stored.true_captions) if spec is None else spec
+    wanted = spec.group.constant_tags
+    if any(tag in tags for tags in stored.tags or () for tag in wanted):
+        stored = _some(stored, wanted, spec, path)
+    parts = [] if limit is not None else _parts(registry, spec, stored, path)
+    check_count(first_groups(spec, limit), len(stored.group_ids), str(path))
+    whole = scored_task(spec, stored, metrics_of_scores(spec, registry), source, registry)
+    return [
+        whole,
+        *(scored_task(part, of, metrics_of_scores(part, registry, False), source, registry) for part, of in parts),
+    ]
+
+
+def _some(stored: StoredScores, wanted: Mapping[str, str], spec: TaskSpec, path: Path) -> StoredScores:
+    """The scores of groups that have the wanted tags; DataError if there are none."""
+    members = [index for index, tags in enumerate(stored.tags or ()) if _fits(tags, wanted)]
+    if not members:
+        of = ", ".join(f"{tag} {value}" for tag, value in wanted.items())
+        raise DataError(f"{path}: has no scores of task '{spec.task}' ({of})")
+    return stored.some(members)
+
+
+def _parts(registry: Registry, spec: TaskSpec, stored: StoredScores, path: Path) -> list[tuple[TaskSpec, StoredScores]]:
+    """The parts of a task with their scores, if the tags name them; DataError if a part does not fit."""
+    if spec.parts is None or stored.tags is None:
+        return []
+    parts = [task.spec for task in all_tasks(registry).values() if task.spec.aggregate == spec.parts]
+    for group, tags in zip(stored.group_ids, stored.tags, strict=True):
+        fitting = [part.group.constant_tags for part in parts if _fits(tags, part.group.constant_tags)]
+        if len(fitting) != 1:
+            stated = ", ".join(f"{tag} {value!r:.80}" for tag, value in tags.items()) or "none"
+            raise DataError(f"{path}: {group} is of no part of task '{spec.task}' (tags: {stated})")
+        tags |= fitting[0]
+    scores_of_parts = [(part, _some(stored, part.group.constant_tags, part, path)) for part in parts]
+    for part, scores in scores_of_parts:
+        check_count(part, len(scores.group_ids), f"{path}: {part.task}")
+    return scores_of_parts
+
+
+def _fits(tags: Mapping[str, str], wanted: Mapping[str, str]) -> bool:
+    """Whether tags have one of the wanted values, and no other value for any of them."""
+    known = [tag for tag in wanted if tag in tags]
+    return bool(known) and all(tags[tag] == wanted[tag] for tag in known)
+
+
+def first_groups(spec: TaskSpec, limit: int | None) -> TaskSpec:
+    """The task as far as a limit takes it."""
+    if limit is None:
+        return spec
+    return spec.model_copy(update={"group": spec.group.model_copy(update={"n_groups": limit})})
+
+
+def spec_of_scores(array: np.ndarray, registry: Registry, true_captions: int = 1) -> TaskSpec:
+    """The task of scores that are of none; DataError for a shape that no group has."""
+    try:
+        shape = GroupShape(array.shape[1], array.shape[2], true_captions)
+    except ValueError as error:
+        raise DataError(f"the scores have shape {list(array.shape)}: {error}") from None
+    metrics = [metric for metric, _ in registry.metrics.values() if metric.scope in SCOPES["groups"]]
+    return TaskSpec(
+        task="scores",
+        version=0,
+        source={"kind": "stored_scores"},
+        group=GroupSpec(shape=(shape.images, shape.captions), true_captions=true_captions, n_groups=len(array)),
+        metrics=[metric.name for metric in metrics if _is_for(metric, shape)],
+    )
+
+
+def metrics_of_scores(spec: TaskSpec, registry: Registry, every: bool = True) -> list[MetricSpec]:
+    """The metrics of a task, and on request all others after them."""
+    by_name = {name: metric for name, (metric, _) in registry.metrics.items() if metric.scope in SCOPES[spec.kind]}
+    rest = [name for name, metric in by_name.items() if name not in spec.metrics and _is_for(metric, spec.shape)]
+    return [metric_for(by_name[name], spec.shape) for name in (*spec.metrics, *(rest if every else ()))]
+
+
+def _is_for(metric: MetricSpec, shape: GroupShape) -> bool:
+    """Whether scores of a shape are shown with a metric that their task does not name."""
+    return metric.several_true != "only" or shape.true_captions > 1
+
+
+def scored_task(
+    spec: TaskSpec, stored: StoredScores, metrics: Sequence[MetricSpec], source: Record, registry: Registry
+) -> Scored:
+    """Scores that were read, as a task with these metrics; ``source`` is the record of where they come from."""
+    notes = [STORED_NOTE]
+    if stored.scores[RAW][0].all_pairs is None and (spec.is_global or stored.format == "embeddings"):
+        notes.append("global assignment: not computed, the file has no scores across groups (or too many images)")
+    if spec.means and stored.tags is None:
+        notes.append(f"the file states no tags, so there are no means over their values ({', '.join(spec.means)})")
+    columns = []
+    for name in dict.fromkeys(column.filter for column in columns_in(stored.scores)):
+        if name in stored.scores:
+            column = MethodScores(name, stored.scores[name], members=stored.subsets.get(name))
+            if name not in BUILT_IN_FILTERS:  # a test-time method: its scores do not say what chance gives
+                track = registry.methods[name][0].track if name in registry.methods else None
+                column = replace(column, track=track, chance={})
+            columns.append(column)
+    data = Data.of_file(spec, source, stored.group_ids, stored.tags, stored.clusters)
+    return Scored(spec=spec, metrics=metrics, data=data, columns=columns, notes=notes)
+
+
+def _judged(
+    path: Path,
+    outcomes: Outcomes,
+    spec: TaskSpec,
+    registry: Registry,
+    limit: int | None,
+    choice: bool,
+    source: Record,
+) -> TaskResult:
+    """Results of groups as a task; with ``choice`` those of forced choices."""
+    notes = [STORED_NOTE, TIES_NOTE, *_size_notes(spec, len(outcomes.group_ids), limit, path)]
+    data = Data.of_file(spec, source, outcomes.group_ids, outcomes.tags, outcomes.clusters)
+    if choice:
+        asked = [side for side in ("text", "image") if getattr(outcomes.choices, side) is not None]
+        if not asked:
+            raise DataError(f"{path}: forced choices are text_score, image_score or both, and it has neither")
+        metrics = [registry.metric(name) for name in choice_values(outcomes.choices)]
+        record = {"asked": asked, "orders": 1, "unread": []}
+        return Answered(spec=spec, metrics=metrics, data=data, notes=notes, choices=outcomes.choices, record=record)
+    absent = [name for name in spec.metrics if name not in outcomes.values]
+    notes += [f"not computed without scores: {', '.join(absent)}"] if absent else []
+    metrics = [metric for metric in metrics_of_scores(spec, registry) if metric.name in outcomes.values]
+    return Judged(spec=spec, metrics=metrics, data=data, notes=notes, values=outcomes.values)
+
+
+def _answered(paths: Sequence[Path], spec: TaskSpec, registry: Registry, limit: int | None) -> Answered:
+    """Stored answers as a task; UsageError for files that do not belong together, DataError for a wrong one."""
+    stored = read_answers(paths, spec.shape)
+    notes = [STORED_NOTE]
+    if stored.format == COLORSWAP:
+        notes.append("answers are read by the rules of ColorSwap's release, which are not those for answers of a run")
+    notes += [*stored.notes, *_size_notes(spec, len(stored.choices), limit, paths[0]), *unread_notes(stored.unread)]
+    names = [path.name for path in paths]
+    source = {"kind": STORED_ANSWERS, "files": names, "format": stored.format, "sha256": file_digest(*paths)}
+    return Answered(
+        spec=spec,
+        metrics=[registry.metric(name) for name in choice_values(stored.choices)],
+        data=Data.of_file(spec, source, stored.group_ids),
+        notes=notes,
+        choices=stored.choices,
+        record={
+            "asked": [side for side in ("text", "image") if getattr(stored.choices, side) is not None],
+            "orders": 1,
+            "unread": [dict(zip(("group_id", "question", "answer"), one, strict=True)) for one in stored.unread],
+        },
+    )
+
+
+def _size_notes(spec: TaskSpec, size: int, limit: int | None, path: Path) -> list[str]:
+    """What cannot be fetched again may have a size of which the task file knows why it differs: a note says so."""
+    if limit is None and size in spec.group.wrong_sizes:
+        why = spec.group.wrong_sizes[size].partition(";")[0]  # what follows is how to fetch the data again
+        return [f"these are results of {size} groups, the task has {spec.group.n_groups}: {why}"]
+    check_count(first_groups(spec, limit), size, str(path))
+    return []

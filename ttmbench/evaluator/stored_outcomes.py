@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -11,12 +12,11 @@ from pathlib import Path
 import numpy as np
 
 from ttmbench._util.text import Unreadable, read_text
-from ttmbench.data.loader import check_count
 from ttmbench.data.task_file import TaskSpec
 from ttmbench.errors import DataError
 from ttmbench.results.clusters import Clusters, connected
 from ttmbench.results.labels import RAW
-from ttmbench.results.score_lines import StoredScores, checked_scores, stated_shape
+from ttmbench.results.stored_files import StoredScores, checked_scores, stated_shape
 from ttmbench.scoring.forced_choice.arrays import Choices
 from ttmbench.types import GroupShape, Scores
 
@@ -27,7 +27,7 @@ EXPECTED = (
 )
 _CELL = re.compile(r"^c([0-9]{1,4})_i([0-9]{1,4})\Z")
 _TRUTH = {"true": True, "1": True, "false": False, "0": False}
-Row = Mapping[str, str]
+_Table = dict[str, list[str]]  # column -> cells
 
 
 @dataclass(frozen=True)
@@ -41,20 +41,6 @@ class Outcomes:
     clusters: Clusters | None
 
 
-def read_csv(path: Path) -> list[dict[str, str]]:
-    """The rows of CSV with a header, cells as they are; DataError for a file that is none."""
-    import pandas as pd
-
-    try:
-        frame = pd.read_csv(io.StringIO(read_text(path)), header=None, dtype=str, keep_default_na=False)
-    except (Unreadable, ValueError) as error:
-        raise DataError(f"{path}: is not CSV ({' '.join(str(error).split())})") from None
-    header, *lines = frame.values.tolist()
-    if len(set(header)) < len(header):
-        raise DataError(f"{path}: the header of a CSV names each column once; it has {', '.join(header)}")
-    return [dict(zip(header, cells, strict=True)) for cells in lines]
-
-
 def read_outcomes(path: Path, spec: TaskSpec | None, metrics: Sequence[str]) -> StoredScores | Outcomes:
     """What CSV holds of a task's groups.
 
@@ -66,121 +52,126 @@ def read_outcomes(path: Path, spec: TaskSpec | None, metrics: Sequence[str]) -> 
     Raises:
         DataError: the file has neither scores nor results of groups, or a cell is wrong; the row is named.
     """
-    rows = [row for row in read_csv(path) if spec is None or _is_of(row, spec)]
+    table = _read_csv(path, spec)
+    rows = len(next(iter(table.values())))
     if not rows:
         raise DataError(f"{path}: has no rows of the task")
-    ids = [row.get("group_id", str(index)) for index, row in enumerate(rows)]
+    ids = table.get("group_id", list(map(str, range(rows))))
     if len(set(ids)) < len(ids):
         doubled = next(name for name in ids if ids.count(name) > 1)
         raise DataError(f"{path}: has group_id {doubled!r:.80} twice")
-    tags = [_tags(row, spec) for row in rows]
-    scores = _scores(path, rows, ids, None if spec is None else spec.shape)
+    tags: list[dict[str, str]] = [{} for _ in ids]
+    if spec is not None:
+        columns = {tag: table[tag] for tag in spec.group.tags if tag in table}
+        stated = [{tag: column[at] for tag, column in columns.items() if column[at]} for at in range(rows)]
+        tags = [of | spec.group.constant_tags for of in stated]
+    scores = _scores(path, table, ids, None if spec is None else spec.shape)
     if scores is not None:
-        clusters = _clusters(rows, scores.scores[RAW][0].shape)
+        clusters = _clusters(table, scores.scores[RAW][0].shape)
         return replace(scores, tags=tags if any(tags) else None, clusters=clusters)
     if spec is None:
         raise DataError(f"{path}: has no scores; results of groups need their task: name it with --task")
-    choices = Choices(*(_questions(path, rows, side, spec.shape) for side in ("text", "image")))
-    values = _values(path, rows, choices, spec.shape, metrics)
+    shape = spec.shape
+    choices = Choices(*(_questions(path, table, side, shape) for side in ("text", "image")))
+    values = _values(path, table, choices, shape, metrics)
     if not values:
-        raise DataError(f"{path}: has columns {', '.join(list(rows[0])[:12])}; {EXPECTED}")
-    return Outcomes(values, _of_values(choices, values), ids, tags, _clusters(rows, spec.shape))
+        raise DataError(f"{path}: has columns {', '.join(list(table)[:12])}; {EXPECTED}")
+    sides = {"text": choices.text, "image": choices.image}
+    for side, known in sides.items():  # of which only the metric is known, as one question each
+        if known is None and f"{side}_score" in values:
+            sides[side] = values[f"{side}_score"][:, None].astype(bool)
+    return Outcomes(values, Choices(**sides), ids, tags, _clusters(table, shape))
 
 
-def size_notes(spec: TaskSpec, size: int, limited: TaskSpec, path: Path) -> list[str]:
-    """What cannot be fetched again may have a size of which the task file knows why it differs: a note says so."""
-    if limited is spec and size in spec.group.wrong_sizes:
-        why = spec.group.wrong_sizes[size].partition(";")[0]  # what follows is how to fetch the data again
-        return [f"these are results of {size} groups, the task has {spec.group.n_groups}: {why}"]
-    check_count(limited, size, str(path))
-    return []
+def _read_csv(path: Path, spec: TaskSpec | None) -> _Table:
+    """The rows of a task, where columns with the names of its tags, or ``type`` and ``subtype``, say what they are."""
+    import pandas as pd
+
+    try:
+        table = pd.read_csv(io.StringIO(read_text(path)), header=None, dtype=str, keep_default_na=False)
+    except (Unreadable, ValueError) as error:
+        raise DataError(f"{path}: is not CSV ({' '.join(str(error).split())})") from None
+    header = table.iloc[0].tolist()  # given as a header, pandas would rename a column that is there twice
+    if len(set(header)) < len(header):
+        raise DataError(f"{path}: the header of a CSV names each column once; it has {', '.join(header)}")
+    table = table.iloc[1:].set_axis(header, axis=1)
+    for tag, wanted in {} if spec is None else spec.group.constant_tags.items():
+        if tag in table:
+            table = table[table[tag] == wanted]
+        elif {"type", "subtype"} <= set(header):  # as BiVLC's release
+            table = table[table["type"] + "_" + table["subtype"] == wanted]
+    return {name: table[name].tolist() for name in header}
 
 
-def _is_of(row: Row, spec: TaskSpec) -> bool:
-    """Whether a row is of the task, where columns with the names of the task's tags say what it is of."""
-    both = f"{row['type']}_{row['subtype']}" if {"type", "subtype"} <= row.keys() else None  # as BiVLC's release
-    return all(wanted == row.get(tag, both or wanted) for tag, wanted in spec.group.constant_tags.items())
-
-
-def _tags(row: Row, spec: TaskSpec | None) -> dict[str, str]:
-    if spec is None:
-        return {}
-    return {**{tag: row[tag] for tag in spec.group.tags if row.get(tag)}, **spec.group.constant_tags}
-
-
-def _clusters(rows: Sequence[Row], shape: GroupShape) -> Clusters | None:
+def _clusters(table: _Table, shape: GroupShape) -> Clusters | None:
     """By a column that names a cluster, or the image of groups that have one."""
     names = ("cluster", "filename") if shape.images == 1 else ("cluster",)
-    column = next((name for name in names if name in rows[0]), None)
+    column = next((name for name in names if name in table), None)
     if column is None:
         return None
-    groups = np.array(connected([[row[column]] for row in rows]))
-    images = groups[:, None] if shape.images == 1 else np.arange(len(rows) * shape.images).reshape(len(rows), -1)
-    return Clusters(groups, images)
+    groups = np.array(connected([[name] for name in table[column]]))
+    images = groups if shape.images == 1 else np.arange(len(groups) * shape.images)
+    return Clusters(groups, images.reshape(len(groups), -1))
 
 
-def _scores(path: Path, rows: Sequence[Row], ids: Sequence[str], shape: GroupShape | None) -> StoredScores | None:
-    """The scores of rows that have any; DataError for one that lacks a cell."""
-    cells = {(int(match[2]), int(match[1])): name for name in rows[0] if (match := _CELL.match(name)) is not None}
+def _scores(path: Path, table: _Table, ids: Sequence[str], shape: GroupShape | None) -> StoredScores | None:
+    """The scores of rows, if these have any; DataError for one that lacks a cell."""
+    cells = {(int(match[2]), int(match[1])): name for name in table if (match := _CELL.match(name)) is not None}
     if not cells:
         return None
     images, captions = (1 + max(cell[axis] for cell in cells) for axis in (0, 1))
     if len(cells) != images * captions:
         raise DataError(f"{path}: has columns {', '.join(cells.values())}, not one for each image and caption")
     names = [cells[cell] for cell in sorted(cells)]
-    table = np.array(
-        [[_number(path, row[name], group) for name in names] for group, row in zip(ids, rows, strict=True)]
-    )
+    array = np.array([list(map(_number, table[name])) for name in names]).T.reshape(-1, images, captions)
     known = shape or stated_shape(path, images, captions)
-    checked = checked_scores(path, table.reshape(len(rows), images, captions), known, ids)
-    return StoredScores({RAW: [Scores(checked)]}, list(ids), "score cells", true_captions=known.true_captions)
+    scores = {RAW: [Scores(checked_scores(path, array, known, ids))]}
+    return StoredScores(scores, list(ids), "score cells", true_captions=known.true_captions)
 
 
-def _number(path: Path, cell: str, group: str) -> float:
+def _number(cell: str) -> float:
+    """The number of a cell; NaN for none, which is refused as one."""
     try:
         return float(cell)
     except ValueError:
-        raise DataError(f"{path}: group {group} has score {cell!r:.80}, which is not a number") from None
+        return math.nan
 
 
-def _questions(path: Path, rows: Sequence[Row], side: str, shape: GroupShape) -> np.ndarray | None:
+def _truth(path: Path, table: _Table, name: str) -> np.ndarray:
+    """A column of true and false: bool [groups]."""
+    for row, cell in enumerate(table[name]):
+        if cell.lower() not in _TRUTH:
+            raise DataError(f"{path}: row {row} has {name} {cell!r:.80}; expected true/false or 1/0")
+    return np.array([_TRUTH[cell.lower()] for cell in table[name]])
+
+
+def _questions(path: Path, table: _Table, side: str, shape: GroupShape) -> np.ndarray | None:
     """Whether each question of a side was answered correctly: bool [groups, questions]; None where it was not asked."""
     stem = f"{side}_score_{'i' if side == 'text' else 'c'}"
-    found = sorted(name for name in rows[0] if name.startswith(stem))
+    found = sorted(name for name in table if name.startswith(stem))
     wanted = [f"{stem}{number}" for number in range(min(shape.images, shape.captions))]
     if found and found != sorted(wanted):
         raise DataError(f"{path}: has {', '.join(found)}; a {shape} group needs {', '.join(wanted)}")
-    return np.array([[_true(path, row, name, at) for name in wanted] for at, row in enumerate(rows)]) if found else None
-
-
-def _true(path: Path, row: Row, name: str, index: int) -> bool:
-    if (value := _TRUTH.get(row[name].lower())) is None:
-        raise DataError(f"{path}: row {index} has {name} {row[name]!r:.80}; expected true/false or 1/0")
-    return value
+    return np.column_stack([_truth(path, table, name) for name in wanted]) if found else None
 
 
 def _values(
-    path: Path, rows: Sequence[Row], choices: Choices, shape: GroupShape, metrics: Sequence[str]
+    path: Path, table: _Table, choices: Choices, shape: GroupShape, metrics: Sequence[str]
 ) -> dict[str, np.ndarray]:
     """Metric -> values of groups: those of columns, and those that follow from them and from questions."""
-
-    def column(name: str) -> np.ndarray:
-        return np.array([_true(path, row, name, index) for index, row in enumerate(rows)], np.float64)
-
-    values = {name: column(name) for name in rows[0] if name in metrics}
-    if "correct" in rows[0] and not values and choices.text is None and choices.image is None:
+    values = {name: _truth(path, table, name).astype(np.float64) for name in table if name in metrics}
+    if "correct" in table and not values and choices.text is None and choices.image is None:
         if min(shape.images, shape.captions) > 1 or shape.true_captions > 1:
             raise DataError(
                 f"{path}: 'correct' does not say which metric of a {shape} group it is; name the columns text_score, "
                 "image_score and group_score"
             )
-        values["image_score" if shape.more_images else "text_score"] = column("correct")
+        metric = "image_score" if shape.more_images else "text_score"
+        values[metric] = _truth(path, table, "correct").astype(np.float64)
     for metric, followed in _followed(choices, values, shape).items():
-        if metric in values and not np.array_equal(values[metric], followed):
-            index = int(np.argmax(values[metric] != followed))
-            said, follows = bool(values[metric][index]), bool(followed[index])
-            raise DataError(f"{path}: row {index} has {metric} {said}, and by its other columns it is {follows}")
-        values.setdefault(metric, followed)
+        differing = np.flatnonzero(values.setdefault(metric, followed) != followed)
+        if len(differing):
+            raise DataError(f"{path}: row {differing[0]} has {metric} that contradicts its other columns")
     return values
 
 
@@ -203,12 +194,3 @@ def _followed(choices: Choices, values: Mapping[str, np.ndarray], shape: GroupSh
             known["group_match"] = deciding
             known |= {} if shape.more_images else {"individual_match": deciding}
     return known
-
-
-def _of_values(choices: Choices, values: Mapping[str, np.ndarray]) -> Choices:
-    """The sides that only the metrics say something of, as one question each."""
-    sides = []
-    for side in ("text", "image"):
-        of_questions, score = getattr(choices, side), values.get(f"{side}_score")
-        sides.append(of_questions if of_questions is not None or score is None else score[:, None].astype(bool))
-    return Choices(*sides)

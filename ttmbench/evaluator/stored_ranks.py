@@ -4,106 +4,185 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
 
-from ttmbench._util.arrays import read_arrays
+from ttmbench._util.arrays import Arrays, read_arrays, too_large
+from ttmbench._util.files import file_digest
 from ttmbench.data.task_file import TaskSpec
 from ttmbench.errors import DataError, UsageError
-from ttmbench.evaluator.run_key import stored_digest
-from ttmbench.evaluator.stored_scores import STORED_NOTE, digest_of
 from ttmbench.evaluator.task_result import Data, Ranked
 from ttmbench.plugins.registry import Registry
 from ttmbench.protocols import StoredFeatures
-from ttmbench.results.coverage import STORED_SCORES
+from ttmbench.results.coverage import STORED_NOTE, STORED_SCORES
 from ttmbench.results.ranks import CLASS, I2T, T2I, Ranks
-from ttmbench.results.ranks_file import (
-    OWNER,
-    SIDES,
-    StoredRanks,
-    check_matrix,
-    read_plain,
-    read_saved,
-)
-from ttmbench.results.scores_file import check_embeddings
+from ttmbench.results.stored_files import COUNTS, RANKS, check_embeddings
 from ttmbench.scoring.ranking import ScoreRows, rank_queries
 
-_HINT = (
+_EXPECTED = (
     "expected ranks (npy, one for each side; or of --save_scores), embeddings 'img' and 'cap', or a matrix 'scores' "
     "[images, captions or classes]"
 )
-LABEL = "label"
+OWNER, LABEL = "image_of_caption", "label"
+
+
+@dataclass(frozen=True)
+class _Stored:
+    """What files of ranks hold."""
+
+    format: str
+    pool: tuple[int, int]  # number of images, and of captions or classes
+    ranks: dict[str, Ranks]  # scope -> ranks
+    of_query: dict[str, np.ndarray]  # scope -> the image of each query, where known
+    clusters: dict[str, np.ndarray] = field(default_factory=dict)  # scope -> equal numbers for equal pixels
+    notes: Sequence[str] = ()
 
 
 def stored_ranks(
     paths: Sequence[Path], spec: TaskSpec, registry: Registry, limit: int | None, logit_scale: float
 ) -> Ranked:
     """Ranks from files as a task; UsageError for too many files, DataError for one that does not fit."""
-    sides = len(SIDES[spec.kind])
+    sides = 1 if spec.kind == "classification" else 2
     if len(paths) > sides:
         raise UsageError(f"task '{spec.task}' is of kind {spec.kind}: give {sides} files at most, not {len(paths)}")
-    stored, pool = _read(paths, spec, limit, logit_scale)
+    contents = [read_arrays(path) for path in paths]
+    first = contents[0]
+    if len(paths) == 1 and first.about.get("format") == RANKS:
+        stored = _saved(paths[0], first, spec, limit)
+    elif len(paths) == 1 and ({"img", "cap"} <= first.arrays.keys() or "scores" in first.arrays):
+        stored = _from_scores(paths[0], first.arrays, spec, limit, logit_scale)
+    else:
+        stored = _plain(list(zip(paths, contents, strict=True)), spec, limit)
     names = "+".join(path.name for path in paths)
-    source = {"kind": STORED_SCORES, "file": names, "format": stored.format, "sha256": digest_of(paths)}
+    source = {"kind": STORED_SCORES, "file": names, "format": stored.format, "sha256": file_digest(*paths)}
     return Ranked(
         spec=spec,
         metrics=[registry.metric(name) for name in spec.metrics],
-        data=Data([], source, stored_digest(spec.task, spec.version, f"{pool[0]}x{pool[1]}", ())),
-        notes=[STORED_NOTE, *_notes(stored)],
+        data=Data.of_file(spec, source, pool=stored.pool),
+        notes=[STORED_NOTE, *stored.notes],
         ranks=stored.ranks,
         of_query=stored.of_query,
-        pool=pool,
-        units=stored.units,
+        pool=stored.pool,
+        units={**stored.of_query, **stored.clusters},
     )
 
 
-def _read(
-    paths: Sequence[Path], spec: TaskSpec, limit: int | None, logit_scale: float
-) -> tuple[StoredRanks, tuple[int, int]]:
-    """The ranks, and how many images met how many captions or classes."""
-    n_images = spec.group.n_groups if limit is None else limit
-    n_others = (
-        (None if limit is not None else spec.group.n_captions) if spec.classes is None else spec.classes.n_classes
-    )
-    if len(paths) == 1:
-        content = read_arrays(paths[0])
-        saved = read_saved(paths[0], content)
-        if saved is not None:
-            return _checked(paths[0], saved, spec, n_images, n_others)
-        if {"img", "cap"} <= set(content.arrays) or "scores" in content.arrays:
-            return _from_scores(paths[0], content.arrays, spec, limit, logit_scale)
-    plain = read_plain(paths, spec.kind, n_images, n_others)
-    if plain is None:
-        raise DataError(f"{', '.join(map(str, paths))}: {_HINT}")
-    # Ranks of captions come in the order of the images, as many for each as the task has on the mean.
-    if T2I in plain.ranks and T2I not in plain.of_query and n_images and len(plain.ranks[T2I]) % n_images == 0:
-        owner = np.repeat(np.arange(n_images), len(plain.ranks[T2I]) // n_images)
-        plain = replace(plain, of_query={T2I: owner}, assumed=True)
-    return plain, (n_images or 1, n_others or 1)
+def _sizes(spec: TaskSpec, limit: int | None) -> tuple[int | None, int | None]:
+    """How many images, and captions or classes, the task's files should be of; None where it does not say."""
+    images = spec.group.n_groups if limit is None else min(limit, spec.group.n_groups or limit)
+    if spec.classes is not None:
+        return images, spec.classes.n_classes
+    return images, spec.group.n_captions if limit is None else None
 
 
-def _checked(
-    path: Path, saved: StoredRanks, spec: TaskSpec, n_images: int | None, n_others: int | None
-) -> tuple[StoredRanks, tuple[int, int]]:
-    scope = I2T if spec.kind == "retrieval" else CLASS
-    if scope not in saved.ranks:
-        raise DataError(f"{path}: holds ranks of {', '.join(saved.ranks)}; task '{spec.task}' needs those of '{scope}'")
-    images, others = len(saved.ranks[scope]), saved.ranks[scope].candidates
-    if n_images not in (None, images) or n_others not in (None, others):
+def _saved(path: Path, content: Arrays, spec: TaskSpec, limit: int | None) -> _Stored:
+    """Ranks that ``--save_scores`` wrote."""
+    candidates = content.about.get("candidates")
+    scopes = (CLASS,) if spec.kind == "classification" else (I2T, T2I)
+    if not isinstance(candidates, dict) or tuple(sorted(candidates)) != scopes:
+        raise DataError(f"{path}: its metadata 'candidates' are not those of {' and '.join(scopes)}")
+    ranks, images, clusters = {}, {}, {}
+    for scope, count in candidates.items():
+        arrays = {name: content.arrays.get(f"{scope}.{name}") for name in (*COUNTS, "image", "cluster")}
+        strict, true, image = arrays["strict"], arrays["true"], arrays["image"]
+        if strict is None or true is None or image is None or type(count) is not int or count < 1:
+            raise DataError(f"{path}: has no whole ranks of '{scope}'")
+        if len({row.shape for row in arrays.values() if row is not None}) > 1 or strict.ndim != 1 or not len(strict):
+            raise DataError(f"{path}: the arrays of '{scope}' differ in length")
+        for array in (strict, arrays["as_topk"], arrays["above"]):
+            if array is not None:
+                _check_ranks(path, array, count)
+        if true.min() < 1 or true.max() > count or image.min() < 0:
+            raise DataError(f"{path}: the arrays of '{scope}' hold what no query can have")
+        ranks[scope], images[scope] = Ranks(strict, arrays["as_topk"], arrays["above"], true, count), image
+        if arrays["cluster"] is not None:
+            clusters[scope] = arrays["cluster"]
+    pool = len(ranks[scopes[0]]), ranks[scopes[0]].candidates
+    wanted = _sizes(spec, limit)
+    if any(count not in (None, found) for count, found in zip(wanted, pool, strict=True)):
         raise DataError(
-            f"{path} has {images} images and {others} candidates, but task '{spec.task}' has {n_images} and {n_others}"
+            f"{path} has {pool[0]} images and {pool[1]} candidates, but task '{spec.task}' has {wanted[0]} and "
+            f"{wanted[1]}"
         )
-    return saved, (images, others)
+    return _Stored("ttmbench ranks", pool, ranks, images, clusters)
+
+
+def _plain(contents: Sequence[tuple[Path, Arrays]], spec: TaskSpec, limit: int | None) -> _Stored:
+    """Ranks of one array a file, counted from 0; how ties were broken is unknown.
+
+    The files of two sides are distinguished by their number of queries, else by ``i2t`` or ``t2i`` in the name.
+    """
+    n_images, n_others = _sizes(spec, limit)
+    ranks: dict[str, Ranks] = {}
+    where, owner = Path(), None
+    for path, content in contents:
+        arrays = [array for name, array in content.arrays.items() if name != OWNER]
+        if len(arrays) != 1 or arrays[0].ndim != 1 or not len(arrays[0]):
+            raise DataError(f"{path}: {_EXPECTED}")
+        if OWNER in content.arrays:
+            where, owner = path, content.arrays[OWNER]
+        scope = _side(path, spec.kind, len(arrays[0]), n_images, n_others)
+        if scope in ranks:
+            raise DataError(f"{path}: is another file of the ranks of '{scope}'")
+        count = n_images if scope == T2I else n_others
+        if count is None:
+            raise DataError(f"{path}: the task does not say how many candidates there are, so ranks cannot be checked")
+        _check_ranks(path, arrays[0], count)
+        true = max(1, (n_others or 0) // (n_images or 1)) if scope == I2T else 1  # as many as on the mean
+        ranks[scope] = Ranks(arrays[0].astype(np.int64), None, None, np.full(len(arrays[0]), true), count)
+    notes = ["ranks say nothing of ties: these were broken by whoever made the file"]
+    captions = len(ranks[T2I]) if T2I in ranks else n_others or 0
+    if owner is not None:
+        owner = _owners(owner, n_images or 0, captions, str(where))
+        if I2T in ranks:
+            ranks[I2T] = replace(ranks[I2T], true=np.bincount(owner))
+    elif T2I in ranks and n_images and captions % n_images == 0:
+        owner, each = _in_order(n_images, captions), captions // n_images
+        notes.append(
+            f"captions are taken to stand {each} an image, one image's after the other's: intervals go by images"
+        )
+    elif T2I in ranks:
+        notes.append(
+            "which captions share an image is unknown, so intervals treat each as independent and are "
+            f"too narrow; add '{OWNER}' to the file of ranks"
+        )
+    of_query = {T2I: owner} if owner is not None and T2I in ranks else {}
+    return _Stored("ranks", (n_images or 1, n_others or 1), ranks, of_query, notes=notes)
+
+
+def _side(path: Path, kind: str, length: int, n_images: int | None, n_others: int | None) -> str:
+    counts = {CLASS: n_images} if kind == "classification" else {I2T: n_images, T2I: n_others}
+    fitting = [side for side, count in counts.items() if count in (None, length)]
+    if len(fitting) > 1:
+        fitting = [side for side in fitting if side in path.name]
+    if len(fitting) == 1:
+        return fitting[0]
+    raise DataError(
+        f"{path}: has {length} ranks, the task {n_images} images and {n_others} captions or classes; where both are as "
+        "many, the file's name should say i2t or t2i"
+    )
+
+
+def _check_ranks(path: Path, values: np.ndarray, candidates: int) -> None:
+    wrong = ~((values >= 0) & (values <= candidates) & (values == np.round(values)))
+    if wrong.any():
+        query = int(np.argmax(wrong))
+        raise DataError(
+            f"{path}: query {query} has rank {values[query]}, which is not a whole number from 0 to {candidates}"
+        )
 
 
 def _from_scores(
     path: Path, arrays: dict[str, np.ndarray], spec: TaskSpec, limit: int | None, logit_scale: float
-) -> tuple[StoredRanks, tuple[int, int]]:
+) -> _Stored:
     if "scores" in arrays:
         scores, form = arrays["scores"], "matrix"
-        check_matrix(path, scores)
+        if scores.ndim != 2 or 0 in scores.shape:
+            raise DataError(f"{path}: 'scores' should be [images, captions or classes], got shape {list(scores.shape)}")
+        if not all(np.isfinite(row).all() and not too_large(row) for row in scores):
+            raise DataError(f"{path}: 'scores' has a number that is not finite, or larger than a logit")
         pool = pool_of(spec, scores.shape[0], scores.shape[1], arrays, str(path), limit)
 
         def of_images(rows: slice) -> np.ndarray:
@@ -125,26 +204,10 @@ def _from_scores(
             return scale * (right[rows] @ left.T)
 
     ranks = pool_ranks(spec.kind, of_images, of_captions, pool.images, pool.others)
-    of_query = {CLASS: np.arange(len(pool.images))}
-    of_query = of_query if spec.kind == "classification" else {I2T: pool.images, T2I: pool.others}
-    return StoredRanks(ranks, of_query, form), pool.shape
-
-
-def _notes(stored: StoredRanks) -> list[str]:
-    if stored.format != "ranks":
-        return []
-    notes = ["ranks say nothing of ties: these were broken by whoever made the file"]
-    if T2I in stored.ranks and T2I not in stored.of_query:
-        notes.append(
-            "which captions share an image is unknown, so intervals treat each as independent and are "
-            f"too narrow; add '{OWNER}' to the file of ranks"
-        )
-    if stored.assumed:
-        each = len(stored.ranks[T2I]) // stored.ranks[T2I].candidates
-        notes.append(
-            f"captions are taken to stand {each} an image, one image's after the other's: intervals go by images"
-        )
-    return notes
+    of_query = {I2T: pool.images, T2I: pool.others}
+    if spec.kind == "classification":
+        of_query = {CLASS: np.arange(len(pool.images))}
+    return _Stored(form, pool.shape, ranks, of_query)
 
 
 @dataclass(frozen=True)
@@ -174,31 +237,46 @@ def pool_of(
     ``labels`` holds ``image_of_caption`` int [captions] or ``label`` int [images]; without the first, every image has
     equally many captions, in the order of the images. ``where`` names the file in messages.
     """
-    expected = spec.group.n_groups if limit is None else min(limit, spec.group.n_groups or limit)
+    expected, others = _sizes(spec, limit)
     if expected not in (None, n_images):
         raise DataError(f"{where} has {n_images} images, but task '{spec.task}' has {expected}")
+    if others not in (None, n_others):
+        what = "captions" if spec.classes is None else "classes"
+        raise DataError(f"{where} has {n_others} {what}, but task '{spec.task}' has {others}")
     if spec.kind == "classification":
-        assert spec.classes is not None, "a classification task has classes"
-        if n_others != spec.classes.n_classes:
-            raise DataError(f"{where} has {n_others} classes, but task '{spec.task}' has {spec.classes.n_classes}")
         if LABEL not in labels:
             raise DataError(f"{where} has no array '{LABEL}': the class of each image, int [images]")
         return StoredPool(_labels(labels[LABEL], n_images, n_others, LABEL, where), np.arange(n_others))
-    if limit is None and spec.group.n_captions not in (None, n_others):
-        raise DataError(f"{where} has {n_others} captions, but task '{spec.task}' has {spec.group.n_captions}")
-    if OWNER in labels:
-        owner = _labels(labels[OWNER], n_others, n_images, OWNER, where)
-    elif n_others % n_images == 0:
-        owner = np.repeat(np.arange(n_images), n_others // n_images)
-    else:
+    if OWNER not in labels and n_others % n_images:
         raise DataError(
             f"{where} has {n_others} captions for {n_images} images, not as many for each; it needs '{OWNER}': "
             "the number of each caption's image, int [captions]"
         )
-    without = np.flatnonzero(~np.isin(np.arange(n_images), owner))
+    owner = labels[OWNER] if OWNER in labels else _in_order(n_images, n_others)
+    return StoredPool(np.arange(n_images), _owners(owner, n_images, n_others, where))
+
+
+def _in_order(n_images: int, n_captions: int) -> np.ndarray:
+    """The image of each caption where each image has as many, in order."""
+    return np.repeat(np.arange(n_images), n_captions // n_images)
+
+
+def _owners(owner: np.ndarray, n_images: int, n_captions: int, where: str) -> np.ndarray:
+    """The image of each caption, checked."""
+    known = _labels(owner, n_captions, n_images, OWNER, where)
+    without = np.setdiff1d(np.arange(n_images), known)
     if len(without):
-        raise DataError(f"{where}: image {without[0]} has no caption")
-    return StoredPool(np.arange(n_images), owner)
+        raise DataError(f"{where}: image {without[0]} has no caption in '{OWNER}'")
+    return known
+
+
+def _labels(array: np.ndarray, length: int, most: int, name: str, where: str) -> np.ndarray:
+    values = np.asarray(array)
+    if values.shape != (length,) or not np.array_equal(values, np.round(values)):
+        raise DataError(f"{where}: '{name}' should be {length} whole numbers, got {values.dtype} {list(values.shape)}")
+    if length and (values.min() < 0 or values.max() >= most):
+        raise DataError(f"{where}: '{name}' has values out of range [0, {most - 1}]")
+    return values.astype(np.int64)
 
 
 def stored_pool(adapter: StoredFeatures, spec: TaskSpec, limit: int | None) -> tuple[StoredPool, np.ndarray, str]:
@@ -230,12 +308,3 @@ def pool_ranks(
         I2T: rank_queries(by_image, images, others, "images"),
         T2I: rank_queries(by_other, others, images, "captions"),
     }
-
-
-def _labels(array: np.ndarray, length: int, most: int, name: str, where: str) -> np.ndarray:
-    values = np.asarray(array)
-    if values.shape != (length,) or not np.array_equal(values, np.round(values)):
-        raise DataError(f"{where}: '{name}' should be {length} whole numbers, got {values.dtype} {list(values.shape)}")
-    if length and (values.min() < 0 or values.max() >= most):
-        raise DataError(f"{where}: '{name}' has values out of range [0, {most - 1}]")
-    return values.astype(np.int64)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -36,6 +38,25 @@ class Data:
     source: Record  # where they came from
     fingerprint: str  # data digest; of stored scores, of task, version, shape and group ids
     clusters: Clusters | None = None  # which groups share images; None where that is not known
+
+    @classmethod
+    def of_file(
+        cls,
+        spec: TaskSpec,
+        source: Record,
+        group_ids: Sequence[str] = (),
+        tags: Sequence[Mapping[str, str]] | None = None,
+        clusters: Clusters | None = None,
+        pool: tuple[int, int] | None = None,
+    ) -> Self:
+        """Data of which only a file of scores, ranks (of a ``pool`` of images and captions) or answers is known.
+
+        Files of one task, version, shape and group ids, in any order, are comparable.
+        """
+        shape = str(spec.shape) if pool is None else f"{pool[0]}x{pool[1]}"
+        named = json.dumps(["stored", spec.task, spec.version, shape, sorted(group_ids)])
+        groups = [Group(name, (), (), of) for name, of in zip(group_ids, tags or [{}] * len(group_ids), strict=True)]
+        return cls(groups, source, hashlib.sha256(named.encode()).hexdigest(), clusters)
 
     @property
     def shares_images(self) -> bool:

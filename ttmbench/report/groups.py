@@ -19,7 +19,7 @@ from ttmbench.report.charts import HEADLINE
 from ttmbench.report.load import ReportedRun
 from ttmbench.results.labels import HOLDOUT, HOLDOUT_RAW, RAW, TTM, name_of
 from ttmbench.results.sample_logs import sample_lines
-from ttmbench.results.scores_file import read_scores
+from ttmbench.results.stored_files import read_scores
 from ttmbench.results.summary import metric_values
 from ttmbench.types import Group, GroupShape
 

@@ -7,6 +7,10 @@ from dataclasses import dataclass
 
 STORED_SCORES, STORED_ANSWERS = "stored_scores", "stored_answers"
 """Kinds of source of what ``ttmbench score`` reads: the data themselves were not seen."""
+STORED_NOTE = (
+    "scored from a file, without images and captions: comparable with results from files that have the same task, "
+    "version, shape and group ids"
+)
 
 
 @dataclass(frozen=True)

@@ -18,8 +18,7 @@ import numpy as np
 from ttmbench._util.files import file_digest, safe_name, to_json, write_atomically
 from ttmbench.errors import UsageError
 from ttmbench.results.ranks import Ranks
-from ttmbench.results.ranks_file import save_ranks
-from ttmbench.results.scores_file import save_scores
+from ttmbench.results.stored_files import save_ranks, save_scores
 from ttmbench.results.summary import MethodScores
 
 SCHEMA_VERSION = "1.0"

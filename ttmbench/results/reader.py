@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator
 from pathlib import Path
-from typing import Any, NoReturn
 
 from pydantic import ValidationError
 
 from ttmbench._util.console import one_line
 from ttmbench._util.text import Unreadable, read_json
+from ttmbench._util.third_party_errors import describe
 from ttmbench.errors import DataError
 from ttmbench.results.document import ResultsDocument
 from ttmbench.results.files import SCHEMA_VERSION
 from ttmbench.results.records import Artifact
 from ttmbench.results.sample_logs import is_sample_log, read_sample_log
 
-_KINDS = {
-    **dict.fromkeys(("dict_type", "model_type"), "an object"),
-    **{"list_type": "a list", "string_type": "a text", "int_type": "a whole number", "bool_type": "true or false"},
-}
 NOT_A_DOCUMENT = "is not a results document of ttmbench"  # how the reason begins for JSON of another kind
-_PLACE = 120  # characters of the key that is named
 
 
 def read_document(path: Path) -> ResultsDocument:
@@ -33,9 +28,9 @@ def read_document(path: Path) -> ResultsDocument:
     if is_sample_log(path):
         return read_sample_log(path)
     try:
-        return parse_document(_parse(path))
-    except _RefusedError as refused:
-        raise DataError(f"{path}: {refused}") from None
+        return parse_document(read_json(path))
+    except Unreadable as error:
+        raise DataError(f"{path}: {error}") from None
 
 
 def walk_documents(folder: Path, without: frozenset[str] = frozenset()) -> Iterator[tuple[Path, ResultsDocument | str]]:
@@ -48,38 +43,43 @@ def walk_documents(folder: Path, without: frozenset[str] = frozenset()) -> Itera
         if hidden or path.name in without or path.is_symlink() or not path.is_file():
             continue
         try:
-            content = _parse(path)
-            if isinstance(content, dict) and _is_made_of_documents(content):
+            content = read_json(path)
+            known = content if isinstance(content, dict) else {}
+            if known.get("kind") in ("sweep", "leaderboard") or ("analysis" in known and "results" not in known):
                 continue
             yield path, parse_document(content)
-        except _RefusedError as refused:
-            yield path, str(refused)
-
-
-def _is_made_of_documents(content: Mapping[str, Any]) -> bool:
-    """Whether it is a summary of documents, or an analysis, and none itself."""
-    return content.get("kind") in ("sweep", "leaderboard") or ("analysis" in content and "results" not in content)
+        except Unreadable as error:
+            yield path, str(error)
 
 
 def parse_document(content: object) -> ResultsDocument:
-    """The content of a JSON file, checked.
+    """The content of a JSON file, checked; Unreadable with the reason if it is not a document of this version.
 
     Keys that a newer minor version adds are not checked, and `ResultsDocument.to_dict` leaves them out.
     """
     if not isinstance(content, dict):
-        raise _RefusedError(f"{NOT_A_DOCUMENT} (a JSON {type(content).__name__}, not an object)")
+        raise Unreadable(f"{NOT_A_DOCUMENT} (a JSON {type(content).__name__}, not an object)")
     if "schema_version" not in content:
-        raise _RefusedError(f"{NOT_A_DOCUMENT} (it has no schema_version)")
-    version = str(content["schema_version"])
-    _check_version(version)
+        raise Unreadable(f"{NOT_A_DOCUMENT} (it has no schema_version)")
+    version, known = str(content["schema_version"]), SCHEMA_VERSION.split(".")[0]
+    major, dot, minor = version.partition(".")
+    if not (major.isdecimal() and dot and minor.isdecimal()):
+        raise Unreadable(
+            f"has schema {version!r:.40}, which is not a version; this version of ttmbench reads {known}.x"
+        )
+    if int(major) != int(known):
+        what = (
+            "newer than {}.x; upgrade ttmbench to read it" if int(major) > int(known) else "older than {}.x; rerun it"
+        )
+        raise Unreadable(f"has schema {version}, which is {what.format(known)}")
     try:
         return ResultsDocument.model_validate(
             {**content, "schema_version": SCHEMA_VERSION}, extra=None if version == SCHEMA_VERSION else "allow"
         )
     except ValidationError as error:
-        _refuse(f"is not a complete results document ({_words(error.errors()[0], content)})")
+        raise Unreadable(f"is not a complete results document ({one_line(describe(error), 300)})") from None
     except RecursionError:
-        _refuse("is not a complete results document (it nests too deeply)")
+        raise Unreadable("is not a complete results document (it nests too deeply)") from None
 
 
 def task_of_artifact(name: str, about: Artifact, tasks: Collection[str]) -> str | None:
@@ -92,54 +92,3 @@ def task_of_artifact(name: str, about: Artifact, tasks: Collection[str]) -> str 
     kind, stem = about.kind, name.rsplit(".", 1)[0]
     named = (task for task in tasks if name.startswith(f"{kind}_{task}_2") or stem.endswith(f"_{kind}_{task}"))
     return about.task if about.task in tasks else max(named, key=len, default=None)
-
-
-class _RefusedError(Exception):
-    """Why a file is refused, in words that follow its name."""
-
-
-def _refuse(why: str) -> NoReturn:
-    raise _RefusedError(why) from None
-
-
-def _parse(path: Path) -> object:
-    try:
-        return read_json(path)
-    except Unreadable as error:
-        _refuse(str(error))
-
-
-def _check_version(version: str) -> None:
-    known = SCHEMA_VERSION.split(".")[0]
-    major, dot, minor = version.partition(".")
-    if not (major.isdecimal() and dot and minor.isdecimal()):
-        _refuse(f"has schema {version!r:.40}, which is not a version; this version of ttmbench reads {known}.x")
-    if int(major) > int(known):
-        _refuse(f"has schema {version}, which is newer than {known}.x; upgrade ttmbench to read it")
-    if int(major) < int(known):
-        _refuse(f"has schema {version}, which is older than {known}.x; run it again")
-
-
-def _words(error: Any, document: object) -> str:
-    """An error of pydantic as a sentence that names the key in the file."""
-    kind, tag = error["type"], error["loc"][-1:]
-    if kind in _KINDS:
-        # Of a number pydantic says first that it is not a whole one.
-        message = "is not a finite number" if tag == ("int",) else f"is not {_KINDS[kind]}"
-    elif "error" in error.get("ctx", {}):
-        message = str(error["ctx"]["error"])
-    else:
-        message = error["msg"].replace("Input should be", "must be").replace("Extra inputs are not", "is not")
-    keys, here = [], document
-    for part in error["loc"]:
-        if isinstance(here, dict) and part in here:
-            here = here[part]
-        elif isinstance(here, list) and isinstance(part, int) and part < len(here):
-            here = here[part]
-        elif error["type"] != "missing" or part != error["loc"][-1]:
-            continue  # pydantic's own name of a kind of value
-        keys.append(str(part))
-    if not keys:
-        return message
-    name = one_line(".".join(keys), _PLACE)
-    return f"it has no '{name}'" if error["type"] == "missing" else f"'{name}' {message}"

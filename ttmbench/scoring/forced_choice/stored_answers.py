@@ -51,17 +51,12 @@ class ReleasedAnswers:
 
 def is_answers(path: Path) -> bool:
     """Whether a file is a whole JSON document of stored answers, rather than of scores; False if it cannot be read."""
-    if not path.is_file():
-        return False
     try:
         with path.open("rb") as file:
             head = file.read(64).removeprefix(b"\xef\xbb\xbf").lstrip()
-        if head[:1] not in (b"[", b"{"):
-            return False
-        content = read_json(path)
+        return head[:1] in (b"[", b"{") and _format_of(read_json(path)) is not None
     except (OSError, ValueError):
         return False
-    return _format_of(content) is not None
 
 
 def read_answers(paths: Sequence[Path], shape: GroupShape) -> ReleasedAnswers:
@@ -71,19 +66,21 @@ def read_answers(paths: Sequence[Path], shape: GroupShape) -> ReleasedAnswers:
         DataError: a file is in neither format, an entry is incomplete, or the files are not of the same groups.
         UsageError: more files than the format has.
     """
-    contents = [(path, _load(path)) for path in paths]
-    formats = [_format_of(content) for _, content in contents]
-    for path, kind in zip(paths, formats, strict=True):
-        if kind is None:
+    contents = []
+    for path in paths:
+        try:
+            contents.append((path, read_json(path)))
+        except Unreadable as error:
+            raise DataError(f"{path}: {error}") from None
+        if _format_of(contents[-1][1]) is None:
             raise DataError(f"{path}: holds no answers of ColorSwap's release or of SugarCrepe's GPT-4V files")
-    if len(set(formats)) > 1 or (formats[0] == SUGARCREPE and len(paths) > 1) or len(paths) > 2:
+    formats = {_format_of(content) for _, content in contents}
+    if len(formats) > 1 or len(paths) > (1 if SUGARCREPE in formats else 2):
         raise UsageError("several files are read together only if they are ColorSwap's text and image answers")
-    wanted = GroupShape(1, 2) if formats[0] == SUGARCREPE else GroupShape(2, 2)
+    wanted = GroupShape(1, 2) if SUGARCREPE in formats else GroupShape(2, 2)
     if shape != wanted:
-        raise DataError(f"{paths[0]}: {formats[0]} are of {wanted} groups, the task has {shape} groups")
-    if formats[0] == SUGARCREPE:
-        return _sugarcrepe(*contents[0])
-    return _colorswap(contents)
+        raise DataError(f"{paths[0]}: {formats.pop()} are of {wanted} groups, the task has {shape} groups")
+    return _sugarcrepe(*contents[0]) if SUGARCREPE in formats else _colorswap(contents)
 
 
 def _format_of(content: object) -> str | None:
@@ -95,35 +92,25 @@ def _format_of(content: object) -> str | None:
     return None
 
 
-def _load(path: Path) -> Any:
-    try:
-        return read_json(path)
-    except Unreadable as error:
-        raise DataError(f"{path}: {error}") from None
-
-
-def _colorswap(contents: Sequence[tuple[Path, Any]]) -> ReleasedAnswers:
-    sides: dict[str, np.ndarray] = {}
-    ids: dict[str, list[str]] = {}
+def _colorswap(contents: Sequence[tuple[Path, list[Entry]]]) -> ReleasedAnswers:
+    sides: dict[str, dict[str, list[bool]]] = {}
     unread: list[tuple[str, str, str]] = []
     for path, entries in contents:
         side = "text" if "response_image_1" in entries[0] else "image"
         if side in sides:
             raise UsageError(f"both files hold answers to the {side} questions; one should hold the other side's")
-        rows = {}
+        rows = sides.setdefault(side, {})
         for entry in entries:
             group = str(entry.get("id") if isinstance(entry, dict) else None)
             if group in rows:
                 raise DataError(f"{path}: duplicate group id {group}")
             rows[group] = [_colorswap_right(path, group, entry, side, number, unread) for number in (1, 2)]
-        sides[side], ids[side] = np.array(list(rows.values()), dtype=bool), list(rows)
-    order = next(iter(ids.values()))
-    for side, groups in ids.items():
-        absent = set(order) ^ set(groups)
-        if absent:
+    order = list(next(iter(sides.values())))
+    for rows in sides.values():
+        if absent := set(order) ^ set(rows):
             raise DataError(f"group {min(absent)} is not in both files")
-        sides[side] = sides[side][[groups.index(group) for group in order]]
-    return ReleasedAnswers(Choices(sides.get("text"), sides.get("image")), order, COLORSWAP, unread)
+    choices = {side: np.array([rows[group] for group in order]) for side, rows in sides.items()}
+    return ReleasedAnswers(Choices(choices.get("text"), choices.get("image")), order, COLORSWAP, unread)
 
 
 def _colorswap_right(
@@ -150,32 +137,33 @@ def _colorswap_right(
 
 def _sugarcrepe(path: Path, content: Entry) -> ReleasedAnswers:
     """Items whose chosen caption is stored; where it is empty, the release found no choice in the answer."""
-    right, ids, notes = [], [], []
+    right: dict[str, bool] = {}
     unread: list[tuple[str, str, str]] = []
-    differing = []
+    notes, differing = [], []
     for key, item in content.items():
         if not isinstance(item, dict):
             notes.append(f"the key '{key}' of {path.name} is not an item and was skipped")
             continue
-        if not {"answer", "caption", "negative_caption"} <= set(item):
+        answer = item.get("answer")
+        if not {"caption", "negative_caption"} <= set(item) or not isinstance(answer, dict):
             raise DataError(f"{path}: item {key} has no answer, caption and negative_caption")
-        answer = item["answer"]
-        if not isinstance(answer, dict) or "multiple_choice_answer" not in answer:
+        if "multiple_choice_answer" not in answer:
             raise DataError(f"{path}: the answer of item {key} has no multiple_choice_answer")
         chosen, detail = str(answer["multiple_choice_answer"]).strip(), str(answer.get("free_form_answer", ""))
         caption, negative = str(item["caption"]).strip(), str(item["negative_caption"]).strip()
         if chosen not in (caption, negative):
-            unread.append((str(key), "image 1", detail or chosen))
-        right.append([chosen == caption])
-        ids.append(str(key))
-        if "correct" in item and bool(item["correct"]) != right[-1][0]:
-            differing.append(str(key))
+            unread.append((key, "image 1", detail or chosen))
+        right[key] = chosen == caption
+        if "correct" in item and bool(item["correct"]) != right[key]:
+            differing.append(key)
     if differing:
         notes.append(
             f"{len(differing)} items of {path.name} say otherwise of themselves ('correct') than their answers do: "
             f"{', '.join(differing)}"
         )
-    return ReleasedAnswers(Choices(np.array(right, dtype=bool), None), ids, SUGARCREPE, unread, notes)
+    return ReleasedAnswers(
+        Choices(np.array(list(right.values()))[:, None], None), list(right), SUGARCREPE, unread, notes
+    )
 
 
 def read_colorswap_text(answer: str, captions: tuple[str, str]) -> int | None:
