@@ -1,6 +1,6 @@
 """Writes the published tables of mteb's results from a checkout of github.com/embeddings-benchmark/results.
 
-python scripts/mteb_results.py CHECKOUT    # writes ttmbench/reproduce/published/mteb_*.csv, prints what is left out
+python scripts/mteb_results.py CHECKOUT    # writes ttmbench/reproduce/published/mteb_*.csv
 
 Models and their commits are those of _mteb.yaml in the same folder, which also states the commit of the checkout. A
 rate is written as the number of correct groups or queries, of how many.
@@ -11,7 +11,6 @@ from __future__ import annotations
 import csv
 import json
 import sys
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -69,43 +68,32 @@ KEPT = {
 ONE_BY_K = ("SugarCrepe", "AROCocoOrder", "AROFlickrOrder", "AROVisualRelation", "AROVisualAttribution")
 IN_PERCENT = "ndcg_at_10"
 NOISE = ("Salesforce/blip-image-captioning-base", "Salesforce/blip-image-captioning-large")
-OTHER_TASK = "ImageCoDeT2IRetrieval"
 
 
-def left_out(model: str, task: str, metric: str, scores: Mapping[str, object]) -> str:
-    """Why a number of mteb is in no table; empty if it is in one."""
+def is_left_out(model: str, task: str, metric: str, scores: Mapping[str, object]) -> bool:
+    """Whether a number is in no table: another task or metric, a copy of another number, or 0 by construction."""
     kept = KEPT.get(task)
-    if metric == "main_score":
-        return "repeats another number of its file"
-    if model in NOISE:
-        return "the model's contrastive head was never trained"
-    if kept is None:
-        return "no such task here"
+    if kept is None or model in NOISE or metric == "main_score":
+        return True
     if task in ONE_BY_K and metric in ("accuracy", "image_acc"):
-        return "0 by construction"
+        return True
     if task == "ImageCoDe" and "image_acc" in scores and metric in ("accuracy", "text_acc"):
-        return "0 by construction"
-    if metric in kept.metrics:
-        return ""
-    if task.endswith("I2TRetrieval") and metric.startswith("recall_at_"):
-        return "hits divided by five captions, which is not R@k"
-    if metric.endswith("_at_1") or (metric.startswith("recall_at_") and task != "ImageCoDe"):
-        return "the same rate under another name, up to ties"
-    return "another cut-off or metric, which nothing here has"
+        return True
+    return metric not in kept.metrics
 
 
-def numbers(checkout: Path, models: Mapping[str, str]) -> Iterator[tuple[str, str, str, float, str]]:
-    """Model, task, metric, value, and why it is left out, of every file of these models at their commits."""
+def numbers(checkout: Path, models: Mapping[str, str]) -> Iterator[tuple[str, str, str, float]]:
+    """Model, task, metric and value of every number that is kept."""
     for model, revision in models.items():
         folder = checkout / "results" / model.replace("/", "__") / revision
-        for task in [*KEPT, OTHER_TASK]:
+        for task in KEPT:
             path = folder / f"{task}.json"
             if not path.is_file():
                 continue
             (scores,) = json.loads(path.read_text(encoding="utf-8"))["scores"]["test"]
             for metric, value in scores.items():
-                if isinstance(value, int | float) and not metric.startswith("nauc_"):
-                    yield model, task, metric, value, left_out(model, task, metric, scores)
+                if not is_left_out(model, task, metric, scores):
+                    yield model, task, metric, value
 
 
 def line(model: str, task: str, metric: str, value: float) -> list[str]:
@@ -121,24 +109,17 @@ def line(model: str, task: str, metric: str, value: float) -> list[str]:
 
 
 def main() -> None:
-    """Writes the tables and prints how many numbers are left out for which reason."""
+    """Writes the tables."""
     if len(sys.argv) != 2:
         sys.exit(__doc__)
     models = yaml.safe_load((PUBLISHED / "_mteb.yaml").read_text(encoding="utf-8"))["models"]
+    revisions = {name: entry["revision"] for name, entry in models.items()}
     tables: dict[str, list[list[str]]] = {kept.table: [] for kept in KEPT.values()}
-    reasons: Counter[str] = Counter()
-    for model, task, metric, value, why in numbers(
-        Path(sys.argv[1]), {name: entry["revision"] for name, entry in models.items()}
-    ):
-        reasons[why] += 1
-        if not why:
-            tables[KEPT[task].table].append(line(model, task, metric, value))
+    for model, task, metric, value in numbers(Path(sys.argv[1]), revisions):
+        tables[KEPT[task].table].append(line(model, task, metric, value))
     for name, rows in tables.items():
         with (PUBLISHED / f"{name}.csv").open("w", encoding="utf-8", newline="") as file:
             csv.writer(file, lineterminator="\n").writerows([HEAD, *sorted(rows)])
-    for why, count in reasons.most_common():
-        print(f"{count:5}  {why or 'kept'}")
-    print(f"{reasons.total():5}  in all")
 
 
 if __name__ == "__main__":
