@@ -38,8 +38,8 @@ EXAMPLES = {
         "ttmbench reproduce",
         "ttmbench reproduce ttm_table1 --models siglip-b16 --runs results --run",
     ),
-    "ls": ("ttmbench ls tasks", "ttmbench ls methods --long", "ttmbench ls models --json"),
-    "show": ("ttmbench show winoground", "ttmbench show siglip-b16 --published", "ttmbench show ttm --long"),
+    "ls": ("ttmbench ls tasks", "ttmbench ls methods", "ttmbench ls models --json"),
+    "show": ("ttmbench show winoground", "ttmbench show siglip-b16 --published", "ttmbench show ttm"),
     "validate": (
         "ttmbench validate my_task.yaml",
         "ttmbench validate 'shapes_*' --offline",

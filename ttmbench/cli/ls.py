@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Sequence
 
 from ttmbench._util.console import echo
 from ttmbench.cli.options import add_task_files
@@ -20,29 +19,21 @@ Row = dict[str, object]
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``ttmbench ls``."""
     parser.add_argument("kind", choices=tuple(_ROWS), metavar="KIND", help=f"One of {', '.join(_ROWS)}")
-    parser.add_argument("--long", action="store_true", help="Show everything about each name")
-    parser.add_argument("--json", action="store_true", help="Print JSON with all columns")
+    parser.add_argument("--json", action="store_true", help="Print JSON, with more about each name")
     add_task_files(parser)
 
 
 def ls(options: argparse.Namespace) -> int:
     """List names, one line each or as JSON."""
-    return print_kind(options.kind, options.include_path or [], is_long=options.long, as_json=options.json)
+    return print_kind(options.kind, options.include_path or [], as_json=options.json)
 
 
-def print_kind(kind: str, include_path: Sequence[str], *, is_long: bool = False, as_json: bool = False) -> int:
+def print_kind(kind: str, include_path: list[str], *, as_json: bool = False) -> int:
     """Print all names of a kind; returns the exit code."""
     registry = build_registry(include_path, quiet=kind == "plugins")
-    by_benchmark = kind == "tasks" and not (is_long or as_json)
-    rows = _by_benchmark(registry) if by_benchmark else _ROWS[kind](registry)
+    rows = _by_benchmark(registry) if kind == "tasks" and not as_json else _ROWS[kind](registry)
     if as_json:
         echo(json.dumps(rows, indent=2))
-    elif is_long:
-        from ttmbench.cli.pages import print_facts
-
-        for row in rows:
-            print_facts({name.replace("_", " "): _text(row, name, is_long) for name in row})
-            echo()
     elif rows:
         from ttmbench.report.table import TableColumn, print_table  # rich is not needed for JSON
 
@@ -56,10 +47,7 @@ def print_kind(kind: str, include_path: Sequence[str], *, is_long: bool = False,
             )
             for name in names
         ]
-        cells = (
-            [_text(row, name, is_long) for name in names] if len(row) > 1 else list(map(str, row.values()))
-            for row in rows
-        )
+        cells = ([_text(row, name) for name in names] if len(row) > 1 else list(map(str, row.values())) for row in rows)
         print_table(columns, list(cells))
     return 0
 
@@ -196,14 +184,14 @@ _LONG = {
     "schedules": ("plugin",),
     "methods": ("reset", "order_dependent", "assumes_matching", "plugin", "summary"),
 }
-"""What only ``--long`` and ``--json`` show."""
+"""What only ``--json`` shows."""
 _KINDS = {"groups": "number", "size": "number"}
 
 
-def _text(row: Row, name: str, is_long: bool) -> str:
+def _text(row: Row, name: str) -> str:
     """A cell of the table. That a method needs gradients too is said by the column ``trains``."""
     value = row[name]
-    if name == "reference" and not is_long:
+    if name == "reference":
         return _cell(str(value).removeprefix("arXiv:"))
     if name == "needs" and isinstance(value, list):
         value = [need for need in value if need != "gradients"] or value

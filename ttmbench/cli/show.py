@@ -1,30 +1,33 @@
-"""``ttmbench show``: a page about one task, model, method or metric, and what is published about it."""
+"""``ttmbench show``: what the files say of a task, model, method or metric, and what is published about it."""
 
 from __future__ import annotations
 
 import argparse
 import inspect
 import json
-from collections.abc import Callable
+import textwrap
+from collections.abc import Mapping
 from difflib import get_close_matches
 
-from ttmbench._util.console import echo
-from ttmbench.cli.method_page import as_json, print_page, print_short_page
+from ttmbench._util.console import console, echo, printable
 from ttmbench.cli.options import add_task_files
-from ttmbench.cli.pages import print_dataset, print_long_model, print_long_task, print_metric, print_model, print_task
 from ttmbench.config import with_rate_note
 from ttmbench.data.benchmarks import benchmark_of, benchmarks
 from ttmbench.data.catalog import all_tasks, find_task
 from ttmbench.data.task_chance import chance_of
 from ttmbench.errors import UsageError
+from ttmbench.methods.settings import arguments
 from ttmbench.plugins.registry import Registry, build_registry, load_target, metric_for
-from ttmbench.types import Record
+from ttmbench.results.labels import COLUMNS
+from ttmbench.stats import smallest_difference
+from ttmbench.types import MethodSpec, ModelCard, Record
+
+Facts = Mapping[str, object]  # name -> text
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``ttmbench show``."""
     parser.add_argument("name", metavar="NAME", help="Task, benchmark, tag, model, test-time method or metric")
-    parser.add_argument("--long", action="store_true", help="Print every detail, with tables of arguments")
     parser.add_argument("--published", action="store_true", help="List all published numbers")
     parser.add_argument("--json", action="store_true", help="Print JSON with every field")
     add_task_files(parser)
@@ -33,34 +36,71 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def show(options: argparse.Namespace) -> int:
     """Print a page about a task, a model, a method or a metric, or published numbers; or either as JSON."""
     registry = build_registry(options.include_path or [])
-    name, is_long = options.name, options.long
+    name, in_full = options.name, options.json
     is_task = name in registry.task_files or name.endswith((".yaml", ".yml"))
     is_known = is_task or any(name in table for table in (registry.adapters, registry.methods, registry.metrics))
-    if not (options.published or is_known) and (tasks := _dataset(name, registry)):
-        _print(tasks, options, print_dataset)
-    elif options.published or not is_known:
+    if options.published or not (is_known or (tasks := _dataset(name, registry))):
         _print_published(name, registry, options)
-    elif is_task or name in registry.adapters:
-        shown = (_task if is_task else _model)(name, registry, in_full=is_long or options.json)
-        short, long = (print_task, print_long_task) if is_task else (print_model, print_long_model)
-        _print(shown, options, long if is_long else short)
+        return 0
+    if not is_known:
+        assert tasks is not None
+        shown, facts = tasks, _dataset_facts(tasks)
+    elif is_task:
+        shown = _task(name, registry, in_full)
+        facts = _task_facts(shown)
+    elif name in registry.adapters:
+        shown = _model(name, registry, in_full)
+        facts = _model_facts(shown)
     elif name in registry.methods:
-        method, plugin = registry.methods[name]
-        page = print_page if is_long else print_short_page
-        _print(as_json(method, plugin), options, lambda _: page(method, plugin))
+        shown, facts = _method(*registry.methods[name])
     else:
-        _print(_metric(name, registry), options, print_metric)
-    return 0
-
-
-def _print(shown: Record, options: argparse.Namespace, page: Callable[[Record], None]) -> None:
+        shown = _metric(name, registry)
+        facts = _metric_facts(shown)
     if options.json:
         echo(json.dumps(shown, indent=2, ensure_ascii=False, default=str))
     else:
-        page(shown)
+        _print_page(shown, facts)
+    return 0
 
 
-def _task(name: str, registry: Registry, *, in_full: bool) -> Record:
+def _print_page(shown: Record, facts: Facts) -> None:
+    title = next(iter(facts))
+    _print_facts({f"{title}:": facts[title]})
+    echo()
+    _print_facts({name: text for name, text in facts.items() if name != title})
+    if shown.get("arguments"):
+        from ttmbench.report.table import TableColumn, print_table
+
+        echo()
+        rows = [[each["name"], _default(each), each["meaning"].replace("``", "")] for each in shown["arguments"]]
+        columns = [TableColumn("argument", "key"), TableColumn("default"), TableColumn("meaning")]
+        print_table(columns, rows, title=shown["option"])
+    published = shown.get("published", {})
+    if published.get("lines"):
+        echo(f"\nPublished: {published['about']} (--published lists all)")
+        for line in published["lines"]:
+            echo(line)
+
+
+def _print_facts(facts: Facts) -> None:
+    """Name and text of each fact in two columns, at most 120 characters wide; facts without a text are skipped."""
+    known = {name: str(printable(str(text))) for name, text in facts.items() if text not in (None, "", [], ())}
+    name_width, width = max(map(len, known), default=0) + 1, min(console(None).width, 120)
+    for name, text in known.items():
+        indent = " " * name_width
+        echo(textwrap.fill(f"{name:<{name_width}}{text}", width, subsequent_indent=indent, break_on_hyphens=False))
+
+
+def _default(argument: Record) -> str:
+    if argument["required"]:
+        return "required"
+    value = argument["default"]
+    if value is None or isinstance(value, bool):
+        return "none" if value is None else str(value).lower()
+    return ",".join(map(str, value)) if isinstance(value, tuple | list) else str(value)
+
+
+def _task(name: str, registry: Registry, in_full: bool) -> Record:
     from ttmbench.cli.published_page import in_brief, in_few
     from ttmbench.reproduce.lookup import rows_of_task
 
@@ -72,24 +112,117 @@ def _task(name: str, registry: Registry, *, in_full: bool) -> Record:
         row = {"summary": described.summary, "chance": chance_of(described, spec), "track": described.track}
         metrics[metric.name] = row
     presets = {model: with_rate_note(settings) for model, settings in spec.ttm.items()}
-    rows = rows_of_task(spec.task, registry)
-    published = (in_brief if in_full else in_few)(rows, name, registry, is_task=True)
+    published = (in_brief if in_full else in_few)(rows_of_task(spec.task, registry), name, registry, is_task=True)
     notes = {"benchmark": benchmark and benchmark.title, "notes": list(benchmark.notes) if benchmark else []}
     return {**spec.model_dump(mode="json"), **notes, "metrics": metrics, "ttm": presets, "published": published}
 
 
-def _model(name: str, registry: Registry, *, in_full: bool) -> Record:
+def _task_facts(task: Record) -> Facts:
+    source, group, classes = task["source"], task["group"], task["classes"] or {}
+    while "of" in source:
+        source = source["of"][0]
+    size = f"{group['n_groups'] or 'unknown number of'} groups of {'x'.join(map(str, group['shape'] or ()))}"
+    if task["kind"] != "groups":
+        others = f"{classes.get('count')} classes" if classes else f"{group.get('n_captions')} captions"
+        size = f"{group['n_groups'] or 'unknown number of'} images, {others}"
+    elif group["n_groups"] is not None:
+        smallest = smallest_difference(group["n_groups"])
+        size += "; smallest significant difference: " + ("none" if smallest is None else f"{100 * smallest:.2f} points")
+    presets = [model for model in task["ttm"] if model != "defaults"]
+    by_chance: dict[float | None, list[str]] = {}
+    for metric, row in task["metrics"].items():
+        by_chance.setdefault(row["chance"], []).append(metric)
+    return {
+        task["task"]: task["description"],
+        "paper": task["reference"],
+        "size": size,
+        "data": " ".join(str(source[key]) for key in ("kind", "path", "file", "split", "revision") if source.get(key)),
+        "licence": f"{'gated; ' * task['gated']}{task['license'] or 'not stated'}",
+        "metrics": "; ".join(
+            ", ".join(names) + ("" if chance is None else f" (chance {100 * chance:.2f})")
+            for chance, names in by_chance.items()
+        ),
+        "images": task["images_needed"],
+        "labels": task["label_errors"].replace("`", ""),
+        "defects": "; ".join(map(str, group.get("known_defects") or [])),
+        "template": task.get("caption_template"),
+        "evidence": ", ".join(f"{what}: {certainty}" for what, certainty in task["evidence"].items()),
+        "notes": " ".join(task["notes"]).replace("`", ""),
+        "tags": ", ".join(task["tag"]),
+        "TTM": f"the paper's settings for {', '.join(presets)} (--ttm_preset paper)" if presets else None,
+        "citation": " ".join(str(task["citation"] or "").split()),
+    }
+
+
+def _model(name: str, registry: Registry, in_full: bool) -> Record:
     from ttmbench.cli.published_page import in_brief, in_few
     from ttmbench.reproduce.lookup import rows_of_model
 
     adapter, plugin = registry.adapters[name]
-    card = None if adapter.card is None else vars(adapter.card)
-    shown = {**vars(adapter), "card": card, "plugin": plugin}
+    shown = {**vars(adapter), "card": None if adapter.card is None else vars(adapter.card), "plugin": plugin}
     model_options = shown.pop("options")
     if model_options is not None:
-        shown["arguments"] = load_target(model_options).described()
-    rows = rows_of_model(adapter.name, registry)
-    return {**shown, "published": (in_brief if in_full else in_few)(rows, name, registry, is_task=False)}
+        described = load_target(model_options).described().items()
+        rows = [{"name": key, "default": None, "required": "default" not in about, **about} for key, about in described]
+        shown |= {"option": "--model_args NAME=VALUE", "arguments": rows}
+    published = (in_brief if in_full else in_few)(rows_of_model(adapter.name, registry), name, registry, is_task=False)
+    return {**shown, "published": published}
+
+
+def _model_facts(model: Record) -> Facts:
+    card = model["card"] or {}
+    trained_on, captions = card.get("trained_on"), card.get("captions")
+    size = ModelCard("", card["bytes"]).size if card.get("bytes") else None
+    if isinstance(captions, Mapping):
+        captions = ", ".join(f"{name} {'none' if value is None else value}" for name, value in captions.items())
+    elif not card.get("refused"):
+        captions = "how they are read: `captions` of the fingerprint in each result"
+    return {
+        model["name"]: model["summary"],
+        "sets": ", ".join(f"{key}={value}" for key, value in model["model_args"].items()),
+        "weights": ", ".join(str(fact) for fact in (card.get("weights"), size, card.get("license")) if fact),
+        "gated": "yes: accept the terms on its page first" if card.get("gated") else None,
+        "captions": captions,
+        "trained on": trained_on if trained_on is None else ", ".join(trained_on) or "nothing",
+        **{key: card.get(key) for key in ("page", "note", "refused")},
+        "aliases": ", ".join(model["aliases"]),
+        "needs": ", ".join(model["needs"]),
+        "code": f"{model['target']} (plugin {model['plugin']})",
+    }
+
+
+def _method(spec: MethodSpec, plugin: str) -> tuple[Record, Facts]:
+    """A method with its settings, and what its function's docstring says."""
+    has_column = any(column.filter == spec.name for column in COLUMNS)  # TTM itself, its bound and its controls
+    option = "--ttm_args NAME=VALUE" if has_column else f"--method_args {spec.name}.NAME=VALUE"
+    rows = [
+        {
+            **{key: getattr(each, key) for key in ("name", "allowed", "default", "source")},
+            "required": each.is_required,
+            "meaning": "; ".join(filter(None, (each.allowed, each.source))),
+        }
+        for each in arguments(spec)
+    ]
+    shown = {**vars(spec), "track": spec.track, "trains": spec.trains, "plugin": plugin, "arguments": rows}
+    shown["option"] = "ttmbench finetune --finetune_args NAME=VALUE" if spec.is_finetuning else option
+    text = "" if spec.is_ttm or spec.is_finetuning else inspect.getdoc(load_target(spec.target)) or ""
+    when = f", {'before' if spec.scores_before_update else 'after'} the update that a group causes" * spec.trains
+    return shown, {
+        spec.name: spec.summary or "-",
+        "definition": " ".join(text.partition("\n\nArgs:")[0].replace("``", "`").split()),
+        "paper": spec.reference or "none stated",
+        "needs": ", ".join(spec.needs),
+        "scope": f"{spec.scope}: what one answer depends on",
+        "reset": spec.reset or "not trained",
+        "order": "the order of the groups changes its scores" if spec.order_dependent else "of the groups: no effect",
+        "matching": "assumes that each caption belongs to one image" if spec.assumes_matching else "not assumed",
+        "scores": ("logits" if spec.gives_logits else "no logits, so that their calibration means nothing") + when,
+        "track": spec.track or "none: a control, which ranks nowhere",
+        "baseline": "SimpleMatch (group_match,none) for every metric: its scores use the matching"
+        if spec.uses_matching
+        else "the raw model, same metric (METRIC,none); for group match SimpleMatch",
+        "code": f"{spec.target} (plugin {plugin})",
+    }
 
 
 def _dataset(name: str, registry: Registry) -> Record | None:
@@ -105,6 +238,16 @@ def _dataset(name: str, registry: Registry) -> Record | None:
     return {**about, "run": benchmark.run if benchmark else name, "tasks": tasks, "notes": notes}
 
 
+def _dataset_facts(dataset: Record) -> Facts:
+    names = [f"{name} ({size['shape']}, {size['groups'] or '?'})" for name, size in dataset["tasks"].items()]
+    return {
+        str(dataset.get("benchmark", dataset.get("tag"))): dataset.get("about", "a tag of tasks"),
+        "run": f"--tasks {dataset['run']}",
+        "tasks": f"{len(names)} (shape, size): {', '.join(names)}",
+        "notes": " ".join(dataset["notes"]).replace("`", ""),
+    }
+
+
 def _metric(name: str, registry: Registry) -> Record:
     """A metric, with its definition from its function's docstring, and its chance level by size of a task."""
     metric, plugin = registry.metrics[name]
@@ -116,8 +259,7 @@ def _metric(name: str, registry: Registry) -> Record:
             size = f"{spec.group.n_groups} groups of {spec.extent}" if metric.scope == "global" else spec.extent
             chance[size] = chance_of(bound, spec)
             tasks.append(task)
-    function = getattr(metric.compute, "func", metric.compute)
-    about = inspect.getdoc(function) or ""
+    about = inspect.getdoc(getattr(metric.compute, "func", metric.compute)) or ""
     return {
         "metric": name,
         "summary": metric.summary,
@@ -126,6 +268,21 @@ def _metric(name: str, registry: Registry) -> Record:
         "chance": chance,
         "tasks": tasks,
         "plugin": plugin,
+    }
+
+
+def _metric_facts(metric: Record) -> Facts:
+    sizes: dict[str, list[str]] = {}
+    for extent, value in sorted(metric["chance"].items(), key=lambda one: -(one[1] or 0)):
+        sizes.setdefault("unknown" if value is None else f"{100 * value:.2f}", []).append(extent)
+    return {
+        metric["metric"]: metric["summary"],
+        "definition": metric["definition"],
+        "chance": "; ".join(f"{value} for {', '.join(of)}" for value, of in sizes.items()),
+        "scope": metric["scope"],
+        "better": "higher" if metric["higher_is_better"] else "lower",
+        "track": metric["track"],
+        "tasks": f"{len(metric['tasks'])}, such as {', '.join(metric['tasks'][:4])}" if metric["tasks"] else "none",
     }
 
 

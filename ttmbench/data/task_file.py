@@ -165,7 +165,7 @@ class TaskSpec(BaseModel):
     Attributes:
         task: name, equal to the file's name without ending: letters, digits, ``_``, ``.`` and ``-``.
         version: whole number; increase it whenever the task's numbers can change.
-        description: one or two sentences for ``ttmbench ls tasks --long``.
+        description: one or two sentences for ``ttmbench ls tasks --json``.
         reference: address of the paper or page.
         citation: BibTeX entry.
         license: licence of the data.
