@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from pathlib import Path
 
 import pytest
 
@@ -12,7 +13,7 @@ POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:" + b"0" * 64
 
 
 def says_pointer(capsys, file: str, *arguments: str) -> None:
-    assert main([*arguments, "--limit", "4", "--device", "cpu"]) == 4
+    assert main([*arguments, *(() if arguments[0] == "score" else ("--limit", "4", "--device", "cpu"))]) == 4
     error = capsys.readouterr().err
     assert file in error and "Git LFS pointer" in error and "git lfs pull" in error
 
@@ -43,6 +44,25 @@ def test_a_pointer_as_data_is_called_that(folder_task, capsys, file):
     file_at.parent.mkdir(parents=True, exist_ok=True)
     file_at.write_bytes(POINTER)
     says_pointer(capsys, file, "--model", "tiny-clip", "--tasks", str(folder / "other.yaml"))
+
+
+@pytest.mark.parametrize("file", ["0_0.png", "0_0.npy", "0_0.mp4", "0_0.gif"])
+def test_a_pointer_as_image_or_video_is_called_that(folder_task, capsys, file):
+    video = {"video": {"frames": 1}} if file.endswith(("mp4", "gif")) else {}
+    source = {"kind": "folder", "path": "groups.jsonl", "images": "images", **video}
+    folder = folder_task(source=source)
+    rows = folder / "groups.jsonl"
+    endings = rows.read_text().replace(".png", Path(file).suffix)
+    rows.write_text(endings)
+    for image in (folder / "images").iterdir():
+        image.with_suffix(Path(file).suffix).write_bytes(POINTER)
+    says_pointer(capsys, file, "--model", "tiny-clip", "--tasks", str(folder / "mine.yaml"))
+
+
+@pytest.mark.parametrize("file", ["s.npz", "s.npy", "s.safetensors", "s.jsonl"])
+def test_a_pointer_as_stored_scores_is_called_that(tmp_path, capsys, file):
+    (tmp_path / file).write_bytes(POINTER)
+    says_pointer(capsys, file, "score", str(tmp_path / file), "--task", "shapes_color")
 
 
 def test_blanks_in_a_header_are_shown(folder_task, capsys):

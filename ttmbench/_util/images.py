@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 from ttmbench._util.limits import limit, raised_by
+from ttmbench._util.text import IS_POINTER, POINTER
 from ttmbench.errors import DataError
 
 if TYPE_CHECKING:
@@ -85,7 +86,10 @@ def _content(file: Path | io.BytesIO) -> bytes:
     size = file.stat().st_size if isinstance(file, Path) else file.getbuffer().nbytes
     if size > limit("image_bytes"):
         raise BadImage(f"it has {size} bytes, more than {limit('image_bytes')}; {raised_by('image_bytes')}")
-    return file.read_bytes() if isinstance(file, Path) else file.getvalue()
+    content = file.read_bytes() if isinstance(file, Path) else file.getvalue()
+    if content.startswith(POINTER):
+        raise BadImage(f"it {IS_POINTER}")
+    return content
 
 
 def _bits_of_samples(image: Any, content: bytes) -> int:

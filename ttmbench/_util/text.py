@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from importlib.resources.abc import Traversable
 
 _TEXT = "tag:yaml.org,2002:str"
-_POINTER = b"version https://git-lfs.github.com/spec/"
-_IS_POINTER = "is a Git LFS pointer instead of the file; run `git lfs pull` in its repository"
+POINTER = b"version https://git-lfs.github.com/spec/"
+IS_POINTER = "is a Git LFS pointer instead of the file; run `git lfs pull` in its repository"
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 
 
@@ -87,8 +87,8 @@ def read_text(path: Traversable, most: str = "text_bytes") -> str:
 
 def _decoded(content: bytes, first_line: int = 1) -> str:
     """UTF-8 text that begins with line ``first_line``; Unreadable with line and character of another byte."""
-    if first_line == 1 and content.startswith(_POINTER):
-        raise Unreadable(_IS_POINTER)
+    if first_line == 1 and content.startswith(POINTER):
+        raise Unreadable(IS_POINTER)
     try:
         return content.decode("utf-8-sig" if first_line == 1 else "utf-8")
     except UnicodeDecodeError as error:
@@ -104,8 +104,8 @@ def check_no_pointer(path: Path) -> None:
     """DataError for a file that Git LFS did not fetch."""
     if path.is_file():
         with suppress(OSError), path.open("rb") as file:  # its reader reports the error
-            if file.read(len(_POINTER)) == _POINTER:
-                raise DataError(f"{path} {_IS_POINTER}")
+            if file.read(len(POINTER)) == POINTER:
+                raise DataError(f"{path} {IS_POINTER}")
 
 
 def parse_json(text: str, finite: bool = True) -> Any:

@@ -18,6 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from ttmbench._util.images import BadImage, as_rgb, check_size, quiet_decoding, stacked
 from ttmbench._util.limits import limit, raised_by
+from ttmbench._util.text import check_no_pointer
 from ttmbench.errors import DataError, UsageError
 from ttmbench.types import ImageRef
 
@@ -89,6 +90,7 @@ def stored_video(name: str, path: Path, video: Video) -> ImageRef:
 
 def open_video(path: Path, video: Video) -> Image:
     """The sampled frames of a file as one image, below one another; BadImage if it is damaged or too short."""
+    check_no_pointer(path)
     suffix = path.suffix.lower()
     if suffix in CONTAINERS:
         return stacked(_of_container(path, CONTAINERS[suffix], video))

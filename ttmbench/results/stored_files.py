@@ -17,7 +17,7 @@ import numpy as np
 from pydantic import BaseModel, Field, Json, ValidationError
 
 from ttmbench._util.arrays import EXACT, LARGEST, NPY, Arrays, read_arrays, refuse_pickle, too_large
-from ttmbench._util.text import read_json_lines
+from ttmbench._util.text import check_no_pointer, read_json_lines
 from ttmbench._util.third_party_errors import describe
 from ttmbench.errors import DataError
 from ttmbench.results.clusters import Clusters, connected
@@ -201,11 +201,12 @@ def _is_packed(path: Path) -> bool:
             raise DataError(f"{path}: cannot be read (is not a regular file)")
         with path.open("rb") as file:
             head = file.read(16)
+        check_no_pointer(path)
         refuse_pickle(path)
     except OSError as error:
         raise DataError(f"{path}: cannot be read ({error.strerror or error})") from None
     packed = head[:2] == b"PK" or head[: len(NPY)] == NPY or head[8:9] == b"{"
-    if not packed and path.suffix in (".npz", ".npy", ".safetensors"):  # a page of errors, a pointer of git-lfs
+    if not packed and path.suffix in (".npz", ".npy", ".safetensors"):  # a page of errors
         raise DataError(f"{path}: begins unlike a file of {path.suffix[1:]} arrays; copy or download it again")
     return packed
 
