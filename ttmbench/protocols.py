@@ -370,10 +370,10 @@ class UndecidedPairs(NamedTuple):
     def remedy(self) -> str:
         """What reduces the undecided pairs, in a sentence."""
         if self.instead is None:
-            return "a larger top_logprobs, score_as=probability or a model that answers yes or no helps"
+            return "their scores are bounds: a larger top_logprobs or score_as=probability helps"
         return (
-            f"the answers begin with {self.instead!r} instead: --model_args chat_template_kwargs.enable_thinking=false "
-            "turns thinking off where the chat template has such a switch, and vqascore takes answer_prefix=TEXT"
+            f"answers begin with {self.instead!r}; chat_template_kwargs.enable_thinking=false or (vqascore) "
+            "answer_prefix=TEXT helps"
         )
 
 

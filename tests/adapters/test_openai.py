@@ -660,7 +660,7 @@ def test_mostly_undecided_numbers_have_an_exit_code_and_are_marked(chat_server, 
     flat = " ".join(printed.split())
     assert "shapes_color (undecided)" in printed
     assert f"'no' in {N_PAIRS} pairs" in " ".join(document["notes"]["shapes_color"]), "scores are bounds"
-    assert "undecided: shapes_color: 12 of 12 pairs are undecided" in flat and "score_as=probability" in flat
+    assert "undecided: shapes_color: 12 of 12 pairs;" in flat and "score_as=probability" in flat
     rest = 1 / (0.05 * np.exp(scores) + 1.05)  # "no" has what is left, 0.05 of "It", and not as much as "It"
     assert 0.01 < rest.min() and rest.max() < 0.21 and len(np.unique(rest.round(6))) == N_PAIRS
 

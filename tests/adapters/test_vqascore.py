@@ -251,15 +251,19 @@ def thinker(tiny_vlm, tmp_path_factory):
     return str(folder)
 
 
-def test_a_model_that_thinks_first_is_an_error(thinker, tmp_path, capsys):
-    """Also where all scores come from the cache; the results say what the answers begin with."""
-    run = ["--model", "vqascore", "--tasks", "shapes_color", "--limit", "6", "--use_cache", str(tmp_path)]
-    for of in (24, 6):
+@pytest.mark.parametrize(("task", "pairs"), [("shapes_color", (24, 6)), ("shapes_retrieval", (72, 6))])
+def test_a_model_that_thinks_first_is_an_error(thinker, tmp_path, capsys, task, pairs):
+    """Also where all scores come from the cache; the results say what the answers begin with, in two lines."""
+    run = ["--model", "vqascore", "--tasks", task, "--limit", "6", "--use_cache", str(tmp_path)]
+    for of in pairs:
         target = tmp_path / f"{of}.json"
         assert main([*run, "--model_args", f"pretrained={thinker}", "--output_path", str(target)]) == 1
-        found = json.loads(target.read_text(encoding="utf-8"))["undecided"]["shapes_color"]
+        found = json.loads(target.read_text(encoding="utf-8"))["undecided"][task]
         assert (found["pairs"], found["of"], found["instead"]) == (of, of, "star") and found["mass"] < 0.01
-        assert "'star'" in capsys.readouterr().out
+        printed = capsys.readouterr().out
+        (notice,) = [line for line in printed.splitlines() if line.startswith("undecided: ")]
+        assert "'star'" in notice and len(notice) <= 160, printed
+        assert "P(yes)" not in printed
     off = vqascore.load(pretrained=thinker, device="cpu", chat_template_kwargs={"enable_thinking": False})
     assert off.fingerprint()["prompt"].endswith("ASSISTANT:"), "the switch of the template"
 

@@ -23,6 +23,7 @@ from ttmbench.evaluator.score_task import ask_task, score_task
 from ttmbench.evaluator.settings import usual_rate
 from ttmbench.evaluator.task_result import Answered, Scored, TaskResult
 from ttmbench.evaluator.transfer_eval import TransferEvaluation, TransferTasks, gains_of, unadapted_config
+from ttmbench.results.document import MOST_UNDECIDED
 from ttmbench.results.labels import CHOICE, HOLDOUT, RAW, SIMPLE_MATCH, TTM, supervised_tracks
 from ttmbench.results.summary import MethodScores, Summary, summarise
 from ttmbench.results.tag_means import breakdowns
@@ -57,9 +58,10 @@ def run_task(
         plan = plan_task(run, task, settings)
         result = ask_task(plan, run) if plan.way == "choices" else score_task(plan, run)
     tokens = tokens_read(run.adapter) - read
-    undecided = _take_undecided(run, result.data.groups if isinstance(result, Scored) else ())
-    mass = (undecided or {}).get("mass", 1.0)
-    said = [] if mass >= 0.5 else [f"P(yes) + P(no) is {mass:.2g} on average: mostly the model says something else"]
+    undecided = _take_undecided(run, result.data.groups)
+    found = {"pairs": 0, "of": 1, "mass": 1.0, **(undecided or {})}
+    is_mentioned = found["mass"] >= 0.5 or found["pairs"] > MOST_UNDECIDED * found["of"]  # as undecided, with a remedy
+    said = [] if is_mentioned else [f"P(yes) + P(no) is {found['mass']:.2g} on average: often something else is said"]
     result = replace(result, notes=[*result.notes, *said, *_take_notes(run)], undecided=undecided, tokens=tokens)
     if isinstance(result, Scored):
         truncated = count_truncated(run.capabilities.truncating, result.data.groups)

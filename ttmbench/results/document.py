@@ -267,8 +267,7 @@ class ResultsDocument(Part):
     def undecided_tasks(self) -> dict[str, str]:
         """Tasks of which most pairs have a bound or nothing for a score -> how many, and what helps, in a sentence."""
         return {
-            task: f"{record.pairs} of {record.of} pairs are undecided (a bound, or yes and no together less probable "
-            "than 0.01), so the numbers say little of the model; "
+            task: f"{record.pairs} of {record.of} pairs; "
             + protocols.UndecidedPairs(record.pairs, record.of, record.mass, record.instead).remedy
             for task, record in self.undecided.items()
             if record.pairs > MOST_UNDECIDED * record.of
