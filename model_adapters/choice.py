@@ -13,7 +13,7 @@ import torch
 
 from ttmbench.errors import UsageError
 from ttmbench.model_adapters._shared.chat_prompts import JOINED
-from ttmbench.model_adapters._shared.image_text import ImageTextModel, load_image_text
+from ttmbench.model_adapters._shared.image_text import ImageTextModel, load_image_text, own_forward_fails
 from ttmbench.model_adapters._shared.options import ChoiceOptions, takes
 from ttmbench.model_adapters._shared.pair_model import FrozenModel
 from ttmbench.model_adapters._shared.pretrained import find, locate
@@ -80,12 +80,16 @@ class ChatChooser(FrozenModel):
         whole = inputs[0] if len(inputs) == 1 else self._joined(inputs)
         whole = whole.to(self.device, self.model.dtype)  # whole numbers stay what they are
         chosen = [self._options(question) for question in questions] if self.asked.constrained else []
+        first = {"max_new_tokens": 1, "output_logits": True, "return_dict_in_generate": True} if chosen else {}
         with torch.inference_mode(), self.arithmetic():
-            if not chosen:
-                tokens = self.model.generate(**whole)[:, whole["input_ids"].shape[1] :]
-                return [self.chat.tokenizer.decode(row, skip_special_tokens=True).strip() for row in tokens]
-            first = {"max_new_tokens": 1, "output_logits": True, "return_dict_in_generate": True}
-            logits = self.model.generate(**whole, **first).logits[0].float().cpu()
+            try:
+                made = self.model.generate(**whole, **first)
+            except AttributeError as error:  # as for scores (Llama 4)
+                raise own_forward_fails(self.chat.architecture, error) from error
+        if not chosen:
+            tokens = made[:, whole["input_ids"].shape[1] :]
+            return [self.chat.tokenizer.decode(row, skip_special_tokens=True).strip() for row in tokens]
+        logits = made.logits[0].float().cpu()
         best = [int(row[tokens].argmax()) for row, tokens in zip(logits, chosen, strict=True)]
         return [question.options[option] for question, option in zip(questions, best, strict=True)]
 

@@ -236,3 +236,13 @@ def test_wrong_arguments_are_one_clear_error(tiny_vlm):
     ):
         with pytest.raises(UsageError, match=says):
             chat_choice.load(pretrained=folder, **arguments)
+
+
+def test_a_failure_in_transformers_own_forward_is_one_line(readable, tmp_path, monkeypatch, capsys):
+    def fails(*_, **__):  # as Llama 4 of transformers 5.24
+        raise AttributeError("'NoneType' object has no attribute 'shape'")
+
+    monkeypatch.setattr("transformers.LlavaForConditionalGeneration.generate", fails)
+    assert run(readable("llava"), tmp_path)[0] == 4
+    error = capsys.readouterr().err.strip().splitlines()[-1]
+    assert "LlavaForConditionalGeneration" in error and "own forward" in error and "--model openai" in error
