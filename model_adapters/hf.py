@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from ttmbench.errors import UsageError
+from ttmbench.errors import DataError, UsageError
 from ttmbench.model_adapters._shared.caption_tokens import CaptionTokens
 from ttmbench.model_adapters._shared.contrastive import (
     ADVICE_ON_GELU,
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from PIL.Image import Image
     from transformers import PretrainedConfig, PreTrainedModel, ProcessorMixin
 
-__all__ = ["TransformersModel", "load", "locate", "pixel_scale"]
+__all__ = ["TransformersModel", "check_image_size", "load", "locate", "pixel_scale"]
 # How captions are cleaned, by open_clip's names: by model type, or by the tokenizer.
 CLEANING = {"siglip": "canonicalize", "CLIPTokenizer": "lower"}
 UNSCALED = {"do_rescale": False, "do_normalize": False}
@@ -138,6 +138,7 @@ class TransformersModel(CaptionTokens[Mapping[str, torch.Tensor]]):
         self._set_towers(self._towers(), asked.compile)
         self.is_compiled = asked.compile
         self._scale, self._size = pixel_scale(self.image_processor)
+        check_image_size(self, self._size, self.model.config)
 
     def fingerprint(self) -> Mapping[str, object]:
         """Digest of the weights as they were loaded, and what else changes a score."""
@@ -246,6 +247,25 @@ class TransformersModel(CaptionTokens[Mapping[str, torch.Tensor]]):
 
 def _pooled(output: Any) -> torch.Tensor:
     return getattr(output, "pooler_output", output)
+
+
+def check_image_size(adapter: Any, size: tuple[int, int], config: PretrainedConfig) -> None:
+    """DataError where preprocessing makes images of another size than the model's, which the model does not take."""
+    from PIL import Image
+
+    vision = getattr(config, "vision_config", None) or getattr(config, "image_config", None)
+    side = getattr(vision, "image_size", None) or size
+    own = (side, side) if isinstance(side, int) else tuple(side)
+    if size in ((0, 0), own):
+        return
+    try:
+        with torch.inference_mode():
+            adapter.encode_images(adapter.prepare_images([Image.new("RGB", size[::-1])]))
+    except (RuntimeError, ValueError) as error:  # some towers take every size
+        raise DataError(
+            f"the image processor of {adapter.name} makes images of {size[0]}x{size[1]} pixels and the model takes "
+            f"{own[0]}x{own[1]}; use the image processor that belongs to these weights"
+        ) from error
 
 
 def pixel_scale(processor: ProcessorMixin) -> tuple[PixelScale | None, tuple[int, int]]:

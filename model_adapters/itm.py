@@ -22,7 +22,7 @@ from ttmbench.model_adapters._shared.options import HubModel, MatchingOptions, t
 from ttmbench.model_adapters._shared.pair_model import TrainablePairModel, full_precision
 from ttmbench.model_adapters._shared.pretrained import LoadedModel, find, load_config, load_whole, locate
 from ttmbench.model_adapters._shared.tokenizers import PROBES, as_text, captions_read, not_text
-from ttmbench.model_adapters.hf import UNSCALED, pixel_scale
+from ttmbench.model_adapters.hf import UNSCALED, check_image_size, pixel_scale
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -74,7 +74,8 @@ class MatchingModel(TrainablePairModel, ABC):
         self.tokenizer, self.image_processor = as_text(loaded.tokenizer), loaded.image_processor
         self.special_tokens = not_text(self.tokenizer)
         self.max_tokens = caption_tokens(asked.max_tokens, self.trained_tokens, self.model.config, self.tokenizer)
-        self._scale, _ = pixel_scale(self.image_processor)
+        self._scale, size = pixel_scale(self.image_processor)
+        check_image_size(self, size, self.model.config)
         full_precision(self._head())
         read = caption_inputs(self.tokenizer, PROBES, self.max_tokens)["input_ids"]
         self._declared["captions"] = captions_read(read, None, "longest", self.max_tokens, self.special_tokens)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import json
+from functools import partial
 
 import open_clip.transformer as open_clip_layers
 import pytest
@@ -14,9 +16,13 @@ from support.rounding import bound, gamma
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from ttmbench.cli import main
 from ttmbench.model_adapters import hf, open_clip
 from ttmbench.model_adapters._shared import contrastive
 from ttmbench.model_adapters._shared.contrastive import PatchProduct, PixelScale, QuickGELU, few_images, use_cpu_layers
+
+HEADS = {name: partial(getattr(tiny_models, name), captioner=False) for name in ("blip", "blip2")}
+HEADS["flava"] = tiny_models.flava
 
 
 @pytest.mark.parametrize("form", [torch.contiguous_format, torch.channels_last])
@@ -152,3 +158,21 @@ def test_attention_in_bf16_is_plain_on_a_cpu(kind, dtype, tmp_path):
         adapter.matching_loss(images if kind == "open_clip" else {"pixel_values": images}, captions).backward()
     fused = {name for name in kernels.names if "_scaled_dot_product_flash" in name}
     assert bool(fused) == (dtype == "fp32") and not any("convolution" in name for name in kernels.names)
+
+
+@pytest.mark.parametrize(
+    ("model", "make"),
+    [
+        *(("hf", getattr(tiny_models, name)) for name in ("clip", "siglip", "metaclip2")),
+        *((f"{name}-{kind}", make) for name, make in HEADS.items() for kind in ("itm", "itc")),
+    ],
+)
+def test_an_image_processor_of_another_size_is_named(tmp_path, capsys, model, make):
+    (file,) = [path for path in make(tmp_path / "model").iterdir() if path.name.endswith("processor_config.json")]
+    settings = json.loads(file.read_text())
+    settings |= {key: dict.fromkeys(settings[key], 48) for key in ("size", "crop_size") if settings.get(key)}
+    file.write_text(json.dumps(settings))
+    run = ["--model", model, "--model_args", f"pretrained={tmp_path / 'model'}", "--tasks", "shapes_color"]
+    assert main([*run, "--device", "cpu"]) == 4
+    error = capsys.readouterr().err.splitlines()[-1]
+    assert "48x48" in error and "32x32" in error and "image processor" in error
