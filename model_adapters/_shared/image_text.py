@@ -121,7 +121,9 @@ class ImageTextModel(ChatPrompts, PromptedModel):
         self._core = getattr(self.model, "model", self.model)
         self._forward = set(inspect.signature(self.model.forward).parameters)
         self.architecture = type(self.model).__name__
-        self._is_encoded = "mm_encoder_outputs" in self._forward and hasattr(self._core, "get_image_features")
+        see = getattr(self._core, "get_image_features", None)
+        self._of_image = set() if see is None else set(inspect.signature(see).parameters)
+        self._is_encoded = "mm_encoder_outputs" in self._forward and see is not None
         if encodes and not self._is_encoded and ACROSS not in self._forward:
             instead = "--model choice" if self.processor.chat_template else "other code and `ttmbench score`"
             raise UsageError(
@@ -155,7 +157,7 @@ class ImageTextModel(ChatPrompts, PromptedModel):
             probe = self.ask("?", len(frames))  # every template takes an image with a question
             memory = _Memory(self.processor.image_processor, None)
             inputs = self.process(probe, frames, memory)
-            of_text = _of_text(inputs)
+            of_text = self._of_text(inputs)
             features = {name: value for name, value in inputs.items() if name not in of_text}
             prepared.append(PreparedImage(image, memory.answer, features))
         return prepared
@@ -174,7 +176,9 @@ class ImageTextModel(ChatPrompts, PromptedModel):
         if row is None:
             known = _Memory(self.processor.image_processor, image.answer)
             inputs = self.process(prompt, frames_of(image.image), known)
-            row = {name: inputs[name][0] for name in _of_text(inputs) if name in self._forward and name != "labels"}
+            row = {
+                name: inputs[name][0] for name in self._of_text(inputs) if name in self._forward and name != "labels"
+            }
             if ids:
                 image.beginning = beginning(ids, row, self.model.config.image_token_id)
         image.rows[prompt] = row
@@ -193,6 +197,12 @@ class ImageTextModel(ChatPrompts, PromptedModel):
             warnings.simplefilter("ignore", DeprecationWarning)  # it copies tensors in an old way
             return processor(**inputs)
 
+    def _of_text(self, inputs: BatchFeature) -> list[str]:
+        """The names of what is said of each token of a prompt, which may have as many as an image has patches."""
+        length = inputs["input_ids"].shape
+        of_text = {name for name, value in inputs.items() if value.shape == length and name not in self._of_image}
+        return [name for name in inputs if name in of_text or name in (ACROSS, "labels")]
+
     def _encoded(self, images: Sequence[PreparedImage]) -> list[EncodedImage]:
         inputs = {
             name: on_device(torch.cat([image.features[name] for image in images]), self.device)
@@ -202,10 +212,10 @@ class ImageTextModel(ChatPrompts, PromptedModel):
         inputs = {name: value.to(dtype) if value.is_floating_point() else value for name, value in inputs.items()}
         if not self._is_encoded:
             return [EncodedImage(None, inputs)]
-        taken = set(inspect.signature(self._core.get_image_features).parameters) & set(inputs)
+        taken = self._of_image & set(inputs)
         with with_weights(self._core):
             output = self._core.get_image_features(**{name: inputs[name] for name in taken}, return_dict=True)
-        beside = {name: value for name, value in inputs.items() if name.endswith("grid_thw")}
+        beside = {name: value for name, value in inputs.items() if name.endswith(("grid_thw", "target_sizes"))}
         return divided(output, beside, len(images))
 
     def logits(self, seen: Sequence[EncodedImage], rows: Sequence[Row], keep: Sequence[torch.Tensor]) -> torch.Tensor:
@@ -295,12 +305,6 @@ class ImageTextModel(ChatPrompts, PromptedModel):
         except AttributeError as error:  # Llama 4 of transformers 5.24 reads a field that its own output lacks
             raise own_forward_fails(self.architecture, error) from error
         return [row[: len(kept)].float() for row, kept in zip(logits, keep, strict=True)]
-
-
-def _of_text(inputs: BatchFeature) -> list[str]:
-    """The names of what a processor says of each token of a prompt."""
-    length = inputs["input_ids"].shape
-    return [name for name, value in inputs.items() if value.shape == length or name in (ACROSS, "labels")]
 
 
 class _Memory:

@@ -40,7 +40,26 @@ SMALL = {
     **{"activation_sparsity_pattern": [0.0, 0.0], "num_kv_shared_layers": 0, "partial_rotary_factor": 1.0},
     **dict.fromkeys(("encoder_attention_heads", "decoder_attention_heads"), 2),
 }
-OWN = {"llama4": {"vision_config": {"intermediate_size": 128}}}  # four patches of 32 become one
+ROPE = {"rope_type": "default", "rope_theta": 10000.0}
+OWN: dict[str, dict[str, object]] = {  # where parts of a configuration depend on each other
+    "llama4": {"vision_config": {"intermediate_size": 128}},  # four patches of 32 become one
+    "cohere_compass": {"text_config": {"rope_parameters": {"full_attention": ROPE, "sliding_attention": ROPE}}},
+    "dots3_note": {
+        "vision_config": {"adapter_in_dim": 32, "adapter_out_dim": 32},
+        "audio_config": {"adapter_input_size": 32, "adapter_out_dim": 32},
+    },
+    "ernie4_5_vl_moe": {"text_config": {"rope_parameters": {**ROPE, "mrope_section": [3, 3, 2]}}},
+    "glm5_next": {"text_config": {"qk_rope_head_dim": 0}},
+    "hy_v4_vl": {"text_config": {"rope_parameters": {**ROPE, "mrope_section": [2, 1, 1]}}},
+    "mistral_large4": {"text_config": {"kv_source_layers": [0, 1]}},
+    "kimi_k25": {"projection_hidden_size": 32},
+    "muse_glimmer": {"out_hidden_size": 128},
+    "muse_spark": {"audio_config": {"num_hidden_layers": 4}, "out_hidden_size": 128},
+    "nemotron_h_omni": {"vision_hidden_size": 32, "projector_hidden_size": 64},
+    "qwen2_5_omni_thinker": {"vision_start_token_id": 7},
+    "qwen3_omni_moe_thinker": {"vision_start_token_id": 7},
+    "vipllava": {"vision_feature_layer": [-2, -1]},
+}
 
 
 def _shrunk(settings: dict, words: int, image: int, free: Iterator[int]) -> dict:
@@ -77,7 +96,7 @@ def build(family: str, words: tf.PreTrainedTokenizerFast) -> tf.PreTrainedModel:
     image, free = words.convert_tokens_to_ids("<image>"), count(len(words))
     small = _shrunk(settings, len(words) + 40, image, free)
     for part, more in OWN.get(family, {}).items():
-        small[part] |= more
+        small[part] = {**small[part], **more} if isinstance(more, dict) else more
     config = kind.from_dict(small)
     torch.manual_seed(0)
     model = getattr(tf, FAMILIES[family])(config).float().eval()
@@ -97,6 +116,16 @@ def forms(image: torch.Tensor) -> Iterator[dict[str, torch.Tensor]]:
         grid = torch.tensor([[1, 4, 4]])
         yield {"pixel_values": patches, "image_grid_thw": grid}
         yield {"pixel_values": patches, "image_grid_thw": grid, "image_merge_sizes": torch.tensor([2])}
+    flat, spatial = image.reshape(3, 4, 8, 4, 8).permute(1, 3, 2, 4, 0).reshape(1, 16, 192), torch.tensor([[4, 4]])
+    squares = image.reshape(3, 4, 8, 4, 8).permute(1, 3, 0, 2, 4).reshape(16, 3, 8, 8)
+    yield {"pixel_values": squares, "image_grid_thw": torch.tensor([[1, 4, 4]])}
+    yield {"pixel_values": flat[0], "image_grid_hw": spatial}
+    yield {"pixel_values": flat, "spatial_shapes": spatial, "pixel_attention_mask": torch.ones(1, 16).long()}
+    yield {"pixel_values": squares.permute(1, 2, 0, 3).reshape(1, 3, 8, 128), "target_sizes": spatial}
+    places = torch.stack(torch.meshgrid(torch.arange(4), torch.arange(4), indexing="xy"), dim=-1).reshape(1, 16, 2)
+    yield {"pixel_values": flat, "image_position_ids": places}
+    yield {"pixel_values": flat}
+    yield {"pixel_values": image.expand(2, 3, 32, 32)[None]}
     yield {"pixel_values": torch.stack([image, image.flip(2)])[None], "image_sizes": size}
     yield {"pixel_values": image[None], "image_sizes": size}
     yield {"pixel_values": image[None, None], "pixel_attention_mask": torch.ones(1, 1, 32, 32, dtype=torch.bool)}
