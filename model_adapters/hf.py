@@ -186,6 +186,7 @@ class TransformersModel(CaptionTokens[Mapping[str, torch.Tensor]]):
                 padding="max_length" if self.is_sigmoid else "longest",
                 max_length=self._max_tokens(),
                 truncation=True,
+                return_token_type_ids=False,  # all zero, as towers that know types assume; others may warn of them
                 return_tensors="pt",
             )
         )

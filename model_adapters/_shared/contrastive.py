@@ -208,7 +208,11 @@ def key_mask(mask: torch.Tensor, config: PretrainedConfig) -> torch.Tensor:
 
     On an accelerator transformers would wait to see whether it masks anything; one of four axes is taken as it is.
     """
+    from transformers import __version__
+
     if mask.device.type == "cpu" or config._attn_implementation not in ("sdpa", "eager"):
+        return mask
+    if config.model_type == "blip_text_model" and __version__.startswith("4."):  # takes no other
         return mask
     seen = mask[:, None, None, :].to(torch.bool)
     return seen if config._attn_implementation == "sdpa" else torch.where(seen, 0.0, torch.finfo(torch.float32).min)

@@ -50,6 +50,8 @@ def any_folder(request, tiny_siglip, tiny_hf_clip, tmp_path_factory, word_tokeni
     """Also of models that share CLIP's interface."""
     if request.param not in LIKES:
         return {"siglip": tiny_siglip, "clip": tiny_hf_clip}[request.param]
+    if request.param == "ChineseCLIP":  # before, its get_text_features fails
+        pytest.importorskip("transformers", minversion="5.0")
     torch.manual_seed(3)
     text, vision, kind, settings, length = LIKES[request.param]
     sizes = {} if request.param == "Siglip2" else {"projection_dim": 24}
@@ -68,7 +70,7 @@ def own_forward(folder):
     model = transformers.AutoModel.from_pretrained(folder)
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     padding = "max_length" if getattr(model, "logit_bias", None) is not None else True
-    texts = tokenizer(CAPTIONS, padding=padding, return_tensors="pt")
+    texts = tokenizer(CAPTIONS, padding=padding, return_token_type_ids=False, return_tensors="pt")
     images = transformers.AutoImageProcessor.from_pretrained(folder)(images=random_images(), return_tensors="pt")
     return model, model(**texts, **images, return_loss=True)
 
