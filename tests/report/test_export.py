@@ -5,9 +5,12 @@ from __future__ import annotations
 import io
 import json
 import re
+import sys
 from datetime import UTC, datetime
 from pathlib import Path
+from types import ModuleType
 
+import huggingface_hub
 import numpy as np
 import pandas as pd
 import pytest
@@ -235,6 +238,7 @@ def test_a_model_card_that_exists_keeps_what_it_has(tmp_path, reference):
 
 
 def test_evaluation_results_are_read_back_by_the_hubs_library(tmp_path, reference):
+    pytest.importorskip("huggingface_hub", minversion="1.4")  # the first that reads them
     from huggingface_hub import parse_eval_result_entries
 
     source = tmp_path / "x.json"
@@ -254,11 +258,18 @@ def test_evaluation_results_are_read_back_by_the_hubs_library(tmp_path, referenc
     assert len(parse_eval_result_entries(yaml.safe_load((tmp_path / "all.yaml").read_text()))) == 10
 
 
+def test_evaluation_results_name_a_dataset_on_the_hub(capsys, monkeypatch):
+    if hasattr(huggingface_hub, "EvalResultEntry"):
+        assert main(["export", str(REFERENCE), "--to", "evaluation-results"]) == 2
+        assert "its data are not a dataset on the Hub" in capsys.readouterr().err
+        monkeypatch.setitem(sys.modules, "huggingface_hub", ModuleType("huggingface_hub"))
+    assert main(["export", str(REFERENCE), "--to", "evaluation-results"]) == 4  # as with releases before 1.4
+    assert "huggingface_hub 1.4" in capsys.readouterr().err
+
+
 def test_what_is_no_result_stays_off_the_hub(adapted, reference, capsys):
     assert main(["export", str(adapted), "--to", "model-index"]) == 2
     assert "1 of 200 groups are not a result for the task" in capsys.readouterr().err
-    assert main(["export", str(REFERENCE), "--to", "evaluation-results"]) == 2
-    assert "its data are not a dataset on the Hub" in capsys.readouterr().err
     document = json.loads(adapted.read_text())
     for counts in document["n-samples"].values():
         counts["original"] = counts["effective"]

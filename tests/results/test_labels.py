@@ -128,6 +128,7 @@ def test_exports(document, readme):
 
 
 def test_exports_for_the_hub(document, readme):
+    pytest.importorskip("huggingface_hub", minversion="1.4")  # knows them
     copied = document.model_copy(deep=True)
     copied.datasets[TASK].source = {"kind": "huggingface", "path": "owner/colours"}
     run = DocumentFile(MAIN, copied)

@@ -241,6 +241,7 @@ def test_tables_pages_and_exports_name_them(place, tmp_path, capsys):
 
 
 def test_exports_for_the_hub_take_them_as_results_of_their_task(place):
+    pytest.importorskip("huggingface_hub", minversion="1.4")  # knows them
     document = document_of(place)
     source = {"kind": "huggingface", "path": "owner/mine", "revision": "abc", "split": "test"}
     document["datasets"]["mine"] |= {"source": source, "revision": "abc"}

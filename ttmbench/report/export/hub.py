@@ -40,7 +40,10 @@ def export_evaluation_results(
     runs: Sequence[DocumentFile], target: Path | None, source_url: str | None
 ) -> tuple[dict[Path | None, str], dict[str, str]]:
     """The `Exporter` ``evaluation-results``: one YAML file, or a directory with one per task and track."""
-    from huggingface_hub import EvalResultEntry, eval_result_entries_to_yaml
+    try:
+        from huggingface_hub import EvalResultEntry, eval_result_entries_to_yaml
+    except ImportError:
+        raise DataError("evaluation-results needs huggingface_hub 1.4: pip install -U huggingface_hub") from None
 
     numbers, left_out = results_of(runs)
     datasets = _datasets(runs)
