@@ -75,11 +75,11 @@ def test_another_transform_is_used_as_it_is(triple):
 def test_wrong_combinations_are_one_line(clip, triple, tiny_hf_clip):
     model, processor = clip
     _, theirs, training, validation, tokenizer = triple
-    whole = "a model of open_clip is given as (model, preprocess, tokenizer)"
+    whole, tower = "a model of open_clip is given as (model, preprocess, tokenizer)", type(model.vision_model).__name__
     for given, mine, says in (
         ("hf", processor, "processor is for a model given as an object; a name brings its own"),
         (theirs, processor, "processor is for a model of transformers, but CLIP is not one"),
-        (model.vision_model, processor, "CLIPVisionModel is not a contrastive dual encoder with a temperature"),
+        (model.vision_model, processor, f"{tower} is not a contrastive dual encoder with a temperature"),
         (model, processor.tokenizer, "processor must have a tokenizer and an image_processor, got "),
         ((theirs, validation), None, f"{whole}, got (CLIP, Compose)"),
         ((model, validation, tokenizer), None, f"{whole}, got (CLIPModel, Compose, SimpleTokenizer)"),

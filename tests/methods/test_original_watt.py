@@ -14,6 +14,7 @@ from types import ModuleType
 
 import pytest
 import torch
+from support.adapter_inputs import pooled_of
 from support.training_tasks import WORDS, load, training_task
 from torch.nn.functional import normalize
 
@@ -50,7 +51,7 @@ class Clip(torch.nn.Module):
         self.scale = float(adapter._temperature())
 
     def encode_image(self, pixels):
-        return self.towers.get_image_features(pixel_values=pixels).pooler_output
+        return pooled_of(self.towers.get_image_features(pixel_values=pixels))
 
     def forward(self, pixels, captions, text_ensemble):
         images = normalize(self.encode_image(pixels), dim=1)

@@ -7,6 +7,7 @@ import copy
 import numpy as np
 import pytest
 import torch
+from support.adapter_inputs import pooled_of
 from support.training_tasks import WORDS, load, scores_of, training_task
 
 from ttmbench.errors import UsageError
@@ -44,11 +45,11 @@ class Published:
         self.losses, self.weights, self.best = [], [], []
 
     def image(self, model, i):
-        found = model.get_image_features(pixel_values=self.pixels[i : i + 1]).pooler_output
+        found = pooled_of(model.get_image_features(pixel_values=self.pixels[i : i + 1]))
         return found / found.norm(dim=1, keepdim=True)
 
     def caption(self, model, j):
-        found = model.get_text_features(**{name: rows[j : j + 1] for name, rows in self.tokens.items()}).pooler_output
+        found = pooled_of(model.get_text_features(**{name: rows[j : j + 1] for name, rows in self.tokens.items()}))
         return found / found.norm(dim=1, keepdim=True)
 
     def loss(self, logits, cosines, k):

@@ -6,6 +6,7 @@ import copy
 
 import pytest
 import torch
+from support.adapter_inputs import pooled_of
 from support.training_tasks import WORDS, load, scores_of, training_task
 
 from ttmbench.errors import UsageError
@@ -45,12 +46,12 @@ class Published:
         found = []
         for group in self.texts:
             tokens = self.tokens([wrapper.format(text) for text in group])
-            features = self.model.get_text_features(**tokens).pooler_output
+            features = pooled_of(self.model.get_text_features(**tokens))
             found.append(features / features.norm(dim=1, keepdim=True))
         return found
 
     def images(self):
-        features = self.model.get_image_features(pixel_values=self.pixels).pooler_output
+        features = pooled_of(self.model.get_image_features(pixel_values=self.pixels))
         return features / features.norm(dim=1, keepdim=True)
 
     def loss(self, captions):
@@ -115,6 +116,8 @@ class Published:
 
 @pytest.mark.parametrize("variant", ["sequential", "parallel"])
 def test_losses_weights_and_scores_as_published(adapter, variant, monkeypatch):
+    if not adapter.is_sigmoid:  # before, CLIP's mask of captions cannot be made in float64
+        pytest.importorskip("transformers", minversion="5.0")
     task = training_task(adapter, groups=2, m=2, n=3)
     published = Published(adapter, task, torch.arange(2))
     losses, averages = [], []

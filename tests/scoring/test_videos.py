@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from support.adapter_inputs import own_model
+from support.adapter_inputs import own_model, pooled_of
 from support.rounding import bound
 from support.task_data import find, load
 
@@ -39,12 +39,12 @@ def by_hand(model, groups, pooling: str) -> np.ndarray:
         videos = []
         for image in group.images:
             pixels = model.image_processor(images=frames_of(image.open()), return_tensors="pt")
-            each = clip.get_image_features(**pixels).pooler_output
+            each = pooled_of(clip.get_image_features(**pixels))
             if pooling == AFTER:
                 each = torch.nn.functional.normalize(each, dim=-1)
             videos.append(torch.nn.functional.normalize(each.mean(dim=0), dim=-1))
-        tokens = model.tokenizer(list(group.captions), padding=True, return_tensors="pt")
-        captions = torch.nn.functional.normalize(clip.get_text_features(**tokens).pooler_output, dim=-1)
+        tokens = model.prepare_captions(group.captions)
+        captions = torch.nn.functional.normalize(pooled_of(clip.get_text_features(**tokens)), dim=-1)
         rows.append((torch.stack(videos) @ captions.T * clip.logit_scale.exp()).detach().numpy())
     return np.stack(rows)
 

@@ -40,6 +40,11 @@ def logits_of(adapter, images=None, captions=CAPTIONS) -> torch.Tensor:
         )
 
 
+def pooled_of(output: object) -> torch.Tensor:
+    """The features in what a tower returns, which transformers 4 returns as they are."""
+    return getattr(output, "pooler_output", output)
+
+
 def one_step(adapter) -> None:
     optimizer = torch.optim.SGD(adapter.parameters(), lr=0.1)
     adapter.matching_loss(adapter.prepare_images(random_images()), adapter.prepare_captions(CAPTIONS)).backward()

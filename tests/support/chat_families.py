@@ -194,4 +194,5 @@ def rows_of(features: object) -> int:
 
 def words() -> tf.PreTrainedTokenizerFast:
     """The stand-in's tokenizer."""
+    tiny_models.needs_chat()
     return tiny_models.tokenizer(None, special=("<image>",))

@@ -169,7 +169,7 @@ if __name__ == "__main__":
     os.fsync = lambda descriptor: None  # as in the tests' own process: no test cuts the power
     for name in sys.argv[2:]:
         importlib.import_module(name)
-    if "transformers" in sys.modules:  # compiles patterns of weights' names, once a process
+    if "transformers.conversion_mapping" in sys.modules:  # of transformers 5: compiles patterns of weights' names
         sys.modules["transformers.conversion_mapping"].get_checkpoint_conversion_mapping("clip")
     gc.freeze()
     if (threads := len(os.listdir("/proc/self/task"))) > 1:  # noqa: PTH208

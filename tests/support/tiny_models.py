@@ -7,11 +7,13 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
 import torch
 import transformers as tf
 from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers, processors
 
 from ttmbench.data.rendered.scenes import COLORS, SHAPES
+from ttmbench.model_adapters._shared.image_text import CHAT
 
 Settings = dict[str, object]
 WORDS = (
@@ -47,6 +49,11 @@ AROUND = {  # put around a text, as BERT, T5, Llama and BART do
     "llama": ("<s> $A", ["<s>"]),
     "bart": ("<s> $A </s>", ["<s>", "</s>"]),
 }
+
+
+def needs_chat() -> None:
+    """Skips a test where transformers is older than what models that answer prompts need."""
+    pytest.importorskip("transformers", minversion=CHAT)
 
 
 def _whole_words(words: list[str], ends: str | None) -> Tokenizer:
@@ -203,12 +210,14 @@ def _t5(words: tf.PreTrainedTokenizerFast) -> tf.T5Config:
 
 
 def blip2(folder: Path, *, captioner: bool, language: str = "opt") -> Path:
+    if captioner:
+        needs_chat()
     torch.manual_seed(1)
     words = tokenizer({"opt": "llama", "t5": "t5"}[language] if captioner else "bert", special=("<image>",))
     config = tf.Blip2Config(
         vision_config=VISION,
         qformer_config=_qformer(len(words), use_qformer_text_input=not captioner),
-        text_config=tf.OPTConfig(**OPT, vocab_size=len(words)) if language == "opt" else _t5(words),
+        text_config=(tf.OPTConfig(**OPT, vocab_size=len(words)) if language == "opt" else _t5(words)).to_dict(),
         num_query_tokens=5,
         image_text_hidden_size=24,
         image_token_index=words.convert_tokens_to_ids("<image>"),
@@ -220,6 +229,7 @@ def blip2(folder: Path, *, captioner: bool, language: str = "opt") -> Path:
 
 
 def instructblip(folder: Path, *, language: str) -> Path:
+    needs_chat()
     torch.manual_seed(5)
     words, asked = (tokenizer(ends, more=("Question",)) for ends in (language, "bert"))
     processor = tf.InstructBlipProcessor(tf.BlipImageProcessor(size=SQUARE), words, asked, num_query_tokens=5)
@@ -276,6 +286,7 @@ Chat = tuple[tf.PreTrainedModel, tf.ProcessorMixin, str]  # with what the templa
 
 def chat(folder: Path, kind: str, scale: float = 6.0) -> Path:
     """A model that is asked about an image in a chat: llava, llava_onevision, qwen2_vl, ..."""
+    needs_chat()
     torch.manual_seed(4)
     model, processor, image_token = CHATS[kind]()
     processor.chat_template = None if kind == "paligemma" else TURNS.replace("IMAGE", image_token)
