@@ -44,7 +44,7 @@ GROUP = {"shape": [1, 2], "n_groups": 4, "images": ["image"], "captions": ["good
 IMAGES = {f"val/{color}.png": encoded(color, (48, 48)) for color in COLORS}
 ARCHIVE = zip_of(IMAGES)
 ANNOTATIONS = json.dumps(ROWS).encode()
-QUICK = Web(tries=2, pause=0.0, timeout=5.0)
+QUICK = Web(tries=2, pause=0.0, timeout=60.0)
 
 
 @pytest.fixture(autouse=True)
@@ -424,7 +424,7 @@ def test_two_processes_at_once_fetch_a_file_once(site, source, tmp_path, data):
     words = ["-m", "ttmbench", "download", task_file(tmp_path, source), "--data_dir", data]
     both_of_them = [processes.start(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE) for _ in range(2)]
     for process in both_of_them:
-        _, err = process.communicate(timeout=120)
+        _, err = process.communicate(timeout=600)
         assert process.returncode == 0, err
     assert site.asked("/rows.json") == site.asked("/images.zip") == 1
     assert set(record(data)) == {"mine/rows.json", "mine/images"}

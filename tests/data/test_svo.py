@@ -62,7 +62,7 @@ def copy(data: Path) -> Path:
 
 @pytest.fixture
 def web(monkeypatch):
-    monkeypatch.setattr(command, "Web", lambda: Web(tries=2, pause=0.0, timeout=10.0, patience=0.1, least=10))
+    monkeypatch.setattr(command, "Web", lambda: Web(tries=2, pause=0.0, timeout=60.0, patience=0.1, least=10))
 
 
 @pytest.fixture

@@ -538,7 +538,7 @@ def start(*arguments: str, program: Sequence[str] = ("-m", "ttmbench")) -> subpr
 
 def assert_saved(process: subprocess.Popen[str], path: Path) -> None:
     """An interrupted run has said so, and left its document and checkpoints."""
-    _, err = process.communicate(timeout=60)
+    _, err = process.communicate(timeout=600)
     assert process.returncode == 130, err
     assert err.strip().endswith("interrupted; finished tasks are saved; run the same command again to resume")
     document = json.loads(path.read_text(encoding="utf-8"))
@@ -547,9 +547,7 @@ def assert_saved(process: subprocess.Popen[str], path: Path) -> None:
 
 
 def wait_for(condition, process: subprocess.Popen[str]) -> None:
-    for _ in range(3000):
-        if condition() or process.poll() is not None:
-            return
+    while not condition() and process.poll() is None:
         time.sleep(0.02)
 
 

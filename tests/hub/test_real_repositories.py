@@ -194,7 +194,7 @@ def test_a_hub_that_falters_is_asked_again(hub, home):
     hub.misbehave("model.safetensors", 429)
     hub.misbehave("/storage/", after=40_000)
     commands = ["download --model clip-b32 --tasks mmvp_vlm"]
-    (done,) = run_commands(commands, hub.environment(home), home, timeout=300)
+    (done,) = run_commands(commands, hub.environment(home), home, timeout=900)
     check_done([done])
     assert done.out.count(" ready ") == 2
     assert not [fault for fault in hub.faults if fault.times], "a fault that did not come about proves nothing"

@@ -132,7 +132,7 @@ def test_wandb_holds_the_run(tmp_path, monkeypatch, capfd):
     assert "tracker wandb" not in capfd.readouterr().err
     (file,) = (tmp_path / "logs" / "wandb").glob("offline-run-*/run-*.wandb")
     records = wandb_records(file)
-    until = time.monotonic() + 60  # the process that writes the file may be behind the run that it has ended
+    until = time.monotonic() + 600  # the process that writes the file may be behind the run that it has ended
     while not any(record.WhichOneof("record_type") == "exit" for record in records) and time.monotonic() < until:
         time.sleep(0.1)
         records = wandb_records(file)

@@ -88,7 +88,7 @@ class ChatServer(LocalServer):
             handler.connection.shutdown(socket.SHUT_RDWR)
             return
         if fault == "slow":
-            time.sleep(1.2)
+            time.sleep(4)
         if fault in ANSWERS:
             headers = {"retry-after": self.retry_after} if fault == "429" else {}
             return self._send(handler, *ANSWERS[fault], headers)

@@ -39,7 +39,7 @@ def found(board: Path) -> dict[str, str]:
     return {str(path.parent.relative_to(board)): numbers(path) for path in board.rglob("results.json")}
 
 
-def wait_for(condition, timeout=90.0):
+def wait_for(condition, timeout=600.0):
     end = time.monotonic() + timeout
     while not condition():
         assert time.monotonic() < end, "it did not happen"
