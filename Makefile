@@ -25,10 +25,11 @@ wheel:
 	$(PYTHON) scripts/check_wheel.py
 
 # The site in site/, with what the extra `docs` brings: every link and anchor of the pages is checked. The leaderboard of
-# results/ is in site/board.
+# results/ is in site/board, and its reference runs are an example of a report.
 docs:
 	NO_MKDOCS_2_WARNING=1 $(PYTHON) -m mkdocs build --quiet --strict --site-dir site
 	$(PYTHON) -m ttmbench leaderboard results --published all --site site/board --docs ..
+	$(PYTHON) -m ttmbench report results/reference --published ttm_table1 --output_path site/report-example.html
 
 # All documents of results/reference and results/submissions at this commit, and the pages that show them; up to an hour.
 reference:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import numpy as np
 import pytest
@@ -40,20 +41,17 @@ def test_where_model_and_task_meet_results_and_tables_say_so(coco_task, tmp_path
     other = ttmbench.simple_evaluate("tiny-clip", coco_task, output_path=str(runs), **QUICK)
     assert other["model_info"]["trained_on"] == ["rendered-scenes"] and "seen_in_training" not in other.document
     assert main(["leaderboard", str(runs), "-o", str(tmp_path / "board")]) == 0
-    assert "†" not in "".join(path.read_text() for path in (tmp_path / "board").iterdir()), "no table speaks of it"
+    assert "†" not in capsys.readouterr().out, "no table speaks of it"
     seen = ttmbench.simple_evaluate(Scorer(), coco_task, output_path=str(runs), **QUICK)
     assert seen["model_info"]["trained_on"] == ["coco", "laion"] and seen["seen_in_training"] == {"mine": ["coco"]}
     assert seen["notes"]["mine"] == ["the model was trained on images of coco, which this task uses"]
     assert set(seen.to_frame()["seen"]) == {"coco"} and other.to_frame()["seen"].isna().all()
     assert main(["leaderboard", str(runs), "-o", str(tmp_path / "board")]) == 0
-    text = (tmp_path / "board" / "leaderboard.md").read_text()
-    lines = {line.split("|")[1].strip().partition("-")[0]: line for line in text.splitlines() if line.startswith("| ")}
-    assert "†" in lines["Scorer"] and "†" not in lines["tiny"]
-    assert text.rstrip().endswith("† trained on images of the collection that the task's images are of")
+    text = capsys.readouterr().out
+    assert re.search("^Scorer.*†", text, re.M) and not re.search("^tiny.*†", text, re.M)
+    assert "† trained on images of the collection that the task's images are of" in text
     rows = json.loads((tmp_path / "board" / "leaderboard.json").read_text())["rows"]
     assert {row["model"].partition("-")[0]: row["seen"] for row in rows} == {"Scorer": "coco", "tiny": None}
-    latex = (tmp_path / "board" / "leaderboard.tex").read_text()
-    assert r"$^\dagger$" in latex and latex.count("†") == 1
     page = tmp_path / "report.html"
     assert main(["report", str(runs), "-o", str(page)]) == 0
     html = page.read_text()
@@ -78,10 +76,7 @@ def test_trained_on_nothing_is_not_the_same_as_unknown(coco_task, tmp_path, caps
     rows = json.loads((tmp_path / "board" / "leaderboard.json").read_text())["rows"]
     expected = {"Scorer": "coco, laion", "Untrained": "none", "Silent": "unknown"}
     assert {row["model"].partition("-")[0]: row["trained_on"] for row in rows} == expected
-    for name in ("leaderboard.md", "leaderboard.tex", "leaderboard.html"):
-        text = (tmp_path / "board" / name).read_text()
-        assert "collection that the task's images are of; unknown for Silent" in text.replace("&#39;", "'"), name
-    capsys.readouterr()
+    assert "collection that the task's images are of; unknown for Silent" in capsys.readouterr().out
     for name, stated in (("clip-b32", None), ("tiny-clip", ["rendered-scenes"])):
         assert main(["show", name, "--json"]) == 0
         assert json.loads(capsys.readouterr().out)["card"]["trained_on"] == stated

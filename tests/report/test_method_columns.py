@@ -9,17 +9,15 @@ import re
 import pytest
 
 from ttmbench import simple_evaluate
-from ttmbench.report import leaderboard
-from ttmbench.report.compared_methods import method_rows
+from ttmbench.cli import main
+from ttmbench.report.compared_methods import methods_of
 from ttmbench.report.export import hub
 from ttmbench.report.export.lm_eval import lm_eval_document
 from ttmbench.report.export.tables import to_csv, to_latex
 from ttmbench.report.html.report_page import read_report, to_html
-from ttmbench.report.html.site import SitePages
-from ttmbench.report.html.site_rows import chance_levels
 from ttmbench.report.terminal import print_results
 from ttmbench.report.thumbnails import ThumbnailOptions
-from ttmbench.results.numbers import DocumentFile, Number, numbers_of, to_frame
+from ttmbench.results.numbers import DocumentFile, numbers_of, to_frame
 from ttmbench.results.reader import read_document
 
 T = "shapes_color"
@@ -114,43 +112,29 @@ def test_exports_for_the_hub_state_a_methods_own_chance(run):
 
 
 def test_the_page_of_a_task_states_chance_where_it_is_another(folder):
-    pages = SitePages(leaderboard.merge(folder), "now")
-    page = pages.of_task(T)
+    site = folder.with_suffix(".site")
+    assert main(["leaderboard", str(folder), "--site", str(site)]) == 0
+    page = (site / "tasks" / f"{T}.html").read_text()
     assert all(name in page for name in METHODS)
     test_time = page[page.index('id="test_time"') : page.index('id="oracle"')]
     assert re.search(r"group score</button><small>chance 16\.67</small>", test_time)
     assert len(re.findall(r"<small>chance [0-9.]+</small></td>", test_time)) > 0, "zero's own, in its cells"
 
 
-def test_the_chance_level_in_a_head_is_that_of_random_scores():
-    def row(filter_: str, chance: float | None) -> Number:
-        return Number("t", "m", filter_, filter_, "test_time", 0.5, chance=chance)
-
-    assert chance_levels([row("tent", 0.3), row("zero", 0.3), row("ttm", 0.2), row("mine", None)]) == {"m": 0.2}
-    assert chance_levels([row("tent", 0.3), row("zero", 0.4), row("mta", 0.4)]) == {"m": 0.4}
-
-
-def test_the_report_has_them(folder):
-    html = to_html(read_report(folder / "x.json", ThumbnailOptions(images="none")))
-    for name in METHODS:
-        assert f"<td>{name}</td>" in html
-
-
 def test_the_report_sets_methods_beside_their_baseline_and_cost(folder):
     document = read_document(folder / "x.json")
-    rows = {row.method: row for row in method_rows(document)}
+    rows = {row.method: row for row in methods_of(document)}
     numbers = document.results[T]
-    of_ttm = ["ttm", "placebo", "oracle"]
-    assert list(rows) == [*of_ttm, *METHODS]
+    assert list(rows) == ["TTM", "placebo", "oracle", *METHODS]
     for name, row in rows.items():
+        key = "ttm" if name == "TTM" else name
         baseline = "group_match,none" if name == "dual_softmax" else "group_score,none"
-        assert row.score_gain == pytest.approx(numbers[f"group_score,{name}"] - numbers[baseline])
-        assert row.match_gain == pytest.approx(numbers[f"group_match,{name}"] - numbers["group_match,none"])
+        assert row.score_gain == pytest.approx(numbers[f"group_score,{key}"] - numbers[baseline])
+        assert row.match_gain == pytest.approx(numbers[f"group_match,{key}"] - numbers["group_match,none"])
         assert 0.5 <= row.position <= 1
-    assert rows["ttm"].passes > 2 and rows["ttm"].parameters == rows["placebo"].parameters > rows["tent"].parameters
+    assert rows["TTM"].passes > 2 and rows["TTM"].parameters == rows["placebo"].parameters > rows["tent"].parameters
     assert (rows["dn"].passes, rows["zero"].passes) == (2.0, 2.0 + 5), "five views of each image beside the plain one"
     assert rows["dn"].parameters is None and (rows["tent"].parameters or 0) > 0
-    page = to_html(read_report(folder / "x.json", ThumbnailOptions()))
-    assert (
-        'id="methods"' in page and page.count("<td>dual_softmax</td>") >= 1 and "<td>oracle (uses labels)</td>" in page
-    )
+    page = to_html(read_report(folder / "x.json", ThumbnailOptions(images="none")))
+    assert 'id="methods-table"' in page and all(f"<td>{name}</td>" in page for name in METHODS)
+    assert re.search(r'>oracle *<span class="badge">uses labels</span>', page)

@@ -22,12 +22,10 @@ from ttmbench.cli import main
 from ttmbench.data.catalog import find_task
 from ttmbench.errors import DataError, UsageError
 from ttmbench.plugins.registry import build_registry
-from ttmbench.report.charts import Chart, courses_of, draw_chart, save_figures
-from ttmbench.report.groups import groups_from_scores, read_groups
-from ttmbench.report.html import board_page
+from ttmbench.report.charts import Chart, Point, courses_of, draw_chart, draw_scatter, save_figures
+from ttmbench.report.groups import read_groups
 from ttmbench.report.html.render import json_block
 from ttmbench.report.html.report_page import read_report, to_html
-from ttmbench.report.leaderboard import Leaderboard
 from ttmbench.report.load import gather
 from ttmbench.report.summary_table import answer_of
 from ttmbench.report.thumbnails import ThumbnailOptions, copies_allowed, thumbnails_for
@@ -37,23 +35,26 @@ from ttmbench.results.numbers import means_of, numbers_of
 
 
 class Page(HTMLParser):
-    """What a browser would make of a page: rows of tables, data blocks, and addresses that it would load."""
+    """What a browser would make of a page: rows of tables by the heads of their columns, data blocks, and addresses."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
-        self.rows: list[dict[str, object]] = []
+        self.rows: list[dict[str, str]] = []
         self.blocks: dict[str, str] = {}
-        self.loaded: list[str] = []
+        self.text = self._heading = self._block = ""
         self.executed = 0
-        self.text = self._heading = ""
         self._inside: str | None = None
-        self._block = ""
+        self._heads: list[str] = []
+        self._cells: list[str] = []
+        self._about: dict[str, str] = {}
         self.feed(text)
 
     def handle_starttag(self, tag, attrs):
-        about = dict(attrs)
-        addresses = [about.get(name) or "" for name in ("src", "href", "data", "poster", "srcset") if tag != "a"]
-        self.loaded += [address for address in addresses if address and not address.startswith(("#", "data:"))]
+        about = {name: value or "" for name, value in attrs}
+        addresses = [
+            about[name] for name in ("src", "href", "data", "poster", "srcset") if tag != "a" and name in about
+        ]
+        assert all(address.startswith(("#", "data:")) for address in addresses), "it loads nothing"
         assert not [name for name in about if name.startswith("on") or name == "style"], (tag, about)
         if tag == "script":
             self._inside, self._block = tag, about.get("id", "")
@@ -62,16 +63,19 @@ class Page(HTMLParser):
         elif tag in ("h2", "h3"):
             self._inside, self._heading = "heading", ""
         elif tag == "tr":
-            self.rows.append({"under": self._heading, **about, "cells": []})
-        elif tag in ("td", "th") and self.rows:
+            self._about, self._cells = about, []
+        elif tag in ("td", "th"):
             self._inside = "cell"
-            self.rows[-1]["cells"].append("")
+            self._cells.append("")
 
     def handle_endtag(self, tag):
         if tag in ("script", "h2", "h3", "td", "th"):
             self._inside = None
-        if tag in ("td", "th") and self.rows:
-            self.rows[-1]["cells"][-1] = self.rows[-1]["cells"][-1].strip()
+        elif tag == "thead":
+            self._heads = [head.strip() for head in self._cells]
+        elif tag == "tr" and len(self._cells) == len(self._heads):
+            cells = [" ".join(cell.split()) for cell in self._cells]
+            self.rows.append({**self._about, **dict(zip(self._heads, cells, strict=True)), "under": self._heading})
 
     def handle_data(self, data):
         if self._inside == "script":
@@ -81,7 +85,7 @@ class Page(HTMLParser):
         if self._inside == "heading":
             self._heading += data
         elif self._inside == "cell":
-            self.rows[-1]["cells"][-1] += data
+            self._cells[-1] += data
 
 
 @pytest.fixture
@@ -102,42 +106,39 @@ def report(folder: Path, capsys, *options: str) -> tuple[Page, str]:
     return Page(target.read_text(encoding="utf-8")), capsys.readouterr().err
 
 
-def test_every_number_is_on_the_page_under_its_track(reported_runs, capsys):
+def test_every_number_is_on_the_page(reported_runs, capsys):
     page, errors = report(reported_runs, capsys, "--images", "none")
-    assert not errors and not page.loaded and page.executed == 1
+    assert not errors and page.executed == 1
     _, document = document_of(reported_runs, "tiny-clip")
     titles = {"zero_shot": "Zero-shot", "matching": "Matching", "test_time": "Test-time", None: "Controls"}
     checked = 0
     for task, values in document["results"].items():
         for key, interval in document["ci"][task].items():
             metric, name = key.split(",")
+            track = document["tracks"][task].get(key)
             row = next(
                 row
                 for row in page.rows
-                if row.get("data-task") == task
-                and row.get("data-metric") == metric
-                and row["cells"][3] == name_of(name, document["tracks"][task].get(key))
+                if (row.get("data-task"), row.get("data-metric"), row.get("method"))
+                == (task, metric, name_of(name, track))
             )
-            assert row["under"].startswith(titles[document["tracks"][task].get(key)])
-            cells = row["cells"]
-            assert cells[4] == f"{100 * values[key]:.2f}"
-            assert cells[6] == f"{100 * values[f'{metric}_stderr,{name}']:.2f}"
-            assert cells[7] == f"{100 * interval[0]:.1f} – {100 * interval[1]:.1f}"
-            assert cells[8] == f"{100 * document['chance'][task][metric]:.2f}"
-            assert cells[9] == f"{document['ties'][task][key]:g}"
+            assert row["under"].startswith(titles[track])
+            assert row["stderr"] == f"{100 * values[f'{metric}_stderr,{name}']:.2f}"
+            assert row["95 % interval"] == f"{100 * interval[0]:.1f}–{100 * interval[1]:.1f}"
+            assert row["chance"] == f"{100 * document['chance'][task][metric]:.2f}"
+            assert row["ties"] == f"{document['ties'][task][key]:g}"
+            value, seeds = f"{100 * values[key]:.2f}", "-"
             if name != "none":
-                assert cells[11] == "2"
-                assert cells[10] == f"{100 * values[f'{metric}_seed_std,{name}']:.2f}"
+                value, seeds = f"{value} ± {100 * values[f'{metric}_seed_std,{name}']:.2f}", "2"
+            assert (row["value"], row["seeds"]) == (value, seeds)
             checked += 1
     assert checked == 27
 
 
-def test_a_run_says_what_its_model_states_and_whether_it_failed_or_is_half_done(copied, capsys):
+def test_a_run_states_model_settings_and_status(copied, capsys):
     path, document = document_of(copied, "tiny-clip")
     document["model_info"]["fingerprint"] = {
-        "weights_sha256": "ab" * 32,
-        "compiled": False,
-        "mean": [0.5, 0.25],
+        **{"weights_sha256": "ab" * 32, "compiled": False, "mean": [0.5, 0.25]},
         "preprocessing": {"crop_size": {"height": 48}, "resize": True, "deep": {"a": {"b": {"c": ["<b>"]}}}},
     }
     document |= {"status": "running", "results": {}, "ttm": {}, "artifacts": {}, "breakdowns": {}}
@@ -149,18 +150,16 @@ def test_a_run_says_what_its_model_states_and_whether_it_failed_or_is_half_done(
     path.write_text(json.dumps(document))
     page, errors = report(copied, capsys, "--images", "none")
     assert not errors
-    assert "weights_sha256 abababababab…, compiled no, mean (0.5, 0.25)" in page.text
+    assert f"weights_sha256 {'ab' * 32}, compiled no, mean (0.5, 0.25)" in page.text
     assert "crop_size (height 48), resize yes, deep (a (b {'c': ['<b>']}))" in page.text
     assert re.search(r"seeds\s*0, 1", page.text)
-    assert "not finished: it is still running, or was killed" in page.text
     assert re.search(r"tasks not reached\s*shapes_color, shapes_replace", page.text)
+    assert re.search(r"tiny-clip running", page.text) and re.search(r"tiny-clip-seed1 failed", page.text)
     assert "other failed (DataError): <i>no</i> data" in page.text and "evil_captions: a note" in page.text
-    (row,) = [row for row in page.rows if row["under"] == "Runs" and row["cells"][2] == "failed"]
-    assert row["cells"][5] == "1", "one error"
 
 
-def test_what_is_damaged_is_named_and_the_rest_is_shown(copied, capsys):
-    path, _ = document_of(copied, "tiny-clip")
+def test_damaged_files_are_named_and_skipped(copied, tmp_path, capsys):
+    path, document = document_of(copied, "tiny-clip")
     whole = path.read_text(encoding="utf-8")
     (copied / "half.json").write_text(whole[: len(whole) // 2])
     (copied / "results_list.json").write_text("[]")
@@ -168,6 +167,11 @@ def test_what_is_damaged_is_named_and_the_rest_is_shown(copied, capsys):
     samples = next(path.parent.glob("samples_shapes_color_*"))
     samples.write_bytes(samples.read_bytes()[:-200])
     next(path.parent.glob("samples_shapes_replace_*")).unlink()
+    (tmp_path / "secret.jsonl").write_text("{}")
+    outside = "../../samples_evil_captions_2.jsonl"
+    path, document = document_of(copied, "tiny-clip-seed1")
+    document["artifacts"] = {outside: {"kind": "samples", "sha256": "0" * 64, "bytes": 2}}
+    path.write_text(json.dumps(document))
     page, errors = report(copied, capsys, "--images", "none")
     named = dict(re.findall(r"skipped: (\S+): (.*)", errors))
     parts = {
@@ -175,19 +179,18 @@ def test_what_is_damaged_is_named_and_the_rest_is_shown(copied, capsys):
         "results_list.json": "not a results document",
         f"tiny-clip/{samples.name}": "its sha256 is not",
         f"tiny-clip/{samples.name.replace('color', 'replace')}": "cannot be read",
+        f"tiny-clip-seed1/{outside}": "is not of a task of its run",
     }
     assert set(named) == set(parts)
     for name, part in parts.items():
-        assert part in named[name]
-        assert f"{name}: {named[name]}" in page.text
+        assert part in named[name] and f"{name}: {named[name]}" in page.text
     assert "2 runs" in page.text, "the whole ones"
 
 
 def test_only_an_empty_folder_is_an_error(tmp_path, capsys):
-    assert main(["report", str(tmp_path)]) == 2
-    assert "has no results document" in capsys.readouterr().err
-    assert main(["report", str(tmp_path / "nowhere")]) == 2
-    assert "does not exist" in capsys.readouterr().err
+    for given, fact in ((tmp_path, "has no results document"), (tmp_path / "nowhere", "does not exist")):
+        assert main(["report", str(given)]) == 2
+        assert fact in capsys.readouterr().err
     (tmp_path / "results_x.json").write_text("{")
     page, errors = report(tmp_path, capsys)
     assert "skipped: results_x.json" in errors and "0 runs" in page.text
@@ -195,33 +198,21 @@ def test_only_an_empty_folder_is_an_error(tmp_path, capsys):
     assert "must end with .html" in capsys.readouterr().err
 
 
-def test_one_document_can_be_named(reported_runs, capsys):
-    path, _ = document_of(reported_runs, "tiny-clip-seed1")
-    page, _ = report(path, capsys, "--images", "none", "--title", "A <b>title</b>")
-    assert "1 run, 1 model, 1 task" in page.text and "A <b>title</b>" in page.text
-    (path.parent / "page.html").unlink()
-
-
-def test_captions_stay_text(reported_runs, evil_captions, capsys):
-    page, _ = report(reported_runs, capsys)
-    text = (reported_runs.parent / "page.html").read_text(encoding="utf-8")
-    for bad in ("<script>alert", "<img src=x", "<svg onload", "\u2028", "\x07"):
+def test_captions_and_titles_stay_text(reported_runs, evil_captions, tmp_path, capsys):
+    target = tmp_path / "page.html"
+    assert main(["report", str(reported_runs), "--title", "A <b>title\x00\ud800</b>", "-o", str(target)]) == 0
+    text = target.read_text(encoding="utf-8")
+    for bad in ("<script>alert", "<img src=x", "<svg onload", "\u2028", "\x07", "<b>title", "\x00"):
         assert bad not in text
+    page = Page(text)
     sets = [json.loads(block) for name, block in page.blocks.items() if name.startswith("set-")]
     (evil,) = [one for one in sets if one["tags"] == ["kind"]]
-    assert [caption for group in evil["groups"] for caption in group[1]] == list(evil_captions)
+    assert {caption for group in evil["groups"] for caption in group[1]} == set(evil_captions)
     policy = re.search('Content-Security-Policy" content="([^"]+)"', text)[1]
     assert "default-src &#39;none&#39;" in policy and "unsafe-inline" not in policy and "http" not in policy
-
-
-def test_data_cannot_end_a_block_and_unprintable_names_do_not_reach_a_page():
     value = ["</script>", "<!--", "\u2028", "\ud800", "&"]
     assert json.loads(str(json_block(value))) == value
     assert not re.search(r"[<>&\u2028\ud800]", str(json_block(value)))
-
-    page = board_page.to_html(Leaderboard([], {"bad\x00\ud800name": "why"}), "now")
-    assert "bad\ufffd\ufffdname" in page
-    page.encode("utf-8")
 
 
 def test_groups_are_those_of_the_samples(reported_runs):
@@ -238,36 +229,23 @@ def test_groups_are_those_of_the_samples(reported_runs):
         assert dict(zip(data["metrics"], metrics, strict=True)) == line["metrics"]
         assert margin == pytest.approx(line["margin"], rel=1e-4)
         assert np.ravel(scores) == pytest.approx(np.ravel(line["scores"]), rel=1e-4)
+    at = data["metrics"].index("group_match")
+    changed = [group[4][0][0][4][at] != sum(row[4][at] for row in group[4][1]) / 2 for group in data["groups"]]
+    assert sum(changed) > 0 and changed == sorted(changed, reverse=True), "changed groups come first"
 
 
-def test_groups_of_stored_scores_are_those_of_the_samples(reported_runs, tmp_path):
+def test_forced_choices_are_groups_without_scores(tmp_path, reported_runs):
+    answer = {"question": "image 1", "order": [1, 0], "prompt": "Which?", "answer": None, "chosen": None}
+    answer["right"] = False
+    line = {"group_id": "g", "filter": "choice", "seed_index": 0, "seed": None, "captions": ["a", "b"], "images": ["x"]}
+    path = tmp_path / "samples.jsonl"
+    path.write_text(json.dumps({**line, "metrics": {"text_score": 0.0}, "tags": {}, "answers": [answer]}) + "\n")
     run = gather(reported_runs).runs[0]
-    files = {kind: run.files[kind]["shapes_color"] for kind in ("samples", "scores")}
-    one = read_groups(run, "shapes_color", files["samples"]).data
-    other = groups_from_scores(run, "shapes_color", files["scores"]).data
-    places = [[part["name"] for part in data["filters"]] for data in (one, other)]
-    assert set(places[0]) == set(places[1]) and set(one["metrics"]) == set(other["metrics"])
-    order = [other["metrics"].index(name) for name in one["metrics"]]
-    for left, right in zip(one["groups"], other["groups"], strict=True):
-        assert left[:4] == right[:4]
-        for at, name in enumerate(places[0]):
-            for row, same in zip(left[4][at], right[4][places[1].index(name)], strict=True):
-                assert row[:4] == same[:4] and row[4] == [same[4][place] for place in order]
-    with pytest.raises(DataError, match="scores"):
-        broken = tmp_path / "scores.safetensors"
-        broken.write_bytes(files["scores"].read_bytes()[:-100])
-        groups_from_scores(run, "shapes_color", broken)
-
-
-def test_a_document_cannot_point_outside_its_folder(copied, tmp_path):
-    secret = tmp_path / "secret.jsonl"
-    secret.write_text("{}")
-    path, document = document_of(copied, "tiny-clip-seed1")
-    name = "../../samples_evil_captions_2.jsonl"
-    document["artifacts"] = {name: {"kind": "samples", "sha256": "0" * 64, "bytes": 2}}
-    path.write_text(json.dumps(document))
-    run = gather(copied).runs[1]
-    assert run.damaged == {name: "is not of a task of its run"} and not run.files
+    (group,) = read_groups(run, "t", path).data["groups"]
+    assert group[4] == [[[None, None, 0, None, [0], [["image 1", "Which?", None, False]]]]]
+    path.write_text('{"group_id": "g"}\n')
+    with pytest.raises(DataError, match="line 1"):
+        read_groups(run, "t", path)
 
 
 def test_a_tag_of_many_values_is_folded_away(tmp_path):
@@ -284,14 +262,14 @@ def test_a_tag_of_many_values_is_folded_away(tmp_path):
     assert "value 24" in page
 
 
-def test_copies_follow_the_licence():
+# ---- images
+
+
+def test_copies_follow_the_licence(copied, evil_task, capsys):
     registry = build_registry()
     tasks = ("shapes_color", "mmvp_vlm", "winoground", "colorswap", "sugarcrepe_add_att", "whatsup_vg_one")
     specs = [find_task(registry, task).spec for task in tasks]
     assert [copies_allowed(spec.license, spec.gated) for spec in specs] == [True, True, False, False, False, False]
-
-
-def test_images_by_licence_and_by_what_is_asked(copied, evil_task, capsys):
     path, document = document_of(copied, "tiny-clip")
     document["configs"]["shapes_color"]["license"] = "no redistribution"
     document["configs"]["shapes_replace"]["gated"] = True
@@ -302,54 +280,21 @@ def test_images_by_licence_and_by_what_is_asked(copied, evil_task, capsys):
     assert "images of shapes_replace: names only: its data are gated" in out
     assert "images of evil_captions: 4 small copies\n" in out
     assert main(["report", str(copied), "--allow_images", "shapes_color", "--max_images", "10"]) == 0
-    out = capsys.readouterr().out
-    assert "images of shapes_color: 10 small copies; no more than 10" in out
+    assert "images of shapes_color: 10 small copies; no more than 10" in capsys.readouterr().out
 
 
-def test_the_licence_of_the_task_file_at_hand_counts_too(reported_runs, evil_task, tmp_path):
+def test_images_are_those_of_the_local_task(reported_runs, evil_task, tmp_path):
+    """Its licence counts too, absent data are no error, and captions must be the same."""
     folder = Path(shutil.copytree(evil_task.parent, tmp_path / "task"))
     file = folder / evil_task.name
     file.write_text(file.read_text(encoding="utf-8").replace("CC0-1.0", "no copies please"), encoding="utf-8")
     run = gather(reported_runs).runs[1]
     one = read_groups(run, "evil_captions", run.files["samples"]["evil_captions"])
-    assert run.document.configs["evil_captions"]["license"] == "CC0-1.0"
     here = ThumbnailOptions(include_path=(str(folder),))
     assert "stated as “no copies please”" in thumbnails_for([one], here).why
     assert len(thumbnails_for([one], replace(here, allowed=frozenset({"evil_captions"}))).images) == 4
-
-
-def test_groups_that_changed_get_their_images_first(reported_runs):
-    run = gather(reported_runs).runs[0]
-    one = read_groups(run, "shapes_color", run.files["samples"]["shapes_color"])
-    at = one.data["metrics"].index("group_match")
-
-    def changed(group):
-        return group[4][0][0][4][at] != sum(row[4][at] for row in group[4][1]) / 2
-
-    order = [changed(group) for group in one.by_interest()]
-    assert sum(order) > 0 and order == sorted(order, reverse=True)
-
-
-def test_links_lead_to_files(reported_runs, evil_task, tmp_path, capsys):
-    path, _ = document_of(reported_runs, "tiny-clip-seed1")
-    target = tmp_path / "pages" / "page.html"
-    links = ["-o", str(target), "--images", "links", "--include_path", str(evil_task.parent)]
-    assert main(["report", str(path), *links]) == 0
-    page = Page(target.read_text(encoding="utf-8"))
-    images = json.loads(page.blocks["thumbnails-0"])
-    assert len(images) == 4
-    for name, address in images.items():
-        assert (target.parent / address).resolve().name == name and (target.parent / address).is_file()
-    assert main(["report", str(reported_runs), *links]) == 0
-    assert "80 images could not be linked: they are not files" in capsys.readouterr().out, "they are drawn, not stored"
-
-
-def test_absent_or_other_data_are_no_error(reported_runs, tmp_path, evil_task):
-    run = gather(reported_runs).runs[1]
-    one = read_groups(run, "evil_captions", run.files["samples"]["evil_captions"])
     thumbnails = thumbnails_for([one], ThumbnailOptions())
     assert not thumbnails.images and "are not available here (unknown task 'evil_captions'" in thumbnails.why
-    assert "--include_path and --data_dir say where" in thumbnails.why
     other = json.loads(json.dumps(one.data))
     other["groups"][0][1][0] = "another caption"
     here = ThumbnailOptions(include_path=(str(evil_task.parent),))
@@ -365,9 +310,7 @@ def test_no_path_of_a_foreign_document_is_followed(reported_runs, evil_task, tmp
     private = Path(shutil.copytree(evil_task.parent, tmp_path / "private"))
     here = tmp_path / "here"
     here.mkdir()
-    text = evil_task.read_text(encoding="utf-8").replace(
-        "kind: folder, path: rows.jsonl", "kind: folder, path: nothing.jsonl"
-    )
+    text = evil_task.read_text(encoding="utf-8").replace("path: rows.jsonl", "path: nothing.jsonl")
     (here / evil_task.name).write_text(text, encoding="utf-8")
     config = {**run.document.config, "tasks": ["evil_captions"], "include_path": [], "data_dir": None, "task_args": {}}
     config |= {
@@ -382,10 +325,12 @@ def test_no_path_of_a_foreign_document_is_followed(reported_runs, evil_task, tmp
         foreign = replace(foreign, task=str(private / evil_task.name))
     opened = []
     monkeypatch.setattr(sys.modules["PIL.Image"], "open", lambda *words, **more: opened.append(words))
-    thumbnails = thumbnails_for(
-        [foreign], ThumbnailOptions(include_path=(str(here),), allowed=frozenset({foreign.task}))
-    )
+    options = ThumbnailOptions(include_path=(str(here),), allowed=frozenset({foreign.task}))
+    thumbnails = thumbnails_for([foreign], options)
     assert not thumbnails.images and not opened and "names only" in thumbnails.why
+
+
+# ---- numbers
 
 
 def test_means_over_datasets_are_numbers_too():
@@ -407,28 +352,12 @@ def test_held_out_numbers_are_of_their_groups_and_seeds():
         ttm={"a": trained(holdout=holdout, controls={"placebo": control})},
     )
     document["n-samples"] = {"a": {"effective": 10, "original": 10}}
-    numbers = numbers_of(ResultsDocument.of(document))
-    found = {one.filter: (one.groups, one.seeds, one.track) for one in numbers}
-    assert found == {
-        "none": (10, None, None),
-        "holdout_raw": (3, None, None),
-        "holdout": (3, 2, None),
-        "placebo": (10, 2, None),
-    }
+    found = {one.filter: (one.groups, one.seeds, one.track) for one in numbers_of(ResultsDocument.of(document))}
+    rest = {"holdout_raw": (3, None, None), "holdout": (3, 2, None), "placebo": (10, 2, None)}
+    assert found == {"none": (10, None, None), **rest}
 
 
-def test_forced_choices_are_groups_without_scores(tmp_path, reported_runs):
-    answer = {"question": "image 1", "order": [1, 0], "prompt": "Which?", "answer": None, "chosen": None}
-    answer["right"] = False
-    line = {"group_id": "g", "filter": "choice", "seed_index": 0, "seed": None, "captions": ["a", "b"], "images": ["x"]}
-    path = tmp_path / "samples.jsonl"
-    path.write_text(json.dumps({**line, "metrics": {"text_score": 0.0}, "tags": {}, "answers": [answer]}) + "\n")
-    one = read_groups(gather(reported_runs).runs[0], "t", path)
-    (group,) = one.data["groups"]
-    assert group[4] == [[[None, None, 0, None, [0], [["image 1", "Which?", None, [1, 0], None, False]]]]]
-    path.write_text('{"group_id": "g"}\n')
-    with pytest.raises(DataError, match="line 1 is not a samples line"):
-        read_groups(gather(reported_runs).runs[0], "t", path)
+# ---- charts
 
 
 def test_curves_are_the_iterations_of_the_document(reported_runs):
@@ -450,13 +379,23 @@ def test_charts_with_gaps_and_without_values():
     draw_chart(axes, Chart("loss", {"seed 0": ([1.0], [math.nan])}))
     assert [text.get_text() for text in axes.texts] == ["undefined: nothing was selected"]
     axes = Figure().add_subplot()
-    draw_chart(axes, Chart("<b> (%)", {"seed 0": ([1.0, 2.0, 3.0], [99.0, math.nan, 99.0])}))
+    lines = {"seed 0": ([1.0, 2.0, 3.0], [99.0, math.nan, 99.0]), "seed 1": ([1.0], [95.0])}
+    draw_chart(axes, Chart("<b> (%)", lines))
     low, high = axes.get_ylim()
     assert 10 <= high - low < 12 and high < 101, "ten points, about 0 to 100"
+    assert axes.lines[0].get_ydata() == pytest.approx([97.0, math.nan, 99.0], nan_ok=True)
 
 
-def test_figures_are_written_as_svg_and_png(copied, tmp_path, capsys):
-    """Of one task and one tag: matplotlib takes a tenth of a second for each file."""
+def test_a_level_far_above_all_points_is_named_without_a_line():
+    points = [Point(10.0**at, 10.0 + at, f"m{at}") for at in range(5)]
+    (axes,) = draw_scatter(points, "x", "y", {"chance": 16.67, "human": 85.5}).axes
+    names = [text.get_text() for text in axes.texts]
+    assert "human 85.5 ↑" in names and "chance" in names and axes.get_ylim()[1] < 30
+    assert "m4" in names, "no cheaper one surpasses it"
+
+
+def test_figures_are_svg_with_text_and_png(copied, tmp_path, capsys):
+    """Of one task: matplotlib takes a tenth of a second for each file."""
     figures = tmp_path / "figures"
     shutil.rmtree(copied / "tiny-clip-seed1")
     path, document = document_of(copied, "tiny-clip")
@@ -464,23 +403,20 @@ def test_figures_are_written_as_svg_and_png(copied, tmp_path, capsys):
     for one in (course := document["ttm"]["shapes_color"], *course["controls"].values()):
         for step in one["iterations"]:
             step["metrics"] = {name: step["metrics"][name] for name in ("group_score", "group_match")}
-    document["breakdowns"] = {"shapes_color": {"colors": document["breakdowns"]["shapes_color"]["colors"]}}
     path.write_text(json.dumps(document))
     report(copied, capsys, "--images", "none", "--figures", str(figures))
-    names = {path.name for path in figures.iterdir()}
-    assert {
-        f"run1_tiny-clip_{kind}_shapes_color.{end}" for kind in ("ttm", "placebo") for end in ("svg", "png")
-    } <= names
-    assert {"run1_tiny-clip_tags_shapes_color_colors.svg", "answer.svg", "answer.png"} <= names
+    stems = {"run1_tiny-clip_ttm_shapes_color", "run1_tiny-clip_placebo_shapes_color", "answer"}
+    assert {path.name for path in figures.iterdir()} == {f"{stem}.{end}" for stem in stems for end in ("svg", "png")}
     before = {path.name: path.read_bytes() for path in figures.glob("*.svg")}
     for content in before.values():
-        ElementTree.fromstring(content)
+        texts = ElementTree.fromstring(content).iter("{http://www.w3.org/2000/svg}text")
+        assert any("tiny-clip" in (text.text or "") for text in texts)
     (run,) = gather(copied).runs
     without = replace(run, document=run.document.model_copy(update={"ttm": {}}))
     again = save_figures([without], answer_of([run]), tmp_path / "again")
-    svgs = [path for path in again if path.suffix == ".svg"]
-    assert [path.name for path in svgs] == ["run1_tiny-clip_tags_shapes_color_colors.svg", "answer.svg"]
-    assert all(path.read_bytes() == before[path.name] for path in svgs), "the same bytes again"
+    assert all(path.read_bytes() == before[path.name] for path in again if path.suffix == ".svg"), (
+        "the same bytes again"
+    )
     (tmp_path / "file").write_text("")
     with pytest.raises(UsageError, match="cannot be written"):
         save_figures([run], [], tmp_path / "file" / "below")

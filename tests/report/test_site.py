@@ -15,9 +15,7 @@ from support.documents import PUBLISHED, trained, whole_document, write_run
 
 from ttmbench.cli import main
 from ttmbench.report.group_values import GroupValues
-from ttmbench.report.html.site import file_names
-from ttmbench.report.html.site_plots import Point, scatter
-from ttmbench.report.html.site_rows import BoardLine, with_ranks
+from ttmbench.report.ranking import BoardLine, chance_levels, with_ranks
 from ttmbench.results.coverage import Extent
 from ttmbench.results.document import ResultsDocument
 from ttmbench.results.files import schema
@@ -87,7 +85,7 @@ class Links(HTMLParser):
 
 def rows_of_page(page: str, track: str) -> list[list[str]]:
     """The cells of the table of a track."""
-    table = re.search(rf'<h2 id="{track}">.*?</table>', page, re.S)
+    table = re.search(rf'<table class="sortable" id="{track}-table">.*?</table>', page, re.S)
     assert table, track
     body = table.group().partition("<tbody>")[2]
     return [
@@ -98,56 +96,61 @@ def rows_of_page(page: str, track: str) -> list[list[str]]:
 
 def test_ranks_are_of_whole_runs_on_one_version_and_one_data(site):
     page = (site / "tasks" / "t.html").read_text()
-    found = [(row[0], row[1], row[3]) for row in rows_of_page(page, "matching")]
-    assert found == [
-        ("1", "alpha SimpleMatch", "60.00 56.9–63.0"),
-        ("1", "beta SimpleMatch", "60.00 56.9–63.0"),
-        ("", "theirs SimpleMatch A paper, Table 1", "55.00"),
-        ("3", "gamma SimpleMatch", "50.00 46.9–53.1"),
-        ("", "part SimpleMatch part of the groups", "100.00 51.0–100.0"),
-        ("", "older SimpleMatch other data or version", "90.00 88.0–91.7"),
-        ("", "elsewhere SimpleMatch other data or version", "80.00 77.4–82.4"),
+    assert [row[:3] for row in rows_of_page(page, "matching")] == [
+        ["1", "alpha SimpleMatch", "60.00 56.9–63.0"],
+        ["1", "beta SimpleMatch", "60.00 56.9–63.0"],
+        ["", "theirs SimpleMatch A paper, Table 1", "55.00"],
+        ["3", "gamma SimpleMatch", "50.00 46.9–53.1"],
+        ["", "part SimpleMatch part of the groups", "100.00 51.0–100.0"],
+        ["", "older SimpleMatch other data or version", "90.00 88.0–91.7"],
+        ["", "elsewhere SimpleMatch other data or version", "80.00 77.4–82.4"],
     ]
-    best = re.findall(
-        r'class="number best"[^>]*>([0-9.]+)', page.partition('<h2 id="matching">')[2].partition("</table>")[0]
-    )
-    assert best == ["60.00", "60.00"], "the best is one of those that rank"
+    table = page.partition('id="matching-table"')[2].partition("</table>")[0]
+    assert re.findall(r'class="number best"[^>]*>([0-9.]+)', table) == ["60.00", "60.00"], "one of those that rank"
 
 
 def test_the_oracle_stands_apart_without_ranks(site):
     task, start = (site / "tasks" / "t.html").read_text(), (site / "index.html").read_text()
     (row,) = rows_of_page(task, "oracle")
-    assert row[:3] == ["alpha oracle", "-", "60.00"], "no cell for a rank, and no interval"
+    assert row[:3] == ["", "alpha oracle", "60.00"]
     assert 'id="oracle"' not in start and "oracle</td>" not in start
     assert [one[1] for one in rows_of_page(task, "test_time")] == ["alpha TTM", "gamma TTM"]
 
 
 def test_the_start_page_has_tasks_by_models_for_each_track(site):
     page = (site / "index.html").read_text()
-    table = {row[1]: row[3:] for row in rows_of_page(page, "matching")}
+    table = {row[1]: row[2:4] for row in rows_of_page(page, "matching")}
     assert table["alpha SimpleMatch"] == ["60.00 56.9–63.0", "70.00 67.1–72.8"] and table["beta SimpleMatch"][1] == "-"
-    zero = {row[1]: [cell[:5] for cell in row[3:]] for row in rows_of_page(page, "zero_shot")}
+    zero = {row[1]: [cell[:5] for cell in row[2:4]] for row in rows_of_page(page, "zero_shot")}
     assert zero["alpha"] == ["30.00", "35.00"], "the raw model is compared by its group score"
-    assert "<p>2 tasks." in page and "<button>best test-time</button>" in page and "<button>humans</button>" not in page
+    tasks = rows_of_page(page, "tasks")
+    assert tasks[0] == [
+        "t",
+        "1000",
+        "-",
+        "-",
+        "30.00 27.2–32.9 alpha",
+        "60.00 56.9–63.0 alpha",
+        "60.00 56.9–63.0 alpha, TTM",
+        "7",
+    ]
 
 
-def test_every_number_has_its_run_and_earlier_ones_are_listed(site):
+def test_every_number_has_its_run(site):
     page = (site / "models" / "alpha.html").read_text()
-    shown, earlier = rows_of_page(page, "numbers"), rows_of_page(page, "history")
-    newest = next(row for row in shown if row[:4] == ["t", "matching", "SimpleMatch", "group match"])
-    assert newest[4] == "60.00" and newest[-3:] == ["2023-11-16", "0.9.9", newest[-1]]
-    assert [row[4] for row in earlier if row[1] == "matching"] == ["40.00"] and earlier[0][-3] == "0.9.9"
+    (newest,) = [row for row in rows_of_page(page, "matching") if row[0] == "t"]
+    assert newest[:4] == ["t", "group match", "SimpleMatch", "60.00"] and newest[-2:] == ["2023-11-16", "1"]
+    assert "40.00" not in page, "the newest run counts"
     assert page.count("ttmbench --model alpha --tasks t</code>") == 2 and "alpha-weights" in page
-    assert "<dt>label audit</dt><dd>passed</dd>" in page and "ttmbench 0.9.9, numpy 2" in page
+    assert "<dd>passed on t</dd>" in page and "ttmbench 0.9.9, numpy 2" in page and "rm -rf" not in page
 
 
 def test_a_model_without_runs_has_a_page_of_published_numbers(site):
-    (row,) = rows_of_page((site / "models" / "theirs.html").read_text(), "published")
-    assert row == ["t", "matching", "SimpleMatch", "group match", "55.00", "-", "-", "-", "", "A paper, Table 1"]
+    (row,) = rows_of_page((site / "models" / "theirs.html").read_text(), "matching")
+    assert row == ["t", "group match", "SimpleMatch", "55.00", *"----", "-", "-", "", "A paper, Table 1"]
     for page in ("tasks/t.html", "index.html", "models.html"):
         assert 'models/theirs.html"><bdi>theirs</bdi></a>' in (site / page).read_text(), page
-    body = (site / "models.html").read_text().partition("<tbody>")[2]
-    names = re.findall(r"<bdi>(.*?)</bdi>", body)
+    names = [row[0] for row in rows_of_page((site / "models.html").read_text(), "models")]
     assert names == ["alpha", "beta", "elsewhere", "gamma", "older", "part", "theirs"], "those with runs first"
 
 
@@ -163,14 +166,6 @@ def test_every_link_leads_somewhere_and_nothing_is_loaded(site):
             target = (page.parent / name).resolve() if name else page
             assert target.is_file() and target.is_relative_to(site.resolve()), (page.name, link)
             assert not place or place in found[target].ids, (page.name, link)
-
-
-def test_a_run_that_repeats_another_of_the_same_checkpoint_is_a_reproduction(tmp_path):
-    for name, date, value in (("one", 1, 0.5), ("again", 2, 0.501), ("unlike", 3, 0.9)):
-        write(tmp_path / "runs", f"{name}.json", date=date, value=value)
-    page = (build(tmp_path / "runs", tmp_path / "site") / "models" / "m.html").read_text()
-    assert page.count("reproduces the raw numbers") == 1 and '<a href="#run-3">run 3</a>: both name' in page
-    assert "only by running it again, which took 0 s" in page and "rm -rf" not in page
 
 
 def test_downloads(site):
@@ -228,19 +223,11 @@ def test_methods_are_compared_by_gain_and_cost(tmp_path):
     (tmp_path / "p.csv").write_text(published)
     page = build(tmp_path / "runs", tmp_path / "site", "--published", str(tmp_path / "p.csv")) / "methods.html"
     table = [row[:7] for row in rows_of_page(page.read_text(), "methods")]
-    assert table[0][:5] == ["", "oracle uses labels", "t", "&lt;m&gt;", "+40.00"]
+    assert table[0][:6] == ["", "oracle uses labels", "t", "&lt;m&gt;", "90.00", "+40.00"]
     assert [(row[0], row[1]) for row in table[1:4]] == [("1", "TTM"), ("1", "zero"), ("2", "tps")]
-    assert table[1][4:] == ["+20.00", "+15.0 to +25.0", "70.00"]
-    assert table[-1][:5] == ["", "TTM published", "t", "m", "+5.00"]
-    plot = re.search(r'<svg class="plot".*?</svg>', page.read_text(), re.S).group()
-    assert 'role="img" aria-label="gain of 5 methods' in plot and plot.count("<circle") == 5 and ">TTM</text>" in plot
-
-
-def test_a_level_far_above_all_points_is_named_without_a_line():
-    points = [Point(10.0**at, 10.0 + at, f"m{at}", "") for at in range(5)]
-    plot = scatter(points, "x", "y", {"chance": 16.67, "human": 85.5}, "alt")
-    assert ">human 85.5 ↑</text>" in plot and ">chance</text>" in plot and plot.count('class="l"') == 1
-    assert ">16</text>" in plot and ">80</text>" not in plot, "the axis is that of the points"
+    assert table[1][4:] == ["70.00", "+20.00", "+15.0–+25.0"]
+    assert table[-1][:6] == ["", "TTM published", "t", "m", "60.00", "+5.00"]
+    assert page.read_text().count('<img class="chart" alt="gain of 5 methods on t, &lt;m&gt; against') == 1
 
 
 def test_documentation_is_linked_by_an_address_or_a_path(tmp_path, capsys):
@@ -269,15 +256,6 @@ def test_texts_from_documents_are_never_code(tmp_path):
         )
         assert text.count("<script>") == 1
     assert {path.name for path in tmp_path.iterdir()} == {"runs", "site"}
-
-
-def test_names_that_files_cannot_tell_apart():
-    names = file_names(["a/b", "A/B", "a__b", "nul", "x" * 300], ".html")
-    assert len({name.lower() for name in names.values()}) == 5 and names["nul"] == "_nul.html"
-    assert file_names(["m/results_1.json", "m__results_1.json"], ".json") == {
-        "m/results_1.json": "m__results_1.json",
-        "m__results_1.json": "m__results_1-2.json",
-    }
 
 
 def test_a_site_is_renewed_and_nothing_else_is_overwritten(tmp_path, capsys):
@@ -318,9 +296,6 @@ def test_filters_search_and_sorted_columns(start):
     assert [name.split()[0] for name in column(start, matching, 2)] == ["theirs"]
     assert start.locator("#test_time").is_hidden() and start.url.endswith("index.html#standing=published")
     form.locator("[name=standing]").select_option("")
-    form.locator("[name=size]").select_option("unknown")
-    assert len(column(start, matching, 2)) == 7, "no run here states its parameters"
-    form.locator("[name=size]").select_option("")
     form.locator("[name=task]").select_option("u")
     assert start.locator(f"{matching} th[data-task=t]").is_hidden()
     form.locator("[name=task]").select_option("")
@@ -331,7 +306,7 @@ def test_filters_search_and_sorted_columns(start):
     start.locator(f"{matching} th[data-task=t] button").click()
     assert start.locator(f"{matching} th[data-task=t]").get_attribute("aria-sort") == "ascending"
     start.locator(f"{matching} th[data-task=t] button").click()
-    values = [text[:5] for text in column(start, matching, 4)]
+    values = [text[:5] for text in column(start, matching, 3)]
     assert values[:4] == ["60.00", "60.00", "55.00", "50.00"] and values[4:6] == ["100.0", "90.00"]
     assert start.url.endswith("#sort=matching-table%3At%3Adown")
 
@@ -356,7 +331,7 @@ def test_from_the_start_page_to_a_run(start):
     assert start.locator("h1").inner_text() == "t"
     start.locator("section:has(> #matching) tbody tr", has_text="beta").locator("td a").click()
     assert start.url.endswith("models/beta.html#run-1") and start.locator("#run-1 pre").is_visible()
-    start.locator(".bar-nav a", has_text="Leaderboard").click()
+    start.locator(".bar-nav a", has_text="2×2").click()
     assert start.locator("h1").inner_text() == "Leaderboard: 2×2 groups"
 
 
@@ -368,3 +343,11 @@ def test_no_page_is_wider_than_a_phone(opened, site, scheme):
             assert page.evaluate("document.documentElement.scrollWidth") == 360, name
             colors.add(page.evaluate("getComputedStyle(document.body).backgroundColor"))
     assert len(colors) == 1 and colors != ({"rgb(255, 255, 255)"} if scheme == "dark" else {"rgb(17, 22, 27)"})
+
+
+def test_the_chance_level_in_a_head_is_that_of_random_scores():
+    def row(filter_: str, chance: float | None) -> Number:
+        return Number("t", "m", filter_, filter_, "test_time", 0.5, chance=chance)
+
+    assert chance_levels([row("tent", 0.3), row("zero", 0.3), row("ttm", 0.2), row("mine", None)]) == {"m": 0.2}
+    assert chance_levels([row("tent", 0.3), row("zero", 0.4), row("mta", 0.4)]) == {"m": 0.4}

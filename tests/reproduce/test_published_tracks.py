@@ -11,8 +11,6 @@ from support.documents import whole_document
 
 from ttmbench.cli import main
 from ttmbench.errors import DataError
-from ttmbench.report import leaderboard as formats
-from ttmbench.report.html import board_page
 from ttmbench.report.leaderboard import as_document, merge
 from ttmbench.report.load import gather
 from ttmbench.report.summary_table import answer_of
@@ -91,9 +89,8 @@ def test_finetuned_models_and_forced_choices_stand_in_their_own_tracks(runs):
     assert people == (pytest.approx(0.855), "no_model")
     (chooser,) = rows_of(board, "chooser")
     assert chooser.track == "forced_choice"
-    sections = {part.partition(":")[0]: part for part in formats.to_markdown(board).split("## ")[1:]}
-    assert "95.33" in sections["Supervised"] and "72.00" in sections["Forced choice"]
-    assert not re.search(r"finetuned|\(choice\)|\| human|chooser", sections["Zero-shot"])
+    zero_shot = {row.model for row in board.rows if row.track == "zero_shot"}
+    assert not [name for name in zero_shot if re.search(r"finetuned|\(choice\)|^human|chooser", name)]
     jsonschema.Draft202012Validator(schema("leaderboard")).validate(as_document(board))
 
 
@@ -110,7 +107,7 @@ def test_the_site_gives_forced_choices_their_own_chance(site):
 
 def ranked_tables(page):
     """For each table of a page the level of its chance row, and the bold numbers, by column; and how many rows rank."""
-    for table in re.findall(r'<table class="sortable board" id="[a-z_]+-table">.*?</table>', page.read_text(), re.S):
+    for table in re.findall(r'<table class="sortable" id="(?!tasks)[a-z_]+-table">.*?</table>', page.read_text(), re.S):
         chance, bold, ranked = {}, [], 0
         for _, row in re.findall(r"<tr([^>]*)>(.*?)</tr>", table.partition("<tbody>")[2], re.S):
             cells = list(enumerate(re.findall(r'<td class="([a-z ]*)" data-value=?"?([0-9.e-]*)', row)))
@@ -138,10 +135,10 @@ def test_every_published_task_has_a_page_with_chance_and_nothing_below_it_is_bol
 def test_humans_sources_and_documents_are_linked_and_nothing_is_loaded(site):
     page = (site / "tasks" / "winoground.html").read_text()
     human = re.search(
-        r'<tr class="reference"><td class="rank"[^>]*></td>\s*<th[^>]*><bdi>human</bdi>.*?</tr>', page, re.S
+        r'<tr class="reference">\s*<td class="rank"[^>]*></td>\s*<th[^>]*><bdi>human</bdi>.*?</tr>', page, re.S
     )
     assert human and "85.50" in human.group() and 'href="https://arxiv.org/abs/2204.03162"' in human.group()
-    assert 'href="../../leaderboard.html#submissions"' in page and 'href="../../index.html"' in page
+    assert 'href="../../index.html"' in page
     sources = page.partition('<h2 id="sources">')[2]
     assert "github.com/embeddings-benchmark/results/tree/" in sources and "Ties: an argmax takes the first" in sources
     outside = [
@@ -171,16 +168,10 @@ def test_two_values_of_one_model_stay_two_and_are_marked(runs, capsys):
     }
     assert found["arXiv:2402.04492, Table 4"].disagrees == "8.0 in arXiv:2204.03162, main table"
     assert not any(row.disagrees for name in ("blip-itm", "blip (itm)") for row in rows_of(board, name, "winoground"))
-    text = formats.to_markdown(board)
-    for value, source in (("9.00‡", "arXiv:2402.04492, Table 4"), ("8.00‡", "arXiv:2204.03162, main table")):
-        (line,) = [one for one in text.splitlines() if one.startswith(f"| clip-b32 (published: {source})")]
-        assert value in line
-    assert "‡ another source" in text
-    assert "9.00$^\\ddagger$" in formats.to_latex(board)
-    assert board_page.to_html(board, "now").count(">9.00‡") == 1
     assert main(["leaderboard", str(runs), "--published", "all"]) == 0
-    told = [line for line in capsys.readouterr().out.splitlines() if line.startswith("published values disagree")]
-    assert any("winoground, clip-b32, raw:" in x and "group_score 9.00 (arXiv:2402.04492, Table 4)" in x for x in told)
+    shown = capsys.readouterr().out
+    assert re.search("clip-b32 +raw +9.00‡", shown) and "‡ another source" in shown
+    assert re.search(r"published values: \d+ disagree with another source and are marked", shown)
 
 
 def test_a_repository_has_the_name_of_its_run(tmp_path):

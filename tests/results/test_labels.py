@@ -16,7 +16,6 @@ from ttmbench.report import leaderboard as formats
 from ttmbench.report.export import hub
 from ttmbench.report.export.lm_eval import lm_eval_document
 from ttmbench.report.export.tables import to_csv, to_latex
-from ttmbench.report.html import board_page
 from ttmbench.report.html.report_page import read_report, to_html
 from ttmbench.report.leaderboard import as_document, merge
 from ttmbench.report.terminal import print_results
@@ -96,7 +95,9 @@ def test_report(readme, monkeypatch):
         [re.sub(r"<[^>]+>", "", cell).strip() for cell in re.findall(r"<t[dh].*?</t[dh]>", row, re.S)] for row in rows
     ]
     found = {
-        (row[3], row[2].replace(" ", "_")): float(row[4]) / 100 for row in cells if re.fullmatch("[0-9.]+", row[4])
+        (row[2], row[1].replace(" ", "_")): float(row[3].partition(" ")[0]) / 100
+        for row in cells
+        if re.match("[0-9.]+", row[3])
     }
     agree(readme, found)
 
@@ -108,8 +109,6 @@ def test_leaderboard(tmp_path, readme):
     agree(readme, {(row["method"], row["metric"]): row["value"] for row in rows})
     rows = [row for row in csv.DictReader(io.StringIO(formats.to_csv(board))) if row["task"] == TASK]
     agree(readme, {(row["method"], row["metric"]): float(row["value"]) for row in rows})
-    for text in (formats.to_markdown(board), formats.to_latex(board), board_page.to_html(board, "now")):
-        assert all(name in text for name in FOUR)
 
 
 def test_exports(document, readme):

@@ -62,7 +62,7 @@ def analyze(options: argparse.Namespace) -> int:
 
     choose(config)  # reports a wrong name before torch is imported, which takes seconds
     from ttmbench.evaluator.analyze import TRANSFER, analyze_tasks, methods_documents, transfer_document
-    from ttmbench.report.plots import write_analysis
+    from ttmbench.report.charts import write_analysis
 
     started = datetime.now().astimezone()
     command = ["ttmbench", *sys.argv[1:]]

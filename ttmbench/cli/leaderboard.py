@@ -1,4 +1,4 @@
-"""``ttmbench leaderboard``: results of many runs as JSON, CSV, Markdown, LaTeX and a page, or as a website."""
+"""``ttmbench leaderboard``: results of many runs as tables, JSON and CSV, or as a website."""
 
 from __future__ import annotations
 
@@ -11,9 +11,8 @@ from ttmbench._util.files import to_json, write_text
 from ttmbench.errors import UsageError
 from ttmbench.report import leaderboard as formats
 from ttmbench.report.board import print_board
-from ttmbench.report.html.board_page import to_html
-from ttmbench.report.html.site_files import check_place, write_site
-from ttmbench.report.leaderboard import Leaderboard, as_document, disagreements, merge
+from ttmbench.report.html.site import check_place, write_site
+from ttmbench.report.leaderboard import Leaderboard, as_document, merge
 from ttmbench.reproduce.beside_runs import published_beside_runs, under_names_of_runs
 
 
@@ -45,23 +44,15 @@ def leaderboard(options: argparse.Namespace) -> int:
     made = datetime.now(UTC).isoformat(timespec="seconds")
     if site is not None:
         _print_skipped(board)
-        marked = sum(bool(row.disagrees) for row in board.rows)
-        if marked:
-            echo(f"published values: {marked} disagree with another source and are marked")
         files = write_site(board, folder, site, made, published, docs)
         echo(f"{site / 'index.html'} ({len(files)} files)")
         return 0
     texts = {
         "leaderboard.json": to_json(as_document(board, options.cost)),
         "leaderboard.csv": formats.to_csv(board, options.cost),
-        "leaderboard.md": formats.to_markdown(board, options.cost),
-        "leaderboard.tex": formats.to_latex(board, options.cost),
-        "leaderboard.html": to_html(board, made),
     }
     print_board(board, options.cost)
     _print_skipped(board)
-    for line in disagreements(board.rows):
-        echo(f"published values disagree: {line}")
     for name, text in texts.items():
         write_text(target / name, text)
         echo(str(target / name))
@@ -69,6 +60,9 @@ def leaderboard(options: argparse.Namespace) -> int:
 
 
 def _print_skipped(board: Leaderboard) -> None:
+    marked = sum(bool(row.disagrees) for row in board.rows)
+    if marked:
+        echo(f"published values: {marked} disagree with another source and are marked")
     tasks = [name for name in board.skipped if name.startswith(formats.NOT_RUN)]
     if tasks:
         echo(f"skipped: published numbers of {len(tasks)} tasks that no run has; --site has a page for each")

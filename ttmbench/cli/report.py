@@ -22,8 +22,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("path", metavar="DIR|x.json", help="Results file, or directory searched recursively")
     add("--output_path", "-o", metavar="x.html", help="Output file (default: report.html in DIR)")
     add("--title", metavar="TEXT", default="Report", help="Page heading")
-    images = "Show thumbnails where the licence permits, links to files, or names only"
-    add_choice(parser, "--images", "thumbnails|links|none", "thumbnails", images)
+    images = "Show thumbnails where the licence permits, or names only"
+    add_choice(parser, "--images", "thumbnails|none", "thumbnails", images)
     allowed = "Tasks whose images you may copy, whatever their licence field says"
     add("--allow_images", metavar="A,B", type=split_names, help=allowed)
     add("--max_images", metavar="N", type=count, default=2000, help="Maximum number of thumbnails per task")
@@ -46,15 +46,14 @@ def report(options: argparse.Namespace) -> int:
         most=options.max_images,
         data_dir=options.data_dir,
         include_path=tuple(options.include_path or ()),
-        page_folder=target.parent,
     )
     shown = read_report(path, thumbnails, published_numbers(options.published or []))
-    gathered, page = shown.gathered, to_html(shown, options.title, links=options.images == "links")
+    gathered, page = shown.gathered, to_html(shown, options.title)
     for name, why in gathered.skipped.items():
         warn(f"skipped: {name}: {why}")
     write_text(target, page)
     echo(f"runs: {len(gathered.runs)}, numbers: {sum(len(run.numbers) for run in gathered.runs)}")
-    for images in shown.thumbnails.values():
+    for images in shown.thumbnails:
         echo(f"images of {images.task}: {images.why}")
     if options.figures:
         files = save_figures(gathered.runs, shown.rows, Path(options.figures))

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ttmbench.report.html.site_rows import TaskFacts
 from ttmbench.report.leaderboard import COST_COLUMNS, Leaderboard, cost_text, legends
+from ttmbench.report.ranking import TaskFacts
 from ttmbench.report.table import NOTHING, TableColumn, number_text, percent, print_line, print_table
 from ttmbench.report.text_table import marks
 from ttmbench.results.labels import FROM_FILE, TRACK_TITLES

@@ -1,4 +1,4 @@
-"""The charts of a report: TTM's iterations on the page, and all tables for ``--figures``."""
+"""Every chart: of reports, ``--figures``, leaderboards, analyses and the documentation. Matplotlib draws them all."""
 
 from __future__ import annotations
 
@@ -7,74 +7,127 @@ import io
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from functools import partial
 from pathlib import Path
 from statistics import fmean
-from typing import Any
+from typing import IO, Any
 
+import matplotlib as mpl
+import numpy as np
 from markupsafe import Markup, escape
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
-from ttmbench._util.files import safe_name
+from ttmbench._util.files import safe_name, to_json, write_atomically, write_text
 from ttmbench.errors import UsageError
 from ttmbench.report.load import ReportedRun
-from ttmbench.report.plots import COUNT, GREY, LINES, MARKERS, legend_below, save_figure
 from ttmbench.report.summary_table import AnswerRow
+from ttmbench.report.table import signed_interval
 from ttmbench.results.document import ResultsDocument
-from ttmbench.results.labels import RAW, TTM, chance_in, key_of, name_of, numbers_in
+from ttmbench.results.labels import RAW, key_of, name_of, numbers_in
 from ttmbench.results.method_record import Iteration
 
-HEADLINE = "group_match"
-LEAST_SPAN = 10.0  # percent: a shorter axis would exaggerate noise
-_CHARTS_IN_A_ROW = 3
-_VARIANTS = {"ttm": "TTM", "holdout": "TTM on the groups that are not held out", "oracle": "oracle (uses labels)"}
-_ANSWER: dict[str, dict[str, Any]] = {
-    "SimpleMatch": {"marker": "D", "ms": 5, "color": LINES[1]},
-    "TTM": {"marker": "o", "ms": 6, "color": COUNT},
-    "raw": {"marker": "o", "ms": 8, "markerfacecolor": "none", "color": COUNT},
-}
-
+Analysis = Mapping[str, Any]
+"""The document of an analysis."""
 Line = tuple[list[float], list[float]]
 """Iterations, 0 for the raw model, and their values, NaN where undefined."""
+
+HEADLINE = "group_match"
+COUNT, ACCURACY, BAND, GREY = "#2166ac", "#d9700e", "#cfe0ee", "#666666"
+# Distinguished by colour and by marker, also in grey print and by colour-blind readers.
+LINES = ("#2166ac", "#d9700e", "#1b7837", "#762a83", "#8c510a", "#c51b7d")
+MARKERS = "osD^vP"
+_STYLE: dict[Any, Any] = {
+    **{"font.size": 10, "axes.spines.top": False, "axes.grid": True, "grid.color": "#e8e8e8"},
+    **{"svg.hashsalt": "ttmbench", "svg.fonttype": "none"},  # text stays text, and the same figure has the same bytes
+}
+_DOTS: dict[str, dict[str, Any]] = {
+    "raw": {"marker": "o", "ms": 8, "markerfacecolor": "none", "color": COUNT},
+    "SimpleMatch": {"marker": "D", "ms": 5, "color": ACCURACY},
+    "TTM": {"marker": "o", "ms": 6, "color": COUNT},
+}
+_IN_A_ROW = 3  # panels
+_LEAST_SPAN = 10.0  # percent: a shorter axis would exaggerate noise
+_VARIANTS = {"ttm": "TTM", "holdout": "TTM on the groups that are not held out", "oracle": "oracle (uses labels)"}
+
+
+def save_figure(draw: Callable[[], Figure], target: Path | IO[bytes], kind: str, transparent: bool = False) -> None:
+    """Draw a figure in the style of the package, as ``svg`` or ``png``; OSError if it cannot be written."""
+    metadata = {"Date": None, "Creator": None} if kind == "svg" else {}
+    with mpl.rc_context(_STYLE):
+        draw().savefig(target, dpi=160, format=kind, transparent=transparent, metadata=metadata)
+
+
+def as_image(draw: Callable[[], Figure], alt: str) -> Markup:
+    """A figure as an ``img`` element with an embedded SVG and an alternative text."""
+    content = io.BytesIO()
+    save_figure(draw, content, "svg", transparent=True)
+    data = base64.b64encode(content.getvalue()).decode()
+    return Markup(f'<img class="chart" alt="{escape(alt)}" src="data:image/svg+xml;base64,{data}">')
+
+
+def save_figures(runs: Sequence[ReportedRun], rows: Sequence[AnswerRow], folder: Path) -> list[Path]:
+    """Draw every chart of a report as SVG and PNG, and return the files.
+
+    For each run these are ``ttm_<task>`` (and controls); ``answer`` is of all runs. UsageError if the folder cannot be
+    written to.
+    """
+    written: list[Path] = []
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, draw in _figures(runs, rows):
+            for kind in ("svg", "png"):
+                written.append(folder / f"{safe_name(name)}.{kind}")
+                save_figure(draw, written[-1], kind)
+    except OSError as error:
+        raise UsageError(f"--figures {folder} cannot be written to: {error.strerror or error}") from None
+    return written
+
+
+def _figures(runs: Sequence[ReportedRun], rows: Sequence[AnswerRow]) -> Iterator[tuple[str, Callable[[], Figure]]]:
+    for run in runs:
+        about = f"run{run.index}_{run.model}"
+        for course in courses_of(run.document):
+            yield f"{about}_{course.variant}_{course.task}", partial(draw_course, course, run.model)
+    if rows:
+        yield "answer", partial(draw_answer, rows)
+
+
+def _legend_below(axes: Axes, columns: int, handles: Sequence[Line2D] | None = None) -> None:
+    """Put a legend below a figure, by default of everything that the axes show."""
+    figure = axes.get_figure()
+    assert figure is not None, "axes belong to a figure"
+    shown = axes.get_legend_handles_labels()[0] if handles is None else handles
+    figure.legend(handles=shown, loc="outside lower center", ncols=columns, frameon=False, fontsize=9)
+
+
+def _percent(value: float | None) -> float:
+    return math.nan if value is None else 100 * value
+
+
+# ---- TTM, iteration by iteration
 
 
 @dataclass(frozen=True)
 class Chart:
-    """A quantity over the iterations.
+    """A quantity over the iterations."""
 
-    Attributes:
-        title: the quantity; ``(%)`` at its end for percent.
-        lines: seed -> its line.
-        chance: the chance level in the same unit.
-    """
-
-    title: str
-    lines: Mapping[str, Line]
-    chance: float | None = None
+    title: str  # the quantity; ``(%)`` at its end for percent
+    lines: Mapping[str, Line]  # seed -> its line
+    chance: float = math.nan  # the chance level in the same unit; NaN without one
 
 
 @dataclass(frozen=True)
 class Course:
-    """The iterations of one task for one variant of TTM.
-
-    Attributes:
-        task: its name.
-        variant: ``ttm``, a control, ``holdout`` or ``oracle``.
-        rows: the iterations.
-        charts: of threshold, coverage, accuracy, loss, then the metrics.
-        settings: of TTM.
-        notes: of the record.
-    """
+    """The iterations of one task for one variant of TTM: ``ttm``, a control, ``holdout`` or ``oracle``."""
 
     task: str
     variant: str
     rows: Sequence[Iteration]
-    charts: Sequence[Chart]
-    settings: Mapping[str, Any]
-    notes: Sequence[str] = ()
+    charts: Sequence[Chart]  # of threshold, coverage, accuracy, loss, then the metrics
 
     @property
     def title(self) -> str:
@@ -84,17 +137,15 @@ class Course:
 
 def courses_of(document: ResultsDocument) -> Iterator[Course]:
     """Every course of a results document by task: TTM, its controls and its held-out part; then the oracle."""
+    found: list[tuple[str, str, Sequence[Iteration]]] = []
     for task, record in document.ttm.items():
-        variants = {"ttm": record.iterations}
-        variants |= {name: control.iterations for name, control in record.controls.items()}
-        variants |= {} if record.holdout is None else {"holdout": record.holdout.iterations}
-        for variant, rows in variants.items():
-            if rows:
-                notes = record.notes if variant == "ttm" else []
-                yield Course(task, variant, rows, _charts(document, task, variant, rows), record.hyperparameters, notes)
-    for task, oracle in document.oracle.items():
-        if oracle.iterations:
-            yield Course(task, "oracle", oracle.iterations, _charts(document, task, "oracle", oracle.iterations), {})
+        found.append((task, "ttm", record.iterations))
+        found += [(task, name, control.iterations) for name, control in record.controls.items()]
+        found += [(task, "holdout", record.holdout.iterations)] if record.holdout else []
+    found += [(task, "oracle", oracle.iterations) for task, oracle in document.oracle.items()]
+    for task, variant, rows in found:
+        if rows:
+            yield Course(task, variant, rows, _charts(document, task, variant, rows))
 
 
 def _charts(document: ResultsDocument, task: str, variant: str, rows: Sequence[Iteration]) -> list[Chart]:
@@ -102,15 +153,12 @@ def _charts(document: ResultsDocument, task: str, variant: str, rows: Sequence[I
     for row in rows:
         seeds.setdefault(f"seed {row.seed}", []).append(row)
 
-    def lines(value: Callable[[Iteration], float | None]) -> dict[str, Line]:
-        return {
-            name: ([float(row.iteration) for row in course], [_defined(value(row)) for row in course])
-            for name, course in seeds.items()
-        }
+    def lines(value: Callable[[Iteration], float]) -> dict[str, Line]:
+        return {name: ([float(row.iteration) for row in of], [value(row) for row in of]) for name, of in seeds.items()}
 
     charts = [
-        Chart("threshold", lines(lambda row: row.threshold)),
-        Chart("coverage (%)", lines(lambda row: 100 * row.coverage)),
+        Chart("threshold", lines(lambda row: math.nan if row.threshold is None else row.threshold)),
+        Chart("coverage (%)", lines(lambda row: _percent(row.coverage))),
         Chart("pseudo-label accuracy (%)", lines(lambda row: _percent(row.pseudo_label_accuracy))),
         Chart("training loss", {name: _losses(course) for name, course in seeds.items()}),
     ]
@@ -118,9 +166,9 @@ def _charts(document: ResultsDocument, task: str, variant: str, rows: Sequence[I
     raw = {} if variant == "holdout" else document.results.get(task, {})
     for metric in rows[0].metrics:
         drawn = lines(lambda row, metric=metric: _percent(row.metrics.get(metric)))  # type: ignore[misc]
-        start = _percent(raw.get(key_of(metric, RAW)))
+        start = raw.get(key_of(metric, RAW))
         if start is not None:
-            drawn = {name: ([0.0, *x], [start, *y]) for name, (x, y) in drawn.items()}
+            drawn = {name: ([0.0, *x], [100 * start, *y]) for name, (x, y) in drawn.items()}
         chance = _percent(document.chance.get(task, {}).get(metric))
         charts.append(Chart(f"{metric.replace('_', ' ')} (%)", drawn, chance))
     return charts
@@ -136,33 +184,73 @@ def _losses(rows: Sequence[Iteration]) -> Line:
     return [x for x, _ in points], [y for _, y in points]
 
 
+def draw_course(course: Course, model: str) -> Figure:
+    """All charts of a course; with several seeds, their mean and range."""
+    lines = math.ceil(len(course.charts) / _IN_A_ROW)
+    height = 2.1 * lines + 0.6
+    figure = Figure(figsize=(2.9 * _IN_A_ROW, height))  # a layout engine would take as long again as drawing
+    axes = figure.subplots(lines, _IN_A_ROW, squeeze=False).ravel()
+    margins = {"top": 1 - 0.6 / height, "bottom": 0.75 / height}
+    figure.subplots_adjust(left=0.055, right=0.985, hspace=0.6, wspace=0.22, **margins)
+    for panel, chart in zip(axes, course.charts, strict=False):
+        draw_chart(panel, chart)
+    for unused in axes[len(course.charts) :]:
+        unused.set_axis_off()
+    figure.suptitle(f"{model} on {course.task}: {course.title}", fontsize=11, parse_math=False)
+    seeds = list(course.charts[0].lines)
+    shown = f"mean of {len(seeds)} seeds; the band is their range" if len(seeds) > 1 else seeds[0]
+    handle = Line2D([], [], color=LINES[0], marker=MARKERS[0], ms=4, label=shown)
+    _legend_below(axes[0], 6, [handle, Line2D([], [], color=GREY, ls="--", label="chance")])
+    return figure
+
+
+def draw_chart(axes: Axes, chart: Chart) -> None:
+    """Draw the mean over seeds, with a band from the lowest to the highest; percent over at least ten points."""
+    _line(axes, chart.lines.values(), 0)
+    axes.axhline(chart.chance, color=GREY, ls="--", lw=1)
+    values = [value for _, y in chart.lines.values() for value in y if not math.isnan(value)]
+    if not values:
+        axes.text(0.5, 0.5, "undefined: nothing was selected", ha="center", fontsize=8, transform=axes.transAxes)
+    elif chart.title.endswith("(%)"):
+        values += [] if math.isnan(chart.chance) else [chart.chance]
+        low, high = min(values), max(values)
+        short = max(0.0, _LEAST_SPAN - (high - low)) / 2
+        shift = max(0.0, short - low) - max(0.0, high + short - 100) if short else 0.0  # within 0 to 100 if possible
+        low, high = low - short + shift, high + short + shift
+        axes.set_ylim(low - 0.06 * (high - low), high + 0.06 * (high - low))
+    axes.set_title(chart.title, fontsize=9, loc="left", parse_math=False)
+    axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
+    axes.yaxis.set_major_locator(MaxNLocator(4))
+    axes.tick_params(labelsize=8)
+    axes.set_xlabel("iteration", fontsize=8)
+
+
+def _line(axes: Axes, lines: Iterable[Line], index: int, label: str | None = None) -> None:
+    """The mean of some lines and their range; at each point, of those that have a value there."""
+    values: dict[float, list[float]] = {}
+    for points, numbers in lines:
+        for at, value in zip(points, numbers, strict=True):
+            values.setdefault(at, []).extend([] if math.isnan(value) else [value])
+    x = sorted(values)
+    each = [values[at] or [math.nan] for at in x]
+    color, marker = LINES[index % len(LINES)], MARKERS[index % len(MARKERS)] if len(x) <= 12 else ""
+    axes.plot(x, [fmean(numbers) for numbers in each], color=color, marker=marker, ms=3.5, lw=1.5, label=label)
+    if max(map(len, each)) > 1:
+        axes.fill_between(x, [*map(min, each)], [*map(max, each)], color=color, alpha=0.2, lw=0)
+
+
+# ---- tables of tags, and the first table of a report
+
+
 @dataclass(frozen=True)
 class TagTable:
-    """A task's numbers, as fractions, by the values of one tag.
-
-    Attributes:
-        task: its name.
-        tag: its name.
-        keys: ``(metric, filter)`` of the columns, the headline metric first.
-        names: of the columns.
-        rows: value of the tag -> number of groups, and the numbers of the columns.
-        chance: level of the first column's metric.
-    """
+    """A task's numbers, as fractions, by the values of one tag."""
 
     task: str
     tag: str
-    keys: list[tuple[str, str]]
-    names: list[str]
-    rows: dict[str, tuple[int, list[float | None]]]
-    chance: float | None
-
-    @property
-    def drawn(self) -> list[int]:
-        """The columns in the chart: the first metric, raw and after TTM (or another adaptation)."""
-        filters = {name: at for at, (metric, name) in enumerate(self.keys) if metric == self.keys[0][0]}
-        before = RAW if RAW in filters else next(iter(filters), None)
-        after = next((name for name in (TTM, *filters) if name in filters and name != before), None)
-        return [filters[name] for name in (before, after) if name is not None]
+    keys: list[tuple[str, str]]  # ``(metric, filter)`` of the columns, the headline metric first
+    names: list[str]  # of the columns
+    rows: dict[str, tuple[int, list[float | None]]]  # value -> number of groups, and the numbers of the columns
 
 
 def tag_tables_of(document: ResultsDocument) -> Iterator[TagTable]:
@@ -173,201 +261,284 @@ def tag_tables_of(document: ResultsDocument) -> Iterator[TagTable]:
             numbers = {value: row.model_extra or {} for value, row in values.items()}
             keys = list(dict.fromkeys(pair for row in numbers.values() for pair in numbers_in(row)))
             keys.sort(key=lambda pair: pair[0] != HEADLINE)
-            yield TagTable(
-                task,
-                tag,
-                keys,
-                [name_of(name, tracks.get(key_of(metric, name)), metric) for metric, name in keys],
-                {
-                    value: (int(values[value].groups or 0), [row.get(key_of(*pair)) for pair in keys])
-                    for value, row in numbers.items()
-                },
-                chance_in(document.chance.get(task, {}), *keys[0]) if keys else None,
-            )
+            names = [name_of(name, tracks.get(key_of(metric, name)), metric) for metric, name in keys]
+            rows = {
+                value: (int(values[value].groups or 0), [row.get(key_of(*pair)) for pair in keys])
+                for value, row in numbers.items()
+            }
+            yield TagTable(task, tag, keys, names, rows)
 
 
 def draw_answer(rows: Sequence[AnswerRow]) -> Figure:
-    """Raw, SimpleMatch and TTM, one line per task and model."""
-    tasks = list(dict.fromkeys(row.task for row in rows))
-    heights = [-(at + 1.2 * tasks.index(row.task)) for at, row in enumerate(rows)]
-    figure = Figure(figsize=(6.4, 0.24 * (len(rows) + 1.2 * len(tasks)) + 0.9), layout="constrained")
+    """Raw, SimpleMatch and TTM, one line per task and model; a task is a line above its models."""
+    lines: list[tuple[str, AnswerRow | None]] = []
+    for at, row in enumerate(rows):
+        if at == 0 or row.task != rows[at - 1].task:
+            lines.append((row.task, None))
+        name = row.model if len(row.model) <= 52 else f"{row.model[:51]}…"
+        lines.append((name + (" (published)" if row.source else f" ({row.extents})" if row.limited else ""), row))
+    figure = Figure(figsize=(6.4, 0.25 * len(lines) + 0.9), layout="constrained")
     axes = figure.add_subplot()
-    for y, row in zip(heights, rows, strict=True):
-        for chance in {number.chance for number in row.numbers if number.chance is not None}:
-            axes.plot([100 * chance] * 2, [y - 0.35, y + 0.35], color=GREY, ls="--", lw=1)
-        faint = 0.55 if row.limited or row.source else 1.0
-        marks = [_percent(None if number is None else number.value) for number in (row.matched, row.ttm, row.raw)]
-        if row.gain is not None:
-            axes.plot([_defined(mark) for mark in marks[:2]], [y, y], color=COUNT, lw=2, alpha=0.5 * faint)
-        for x, style in zip(marks, _ANSWER.values(), strict=True):
-            if x is not None:
-                axes.plot(x, y, ls="", alpha=faint, **style)
-    for task in tasks:
-        top = next(y for y, row in zip(heights, rows, strict=True) if row.task == task) + 1
-        axes.text(0, top, task, fontsize=9, fontweight="bold", va="center", parse_math=False)
-    names = [row.model if len(row.model) <= 52 else f"{row.model[:51]}…" for row in rows]
-    details = [" (published)" if row.source else f" ({row.extents})" if row.limited else "" for row in rows]
-    _by_row(axes, heights, [name + detail for name, detail in zip(names, details, strict=True)], "percent")
-    axes.set_ylim(min(heights) - 0.7, 1.7)
-    handles = [Line2D([], [], ls="", label=name, **_ANSWER[name]) for name in ("raw", "SimpleMatch", "TTM")]
-    handles.append(Line2D([], [], color=GREY, ls="--", label="chance"))
-    legend_below(axes, 4, handles)
-    return figure
-
-
-def draw_course(course: Course, model: str) -> Figure:
-    """All charts of a course; with several seeds, their mean and range."""
-    lines = math.ceil(len(course.charts) / _CHARTS_IN_A_ROW)
-    height = 2.1 * lines + 0.6
-    figure = Figure(figsize=(2.9 * _CHARTS_IN_A_ROW, height))  # a layout engine would take as long again as drawing
-    axes = figure.subplots(lines, _CHARTS_IN_A_ROW, squeeze=False).ravel()
-    margins = {"top": 1 - 0.6 / height, "bottom": 0.75 / height}
-    figure.subplots_adjust(left=0.055, right=0.985, hspace=0.6, wspace=0.22, **margins)
-    for panel, chart in zip(axes, course.charts, strict=False):
-        draw_chart(panel, chart)
-    for unused in axes[len(course.charts) :]:
-        unused.set_axis_off()
-    figure.suptitle(f"{model} on {course.task}: {course.title}", fontsize=11, parse_math=False)
-    seeds = list(course.charts[0].lines)
-    shown = [f"mean of {len(seeds)} seeds; the band is their range"] if len(seeds) > 1 else seeds
-    handles = [Line2D([], [], color=LINES[0], marker=MARKERS[0], ms=4, label=label) for label in shown]
-    legend_below(axes[0], 6, [*handles, Line2D([], [], color=GREY, ls="--", label="chance")])
-    return figure
-
-
-def draw_chart(axes: Axes, chart: Chart) -> None:
-    """Draw one chart: the mean over seeds, with a band from the lowest to the highest; markers with few points."""
-    x, mean, lowest, highest = mean_and_range(chart.lines.values())
-    axes.plot(x, mean, color=LINES[0], marker=MARKERS[0] if len(x) <= 12 else "", ms=3.5, lw=1.5)
-    if len(chart.lines) > 1:
-        axes.fill_between(x, lowest, highest, color=LINES[0], alpha=0.2, lw=0)
-    if chart.chance is not None:
-        axes.axhline(chart.chance, color=GREY, ls="--", lw=1)
-    values = [value for _, y in chart.lines.values() for value in y if not math.isnan(value)]
-    if not values:
-        axes.text(0.5, 0.5, "undefined: nothing was selected", ha="center", fontsize=8, transform=axes.transAxes)
-    elif chart.title.endswith("(%)"):
-        low, high = percent_limits([*values, *([] if chart.chance is None else [chart.chance])])
-        axes.set_ylim(low - 0.06 * (high - low), high + 0.06 * (high - low))
-    axes.set_title(chart.title, fontsize=9, loc="left", parse_math=False)
-    axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
-    axes.yaxis.set_major_locator(MaxNLocator(4))
-    axes.tick_params(labelsize=8)
-    axes.set_xlabel("iteration", fontsize=8)
-
-
-def mean_and_range(lines: Iterable[Line]) -> tuple[list[float], list[float], list[float], list[float]]:
-    """Points, mean, minimum and maximum over lines; at each point, of those that have a value there.
-
-    >>> mean_and_range([([0.0, 1.0], [2.0, math.nan]), ([0.0], [4.0])])
-    ([0.0, 1.0], [3.0, nan], [2.0, nan], [4.0, nan])
-    """
-    values: dict[float, list[float]] = {}
-    for points, numbers in lines:
-        for at, value in zip(points, numbers, strict=True):
-            values.setdefault(at, []).extend([] if math.isnan(value) else [value])
-    points = sorted(values)
-    each = [values[at] or [math.nan] for at in points]
-    return points, [fmean(numbers) for numbers in each], [min(numbers) for numbers in each], [max(n) for n in each]
-
-
-def percent_limits(values: Sequence[float]) -> tuple[float, float]:
-    """The ends of an axis in percent: at least ten points apart, within 0 to 100 if possible.
-
-    >>> percent_limits([99.0]), percent_limits([20.0, 70.0])
-    ((90.0, 100.0), (20.0, 70.0))
-    """
-    low, high = min(values), max(values)
-    short = max(0.0, LEAST_SPAN - (high - low)) / 2
-    low, high = low - short, high + short
-    shift = max(0.0, -low) - max(0.0, high - 100) if short else 0.0
-    return low + shift, high + shift
-
-
-def draw_tags(table: TagTable, model: str) -> Figure:
-    """One row per value of a tag, with an open mark before and a full one after adaptation."""
-    rows = list(reversed(table.rows.items()))
-    names = [f"{value if len(value) <= 30 else value[:29] + '…'} ({groups})" for value, (groups, _) in rows]
-    figure = Figure(figsize=(5.4, 0.27 * len(rows) + 1.3), layout="constrained")
-    axes = figure.add_subplot()
-    heights = range(len(rows))
-    points = [[_defined(_percent(numbers[at])) for _, (_, numbers) in rows] for at in table.drawn]
-    if len(points) == 2:
-        for y, before, after in zip(heights, *points, strict=True):
-            color = COUNT if after >= before else LINES[1]
-            axes.plot([before, after], [y, y], color=color, lw=2.5, alpha=0.5, zorder=2)
-    for at, values, face in zip(table.drawn, points, ("white", COUNT), strict=False):
-        axes.scatter(values, heights, facecolor=face, edgecolor=COUNT, zorder=3, label=table.names[at])
-    if table.chance is not None:
-        axes.axvline(100 * table.chance, color=GREY, ls="--", lw=1, label="chance")
-    metric = table.keys[0][0].replace("_", " ")
-    _by_row(axes, heights, names, f"{metric} (%)")
-    axes.set_ylim(-0.6, len(rows) - 0.4)
-    axes.set_title(f"{model}, {table.task}: {metric} by {table.tag}", fontsize=10, parse_math=False)
-    legend_below(axes, 3)
-    return figure
-
-
-def _by_row(axes: Axes, heights: Sequence[float], names: Sequence[str], label: str) -> None:
-    """Label the rows of a chart from 0 to 100 percent."""
+    for y, (_, answer) in enumerate(lines):
+        numbers = () if answer is None else (answer.raw, answer.matched, answer.ttm)
+        for level in {number.chance for number in numbers if number is not None and number.chance is not None}:
+            axes.plot([100 * level] * 2, [y - 0.35, y + 0.35], color=GREY, ls="--", lw=1)
+        points = [_percent(None if number is None else number.value) for number in numbers]
+        axes.plot(points[1:], [y] * len(points[1:]), color=COUNT, lw=2.5, alpha=0.5)
+        for x, style in zip(points, _DOTS.values(), strict=False):
+            axes.plot(x, y, ls="", **style)
     axes.grid(visible=False, axis="y")
     axes.set_axisbelow(True)
-    axes.set_yticks(heights, names)
-    for text in axes.get_yticklabels():
+    axes.set_yticks(range(len(lines)), [name for name, _ in lines])
+    for text, (_, answer) in zip(axes.get_yticklabels(), lines, strict=True):
         text.set_parse_math(False)
+        text.set_fontweight("normal" if answer else "bold")
+    axes.set_ylim(len(lines) - 0.4, -0.6)
     axes.set_xlim(-2, 102)
-    axes.set_xlabel(label)
+    axes.set_xlabel("percent")
+    handles = [Line2D([], [], ls="", label=name, **style) for name, style in _DOTS.items()]
+    _legend_below(axes, 4, [*handles, Line2D([], [], color=GREY, ls="--", label="chance")])
+    return figure
 
 
-def as_image(draw: Callable[[], Figure], alt: str) -> Markup:
-    """A figure as an ``img`` element with an embedded SVG and an alternative text."""
-    content = io.BytesIO()
-    save_figure(draw, content, "svg", transparent=True)
-    data = base64.b64encode(content.getvalue()).decode()
-    return Markup(f'<img class="chart" alt="{escape(alt)}" src="data:image/svg+xml;base64,{data}">')
+# ---- score against size, gain against cost
 
 
-def save_figures(runs: Sequence[ReportedRun], rows: Sequence[AnswerRow], folder: Path) -> list[Path]:
-    """Draw every chart of a report as SVG and PNG.
+@dataclass(frozen=True)
+class Point:
+    """A point of `draw_scatter`."""
 
-    Args:
-        runs: of the report.
-        rows: of its first table.
-        folder: for the files; created if needed.
+    x: float  # above 0, on a logarithmic axis
+    y: float  # in percent, or in points of percent
+    name: str  # its label
+    ends: tuple[float, float] | None = None  # of its interval
+    is_open: bool = False  # drawn as an open circle
 
-    Returns:
-        The files: for each run ``ttm_<task>`` (and controls) and ``tags_<task>_<tag>``, and ``answer`` for all runs.
 
-    Raises:
-        UsageError: the folder cannot be written to.
+def draw_scatter(points: Sequence[Point], x_label: str, y_label: str, levels: Mapping[str, float]) -> Figure:
+    """Points with labels at those that no cheaper one surpasses, and dashed lines at some levels.
+
+    Levels so far away that differences between points would vanish are written at the edge, without a line.
     """
-    written: list[Path] = []
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        for name, draw in _figures(runs, rows):
-            for kind in ("svg", "png"):
-                written.append(folder / f"{safe_name(name)}.{kind}")
-                save_figure(draw, written[-1], kind, dpi=200)
-    except OSError as error:
-        raise UsageError(f"--figures {folder} cannot be written to: {error.strerror or error}") from None
-    return written
+    figure = Figure(figsize=(7, 3.8), layout="constrained")
+    axes = figure.add_subplot()
+    axes.set_xscale("log")
+    least, most = (edge(point.y for point in points) for edge in (min, max))
+    room = max(most - least, _LEAST_SPAN)
+    for name, level in levels.items():
+        if least - room <= level <= most + room:
+            axes.axhline(level, color=GREY, ls="--", lw=1)
+            axes.text(1, level, name, ha="right", va="bottom", color=GREY, transform=axes.get_yaxis_transform())
+        else:
+            up = level > most
+            text = f"{name} {level:.4g} {'↑' if up else '↓'}"
+            axes.text(1, up, text, ha="right", va="bottom", color=GREY, transform=axes.transAxes)
+    front: list[Point] = []
+    for point in sorted(points, key=lambda point: (point.x, -point.y)):
+        ends = None if point.ends is None else [[max(0, point.y - point.ends[0])], [max(0, point.ends[1] - point.y)]]
+        face = "white" if point.is_open else COUNT
+        axes.errorbar(point.x, point.y, ends, fmt="o", color=COUNT, mfc=face, ms=6, lw=1, ecolor="#9fbcd8", zorder=2)
+        if not front or point.y >= front[-1].y:
+            front.append(point)
+    wide, labelled = axes.get_xlim()[1] / axes.get_xlim()[0], list[Point]()
+    for point in reversed(front):  # the best first; no label lies over another
+        near = [other for other in labelled if max(point.x / other.x, other.x / point.x) < wide**0.35]
+        if all(abs(point.y - other.y) > 0.06 * room for other in near):
+            labelled.append(point)
+            name = point.name if len(point.name) <= 30 else f"{point.name[:29]}…"
+            label = axes.annotate(name, (point.x, point.y), (5, 4), textcoords="offset points", fontsize=8, zorder=3)
+            label.set_parse_math(False)
+    axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 3.0)))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: short(value)))
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.set_xlabel(f"{x_label}, log scale")
+    axes.set_ylabel(y_label)
+    return figure
 
 
-def _figures(runs: Sequence[ReportedRun], rows: Sequence[AnswerRow]) -> Iterator[tuple[str, Callable[[], Figure]]]:
-    for run in runs:
-        about = f"run{run.index}_{run.model}"
-        for course in courses_of(run.document):
-            yield f"{about}_{course.variant}_{course.task}", partial(draw_course, course, run.model)
-        for table in tag_tables_of(run.document):
-            if table.drawn:
-                yield f"{about}_tags_{table.task}_{table.tag}", partial(draw_tags, table, run.model)
-    if rows:
-        yield "answer", partial(draw_answer, rows)
+def short(number: float) -> str:
+    """A number in thousands, millions or billions, to two digits.
+
+    >>> short(151_280_000.0), short(2_539_570_000.0), short(243_393.0), short(20.0)
+    ('150M', '2.5B', '240k', '20')
+    """
+    for unit, letter in ((1e9, "B"), (1e6, "M"), (1e3, "k")):
+        if number >= unit:
+            return f"{float(f'{number / unit:.2g}'):g}{letter}"
+    return f"{float(f'{number:.2g}'):g}"
 
 
-def _percent(value: float | None) -> float | None:
-    return None if value is None else 100 * value
+# ---- analyses
 
 
-def _defined(value: float | None) -> float:
-    return math.nan if value is None else float(value)
+def write_analysis(output: Path, document: Analysis, started: datetime) -> list[Path]:
+    """Write an analysis as JSON, PNG and SVG into a folder of its model; UsageError if that cannot be written to."""
+    folder = output / safe_name(document["model_name"])
+    what = document.get("task") or f"{len(document['tasks'])}_tasks"
+    stem = f"{document['analysis']}_{what}_{started.strftime('%Y-%m-%dT%H-%M-%S.%f')}"
+    files = [folder / f"{stem}.{kind}" for kind in ("json", "png", "svg")]
+    write_text(files[0], to_json(document))
+    for file in files[1:]:
+        write_atomically(file, partial(save_figure, partial(draw_analysis, document), kind=file.suffix[1:]))
+    return files
+
+
+def draw_analysis(document: Analysis) -> Figure:
+    """The figure of an analysis; that of a matrix grows with its tasks."""
+    data = document["data"]
+    if document["analysis"] == "methods":
+        passes = {name: about.get("tower_passes") for name, about in data["methods"].items()}
+        rows = (row for row in data["rows"] if row["metric"] == HEADLINE and "gain" in row and passes[row["method"]])
+        return draw_methods((row["method"], passes[row["method"]], row["gain"], row["ci"]) for row in rows)
+    count = len(document.get("tasks", ()))
+    figure = Figure(figsize=(max(5.6, 2.2 + 1.15 * count), max(4.0, 1.8 + 0.6 * count)), layout="constrained")
+    axes = figure.add_subplot()
+    _DRAW[document["analysis"]](axes, document)
+    what = f" on {document['task']}" if "task" in document else ": gained by adaptation, points"
+    axes.set_title(f"{document['model_name']}{what}", fontsize=11, parse_math=False)
+    return figure
+
+
+def draw_methods(rows: Iterable[tuple[str, float, float, Sequence[float] | None]]) -> Figure:
+    """Gain in group match against cost: methods, their passes, gains, and intervals of the gains over groups."""
+    points = [
+        Point(passes, 100 * gain, method, None if ends is None else (100 * ends[0], 100 * ends[1]))
+        for method, passes, gain, ends in rows
+    ]
+    passes_label = "passes through both towers (scoring the task once is 2)"
+    return draw_scatter(points, passes_label, "group match, gain over SimpleMatch (points)", {"no gain": 0.0})
+
+
+def _second_axis(axes: Axes, label: str) -> Axes:
+    right = axes.twinx()
+    right.grid(visible=False)
+    right.spines["right"].set_visible(True)
+    right.set_ylabel(label, color=ACCURACY)
+    return right
+
+
+def _thresholds(axes: Axes, document: Analysis) -> None:
+    data = document["data"]
+    threshold = np.array(data["threshold"])
+    ends = sorted(data["band"].values())
+    axes.axvspan(ends[0], ends[-1], color=BAND, lw=0)
+    axes.plot(threshold, data["selected"], color=COUNT, lw=2)
+    unit = "pairs" if document["matching"] == "global" else "groups"
+    axes.set_xlabel("threshold (logits)")
+    axes.set_ylabel(f"number of matched {unit}", color=COUNT)
+    axes.set_ylim(0, data["candidates"] * 1.02)
+    axes.set_xlim(threshold[0], threshold[-1])
+    axes.annotate("15 - 30 %\nkept", (np.mean(ends), 0.6), xycoords=("data", "axes fraction"), ha="center", color=GREY)
+    right = _second_axis(axes, "accuracy among matched (%)")
+    right.plot(threshold, [*map(_percent, data["accuracy"])], color=ACCURACY, lw=2, ls="--")
+    right.set_ylim(0, 102)
+
+
+def _curves(axes: Axes, document: Analysis) -> None:
+    """The metric after every iteration (0: raw model): the mean over seeds and their range."""
+    data = document["data"]
+    axes.axhline(100 * data["baseline"], color=GREY, ls="--", lw=1.5, label="no adaptation")
+    for index, (name, curve) in enumerate(data["curves"].items()):
+        values = [[_percent(value) for value in (data["baseline"], *row)] for row in curve["metric"]]
+        label = {"ttm": "TTM", "oracle": "oracle (uses labels)"}.get(name, name)
+        if document["analysis"] == "tau":
+            label = rf"$\tau_1$ = {name} ({100 * np.mean([row[0] for row in curve['coverage']]):.0f} % kept)"
+        _line(axes, [([*map(float, range(len(row)))], row) for row in values], index, label)
+    axes.set_xlabel("iteration")
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.set_ylabel(f"{document['metric'].replace('_', ' ')} (%)")
+    _legend_below(axes, 2 if document["analysis"] == "tau" else 3)
+
+
+def _supervision(axes: Axes, document: Analysis) -> None:
+    bars = {name: bar for name, bar in document["data"]["metrics"].items() if bar["value"] is not None}
+    axes.grid(visible=False, axis="x")
+    axes.set_axisbelow(True)
+    for x, bar in enumerate(bars.values()):
+        value, ends = 100 * bar["value"], [100 * end for end in bar["ci"] or (bar["value"], bar["value"])]
+        errors = [[max(0.0, value - ends[0])], [max(0.0, ends[1] - value)]]
+        axes.bar(x, value, 0.6, color=LINES[x % len(LINES)], yerr=errors if bar["ci"] else None, capsize=3)
+        axes.hlines(_percent(bar["chance"]), x - 0.38, x + 0.38, color=GREY, ls="--", lw=1.5)
+        axes.annotate(f"{value:.1f}", (x, ends[1]), ha="center", va="bottom", xytext=(0, 2), textcoords="offset points")
+    axes.set_xticks(range(len(bars)), [name.replace("_accuracy", "").replace("_", "\n") for name in bars])
+    axes.set_ylabel("raw performance (%)")
+    axes.set_ylim(0, 106)
+    _legend_below(axes, 1, [Line2D([], [], color=GREY, ls="--", lw=1.5, label="chance")])
+
+
+def _alpha(axes: Axes, document: Analysis) -> None:
+    """Metrics over alpha, with a point for each half's alpha tuned on the other half."""
+    data = document["data"]
+    for index, (name, curve) in enumerate(data["metrics"].items()):
+        color, every = LINES[index % len(LINES)], max(1, len(data["alpha"]) // 8)
+        label, marker = name.replace("_", " "), MARKERS[index % len(MARKERS)]
+        values = 100 * np.array(curve["values"])
+        axes.plot(data["alpha"], values, color=color, marker=marker, markevery=every, ms=4, label=label)
+    held = data["held_out"]
+    if held is not None:
+        label = f"{data['tuned_for'].replace('_', ' ')}, tuned on the other half"
+        value = [100 * held["value"]] * len(held["alphas"])
+        axes.plot(held["alphas"], value, color="black", marker="*", ms=11, ls=":", lw=1, label=label)
+    axes.set_xlabel(r"$\alpha$")
+    axes.set_ylabel("metric (%)")
+    axes.set_xlim(0, 1)
+    axes.set_ylim(bottom=0)
+    _legend_below(axes, 2)
+
+
+def _rates(axes: Axes, document: Analysis) -> None:
+    """The metric of every seed, their agreement and the loss over learning rates; diverged ones at the bottom."""
+    data = document["data"]
+    rates = [rate for rate in data["rates"] if not any(rate["diverged"])]
+    broken = [rate["lr"] for rate in data["rates"] if any(rate["diverged"])]
+    xs = [rate["lr"] for rate in rates]
+    axes.set_xscale("log")
+    axes.axvline(data["default"], color=BAND, lw=6, zorder=0, label="would be used")
+    for rate in rates:
+        seeds = [100 * value for value in rate["metric"]]
+        axes.plot([rate["lr"]] * len(seeds), seeds, color=COUNT, marker="o", ms=3, ls="", alpha=0.4)
+    name = f"{document['metric'].replace('_', ' ')} (uses labels)"
+    axes.plot(xs, [100 * rate["final"] for rate in rates], color=COUNT, marker="o", ms=5, lw=2, label=name)
+    axes.axhline(100 * data["baseline"], color=GREY, ls="--", lw=1.5, label="no adaptation")
+    selected = [100 * np.mean(rate["selected"]) / data["candidates"] for rate in rates]
+    axes.plot(xs, selected, color=LINES[2], marker="D", ms=4, ls=":", label="selected, mean of iterations")
+    if any(rate["agreement"] is not None for rate in rates):
+        agree = [_percent(rate["agreement"]) for rate in rates]
+        axes.plot(xs, agree, color=LINES[3], marker="v", ms=4, ls=":", label="seeds agree")
+    if broken:
+        axes.plot(broken, [2] * len(broken), color=GREY, marker="X", ms=6, ls="", label="diverged")
+    axes.set_xlabel("learning rate")
+    axes.set_ylabel("share (%)")
+    axes.set_ylim(0, 103)
+    right = _second_axis(axes, "last loss")
+    loss = [np.mean([np.nan if value is None else value for value in rate["final_loss"]]) for rate in rates]
+    right.plot(xs, loss, color=ACCURACY, marker="s", ms=4, ls="--")
+    right.set_ylim(bottom=0)
+    _legend_below(axes, 2)
+
+
+def _matrix(axes: Axes, document: Analysis) -> None:
+    """The gain in each cell with its interval over groups."""
+    data = document["data"]
+    values = np.array([[cell["difference"] for cell in row] for row in data["cells"]], dtype=np.float64)  # None: NaN
+    most = max(0.01, float(np.nanmax(np.abs(values)))) if np.isfinite(values).any() else 0.01
+    axes.imshow(values, cmap="RdBu", vmin=-most, vmax=most, aspect="auto")
+    for row, cells in enumerate(data["cells"]):
+        for column, cell in enumerate(cells):
+            gain, ends = cell["difference"], "" if cell["ci"] is None else f"\n{signed_interval(cell['ci'])}"
+            ink = "white" if abs(gain or 0) > 0.65 * most else "black"
+            text = "-" if gain is None else f"{100 * gain:+.1f}{ends}"
+            axes.text(column, row, text, ha="center", va="center", color=ink, fontsize=8, linespacing=1.4)
+    columns = [f"{task}\n{data['metrics'][task].replace('_', ' ')}" for task in data["measured_on"]]
+    axes.set_xticks(range(len(columns)), columns, rotation=30, ha="right", rotation_mode="anchor", fontsize=8)
+    axes.set_yticks(range(len(data["adapted_on"])), data["adapted_on"], fontsize=8)
+    axes.set_xlabel("measured on")
+    axes.set_ylabel("adapted to")
+    axes.grid(visible=False)
+    axes.tick_params(length=0)
+
+
+_DRAW: Mapping[str, Callable[[Axes, Analysis], None]] = {
+    **{"thresholds": _thresholds, "schedules": _curves, "supervision": _supervision, "oracle": _curves},
+    **{"tau": _curves, "lr": _rates, "alpha": _alpha, "transfer": _matrix},
+}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -31,22 +31,12 @@ class GroupValues:
         self._folder, self._documents = folder, documents
         self._groups = lru_cache(maxsize=None)(self._read)
 
-    @cached_property
-    def files(self) -> frozenset[str]:
-        """The documents with samples."""
-        kinds = {file: {about.kind for about in of.artifacts.values()} for file, of in self._documents.items()}
-        return frozenset(file for file, found in kinds.items() if "samples" in found)
-
     def p_value(self, one: Number, other: Number) -> float | None:
         """P of the paired test of two numbers on the same groups: McNemar's, or a permutation test of fractions.
 
         None if the samples of one are missing or damaged, or the groups differ.
         """
-        pair = (
-            None
-            if one.task != other.task
-            else self._pair(one.task, *((n.file, n.filter, n.metric) for n in (one, other)))
-        )
+        pair = self._pair(one.task, (one.file, one.filter, one.metric), (other.file, other.filter, other.metric))
         if pair is None:
             return None
         before, after, clusters = pair
@@ -61,8 +51,7 @@ class GroupValues:
 
     def _pair(self, task: str, *keys: tuple[str, str, str]) -> tuple[np.ndarray, np.ndarray, np.ndarray | None] | None:
         """Values of the same groups for two keys (file, filter, metric), and the clusters of the groups."""
-        found = [self._groups(file).get(task) for file, _, _ in keys if file in self.files]
-        known = [groups for groups in found if groups is not None]
+        known = [groups for file, _, _ in keys if (groups := self._groups(file).get(task)) is not None]
         if len(known) < len(keys):
             return None
         left, right = (
@@ -77,6 +66,7 @@ class GroupValues:
 
     def _read(self, file: str) -> Mapping[str, TaskGroups]:
         try:
-            return stored_groups((self._folder / file).parent, self._documents[file])
+            document = self._documents.get(file)
+            return {} if document is None else stored_groups((self._folder / file).parent, document)
         except DataError:
             return {}

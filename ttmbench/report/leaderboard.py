@@ -1,28 +1,26 @@
-"""Results of many runs merged into one table per track, with the newest valid row for each model and task.
+"""Results of many runs merged, with the newest valid row for each model and task, and published numbers beside them.
 
-A row is one model with one setting on one task under one filter. Rows of different tracks never share a table. Rows of
-another task version or other data are listed as conflicts. Rows of a part of a task are marked, follow those of whole
-tasks, and replace none of them.
+A row is one model with one setting on one task under one filter. Rows of another task version or other data are listed
+as conflicts. Rows of a part of a task are marked, follow those of whole tasks, and replace none of them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import TypedDict
 
-from ttmbench._util.console import latex, markdown, one_line
+from ttmbench._util.console import one_line
 from ttmbench.errors import UsageError
 from ttmbench.report import text_table
-from ttmbench.report.table import NOTHING, number_text
-from ttmbench.report.text_table import TextTable, marks, transfer_table
-from ttmbench.results.cost import COST_FIELDS, cost_of, total_cost
-from ttmbench.results.coverage import Extent, together
+from ttmbench.report.load import ReportedRun
+from ttmbench.report.table import NOTHING
+from ttmbench.results.cost import COST_FIELDS, cost_of
 from ttmbench.results.document import ResultsDocument
 from ttmbench.results.files import SCHEMA_VERSION
-from ttmbench.results.labels import CHOICE, DISAGREES_LEGEND, FROM_FILE, SEEN_LEGEND, TRACK_TITLES
+from ttmbench.results.labels import CHOICE, DISAGREES_LEGEND, SEEN_LEGEND, TRACK_TITLES
 from ttmbench.results.models import UNKNOWN, RunName, names_of_runs
 from ttmbench.results.numbers import Number, merged, named, numbers_of
 from ttmbench.results.reader import walk_documents
@@ -45,8 +43,6 @@ COST_COLUMNS = (
     ("peak GB", "peak_memory_bytes", 1e9),
 )
 """Title, field and unit."""
-Lines = dict[tuple[str, str], dict[str, Number]]
-"""(model, method) -> "task metric" -> row."""
 
 
 class Conflict(TypedDict):
@@ -57,41 +53,35 @@ class Conflict(TypedDict):
 
 
 @dataclass(frozen=True)
-class MergedRun:
-    """A results document of a leaderboard.
+class PublishedSource:
+    """Where published numbers come from."""
 
-    Attributes:
-        model: its name in tables.
-        file: relative to the searched folder.
-        document: its content.
-        rows: its numbers that belong to a track, newest or not.
-    """
+    title: str  # of the paper or repository
+    url: str | None = None  # where it can be read; None if unknown
+    rules: Mapping[str, str] = field(default_factory=dict)  # how it differs from a run here, by subject
 
-    model: str
-    file: str
-    document: ResultsDocument
-    rows: tuple[Number, ...]
+
+@dataclass(frozen=True)
+class Published:
+    """Published numbers, and what is known about them."""
+
+    numbers: Sequence[Number] = ()  # under the names that tasks, metrics and models have here
+    sources: Mapping[str, PublishedSource] = field(default_factory=dict)  # by `Number.file`
+    configs: Mapping[str, Mapping[str, object]] = field(default_factory=dict)  # task -> keys of a task file
+    parameters: Mapping[str, float] = field(default_factory=dict)  # model -> how many, as stated elsewhere
+    notes: Mapping[tuple[str, str], str] = field(default_factory=dict)  # (file, model) -> what is uncertain
 
 
 @dataclass(frozen=True)
 class Leaderboard:
-    """The merged rows, and what was skipped and why.
+    """The merged rows, and what was skipped and why."""
 
-    Attributes:
-        rows: by track, task, metric and method, best value first; runs on a part of a task last.
-        skipped: file or published task -> why.
-        superseded: older rows, each with the one that takes its place.
-        conflicts: tasks with rows of several versions or data.
-        transfers: adapted models on other tasks, the newest of each; never ranked.
-        runs: every document, with its rows.
-    """
-
-    rows: list[Number]
-    skipped: dict[str, str] = field(default_factory=dict)
-    superseded: list[tuple[Number, Number]] = field(default_factory=list)
-    conflicts: list[Conflict] = field(default_factory=list)
-    transfers: list[Transfer] = field(default_factory=list)
-    runs: list[MergedRun] = field(default_factory=list)
+    rows: list[Number]  # by track, task, metric and method, best value first; runs on a part of a task last
+    skipped: dict[str, str] = field(default_factory=dict)  # file or published task -> why
+    superseded: list[tuple[Number, Number]] = field(default_factory=list)  # with what takes its place
+    conflicts: list[Conflict] = field(default_factory=list)  # tasks with rows of several versions or data
+    transfers: list[Transfer] = field(default_factory=list)  # the newest of each; never ranked
+    runs: list[ReportedRun] = field(default_factory=list)  # every document, with its rows
 
     def cost(self, row: Number) -> dict[str, float | None]:
         """What a number cost (`ttmbench.results.cost`); all unknown of published ones."""
@@ -100,19 +90,14 @@ class Leaderboard:
 
     @cached_property
     def _documents(self) -> dict[str, ResultsDocument]:
-        return {run.file: run.document for run in self.runs}
+        return {run.name: run.document for run in self.runs}
 
 
 def merge(folder: Path, published: Sequence[Number] = (), every_task: bool = False) -> Leaderboard:
     """Merge every results document of a folder, searched recursively, and published numbers.
 
-    Args:
-        folder: of the documents.
-        published: numbers; those of tasks that no run has are skipped.
-        every_task: keep them too.
-
-    Raises:
-        UsageError: it is not a folder, or has no results document.
+    Published numbers of tasks that no run has are skipped without ``every_task``. UsageError if it is not a folder, or
+    has no results document.
     """
     if not folder.is_dir():
         raise UsageError(f"{folder} must be a directory with results, such as the --output_path of runs")
@@ -129,11 +114,11 @@ def merge(folder: Path, published: Sequence[Number] = (), every_task: bool = Fal
     names = names_of_runs([(folder / name, document) for name, document in documents.items()])
     names = [replace(called, model=one_line(called.model, CELL)) for called in names]
     runs = [
-        MergedRun(called.words, file, document, tuple(_rows(document, file, called)))
+        ReportedRun(called.words, file, folder / file, document, tuple(_rows(document, file, called)))
         for called, (file, document) in zip(names, documents.items(), strict=True)
     ]
-    skipped |= {run.file: f"has no finished task (status {run.document.status})" for run in runs if not run.rows}
-    newest, superseded = _newest(row for run in runs for row in run.rows)
+    skipped |= {run.name: f"has no finished task (status {run.document.status})" for run in runs if not run.numbers}
+    newest, superseded = _newest(row for run in runs for row in run.numbers)
     tasks = {row.task for row in (*newest, *(published if every_task else ()))}
     rows = [*newest, *with_chance((row for row in published if row.task in tasks), documents.values())]
     for task in dict.fromkeys(row.task for row in published if row.task not in tasks):
@@ -142,7 +127,7 @@ def merge(folder: Path, published: Sequence[Number] = (), every_task: bool = Fal
     rows = [replace(row, higher_is_better=False) if row.metric in downwards else row for row in rows]
     rows.sort(key=_order)
     transfers = newest_transfers(
-        replace(row, model=run.model) for run in runs for row in transfers_of(run.document, run.file)
+        replace(row, model=run.model) for run in runs for row in transfers_of(run.document, run.name)
     )
     return Leaderboard(rows, skipped, superseded, _conflicts(rows), transfers, runs)
 
@@ -195,19 +180,6 @@ def as_row(number: Number) -> dict[str, object]:
     return row | {"model": number.own_model, "setting": number.setting} if number.setting else row
 
 
-def tables(rows: Iterable[Number]) -> dict[str, Lines]:
-    """Track -> lines, in the order of the tracks; those of a part of a task are the last.
-
-    Published numbers of two sources never share a line, as one name may be that of two models.
-    """
-    lines: dict[str, Lines] = {track: {} for track in TRACK_TITLES}
-    for row in sorted(rows, key=lambda row: row.limited):
-        mark = f" (published: {row.file})" if row.published else f" ({FROM_FILE})" if row.from_file else ""
-        mark += " (part of the groups)" if row.limited else ""
-        lines[row.track or ""].setdefault((row.model + mark, row.method), {})[f"{row.task} {row.metric}"] = row
-    return {track: of_track for track, of_track in lines.items() if of_track}
-
-
 def with_chance(published: Iterable[Number], documents: Iterable[ResultsDocument]) -> list[Number]:
     """Published numbers, with the chance level of forced choices by the shape of the task in documents."""
     shapes = {
@@ -230,38 +202,15 @@ def beats_chance(row: Number) -> bool:
     return row.value > row.chance if row.higher_is_better else row.value < row.chance
 
 
-def disagreements(rows: Iterable[Number]) -> list[str]:
-    """One line for each task and model for which sources publish different values."""
-    values: dict[str, dict[str, list[str]]] = {}
-    for row in rows:
-        if row.disagrees:
-            metrics = values.setdefault(f"{row.task}, {row.model}, {row.method}", {})
-            metrics.setdefault(row.metric, []).append(f"{100 * (row.value or 0):.2f} ({row.file})")
-    return [
-        f"{model}: " + "; ".join(f"{metric} {' and '.join(same)}" for metric, same in metrics.items())
-        for model, metrics in values.items()
-    ]
-
-
-def legends(rows: Sequence[Number], escape: Callable[[str], str] = str) -> list[str]:
-    """The meanings of the marks that appear; ``escape`` makes the name of a model safe for the format."""
+def legends(rows: Sequence[Number]) -> list[str]:
+    """The meanings of the marks that appear."""
     lines = []
     if any(row.seen for row in rows):
         unknown = sorted({row.model for row in rows if row.trained_on == UNKNOWN})
-        lines.append(f"{SEEN_LEGEND}; unknown for {', '.join(map(escape, unknown))}" if unknown else SEEN_LEGEND)
+        lines.append(f"{SEEN_LEGEND}; unknown for {', '.join(unknown)}" if unknown else SEEN_LEGEND)
     if any(row.disagrees for row in rows):
         lines.append(DISAGREES_LEGEND)
     return lines
-
-
-def extent_of_line(line: Mapping[str, Number]) -> Extent:
-    """The number of groups of a line, over its tasks."""
-    return together({row.task: row.extent for row in line.values()}.values())
-
-
-def columns_of(lines: Lines) -> list[str]:
-    """The columns of a table."""
-    return sorted({name for line in lines.values() for name in line})
 
 
 def _rows(document: ResultsDocument, file: str, called: RunName) -> Iterator[Number]:
@@ -314,48 +263,6 @@ def to_csv(board: Leaderboard, cost: bool = False) -> str:
     columns = (*ROW, "setting") if any(row.setting for row in board.rows) else ROW
     rows = ({"setting": "", **as_row(row), **(board.cost(row) if cost else {})} for row in board.rows)
     return text_table.to_csv((*columns, *COST_FIELDS) if cost else columns, rows)
-
-
-def to_markdown(board: Leaderboard, cost: bool = False) -> str:
-    """One table per track, in percent; with ``cost``, also what each line cost."""
-    parts = [
-        *map(text_table.to_markdown, _tables(board, cost)),
-        *(f"{line}\n" for line in legends(board.rows, markdown)),
-    ]
-    parts += [text_table.to_markdown(transfer_table(board.transfers))] if board.transfers else []
-    return "\n".join(parts)
-
-
-def to_latex(board: Leaderboard, cost: bool = False) -> str:
-    """One ``tabular`` per track, in percent, for the booktabs package; with ``cost`` as in Markdown."""
-    parts = [*map(text_table.to_latex, _tables(board, cost)), *(f"% {line}\n" for line in legends(board.rows, latex))]
-    parts += [text_table.to_latex(transfer_table(board.transfers))] if board.transfers else []
-    return "\n".join(parts)
-
-
-def cost_of_line(board: Leaderboard, line: Mapping[str, Number]) -> dict[str, float | None]:
-    """What the numbers of a line cost together, each task once."""
-    return total_cost(board.cost(row) for row in {row.own_task: row for row in line.values()}.values())
-
-
-def _tables(board: Leaderboard, cost: bool) -> list[TextTable]:
-    text_tables = []
-    for track, lines in tables(board.rows).items():
-        columns = columns_of(lines)
-        costs = [cost_of_line(board, line) for line in lines.values()] if cost else []
-        shown = [column for column in COST_COLUMNS if any(of_line[column[1]] is not None for of_line in costs)]
-        rows = [
-            [
-                *who,
-                extent_of_line(line).words,
-                *(number_text(line.get(name)) + marks(line.get(name)) for name in columns),
-                *(cost_text(costs[at][key], unit) for _, key, unit in shown),
-            ]
-            for at, (who, line) in enumerate(lines.items())
-        ]
-        heads = ["model", "method", "groups", *columns, *(name for name, _, _ in shown)]
-        text_tables.append(TextTable(TRACK_TITLES[track], [heads], rows))
-    return text_tables
 
 
 def cost_text(value: float | None, unit: float) -> str:

@@ -17,27 +17,16 @@ from ttmbench.results.sample_logs import walk_sample_logs
 
 @dataclass(frozen=True)
 class ReportedRun:
-    """A results document, and the files beside it.
+    """A results document in a report or a leaderboard."""
 
-    Attributes:
-        index: position on the page, from 1.
-        model: its name in tables, with the setting where several runs of the model differ.
-        name: of the file, relative to the searched folder.
-        path: the file.
-        document: its content.
-        numbers: every metric.
-        files: kind -> task -> intact file beside it.
-        damaged: file beside it -> what is wrong with it.
-    """
-
-    index: int
-    model: str
-    name: str
-    path: Path
-    document: ResultsDocument
-    numbers: tuple[Number, ...]
-    files: dict[str, dict[str, Path]] = field(default_factory=dict)
-    damaged: dict[str, str] = field(default_factory=dict)
+    model: str  # its name in tables, with the setting where several runs of the model differ
+    name: str  # of the file, relative to the searched folder
+    path: Path  # the file
+    document: ResultsDocument  # its content
+    numbers: tuple[Number, ...]  # every metric; in a leaderboard, those that belong to a track, newest or not
+    index: int = 0  # position on the page, from 1
+    files: dict[str, dict[str, Path]] = field(default_factory=dict)  # kind -> task -> intact file beside it
+    damaged: dict[str, str] = field(default_factory=dict)  # file beside it -> what is wrong with it
 
 
 @dataclass(frozen=True)
@@ -51,8 +40,7 @@ class Gathered:
 def gather(given: Path) -> Gathered:
     """Every results document of a folder, searched recursively, or one document; runs are sorted by model and path.
 
-    Raises:
-        UsageError: the path does not exist, or has no JSON file.
+    UsageError if the path does not exist, or has no JSON file.
     """
     if not given.exists():
         raise UsageError(f"{given} does not exist; give a results file, or a directory with some (--output_path)")
@@ -73,7 +61,7 @@ def gather(given: Path) -> Gathered:
     for index, (called, (path, document)) in enumerate(ordered, start=1):
         name = path.relative_to(folder).as_posix()
         numbers = [*numbers_of(document, name), *means_of(document, name)]
-        run = ReportedRun(index, called.words, name, path, document, tuple(named(number, called) for number in numbers))
+        run = ReportedRun(called.words, name, path, document, tuple(named(number, called) for number in numbers), index)
         _check_artifacts(run)
         skipped |= {(Path(name).parent / file).as_posix(): why for file, why in run.damaged.items()}
         runs.append(run)

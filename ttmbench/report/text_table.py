@@ -41,11 +41,6 @@ class TextTable:
     bold: Collection[tuple[int, int]] = ()
 
 
-def to_markdown(table: TextTable) -> str:
-    """A section with a table."""
-    return f"## {table.title}\n\n{markdown_table(table.heads[0], table.rows, table.texts)}"
-
-
 def markdown_table(head: Sequence[str], rows: Iterable[Sequence[str]], texts: int) -> str:
     """A Markdown table; its first columns hold texts, the others numbers."""
     rule = ["---"] * texts + ["---:"] * (len(head) - texts)

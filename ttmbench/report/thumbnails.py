@@ -4,29 +4,31 @@ from __future__ import annotations
 
 import base64
 import io
-import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
-from urllib.parse import quote
 
 from PIL.Image import Image
 
 from ttmbench._util.images import frames_of, side_by_side
+from ttmbench._util.option_values import groups_of
+from ttmbench.data.catalog import find_task
+from ttmbench.data.loader import load_task_data
+from ttmbench.data.task_file import TaskSpec
 from ttmbench.errors import DataError, TtmbenchError
-from ttmbench.report.groups import GroupSet, load_again
+from ttmbench.report.groups import GroupSet
+from ttmbench.report.load import ReportedRun
 from ttmbench.types import Exif, Group
 
-Images = Literal["thumbnails", "links", "none"]
-_WHERE = "; --include_path and --data_dir say where task files and data lie"
-SIDE, QUALITY = 160, 78  # pixels of the longer side, and of JPEG
+Images = Literal["thumbnails", "none"]
+_SIDE, _QUALITY = 160, 78  # pixels of the longer side, and of JPEG
 _FRAMES = 4  # times the longer side, for a video of as many frames or more
 # Matched in full: "MIT (captions); ..." is about captions alone.
-COPIES_ALLOWED = frozenset(
+_COPIES_ALLOWED = frozenset(
     {
-        *("apache-2.0", "mit", "bsd-2-clause", "bsd-3-clause", "unlicense", "cc0-1.0", "cc0", "public domain"),
+        *("apache-2.0", "mit", "bsd-2-clause", "bsd-3-clause", "unlicense", "cc0-1.0", "cc0", "public-domain"),
         *("cc-by-2.0", "cc-by-3.0", "cc-by-4.0", "cc-by-sa-2.0", "cc-by-sa-3.0", "cc-by-sa-4.0"),
         *("odc-by", "pddl", "cdla-permissive-1.0", "cdla-permissive-2.0"),
     }
@@ -35,38 +37,22 @@ COPIES_ALLOWED = frozenset(
 
 @dataclass(frozen=True)
 class ThumbnailOptions:
-    """How images are shown.
+    """How images are shown."""
 
-    Attributes:
-        images: small copies, links to the files, or names.
-        allowed: tasks whose images may be copied regardless of their licence.
-        most: maximum number of copies per task.
-        data_dir: the data folder; None for the default one.
-        include_path: folders with additional task files; those named by a run are not read.
-        page_folder: of the page, to which links are relative.
-    """
-
-    images: Images = "thumbnails"
-    allowed: frozenset[str] = frozenset()
-    most: int = 2000
-    data_dir: str | None = None
-    include_path: tuple[str, ...] = ()
-    page_folder: Path = Path()
+    images: Images = "thumbnails"  # small copies, or names
+    allowed: frozenset[str] = frozenset()  # tasks whose images may be copied regardless of their licence
+    most: int = 2000  # maximum number of copies per task
+    data_dir: str | None = None  # the data folder; None for the default one
+    include_path: tuple[str, ...] = ()  # folders with additional task files; those named by a run are not read
 
 
 @dataclass(frozen=True)
 class Thumbnails:
-    """The images of one task's data.
+    """The images of one task's data."""
 
-    Attributes:
-        task: its name.
-        images: name -> data URI or relative address.
-        why: what is shown, and what is not and why.
-    """
-
-    task: str
-    images: dict[str, str] = field(default_factory=dict)
-    why: str = ""
+    task: str  # its name
+    images: dict[str, str] = field(default_factory=dict)  # name -> data URI
+    why: str = ""  # what is shown, and what is not and why
 
 
 def copies_allowed(license_name: str, gated: bool) -> bool:
@@ -77,45 +63,74 @@ def copies_allowed(license_name: str, gated: bool) -> bool:
     >>> copies_allowed("MIT", gated=True)
     False
     """
-    return not gated and re.sub(r"[\s_]+", "-", license_name.strip().lower()) in {
-        re.sub(r"\s+", "-", name) for name in COPIES_ALLOWED
-    }
+    return not gated and re.sub(r"[\s_]+", "-", license_name.strip().lower()) in _COPIES_ALLOWED
 
 
 def thumbnails_for(sets: Sequence[GroupSet], options: ThumbnailOptions) -> Thumbnails:
-    """Copies of or links to the images of runs on the same data of a task, or the reason why there are none."""
+    """Copies of the images of runs on the same data of a task, or the reason why there are none."""
     run, task = sets[0].run, sets[0].task
     if options.images == "none":
         return Thumbnails(task, why="names only, as asked for (--images none)")
     config = run.document.configs.get(task, {})
-    why = _doubt(task, str(config.get("license", "")), bool(config.get("gated", False)), options)
-    groups: Mapping[str, Group] = {}
-    if not why:
-        try:
-            spec, groups = load_again(run, task, options.data_dir, options.include_path)
-        except DataError as error:
-            why = f"the data are not available here ({error}){_WHERE}"
-        else:
-            # The task file at hand may have been corrected since the run, or be another one.
-            why = _doubt(task, spec.license, spec.gated, options) or ("" if groups else "no group was read")
-    return Thumbnails(task, why=f"names only: {why}") if why else _collect(task, sets, groups, options)
+    try:
+        _check_licence(task, str(config.get("license", "")), bool(config.get("gated", False)), options)
+        spec, groups = _load_again(run, task, options)
+        # The task file at hand may have been corrected since the run, or be another one.
+        _check_licence(task, spec.license, spec.gated, options)
+    except DataError as error:
+        return Thumbnails(task, why=f"names only: {error}")
+    return _copies(task, sets, groups, options)
 
 
-def _doubt(task: str, license_name: str, gated: bool, options: ThumbnailOptions) -> str:
-    """Why images may not be copied; empty if they may, or none are."""
-    if options.images != "thumbnails" or task in options.allowed or copies_allowed(license_name, gated):
-        return ""
-    declared = f"its licence is stated as “{license_name}”" if license_name else "it states no licence"
-    doubt = "its data are gated" if gated else declared
-    return f"{doubt}, which does not surely allow copies (--allow_images {task})"
+def _check_licence(task: str, license_name: str, gated: bool, options: ThumbnailOptions) -> None:
+    """DataError with why images may not be copied."""
+    if task not in options.allowed and not copies_allowed(license_name, gated):
+        declared = f"its licence is stated as “{license_name}”" if license_name else "it states no licence"
+        doubt = "its data are gated" if gated else declared
+        raise DataError(f"{doubt}, which does not surely allow copies (--allow_images {task})")
 
 
-def _collect(task: str, sets: Sequence[GroupSet], groups: Mapping[str, Group], options: ThumbnailOptions) -> Thumbnails:
+def _load_again(run: ReportedRun, task: str, options: ThumbnailOptions) -> tuple[TaskSpec, dict[str, Group]]:
+    """The task as its file is now, and its groups by id, with the run's numeric source options, template and limit.
+
+    A results document may come from anyone, so none of its paths is followed: the task must be registered or in
+    ``include_path``, and its files in ``data_dir``. DataError with why the data are not available.
+    """
+    from ttmbench.plugins.registry import build_registry
+
+    config = run.document.config
+    try:
+        if task.endswith((".yaml", ".yml")):
+            raise DataError(f"'{task}' is a file; give its folder as --include_path")
+        registry = build_registry(list({Path(path).resolve(): path for path in options.include_path}.values()))
+        numbers = {
+            name: value
+            for name, value in (config.get("task_args") or {}).items()
+            if isinstance(value, int | float) or name == "caption_template"
+        }
+        source = find_task(registry, task).with_source(numbers)
+        limit = config.get("limit") if config.get("samples") is None else None
+        wanted = groups_of(float(limit), source.spec.group.n_groups) if limit else None
+        groups = load_task_data(registry, source, wanted, offline=True, data_dir=options.data_dir).groups
+    except (TtmbenchError, OSError, ValueError, TypeError, KeyError, ImportError, AttributeError) as error:
+        raise DataError(
+            f"the data are not available here ({' '.join(str(error).split())}); --include_path and --data_dir say "
+            "where task files and data lie"
+        ) from None
+    by_id = {group.group_id: group for group in groups}
+    if source.spec.kind == "retrieval":  # a caption is a query with a samples line
+        for group in groups:
+            for number, caption in enumerate(group.captions):
+                by_id.setdefault(f"{group.group_id}/{number}", replace(group, captions=(caption,)))
+    return source.spec, by_id
+
+
+def _copies(task: str, sets: Sequence[GroupSet], groups: Mapping[str, Group], options: ThumbnailOptions) -> Thumbnails:
     images: dict[str, str] = {}
-    broken, different, is_full, copies = set(), set(), False, options.images == "thumbnails"
+    broken, different, is_full = set(), set(), False
     shown: dict[str, tuple[list[str], list[str]]] = {}
     for group_set in sets:
-        for group_id, captions, names, *_ in group_set.by_interest():
+        for group_id, captions, names, *_ in group_set.data["groups"]:
             shown.setdefault(group_id, (captions, names))
     for group_id, (captions, names) in shown.items():
         group = groups.get(group_id)
@@ -125,26 +140,17 @@ def _collect(task: str, sets: Sequence[GroupSet], groups: Mapping[str, Group], o
         for image in group.images:
             if image.name in images or image.name in broken:
                 continue
-            if copies and len(images) >= options.most:
+            if len(images) >= options.most:
                 is_full = True
                 continue
             try:
-                if copies:
-                    images[image.name] = thumbnail(image.open(), image.exif)
-                elif image.file is None:
-                    broken.add(image.name)
-                else:
-                    link = Path(os.path.relpath(image.file.resolve(), options.page_folder.resolve()))
-                    images[image.name] = quote(link.as_posix())
+                images[image.name] = thumbnail(image.open(), image.exif)
             except (TtmbenchError, OSError, ValueError, SyntaxError):
                 broken.add(image.name)
-    detail = [f"{len(images)} {'small copies' if copies else 'links to the files'}" if images else "names only"]
-    if different:
-        detail.append(f"{len(different)} groups differ from the local data")
-    if broken:
-        detail.append(f"{len(broken)} images could not be {'read' if copies else 'linked: they are not files'}")
-    if is_full:
-        detail.append(f"no more than {options.most} (--max_images), groups that changed first")
+    detail = [f"{len(images)} small copies" if images else "names only"]
+    detail += [f"{len(different)} groups differ from the local data"] if different else []
+    detail += [f"{len(broken)} images could not be read"] if broken else []
+    detail += [f"no more than {options.most} (--max_images), groups that changed first"] if is_full else []
     return Thumbnails(task, images, "; ".join(detail))
 
 
@@ -159,9 +165,9 @@ def thumbnail(image: Image, exif: Exif) -> str:
     frames = frames_of(image)
     image = side_by_side(frames) if len(frames) > 1 else image
     small = (ImageOps.exif_transpose(image) if exif == "apply" else image).convert("RGBA")
-    small.thumbnail((SIDE * min(len(frames), _FRAMES), SIDE), Pillow.Resampling.LANCZOS)
+    small.thumbnail((_SIDE * min(len(frames), _FRAMES), _SIDE), Pillow.Resampling.LANCZOS)
     paper = Pillow.new("RGBA", small.size, "white")
     paper.alpha_composite(small)
     content = io.BytesIO()
-    paper.convert("RGB").save(content, "JPEG", quality=QUALITY, optimize=True)
+    paper.convert("RGB").save(content, "JPEG", quality=_QUALITY, optimize=True)
     return "data:image/jpeg;base64," + base64.b64encode(content.getvalue()).decode()

@@ -16,8 +16,7 @@ from ttmbench.data.row_files import csv_rows
 from ttmbench.data.task_file import TaskSpec
 from ttmbench.errors import DataError
 from ttmbench.plugins.registry import Registry, build_registry
-from ttmbench.report.leaderboard import Leaderboard
-from ttmbench.report.published import Published, PublishedSource
+from ttmbench.report.leaderboard import Leaderboard, Published, PublishedSource
 from ttmbench.reproduce.lookup import PublishedRow, chance_level, model_identity, published_rows
 from ttmbench.reproduce.published_numbers import CELL, TRACKS, PublishedNumber, read_published
 from ttmbench.reproduce.tables import ModelEntry, TableSpec, TaskEntry, published_tables
@@ -90,7 +89,7 @@ def under_names_of_runs(board: Leaderboard, published: Published) -> tuple[Leade
         arguments = mapping(config.get("model_args"))
         keys = {"hf": ("pretrained",), "open_clip": ("model", "pretrained")}.get(str(config.get("model")), ())
         is_plain = bool(keys) and {*keys} <= arguments.keys() <= {*keys, "revision"} and not run.document.finetuned
-        if is_plain and run.rows and not run.rows[0].setting:
+        if is_plain and run.numbers and not run.numbers[0].setting:
             names[" ".join(str(arguments[key]) for key in keys)] = run.model
 
     def named(model: str) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from statistics import fmean
 
 from ttmbench.results.document import ResultsDocument
@@ -40,23 +40,3 @@ def _seconds_of_seed(document: ResultsDocument, task: str, filter_: str) -> floa
         return 0.0
     costs: Sequence[MethodCost] | None = getattr(training, "cost", None)
     return fmean(cost.seconds for cost in costs) if costs else None
-
-
-def total_cost(costs: Iterable[Mapping[str, float | None]]) -> dict[str, float | None]:
-    """The cost of several tasks together: seconds in all, the mean rate, and the largest memory.
-
-    Unknown where it is unknown of one of them.
-
-    >>> total_cost([{"seconds": 2.0, "peak_memory_bytes": 5}, {"seconds": 1.0, "peak_memory_bytes": None}])["seconds"]
-    3.0
-    """
-    each, total = list(costs), dict[str, float | None]()
-    for name in COST_FIELDS:
-        values = [value for cost in each if (value := cost.get(name)) is not None]
-        if not values or len(values) < len(each):
-            total[name] = None
-        elif name.endswith("_per_second"):
-            total[name] = len(values) / sum(1 / value for value in values)
-        else:
-            total[name] = max(values) if name == "peak_memory_bytes" else sum(values)
-    return total

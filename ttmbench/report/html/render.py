@@ -6,85 +6,143 @@ import base64
 import hashlib
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
 from functools import cache
 from importlib.resources import files
 
 import jinja2
 from markupsafe import Markup, escape
 
-from ttmbench.report.leaderboard import beats_chance
+from ttmbench.report.charts import short
+from ttmbench.report.leaderboard import beats_chance, legends
+from ttmbench.report.ranking import interval_of
 from ttmbench.report.table import NOTHING, percent
 from ttmbench.report.text_table import marks
+from ttmbench.results.document import ResultsDocument
+from ttmbench.results.labels import TRACK_TITLES, UNRANKED_TITLE
+from ttmbench.results.models import command_of
 from ttmbench.results.numbers import Number
 
 # Not allowed in HTML, or not encodable.
 _UNPRINTABLE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
+_SETTINGS = ("limit", "dtype", "device", "batch_size", "ttm_preset", "seed", "bootstrap_iters")
 
 
-def render(
-    template: str, styles: Sequence[str], scripts: Sequence[str], images: str = "data:", **values: object
-) -> str:
+def render(template: str, **values: object) -> str:
     """Fill a template of this folder; values are escaped.
 
-    The page's Content-Security-Policy allows exactly these CSS and JavaScript files, so nothing from data can run, and
-    images only from ``images``.
+    The page's Content-Security-Policy allows exactly our CSS and JavaScript, so nothing from data can run or load.
     """
-    css, js = ("\n".join(map(_text, names)) for names in (styles, scripts))
+    css, js = (Markup((files("ttmbench.report.html") / name).read_text("utf-8")) for name in ("page.css", "page.js"))
     policy = (
-        f"default-src 'none'; style-src '{_hash(css)}'; script-src '{_hash(js)}'; img-src {images}; "
+        f"default-src 'none'; style-src '{_hash(css)}'; script-src '{_hash(js)}'; img-src data:; "
         "base-uri 'none'; form-action 'none'"
     )
-    page = _environment().get_template(template).render(css=Markup(css), js=Markup(js), policy=policy, **values)
+    page = _environment().get_template(template).render(css=css, js=js, policy=policy, **values)
     return _UNPRINTABLE.sub("\ufffd", page)
 
 
-def number_cell(value: object, text: object) -> Markup:
-    """A cell with a number to sort by; a template macro would be several times slower.
+def number_cell(value: float | None, form: str = "%g", scale: float = 1.0, extra: str = "") -> Markup:
+    """A cell with a number to sort by, in a format; a template macro would be several times slower.
 
-    >>> print(number_cell(None, "<-"), end="")
-    <td class="number" data-value="">&lt;-</td>
+    >>> print(number_cell(None), end=""), print(number_cell(0.125, "%+.1f", 100), end="")
+    <td class="number" data-value="">-</td>
+    <td class="number" data-value="0.125">+12.5</td>
+    (None, None)
     """
-    return Markup(f'<td class="number" data-value="{escape("" if value is None else value)}">{escape(text)}</td>\n')
+    text = NOTHING if value is None else form % (scale * value + 0.0) + extra
+    return Markup(f'<td class="number" data-value="{"" if value is None else value}">{escape(text)}</td>\n')
 
 
 def percent_cell(value: float | None, digits: int = 2) -> Markup:
     """A cell with a fraction as percent."""
-    return number_cell(value, percent(value, digits))
-
-
-def marked(row: Number) -> str:
-    """A number in percent, with its marks."""
-    return percent(row.value) + marks(row)
+    return number_cell(value, f"%.{digits}f", 100)
 
 
 def result_cell(
     row: Number | None,
     best: float | None = None,
     chance: float | None = None,
-    interval: tuple[float, float] | None = None,
     rank: int | None = None,
+    ends: bool = False,
+    note: str = "",
 ) -> Markup:
-    """A cell with a number of a run, to sort by; bold if it is the best, faint if it is not better than chance.
+    """A cell with a number to sort by; bold if it is the best, faint if it is not better than chance.
 
-    With ``chance``, the level that the head of the column states, it has the number's own where that differs.
+    With ``chance``, the level that the head of the column states, it has the number's own where that differs; with
+    ``ends`` its interval.
     """
     if row is None or row.value is None:
         return Markup(f'<td class="number" data-value>{NOTHING}</td>\n')
-    ends = "" if row.interval is None else f", 95 % {percent(row.ci_low, 1)} to {percent(row.ci_high, 1)}"
-    about = f"{row.metric.replace('_', ' ')}, {row.method}{ends}; {row.extent.words} groups; {row.file}"
+    interval = interval_of(row)
+    words = NOTHING if interval is None else f"{percent(interval[0], 1)}–{percent(interval[1], 1)}"
+    about = f"{row.metric.replace('_', ' ')}, {row.method}, 95 % {words}; {row.extent.words} groups; {row.file}"
     about += f", as {row.published_as}" if row.published_as else ""
     about += f"; but {row.disagrees}" if row.disagrees else ""
     kind = "number best" if row.value == best else "number" if beats_chance(row) else "number below"
-    spread = "" if row.seed_std is None else f' <small class="spread">± {percent(row.seed_std)}</small>'
-    spread += f"<small>{100 * interval[0]:.1f}–{100 * interval[1]:.1f}</small>" if interval is not None else ""
-    level = "" if chance is None or row.chance in (None, chance) else f"<small>chance {percent(row.chance)}</small>"
+    text = escape(percent(row.value) + marks(row))
+    text += Markup("" if row.seed_std is None else f' <small class="spread">± {percent(row.seed_std)}</small>')
+    text += Markup(f"<small>{words}</small>") if ends and interval else ""
+    if chance is not None and row.chance not in (None, chance):
+        text += Markup(f"<small>chance {percent(row.chance)}</small>")
+    text += Markup(f"<small>{escape(note)}</small>" if note else "")
     ranked = "" if rank is None else f' data-rank="{rank}"'
-    text = f"{escape(marked(row))}{spread}{level}"
     return Markup(f'<td class="{kind}" data-value="{row.value}"{ranked} title="{escape(about)}">{text}</td>\n')
 
 
-@cache  # templates are compiled once per environment
+def interval_cell(ends: tuple[float, float] | None, form: str = "%.1f") -> Markup:
+    """A cell with an interval in percent, sorted by its lower end."""
+    return number_cell(ends and ends[0], form, 100, f"–{form % (100 * ends[1])}" if ends else "")
+
+
+def facts_of(document: ResultsDocument) -> Iterator[tuple[str, str]]:
+    """The details of a run: a name and words each."""
+    date = datetime.fromtimestamp(document.date, UTC).strftime("%Y-%m-%d %H:%M UTC")
+    yield "date", f"{date}, took {document.total_evaluation_time_seconds:.0f} s"
+    for task, data in document.datasets.items():
+        version, extent = document.versions[task], document.extent(task).words
+        yield task, f"version {version}, {extent} groups, data {(data.fingerprint or '')[:12]}"
+    seeds = sorted({seed for record in document.ttm.values() for seed in record.seeds})
+    yield "seeds", _words(seeds or document.config.get("seeds") or "")
+    for key in _SETTINGS:
+        yield key.replace("_", " "), "" if document.config.get(key) is None else _words(document.config[key])
+    audited = [task for task, record in document.ttm.items() if record.audit_labels]
+    yield "label audit", f"passed on {', '.join(audited)}" if audited else ""
+    for state, words in (("pending", "not reached"), ("failed", "failed")):
+        yield f"tasks {words}", ", ".join(task for task, status in document.task_status.items() if status == state)
+    kinds = [artifact.kind for artifact in document.artifacts.values()]
+    yield "files beside it", ", ".join(f"{kinds.count(kind)} {kind}" for kind in dict.fromkeys(kinds))
+    hardware = (document.hardware.get(key) for key in ("platform", "machine", "cpu_capability", "accelerator"))
+    yield "machine", ", ".join(str(part) for part in hardware if part)
+    yield "packages", ", ".join(f"{name} {version}" for name, version in document.packages.items())
+    yield "commit", document.git_hash or ""
+    yield "run key", document.run_key or ""
+    plain = {key: value for key, value in document.fingerprint.items() if not isinstance(value, Mapping)}
+    yield "the model states", _words(plain)
+    yield from ((str(key), _words(value)) for key, value in document.fingerprint.items() if key not in plain)
+
+
+def _words(value: object, depth: int = 3) -> str:
+    """A setting in words, to a limited depth."""
+
+    def inside(part: object) -> str:
+        words = _words(part, depth - 1)
+        return f"({words})" if isinstance(part, Mapping | list) and depth > 1 else words
+
+    if isinstance(value, Mapping) and depth:
+        return ", ".join(f"{key} {inside(part)}".strip() for key, part in value.items())
+    if isinstance(value, list) and depth:
+        return ", ".join(map(inside, value))
+    return ("yes" if value else "no") if isinstance(value, bool) else str(value)
+
+
+def _plain(name: str) -> str:
+    """A metric or another name of ours in words."""
+    return name.replace("_", " ")
+
+
+@cache  # templates are compiled once
 def _environment() -> jinja2.Environment:
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("ttmbench.report", "html"),
@@ -93,8 +151,10 @@ def _environment() -> jinja2.Environment:
         lstrip_blocks=True,
         undefined=jinja2.StrictUndefined,
     )
-    helpers = (number_cell, percent_cell, result_cell, marked, percent, beats_chance)
-    environment.globals |= {helper.__name__: helper for helper in helpers}
+    helpers = (number_cell, percent_cell, result_cell, interval_cell, percent, beats_chance, interval_of, legends)
+    environment.globals |= {helper.__name__: helper for helper in (*helpers, facts_of, command_of, short, marks)}
+    environment.globals |= {"titles": dict[str | None, str]([*TRACK_TITLES.items(), (None, UNRANKED_TITLE)])}
+    environment.filters["words"] = _plain
     return environment
 
 
@@ -106,11 +166,6 @@ def json_block(value: object) -> Markup:
     """
     text = json.dumps(value, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
     return Markup(text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026"))
-
-
-@cache
-def _text(name: str) -> str:
-    return (files("ttmbench.report.html") / name).read_text(encoding="utf-8")
 
 
 def _hash(text: str) -> str:

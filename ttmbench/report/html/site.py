@@ -1,27 +1,33 @@
-"""The pages of a leaderboard's website: static HTML with relative links."""
+"""A leaderboard as a website: static HTML with relative links, and the files beside it."""
 
 from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from pathlib import PurePosixPath
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
 from typing import Any
 
-from ttmbench._util.files import plain_name
+from markupsafe import Markup
+
+from ttmbench._util.files import safe_name, to_json, write_text
+from ttmbench._util.text import Unreadable, read_json
 from ttmbench._version import __version__
-from ttmbench.report.compared_methods import NOT_RANKED, ComparedMethod
+from ttmbench.errors import UsageError
+from ttmbench.report.charts import Point, as_image, draw_methods, draw_scatter
+from ttmbench.report.compared_methods import NOT_RANKED, ComparedMethod, compared_methods
 from ttmbench.report.group_values import GroupValues
 from ttmbench.report.html.render import render
-from ttmbench.report.html.site_plots import method_plots, short, size_plot
-from ttmbench.report.html.site_rows import (
+from ttmbench.report.leaderboard import Leaderboard, Published, as_document, to_csv
+from ttmbench.report.load import ReportedRun
+from ttmbench.report.ranking import (
     CHANCE,
     FAMILIES,
-    PUBLISHED,
     RANKED,
     REFERENCE,
-    SIZES,
-    STORED,
+    BoardLine,
     TaskFacts,
     best_of,
     chance_levels,
@@ -29,155 +35,182 @@ from ttmbench.report.html.site_rows import (
     interval_of,
     lines_of,
     references,
-    size_range,
+    with_ranks,
 )
-from ttmbench.report.leaderboard import Leaderboard, MergedRun, legends
-from ttmbench.report.published import Published
 from ttmbench.report.text_table import transfer_table
-from ttmbench.results.document import ResultsDocument
-from ttmbench.results.labels import NO_MODEL, ORACLE, RAW, SLASH, TRACK_ORDER, TRACK_TITLES, split_key
-from ttmbench.results.models import checkpoint_of, command_of
+from ttmbench.results.labels import NO_MODEL, ORACLE, SLASH, TRACK_TITLES
 from ttmbench.results.numbers import Number
 
+_OWN = {"": "*.html", "tasks": "*.html", "models": "*.html", "data/runs": "*.json"}
+"""Folders of a site, and the files that it writes there."""
 _ADDRESS = re.compile(r"https?://[^\s\"'<>]+")
-_SHOWN_KEYS = ("weights_sha256", "revision", "pretrained", "model", "architecture", "dtype")
-_MACHINE = ("machine", "cpu_capability", "accelerator")
-_NEARLY = 0.005  # fractions; between machines a group or two may differ
+_LEAST = 5  # points of a plot
 
 
-class SitePages:
-    """The pages of a site, and what several of them need.
+def check_place(folder: Path, site: Path) -> None:
+    """UsageError for a site inside the folder of results, around it, or in a folder with other files."""
+    runs, target = folder.resolve(), site.resolve()
+    if target.is_relative_to(runs) or runs.is_relative_to(target):
+        raise UsageError(f"--site {site} must neither contain {folder}, the directory with the results, nor be in it")
+    if target.exists() and not target.is_dir():
+        raise UsageError(f"--site must be a directory, and {site} is a file")
+    if target.is_dir() and any(target.iterdir()) and not _is_site(target):
+        raise UsageError(f"--site {site} has other files; give a new directory, or one with an earlier site")
 
-    Attributes:
-        facts: of each task.
-        tabs: family of tasks -> file, the start page first.
-        task_pages: task -> file.
-        model_pages: model -> file, those with runs first.
-        documents: file of a document -> its copy.
-        rows_of: task -> its rows.
-        by_model: model -> its documents, the newest first.
-        rows_of_model: model -> its rows, those of runs first.
-        packages: file of a document -> the version of ttmbench that wrote it.
-        numbers: file of a document -> its number on the page of its model.
-        published: what is known about published numbers.
-        docs: address of the documentation.
-        compared: gains and costs of test-time methods.
+
+def _is_site(folder: Path) -> bool:
+    try:
+        content = read_json(folder / "data" / "leaderboard.json")
+    except Unreadable:
+        return False
+    return (folder / ".nojekyll").is_file() and isinstance(content, dict) and content.get("kind") == "leaderboard"
+
+
+def write_site(
+    board: Leaderboard, folder: Path, site: Path, made: str, published: Published | None = None, docs: str = ""
+) -> list[Path]:
+    """Write a site of results in ``folder``, and remove obsolete pages of families, models and tasks.
+
+    Pages link to ``docs``, the address of the documentation, if it is given. UsageError if a file cannot be written.
     """
+    pages = _Site(board, folder, made, published or Published(), docs.rstrip("/"))
+    written = []
+    for name, text in pages.files(folder):
+        write_text(site / name, text)
+        written.append(site / name)
+    for name, pattern in _OWN.items():
+        for path in (site / name).glob(pattern):
+            if path not in written:
+                path.unlink()
+    return written
 
-    def __init__(
-        self,
-        board: Leaderboard,
-        made: str,
-        published: Published | None = None,
-        samples: GroupValues | None = None,
-        docs: str = "",
-        compared: Sequence[ComparedMethod] = (),
-    ) -> None:
-        published = published or Published()
-        self.compared = compared
-        self.board, self.made, self.published, self.docs = board, made, published, docs.rstrip("/")
-        self._samples = samples
-        runs = sorted(board.runs, key=lambda run: run.document.date)
-        configs = {task: config for run in runs for task, config in run.document.configs.items()}
-        shapes = {task: data.shape for run in runs for task, data in run.document.datasets.items()}
-        self.rows_of: dict[str, list[Number]] = {}
-        for row in board.rows:
-            self.rows_of.setdefault(row.task, []).append(row)
-        self.by_model: dict[str, list[MergedRun]] = {}
+
+class _Site:
+    """What the pages of a site need."""
+
+    def __init__(self, board: Leaderboard, folder: Path, made: str, published: Published, docs: str) -> None:
+        self.board, self.made, self.published, self.docs = board, made, published, docs
+        self._samples = GroupValues(folder, {run.name: run.document for run in board.runs})
+        self.methods = compared_methods(folder, board.runs, published.numbers, self._samples)
+        self.runs_of: dict[str, list[ReportedRun]] = {}  # model -> its runs, the newest first, numbered from 1
         for run in sorted(board.runs, key=lambda run: run.document.date, reverse=True):
-            if run.rows:
-                self.by_model.setdefault(run.model, []).append(run)
-        self.rows_of_model: dict[str, list[Number]] = {model: [] for model in sorted(self.by_model, key=str.lower)}
-        for row in sorted(board.rows, key=lambda row: (row.published, row.model.lower(), *_order(row))):
+            if run.numbers:
+                same = self.runs_of.setdefault(run.model, [])
+                same.append(replace(run, index=len(same) + 1))
+        self.runs = {run.name: run for same in self.runs_of.values() for run in same}
+        self.documents = {name: f"{safe_name(name.removesuffix('.json'))}.json" for name in self.runs}
+        self.rows_of: dict[str, list[Number]] = {}  # by task
+        for row in sorted(board.rows, key=lambda row: row.task.lower()):
+            self.rows_of.setdefault(row.task, []).append(row)
+        self.rows_of_model: dict[str, list[Number]] = {}  # those with runs first
+        for row in sorted(
+            board.rows, key=lambda row: (row.model not in self.runs_of, row.model.lower(), row.published)
+        ):
             if row.track != NO_MODEL:
                 self.rows_of_model.setdefault(row.model, []).append(row)
-        tasks = sorted(self.rows_of, key=str.lower)
-        self.facts = {
-            task: TaskFacts.of(
-                self.rows_of[task],
-                configs.get(task.partition(SLASH)[0]) or published.configs.get(task, {}),
-                shapes.get(task.partition(SLASH)[0]),
-            )
-            for task in tasks
+        oldest = sorted(board.runs, key=lambda run: run.document.date)
+        configs = {task: config for run in oldest for task, config in run.document.configs.items()}
+        shapes = {task: data.shape for run in oldest for task, data in run.document.datasets.items()}
+        self.facts = {}
+        for task, rows in self.rows_of.items():
+            own = task.partition(SLASH)[0]
+            self.facts[task] = TaskFacts.of(rows, configs.get(own) or published.configs.get(task, {}), shapes.get(own))
+        self.pages_of = {
+            kind: {name: f"{kind}/{safe_name(name)}.html" for name in names}
+            for kind, names in (("tasks", self.rows_of), ("models", self.rows_of_model))
         }
         families = [family for family in FAMILIES if any(facts.family == family for facts in self.facts.values())]
-        self.tabs = {family: f"{family}.html" if at else "index.html" for at, family in enumerate(families)}
-        self.task_pages = file_names(tasks, ".html")
-        self.model_pages = file_names(self.rows_of_model, ".html")
-        self.documents = file_names((run.file for run in board.runs if run.rows), ".json")
-        self._fingerprints = {run.file: run.document.fingerprint for run in board.runs}
-        self.packages = {run.file: run.document.packages.get("ttmbench", "") for run in board.runs}
-        self.numbers = {run.file: at for same in self.by_model.values() for at, run in enumerate(same, start=1)}
+        self.families = {f"{family}.html" if at else "index.html": family for at, family in enumerate(families)}
+        self.pages = {file: FAMILIES[family] for file, family in self.families.items()}
+        self.pages |= {"methods.html": "Test-time methods"} if self.methods else {}
+        self.pages |= {"models.html": "Models"}
 
-    def _page(self, template: str, root: str, numbers: Sequence[Number], **values: object) -> str:
-        return render(
-            template,
-            styles=("page.css", "site.css"),
-            scripts=("tables.js",),
-            images="data:",
-            site=self,
-            made=self.made,
-            root=root,
-            version=__version__,
-            families=FAMILIES,
-            published=PUBLISHED,
-            ranked=RANKED,
-            reference=REFERENCE,
-            stored=STORED,
-            interval_of=interval_of,
-            short=short,
-            size_range=size_range,
-            sizes=[*SIZES, size_range(None)],
-            methods=sorted({row.method for row in numbers}),
-            legends=legends(numbers),
-            **values,
-        )
+    def files(self, folder: Path) -> Iterator[tuple[str, str]]:
+        """Every file of the site, the start page last."""
+        yield (
+            ".nojekyll",
+            "",
+        )  # so that GitHub Pages serves the files unchanged, also those that begin with an underscore
+        yield "data/leaderboard.json", to_json(as_document(self.board))
+        yield "data/leaderboard.csv", to_csv(self.board)
+        yield from ((f"data/runs/{copy}", (folder / file).read_text("utf-8")) for file, copy in self.documents.items())
+        yield from ((file, self._task(task)) for task, file in self.pages_of["tasks"].items())
+        yield from ((file, self._model(model)) for model, file in self.pages_of["models"].items())
+        yield "models.html", self._page("site_list.html", "models.html", title="Models", methods=())
+        if self.methods:
+            numbered = [(None, row) for row in self.methods]
+            about = {"methods": self.methods, "numbered": numbered, "not_ranked": NOT_RANKED}
+            plots = _method_plots(self.methods)
+            yield (
+                "methods.html",
+                self._page("site_list.html", "methods.html", "Test-time methods", plots=plots, **about),
+            )
+        yield from ((file, self._family(file, family)) for file, family in reversed(self.families.items()))
 
-    def of_family(self, family: str) -> str:
+    def _page(self, template: str, current: str, title: str, **values: object) -> str:
+        root = "../" if template in ("site_model.html",) or values.get("family") == "" else ""
+        return render(template, site=self, current=current, title=title, root=root, version=__version__, **values)
+
+    def _family(self, file: str, family: str) -> str:
         """A start page: the tasks of a family, and tasks by models for each track."""
-        tasks = [task for task, facts in self.facts.items() if facts.family == family]
-        tasks.sort(key=lambda task: -len({(row.model, row.file) for row in self.rows_of[task]}))
-        everything = [row for task in tasks for row in self.rows_of[task]]
-        shown, plot, plotted = [], None, ""
-        for track in _tracks(everything):
-            if track in (ORACLE, NO_MODEL):
-                continue  # an upper bound, and humans, who are in every table
+        facts = {task: facts for task, facts in self.facts.items() if facts.family == family}
+        tasks = sorted(facts, key=lambda task: -len({(row.model, row.file) for row in self.rows_of[task]}))
+        tables = []
+        for track in TRACK_TITLES:
             columns, rows, levels = {}, [], {}
-            for task in tasks:
+            for task in tasks if track not in (ORACLE, NO_MODEL) else ():
                 of_track = [row for row in self.rows_of[task] if row.track == track]
+                metric = facts[task].first_metric(of_track)
                 if of_track:
-                    metric = self.facts[task].first_metric(of_track)
                     columns[task] = (task, metric)
                     rows += [row for row in of_track if row.metric == metric]
                     levels[task] = chance_levels([*of_track, *self._without_model(task)]).get(metric)
             counts = Counter(row.task for row in rows if interval_of(row) is not None)
             columns = dict(sorted(columns.items(), key=lambda column: -counts[column[0]]))
-            first = next(iter(columns))
-            table = self._table(track, columns, rows, levels, first, "task")
-            shown.append(table)
-            if track == "zero_shot":
-                plot = size_plot(first, columns[first][1], table["lines"], first, self.size)
-                plotted = first
-        leaders = {task: self.leaders(task) for task in tasks}
+            if columns:
+                tables.append(self._table(track, columns, rows, levels, next(iter(columns)), "task"))
+        is_start = file == "index.html"
         return self._page(
-            "site_index.html",
-            "",
-            everything,
-            leaders=leaders,
-            shown=[at for at in range(4) if any(best[at] is not None for best in leaders.values())],
+            "site_board.html",
+            file,
+            f"Leaderboard: {FAMILIES[family]}",
             family=family,
-            tasks=tasks,
-            tables=shown,
-            plot=plot,
-            plotted=plotted,
-            skipped={} if family != next(iter(self.tabs)) else self.board.skipped,
-            runs=sum(bool(run.rows) for run in self.board.runs),
-            transfers=transfer_table(self.board.transfers if family == next(iter(self.tabs)) else ()),
+            facts={task: facts[task] for task in tasks},
+            tables=tables,
+            methods=sorted({row.method for table in tables for row in table["rows"]}),
+            sources={},
+            transfers=transfer_table(self.board.transfers if is_start else ()),
         )
 
-    def _without_model(self, task: str) -> list[Number]:
-        """The numbers of humans and of random guessing."""
-        return [row for row in self.rows_of[task] if row.track == NO_MODEL]
+    def _task(self, task: str) -> str:
+        """A task: one table per track, with every metric."""
+        facts, tables = self.facts[task], []
+        rows_of = {track: [row for row in self.rows_of[task] if row.track == track] for track in TRACK_TITLES}
+        only = not any(rows for track, rows in rows_of.items() if track != NO_MODEL)
+        for track, rows in rows_of.items():
+            if not rows or (track == NO_MODEL and not only):
+                continue  # among the rows of the others
+            first = None if track in (ORACLE, NO_MODEL) else facts.first_metric(rows)
+            names = sorted(facts.columns(rows), key=lambda name: name != first)
+            levels = chance_levels([*rows, *self._without_model(task)])
+            known = {name: levels.get(name) for name in names}
+            tables.append(self._table(track, {name: (task, name) for name in names}, rows, known, first, "metric"))
+        reference = str(facts.config.get("reference") or "")
+        files = dict.fromkeys(row.file for row in self.rows_of[task] if row.published)
+        about: dict[str, object] = {"groups": facts.groups, "version": facts.version, "data": facts.data}
+        stated = {"description": "description", "licence": "license", "label errors": "label_errors"}
+        about |= {name: str(facts.config.get(key) or "") for name, key in stated.items()}
+        return self._page(
+            "site_board.html",
+            next((file for file, family in self.families.items() if family == facts.family), ""),
+            task,
+            family="",
+            facts={},
+            about={**about, "reference": reference, "is_address": bool(_ADDRESS.fullmatch(reference))},
+            tables=tables,
+            methods=sorted({row.method for row in self.rows_of[task]}),
+            sources={file: self.published.sources.get(file) for file in files},
+        )
 
     def _table(
         self,
@@ -190,100 +223,73 @@ class SitePages:
     ) -> dict[str, Any]:
         """The table of a track: lines with chance and humans among them, the column of its ranks, and the best."""
         known = {name: level for name, level in levels.items() if level is not None}
-        lines = lines_of(rows, self.facts, column, first, self._samples)
+        lines = lines_of(rows, self.facts, column)
         if first is not None:
-            lines = in_order([*lines, *references(columns, known, self.rows_of)], first)
-        return {
-            "track": track,
-            "title": TRACK_TITLES[track],
-            "columns": columns,
-            "first": first,
-            "chance": known,
-            "lines": lines,
-            "best": best_of(lines),
-            "runs": any(line.any.file in self.numbers for line in lines),
-        }
+            lines = [*with_ranks(lines, self._samples), *references(columns, known, self.rows_of)]
+        lines = in_order(lines, first)
+        about = {"track": track, "columns": columns, "first": first, "chance": known, "rows": rows, "lines": lines}
+        is_drawn = first is not None and (column == "metric" or track == "zero_shot")
+        plot = self._size_plot(*columns[first], lines, first) if is_drawn and first is not None else ""
+        return {**about, "best": best_of(lines), "plot": plot}
 
-    def of_task(self, task: str) -> str:
-        """A task: one table per track, with every metric."""
-        facts, shown = self.facts[task], []
-        for track in _tracks(self.rows_of[task]):
-            rows = [row for row in self.rows_of[task] if row.track == track]
-            if track == NO_MODEL and len(_tracks(self.rows_of[task])) > 1:
-                continue  # among the rows of the others
-            first = None if track in (ORACLE, NO_MODEL) else facts.first_metric(rows)
-            names = sorted(facts.columns(rows), key=lambda name: name != first)
-            levels = chance_levels([*rows, *self._without_model(task)])
-            columns = {name: (task, name) for name in names}
-            table = self._table(track, columns, rows, dict.fromkeys(names) | levels, first, "metric")
-            plot = None if first is None else size_plot(task, first, table["lines"], first, self.size)
-            shown.append({**table, "plot": plot})
-        address = str(facts.config.get("reference") or "")
-        files = list(dict.fromkeys(row.file for row in self.rows_of[task] if row.published))
-        models = {(row.file, row.model) for row in self.rows_of[task]}
-        return self._page(
-            "site_task.html",
-            "../",
-            self.rows_of[task],
-            title=task,
-            facts=facts,
-            stated={key: str(facts.config.get(key) or "") for key in ("description", "license", "label_errors")},
-            address=address if _ADDRESS.fullmatch(address) else None,
-            tables=shown,
-            sources={file: self.published.sources.get(file) for file in files},
-            notes={key: note for key, note in self.published.notes.items() if key in models},
-            conflicts=[conflict for conflict in self.board.conflicts if conflict["task"] == task],
-        )
+    def _size_plot(self, task: str, metric: str, lines: Sequence[BoardLine], column: str) -> Markup | str:
+        """The score of the lines of a table against the number of parameters; empty for too few known sizes."""
+        points, levels = [], dict[str, float]()
+        for line in lines:
+            row = line.cells.get(column)
+            if row is None or row.value is None:
+                continue
+            if line.standing == REFERENCE and len(levels) < 2:
+                levels.setdefault(line.model, 100 * row.value)
+            size = self.size(row) if line.standing in RANKED else None
+            if size:
+                low, high = interval_of(row) or (row.value, row.value)
+                points.append(Point(size, 100 * row.value, line.model, (100 * low, 100 * high), row.published))
+        if len(points) < _LEAST or len({point.x for point in points}) < 2:
+            return ""
+        words = metric.replace("_", " ")
+        alt = f"{words} of {len(points)} models on {task} against their number of parameters; the table has the numbers"
+        return as_image(lambda: draw_scatter(points, "parameters", f"{task}: {words}, %", levels), alt)
 
-    def methods(self) -> str:
-        """Test-time methods: their gains and costs."""
-        return self._page(
-            "site_methods.html", "", [], rows=self.compared, plots=method_plots(self.compared), not_ranked=NOT_RANKED
-        )
-
-    def models(self) -> str:
-        """The models, those with runs first."""
-        return self._page("site_models.html", "", [], title="Models")
-
-    def of_model(self, model: str) -> str:
-        """A model: its numbers, the run or source of each, and superseded numbers."""
+    def _model(self, model: str) -> str:
+        """A model: its numbers by track, and its runs."""
         rows = self.rows_of_model[model]
-        superseded = [pair for pair in self.board.superseded if pair[0].model == model]
-        superseded.sort(key=lambda pair: pair[0].date or "", reverse=True)
-        superseded.sort(key=lambda pair: _order(pair[0]))
+        tracks: dict[str, list[tuple[int | None, Number]]] = {}
+        for row in rows:
+            index = None if row.published or row.file not in self.runs else self.runs[row.file].index
+            tracks.setdefault(row.track or "", []).append((index, row))
+        order = [track for track in TRACK_TITLES if track in tracks]
         return self._page(
             "site_model.html",
-            "../",
-            rows,
-            title=model,
-            runs=self.by_model.get(model, []),
-            shown_keys=_SHOWN_KEYS,
-            command_of=command_of,
-            shown=[(row, None) for row in rows if not row.published],
-            papers=[(row, None) for row in rows if row.published],
-            notes={file: note for (file, named), note in self.published.notes.items() if named == model},
-            history=superseded,
+            "models.html",
+            model,
+            size=self.size(rows[0]),
+            tracks={track: sorted(tracks[track], key=lambda row: row[1].task.lower()) for track in order},
             tasks=sorted({row.task for row in rows}),
-            tracks=_tracks(rows),
+            metrics=sorted({row.metric for row in rows}),
+            notes={file: note for (file, named), note in self.published.notes.items() if named == model},
+            runs=self.runs_of.get(model, ()),
         )
 
-    def standing(self, row: Number) -> str:
-        """Why a row ranks or does not; it ranks if its task has no page."""
-        return self.facts[row.task].standing(row) if row.task in self.facts else RANKED[0]
+    def _without_model(self, task: str) -> list[Number]:
+        """The numbers of humans and of random guessing."""
+        return [row for row in self.rows_of[task] if row.track == NO_MODEL]
+
+    def link(self, root: str, kind: str, name: str) -> Markup:
+        """A link to the page of one of the ``tasks`` or ``models``, or the name of one without a page."""
+        page, shown = self.pages_of[kind].get(name), Markup("<bdi>{}</bdi>").format(name)
+        return shown if page is None else Markup('<a href="{}">{}</a>').format(root + page, shown)
+
+    def badge(self, row: Number) -> str:
+        """Why a row does not rank; empty if it does."""
+        standing = self.facts[row.task].standing(row)
+        return "" if standing in RANKED else standing
 
     def leaders(self, task: str) -> list[Number | None]:
         """Of a task the first numbers of humans, and the best that rank: raw, matching and test-time."""
         facts, rows = self.facts[task], self.rows_of[task]
-        leaders = [
-            next(
-                (
-                    row
-                    for row in rows
-                    if row.track == NO_MODEL and row.model != CHANCE and row.metric == facts.metrics[0]
-                ),
-                None,
-            )
-        ]
+        humans = (row for row in self._without_model(task) if row.model != CHANCE and row.metric == facts.metrics[0])
+        leaders = [next(humans, None)]
         for track in ("zero_shot", "matching", "test_time"):
             of_track = [row for row in rows if row.track == track and facts.standing(row) in RANKED]
             metric = facts.first_metric(of_track)
@@ -298,68 +304,22 @@ class SitePages:
 
     def size(self, row: Number) -> float | None:
         """How many parameters the model of a number has; None if that is unknown."""
-        if row.published:
+        if row.published or row.file not in self.runs:
             return self.published.parameters.get(row.model)
-        stated = self._fingerprints.get(row.file, {}).get("n_parameters")
+        stated = self.runs[row.file].document.fingerprint.get("n_parameters")
         return float(stated) if isinstance(stated, int | float) and stated > 0 else None
 
-    def seconds(self, row: Number) -> float | None:
-        """How long scoring took, with one seed of the method."""
-        return self.board.cost(row)["seconds"]
 
-    def docs_of(self, root: str, page: str) -> str:
-        """The address of a page of the documentation, from a page of the site in a folder or not."""
-        return f"{self.docs if ':' in self.docs else root + self.docs}/{page}"
-
-    def machine(self, run: MergedRun) -> str:
-        """The hardware of a run."""
-        return ", ".join(str(part) for key in _MACHINE if (part := run.document.hardware.get(key)) is not None)
-
-    def reproduced(self, run: MergedRun) -> list[int]:
-        """The numbers of the runs that a run reproduces."""
-        same_model = self.by_model[run.model]
-        return [self.numbers[other.file] for other in same_model if _reproduces(run.document, other.document)]
-
-
-def _reproduces(later: ResultsDocument, earlier: ResultsDocument) -> bool:
-    """Whether a run repeats an earlier one of the same checkpoint: the raw numbers of tasks of both nearly agree."""
-    if later.date <= earlier.date or checkpoint_of(later.fingerprint) != checkpoint_of(earlier.fingerprint):
-        return False
-    pairs = [
-        (value, earlier.results[task].get(key))
-        for task, numbers in later.results.items()
-        if task in earlier.results and later.task_hashes[task] == earlier.task_hashes[task]
-        for key, value in numbers.items()
-        if split_key(key)[1] == RAW
-    ]
-    return bool(pairs) and all(
-        new == old or (new is not None and old is not None and abs(new - old) <= _NEARLY) for new, old in pairs
-    )
-
-
-def _order(row: Number) -> tuple[object, ...]:
-    track = TRACK_ORDER.index(row.track) if row.track in TRACK_ORDER else len(TRACK_ORDER)
-    return (row.task.lower(), track, row.method, row.metric, row.limited)
-
-
-def _tracks(rows: Sequence[Number]) -> list[str]:
-    return [track for track in TRACK_TITLES if any(row.track == track for row in rows)]
-
-
-def file_names(names: Iterable[str], ending: str) -> dict[str, str]:
-    """Name -> file name, distinct where only case or unusual characters differ; a document's name has folders.
-
-    >>> file_names(["a/b", "A/B", "a__b"], ".html")
-    {'a/b': 'a__b.html', 'A/B': 'A__B-2.html', 'a__b': 'a__b-3.html'}
-    """
-    files: dict[str, str] = {}
-    taken: set[str] = set()
-    for name in dict.fromkeys(names):
-        stem = plain_name(str(PurePosixPath(name).with_suffix("")) if ending == ".json" else name)
-        file, number = f"{stem}{ending}", 1
-        while file.lower() in taken:  # many file systems ignore case
-            number += 1
-            file = f"{stem}-{number}{ending}"
-        taken.add(file.lower())
-        files[name] = file
-    return files
+def _method_plots(rows: Sequence[ComparedMethod]) -> dict[str, Markup]:
+    """For each task and model the gain of its methods against their cost, where it is known of enough of them."""
+    together: dict[str, list[tuple[str, float, float, tuple[float, float] | None]]] = {}
+    for row in rows:
+        if row.passes and row.match_gain is not None and row.method not in NOT_RANKED:
+            points = together.setdefault(f"{row.task}, {row.model}", [])
+            points.append((row.method, row.passes, row.match_gain, row.interval))
+    alt = "gain of {} methods on {} against their cost; the table has the numbers"
+    return {
+        name: as_image(partial(draw_methods, points), alt.format(len(points), name))
+        for name, points in together.items()
+        if len(points) >= _LEAST
+    }

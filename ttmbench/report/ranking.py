@@ -1,4 +1,4 @@
-"""Rows of a leaderboard as lines of a page: which are compared and ranked, and which are only listed."""
+"""Rows of a leaderboard as lines of a table: which are compared and ranked, and which are only listed."""
 
 from __future__ import annotations
 
@@ -9,50 +9,34 @@ from dataclasses import dataclass, field, replace
 
 from ttmbench import stats
 from ttmbench.report.group_values import GroupValues
-from ttmbench.report.leaderboard import beats_chance, extent_of_line
+from ttmbench.report.leaderboard import beats_chance
 from ttmbench.report.terminal import headline
+from ttmbench.results.coverage import together
 from ttmbench.results.document import mapping
 from ttmbench.results.labels import BUILT_IN_FILTERS, CHOICE, CHOICE_COLUMN, FROM_FILE, NO_MODEL, RAW_COLUMN
 from ttmbench.results.numbers import Number
 
 RUN, PUBLISHED, PART, OTHER = "run", "published", "part of the groups", "other data or version"
-REFERENCE = "reference"  # random chance and humans
 STORED = FROM_FILE  # beside runs, since it is unknown whether the images are the same
+REFERENCE = "reference"  # random chance and humans
 RANKED = (RUN, PUBLISHED)
 CHANCE = "random chance"
-FAMILIES = {
-    "2x2": "2×2 groups",
-    "1xk": "1×k groups",
-    "retrieval": "Retrieval",
-    "other": "Other shapes",
-}
+FAMILIES = {"2x2": "2×2 groups", "1xk": "1×k groups", "retrieval": "Retrieval", "other": "Other shapes"}
 """Families of tasks by the shape of their groups, a tab each; classification is with retrieval, which ranks too."""
-SIZES = {"up to 200M": 2e8, "200M to 1B": 1e9, "1B to 5B": 5e9, "above 5B": float("inf")}
-"""Ranges of numbers of parameters, each with its end."""
 _LEVEL = 0.05
 
 
 @dataclass(frozen=True)
 class TaskFacts:
-    """The version and data of a task that rank on its page.
+    """The version and data of a task that rank on its page."""
 
-    Attributes:
-        version: the newest one.
-        data: the most frequent fingerprint of whole runs; None if all rows are published.
-        metrics: the headline metrics of the raw model, and of matching and adaptation.
-        config: its task file, from the newest document or from the registry.
-        groups: number of groups.
-        from_runs: whether the data are those of a run, not of scores from files.
-        family: one of `FAMILIES`.
-    """
-
-    version: int | None
-    data: str | None
-    metrics: tuple[str, str]
-    config: Mapping[str, object]
-    groups: int | None
-    from_runs: bool
-    family: str
+    version: int | None  # the newest one
+    data: str | None  # the most frequent fingerprint of whole runs; None if all rows are published
+    metrics: tuple[str, str]  # the headline metrics of the raw model, and of matching and adaptation
+    config: Mapping[str, object]  # its task file, from the newest document or from the registry
+    groups: int | None  # number of groups
+    from_runs: bool  # whether the data are those of a run, not of scores from files
+    family: str  # one of `FAMILIES`
 
     @classmethod
     def of(cls, rows: Sequence[Number], config: Mapping[str, object], shape: object = None) -> TaskFacts:
@@ -65,28 +49,31 @@ class TaskFacts:
         newest = [row for row in whole if row.version == version]
         seen = [row for row in newest if not row.from_file]
         files = Counter(data for data, _ in {(row.data, row.file) for row in seen or newest})
-        data = max(files, key=lambda digest: (files[digest], str(digest)), default=None)
         metrics = {row.metric for row in rows}
         first = next((name for name in _stated_metrics(config) if name in metrics), min(metrics, default=""))
-        compared = headline(metrics, config.get("matching") == "global")
-        raw, match = (name if name in metrics else first for name in compared)
-        sizes = (row.groups_of_task for row in (*whole, *rows))
+        raw, match = (
+            name if name in metrics else first for name in headline(metrics, config.get("matching") == "global")
+        )
         return cls(
             version,
-            data,
+            max(files, key=lambda digest: (files[digest], str(digest)), default=None),
             (raw, match),
             config,
-            next((size for size in sizes if size), None),
+            next((row.groups_of_task for row in (*whole, *rows) if row.groups_of_task), None),
             bool(seen),
-            family_of(config, shape, metrics),
+            _family_of(config, shape, metrics),
         )
 
     def first_metric(self, rows: Sequence[Number]) -> str:
         """The metric by which the rows of a track are ranked: that of the raw model where some rows are of it."""
         raw, match = self.metrics
         metrics = {row.metric for row in rows}
-        wanted = raw if any(is_raw(row) and row.metric == raw for row in rows) else match
-        return wanted if wanted in metrics else next((name for name in self.columns(rows) if name in metrics), "")
+        is_raw = any(
+            row.metric == raw and (row.filter == CHOICE or row.method in (RAW_COLUMN.name, CHOICE_COLUMN.name))
+            for row in rows
+        )
+        wanted = raw if is_raw else match
+        return wanted if wanted in metrics else next(iter(self.columns(rows)), "")
 
     def columns(self, rows: Sequence[Number]) -> list[str]:
         """The metrics of some rows, those that the task file names first."""
@@ -105,12 +92,8 @@ class TaskFacts:
         return STORED if row.from_file and self.from_runs and row.version == self.version else OTHER
 
 
-def family_of(config: Mapping[str, object], shape: object, metrics: Iterable[str]) -> str:
-    """The family of a task by its task file, or else by the shape of its data, or else by the metrics that it has.
-
-    >>> family_of({}, [2, 2], []), family_of({}, (10, 1), []), family_of({}, None, ["i2t_recall_at_1"])
-    ('2x2', '1xk', 'retrieval')
-    """
+def _family_of(config: Mapping[str, object], shape: object, metrics: Iterable[str]) -> str:
+    """By the task file, or else by the shape of the data, or else by the metrics that it has."""
     names = set(metrics)
     ranks = any(name.startswith(("i2t_", "t2i_", "accuracy_")) for name in names)
     if ranks or config.get("kind", "groups") != "groups":
@@ -121,20 +104,6 @@ def family_of(config: Mapping[str, object], shape: object, metrics: Iterable[str
     return "2x2" if [*sizes] == [2, 2] else "1xk" if 1 in sizes else "other"
 
 
-def size_range(parameters: float | None) -> str:
-    """The range of a number of parameters.
-
-    >>> size_range(1.5e8), size_range(None)
-    ('up to 200M', 'unknown')
-    """
-    return next((name for name, end in SIZES.items() if parameters is not None and parameters <= end), "unknown")
-
-
-def is_raw(row: Number) -> bool:
-    """Whether a number is of the model without matching or adaptation."""
-    return row.method in (RAW_COLUMN.name, CHOICE_COLUMN.name) or row.filter == CHOICE
-
-
 def _stated_metrics(config: Mapping[str, object]) -> list[str]:
     metrics = config.get("metrics")
     return [str(metric) for metric in metrics] if isinstance(metrics, list) else []
@@ -142,21 +111,13 @@ def _stated_metrics(config: Mapping[str, object]) -> list[str]:
 
 @dataclass(frozen=True)
 class BoardLine:
-    """A model and a method in the table of a track.
+    """A model and a method in the table of a track."""
 
-    Attributes:
-        model: its name.
-        method: of the column.
-        standing: `RANKED` if it ranks, `REFERENCE` for chance and humans, else why it does not rank.
-        cells: column -> number.
-        ranks: column -> rank from 1, shared by rows that no test distinguishes.
-    """
-
-    model: str
-    method: str
-    standing: str
-    cells: Mapping[str, Number]
-    ranks: Mapping[str, int] = field(default_factory=dict)
+    model: str  # its name
+    method: str  # of the column
+    standing: str  # `RANKED` if it ranks, `REFERENCE` for chance and humans, else why it does not rank
+    cells: Mapping[str, Number]  # column -> number
+    ranks: Mapping[str, int] = field(default_factory=dict)  # column -> from 1, shared without a difference
 
     @property
     def any(self) -> Number:
@@ -166,26 +127,12 @@ class BoardLine:
     @property
     def groups(self) -> str:
         """The number of groups, and of how many they are a part."""
-        extent = extent_of_line({row.task: row for row in self.cells.values()})
+        extent = together({row.task: row.extent for row in self.cells.values()}.values())
         return extent.words if extent.limited or extent.groups != extent.of else str(extent.groups or "-")
 
 
-def lines_of(
-    rows: Iterable[Number],
-    facts: Mapping[str, TaskFacts],
-    column: str,
-    first: str | None,
-    samples: GroupValues | None = None,
-) -> list[BoardLine]:
-    """The lines of a track: those that rank by value, then the others.
-
-    Args:
-        rows: of a track.
-        facts: of their tasks.
-        column: what the columns hold, ``metric`` or ``task``.
-        first: the column by which lines are ordered; None orders them by name, without ranks.
-        samples: values of single groups, for paired tests.
-    """
+def lines_of(rows: Iterable[Number], facts: Mapping[str, TaskFacts], column: str) -> list[BoardLine]:
+    """The lines of a track, whose columns are the values of an attribute: ``metric`` or ``task``."""
     cells: dict[tuple[str, str, str, str], dict[str, Number]] = {}
     for row in rows:
         standing = facts[row.task].standing(row)
@@ -195,18 +142,17 @@ def lines_of(
         before = line.get(getattr(row, column))
         if before is None or (row.version or 0, row.date or "") > (before.version or 0, before.date or ""):
             line[getattr(row, column)] = row
-    lines = [BoardLine(model, method, standing, line) for (model, method, standing, _), line in cells.items()]
-    if first is None:
-        return sorted(lines, key=lambda line: (line.standing not in RANKED, line.model.lower(), line.method))
-    return in_order(with_ranks(lines, samples), first)
+    return [BoardLine(model, method, standing, line) for (model, method, standing, _), line in cells.items()]
 
 
-def in_order(lines: Sequence[BoardLine], first: str) -> list[BoardLine]:
-    """Lines by the value of a column, the best first; those that do not rank, and those without a value, last."""
-    up = all(line.cells[first].higher_is_better for line in lines if first in line.cells)
+def in_order(lines: Sequence[BoardLine], first: str | None) -> list[BoardLine]:
+    """Lines by the value of a column, the best first, or else by name; those that do not rank, or lack it, last."""
+    known = [line.cells.get(first or "") for line in lines]
+    up = all(row.higher_is_better for row in known if row is not None)
 
     def order(line: BoardLine) -> tuple[object, ...]:
-        value = line.cells[first].value if first in line.cells else None
+        row = line.cells.get(first or "")
+        value = None if row is None else row.value
         signed = 0.0 if value is None else -value if up else value
         return (line.standing in (PART, OTHER), value is None, signed, line.model.lower(), line.method)
 
@@ -223,13 +169,10 @@ def with_ranks(lines: Sequence[BoardLine], samples: GroupValues | None = None) -
         rows = {at: line.cells[name] for at, line in enumerate(lines) if line.standing in RANKED and name in line.cells}
         ends = {at: end for at, row in rows.items() if (end := _signed_interval(row)) is not None}
         lows = sorted(low for low, _ in ends.values())
-        tested = [at for at in ends if samples is not None and rows[at].file in samples.files]
         for at, (_, high) in ends.items():
-            better = len(lows) - bisect_right(lows, high)
-            if samples is not None and at in tested:
-                rivals = [rows[other] for other in tested if ends[other][0] <= high]
-                better += sum(_is_better(rival, rows[at], samples) for rival in rivals)
-            ranks[at][name] = 1 + better
+            rivals = [rows[other] for other, (low, _) in ends.items() if low <= high and not rows[other].published]
+            better = sum(_is_better(rival, rows[at], samples) for rival in rivals) if samples else 0
+            ranks[at][name] = 1 + len(lows) - bisect_right(lows, high) + better
     return [replace(line, ranks=rank) for line, rank in zip(lines, ranks, strict=True)]
 
 
@@ -272,32 +215,23 @@ def chance_levels(rows: Iterable[Number]) -> dict[str, float]:
 def references(
     columns: Mapping[str, tuple[str, str]], levels: Mapping[str, float], rows_of: Mapping[str, Sequence[Number]]
 ) -> list[BoardLine]:
-    """The lines of random chance and of humans.
-
-    Args:
-        columns: column -> its task and metric.
-        levels: column -> its chance level.
-        rows_of: task -> its rows, those of humans among them.
-    """
-    lines = []
-    if levels:
-        cells = {
-            name: Number(*columns[name], filter="", method="", track=None, value=level, chance=level)
-            for name, level in levels.items()
-            if name in columns
-        }
-        lines.append(BoardLine(CHANCE, "", REFERENCE, cells))
+    """The lines of random chance and of humans: columns -> task and metric, columns -> chance level, task -> rows."""
+    cells = {
+        name: Number(*columns[name], filter="", method="", track=None, value=level, chance=level)
+        for name, level in levels.items()
+    }
+    lines = [BoardLine(CHANCE, "", REFERENCE, cells)] if cells else []
     by_source: dict[str, dict[str, Number]] = {}
     for name, (task, metric) in columns.items():
-        for row in rows_of.get(task, ()):
+        for row in rows_of[task]:
             if row.track == NO_MODEL and row.model != CHANCE and row.metric == metric:
                 by_source.setdefault(f"{row.model} {row.file}", {})[name] = row
-    told: list[tuple[str, str, float | None]] = []
+    told: set[tuple[str, str, float | None]] = set()
     for same in sorted(by_source.values(), key=len, reverse=True):
-        values = [(row.model, name, row.value) for name, row in same.items()]
-        if not all(value in told for value in values):  # several papers quote the same
-            lines.append(BoardLine(values[0][0], "", REFERENCE, same))
-            told += values
+        values = {(row.model, name, row.value) for name, row in same.items()}
+        if not values <= told:  # several papers quote the same
+            lines.append(BoardLine(next(iter(same.values())).model, "", REFERENCE, same))
+            told |= values
     return lines
 
 
@@ -309,6 +243,7 @@ def best_of(lines: Sequence[BoardLine]) -> dict[str, float]:
             columns.setdefault(name, []).append(row)
     best = {}
     for name, rows in columns.items():
-        if len(rows) > 1 and (better := [row.value or 0.0 for row in rows if beats_chance(row)]):
+        better = [row.value or 0.0 for row in rows if beats_chance(row)] if len(rows) > 1 else []
+        if better:
             best[name] = (max if rows[0].higher_is_better else min)(better)
     return best

@@ -1,0 +1,262 @@
+"use strict";
+// Tables: sorted by a click or by Enter on a heading; rows, columns and blocks chosen by a form beside them. Filters and
+// the order of tables are kept in the address: #task=winoground&sort=zero_shot-table:model:up.
+const stored = new URLSearchParams();
+const store = (name, value) => {
+  if (value === "") stored.delete(name); else stored.set(name, value);
+  const plain = location.href.split("#")[0];
+  history.replaceState(null, "", stored.size ? `${plain}#${stored}` : plain);
+};
+// A link to a group (#group=TASK,ID) or to a section is not a state.
+const state = () => new URLSearchParams(/^#(?!group=).*=/.test(location.hash) ? location.hash.slice(1) : "");
+const named = (table, head) => `${table.id}:${head.dataset.task ?? head.dataset.metric ?? head.textContent.trim()}`;
+
+const sortBy = (table, column, down) => {
+  const heads = [...table.tHead.rows[0].cells], numeric = heads[column].classList.contains("number");
+  for (const head of heads) head.setAttribute("aria-sort", "none");
+  heads[column].setAttribute("aria-sort", down ? "descending" : "ascending");
+  const value = row => row.cells[column].dataset.value ?? row.cells[column].textContent.trim();
+  const part = row => row.classList.contains("limited"); // runs on a part of a task stay below all others
+  const rows = [...table.tBodies[0].rows].sort((a, b) => {
+    if (part(a) !== part(b)) return part(a) - part(b);
+    const x = value(a), y = value(b);
+    if (x === "" || y === "") return (x === "") - (y === "");
+    const compared = numeric ? x - y : x.localeCompare(y, "en", { numeric: true });
+    return down ? -compared : compared;
+  });
+  // Ranks are those of the column by which rows are sorted.
+  if (rows.some(row => "rank" in row.cells[column].dataset)) for (const row of rows) {
+    const rank = row.querySelector(".rank");
+    rank.textContent = rank.dataset.value = row.cells[column].dataset.rank ?? "";
+  }
+  table.tBodies[0].append(...rows);
+};
+
+for (const table of document.querySelectorAll("table.sortable")) {
+  [...table.tHead.rows[0].cells].forEach((head, column) => head.querySelector("button")?.addEventListener("click", () => {
+    const before = head.getAttribute("aria-sort");
+    // The largest number first, but the first name first.
+    const down = before === "none" ? head.classList.contains("number") : before === "ascending";
+    sortBy(table, column, down);
+    if (table.id) store("sort", `${named(table, head)}:${down ? "down" : "up"}`);
+  }));
+}
+
+for (const form of document.querySelectorAll("form[data-for]")) {
+  form.hidden = false; // without this script it would do nothing
+  const target = document.getElementById(form.dataset.for), prefix = form.dataset.what === "rows" ? "" : `${form.dataset.what}-`;
+  const controls = [...form.elements].filter(one => one.name && one.name !== "text"), search = form.elements.text;
+  const apply = () => {
+    const wanted = controls.filter(one => one.value !== "").map(one => [one.name, one.value]);
+    const words = (search?.value ?? "").toLowerCase().split(/\s+/).filter(Boolean);
+    const fits = part => wanted.every(([name, value]) => !(name in part.dataset) || part.dataset[name] === value);
+    const items = [...target.querySelectorAll("[data-item]")];
+    for (const table of items.length ? [] : target.querySelectorAll("table")) {
+      [...table.tHead.rows[0].cells].forEach((head, column) => {
+        const hidden = !fits(head);
+        if (head.hidden !== hidden) for (const row of table.rows) row.cells[column].hidden = hidden;
+      });
+      const rows = [...table.tBodies[0].rows].filter(row => !row.classList.contains("reference")); // chance and humans stay
+      items.push(...rows);
+      table.closest("[data-block]")?.toggleAttribute("hidden", !rows.some(row => fits(row) && says(row, words)));
+    }
+    for (const item of items) item.hidden = !fits(item) || !says(item, words);
+    form.querySelector("output").textContent = `${items.filter(item => !item.hidden).length} of ${items.length} ${form.dataset.what}`;
+  };
+  const says = (part, words) => !words.length || words.every(word => part.textContent.toLowerCase().includes(word));
+  const restore = () => {
+    const given = state();
+    for (const [name, value] of given) stored.set(name, value);
+    for (const one of [...controls, ...(search ? [search] : [])]) {
+      one.value = given.get(prefix + one.name) ?? "";
+      if (one.selectedIndex === -1) one.value = ""; // an option that does not exist
+    }
+    const [, wanted, way] = /^(.*):(up|down)$/.exec(given.get("sort") ?? "") ?? [];
+    for (const table of way ? target.querySelectorAll("table.sortable[id]") : []) {
+      const column = [...table.tHead.rows[0].cells].findIndex(head => named(table, head) === wanted);
+      if (column >= 0) sortBy(table, column, way === "down");
+    }
+    apply();
+  };
+  form.addEventListener("input", event => { store(prefix + event.target.name, event.target.value); apply(); });
+  form.addEventListener("submit", event => event.preventDefault());
+  addEventListener("hashchange", () => { if (state().size) restore(); });
+  restore();
+}
+
+// Opened by a link, a folded part unfolds.
+const unfold = () => {
+  const target = document.getElementById(location.hash.slice(1));
+  if (target?.tagName === "DETAILS") target.open = true;
+};
+addEventListener("hashchange", unfold);
+unfold();
+
+// The groups browser. Everything from data goes into the page as text, never as markup.
+const browse = form => {
+  const PAGE = 12, YES = "\u2713", NO = "\u2717";
+  const field = form.elements, cards = document.getElementById("cards"), found = document.getElementById("found");
+  const view = { chosen: [], page: 0 };
+  const make = (tag, about = {}, ...children) => {
+    const node = document.createElement(tag);
+    for (const [key, value] of Object.entries(about)) node.setAttribute(key, value);
+    node.append(...children);
+    return node;
+  };
+  // Control characters are shown by their symbols, so that a caption with one does not look like another without.
+  const plain = text => String(text).toWellFormed().replace(/[\u0000-\u001f]/g, c => String.fromCharCode(0x2400 + c.charCodeAt(0)))
+    .replace(/[\u007f-\u009f\u2028\u2029]/g, "\ufffd");
+  const quoted = text => make("bdi", { dir: "auto" }, plain(text));
+  const words = name => name.replaceAll("_", " ");
+  const percent = value => value === null || value === undefined ? "-" : String(+(100 * value).toFixed(1));
+  const options = (select, pairs, kept) => {
+    select.replaceChildren(...pairs.map(([value, text]) => make("option", { value }, text)));
+    if (pairs.some(([value]) => value === kept)) select.value = kept;
+  };
+
+  // --- what a group says: [id, captions, images, tags, filters]; a filter's row is [scores, matching, tie, margin, metrics, answers]
+  const filterAt = name => view.set.filters.findIndex(one => one.name === name);
+  const rowsOf = (group, at) => at < 0 ? [] : (group[4][at] ?? []).filter(Boolean);
+  const rightOf = rows => {
+    const known = rows.map(row => row[4][+field.metric.value]).filter(value => value !== null);
+    return known.length ? known.filter(value => value === 1).length * 2 > known.length : null;
+  };
+  const beforeAt = () => Math.max(0, filterAt("none"));
+  const afterAt = () => field.after.value === "" ? -1 : +field.after.value;
+  const facts = group => {
+    const before = rowsOf(group, beforeAt()), after = rowsOf(group, afterAt());
+    const raw = rightOf(before), now = after.length ? rightOf(after) : null;
+    return { before, after, raw, now, last: after.length ? now : raw, tied: [...before, ...after].some(row => row[2]) };
+  };
+  const KINDS = {
+    all: () => true,
+    correct: f => f.last === true,
+    incorrect: f => f.last === false,
+    "flipped to correct": f => f.raw === false && f.now === true,
+    "flipped to incorrect": f => f.raw === true && f.now === false,
+    tied: f => f.tied,
+  };
+
+  const load = () => {
+    const block = document.getElementById(`set-${field.set.value}`), thumbnails = document.getElementById(block.dataset.thumbnails);
+    view.set = JSON.parse(block.textContent);
+    view.noun = block.dataset.noun;
+    view.images = JSON.parse(thumbnails.textContent);
+    document.getElementById("thumbnails").textContent = `Images: ${plain(thumbnails.dataset.why)}.`;
+    const kept = field.metric.selectedOptions[0]?.textContent ?? "group match", names = view.set.metrics.map(words);
+    options(field.metric, names.map((name, at) => [String(at), name]), String(Math.max(0, names.indexOf(kept))));
+    const later = view.set.filters.map((one, at) => [String(at), one.words]).filter(([at]) => +at !== beforeAt());
+    options(field.after, later.length ? later : [["", "nothing"]], String(filterAt("ttm")));
+    view.text = new Map(view.set.groups.map(group => [group, [group[0], ...group[1], ...group[2], ...group[3].filter(Boolean)].join("\n").normalize("NFKC").toLowerCase()]));
+  };
+  const apply = () => {
+    const wanted = field.text.value.normalize("NFKC").toLowerCase().split(/\s+/).filter(Boolean), kind = field.kind.value || "all";
+    const fitting = view.set.groups.filter(group => wanted.every(word => view.text.get(group).includes(word)))
+      .filter(group => afterAt() < 0 || rowsOf(group, afterAt()).length) // held-out numbers are of a part of the groups
+      .map(group => [group, facts(group)]);
+    options(field.kind, Object.entries(KINDS).map(([name, fits]) => [name, `${name} (${fitting.filter(([, about]) => fits(about)).length})`]), kind);
+    view.chosen = fitting.filter(([, about]) => KINDS[kind](about));
+    show(0);
+  };
+
+  // --- one page of cards
+  const show = page => {
+    view.page = page;
+    const start = page * PAGE, part = view.chosen.slice(start, start + PAGE), pages = Math.max(1, Math.ceil(view.chosen.length / PAGE));
+    const which = view.chosen.length ? `${view.chosen.length} of` : "none of";
+    found.textContent = `${which} ${view.set.groups.length} ${view.noun}${part.length ? `, showing ${start + 1} to ${start + part.length}` : ""}`;
+    document.getElementById("page").textContent = `page ${page + 1} of ${pages}`;
+    for (const button of document.querySelectorAll("[data-go]")) button.disabled = page === (button.dataset.go < 0 ? 0 : pages - 1);
+    cards.replaceChildren(...part.map(([group, about]) => card(group, about)));
+  };
+  const badge = (right, name) => make("span", { class: `badge ${right === null ? "" : right ? "good" : "bad"}` }, `${name} ${right === null ? "undefined" : right ? `${YES} correct` : `${NO} incorrect`}`);
+  const card = (group, about) => {
+    const [id, captions, images] = group, before = view.set.filters[beforeAt()].words, after = view.set.filters[afterAt()]?.words;
+    const link = make("a", { href: `#${address(id)}`, class: "where", "aria-label": `link to ${plain(id)}` }, "#");
+    const head = make("h3", {}, quoted(id), link, badge(about.raw, before));
+    if (about.after.length) head.append("\u2192", badge(about.now, after));
+    if (about.tied) head.append(make("span", { class: "badge" }, "tied"));
+    const left = make("div", {}, make("div", { class: "pairs" }, ...images.map((name, at) => pair(name, at, captions[at]))));
+    left.append(make("ul", { class: "others" }, ...captions.slice(images.length).map((text, at) => make("li", {}, make("span", { class: "where" }, `${images.length + at + 1} `), quoted(text)))));
+    const right = make("div", { class: "matrices" });
+    if (about.before[0]?.[0]) right.append(matrix(before, about.before));
+    if (about.after[0]?.[0]) right.append(matrix(about.after.length > 1 ? `${after}, ${about.after.length} seeds` : after, about.after));
+    if (about.before[0]?.[5]) right.append(answers(about.before[0][5]));
+    const folded = make("details", {}, make("summary", {}, "Metrics, seeds and tags"));
+    folded.addEventListener("toggle", () => { if (folded.childElementCount === 1) folded.append(...everything(group)); });
+    return make("li", {}, make("article", { class: "group", "aria-label": `group ${plain(id)}` }, head, make("div", { class: "group-body" }, left, right), folded));
+  };
+  const pair = (name, at, caption) => {
+    const shown = Object.hasOwn(view.images, name) ? make("img", { src: view.images[name], alt: `image ${at + 1}: ${plain(name)}`, loading: "lazy", title: plain(name) }) : quoted(name);
+    return make("figure", { class: "pair" }, shown, make("figcaption", {}, make("span", { class: "where" }, `${at + 1} `), quoted(caption)));
+  };
+  const majority = rows => {
+    const votes = new Map();
+    for (const row of rows) votes.set(JSON.stringify(row[1]), (votes.get(JSON.stringify(row[1])) ?? 0) + 1);
+    const [first, second] = [...votes].sort((a, b) => b[1] - a[1]);
+    return second && second[1] === first[1] ? null : JSON.parse(first[0]);
+  };
+  const matrix = (name, rows) => {
+    const scores = rows[0][0].map((line, i) => line.map((_, j) => rows.reduce((sum, row) => sum + row[0][i][j], 0) / rows.length));
+    const matching = majority(rows), flat = scores.flat(), low = Math.min(...flat), span = Math.max(...flat) - low;
+    const tied = rows.some(row => row[2]);
+    // Where several captions are true of an image, it is given as many: a list for each image.
+    const several = Array.isArray(matching?.[0]) ? matching[0].length : 1, isTrue = (i, j) => Math.floor(j / several) === i;
+    const given = (i, j) => matching !== null && !tied && (several > 1 ? matching[i].includes(j) : matching[i] === j);
+    const heads = scores[0].map((_, j) => make("th", { scope: "col" }, `caption ${j + 1}`));
+    const lines = scores.map((line, i) => make("tr", {}, make("th", { scope: "row" }, `image ${i + 1}`), ...line.map((score, j) => {
+      const cell = make("td", { class: `${given(i, j) ? "chosen" : ""} ${isTrue(i, j) ? "true" : ""}` }, score.toFixed(2));
+      cell.style.setProperty("--share", span > 0 ? ((score - low) / span).toFixed(3) : "0");
+      if (given(i, j)) cell.prepend(make("span", { "aria-hidden": "true" }, isTrue(i, j) ? `${YES} ` : `${NO} `), make("span", { class: "unseen" }, isTrue(i, j) ? "matched, correct " : "matched, incorrect "));
+      return cell;
+    })));
+    const caption = make("caption", {}, matching === null ? `${name}: seeds disagree` : tied ? `${name}: tied` : name);
+    return make("div", { class: "charts" }, make("table", { class: "heat" }, caption, make("thead", {}, make("tr", {}, make("td", {}), ...heads)), make("tbody", {}, ...lines)));
+  };
+  const answers = list => make("ul", {}, ...list.map(([question, prompt, answer, right]) =>
+    make("li", {}, make("strong", {}, `${question} ${right ? YES : NO} `), quoted(prompt), make("br"), "answer: ", answer === null ? "refused" : quoted(answer))));
+  const everything = group => {
+    const columns = view.set.filters.flatMap((one, at) => (group[4][at] ?? []).map((row, index) => [row, one.words, one.seeds[index]])).filter(([row]) => row);
+    const heads = columns.map(([, name, seed]) => make("th", { scope: "col", class: "number" }, name, make("small", {}, seed === null ? "\u00a0" : `seed ${seed}`)));
+    const line = (name, cell) => make("tr", {}, make("th", { scope: "row" }, name), ...columns.map(([row]) => make("td", { class: "number" }, cell(row))));
+    const body = view.set.metrics.map((name, at) => line(words(name), row => percent(row[4][at])));
+    if (columns.some(([row]) => row[1])) body.push(line("caption of each image", row => row[2] ? "tied" : row[1].map(caption => String(caption).split(",").map(one => +one + 1).join("+")).join(" ")), line("margin", row => row[3]?.toFixed(3) ?? "-"));
+    const table = make("table", {}, make("thead", {}, make("tr", {}, make("td", {}), ...heads)), make("tbody", {}, ...body));
+    const facts = [...view.set.tags.map((tag, at) => [tag, group[3][at]]), ...group[2].map((name, at) => [`image ${at + 1}`, name])];
+    const tags = facts.filter(([, value]) => value !== null).flatMap(([name, value]) => [make("dt", {}, plain(name)), make("dd", {}, quoted(value))]);
+    return [make("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Metrics of this group" }, table), make("dl", { class: "facts" }, ...tags)];
+  };
+
+  form.addEventListener("input", event => { if (event.target.name === "set") load(); apply(); });
+  form.addEventListener("submit", event => event.preventDefault());
+  document.querySelector(".pager").addEventListener("click", event => {
+    if (!event.target.dataset.go) return;
+    show(view.page + +event.target.dataset.go);
+    found.scrollIntoView({ block: "nearest" });
+  });
+  // --- a link to one group: #group=TASK,ID
+  const task = at => document.getElementById(`set-${at}`).dataset.task;
+  const address = id => `group=${encodeURIComponent(task(field.set.value))},${encodeURIComponent(id)}`;
+  const open = () => {
+    const [wanted, id] = (location.hash.match(/^#group=([^,]*),(.*)$/) ?? []).slice(1).map(decodeURIComponent);
+    const sets = [...field.set.options].map(option => option.value).filter(at => task(at) === wanted);
+    if (id === undefined || !sets.length) return;
+    const kept = field.set.value;
+    form.reset();
+    field.set.value = sets.includes(kept) ? kept : sets[0];
+    load();
+    field.kind.value = "all";
+    apply();
+    const at = view.chosen.findIndex(([group]) => group[0] === id);
+    if (at < 0) return;
+    show(Math.floor(at / PAGE));
+    const card = cards.children[at % PAGE];
+    card.firstChild.classList.add("linked");
+    card.scrollIntoView({ block: "start" });
+  };
+  load();
+  apply();
+  addEventListener("hashchange", open);
+  open();
+};
+if (document.getElementById("browser")) browse(document.getElementById("browser"));
