@@ -18,7 +18,7 @@ from pydantic import ValidationError
 
 import ttmbench
 from ttmbench.cli import main
-from ttmbench.cli.parser import build_parser, normalise
+from ttmbench.cli.parser import normalise, parse
 from ttmbench.data.catalog import find_task
 from ttmbench.errors import UsageError
 from ttmbench.plugins.registry import build_registry
@@ -528,7 +528,7 @@ def test_the_plan_loads_a_model_once_and_its_commands_parse(registry):
     assert runs[3].settings["tasks"] == ["winoground", "colorswap"]
     for run in runs:
         words = shlex.split(run.command)
-        options = build_parser().parse_args(normalise(words[1:]))
+        options = parse(normalise(words[1:]))
         assert options.output_path == "out dir" and options.offline and options.include_path == ["a", "b"]
         assert options.on_error == "continue"
         assert (options.ttm, options.ttm_preset) == ((None, None) if run.paid else (True, "paper"))

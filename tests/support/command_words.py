@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from support.checkout import ROOT, blocks
-from ttmbench.cli.parser import build_parser, normalise
+from ttmbench.cli.parser import normalise, parse
 from ttmbench.data.catalog import select_tasks
 from ttmbench.errors import TtmbenchError
 from ttmbench.plugins.registry import build_registry
@@ -74,7 +74,7 @@ def _problem_of_tests(words: list[str]) -> str | None:
 def _problem_of_ttmbench(words: list[str], page: str) -> str | None:
     words = ["1" if word.startswith("$") else word for word in words]  # the value of a variable of the shell
     try:
-        options = build_parser(normalise(words)[0]).parse_args(normalise(words))
+        options = parse(normalise(words))
     except SystemExit:
         return "is not a command line"
     return next(_unknown_names(options, NEW_MODELS.get(page, set()), NEW_METHODS.get(page, set())), None)

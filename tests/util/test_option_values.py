@@ -10,7 +10,7 @@ import pytest
 import ttmbench
 from ttmbench._util.option_values import read_device
 from ttmbench.cli import main
-from ttmbench.cli.parser import build_parser
+from ttmbench.cli.parser import parse
 from ttmbench.errors import UsageError
 
 BASE = ["--model", "tiny-clip", "--tasks", "shapes_color", "--limit", "2", "--bootstrap_iters", "0"]
@@ -111,7 +111,7 @@ def test_a_file_address_is_the_path_that_it_is(tmp_path, capsys):
 
 def test_a_page_that_is_named_and_not_read_may_be_an_address(tmp_path):
     words = ["export", str(tmp_path), "--to", "evaluation-results", "--source_url", "https://example.org"]
-    assert build_parser("export").parse_args(words).source_url == "https://example.org"
+    assert parse(words).source_url == "https://example.org"
 
 
 def test_python_takes_none_and_numbers_are_devices(tmp_path, monkeypatch):

@@ -44,7 +44,7 @@ def _execute(argv: list[str]) -> int:
     """Run a command line and print its error, if any; returns the exit code."""
     from ttmbench._util.limits import check_limits
     from ttmbench._util.option_values import refuse_password
-    from ttmbench.cli.parser import build_parser, fetch_addresses, normalise
+    from ttmbench.cli.parser import fetch_addresses, normalise, parse
 
     debug = False
     shown, warnings.formatwarning = warnings.formatwarning, _one_line_warning
@@ -52,7 +52,7 @@ def _execute(argv: list[str]) -> int:
         refuse_password("the command", argv)
         try:
             words = normalise(argv)
-            options = build_parser(words[0] if words else "").parse_args(words)
+            options = parse(words)
         except SystemExit as stop:  # argparse has printed the error or the help
             return stop.code if isinstance(stop.code, int) else 2
         debug = getattr(options, "verbosity", "info") == "debug"

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, Protocol, TypeVar
 
 from ttmbench._util.option_values import read_batch_size, read_limit
 
 T = TypeVar("T")
-Options = argparse._ActionsContainer
-"""A parser, or a group of its options."""
+
+
+class Options(Protocol):
+    """A parser, or a group of its options."""
+
+    def add_argument(self, *names: str, **option: Any) -> Any:
+        """Add an option."""
+
 
 LIMIT = "Use only the first N groups, or a fraction if below 1"
 OFFLINE = "Use local files only; do not access the network"

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import argparse
 import re
+import shutil
 import textwrap
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from difflib import get_close_matches
 from importlib import import_module
-from typing import NoReturn, cast
+from typing import Any, NoReturn
 
-from ttmbench._util.console import note, one_line
+from ttmbench._util.console import note, one_line, put
 from ttmbench._util.option_values import is_address, read_place
 from ttmbench._version import __version__
 from ttmbench.cli.examples import EXAMPLES, NOT_TAKEN
@@ -89,45 +91,38 @@ def fetch_addresses(command: str, options: argparse.Namespace) -> None:
 class _Help(argparse.RawDescriptionHelpFormatter):
     """Help that fits the terminal and shows every default, those of a run from `RunConfig`."""
 
-    def add_usage(
-        self,
-        usage: str | None,
-        actions: Iterable[argparse.Action],
-        groups: Iterable[argparse._MutuallyExclusiveGroup],
-        prefix: str | None = None,
-    ) -> None:
+    def add_usage(self, usage: str | None, actions: Iterable[argparse.Action], *more: Any, **others: Any) -> None:
         """Show only arguments and required options; the list below has all options."""
         needed = [action for action in actions if action.required or not action.option_strings]
         options = argparse.Action([], "options", nargs="?", metavar="options")
-        super().add_usage(usage, [options, *needed], [], prefix)
+        super().add_usage(usage, [options, *needed], [])
 
-    def _format_action_invocation(self, action: argparse.Action) -> str:
-        if not action.option_strings or action.nargs == 0:
-            return super()._format_action_invocation(action)
-        value = self._format_args(action, self._get_default_metavar_for_optional(action))
-        return f"{', '.join(action.option_strings)} {value}"
-
-    def _fill_text(self, text: str, width: int, indent: str) -> str:
-        """Wrap each line; a long command continues after a backslash, so that it can be copied."""
-        lines = []
-        for line in text.splitlines():
-            end = " \\" if line.startswith("  ttmbench ") else ""
-            start = indent + re.match(" *", line)[0] + ("  " if end else "")  # type: ignore[index]
-            joined = re.sub(r" (-\S+) (?=[^-])", " \\1\0", line)  # keep an option and its value together
-            wrapped = textwrap.wrap(joined, width - len(end), subsequent_indent=start, break_on_hyphens=False)
-            lines.append(f"{end}\n".join(wrapped).replace("\0", " "))
-        return "\n".join(lines)
-
-    def _get_help_string(self, action: argparse.Action) -> str:
-        text = action.help or ""
-        default = action.default
+    def add_argument(self, action: argparse.Action) -> None:
+        """Add an option with its default."""
+        text, default = action.help or "", action.default
         if default is None and action.option_strings:
             field = RunConfig.model_fields.get(action.dest)
             default = None if field is None or field.is_required() else field.default
         is_shown = isinstance(default, str | int | float) and default is not False and default != argparse.SUPPRESS
-        if "default" in text or not is_shown:
-            return text
-        return f"{text} (default: {str(default).replace('%', '%%')})" if text else f"(default: {default})"
+        if is_shown and "default" not in text and text != argparse.SUPPRESS:
+            action.help = f"{text} (default: {str(default).replace('%', '%%')})".lstrip()
+        super().add_argument(action)
+
+
+def _wrapped(text: str) -> str:
+    """Wrap each line; a long command continues after a backslash, so that it can be copied."""
+    lines, width = [], _width()
+    for line in text.splitlines():
+        end = " \\" if line.startswith("  ttmbench ") else ""
+        start = " " * (len(line) - len(line.lstrip())) + ("  " if end else "")
+        joined = re.sub(r" (-\S+) (?=[^-])", " \\1\0", line)  # keep an option and its value together
+        wrapped = textwrap.wrap(joined, width - len(end), subsequent_indent=start, break_on_hyphens=False)
+        lines.append(f"{end}\n".join(wrapped).replace("\0", " "))
+    return "\n".join(lines)
+
+
+def _width() -> int:
+    return shutil.get_terminal_size().columns - 2
 
 
 _ONCE = {  # options that may be given once -> what to do instead
@@ -141,7 +136,7 @@ _ONCE = {  # options that may be given once -> what to do instead
 }
 
 
-class _Store(argparse._StoreAction):
+class _Store(argparse.Action):
     """Stores a value; rejects a second one where one is expected, and addresses where a path is expected."""
 
     def __call__(
@@ -171,8 +166,16 @@ class _Store(argparse._StoreAction):
 class _Parser(argparse.ArgumentParser):
     """A parser with one-line errors that suggest the nearest option."""
 
-    def __init__(self, prog: str, usage: str | None = None, **more: str | bool) -> None:
-        super().__init__(prog, usage, formatter_class=_Help, add_help=False, **more)  # type: ignore[arg-type]
+    def __init__(self, prog: str, description: str, epilog: str) -> None:
+        super().__init__(
+            prog,
+            None,
+            _wrapped(description),
+            _wrapped(epilog),
+            formatter_class=_Help,
+            add_help=False,
+            allow_abbrev=False,
+        )
         for name in (None, "store"):
             self.register("action", name, _Store)
         self.add_argument("-h", "--help", action="help", default=argparse.SUPPRESS, help="Show this help and exit")
@@ -192,7 +195,7 @@ class _Parser(argparse.ArgumentParser):
             self.error(f"{name} is not supported: {NOT_TAKEN[name]}")
         if not name.startswith("-"):
             self.error(f"unexpected argument '{word}'; separate several names by commas")
-        near = get_close_matches(word, self._option_string_actions, n=1)
+        near = get_close_matches(word, re.findall(r"(?<![\w-])--?\w+", self.format_help()), n=1)
         self.error(f"unknown option {word}" + (f"; did you mean {near[0]}?" if near else ""))
 
     def error(self, message: str) -> NoReturn:
@@ -258,42 +261,44 @@ def _with_commas(words: list[str]) -> list[str]:
     return joined
 
 
-def build_parser(only: str | None = None) -> argparse.ArgumentParser:
-    """The parser; the namespace that it returns has ``execute``, the function of the command.
+def parse(words: Sequence[str]) -> argparse.Namespace:
+    """The options of a command line of `normalise`; ``execute`` is the function of its command.
 
-    ``only`` this command gets its options, the others just their name and summary; None adds the options of all.
+    SystemExit after help, the version or an error was printed.
     """
-    parser = _Parser(
-        prog="ttmbench",
-        usage="ttmbench COMMAND [options]",
-        description="Benchmark compositional image-text matching, with Test-Time Matching (TTM).",
-        epilog=EPILOG,
-    )
-    parser.add_argument(
-        "--version", action="version", version=f"ttmbench {__version__}", help="Show the version and exit"
-    )
+    command, *rest = words
+    if command in COMMANDS:
+        return build_parser(command).parse_args(rest)
+    if command in ("-h", "--help"):
+        put(_overview())
+    elif command == "--version":
+        put(f"ttmbench {__version__}\n")
+    else:
+        near = get_close_matches(command, COMMANDS, n=1)
+        hint = f"; did you mean '{near[0]}'?" if near else ""
+        note(one_line(f"ttmbench: unknown command '{command}'{hint} (see ttmbench --help)"))
+        raise SystemExit(2)
+    raise SystemExit(0)
 
-    def parser_if_wanted(prog: str, **more: str) -> _Parser | None:  # twenty parsers cost more than one's options
-        return _Parser(prog, **more) if only in (None, prog.rpartition(" ")[2]) else None
 
-    wanted = cast(type[_Parser], parser_if_wanted)
-    commands = parser.add_subparsers(prog="ttmbench", metavar="COMMAND", parser_class=wanted, help=argparse.SUPPRESS)
-    commands.required = True
-    for name, summary in COMMANDS.items():
-        command = commands.add_parser(
-            name,
-            help=summary,
-            description=f"{summary}.",
-            epilog="\n  ".join(["examples:", *EXAMPLES.get(name, ())]),
-            allow_abbrev=False,
+def _overview() -> str:
+    about = "Benchmark compositional image-text matching, with Test-Time Matching (TTM)."
+    parts = ["usage: ttmbench COMMAND [options]", _wrapped(about)]
+    options = {"-h, --help": "Show this help and exit", "--version": "Show the version and exit"}
+    for title, group in {"options": options, **COMMAND_GROUPS}.items():
+        lines = (
+            textwrap.fill(f"  {name:<14}{text}", _width(), subsequent_indent=" " * 16) for name, text in group.items()
         )
-        if command is not None:
-            module = import_module(f"ttmbench.cli.{name}")
-            module.add_options(command)
-            if "--verbosity" not in command._option_string_actions:
-                add_verbosity(command)
-            command.set_defaults(execute=getattr(module, name))
-    summaries = {action.dest: action for action in commands._get_subactions()}
-    for title, group in COMMAND_GROUPS.items():  # argparse has no groups of subcommands
-        parser.add_argument_group(title)._group_actions += [summaries[name] for name in group]
+        parts.append("\n".join([f"{title}:", *lines]))
+    return "\n\n".join([*parts, _wrapped(EPILOG)]) + "\n"
+
+
+def build_parser(command: str) -> argparse.ArgumentParser:
+    """The parser of a command."""
+    summary, module = f"{COMMANDS[command]}.", import_module(f"ttmbench.cli.{command}")
+    parser = _Parser(f"ttmbench {command}", summary, "\n  ".join(["examples:", *EXAMPLES.get(command, ())]))
+    module.add_options(parser)
+    with suppress(argparse.ArgumentError):  # a command may place it itself
+        add_verbosity(parser)
+    parser.set_defaults(execute=getattr(module, command))
     return parser
