@@ -4,27 +4,23 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from pathlib import Path
 
 import pytest
-import yaml
 from PIL import Image
 from support import task_data
 from support.damaged_tars import damaged
-from support.task_data import encoded, load, tar_of
+from support.task_data import encoded, load, run, tar_of
 
-from ttmbench.cli import main
-from ttmbench.data.catalog import find_task
-from ttmbench.data.download.http import Web
-from ttmbench.data.fetch import Downloads, plans
-from ttmbench.data.loader import data_locations, load_task_data
+from ttmbench.data.availability import amount
 from ttmbench.errors import DataError
-from ttmbench.plugins.registry import build_registry
 
 pytestmark = pytest.mark.filterwarnings("default")
 
 SHA = "0123456789abcdef0123456789abcdef01234567"
 COLORS = ("red", "green", "blue")
+GROUP = {"shape": [1, 2], "n_groups": 3, "images": ["image"], "captions": ["good", "bad"]}
 
 
 @pytest.fixture
@@ -84,35 +80,23 @@ def packed(samples: int) -> bytes:
 
 
 def task_file(folder: Path, source: dict, **more) -> Path:
-    group = {"shape": [1, 2], "n_groups": 3, "images": ["image"], "captions": ["good", "bad"]}
-    return task_data.task_file(folder, source, more.pop("group", group), **more)
+    return task_data.task_file(folder, source, more.pop("group", GROUP), **more)
 
 
-def fetched(path: Path, data: Path) -> tuple[bool, list]:
-    registry = build_registry()
-    said: list = []
-    (plan,) = plans(registry, {"mine": find_task(registry, str(path))}, data, None)
-    return Downloads(registry, data, Web(tries=1), said.append).fetch(plan), said
+@pytest.fixture
+def fetched(tmp_path, capsys):
+    """Downloads a task: exit code, and what is said of each thing."""
+
+    def fetched(path: Path, *more: str) -> tuple[int, dict[str, str]]:
+        code, out, _ = run(capsys, "download", path, "--data_dir", tmp_path / "data", *more)
+        lines = [re.split(r"  +", line) for line in out.splitlines()]
+        return code, {name.rstrip(":"): " ".join(rest) for name, *rest in lines}
+
+    return fetched
 
 
 def read_offline(path: Path) -> list[str]:
     return [group.captions[0] for group in load(path).groups]
-
-
-@pytest.mark.parametrize("revision", [SHA, None])
-def test_tables_are_fetched_at_their_revision_and_read_offline(hub, tmp_path, revision):
-    files = {f"data/{split}-00000-of-00001.parquet": table(tmp_path / "t", split) for split in ("test", "train")}
-    repository(hub, "me/colors", {**files, "README.md": b"# colors\n", "images.zip": b"not needed"})
-    path = task_file(tmp_path, {"kind": "huggingface", "path": "me/colors", "revision": revision, "split": "test"})
-    with pytest.raises(DataError, match="not in the cache"):
-        read_offline(path)
-    done, said = fetched(path, tmp_path / "data")
-    assert done and [line.status for line in said] == ["fetched", "ready"], said
-    assert not any("images.zip" in at for _, at, _ in hub.log), "what is not a table is left"
-    hub.pages.clear()
-    requests = len(hub.log)
-    assert read_offline(path) == [f"a {color} circle of test" for color in COLORS]
-    assert fetched(path, tmp_path / "data")[1][0].status == "present" and len(hub.log) == requests
 
 
 def asked(hub) -> set[str]:
@@ -121,125 +105,100 @@ def asked(hub) -> set[str]:
 
 
 SHARDS = "data/{}-00000-of-00001.parquet"
-ENTRIES = [{"split": split, "path": f"data/{split}-*"} for split in ("test", "train")]
-CARD = f"---\n{yaml.safe_dump({'configs': [{'config_name': 'default', 'data_files': ENTRIES}]})}---\n".encode()
 
 
+@pytest.mark.parametrize("revision", [SHA, None])
 @pytest.mark.parametrize(
-    ("layout", "card", "source", "splits"),
+    ("layout", "source"),
     [
-        *((SHARDS, card, {"split": split}, [split]) for card in (b"# colors", CARD) for split in ("test", "train")),
-        *(
-            (name, b"# colors", {"split": "train", "data_files": {"train": "**/train-*"}}, ["train"])
-            for name in (SHARDS, SHARDS.removeprefix("data/"))
-        ),
-        ("{}.parquet", b"# colors", {}, ["test", "train"]),
+        (SHARDS, {"split": "test"}),
+        (SHARDS, {"split": "train"}),
+        (SHARDS, {"split": "train", "data_files": {"train": "**/train-*"}}),
+        (SHARDS.removeprefix("data/"), {"split": "train", "data_files": {"train": "**/train-*"}}),
+        ("{}.parquet", {}),
+        ("default/{}/0000.parquet", {"name": "default"}),
     ],
 )
-def test_no_other_file_is_fetched_where_names_or_card_or_task_tell(hub, tmp_path, layout, card, source, splits):
-    """Neither the other split's shards nor files that are not tables; and the commit is known though none is given."""
-    files = {layout.format(split): table(tmp_path / "t", split) for split in ("test", "train")}
-    files |= {"README.md": card, "data/images.zip": b"zip", "data/examples.jsonl": b"{}"}
-    repository(hub, "me/colors", files)
-    path = task_file(tmp_path, {"kind": "huggingface", "path": "me/colors", **source})
-    done, said = fetched(path, tmp_path / "data")
-    assert done and said[0].name == "dataset me/colors" + (", train" if "data_files" in source else ""), said
-    assert asked(hub) == {"README.md", *(layout.format(split).rpartition("/")[2] for split in splits)}
+def test_the_tables_of_the_split_are_fetched_and_read_offline(hub, tmp_path, fetched, layout, source, revision):
+    """Neither the other split's tables nor other files; and the commit is known though none is given."""
+    split = source.get("split", "test")
+    files = {layout.format(one): table(tmp_path / "t", one) for one in ("test", "train")}
+    repository(hub, "me/colors", {**files, "README.md": b"# colors", "data/images.zip": b"zip", "data/x.jsonl": b"{}"})
+    path = task_file(tmp_path, {"kind": "huggingface", "path": "me/colors", "revision": revision, **source})
+    with pytest.raises(DataError, match="not in the cache"):
+        read_offline(path)
+    where = "dataset me/colors" + (f" at revision {SHA}" if revision else "") + f", {split}"
+    _, planned = fetched(path, "--dry_run")
+    assert planned[where].startswith(f"would fetch {amount(len(files[layout.format(split)]))}")
+    assert not list((tmp_path / "hub").rglob("*.parquet"))
+    code, said = fetched(path)
+    assert code == 0 and said[where].startswith("fetched ") and said["mine"] == "ready 3 groups"
+    assert asked(hub) == {layout.format(split).rpartition("/")[2]}
     hub.pages.clear()
     loaded = load(path)
-    assert loaded.groups[0].captions[0] == f"a red circle of {splits[0]}" and loaded.source["revision"] == SHA
+    assert loaded.groups[0].captions[0] == f"a red circle of {split}" and loaded.source["revision"] == SHA
+    assert [group.captions[0] for group in load(path, offline=False).groups] == read_offline(path)
+    assert fetched(path)[1][where].startswith("present ")
 
 
-def test_a_damaged_shard_in_the_cache_is_fetched_again(hub, tmp_path):
+def test_a_damaged_shard_in_the_cache_is_fetched_again(hub, tmp_path, fetched):
     files = {f"test/{shard}.tar": packed(samples=shard + 3) for shard in range(2)}
     repository(hub, "me/shards", files)
     source = {"kind": "webdataset", "path": "me/shards", "revision": SHA, "lines": ["txt"]}
     more = {"kind": "retrieval", "group": {"images": ["image"], "captions": "txt"}, "metrics": ["i2t_recall_at_1"]}
     path = task_file(tmp_path, source, **more)
-    assert fetched(path, tmp_path / "data")[0]
+    assert fetched(path)[0] == 0
     (cached,) = (tmp_path / "hub").rglob("0.tar")
     cached.resolve().write_bytes(damaged(files["test/0.tar"], "flipped bit", member=2))
     with pytest.raises(DataError, match=r"0\.tar .*download it again"):
         read_offline(path)
-    hub.log.clear()
-    done, said = fetched(path, tmp_path / "data")
-    assert done and [line.status for line in said] == ["fetched", "ready"] and said[1].detail == "7 groups", said
-    assert not any(at.endswith("1.tar") and verb == "GET" for verb, at, _ in hub.log), "the other one is whole"
+    code, said = fetched(path)
+    assert code == 0 and said["mine"] == "ready 7 groups"
 
 
-def test_a_preview_writes_nothing(hub, tmp_path):
-    files = {f"data/{one}-00000-of-00001.parquet": table(tmp_path / "t", one) for one in ("test", "train")}
-    repository(hub, "me/colors", files)
-    registry = build_registry()
-    task = find_task(registry, str(task_file(tmp_path, {"kind": "huggingface", "path": "me/colors", "revision": SHA})))
-    (plan,) = plans(registry, {"mine": task}, tmp_path / "data", None)
-    (need,) = plan.places[0].needs
-    assert need.size(Web(tries=1)) == len(files["data/test-00000-of-00001.parquet"])
-    assert not list((tmp_path / "hub").rglob("*.parquet")) and not list((tmp_path / "hub").rglob("README.md"))
-
-
-def test_an_interrupted_fetch_is_not_taken_for_the_dataset(hub, tmp_path):
+def test_an_interrupted_fetch_is_not_taken_for_the_dataset(hub, tmp_path, fetched, capsys):
     files = {f"data/test-0000{part}-of-00002.parquet": table(tmp_path / "t", "test") for part in (0, 1)}
     repository(hub, "me/colors", files)
     del hub.pages[f"/datasets/me/colors/resolve/{SHA}/data/test-00001-of-00002.parquet"]
-    path = task_file(tmp_path, {"kind": "huggingface", "path": "me/colors", "revision": SHA})
-    done, said = fetched(path, tmp_path / "data")
-    assert not done and said[0].status == "failed"
-    registry = build_registry()
-    places, _ = data_locations(registry, find_task(registry, str(path)), tmp_path)
-    assert places[0].missing() == {f"dataset me/colors at revision {SHA}": "it is not in the cache"}
+    source = {"kind": "huggingface", "path": "me/colors", "revision": SHA}
+    path = task_file(tmp_path, source, group={**GROUP, "n_groups": 6})
+    assert fetched(path)[0] == 4
+    assert run(capsys, "doctor", path)[0] == 4
+    with pytest.raises(DataError, match=r"not in the cache|1 of 2 files"):
+        read_offline(path)
     repository(hub, "me/colors", files)
-    assert fetched(path, tmp_path / "data")[1][0].status == "fetched" and places[0].missing() == {}
+    assert fetched(path)[0] == 0 and run(capsys, "doctor", path)[0] == 0
 
 
-def test_a_run_with_the_network_gone_reads_the_cache(hub, tmp_path):
-    """Without --offline: nothing tells which files hold the split, and the hub cannot be asked any more."""
-    repository(hub, "me/colors", {f"{one}.parquet": table(tmp_path / "t", one) for one in ("test", "train")})
-    path = task_file(tmp_path, {"kind": "huggingface", "path": "me/colors", "revision": SHA})
-    registry = build_registry()
-    assert len(load_task_data(registry, find_task(registry, str(path))).groups) == 3
-    hub.pages.clear()
-    assert len(load_task_data(registry, find_task(registry, str(path))).groups) == 3
-
-
-def test_loose_files_are_fetched_and_read_offline(hub, tmp_path):
-    image = tmp_path / "x.png"
-    Image.new("RGB", (48, 48), "red").save(image)
+def test_loose_files_are_fetched_and_read_offline(hub, tmp_path, fetched):
     rows = [{"image": f"{color}.png", "good": f"a {color} circle", "bad": "none"} for color in COLORS]
-    files = {f"all images/{color}.png": image.read_bytes() for color in COLORS}
+    files = {f"all images/{color}.png": encoded(color) for color in COLORS}
     repository(hub, "me/loose", {**files, "rows.json": json.dumps(rows).encode(), "weights.bin": b"x"})
     source = {"kind": "hub_files", "path": "me/loose", "revision": SHA, "allow": ["rows.json", "all images/*"]}
     path = task_file(tmp_path, source | {"file": "rows.json", "images": "all images"})
-    registry = build_registry()
-    places, _ = data_locations(registry, find_task(registry, str(path)), tmp_path)
-    (need,) = places[0].needs
-    total = len(image.read_bytes()) * 3 + len(json.dumps(rows))
-    assert need.missing() == "it is not in the cache, or not all of it" and need.size(Web()) == total
-    done, said = fetched(path, tmp_path / "data")
-    assert done and said[0].detail.startswith("4 files, "), said
-    assert need.missing() is None and not any("weights.bin" in at for _, at, _ in hub.log)
+    total, where = sum(map(len, files.values())) + len(json.dumps(rows)), f"dataset me/loose at revision {SHA}"
+    assert fetched(path, "--dry_run")[1][where].startswith(f"would fetch {amount(total)}")
+    code, said = fetched(path)
+    assert code == 0 and said[where].startswith("fetched 4 files, ") and "weights.bin" not in asked(hub)
     hub.pages.clear()
     assert read_offline(path) == [f"a {color} circle" for color in COLORS]
-    assert need.size(Web()) in (0, None)
 
 
 @pytest.mark.parametrize("refused", ["/api/", "/resolve/"])
-def test_a_gated_dataset_tells_the_page_and_the_token(hub, tmp_path, capsys, refused):
+def test_a_gated_dataset_tells_the_page_and_the_token(hub, tmp_path, fetched, refused):
     refusal = {"X-Error-Code": "GatedRepo", "X-Error-Message": "Access to dataset me/secret is restricted."}
-    repository(hub, "me/secret", {"README.md": b"#", "data/test-00000-of-00001.parquet": b"x"})
+    repository(hub, "me/secret", {"data/test-00000-of-00001.parquet": b"x"})
     for page in [page for at, page in hub.pages.items() if refused in at]:
         page.first = [(401, refusal, b"{}")] * 20
-    path = task_file(tmp_path, {"kind": "huggingface", "path": "me/secret", "revision": SHA}, gated=True)
-    code = main(["download", str(path), "--data_dir", str(tmp_path / "data")])
-    captured = capsys.readouterr()
-    assert code == 4 and "the download is incomplete for mine" in captured.err
-    assert "accept its terms at https://huggingface.co/datasets/me/secret and set HF_TOKEN" in captured.out
+    source = {"kind": "huggingface", "path": "me/secret", "revision": SHA}
+    code, said = fetched(task_file(tmp_path, source, gated=True))
+    terms = "accept its terms at https://huggingface.co/datasets/me/secret and set HF_TOKEN"
+    assert code == 4 and terms in said[f"dataset me/secret at revision {SHA}, test"]
 
 
-def test_a_mirror_stands_in_for_files_that_are_gone(hub, tmp_path):
+def test_a_mirror_stands_in_for_files_that_are_gone(hub, tmp_path, fetched):
     repository(hub, "me/colors", {"data/test-00000-of-00001.parquet": table(tmp_path / "t", "test")})
     first = {"kind": "annotations", "file": "rows.json", "images": "i", "get": {"rows.json": f"{hub.url}/gone.json"}}
     source = {"kind": "first_of", "of": [first, {"kind": "huggingface", "path": "me/colors", "revision": SHA}]}
-    done, said = fetched(task_file(tmp_path, source), tmp_path / "data")
-    assert done and [line.status for line in said] == ["failed", "failed", "fetched", "ready"], said
-    assert said[-1].detail == "3 groups, without annotations rows.json"
+    code, said = fetched(task_file(tmp_path, source))
+    assert code == 0 and said["mine"] == "ready 3 groups, without annotations rows.json"

@@ -33,7 +33,6 @@ from ttmbench._util.images import BadImage, as_rgb, open_image
 from ttmbench._util.text import Unreadable, parse_json, parse_yaml, read_json, read_yaml
 from ttmbench._util.third_party_errors import error_line, foreign_errors
 from ttmbench.cli import main
-from ttmbench.data.download.archive import unpack
 from ttmbench.data.row_files import check_decoded
 from ttmbench.errors import DataError, TtmbenchError, UsageError
 from ttmbench.evaluator.settings import read_samples
@@ -619,23 +618,7 @@ def test_published_numbers_that_are_refused(tmp_path, capsys, percent):
     assert "p.csv: line 2: " in message and "percent and std_percent must be " in message
 
 
-# ---- archives
-
-
-HELD_BY_FEW = [
-    *(("a/x.jpg", "a/X.JPG"), ("a/\u00e9.jpg", "a/e\u0301.jpg"), ("a/\x1b[2J.jpg",), ("a/NUL",), ("a/con.txt",)),
-    *(("a/b. ",), ("a/\u202e.jpg",), ("a/" + "x" * 300,)),
-]
-
-
-@pytest.mark.parametrize("names", HELD_BY_FEW)
-def test_names_in_archives_that_not_every_system_can_hold(tmp_path, names):
-    with zipfile.ZipFile(tmp_path / "x.zip", "w") as file:
-        for name in names:
-            file.writestr(name, b"x")
-    with pytest.raises(DataError, match=r"two files of one name|not every system|cannot be unpacked"):
-        unpack(tmp_path / "x.zip", tmp_path / "out")
-    assert [path.name for path in tmp_path.iterdir()] == ["x.zip"]
+# ---- names
 
 
 def test_names_of_folders():

@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 import csv
-import fnmatch
 import hashlib
 import json
 import re
 import shutil
 from collections import Counter
 from pathlib import Path
-from unittest.mock import Mock
 
 import datasets
-import httpx2
 import pyarrow
 import pytest
-from datasets.exceptions import DatasetNotFoundError
-from huggingface_hub.errors import GatedRepoError
 from PIL import Image
 from pyarrow import parquet as parquet_files
 from support import task_data
@@ -25,8 +20,6 @@ from support.task_data import changed, encoded, find, run, task_file, write
 
 from ttmbench.cli import main
 from ttmbench.data.cells import Condition
-from ttmbench.data.hub_datasets import HubOptions
-from ttmbench.data.hub_tables import files_of_split, folder_name, missing_shards
 from ttmbench.data.loader import data_locations
 from ttmbench.data.task_file import TaskFile
 from ttmbench.errors import DataError, OutOfReachError, UsageError
@@ -254,7 +247,7 @@ def test_reading_a_table_decodes_no_image_and_a_broken_one_names_its_group(tmp_p
         (0, 0, "image 7/image_1 of group 7 cannot be read"),
         (0, 1, r"dataset .*: 'image_2' of group 7 holds no image"),
         (1, 1, "'image_2' of group 8 holds no image"),
-        (1, 0, "'image_1' of group 8 names /etc/hostname, outside the dataset's own folders"),
+        (1, 0, "'image_1' of group 8: '/etc/hostname' leaves the folder"),
     ):
         with pytest.raises(DataError, match=words):
             open_upright(groups[at].images[side], groups[at].group_id)
@@ -280,7 +273,7 @@ def test_what_save_to_disk_wrote_is_found_wherever_it_lies(tmp_path, inner, spli
     assert ids(load_saved(tmp_path / "copy", where={"category": Condition(any_of=["y"])})) == ["3", "4"]
     assert loaded.groups[1].images[0].open().size == (20, 11)
     (tmp_path / "nothing").mkdir()
-    with pytest.raises(OutOfReachError, match=r"test/state\.json is missing"):
+    with pytest.raises(OutOfReachError, match="incomplete: test is missing"):
         load_saved(tmp_path / "nothing")
 
 
@@ -298,14 +291,14 @@ def test_datasets_that_the_authors_code_saved(tmp_path, task, folder):
     state = json.loads((test / "state.json").read_text(encoding="utf-8"))
     name = state["_data_files"][1]["filename"]
     (test / name).rename(tmp_path / "elsewhere.arrow")
-    with pytest.raises(OutOfReachError, match=rf"incomplete: test/{name} is missing"):
+    with pytest.raises(OutOfReachError, match=rf"incomplete: {name} is missing"):
         load(task, tmp_path, 2)
     state["_data_files"][1]["filename"] = "../../elsewhere.arrow"
     write(test / "state.json", state)
     with pytest.raises(DataError, match="leaves the folder"):
         load(task, tmp_path, 2)
     shutil.rmtree(test)
-    with pytest.raises(DataError, match="has no split 'test' as save_to_disk writes it; it has train"):
+    with pytest.raises(OutOfReachError, match="incomplete: test is missing in"):
         load(task, tmp_path, 2)
 
 
@@ -329,79 +322,34 @@ def test_the_commit_that_was_read_is_recorded_where_none_is_pinned(tmp_path):
 def test_a_missing_shard_is_found_and_named(tmp_path):
     data = cached_colorswap(tmp_path, 2)
     (why,) = missing("colorswap", tmp_path)[0].values()
-    assert why == "incomplete: data/test-00001-of-00002.parquet is not in the cache"
-    with pytest.raises(OutOfReachError, match=r"is incomplete: data/test-00001-of-00002.parquet is missing; `ttmbench"):
+    assert why.startswith("incomplete: 1 of 2 files data/test-* is missing")
+    with pytest.raises(OutOfReachError, match=r"is incomplete: 1 of 2 files data/test-\* is missing"):
         load("colorswap", tmp_path, 2)
     (why,) = missing("colorswap", tmp_path, path=str(data.parent))[0].values()
-    assert "data/test-00001-of-00002.parquet is missing" in why
+    assert "1 of 2 files data/test-* is missing" in why
     (data / "test-00001-of-00002.parquet").symlink_to(tmp_path / "a blob that is gone")
     assert missing("colorswap", tmp_path)[0], "a link without its file is not a shard"
 
 
-NAMES = [
-    "data/train-00000-of-00002.parquet",
-    "data/train-00001-of-00002.parquet",
-    "data/test-00000-of-00001-ab12.parquet",
-]
+def test_which_tables_hold_a_split_is_never_guessed(tmp_path):
+    """Two folders may have one; a name that only begins alike is another."""
+    path = Path(parquet(tmp_path / "copy", pairs("colorswap")))
+    shutil.copy(path / "data" / "test-00000-of-00001.parquet", path / "data" / "test-more-00000-of-00001.parquet")
 
+    def read(**more: object) -> int:
+        source = {"path": str(path), "data_files": None, **more}
+        return len(task_data.load(changed("colorswap", source, n_groups=2)).groups)
 
-def test_the_files_of_a_split_by_card_and_by_names():
-    for split, names in (("test", NAMES[2:]), ("train", NAMES[:2])):
-        (pattern,) = files_of_split(NAMES, {}, split, None)
-        assert fnmatch.filter([*NAMES, f"data/{split}-more-00000-of-00001.parquet"], pattern) == names
-    entries = [{"split": "test", "path": ["a/*", "b/*"]}, {"split": "train", "path": "c/*"}]
-    card = {"configs": [{"config_name": "default", "data_files": entries}]}
-    assert files_of_split([], card, "test", None) == ["a/*", "b/*"]
-    two = {"configs": [{"config_name": "x", "data_files": entries}, {"config_name": "y", "data_files": "d/*"}]}
-    assert files_of_split([], two, "train", "x") == ["c/*"]
-    for names, told, split, name in (
-        (NAMES, {}, "validation", None),
-        (NAMES, {}, "test", "other"),
-        ([*NAMES, "other/test-00000-of-00001.parquet"], {}, "test", None),
-        (NAMES, card, "validation", None),  # names do not overrule a card that does not list the split
-        ([], two, "train", None),
-        ([], two, "train", "y"),
-        (NAMES, {"configs": [None]}, "test", None),
-        (NAMES, {"configs": [{"data_files": [3]}]}, "test", None),
-        (NAMES, {"configs": [{"data_files": [{"split": "test", "path": [4]}]}]}, "test", None),
-    ):
-        assert files_of_split(names, told, split, name) is None, (names, told, split, name)
-
-
-def test_shards_that_are_missing():
-    assert missing_shards(NAMES) == missing_shards(["x.parquet"]) == missing_shards(NAMES[1:], "test") == []
-    assert missing_shards(NAMES[1:]) == NAMES[:1]
-
-
-# --- what the Hub answers ------------------------------------------------------------------------------------
-
-
-GATED = DatasetNotFoundError("as the library wraps it, in words that may change")
-REFUSAL = httpx2.Response(401, request=httpx2.Request("GET", "https://example.org"))
-GATED.__context__ = GatedRepoError("gated", response=REFUSAL)
-TERMS = "accept its terms at https://huggingface.co/datasets/a/b and set HF_TOKEN to a token of that account"
-
-
-@pytest.mark.parametrize(
-    ("error", "kind", "message"),
-    [
-        (GATED, OutOfReachError, f"dataset a/b at revision 5 is gated: {TERMS}"),
-        (
-            ConnectionError("Couldn't reach 'x' on the Hub"),
-            OutOfReachError,
-            "it is not in the cache and the Hub cannot",
-        ),
-        (TimeoutError("timeout"), OutOfReachError, "it is not in the cache and the Hub cannot"),
-        (FileNotFoundError("Dataset 'x' doesn't exist on the Hub"), OutOfReachError, "doesn't exist on the Hub"),
-        (DatasetNotFoundError("Dataset 'x' is nowhere"), OutOfReachError, "Dataset 'x' is nowhere (https://hugg"),
-        (ValueError("a gated connection could not be found: 404"), DataError, "a gated connection could not be found"),
-        (ValueError('Unknown split "tset". Should be one of ["test"].'), DataError, 'Unknown split "tset"'),
-    ],
-)
-def test_answers_of_the_hub_are_told_in_one_line(error, kind, message):
-    with pytest.raises(kind) as caught:
-        HubOptions(path="a/b", revision="5").reach(True, Mock(side_effect=error))
-    assert message in str(caught.value) and type(caught.value) is kind and "\n" not in str(caught.value)
+    assert read() == 2
+    shutil.copytree(path / "data", path / "other")
+    with pytest.raises(DataError, match="has several splits 'test'"):
+        read()
+    for choice in ({"name": "other"}, {"data_files": "other/test-0*"}, {"data_files": {"test": ["data/test-0*"]}}):
+        assert read(**choice) == 2
+    with pytest.raises(OutOfReachError, match=r"validation.* is missing in"):
+        read(split="validation")
+    with pytest.raises(UsageError, match="has no split 'test'; it has train"):
+        read(data_files={"train": "x"})
 
 
 def test_a_gated_dataset_out_of_reach_still_says_where_its_terms_are():
@@ -543,9 +491,6 @@ def test_a_path_starts_from_the_task_file_and_not_from_the_working_directory(tmp
 
 def test_a_missing_folder_is_an_error_that_names_it_and_nothing_takes_its_place(tmp_path, monkeypatch, capsys):
     """The library would find a folder in the working directory, or a dataset of this name in its cache."""
-    asked: list[str] = []
-    monkeypatch.setattr("ttmbench.data.hub_datasets.HubOptions.snapshot", lambda *_: asked.append("snapshot"))
-    monkeypatch.setattr("ttmbench.data.hub_tables._load", lambda options, path, *_, **__: asked.append(path))
     named(tmp_path / "elsewhere" / "own", "wrong")
     monkeypatch.chdir(tmp_path / "elsewhere")
     file = local_task(tmp_path / "tasks", "./own")
@@ -554,7 +499,6 @@ def test_a_missing_folder_is_an_error_that_names_it_and_nothing_takes_its_place(
             task_data.load(file, offline=offline)
         assert f"the folder {tmp_path / 'tasks' / 'own'} does not exist" in str(found.value)
         assert "ttmbench download" not in str(found.value)
-    assert not asked
     code, _, err = run(capsys, "run", "--model", "tiny-clip", "--tasks", file, "--offline")
     assert code == 4 and f"the folder {tmp_path / 'tasks' / 'own'} does not exist" in err
     for kind, more in (("hub_files", {"file": "rows.jsonl"}), ("webdataset", {})):
@@ -569,7 +513,7 @@ def test_a_name_without_a_dot_or_slash_in_front_is_an_id_and_a_folder_of_that_na
     assert str(folder) in str(caught.value)
     named(tmp_path / "owner" / "name", "wrong")
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(OutOfReachError, match="the working directory has a folder of that name"):
+    with pytest.raises(OutOfReachError, match="it is not in the cache"):
         task_data.load(local_task(tmp_path / "tasks", "owner/name"))
 
 
@@ -585,8 +529,3 @@ def test_a_path_of_the_command_line_starts_from_the_working_directory(tmp_path, 
     assert document["configs"]["mine"]["source"]["path"] == str(tmp_path / "here" / "own")
     code, _, err = run(capsys, *words, "path=own")
     assert code == 2 and "write './own' for the folder" in err
-
-
-@pytest.mark.parametrize("name", ["MMVP_VLM", "NLVR2Data", "ARO-COCO-order", "BiVLC", "aBCd2E", "wds_mscoco", "X"])
-def test_a_prepared_dataset_is_looked_for_where_datasets_puts_it(name):
-    assert folder_name(name) == datasets.naming.camelcase_to_snakecase(name)

@@ -339,8 +339,8 @@ def test_a_download_makes_the_rows_of_ccneg(tmp_path, capsys):
     ("wrong", "message"),
     [
         ({"image_paths": [Path("a.jpg")]}, "it holds pathlib"),
-        ({"annotations": []}, "must hold lists named annotations, image_paths; it has image_paths, annotations"),
-        ({"image_paths": ["a.jpg"]}, "lists of 5 rows are needed, got annotations 5, image_paths 1"),
+        ({"annotations": []}, "named annotations, image_paths; it has image_paths 5, annotations 0"),
+        ({"image_paths": ["a.jpg"]}, "named annotations, image_paths; it has image_paths 1, annotations 5"),
         ({"image_paths": [1] * 5}, "'image_paths' of row 2 must be a text, got 1"),
     ],
     ids=["objects", "empty", "fewer", "numbers"],

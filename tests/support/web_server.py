@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -24,7 +23,6 @@ class Page:
         cut: numbers of bytes after which the connection breaks, one an answer.
         length: whether Content-Length is sent.
         headers: further headers.
-        odd: changes an answer before it is sent: (status, headers, body) of what an honest server would send.
         pause: seconds between single bytes; 0 sends all at once.
     """
 
@@ -36,7 +34,6 @@ class Page:
     cut: list[int] = field(default_factory=list)
     length: bool = True
     headers: dict[str, str] = field(default_factory=dict)
-    odd: Callable[[int, dict[str, str], bytes], tuple[int, dict[str, str], bytes]] | None = None
     pause: float = 0.0
 
 
@@ -129,8 +126,6 @@ class Site(LocalServer):
         body = page.body[start:]
         if page.length:
             headers["Content-Length"] = str(len(body))
-        if page.odd is not None:
-            status, headers, body = page.odd(status, headers, body)
         self._send(handler, status, headers, body[: page.cut.pop(0)] if page.cut else body, page.pause)
 
     def _send(

@@ -12,8 +12,6 @@ from huggingface_hub import constants, errors
 from huggingface_hub.utils import are_progress_bars_disabled
 
 from ttmbench._util import hub
-from ttmbench.data.hub_datasets import HubOptions
-from ttmbench.errors import OutOfReachError
 
 
 def answer(status: int) -> httpx2.Response:
@@ -64,33 +62,6 @@ def test_a_library_is_quiet_inside_and_as_it_was_outside(monkeypatch):
         assert not constants.HF_HUB_OFFLINE
 
 
-@pytest.mark.parametrize(
-    ("error", "answers", "asked"),
-    [
-        (None, True, 1),
-        (httpx2.ConnectError("no address"), False, 2),
-        (httpx2.ConnectTimeout("slow"), False, 2),
-        (ConnectionError("refused"), False, 2),
-        (httpx2.ReadError("cut off"), True, 1),
-        (errors.OfflineModeIsEnabled("x"), False, 1),
-    ],
-)
-def test_whether_the_hub_answers_is_asked_before_what_its_library_asks_again_and_again(
-    monkeypatch, error, answers, asked
-):
-    class Session:
-        calls = 0
-
-        def head(self, address, timeout):
-            Session.calls += 1
-            if error is not None:
-                raise error
-
-    monkeypatch.setattr("huggingface_hub.get_session", Session)
-    monkeypatch.setattr(hub.time, "sleep", lambda seconds: None)
-    assert hub.hub_answers() is answers and Session.calls == asked
-
-
 class Refused(Exception):
     """An answer with an error's status."""
 
@@ -99,10 +70,10 @@ class Refused(Exception):
 
 
 @pytest.mark.parametrize(("answers", "asked"), [((500, 503), 3), ((500,) * 9, hub.TRIES), ((404,), 1)])
-def test_data_of_a_busy_hub_are_asked_for_again(monkeypatch, answers, asked):
-    """Some versions of its library give up at the first error of a listing."""
+def test_a_busy_hub_is_asked_again(monkeypatch, answers, asked):
+    """Its library gives up at the first error of some of its requests."""
     waits: list[float] = []
-    monkeypatch.setattr("ttmbench._util.hub.time", SimpleNamespace(sleep=waits.append))
+    monkeypatch.setattr(hub, "time", SimpleNamespace(sleep=waits.append))
     left, calls = list(answers), []
 
     def fetch() -> str:
@@ -112,12 +83,7 @@ def test_data_of_a_busy_hub_are_asked_for_again(monkeypatch, answers, asked):
         return "there"
 
     found = None
-    with suppress(OutOfReachError):
-        found = HubOptions(path="a/b").reach(False, fetch)
+    with suppress(Refused):
+        found = hub.patiently(fetch)
     assert (found, len(calls)) == ("there" if asked == len(answers) + 1 else None, asked)
     assert waits == [1.0, 2.0, 4.0][: asked - 1]
-    if answers == (500, 503):
-        left[:], calls[:] = [500], []
-        with pytest.raises(OutOfReachError):
-            HubOptions(path="a/b").reach(True, fetch)  # nobody is asked
-        assert len(calls) == 1

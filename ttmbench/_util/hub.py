@@ -1,4 +1,4 @@
-"""The Hub's libraries: silenced, kept offline, retried, and their errors classified."""
+"""The Hub's libraries: silenced, kept offline, asked again, and their errors classified."""
 
 from __future__ import annotations
 
@@ -7,21 +7,18 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from logging import getLogger
-from typing import Literal, TypeVar, cast
+from typing import Literal, TypeVar
 
 UNKNOWN_TOKEN = (
     "the hub does not know the token that it was shown: HF_TOKEN, or what `hf auth login` stored; renew or unset it"
 )
 PASSING = (429, 500, 502, 503, 504)  # statuses of temporary errors
-TRIES, LONGEST_WAIT = 4, 60.0
+TRIES = 4
 T = TypeVar("T")
 Trouble = Literal["gated", "unknown revision", "unknown", "token", "unreachable", "refused", "other"]
-_TRANSPORTS = (  # errors of the clients of huggingface_hub and datasets, older versions included
-    ("httpx2", "TransportError"),
-    ("httpx", "TransportError"),
-    ("aiohttp", "ClientConnectionError"),
-    ("requests", "ConnectionError"),
-    ("requests", "Timeout"),
+_TRANSPORTS = (  # errors of the clients of huggingface_hub, older versions included
+    *(("httpx2", "TransportError"), ("httpx", "TransportError")),
+    *(("requests", "ConnectionError"), ("requests", "Timeout")),
 )
 
 
@@ -50,26 +47,8 @@ def quiet_hub(*, offline: bool = False, fetches: bool = False) -> Iterator[None]
         yield
 
 
-def hub_answers() -> bool:
-    """Whether the Hub can be reached, in two attempts: its library makes six, 23 seconds apart."""
-    from huggingface_hub import constants, get_session
-    from huggingface_hub.errors import OfflineModeIsEnabled
-
-    for pause in (1.0, 0.0):
-        try:
-            get_session().head(constants.ENDPOINT, timeout=10)
-            return True
-        except OfflineModeIsEnabled:
-            return False
-        except Exception as error:
-            if "Connect" not in type(error).__name__:  # ConnectError, ConnectTimeout, ConnectionError
-                return True  # it answers with an error, which the real request will report
-            time.sleep(pause)
-    return False
-
-
 def trouble(error: BaseException) -> Trouble:
-    """Classifies an error of ``huggingface_hub`` or ``datasets``, which wraps the former.
+    """Classifies an error of ``huggingface_hub`` or of a library that wraps it.
 
     Returns:
         ``gated``: terms have to be accepted. ``unknown revision``, ``unknown``: it does not exist, or this account may
@@ -79,38 +58,37 @@ def trouble(error: BaseException) -> Trouble:
     from huggingface_hub import errors
 
     wrapped = tuple(chain(error))
-    for kind, named in (
+    kinds: tuple[tuple[Trouble, type[BaseException]], ...] = (
         ("gated", errors.GatedRepoError),
         ("unknown revision", errors.RevisionNotFoundError),
         ("unknown", errors.RepositoryNotFoundError),
-    ):
+    )
+    for kind, named in kinds:
         if any(isinstance(cause, named) for cause in wrapped):
-            return cast(Trouble, kind)
+            return kind
     # For other classes only the error itself counts, not those that it was raised from.
     status = status_of(error)
+    transports = tuple(getattr(sys.modules[module], name) for module, name in _TRANSPORTS if module in sys.modules)
     missing = (errors.LocalEntryNotFoundError, errors.OfflineModeIsEnabled, ConnectionError, TimeoutError)
-    if status in PASSING or isinstance(error, (*missing, *_transport_errors())):
+    if status in PASSING or isinstance(error, (*missing, *transports)):
         return "unreachable"
     if status == 401:
         return "token"
-    if isinstance(error, FileNotFoundError | errors.EntryNotFoundError):  # those of ``datasets`` are the former
+    if isinstance(error, FileNotFoundError | errors.EntryNotFoundError):
         return "unknown"
     return "other" if status is None else "refused"
 
 
 def patiently(ask: Callable[[], T]) -> T:
-    """Calls a function of the Hub's libraries, up to `TRIES` times if the server is busy.
-
-    It waits as long as ``Retry-After`` says, at most a minute; else one second, two, four.
-    """
-    for attempt in range(TRIES):
+    """Calls a function of the Hub's libraries, up to `TRIES` times if the server is busy: not all of it tries again."""
+    for pause in (1.0, 2.0, 4.0):
         try:
             return ask()
         except Exception as error:
-            if attempt == TRIES - 1 or status_of(error) not in PASSING:
+            if status_of(error) not in PASSING:
                 raise
-            time.sleep(_wait(error, 2.0**attempt))
-    raise AssertionError("the last try returns or raises")
+            time.sleep(pause)
+    return ask()
 
 
 def chain(error: BaseException | None) -> Iterator[BaseException]:
@@ -124,26 +102,10 @@ def chain(error: BaseException | None) -> Iterator[BaseException]:
 
 def status_of(error: BaseException) -> int | None:
     """The server's status, if it answered."""
-    for cause in chain(error):
-        status = getattr(getattr(cause, "response", None), "status_code", None)
-        if isinstance(status, int):
-            return status
-    return None
+    statuses = (getattr(getattr(cause, "response", None), "status_code", None) for cause in chain(error))
+    return next((status for status in statuses if isinstance(status, int)), None)
 
 
 def accept_terms(name: str, page: str) -> str:
     """The message for a repository whose terms have to be accepted."""
     return f"{name} is gated: accept its terms at {page} and set HF_TOKEN to a token of that account"
-
-
-def _wait(error: Exception, otherwise: float) -> float:
-    for cause in chain(error):
-        headers = getattr(getattr(cause, "response", None), "headers", None)
-        named = headers.get("Retry-After", "") if headers is not None else ""
-        if named.isdigit():
-            return min(float(named), LONGEST_WAIT)
-    return otherwise
-
-
-def _transport_errors() -> tuple[type[BaseException], ...]:
-    return tuple(getattr(sys.modules[module], name) for module, name in _TRANSPORTS if module in sys.modules)

@@ -22,7 +22,6 @@ from ttmbench.cache.folder import cache_folder
 from ttmbench.cli.options import add_data_files
 from ttmbench.data.availability import DataLocation, amount
 from ttmbench.data.catalog import all_tasks, is_named, select_tasks
-from ttmbench.data.hub_tables import datasets_cache
 from ttmbench.data.loader import data_locations
 from ttmbench.data.paths import data_folder
 from ttmbench.data.task_file import TaskFile
@@ -218,7 +217,6 @@ def _environment(data_dir: Path) -> Record:
     folders = {
         "data folder": _folder(data_dir),
         "hub cache": _folder(Path(constants.HF_HUB_CACHE)),
-        "datasets cache": _folder(datasets_cache()),
     }
     if cache is not None:
         folders["score cache"] = _folder(cache)

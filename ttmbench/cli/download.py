@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from ttmbench._util.console import echo, warn
 from ttmbench._util.option_values import split_names
 from ttmbench.cli.options import add_data_files, count
 from ttmbench.config import parse_pairs
+from ttmbench.data.availability import DataNeed, amount
 from ttmbench.data.catalog import select_tasks
-from ttmbench.data.download.http import Web
-from ttmbench.data.fetch import Downloads, FetchLine, ask_again, fetch_model, plans, preview, preview_model
+from ttmbench.data.download import Images
+from ttmbench.data.loader import data_locations, load_task_data
 from ttmbench.data.paths import data_folder
-from ttmbench.errors import INTERRUPTED, DataError, UsageError
-from ttmbench.plugins.registry import build_registry
+from ttmbench.data.task_file import TaskFile
+from ttmbench.errors import INTERRUPTED, DataError, TtmbenchError, UsageError
+from ttmbench.plugins.registry import Registry, arguments_of, build_registry, locate_files
+from ttmbench.types import AdapterSpec, ModelFiles
 
 WIDTH = 40
 
@@ -52,20 +57,10 @@ def download(options: argparse.Namespace) -> int:
     model_args = parse_pairs(options.model_args or "")
     if options.trust_remote_code:
         model_args["trust_remote_code"] = True
-    planned = plans(registry, tasks, folder, options.alternative)
-    web = Web()
-    if options.dry_run:
-        for line in dict.fromkeys(line for plan in planned for line in preview(plan, web)):
-            _print(line)
-        if model is not None:
-            _print(preview_model(model, model_args))
-        return 0
-    if options.retry:
-        ask_again(planned)
-    downloads = Downloads(registry, folder, web, _print)
+    downloads = Downloads(registry, folder, options.alternative, options.dry_run, options.retry)
     try:
-        missing = [] if model is None or fetch_model(model, model_args, _print) else [f"model {model.name}"]
-        missing += [plan.name for plan in planned if not downloads.fetch(plan)]
+        missing = [] if model is None or _fetch_model(model, model_args, options.dry_run) else [f"model {model.name}"]
+        missing += [name for name, task in tasks.items() if not downloads.fetch(task)]
     except KeyboardInterrupt:
         warn("interrupted; run the same command again to resume")
         return INTERRUPTED
@@ -74,6 +69,127 @@ def download(options: argparse.Namespace) -> int:
     return 0
 
 
-def _print(line: FetchLine) -> None:
-    name = f"{line.name}:" if line.is_task else line.name
-    echo(f"{name:<{WIDTH}}  {line.status:<11}  {line.detail}".rstrip(), flush=True)
+@dataclass
+class Downloads:
+    """Fetches for several tasks, shared needs once; prints a line for each. A dry run only says what is missing."""
+
+    registry: Registry
+    data_dir: Path
+    alternative: int | None
+    dry_run: bool
+    retry: bool
+    _done: dict[str, bool] = field(default_factory=dict)
+    _origins: dict[str, str] = field(default_factory=dict)
+
+    def fetch(self, task: TaskFile) -> bool:
+        """Fetches what a task needs, from its first complete or available location; whether nothing is missing then.
+
+        At the end the task is read without the network, which shows that nothing is missing.
+        """
+        name = task.spec.task
+        places, tags = data_locations(self.registry, task, self.data_dir)
+        if self.alternative is not None:
+            places = [places[min(self.alternative, len(places)) - 1]]
+        for need in [*(need for place in places for need in place.needs or ()), *tags]:
+            first = self._origins.setdefault(need.name, need.origin)
+            if first != need.origin:
+                raise DataError(
+                    f"{need.name} cannot come from both {first} and {need.origin}; download such tasks into different "
+                    "data folders (--data_dir)"
+                )
+            if self.retry and not self.dry_run and isinstance(need, Images):
+                need.ask_again()
+        here = next((place for place in places if place.is_here), None)
+        lacking: list[str] = []
+        for place in [here] if here else places[:1] if self.dry_run else places:
+            if place.needs is None and not self.dry_run:  # it fetches what it needs when it is read
+                failed = self._read(task, offline=False)[1]
+            else:
+                failed = self._fetch_all(place.needs or ())
+            lacking += failed
+            if not failed:
+                lacking = []
+                break
+        untagged = self._fetch_all(tags)
+        if self.dry_run:
+            others = [place.name for place in places[1:] if here is None]
+            rest = f"; if that fails: {', '.join(others)}" if others else ""
+            _print(f"{name}:", "present" if here else "not all here", f"{(here or places[0]).name}{rest}")
+            return True
+        detail = ""
+        if not lacking:
+            detail, lacking = self._read(task, offline=True)
+        lacking += untagged
+        more = f"{', '.join(dict.fromkeys(lacking))}; `ttmbench download {name}` resumes when that is fixed"
+        _print(f"{name}:", "missing" if lacking else "ready", more if lacking else detail)
+        return not lacking
+
+    def _fetch_all(self, needs: Sequence[DataNeed]) -> list[str]:
+        """Fetches missing needs; the names of those that are still missing."""
+        return [need.name for need in needs if not self._fetch_one(need)]
+
+    def _fetch_one(self, need: DataNeed) -> bool:
+        if need.name in self._done:
+            return self._done[need.name]
+        try:
+            if need.missing() is None:
+                status, detail = "present", need.where
+            elif self.dry_run:
+                status, detail = "would fetch", f"{amount(need.size())}, {need.origin}"
+            else:
+                status, detail = "fetched", f"{need.fetch()}, from {need.origin}"
+                still = need.missing()
+                if still is not None:
+                    raise DataError(f"{need.name} was fetched, and {still}")
+        except TtmbenchError as error:
+            status, detail = "failed", str(error)
+        _print(need.name, status, detail)
+        self._done[need.name] = status != "failed"
+        return self._done[need.name]
+
+    def _read(self, task: TaskFile, offline: bool) -> tuple[str, list[str]]:
+        """Reads a task: a description of its data, and errors."""
+        data_dir = self.data_dir if self.data_dir.is_dir() else None
+        try:
+            loaded = load_task_data(self.registry, task, offline=offline, data_dir=data_dir)
+        except TtmbenchError as error:
+            return "", [str(error)]
+        passed = loaded.source.get("passed_over") or (loaded.source.get("data") or {}).get("passed_over")
+        coverage = loaded.source.get("coverage")
+        of = f" of {coverage['rows']}" if coverage else ""
+        return f"{len(loaded.groups)}{of} groups" + (f", without {', '.join(passed)}" if passed else ""), []
+
+
+def _fetch_model(spec: AdapterSpec, model_args: Mapping[str, object], dry_run: bool) -> bool:
+    """Fetches a model's files and checks them again without the network; whether nothing is missing."""
+    try:
+        files = locate_files(spec, model_args, offline=dry_run)
+        if files is not None and not dry_run:
+            files = locate_files(spec, model_args, offline=True) or files
+    except TtmbenchError as error:
+        arguments = arguments_of(spec, model_args)
+        if dry_run:
+            named = arguments.get("pretrained") or arguments.get("model") or arguments.get("path") or spec.name
+            as_named = spec.card is not None and arguments.get("pretrained") == spec.model_args.get("pretrained")
+            size = f"about {spec.card.size}" if as_named and spec.card is not None else "size unknown"
+            _print(f"{spec.name}:", "would fetch", f"{size}, from {named}")
+            return True
+        _print(spec.name, "failed", str(error))
+        return False
+    if files is None:
+        _print(spec.name, "failed", f"its name and --model_args name no files to fetch; it is: {spec.summary}")
+        return dry_run
+    for file in files:
+        _print(file.name, "present" if file.commit is None or dry_run else "fetched", _detail(file))
+    _print(f"{spec.name}:", "ready", "with --offline")
+    return True
+
+
+def _detail(files: ModelFiles) -> str:
+    sizes = [(files.folder / name).stat().st_size for name in files.weights]
+    what = f"{', '.join(files.weights)}, {amount(sum(sizes))}" if sizes else "tokenizer and configuration"
+    return f"{what}, {f'at {files.commit} ' if files.commit else ''}in {files.folder}"
+
+
+def _print(name: str, status: str, detail: str) -> None:
+    echo(f"{name:<{WIDTH}}  {status:<11}  {detail}".rstrip(), flush=True)

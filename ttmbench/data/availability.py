@@ -5,33 +5,33 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from ttmbench.errors import OutOfReachError
 
 
 class DataNeed(Protocol):
-    """A file, a folder or a dataset."""
+    """A file, a folder or a dataset: its name in messages, the address or page it comes from, and where it should be.
+
+    Equal names are the same thing.
+    """
 
     @property
-    def name(self) -> str:
-        """Name in output and messages; equal names are the same thing."""
+    def name(self) -> str: ...  # noqa: D102
 
     @property
-    def origin(self) -> str:
-        """Address or page that it comes from."""
+    def origin(self) -> str: ...  # noqa: D102
 
     @property
-    def where(self) -> str:
-        """Folder of this machine that it should be in."""
+    def where(self) -> str: ...  # noqa: D102
 
     def missing(self) -> str | None:
         """Why it cannot be used; None if it is here and complete. Never touches the network."""
 
-    def size(self, web: Any) -> int | None:
-        """Bytes to fetch, if known; ``web`` is a `data.download.http.Web`."""
+    def size(self) -> int | None:
+        """Bytes to fetch, if known."""
 
-    def fetch(self, web: Any) -> str:
+    def fetch(self) -> str:
         """Fetches it and returns a description of what came; TtmbenchError if that fails."""
 
 
@@ -75,14 +75,12 @@ class LocalFile:
         """Why it cannot be used."""
         return self.lacking() if self.path.exists() else f"it is not in {self.path.parent}"
 
-    def size(self, web: object) -> int | None:
+    def size(self) -> int | None:
         """None: nothing is fetched."""
         return None
 
-    def fetch(self, web: object) -> str:
+    def fetch(self) -> str:
         """Raises OutOfReachError: it is not downloaded."""
-        if not self.path.exists():
-            raise OutOfReachError(f"{self.path} is part of the task and does not exist; put it there")
         raise OutOfReachError(f"{self.path} is part of the task and is not downloaded: {self.missing()}")
 
 

@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict
 
 from ttmbench._util.console import one_line
-from ttmbench._util.hub import UNKNOWN_TOKEN, accept_terms, hub_answers, patiently, quiet_hub, trouble
+from ttmbench._util.hub import UNKNOWN_TOKEN, accept_terms, patiently, quiet_hub, trouble
 from ttmbench.data.availability import DataLocation, LocalFile, amount
 from ttmbench.data.paths import Also, below, data_folder, is_local, local_path, read_options
 from ttmbench.errors import DataError, OutOfReachError
 from ttmbench.types import Exif, SourceRequest
-
-if TYPE_CHECKING:
-    from ttmbench.data.download.http import Web
-
-T = TypeVar("T")
 
 
 class HubOptions(BaseModel):
@@ -55,60 +50,39 @@ class HubOptions(BaseModel):
         """Whether a folder of the data folder holds the data."""
         raise NotImplementedError
 
-    def snapshot(self, patterns: list[str] | None, offline: bool, again: bool = False) -> Path:
+    def snapshot(self, patterns: list[str] | None, offline: bool, **how: Any) -> Path:
         """The repository's folder in the Hub's cache, fetched if needed; OutOfReachError if that fails.
 
-        ``patterns`` of the files to fetch, None for all; ``again``: also fetch cached files.
+        ``patterns`` of the files to fetch, None for all; ``how`` is for ``snapshot_download``.
         """
-        from huggingface_hub import snapshot_download
+        return Path(self.ask(patterns, offline, **how))
 
-        def fetch() -> str:
-            return snapshot_download(
-                self.path,
-                repo_type=self.repo_type,
-                revision=self.revision,
-                allow_patterns=patterns,
-                local_files_only=offline or not hub_answers(),
-                force_download=again,
-            )
+    def ask(self, patterns: list[str] | None, offline: bool, **how: Any) -> Any:
+        """What ``snapshot_download`` returns; its errors have one line."""
+        from huggingface_hub import constants, snapshot_download
 
-        return Path(self.reach(offline, fetch))
+        how |= {"repo_type": self.repo_type, "revision": self.revision, "allow_patterns": patterns}
 
-    def list_files(self) -> list[str]:
-        """Names of all files of the repository, from the Hub; OutOfReachError if it cannot be reached."""
-        from huggingface_hub import HfApi
+        def fetch() -> object:
+            return snapshot_download(self.path, local_files_only=offline, **how)
 
-        def fetch() -> list[str]:
-            if not hub_answers():
-                raise ConnectionError("the Hub cannot be reached")
-            return HfApi().list_repo_files(self.path, repo_type=self.repo_type, revision=self.revision)
-
-        return self.reach(False, fetch)
-
-    def reach(self, offline: bool, fetch: Callable[[], T]) -> T:
-        """The result of a function of the Hub's libraries, retried where the Hub is busy; errors have one line."""
         try:
             with quiet_hub(offline=offline, fetches=True):
                 return fetch() if offline else patiently(fetch)
         except Exception as error:
-            page, text = self.page, one_line(str(error), 200)
-            match trouble(error):
-                case "gated":
-                    raise OutOfReachError(accept_terms(self.where, page)) from error
-                case "token":
-                    raise OutOfReachError(f"{self.where} cannot be loaded: {UNKNOWN_TOKEN}") from error
-                case "unreachable":
-                    from huggingface_hub import constants
-
-                    unset = "" if offline or not constants.HF_HUB_OFFLINE else ", with HF_HUB_OFFLINE unset"
-                    raise OutOfReachError(
-                        f"{self.where} cannot be loaded: it is not in the cache and the Hub cannot be reached; run "
-                        f"once with a network and without --offline{unset}"
-                    ) from error
-                case "other":
-                    raise DataError(f"{self.where} cannot be loaded: {text}") from error
-                case _:
-                    raise OutOfReachError(f"{self.where} cannot be loaded: {text} ({page})") from error
+            why, kind = one_line(str(error), 200), trouble(error)
+            if kind == "gated":
+                raise OutOfReachError(accept_terms(self.where, self.page)) from error
+            if kind == "token":
+                why = UNKNOWN_TOKEN
+            elif kind == "unreachable":
+                unset = "" if offline or not constants.HF_HUB_OFFLINE else ", with HF_HUB_OFFLINE unset"
+                why = "it is not in the cache and the Hub cannot be reached; run once with a network and without "
+                why += f"--offline{unset}"
+            elif kind != "other":
+                why += f" ({self.page})"
+            lost = DataError if kind == "other" else OutOfReachError
+            raise lost(f"{self.where} cannot be loaded: {why}") from error
 
 
 Wanted = TypeVar("Wanted", bound=HubOptions)
@@ -127,12 +101,12 @@ class HubRepository:
     options: HubOptions  # which repository
     patterns: list[str] | None = None  # of the files to fetch; None for all
     lacking: Callable[[Path], str | None] = lambda folder: None  # folder -> why it cannot be used; None if complete
-    damaged: Callable[[Path], Iterable[str]] = lambda folder: ()  # folder -> its files to fetch again
+    part: str = ""  # of the repository, in messages
 
     @property
     def name(self) -> str:
-        """Repository and revision."""
-        return self.options.where
+        """Repository, revision and part."""
+        return self.options.where + (f", {self.part}" if self.part else "")
 
     @property
     def origin(self) -> str:
@@ -146,10 +120,6 @@ class HubRepository:
 
         return str(constants.HF_HUB_CACHE)
 
-    def planned(self) -> list[str] | None:
-        """Patterns of the files to fetch."""
-        return self.patterns
-
     def missing(self) -> str | None:
         """Why they cannot be used; None if they are complete in the Hub's cache."""
         try:
@@ -158,33 +128,21 @@ class HubRepository:
             return "it is not in the cache, or not all of it"
         return self.lacking(folder)
 
-    def size(self, web: Web) -> int | None:
+    def size(self) -> int | None:
         """Bytes of the files that are not cached yet, as the Hub states."""
-        from huggingface_hub import snapshot_download
-
-        path, revision = self.options.path, self.options.revision
         try:
-            with quiet_hub():
-                if not hub_answers():
-                    return None
-                files = snapshot_download(
-                    path,
-                    repo_type=self.options.repo_type,
-                    revision=revision,
-                    allow_patterns=self.planned(),
-                    dry_run=True,
-                )
-            return sum(file.file_size or 0 for file in files if file.will_download)
-        except Exception:  # the size is a courtesy: fetching the dataset reports what is wrong
+            files = self.options.ask(self.patterns, offline=False, dry_run=True)
+        except DataError:  # fetching the dataset reports what is wrong
             return None
+        return sum(file.file_size or 0 for file in files if file.will_download)
 
-    def fetch(self, web: Web) -> str:
-        """Fetches them, and damaged ones again."""
+    def fetch(self) -> str:
+        """Fetches them, and again if the cached ones are damaged."""
         folder = self.options.snapshot(self.patterns, offline=False)
-        damaged = list(self.damaged(folder))
-        if damaged:
-            self.options.snapshot(damaged, offline=False, again=True)
-        return content_of(folder)
+        if self.lacking(folder) is not None:
+            folder = self.options.snapshot(self.patterns, offline=False, force_download=True)
+        sizes = [file.stat().st_size for file in folder.rglob("*") if file.is_file()]
+        return f"{len(sizes)} files, {amount(sum(sizes))}, in the hub's cache"
 
 
 def locate_repository(need: HubRepository, request: SourceRequest) -> list[DataLocation]:
@@ -193,12 +151,6 @@ def locate_repository(need: HubRepository, request: SourceRequest) -> list[DataL
     if copy is None:
         return [DataLocation(need.options.where, [need])]
     return [DataLocation(str(copy), [LocalFile(copy, lambda: need.lacking(copy))])]
-
-
-def content_of(folder: Path) -> str:
-    """Number and size of the files of a snapshot, as text."""
-    sizes = [file.stat().st_size for file in folder.rglob("*") if file.is_file()]
-    return f"{len(sizes)} files, {amount(sum(sizes))}, in the hub's cache"
 
 
 def commit_of(folder: Path) -> str | None:

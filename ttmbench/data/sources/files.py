@@ -13,8 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from ttmbench._util.images import Colors
 from ttmbench.data.availability import DataLocation, LocalFile, count_of_images
-from ttmbench.data.download.files import DataFile
-from ttmbench.data.download.images import EachImage, ListedImages
+from ttmbench.data.download import DataFile, Images
 from ttmbench.data.hub_datasets import (
     HubOptions,
     HubRepository,
@@ -262,9 +261,9 @@ def locate_annotations(request: SourceRequest) -> list[DataLocation]:
         elif any(file == path or _is_in(file, [path]) for file in options.row_files):
             needs.append(DataFile(base, name, origin, lacking))
         elif origin is not None and origin.each:
-            needs.append(EachImage(base, name, origin, addresses=partial(each, str(origin.url))))
+            needs.append(Images(base, name, origin, addresses=partial(each, str(origin.url))))
         elif origin is not None and origin.listed:
-            needs.append(ListedImages(base, name, origin, addresses=listed))
+            needs.append(Images(base, name, origin, addresses=listed, may_fail=True))
         else:
             needs.append(DataFile(base, name, origin))
     return [DataLocation("the data folder", needs)]

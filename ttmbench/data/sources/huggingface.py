@@ -1,63 +1,194 @@
-"""Datasets on the Hugging Face Hub: tables with image columns."""
+"""Datasets on the Hugging Face Hub: parquet tables with image columns, or what ``save_to_disk`` writes."""
 
 from __future__ import annotations
 
 import io
+import json
+import re
+import sys
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from fnmatch import fnmatchcase
 from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pydantic import Field
+
+from ttmbench._util.console import one_line
+from ttmbench._util.hub import quiet_hub
 from ttmbench._util.images import open_image
 from ttmbench.data.availability import DataLocation
 from ttmbench.data.cells import Row
-from ttmbench.data.hub_datasets import locate_repository, read_hub_options
-from ttmbench.data.hub_tables import HubTables, HuggingfaceOptions, incomplete, open_table
-from ttmbench.data.paths import data_folder
-from ttmbench.data.row_files import listed
+from ttmbench.data.hub_datasets import (
+    HubOptions,
+    HubRepository,
+    commit_of,
+    locate_repository,
+    read_hub_options,
+    roots_of,
+)
+from ttmbench.data.paths import check_folder, data_folder, inside
+from ttmbench.data.row_files import check_decoded, listed
 from ttmbench.data.rows import ImageCell, groups_from_rows
-from ttmbench.errors import DataError
+from ttmbench.errors import DataError, OutOfReachError, TtmbenchError, UsageError
 from ttmbench.types import Group, ImageRef, Loaded, SourceRequest
 
 if TYPE_CHECKING:
     from datasets import Dataset, Features
     from PIL.Image import Image
 
+_SHARD = re.compile(r"-\d{5}-of-(\d{5})")
+
+
+class HuggingfaceOptions(HubOptions):
+    """Options of ``kind: huggingface``."""
+
+    split: str = "test"  # of the dataset
+    name: str | None = None  # configuration of the dataset: the folder of its tables
+    data_files: str | list[str] | dict[str, str | list[str]] | None = None  # patterns, of the split or of each split
+    drop_captions: dict[str, str] = Field(default_factory=dict)  # true caption of a group to leave out -> why
+    saved: bool = False  # its files are what ``save_to_disk`` writes, as in folders under ``also``, not parquet
+    literals: tuple[str, ...] = ()  # columns whose texts are lists as Python or JSON writes them
+
+    @property
+    def patterns(self) -> list[str]:
+        """The files to fetch: those in the task file, else parquet files that are named after the split."""
+        files = self.data_files
+        if self.saved:
+            return ["*.arrow", "*.json"]
+        if isinstance(files, dict) and self.split not in files:
+            raise UsageError(f"source.data_files has no split '{self.split}'; it has {', '.join(files) or 'none'}")
+        files = files[self.split] if isinstance(files, dict) else files
+        if files is None:
+            names = (f"{self.split}.parquet", f"{self.split}-[0-9]*.parquet", f"{self.split}/*.parquet")
+            files = [f"{self.name}/{name}" if self.name else f"**/{name}" for name in names]
+        files = [files] if isinstance(files, str) else files
+        # For the Hub, "**/" is at least one folder.
+        return [*files, *(pattern.removeprefix("**/") for pattern in files if pattern.startswith("**/"))]
+
+    def is_copy(self, folder: Path) -> bool:
+        """Whether a folder holds tables of the dataset."""
+        return (folder.is_dir() and any(folder.rglob("state.json"))) or bool(self._tables(folder))
+
+    def files(self, folder: Path) -> list[Path]:
+        """The files of the split: the parquet tables, or the folder that ``save_to_disk`` wrote.
+
+        Raises:
+            OutOfReachError: a file is missing.
+            DataError: there are several tables of this name, or a saved split cannot be read.
+        """
+        states = sorted(path.parent for path in folder.rglob("state.json"))
+        found = [state for state in states if state.name == self.split]
+        if len(states) == 1 and not (states[0].parent / "dataset_dict.json").is_file():  # without splits
+            found = states
+        tables = self._tables(folder)
+        shards = Counter((name[: shard.start()], int(shard[1])) for name in tables if (shard := _SHARD.search(name)))
+        missing = [
+            f"{total - count} of {total} files {stem}-*" for (stem, total), count in shards.items() if count < total
+        ]
+        if found:
+            missing = [name for name in _saved_files(found[0], folder) if not (found[0] / name).is_file()]
+        elif not tables:
+            missing = [
+                self.split
+                if states or self.saved
+                else f"{' or '.join(self.patterns)} (source.data_files names other files)"
+            ]
+        if missing:
+            raise OutOfReachError(f"{self.where} is incomplete: {missing[0]} is missing in {folder}")
+        if len(found) > 1 or (
+            not found and self.data_files is None and len({Path(name).parent for name in tables}) > 1
+        ):
+            several = ", ".join([str(state.relative_to(folder)) for state in found] or tables)
+            raise DataError(
+                f"{self.where} has several splits '{self.split}' ({several:.200}); source.data_files chooses"
+            )
+        return found or [folder / name for name in tables]
+
+    def _tables(self, folder: Path) -> list[str]:
+        """Names of the files of the split; a link of the cache without its file is none."""
+        names = (path.relative_to(folder).as_posix() for path in folder.rglob("*.parquet") if path.is_file())
+        return sorted(name for name in names if any(fnmatchcase(name, pattern) for pattern in self.patterns))
+
+
+def _saved_files(split: Path, folder: Path) -> list[str]:
+    """Names of the files of a saved split, which may not lead out of it, except by the links of the Hub's cache."""
+    state = split / "state.json"
+    try:
+        names = [str(file["filename"]) for file in json.loads(state.read_text(encoding="utf-8"))["_data_files"]]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise DataError(f"{state} cannot be read ({type(error).__name__}: {error})") from None
+    for name in names:
+        inside(split, name, str(state), roots_of(folder))
+    return names
+
+
+def open_table(options: HuggingfaceOptions, folder: Path) -> Dataset:
+    """The wanted split of a dataset in a folder, opened by the library ``datasets``.
+
+    Raises:
+        OutOfReachError: a part of it is missing.
+        DataError: it cannot be read.
+    """
+    import datasets
+
+    files, shown = options.files(folder), not datasets.are_progress_bars_disabled()
+    if not sys.stderr.isatty():
+        datasets.disable_progress_bars()
+    try:
+        with quiet_hub(offline=True):
+            if files[0].is_dir():
+                return datasets.load_from_disk(str(files[0]))
+            check_decoded(files)
+            names = {options.split: [str(file) for file in files]}
+            return datasets.load_dataset("parquet", data_files=names, split=options.split)
+    except TtmbenchError:
+        raise
+    except Exception as error:
+        why = one_line(str(error.__cause__ or error), 200)
+        raise DataError(f"{options.where} cannot be loaded: {why}") from error
+    finally:
+        if shown:
+            datasets.enable_progress_bars()
+
 
 def read_huggingface(request: SourceRequest) -> Loaded:
     """The groups of a dataset with image and caption columns, read by ``datasets``, and which were dropped.
 
-    A cell holds an image or a caption, or a list of them. OutOfReachError if the dataset is neither cached nor
-    downloadable; DataError if it is not what the task file says.
+    A cell holds an image or a caption, or a list of them. Files are fetched into the Hub's cache at their revision and
+    read from there. OutOfReachError if the dataset is neither cached nor downloadable; DataError if it is not what the
+    task file says.
     """
     options = read_hub_options(HuggingfaceOptions, request)
+    check_folder(options.path)
     import datasets
 
     where = options.where
-    opened = open_table(options, data_folder(request.data_dir), request.offline)
-    table, raw = opened.rows, datasets.Image(decode=False)
+    copy = options.local_copy(data_folder(request.data_dir))
+    folder = copy or options.snapshot(options.patterns, request.offline)
+    opened = table = open_table(options, folder)
+    raw = datasets.Image(decode=False)
     listed = _image_columns(table.features, request.columns["images"])
     for column, is_list in listed.items():
         table = table.cast_column(column, type(table.features[column])(raw) if is_list else raw)
-    copy = opened.folder if opened.revision is None else None
-    roots = _cache_folders() if copy is None else [copy]
 
     def image(cell: ImageCell) -> ImageRef:
         if cell.column not in listed:
-            raise _no_images(where, cell.column, opened.rows.features, listed)
+            raise _no_images(where, cell.column, opened.features, listed)
         item = cell.item or 0 if listed[cell.column] else None
         name = f"{cell.group_id}/{cell.column}" + (f"/{item}" if item else "")
-        raw = partial(_raw, table, cell, item, roots)
+        raw = partial(_raw, table, cell, item, folder)
         return ImageRef(name, lambda: _open(raw()), read=lambda: _bytes(raw()), exif=options.exif)
 
     texts = table.remove_columns(list(listed))
     groups = groups_from_rows(_rows(texts, where, options.literals), replace(request, limit=None), image)
     dropped: list[dict[str, str]] = []
     remaining = list(islice(_without(groups, options.drop_captions, dropped), request.limit))
-    record: dict[str, object] = {"revision": opened.revision, "exif": options.exif}
+    record: dict[str, object] = {"revision": None if copy else commit_of(folder), "exif": options.exif}
     if copy is not None:
         record["folder"] = str(copy)
     return Loaded(remaining, record | ({"dropped": dropped} if dropped else {}))
@@ -68,10 +199,13 @@ def locate_huggingface(request: SourceRequest) -> list[DataLocation]:
     options = read_hub_options(HuggingfaceOptions, request)
 
     def lacking(folder: Path) -> str | None:
-        absent = incomplete(options, folder)
-        return f"incomplete: {absent[0]} is missing in {folder}" if absent else None
+        try:
+            options.files(folder)
+        except DataError as error:
+            return str(error).removeprefix(f"{options.where} is ")
+        return None
 
-    return locate_repository(HubTables(options, lacking=lacking), request)
+    return locate_repository(HubRepository(options, options.patterns, lacking, options.split), request)
 
 
 def _without(groups: Iterator[Group], drop: Mapping[str, str], dropped: list[dict[str, str]]) -> Iterator[Group]:
@@ -139,8 +273,8 @@ def _no_images(where: str, column: str, features: Features, listed: Mapping[str,
     )
 
 
-def _raw(table: Dataset, named: ImageCell, item: int | None, roots: list[Path]) -> bytes | Path:
-    """An encoded image of a table: its bytes, else its path, which must lead into the dataset's own folders."""
+def _raw(table: Dataset, named: ImageCell, item: int | None, folder: Path) -> bytes | Path:
+    """An encoded image of a table: its bytes, else its path, which must stay in the dataset's folder."""
     cell = table[named.row.index][named.column]
     if item is not None:
         cell = cell[item]
@@ -149,10 +283,7 @@ def _raw(table: Dataset, named: ImageCell, item: int | None, roots: list[Path]) 
         return content
     if not cell or not cell.get("path"):
         raise DataError(f"{named.where} holds no image")
-    path = Path(cell["path"]).resolve()
-    if not any(path.is_relative_to(root.resolve()) for root in roots):
-        raise DataError(f"{named.where} names {cell['path']}, outside the dataset's own folders")
-    return path
+    return inside(folder, cell["path"], named.where, roots_of(folder))
 
 
 def _open(raw: bytes | Path) -> Image:
@@ -161,11 +292,3 @@ def _open(raw: bytes | Path) -> Image:
 
 def _bytes(raw: bytes | Path) -> bytes:
     return raw if isinstance(raw, bytes) else raw.read_bytes()
-
-
-def _cache_folders() -> list[Path]:
-    import datasets
-    from huggingface_hub import constants
-
-    folders = (datasets.config.HF_DATASETS_CACHE, datasets.config.DOWNLOADED_DATASETS_PATH, constants.HF_HUB_CACHE)
-    return [Path(folder) for folder in folders]

@@ -10,14 +10,13 @@ from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from itertools import islice
 from pathlib import Path, PurePosixPath
-from typing import IO, cast
 
 from ttmbench._util.images import open_image
 from ttmbench._util.limits import limit, raised_by
 from ttmbench._util.text import Unreadable, check_no_pointer, parse_json
+from ttmbench.data.archive import LITTER, Header, check_end
 from ttmbench.data.availability import DataLocation
 from ttmbench.data.cells import Row
-from ttmbench.data.download.archive import LITTER, ShortReads, check_end
 from ttmbench.data.hub_datasets import HubOptions, HubRepository, commit_of, locate_repository, read_hub_options
 from ttmbench.data.paths import check_folder, data_folder
 from ttmbench.data.rows import ImageCell, groups_from_rows
@@ -127,7 +126,7 @@ def read_webdataset(request: SourceRequest) -> Loaded:
 def locate_webdataset(request: SourceRequest) -> list[DataLocation]:
     """Shards of a repository of the Hub, or a local folder of them."""
     options = read_hub_options(WebdatasetOptions, request)
-    return locate_repository(HubRepository(options, options.patterns, options.unusable, options.damaged), request)
+    return locate_repository(HubRepository(options, options.patterns, options.unusable), request)
 
 
 def _rows(tars: Sequence[Path], lines: Sequence[str]) -> Iterator[Row]:
@@ -179,8 +178,7 @@ def _members(tar: Path) -> Iterator[TarMember]:
     """The files of an uncompressed tar; DataError if it is damaged, cut off, or has more than files and folders."""
     check_no_pointer(tar)
     try:
-        with tar.open("rb") as stream:
-            opened = tarfile.open(fileobj=cast("IO[bytes]", ShortReads(stream, tar)), mode="r:")
+        with tarfile.open(tar, "r:", tarinfo=Header) as opened:
             for count, member in enumerate(opened):
                 if count >= limit("archive_files"):
                     raise DataError(f"{tar} has more than {limit('archive_files')} files; {raised_by('archive_files')}")

@@ -1,0 +1,415 @@
+"""Files and images of the data folder: fetched from the web, resumed, checked and unpacked."""
+
+from __future__ import annotations
+
+import glob
+import hashlib
+import html
+import io
+import json
+import os
+import re
+import time
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import contextmanager
+from dataclasses import dataclass
+from http.client import HTTPException, HTTPResponse
+from pathlib import Path
+from typing import TypeVar
+from urllib.error import HTTPError
+from urllib.parse import quote, urlencode, urljoin, urlsplit
+from urllib.request import HTTPCookieProcessor, Request, build_opener
+
+from filelock import FileLock
+
+from ttmbench._util.console import progress_bar
+from ttmbench._util.files import file_digest, replace_file
+from ttmbench._util.images import as_rgb, open_image, quiet_thread
+from ttmbench._util.limits import limit, raised_by
+from ttmbench._util.text import read_json_lines
+from ttmbench._version import __version__
+from ttmbench.data.archive import unpack
+from ttmbench.data.availability import amount, count_of_images
+from ttmbench.data.paths import Origin, below, inside
+from ttmbench.errors import DataError, OutOfReachError, TtmbenchError
+
+CHUNK = 1 << 20
+LOCKS = ".locks"  # in the data folder
+TRIES = 5
+AT_ONCE = 8  # images
+SILENT = 20  # images in a row without an answer before the network is taken to be down
+SECONDS = 60.0  # in which an image has to come
+HUB = "https://huggingface.co"
+DRIVE = ("drive.google.com", "drive.usercontent.google.com", "docs.google.com")
+_PASSING = (408, 425, 429, 500, 502, 503, 504)
+_LOGIN = "; it may ask for a login or an agreement, so open it in a browser"
+_MOVED = "; it may have moved, so look for it at the dataset's own page"
+_ADVICE = {401: _LOGIN, 403: _LOGIN, 404: _MOVED, 410: _MOVED}
+T = TypeVar("T")
+
+
+class NoAnswerError(OutOfReachError):
+    """The server cannot be reached at all."""
+
+
+class _MayPassError(Exception):
+    """A failure that may pass; whether the server answered."""
+
+    def __init__(self, why: str, answered: bool = True) -> None:
+        super().__init__(why)
+        self.answered = answered
+
+
+def _patiently(once: Callable[[], T], tries: int = TRIES) -> T:
+    for attempt in range(1, tries + 1):
+        try:
+            return once()
+        except _MayPassError as error:
+            if attempt == tries:
+                raise (OutOfReachError if error.answered else NoAnswerError)(f"{error}; try again later") from None
+            time.sleep(2.0 ** (attempt - 1))
+    raise AssertionError("the last try returns or raises")
+
+
+def _open(url: str, **headers: str) -> HTTPResponse:
+    """An answer of status 200 or 206, redirects followed, but never from https to http."""
+    endpoint = os.environ.get("HF_ENDPOINT", "").rstrip("/")  # the variable of the Hub's own library
+    if endpoint and url.startswith(f"{HUB}/"):
+        url = endpoint + url.removeprefix(HUB)
+    # Packed on the way, a file would have another size than its server says.
+    request = Request(url, headers={"User-Agent": f"ttmbench/{__version__}", "Accept-Encoding": "identity", **headers})
+    try:
+        response: HTTPResponse = build_opener(HTTPCookieProcessor()).open(request, timeout=30)
+    except HTTPError as error:
+        error.close()
+        why = f"{_followed(request)} answers {error.code} ({error.reason}){_ADVICE.get(error.code, '')}"
+        raise _MayPassError(why) if error.code in _PASSING else OutOfReachError(why) from None
+    except (HTTPException, OSError) as error:
+        why = f"{_followed(request)} cannot be reached ({getattr(error, 'reason', None) or error})"
+        raise _MayPassError(why, answered=False) from None
+    if url.startswith("https:") and not response.url.startswith("https:"):
+        response.close()
+        raise OutOfReachError(f"{url} leads to {response.url}, which is not a safe address")
+    return response
+
+
+def _followed(request: Request) -> str:
+    """The address of a request, and that of the last redirect without its query, which may sign it."""
+    hops = list(getattr(request, "redirect_dict", ()))  # which urllib fills as it follows them
+    return request.full_url + (f" (redirected to {hops[-1].partition('?')[0]})" if hops else "")
+
+
+def _blocks(response: HTTPResponse, most: int, what: str, seconds: float | None = None) -> Iterator[bytes]:
+    """The body in parts, as they come; DataError after ``most`` bytes."""
+    begun, size = time.monotonic(), 0
+    try:
+        while block := response.read1(CHUNK):
+            size += len(block)
+            if size > most:
+                raise DataError(f"{what} has more than {most} bytes; {raised_by('download_bytes')}")
+            if seconds is not None and time.monotonic() - begun > seconds:
+                raise _MayPassError(f"{response.url} gave {size} bytes in {seconds:.0f} seconds, which is too slow")
+            yield block
+    except (HTTPException, OSError) as error:
+        host = urlsplit(response.url).netloc
+        raise _MayPassError(f"the connection to {host} broke ({error or type(error).__name__})") from None
+
+
+def _open_file(url: str) -> tuple[str, HTTPResponse]:
+    """The address of the file itself and its answer: Drive asks for confirmation before a large file."""
+    is_drive = urlsplit(url).netloc in DRIVE
+    url += "&export=download" if is_drive and "id=" in url and "export=" not in url else ""
+    response = _open(url)
+    if response.headers.get_content_type() != "text/html" or url.endswith((".html", ".htm")):
+        return url, response
+    with response:
+        if not is_drive:
+            raise OutOfReachError(f"{url} gave a web page in place of the file; does it ask for a login?")
+        page = response.read(CHUNK).decode("utf-8", "replace")
+    form = re.search(r'<form id="download-form" action="([^"]+)"', page)
+    target = urljoin(response.url, html.unescape(form[1])) if form else ""
+    if urlsplit(target).netloc not in DRIVE:
+        words = html.unescape(" ".join(re.findall(r'class="uc-error-(?:sub)?caption">([^<]*)', page)))
+        why = words or "it may ask for a login"
+        raise OutOfReachError(
+            f"{url} gave a page in place of the file ({why}); open it in a browser, or try again later"
+        )
+    fields = dict(re.findall(r'<input type="hidden" name="([^"]+)" value="([^"]*)"', page))
+    url = f"{target}?{urlencode({name: html.unescape(value) for name, value in fields.items()})}"
+    response = _open(url)
+    if response.headers.get_content_type() == "text/html":
+        response.close()
+        raise OutOfReachError(f"{url} gives a page in place of the file again; try again later")
+    return url, response
+
+
+def fetch_file(origin: Origin, folder: Path, name: str) -> Path:
+    """Fetches a file into a part in ``folder``, which a later call resumes if the server has the same version.
+
+    Raises:
+        OutOfReachError: the server cannot be reached, refuses, or stops in the middle again and again.
+        DataError: the file is not what ``origin`` states.
+    """
+
+    def once() -> Path:
+        url, response = _open_file(str(origin.url))
+        with response:
+            total = _digits(response.headers.get("Content-Length"))
+            version = response.headers.get("ETag") or response.headers.get("Last-Modified") or ""
+            if origin.bytes is not None and total not in (None, origin.bytes):
+                raise DataError(f"{name}: {url} has {total} bytes, but the task file says {origin.bytes}")
+            digest = hashlib.sha256(f"{origin.url} {version} {total}".encode()).hexdigest()[:12]
+            part = folder / f".{name}.{digest}.part"
+            have = part.stat().st_size if version and total and part.is_file() else 0
+            if have != total or not total:
+                have = _save(url, response, part, have, version, total)
+        if total is not None and have != total:
+            raise _MayPassError(f"{url} ended after {have} of {total} bytes")
+        sha256 = origin.sha256 and file_digest(part)
+        if sha256 != origin.sha256 or origin.bytes not in (None, have):
+            part.unlink()
+            stated = f"{origin.bytes} bytes" if sha256 == origin.sha256 else f"sha256 {origin.sha256}"
+            raise DataError(
+                f"{name}: {origin.url} has {have} bytes and sha256 {sha256}, but the task file says {stated}: it "
+                "changed at its origin or on the way, so nothing is saved"
+            )
+        return part
+
+    return _patiently(once)
+
+
+def _save(url: str, response: HTTPResponse, part: Path, have: int, version: str, total: int | None) -> int:
+    """Writes a body, or the rest of it, to a part; bytes of the part."""
+    if have:
+        response.close()
+        response = _open(url, **{"Range": f"bytes={have}-", "If-Range": version})
+        if response.status != 206 or not response.headers.get("Content-Range", "").startswith(f"bytes {have}-"):
+            have = 0
+    most = limit("download_bytes") if total is None else total
+    drawn = {"initial": have, "unit": "B", "unit_scale": True}
+    with response, part.open("ab" if have else "wb") as file, progress_bar(total, part.name, "bytes", **drawn) as shown:
+        for block in _blocks(response, most, url):
+            file.write(block)
+            shown.update(len(block))
+        return file.tell()
+
+
+def _digits(text: str | None) -> int | None:
+    return int(text) if text and text.isascii() and text.isdigit() else None
+
+
+@dataclass(frozen=True)
+class DataFile:
+    """A file or folder of the data folder, as a `DataNeed`.
+
+    One that exists is used as it is, unless the task file states size or digest. A link is the user's arrangement and
+    is never replaced.
+
+    Attributes:
+        lacking: for a file of rows: which of its images are missing, and what to do.
+    """
+
+    data_dir: Path  # the data folder
+    name: str  # path below it
+    origin_of: Origin | None  # where it comes from, if the task file states it
+    lacking: Callable[[], str | None] = lambda: None
+
+    @property
+    def origin(self) -> str:
+        """Address or page."""
+        return str(self.origin_of) if self.origin_of else "unknown"
+
+    @property
+    def where(self) -> str:
+        """The data folder."""
+        return str(self.data_dir)
+
+    @property
+    def target(self) -> Path:
+        """The file or folder itself."""
+        return below(self.data_dir, self.name, "source.get")
+
+    def missing(self) -> str | None:
+        """Why it cannot be used: missing, not what is stated, or without some of its images."""
+        return self._wrong() or self.lacking()
+
+    def _wrong(self) -> str | None:
+        if not self.target.exists():
+            return "it is not there"
+        if self.target.is_dir():
+            return None if next(self.target.iterdir(), None) else "the folder is empty"
+        stated, size = self.origin_of, self.target.stat().st_size
+        if stated is None or stated.unpack:  # size and digest are the archive's, not the file's
+            return None
+        if stated.bytes not in (None, size):
+            return f"it has {size} bytes in place of {stated.bytes}"
+        if stated.sha256 is not None and file_digest(self.target) != stated.sha256:
+            return "its sha256 is not that of the task file"
+        return None
+
+    def size(self) -> int | None:
+        """Bytes to fetch, from the task file or the server."""
+        if self.origin_of is None or self.origin_of.url is None:
+            return None
+        if self.origin_of.bytes is not None:
+            return self.origin_of.bytes
+        try:
+            with _open_file(self.origin_of.url)[1] as response:
+                return _digits(response.headers.get("Content-Length"))
+        except (TtmbenchError, _MayPassError):
+            return None
+
+    def fetch(self) -> str:
+        """Fetches it, and unpacks it if it is an archive.
+
+        Raises:
+            OutOfReachError: it cannot be reached, has no address, or images in the user's own folder are missing.
+            DataError: what came is wrong, or cannot be unpacked or written.
+        """
+        why, origin = self.lacking() if self._wrong() is None else None, self.origin_of
+        if why is not None:
+            raise OutOfReachError(f"{self.name}: {why}")
+        if origin is None:
+            raise OutOfReachError(f"the task file does not say where {self.name} comes from; put it into {self.where}")
+        if origin.page is not None:
+            raise OutOfReachError(f"{self.name} is fetched by hand: {origin.page}; put it at {self.target}")
+        with self.writing():
+            return "present" if self.missing() is None else self._fetch(origin)
+
+    def _fetch(self, origin: Origin) -> str:
+        folder, name = self.target.parent, self.target.name
+        if self.target.is_symlink() or (self.target.is_dir() and not origin.unpack):
+            raise DataError(f"{self.target} is a link or a folder, and {self.missing()}; move it away")
+        part = fetch_file(origin, folder, name)
+        detail = amount(part.stat().st_size)
+        if origin.unpack:
+            try:
+                detail += f", {unpack(part, self.target, origin.member)}"
+            except DataError:
+                part.unlink()
+                raise
+        else:
+            part.replace(self.target)
+        for old in folder.glob(f".{glob.escape(name)}.*.part"):
+            old.unlink()
+        return detail
+
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        """Makes the folder of the target, and locks the target; DataError if it cannot be written."""
+        try:
+            self.target.parent.mkdir(parents=True, exist_ok=True)
+            (self.data_dir / LOCKS).mkdir(parents=True, exist_ok=True)
+            with FileLock(self.data_dir / LOCKS / f"{self.name.replace('/', '__')}.lock"):
+                yield
+        except OSError as error:
+            raise DataError(f"{self.target} cannot be written ({error.strerror or error})") from None
+
+
+@dataclass(frozen=True)
+class Images(DataFile):
+    """A folder of images that are fetched one by one.
+
+    Attributes:
+        addresses: makes the name of each missing image -> its address.
+        may_fail: many addresses are dead: lost images are recorded with the reason beside the folder, in
+            ``<folder>.lost.jsonl``, and not asked for again. A folder without that record is the user's own, to which
+            nothing is added.
+    """
+
+    addresses: Callable[[], Mapping[str, str]] = dict
+    may_fail: bool = False
+
+    @property
+    def lost_file(self) -> Path:
+        """The record of images that could not be fetched."""
+        return self.target.with_name(f"{self.target.name}.lost.jsonl")
+
+    def ask_again(self) -> None:
+        """Forgets which images could not be fetched."""
+        if self.lost_file.is_file():
+            self.lost_file.write_text("", encoding="utf-8")
+
+    def missing(self) -> str | None:
+        """Which images are missing and not recorded as lost."""
+        has_any = self.target.is_dir() and next(self.target.iterdir(), None) is not None
+        if self.may_fail and has_any and not self.lost_file.is_file():
+            return None
+        try:
+            names = list(self._wanted())
+        except TtmbenchError as error:
+            return str(error)
+        if names:
+            return f"{count_of_images(names)} not there"
+        return None if has_any else "no image could be fetched"
+
+    def _wanted(self) -> dict[str, str]:
+        lines = (line for _, line in read_json_lines(self.lost_file)) if self.lost_file.is_file() else ()
+        lost = {(str(line.get("image")), str(line.get("address"))) for line in lines}
+        return {name: url for name, url in self.addresses().items() if (name, url) not in lost}
+
+    def size(self) -> int | None:
+        """None: unknown until fetched."""
+        return None
+
+    def fetch(self) -> str:
+        """Fetches every missing image, several at a time.
+
+        Raises:
+            OutOfReachError: no server answers, or an image is lost that may not be.
+            DataError: an image cannot be written.
+        """
+        wanted, sizes, answered = self._wanted(), list[int](), False
+        lost: list[dict[str, str]] = []
+        pool = ThreadPoolExecutor(AT_ONCE, initializer=quiet_thread)
+        with self.writing(), progress_bar(len(wanted), "fetching", "images") as shown:
+            self.target.mkdir(exist_ok=True)
+            if self.may_fail:
+                self.lost_file.touch()
+            try:
+                tasks = {pool.submit(self._fetch_image, *item): item for item in wanted.items()}
+                for task in as_completed(tasks):
+                    shown.update(1)
+                    try:
+                        sizes.append(task.result())
+                        answered = True
+                    except OutOfReachError as error:
+                        name, url = tasks[task]
+                        lost.append({"image": name, "address": url, "why": str(error)})
+                        answered = answered or not isinstance(error, NoAnswerError)
+                    if not answered and len(lost) == min(SILENT, len(wanted)):
+                        why = lost[0]["why"]
+                        raise OutOfReachError(f"{self.name}: no server of the first {len(lost)} images answered: {why}")
+            finally:
+                pool.shutdown(cancel_futures=True)
+                if self.may_fail and answered:
+                    with self.lost_file.open("a", encoding="utf-8") as file:
+                        file.writelines(json.dumps(line, ensure_ascii=False) + "\n" for line in lost)
+        if lost and not self.may_fail:
+            first = lost[0]["why"]
+            raise OutOfReachError(
+                f"{self.name}: {len(lost)} of {len(wanted)} images could not be fetched, first {first}"
+            )
+        why = f"; {len(lost)} could not be fetched: see {self.lost_file.name}" if lost else ""
+        return f"{len(sizes)} images, {amount(sum(sizes))}{why}"
+
+    def _fetch_image(self, name: str, url: str) -> int:
+        target, url = inside(self.target, name, self.name), quote(url.strip(), safe="%/:=&?~#+!$,;'@()*[]")
+        try:
+            Origin(url=url)
+        except ValueError:
+            raise NoAnswerError(f"{url} is not an http or https address") from None
+
+        def once() -> bytes:
+            with _open(url) as response:
+                return b"".join(_blocks(response, limit("image_bytes"), name, SECONDS))
+
+        content = _patiently(once, tries=2)
+        try:
+            as_rgb(open_image(io.BytesIO(content)))
+        except Exception as error:  # whatever a decoder makes of what a stranger's server sends
+            raise OutOfReachError(f"{url} gives no image ({error})") from None
+        target.parent.mkdir(parents=True, exist_ok=True)
+        replace_file(target, lambda path: path.write_bytes(content), to_disk=False)
+        return len(content)
