@@ -24,9 +24,9 @@ _OPTIONS = {
     "choice": "options:ChoiceOptions",
     "visualgpt": "options:VisualGptOptions",
     "blind": "options:BlindOptions",
-    "open_clip": "open_clip_options:OpenClipOptions",
+    "open_clip": "options:OpenClipOptions",
     "embeddings": "options:EmbeddingsOptions",
-    "openai": "served_options:ServedOptions",
+    "openai": "options:ServedOptions",
 }
 _NEEDS = {"open_clip": ("open_clip_torch",), "openai": ("ttmbench[api]",)}
 _TINY = {"lr": 5e-4, "epochs": 5}

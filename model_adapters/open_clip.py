@@ -43,8 +43,7 @@ from ttmbench.model_adapters._shared.contrastive import (
     declared_name,
     random_crop,
 )
-from ttmbench.model_adapters._shared.open_clip_options import OpenClipFiles, OpenClipOptions
-from ttmbench.model_adapters._shared.options import takes
+from ttmbench.model_adapters._shared.options import OpenClipFiles, OpenClipOptions, takes
 from ttmbench.model_adapters._shared.pretrained import digest_of, tokenizer_digest
 from ttmbench.model_adapters._shared.repository import quiet_hub
 from ttmbench.types import ModelFiles

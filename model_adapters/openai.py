@@ -12,16 +12,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
+from urllib.parse import urlsplit
 
-import httpx2
 import numpy as np
 
 from ttmbench._util.images import about_frames, frames_of_videos
 from ttmbench.errors import UsageError
 from ttmbench.model_adapters._shared.decisions import Decisions
-from ttmbench.model_adapters._shared.options import QUESTION, takes
-from ttmbench.model_adapters._shared.served_options import OPENAI, ServedOptions
+from ttmbench.model_adapters._shared.options import OPENAI, QUESTION, ServedOptions, takes
 from ttmbench.model_adapters.api.answers import Answer
+from ttmbench.model_adapters.api.batch_files import some
 from ttmbench.model_adapters.api.client import Body, Server
 from ttmbench.model_adapters.api.costs import money
 from ttmbench.model_adapters.api.model import ChatModel, Prompt
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 
 DEFAULT_KEY = "OPENAI_API_KEY"
 WHOLE_TASK = 10_000_000  # pairs or questions at a time: all go through one pool
-SHOWN = 5  # prompts, or models, in a note
 MODEL_CHARACTERS = 100  # of the name of a model in a note
 UNLISTED = -9999.0  # log-probability that servers write for a token outside their list
 YES_TOKEN = "Yes"  # the one token that t2v_metrics looks for
@@ -61,8 +60,7 @@ class _ServedModel:
     def usage(self) -> dict[str, object]:
         """Requests, tokens and money so far, models named by the server, and refusals."""
         refused = [{"prompt": prompt, "reason": reason} for prompt, reason in self._refused]
-        listed = {} if self._chat.listed is None else {"top_logprobs_allowed": self._chat.listed}
-        return {**self._chat.account.report(), "served": sorted(self._chat.served), **listed, "refused": refused}
+        return {**self._chat.account.report(), "served": sorted(self._chat.served), "refused": refused}
 
     def take_notes(self) -> list[str]:
         """Costs and refusals since the last call, and the models that answered if several."""
@@ -72,19 +70,12 @@ class _ServedModel:
         self._spent = account.cost or 0.0
         notes = [f"model {self._chat.name}: cost {money(cost)}; see model_info.usage"]
         if new:
-            shown = "; ".join(f"{prompt!r} ({reason})" for prompt, reason in new[:SHOWN])
-            rest = f"; {len(new) - SHOWN} more are listed in model_info.usage" if len(new) > SHOWN else ""
-            notes.append(f"{len(new)} questions were refused: {shown}{rest}")
-        if self._chat.listed is not None:
-            asked = self._chat.parameters["top_logprobs"]
-            notes.append(f"the server lists at most {self._chat.listed} tokens, of {asked} that were asked for")
+            shown = some([f"{prompt!r} ({reason})" for prompt, reason in new])
+            notes.append(f"{len(new)} questions were refused (all are listed in model_info.usage): {shown}")
         if len(self._chat.models) > 1:
-            named = ", ".join(repr(name[:MODEL_CHARACTERS]) for name in sorted(self._chat.models)[:SHOWN])
-            more = f" and {len(self._chat.models) - SHOWN} more" if len(self._chat.models) > SHOWN else ""
-            notes.append(
-                f"the server answered as {len(self._chat.models)} models: {named}{more}; these scores are of no single "
-                "model"
-            )
+            named = some([repr(name[:MODEL_CHARACTERS]) for name in sorted(self._chat.models)])
+            count = len(self._chat.models)
+            notes.append(f"the server answered as {count} models, so the scores are of no single model: {named}")
         return notes
 
     def _declared(self, scorer: str, **more: object) -> dict[str, object]:
@@ -137,10 +128,8 @@ class VqaScoreModel(_ServedModel):
 
     def fingerprint(self) -> dict[str, object]:
         """Everything that changes a score."""
-        prompt, missing = (
-            about_frames(self.frames) + QUESTION,
-            "least probable listed token, or what the listed ones leave, whichever is less",
-        )
+        prompt = about_frames(self.frames) + QUESTION
+        missing = "least probable listed token, or what the listed ones leave, whichever is less"
         return self._declared("vqascore", prompt=prompt, score=self._score_as, side_without_token=missing)
 
     def take_notes(self) -> list[str]:
@@ -153,8 +142,7 @@ class VqaScoreModel(_ServedModel):
                 f"them, or as what they leave if that is less: {sides} pairs"
             )
         if self._silent:
-            shown = "; ".join(map(repr, self._silent[:SHOWN]))
-            notes.append(f"{len(self._silent)} answers list neither yes nor no: {shown}")
+            notes.append(f"{len(self._silent)} answers list neither yes nor no: {some(list(map(repr, self._silent)))}")
         self._bounded.clear()
         self._silent.clear()
         return notes
@@ -216,7 +204,7 @@ def load(asked: ServedOptions) -> VqaScoreModel | ChoosingModel:
         parameters |= {"max_tokens": asked.max_tokens}
     if asked.chat_template_kwargs is not None:
         parameters["chat_template_kwargs"] = asked.chat_template_kwargs
-    server = Server(asked.base_url, key, asked.timeout, asked.retries, asked.backoff, asked.api_version)
+    server = Server(asked.base_url, key, asked.timeout, asked.retries, asked.api_version)
     cache = user_cache_path("ttmbench", appauthor=False) / "answers.sqlite"
     chat = ChatModel(asked, server, parameters, cache if asked.cache is None else Path(asked.cache).expanduser())
     if asked.scorer == "vqascore":
@@ -248,9 +236,9 @@ def _check_address(base_url: str) -> None:
         shown = address.rstrip("/").removesuffix("/chat/completions")
         raise UsageError(f"base_url is given without /chat/completions: base_url={shown}")
     try:
-        host = httpx2.URL(address).host
-    except (httpx2.InvalidURL, ValueError):
-        host = ""
+        host = urlsplit(address).hostname
+    except ValueError:
+        host = None
     if not host:
         raise UsageError(f"base_url names no server: {address}")
 

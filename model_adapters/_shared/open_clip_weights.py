@@ -38,7 +38,7 @@ from ttmbench.model_adapters._shared.open_clip_activation import (
     note_on_activation,
     with_activation,
 )
-from ttmbench.model_adapters._shared.open_clip_options import OpenClipFiles
+from ttmbench.model_adapters._shared.options import OpenClipFiles
 from ttmbench.model_adapters._shared.pickled_weights import read_pickle
 from ttmbench.model_adapters._shared.repository import Repository, described, find_repository, is_small
 from ttmbench.model_adapters._shared.requirements import what_to_install

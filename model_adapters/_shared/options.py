@@ -15,12 +15,12 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 
 from ttmbench.errors import UsageError
 
+OPENAI = "https://api.openai.com/v1"
 OF_THE_RUN = ("device", "dtype", "compile", "offline", "trust_remote_code")
 QUESTION = 'Does this figure show "{caption}"? Please answer yes or no.'
 LORA_TARGETS = r".*(language_model|text_model)\..*\.(q|k|v|o)_proj"
 
 Dtype = Literal["fp32", "bf16", "fp16"]
-DTYPES: tuple[Dtype, ...] = ("fp32", "bf16", "fp16")
 Order = Literal["random", "both"]
 
 
@@ -133,16 +133,6 @@ class HubFiles(Weights):
     """
     trust_remote_code: bool = False
     """Run code that the Hub repository ships."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _read_old_weights(cls, values: dict[str, object]) -> dict[str, object]:
-        """``weights=bf16`` is the old spelling of ``weights_dtype=bf16``."""
-        dtype = values.get("weights")
-        if dtype not in DTYPES or not ("weights_dtype" in cls.model_fields or cls is HubFiles):
-            return values
-        renamed = {} if cls is HubFiles else {"weights_dtype": values.get("weights_dtype") or dtype}
-        return {**values, "weights": "auto", **renamed}
 
 
 class HubModel(InPrecision, HubFiles):
@@ -331,6 +321,114 @@ class EmbeddingsOptions(OnDevice):
     """Factor on cosines, not its logarithm (default: from the file, else CLIP's 100)."""
     logit_bias: float | None = None
     """Bias of every logit; with a bias the loss is SigLIP's pairwise sigmoid."""
+
+
+class OpenClipFiles(Weights):
+    """Which files a model of open_clip is loaded from."""
+
+    model: Text | None = None
+    """Name of an architecture (``ViT-B-32``), ``hf-hub:<id>``, or ``local-dir:<folder>``."""
+    architecture: Text | None = Field(None, alias="model_config")
+    """JSON file with an architecture, instead of ``model``: as in open_clip's ``model_configs``, or an
+    ``open_clip_config.json``.
+    """
+    pretrained: Text | None = None
+    """Weights for an architecture: a tag (``laion2b_s34b_b79k``), a file (safetensors, or a checkpoint of
+    open_clip's training or OpenAI's code, such as ``epoch_32.pt``), or ``hf-hub:<id>[/file]``.
+    """
+    revision: Text | None = None
+    """Commit, tag or branch of the Hub repository."""
+    lora_alpha: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    """Scale of LoRA factors A and B of rank r in the file: weights become W + lora_alpha / r B A."""
+    interpolate: Annotated[float, Field(ge=0, le=1)] | None = None
+    """Interpolate between the weights of ``base`` (0) and ``pretrained`` (1), as in WiSE-FT; the number of text
+    positions is that of ``pretrained``.
+    """
+    base: Text = "openai"
+    """Base weights for ``interpolate``: a tag of the same architecture, or a file."""
+    resample_positions: bool = False
+    """Resample position embeddings where the weights are for another image size or caption length than the
+    architecture; without it such weights are refused.
+    """
+
+    @model_validator(mode="after")
+    def _check_architecture(self) -> Self:
+        if (self.model is None) == (self.architecture is None):
+            how = "model=NAME (or hf-hub:ID, local-dir:FOLDER), or model_config=FILE for an architecture of your own"
+            raise ValueError(f"give {how}" if self.model is None else f"give either {how}, not both")
+        return self
+
+
+class OpenClipOptions(Compiled, InPrecision, OpenClipFiles):
+    """A model of open_clip."""
+
+    quick_gelu: bool | None = None
+    """Activation: QuickGELU (OpenAI's CLIP and models fine-tuned from it) or GELU (default: from the tag, the
+    ``open_clip_config.json`` or the architecture).
+    """
+
+
+class ServedOptions(Choosing):
+    """A model behind an OpenAI-compatible server."""
+
+    model: Text
+    """Model name on the server."""
+    base_url: str = OPENAI
+    """API address without ``/chat/completions``."""
+    scorer: Literal["vqascore", "choice"] = "vqascore"
+    """``vqascore`` (a score per pair, from log-probabilities) or ``choice`` (forced choices in words)."""
+    api_key_env: Text = "OPENAI_API_KEY"
+    """Environment variable with the key."""
+    api_version: Text | None = None
+    """API version of Azure, such as ``2024-10-21``; the key is then sent in the header ``api-key``."""
+    concurrency: Count = 16
+    """Number of concurrent requests."""
+    timeout: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 60.0
+    """Seconds to wait for the server."""
+    retries: Annotated[int, Field(ge=0)] = 8
+    """Number of retries, with growing pauses or those that the server asks for."""
+    cache: Text | None = None
+    """File of stored answers (default: in the user's cache folder)."""
+    max_cost: Amount | None = None
+    """Maximum cost of a run; needs both prices."""
+    price_in: Amount | None = None
+    """Price per million input tokens."""
+    price_out: Amount | None = None
+    """Price per million output tokens."""
+    image_size: Count | None = 512
+    """Longest side of an image in pixels; larger images are shrunk, ``none`` keeps them."""
+    image_format: Literal["jpeg", "png"] = "jpeg"
+    """Encoding of images: ``jpeg`` or ``png``."""
+    detail: Text | None = "high"
+    """Image detail requested from the server; ``none`` omits it."""
+    temperature: float | None = 0.0
+    """Sampling temperature of the request; ``none`` omits it."""
+    top_logprobs: Count = 20
+    """Number of listed tokens for VQAScore; a server may allow fewer."""
+    chat_template_kwargs: dict[str, object] | None = None
+    """Variables of the chat template for vLLM and SGLang, such as ``chat_template_kwargs.enable_thinking=false``."""
+    score_as: Literal["log_odds", "probability", "yes_token"] = "log_odds"
+    """Score of VQAScore: ``log_odds`` of yes, its ``probability``, or ``yes_token``, the probability of the token
+    "Yes" alone.
+    """
+    on_refusal: Literal["error", "wrong"] | None = None
+    """Groups with a pair without VQAScore: ``error`` (default), or ``wrong`` to count them as incorrect."""
+    batch_requests: Text | None = None
+    """Write the questions into this file of OpenAI's batch API instead of asking them."""
+    batch_answers: Text | None = None
+    """Read answers from a batch's output: a file, or a folder of such files."""
+    offline: bool = False
+    """Use stored answers only."""
+
+    @model_validator(mode="after")
+    def _check_together(self) -> Self:
+        if self.max_cost is not None and (self.price_in is None or self.price_out is None):
+            raise ValueError("max_cost needs price_in and price_out: what a million tokens cost")
+        if self.max_cost is not None and self.batch_requests is not None:
+            raise ValueError("max_cost limits what is asked here; limit a batch (batch_requests) at its provider")
+        if self.scorer == "choice" and self.on_refusal is not None:
+            raise ValueError("on_refusal is for scorer=vqascore; in forced choices a refusal is a wrong answer")
+        return self
 
 
 def _wanted(schema: Mapping[str, Any], name: str) -> str:

@@ -11,12 +11,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 
+from ttmbench._util.console import warn
 from ttmbench.errors import DataError, UsageError
-from ttmbench.model_adapters.api.answers import Answer, BadAnswerError, Reply, read_answer, refused
+from ttmbench.model_adapters.api.answers import NO_ANSWER, Answer, message_of, read_answer, refusal_of, refused
 from ttmbench.model_adapters.api.client import Body, Server
 
 MOST_REQUESTS, MOST_BYTES = 50_000, 200_000_000  # in a file, as OpenAI documents them
-_FOREIGN = (ValueError, KeyError, IndexError, TypeError, AttributeError, RecursionError)
+SHOWN = 5  # lines or questions in a message
 
 
 class BatchFiles:
@@ -28,8 +29,11 @@ class BatchFiles:
         url: of the requests.
     """
 
-    def __init__(self, requests: Path | None, answers: Path | None, url: str) -> None:
-        self.requests, self.answers, self._url = requests, answers, url
+    def __init__(self, requests: str | None, answers: str | None, url: str) -> None:
+        self.requests, self.answers = (
+            None if name is None else Path(name).expanduser() for name in (requests, answers)
+        )
+        self._url = url
         self._written: set[str] = set()
         self._files: list[Path] = []
         self._room = (0, 0)  # requests and bytes that the last file has room for
@@ -39,7 +43,6 @@ class BatchFiles:
 
         UsageError if a file already exists or cannot be written.
         """
-        assert self.requests is not None, "asked for"
         try:
             for key, body in requests:
                 if key in self._written:
@@ -73,43 +76,43 @@ class BatchFiles:
         DataError for what is not a line of answers, or two of one question.
         """
         assert self.answers is not None, "asked for"
-        paths = sorted(self.answers.glob("*.jsonl")) if self.answers.is_dir() else [self.answers]
         found: dict[str, tuple[str, bytes]] = {}
-        for path in paths:
+        for path in sorted(self.answers.glob("*.jsonl")) if self.answers.is_dir() else [self.answers]:
             try:
                 lines = path.read_bytes().splitlines()
             except OSError as error:
                 raise DataError(f"batch_answers: {path} cannot be read: {error.strerror}") from None
             for number, line in enumerate(lines, 1):
-                if not line.strip():
-                    continue
-                key = _key_of(line, f"{path} line {number}")
-                if key in found and found[key][1] != line:
-                    raise DataError(f"batch_answers: {found[key][0]} and {path} line {number} answer the same question")
-                found[key] = (f"{path.name} line {number}", line)
+                place = f"{path} line {number}"
+                key = _key_of(line, place) if line.strip() else None
+                if key is not None and found.setdefault(key, (place, line))[1] != line:
+                    raise DataError(f"batch_answers: {found[key][0]} and {place} answer the same question")
         return found
 
-    def read(self, keys: Sequence[str], wants_logprobs: bool, server: Server) -> tuple[dict[str, Answer], list[str]]:
-        """The answers to these requests that are there, and what is wrong with the other lines about them."""
-        answers, wrong = {}, []
-        for key in dict.fromkeys(keys):
-            if key not in self._lines:
-                continue
+    def read(self, keys: Sequence[str], wants_logprobs: bool, server: Server) -> dict[str, Answer]:
+        """The answers to these requests that are there; what is wrong with other lines about them is warned of."""
+        answers, wrong = dict[str, Answer](), []
+        for key in [key for key in keys if key in self._lines]:
             place, line = self._lines[key]
             try:
                 answers[key] = _answer_in(json.loads(line), wants_logprobs, server.hide)
-            except BadAnswerError as error:
-                wrong.append(f"{place} {server.clean(str(error))}")
-            except _FOREIGN as error:
-                wrong.append(f"{place} holds no chat completion ({server.clean(f'{type(error).__name__}: {error}')})")
-        return answers, wrong
+            except NO_ANSWER as error:
+                wrong.append(f"{place}: {server.clean(f'{type(error).__name__}: {error}')}")
+        if wrong:
+            warn(f"{len(wrong)} answers in {self.answers} are errors, as if they were missing: {some(wrong)}")
+        return answers
+
+
+def some(texts: Sequence[str]) -> str:
+    """The first of them, and how many more there are."""
+    return "; ".join(texts[:SHOWN]) + (f"; {len(texts) - SHOWN} more" if len(texts) > SHOWN else "")
 
 
 def _key_of(line: bytes, place: str) -> str:
     try:
         content = json.loads(line)
         key, is_request = content["custom_id"], "method" in content and "response" not in content
-    except _FOREIGN:
+    except NO_ANSWER:
         raise DataError(f"batch_answers: {place} is not a line of a batch's output") from None
     if is_request or not isinstance(key, str):
         raise DataError(f"batch_answers: {place} is a request; the answers are in the file that the provider returns")
@@ -117,17 +120,18 @@ def _key_of(line: bytes, place: str) -> str:
 
 
 def _answer_in(line: Mapping[str, object], wants_logprobs: bool, clean: Callable[[str], str]) -> Answer:
-    """The answer in a line of output; BadAnswerError says why there is none."""
+    """The answer in a line of output; an error of `NO_ANSWER` says why there is none."""
     response, error = line.get("response"), line.get("error")
     if not isinstance(response, dict):
         said = error if isinstance(error, dict) else {}
-        raise BadAnswerError(f"says {said.get('code') or 'no code'}: {said.get('message') or 'no message'}")
-    reply = Reply(int(response["status_code"]), {}, json.dumps(response.get("body")).encode())
-    if reply.refusal is not None:
-        return refused(clean(reply.refusal))
-    if reply.status != 200:
-        raise BadAnswerError(f"says {reply.status}: {reply.message}")
-    answer = read_answer(reply.content, clean)
+        raise ValueError(f"it says {said.get('code') or 'no code'}: {said.get('message') or 'no message'}")
+    status, content = int(response["status_code"]), json.dumps(response.get("body"))
+    reason = refusal_of(status, content)
+    if reason is not None:
+        return refused(clean(reason))
+    if status != 200:
+        raise ValueError(f"it says {status}: {message_of(content)}")
+    answer = read_answer(content, clean)
     if wants_logprobs and answer["refusal"] is None and not answer["top_logprobs"]:
-        raise BadAnswerError("lists no log-probabilities of tokens, which VQAScore needs")
+        raise ValueError("it lists no log-probabilities of tokens, which VQAScore needs")
     return answer

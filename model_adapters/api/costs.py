@@ -20,12 +20,9 @@ class Tokens:
     def add(self, usage: Mapping[str, int] | None) -> None:
         """Adds one answer's ``usage`` as the server states it."""
         self.answers += 1
-        counts = [(usage or {}).get(name) for name in ("prompt_tokens", "completion_tokens")]
-        if not all(isinstance(count, int) for count in counts):
-            self.uncounted += 1
-            return
-        self.tokens_in += int(counts[0] or 0)
-        self.tokens_out += int(counts[1] or 0)
+        self.uncounted += usage is None
+        self.tokens_in += (usage or {}).get("prompt_tokens", 0)
+        self.tokens_out += (usage or {}).get("completion_tokens", 0)
 
 
 @dataclass
@@ -39,7 +36,6 @@ class Account:
         requests: sent, retries included.
         asked: tokens of the answers that this run was given.
         stored: tokens of the answers that were stored before.
-        underway: questions that wait for their answer.
         estimate: tokens in and out that one question is expected to take.
     """
 
@@ -49,7 +45,6 @@ class Account:
     requests: int = 0
     asked: Tokens = field(default_factory=Tokens)
     stored: Tokens = field(default_factory=Tokens)
-    underway: int = 0
     estimate: tuple[float, float] = (0.0, 0.0)
 
     def price(self, tokens_in: float, tokens_out: float) -> float | None:
@@ -70,22 +65,14 @@ class Account:
             self.asked.tokens_out + self.asked.uncounted * self.estimate[1],
         )
 
-    @property
-    def has_room(self) -> bool:
+    def has_room(self, underway: int) -> bool:
         """Whether one more question fits under the limit, beside those underway."""
-        cost = self.cost
-        if self.max_cost is None or cost is None:
+        if self.max_cost is None or self.cost is None:
             return True
-        each = self.price(*self.estimate) or 0.0
-        counted = self.asked.answers - self.asked.uncounted
-        if counted:
-            each = max(each, (self.price(self.asked.tokens_in, self.asked.tokens_out) or 0.0) / counted)
-        return cost + (self.underway + 1) * each <= self.max_cost
-
-    @property
-    def limit(self) -> str:
-        """The limit as the user gave it."""
-        return "no max_cost" if self.max_cost is None else f"max_cost={self.max_cost:g}"
+        counted = max(1, self.asked.answers - self.asked.uncounted)
+        mean = (self.price(self.asked.tokens_in, self.asked.tokens_out) or 0.0) / counted
+        each = max(self.price(*self.estimate) or 0.0, mean)
+        return self.cost + (underway + 1) * each <= self.max_cost
 
     def report(self) -> dict[str, float | None]:
         """For the results document; money in the currency of the prices, None if they are unknown."""

@@ -1,30 +1,35 @@
-"""Questions to a chat model behind a server: looked up, estimated, asked in one pool, stored as they are answered."""
+"""Questions to a chat model behind a server: looked up, estimated, asked at the same time, stored when answered."""
 
 from __future__ import annotations
 
-import asyncio
 from collections import deque
 from collections.abc import Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Event, Lock
 from typing import TYPE_CHECKING
 
 from ttmbench._util.console import progress_bar, progress_iter, warn
 from ttmbench.errors import DataError, TtmbenchError
-from ttmbench.model_adapters._shared.served_options import OPENAI, ServedOptions
+from ttmbench.model_adapters._shared.options import OPENAI, ServedOptions
 from ttmbench.model_adapters.api.answers import Answer, AnswerCache, open_answers, request_key
-from ttmbench.model_adapters.api.batch_files import BatchFiles
+from ttmbench.model_adapters.api.batch_files import BatchFiles, some
 from ttmbench.model_adapters.api.client import Body, ChatClient, Dialect, Server
 from ttmbench.model_adapters.api.costs import Account, money
 from ttmbench.model_adapters.api.images import ImageStyle, image_digest, image_tokens
-from ttmbench.model_adapters.api.pool import Pool, run_async
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
 VERSION = 1  # of the keys of stored answers
-SHOWN = 5  # lines or questions in a message
 REMEMBERED = 4  # images whose digest and encoding are in memory
+GRACE = 10.0  # seconds that an interrupted run waits for answers underway
+
+
+class _Stopped(BaseException):
+    """No further request is sent; not an Exception, which the client would try again after."""
 
 
 @dataclass(frozen=True)
@@ -52,15 +57,11 @@ class ChatModel:
         self._cache, self._concurrency, self._offline = cache, asked.concurrency, asked.offline
         self.served: set[str] = set()  # names of models in answers, with the fingerprint of the server's system
         self.models: set[str] = set()  # the same without the fingerprint
-        self.listed: int | None = None  # the most tokens that an answer lists, if fewer than were asked for
         self._dialect = Dialect()
         self._batch: BatchFiles | None = None
         if asked.batch_requests is not None or asked.batch_answers is not None:
-            paths = (
-                None if name is None else Path(name).expanduser()
-                for name in (asked.batch_requests, asked.batch_answers)
-            )
-            self._batch = BatchFiles(*paths, "/chat/completions" if server.api_version else "/v1/chat/completions")
+            url = "/chat/completions" if server.api_version else "/v1/chat/completions"
+            self._batch = BatchFiles(asked.batch_requests, asked.batch_answers, url)
             if asked.base_url == OPENAI:
                 self._dialect.limit_name = "max_completion_tokens"  # which all its models take
         self._digests: deque[tuple[Image, str]] = deque(maxlen=REMEMBERED)
@@ -73,107 +74,94 @@ class ChatModel:
             TtmbenchError: the server does not answer, or the questions do not fit under the limit of costs.
         """
         with open_answers(self._cache) as cache:
-            requests, estimate = [], 0.0
+            keys, questions, tokens = [], dict[str, tuple[Prompt, Body]](), 0.0
             for prompt in progress_iter(prompts, "looking up", "questions", len(prompts)):
                 images = list(prompt.images)
-                requests.append(self._request(prompt.text, [self._digest(image) for image in images]))
-                estimate += self._tokens_in(prompt.text, images)
-            keys = [request_key(request) for request in requests]
-            known = cache.get(keys)
+                request = self._request(prompt.text, [self._digest(image) for image in images])
+                keys.append(request_key(request))
+                questions.setdefault(keys[-1], (prompt, request))
+                sizes = [self.images.sent_size(image.size) for image in images]
+                tokens += len(prompt.text) / 4 + 8 + sum(image_tokens(size, self.images.detail) for size in sizes)
+            known = cache.get(questions)
             if self._batch is not None and self._batch.answers is not None:
-                known |= self._from_batch(self._batch, cache, requests, [key for key in keys if key not in known])
+                wanted = [key for key in questions if key not in known]
+                for key, answer in self._batch.read(wanted, bool(self.parameters.get("logprobs")), self.server).items():
+                    known[key] = answer
+                    cache.put(key, questions[key][1], answer)
             for answer in known.values():
                 self._note_served(answer)
-                self.account.stored.add(answer.get("usage"))
-            first = {key: index for index, key in reversed(list(enumerate(keys)))}
-            missing = [index for key, index in sorted(first.items(), key=lambda item: item[1]) if key not in known]
+                self.account.stored.add(answer["usage"])
+            missing = {key: question for key, question in questions.items() if key not in known}
+            if missing and self._batch is not None:
+                raise self._left_to_batch(self._batch, missing, len(questions))
             if missing:
-                if self._batch is not None:
-                    raise self._left_to_batch(self._batch, prompts, requests, keys, missing)
-                self.account.estimate = (estimate / len(prompts), self.parameters["max_tokens"])
-                self._announce(len(first), len(missing), estimate / len(prompts))
-                known.update(self._ask(cache, prompts, requests, keys, missing))
+                self.account.estimate = (tokens / len(prompts), self.parameters["max_tokens"])
+                self._announce(len(questions), len(missing))
+                known |= self._ask(cache, missing)
         return [known[key] for key in keys]
 
-    def _from_batch(
-        self, batch: BatchFiles, cache: AnswerCache, requests: Sequence[Body], wanted: Sequence[str]
-    ) -> dict[str, Answer]:
-        """Answers in the batch's output, which are stored from now on; what is wrong with others is warned of."""
-        answers, wrong = batch.read(wanted, bool(self.parameters.get("logprobs")), self.server)
-        request_of = {request_key(request): request for request in requests}
-        for key, answer in answers.items():
-            cache.put(key, request_of[key], answer)
-        if wrong:
-            warn(f"{len(wrong)} answers in {batch.answers} are errors, as if they were missing: {_first(wrong)}")
-        return answers
-
-    def _left_to_batch(
-        self,
-        batch: BatchFiles,
-        prompts: Sequence[Prompt],
-        requests: Sequence[Body],
-        keys: Sequence[str],
-        missing: Sequence[int],
-    ) -> DataError:
+    def _left_to_batch(self, batch: BatchFiles, missing: dict[str, tuple[Prompt, Body]], of: int) -> DataError:
         """What is to be done about questions without an answer; they are written if that was asked for."""
         if batch.requests is None:
-            shown = [repr(prompts[index].text) for index in missing]
+            shown = some([repr(prompt.text) for prompt, _ in missing.values()])
             return DataError(
-                f"{batch.answers} has no answer to {len(missing)} of {len(set(keys))} questions of this task and this "
-                f"model: {_first(shown)}; batch_requests=FILE writes these alone (answers so far are stored)"
+                f"{batch.answers} has no answer to {len(missing)} of {of} questions of this task and this model: "
+                f"{shown}; batch_requests=FILE writes these alone (answers so far are stored)"
             )
-        bodies = (
-            (keys[index], self._dialect.translated(self._body(prompts[index], requests[index]["pictures"])))
-            for index in progress_iter(missing, "writing", "requests", len(missing))
-        )
-        files = batch.write(bodies)
+        written = progress_iter(missing.items(), "writing", "requests", len(missing))
+        files = batch.write((key, self._dialect.translated(self._body(*question))) for key, question in written)
         return DataError(
             f"{len(missing)} questions are written to {' '.join(map(str, files))}, and none is scored yet: send them "
             "as a batch, then run the same command with batch_answers=OUTPUT in place of batch_requests "
             "(--on_error continue goes on with the questions of further tasks)"
         )
 
-    def _ask(
-        self,
-        cache: AnswerCache,
-        prompts: Sequence[Prompt],
-        requests: Sequence[Body],
-        keys: Sequence[str],
-        missing: Sequence[int],
-    ) -> dict[str, Answer]:
-        fresh: dict[str, Answer] = {}
+    def _ask(self, cache: AnswerCache, missing: dict[str, tuple[Prompt, Body]]) -> dict[str, Answer]:
+        """Asks, the first question alone, since its error is likely that of all; answers underway are never lost."""
+        fresh, left, running = dict[str, Answer](), iter(missing), dict[Future[Answer], str]()
+        stopping, lock = Event(), Lock()
 
-        def count() -> None:
-            self.account.requests += 1
+        def before(_: object) -> None:
+            if stopping.is_set():
+                raise _Stopped
+            with lock:
+                self.account.requests += 1
 
-        async def main() -> None:
-            pool, opening = Pool(self._concurrency), asyncio.Lock()
-            async with ChatClient(self.server, pool.sleep, count, self._dialect) as client:
+        def keep(future: Future[Answer]) -> None:
+            key = running.pop(future)
+            fresh[key] = answer = future.result()
+            cache.put(key, missing[key][1], answer)
+            self._note_served(answer)
+            self.account.asked.add(answer["usage"])
+            shown.update(1)
 
-                async def work(job: int) -> None:
-                    index = missing[job]
-                    self.account.underway += 1
-                    answer = None
-                    try:
-                        async with opening:  # images are opened and encoded one after the other, beside the requests
-                            body = await asyncio.to_thread(self._body, prompts[index], requests[index]["pictures"])
-                        answer = await client.ask(body)
-                        cache.put(keys[index], requests[index], answer)
-                        fresh[keys[index]] = answer
-                        self._note_served(answer)
-                    finally:
-                        self.account.underway -= 1
-                        if answer is not None:
-                            self.account.asked.add(answer["usage"])
-                            shown.update(1)
-
-                await pool.run(len(missing), work, lambda: self.account.has_room)
-
+        pool, client = ThreadPoolExecutor(self._concurrency), self.server.client(before)
+        ask = ChatClient(self.server, client, self._dialect).ask
         with progress_bar(len(missing), f"asking {self.name}", "questions") as shown:
-            run_async(main)
+            try:
+                while True:
+                    most = self._concurrency if fresh else 1
+                    while len(running) < most and self.account.has_room(len(running)):
+                        if (key := next(left, None)) is None:
+                            break
+                        running[pool.submit(ask, self._body(*missing[key]))] = key
+                    if not running:
+                        break
+                    for future in wait(running, return_when=FIRST_COMPLETED).done:
+                        keep(future)
+            except BaseException:
+                stopping.set()
+                for future in wait(running, GRACE).done:
+                    with suppress(BaseException):
+                        keep(future)
+                raise
+            finally:
+                pool.shutdown(wait=False, cancel_futures=True)
+                if not running:
+                    client.close()
         if len(fresh) < len(missing):
             raise TtmbenchError(
-                f"stopped before {self.account.limit}: {len(fresh)} of {len(missing)} questions were "
+                f"stopped before max_cost={self.account.max_cost:g}: {len(fresh)} of {len(missing)} questions were "
                 f"asked for {money(self.account.cost)}. Their answers are stored; a rerun with a higher max_cost asks "
                 "the rest"
             )
@@ -192,9 +180,9 @@ class ChatModel:
             **self.parameters,
         }
 
-    def _body(self, prompt: Prompt, digests: Sequence[str]) -> Body:
+    def _body(self, prompt: Prompt, request: Body) -> Body:
         parts = []
-        for position, digest in enumerate(digests):
+        for position, digest in enumerate(request["pictures"]):
             if digest not in self._encoded:
                 while len(self._encoded) >= REMEMBERED:
                     self._encoded.pop(next(iter(self._encoded)))
@@ -213,14 +201,10 @@ class ChatModel:
         self._digests.append((image, digest))
         return digest
 
-    def _tokens_in(self, text: str, images: Sequence[Image]) -> float:
-        sizes = [self.images.sent_size(image.size) for image in images]
-        return len(text) / 4 + 8 + sum(image_tokens(size, self.images.detail) for size in sizes)
-
-    def _announce(self, total: int, missing: int, each: float) -> None:
+    def _announce(self, total: int, missing: int) -> None:
         if self._offline:
             raise DataError(f"{missing} of {total} answers are not stored, and --offline does not ask for them")
-        out = self.parameters["max_tokens"]
+        each, out = self.account.estimate
         cost = self.account.price(missing * each, missing * out)
         warn(
             f"{self.name}: {missing} of {total} questions to ask, about {missing * each:,.0f} tokens in and "
@@ -228,14 +212,6 @@ class ChatModel:
         )
 
     def _note_served(self, answer: Answer) -> None:
-        asked = answer.get("top_logprobs_asked")
-        if asked is not None:
-            self.listed = asked if self.listed is None else min(asked, self.listed)
-        if answer.get("model"):
-            self.models.add(str(answer["model"]))
-            self.served.add(" ".join(filter(None, (str(answer["model"]), answer.get("system_fingerprint")))))
-
-
-def _first(texts: Sequence[str]) -> str:
-    more = f"; {len(texts) - SHOWN} more" if len(texts) > SHOWN else ""
-    return "; ".join(texts[:SHOWN]) + more
+        if answer["model"]:
+            self.models.add(answer["model"])
+            self.served.add(" ".join(filter(None, (answer["model"], answer["system_fingerprint"]))))

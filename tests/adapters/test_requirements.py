@@ -85,7 +85,7 @@ def test_two_missing_packages_make_one_command():
     ("error", "command"),
     [
         (missing("peft"), "pip install 'ttmbench[lora]'"),
-        (missing("httpx2"), "pip install 'ttmbench[api]'"),
+        (missing("openai"), "pip install 'ttmbench[api]'"),
         (missing("google.protobuf"), f"pip install {ours('protobuf')}"),
         (missing("open_clip"), f"pip install {ours('open_clip_torch')}"),
         (missing("cv2"), "pip install opencv-python"),

@@ -231,7 +231,7 @@ def test_folders_and_unknown_adapters(tmp_path, tiny_hf_clip):
 
 def test_a_model_whose_extra_is_not_installed_is_missing(monkeypatch):
     def absent(name: str) -> str | None:
-        return None if name == "httpx2" else installed_version(name)
+        return None if name == "openai" else installed_version(name)
 
     model = AdapterSpec("served", "ttmbench.model_adapters.openai:load", needs=("ttmbench[api]",))
     assert check_model(model).state != "missing"

@@ -31,11 +31,10 @@ class ChatServer(LocalServer):
         self.before: Callable[[int], None] = lambda number: None
         self.delay = 0.0
         self.usage: dict[str, int] | None = {"prompt_tokens": 300, "completion_tokens": 1}
-        self.retry_after = "0.1"
         self.words: Callable[[str, list[bytes]], str] = lambda prompt, images: "A"
         self.listed: Callable[[float], list[tuple[str, float]]] = yes_and_no
         self.names: Callable[[int], str] = lambda number: "test-model-served"
-        self.lists_at_most, self.refuses_more = 1000, "Requested sample logprobs of {asked}, max allowed: {most}"
+        self.lists_at_most = 1000
         self.forget()
         self._start()
 
@@ -90,10 +89,7 @@ class ChatServer(LocalServer):
         if fault == "slow":
             time.sleep(4)
         if fault in ANSWERS:
-            headers = {"retry-after": self.retry_after} if fault == "429" else {}
-            return self._send(handler, *ANSWERS[fault], headers)
-        if fault == "endless":
-            return self._send_without_end(handler)
+            return self._send(handler, *ANSWERS[fault], {"retry-after-ms": "10"})
         if fault is not None and fault.startswith("echo "):
             status = fault.removeprefix("echo ")
             key = (handler.headers.get("authorization") or "").removeprefix("Bearer ")
@@ -103,7 +99,7 @@ class ChatServer(LocalServer):
             return self._send(handler, int(status), answer)
         asked = body.get("top_logprobs") or 0
         if asked > self.lists_at_most:
-            said = self.refuses_more.format(asked=asked, most=self.lists_at_most)
+            said = f"Requested sample logprobs of {asked}, max allowed: {self.lists_at_most}"
             return self._send(handler, 400, {"error": {"message": said}})
         if fault == "key":
             said = f"Incorrect API key provided: {handler.headers.get('authorization')}"
@@ -130,13 +126,6 @@ class ChatServer(LocalServer):
             choice["logprobs"] = {"content": [{**listed[0], "top_logprobs": listed}]}
         answer = {"id": "x", "object": "chat.completion", "choices": [choice]}
         return {**answer, **({"usage": self.usage} if self.usage else {})}
-
-    def _send_without_end(self, handler: BaseHTTPRequestHandler) -> None:
-        self.send(handler, 200, {"transfer-encoding": "chunked"})
-        part = b" " * 2**20
-        for _ in range(200):
-            handler.wfile.write(b"%x\r\n%s\r\n" % (len(part), part))
-        handler.wfile.write(b"0\r\n\r\n")
 
     def _send(
         self, handler: BaseHTTPRequestHandler, status: int, content, headers: dict[str, str] | None = None

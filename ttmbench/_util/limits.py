@@ -34,7 +34,6 @@ DEFAULTS: dict[str, int] = {
     "table_ratio": 20,  # bytes unpacked for each byte packed
     "remote_files": 100_000,  # below an address such as s3://bucket/results
     "remote_bytes": 100_000_000_000,  # fetched from there for one command
-    "answer_bytes": 32 << 20,  # of one answer of a model behind a server
     "captions": 10_000,  # in a group
     "groups": 10_000_000,  # that a task file may promise
     "rendered_groups": 100_000,  # drawn for one task

@@ -63,9 +63,9 @@ _OURS = Path(__file__).resolve().parents[1]
 _STANDARD = Path(sysconfig.get_path("stdlib")).resolve()
 _INSTALLED = ("site-packages", "dist-packages")
 _LIBRARIES = {  # an error in these is not a plugin's
-    *("PIL", "accelerate", "datasets", "httpx2", "huggingface_hub", "numpy", "open_clip", "pandas", "peft", "pluggy"),
-    *("pyarrow", "pydantic", "safetensors", "scipy", "timm", "tokenizers", "torch", "torchvision", "transformers"),
-    *("tqdm", "yaml", "rich", "_pytest", "pytest", "hypothesis"),
+    *("PIL", "accelerate", "datasets", "httpx2", "huggingface_hub", "numpy", "open_clip", "openai", "pandas", "peft"),
+    *("pluggy", "pyarrow", "pydantic", "safetensors", "scipy", "timm", "tokenizers", "torch", "torchvision"),
+    *("transformers", "tqdm", "yaml", "rich", "_pytest", "pytest", "hypothesis"),
 }
 
 
