@@ -1,43 +1,37 @@
 """The parts of an open_clip model: its configuration, one file of weights, and its tokenizer.
 
 A library name with a tag or a file, a Hub repository and a folder all become an ``open_clip_config.json``: there is one
-way to build a model, and open_clip itself downloads nothing.
+way to build a model, and open_clip itself downloads nothing. Of files, read are a mapping of tensors; the same under
+``state_dict`` or ``model``, beside the state of an optimizer; names behind ``module.`` or ``model.``; and LoRA factors
+beside the weights that they change, as loralib names them.
 """
 
 from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import open_clip
+import torch
+from open_clip import CLIP
+from open_clip.convert import convert_state_dict
+from open_clip.model import convert_to_custom_text_state_dict, resize_pos_embed, resize_text_pos_embed
 from open_clip.tokenizer import HFTokenizer
 from open_clip.transform import PreprocessCfg, merge_preprocess_dict
 from safetensors import safe_open
+from safetensors.torch import load_file
 
 from ttmbench._util.text import check_no_pointer
 from ttmbench.errors import DataError, UsageError
-from ttmbench.model_adapters._shared.checkpoint_tensors import (
-    POSITIONS,
-    OtherPositionsError,
-    fill,
-    interpolated,
-    merged,
-    tensors_in,
-    unwrapped,
-)
-from ttmbench.model_adapters._shared.contrastive import QUICK
-from ttmbench.model_adapters._shared.open_clip_activation import (
-    Config,
-    gelu_repositories,
-    like,
-    note_on_activation,
-    with_activation,
-)
+from ttmbench.model_adapters._shared.contrastive import ADVICE_ON_GELU, QUICK
 from ttmbench.model_adapters._shared.options import OpenClipFiles
 from ttmbench.model_adapters._shared.pickled_weights import read_pickle
 from ttmbench.model_adapters._shared.repository import Repository, described, find_repository, is_small
@@ -55,7 +49,17 @@ _PICKLE_NAMES = ("open_clip_pytorch_model.bin", "pytorch_model.bin")
 _FIRST_TENSORS = ("visual.", "module.", "image_encoder.")  # model.safetensors of many repositories is transformers' own
 _OWN = "an architecture of your own is given by --model_args model_config=FILE.json"
 
+Tensors = dict[str, torch.Tensor]
+POSITIONS = "positional_embedding"
+_UNDER = ("state_dict", "model_state_dict", "model")
+_WRAPPERS = ("module.", "_orig_mod.", "model.", "clip_model.")
+_SIZES = ("input_resolution", "context_length", "vocab_size")  # in OpenAI's own files, numbers beside the weights
+_A, _B = "lora_A", "lora_B"
+_IDS = "text.transformer.embeddings.position_ids"  # written by transformers before 4.31
+_PATCHES = ("visual.conv1.weight", "visual.trunk.patch_embed.proj.weight")
 
+Config = Mapping[str, Any]
+"""Of an ``open_clip_config.json``, or its ``model_cfg``."""
 Found = tuple[Config, ModelFiles, str | None, Repository | None]
 """Configuration, weights, the file that may not state its activation if open_clip does not know it, repository."""
 
@@ -102,19 +106,21 @@ def find(asked: OpenClipFiles, quick_gelu: bool | None = None) -> Source:
         DataError: configuration, weights or tokenizer are unavailable or damaged.
     """
     model = _name(asked)
-    look_up = _from_folder if model.startswith(FOLDER) else _from_hub if model.startswith(HUB) else _from_library
-    if look_up is not _from_library and asked.pretrained is not None:
+    is_named = not model.startswith((FOLDER, HUB))
+    if not is_named and asked.pretrained is not None:
         raise UsageError(f"{model} brings its own weights; omit pretrained={asked.pretrained}")
-    config, files, silent, repository = look_up(asked)
+    config, files, silent, repository = _from_library(asked) if is_named else _from_repository(asked)
     model_config: Config = config["model_cfg"]
     base = None if asked.interpolate is None else _base_of(asked)
     if base is not None:
         model_config = _with_positions_of(files.folder / files.weights[0], model_config)
     notes: tuple[str, ...] = ()
     if quick_gelu is not None:
-        model_config = with_activation(model_config, quick_gelu, model)
-    elif silent is not None:
-        notes = note_on_activation(model_config, silent)
+        if model_config["vision_cfg"].get("timm_model_name"):
+            raise UsageError(f"quick_gelu: the image tower of {model} is timm's, which has no such choice; omit it")
+        model_config = {**model_config, QUICK: quick_gelu}
+    elif silent is not None and model_config.get(QUICK) is None and has_two_forms(model_config):
+        notes = (f"{silent} does not state its activation, so it is computed with GELU. {ADVICE_ON_GELU}",)
     is_folder, beside = repository is not None and repository.is_folder, dict[str, ModelFiles]()
     if base is not None:
         beside[base.name] = base
@@ -214,29 +220,22 @@ def write_config(config: Config, folder: Path) -> None:
     (folder / CONFIG).write_text(json.dumps(config, indent=2), encoding="utf-8")
 
 
-def _from_folder(asked: OpenClipFiles) -> Found:
-    name = asked.model.removeprefix(FOLDER)
-    if not Path(name).is_dir():
-        raise DataError(f"{asked.model}: there is no such folder")
-    if not (Path(name) / CONFIG).is_file():
-        raise DataError(f"{asked.model}: the folder has no {CONFIG}")
-    repository = find_repository(name)
-    endings = (_SAFE,) if asked.weights == "safetensors" else (_SAFE, *_PICKLES)
-    others = sorted((file for file in repository.files if Path(file).suffix in endings), key=_safe_first)
-    files = replace(_weights_in(repository, (), others, asked.model, asked), name=name)
-    return _read_config(Path(name) / CONFIG), files, f"{CONFIG} of {asked.model}", repository
-
-
-def _from_hub(asked: OpenClipFiles) -> Found:
-    repo = asked.model.removeprefix(HUB)
+def _from_repository(asked: OpenClipFiles) -> Found:
+    """A repository of the Hub or a folder, with its own configuration."""
+    model = _name(asked)
+    repo = model.removeprefix(HUB).removeprefix(FOLDER)
+    if model.startswith(FOLDER) and not Path(repo).is_dir():
+        raise DataError(f"{model}: there is no such folder")
     repository = find_repository(repo, asked.revision, offline=asked.offline)
     if CONFIG not in repository.files:
         hint = f"; --model hf --model_args pretrained={repo} loads models of transformers, and "
         hint += f"model=NAME,pretrained={HUB}{repo} weights of an architecture that open_clip names"
-        raise DataError(f"{repo} has no {CONFIG}, so it is not a model of open_clip{hint}")
+        raise DataError(f"{model} has no {CONFIG}, so it is not a model of open_clip{hint}")
     config = _read_config(repository.get([CONFIG]) / CONFIG)
-    silent = None if repo in gelu_repositories() else f"{CONFIG} of {asked.model}"
-    return config, _weights_in(repository, (), (), asked.model, asked), silent, repository
+    others = sorted(file for file in repository.files if repository.is_folder and file.endswith((_SAFE, *_PICKLES)))
+    tags = [open_clip.get_pretrained_cfg(*pair) for pair in open_clip.list_pretrained()]
+    gelu = {tag["hf_hub"].rpartition("/")[0] for tag in tags if tag.get("hf_hub") and not tag.get(QUICK)}
+    return config, _weights_in(repository, others, asked), None if repo in gelu else f"{CONFIG} of {model}", repository
 
 
 def _from_library(asked: OpenClipFiles) -> Found:
@@ -262,7 +261,7 @@ def _from_library(asked: OpenClipFiles) -> Found:
     config["model_cfg"] = model_config
     repository = find_repository(repo, asked.revision, offline=asked.offline)
     named = (str(Path(file).with_suffix(_SAFE)), file) if file else ()
-    return config, _weights_in(repository, named, (), f"{model} {pretrained}", asked), None, repository
+    return config, _weights_in(repository, (), asked, named), None, repository
 
 
 def _name(asked: OpenClipFiles) -> str:
@@ -303,7 +302,7 @@ def _weights_of_hub(place: str, asked: OpenClipFiles) -> ModelFiles:
         )
     if file:
         repository = replace(repository, files=frozenset([file]))
-    return _weights_in(repository, (), others, f"{HUB}{place}", asked)
+    return _weights_in(repository, others, asked)
 
 
 def _base_of(asked: OpenClipFiles) -> ModelFiles:
@@ -324,28 +323,31 @@ def _with_positions_of(path: Path, model_config: Config) -> Config:
 
 
 def _weights_in(
-    repository: Repository, named: Sequence[str], others: Iterable[str], model: str, asked: OpenClipFiles
+    repository: Repository, others: Iterable[str], asked: OpenClipFiles, named: Sequence[str] = ()
 ) -> ModelFiles:
     """The first file whose tensors have open_clip's names, of names in this order, safetensors before pickles."""
-    names = sorted(dict.fromkeys([*named, *_NAMES, *_PICKLE_NAMES, *others]), key=_safe_first)
-    existing = [name for name in names if name in repository.files]
+    names = dict.fromkeys([*named, *_NAMES, *_PICKLE_NAMES, *others])
+    existing = sorted((name for name in names if name in repository.files), key=lambda name: not name.endswith(_SAFE))
     refused = [name for name in existing if asked.weights == "safetensors" and not name.endswith(_SAFE)]
-    for name in (name for name in existing if name not in refused):
+    for name in existing[: len(existing) - len(refused)]:
         if _holds_open_clip(repository.get([name]) / name):
             return ModelFiles(repository.name, repository.get([name]), (name,), repository.commit)
     if refused:
         raise repository.refused(refused[0])
     if repository.folder is not None and not repository.is_folder:
         raise repository.lacking([WEIGHTS])
-    raise DataError(f"{model}: {repository.name} has no weights of open_clip ({WEIGHTS} or {_PICKLE_NAMES[0]})")
+    raise DataError(f"{repository.name} has no weights of open_clip ({WEIGHTS} or {_PICKLE_NAMES[0]})")
 
 
 def _own_file(pretrained: str, model: str, hint: str, asked: OpenClipFiles) -> Path:
     path = Path(pretrained)
-    if path.suffix not in (_SAFE, *_PICKLES) and not path.is_file():
-        raise UsageError(f"{model} has no weights '{pretrained}', and there is no such file; {hint}")
     if path.suffix not in (_SAFE, *_PICKLES):
-        raise UsageError(f"pretrained={pretrained}: files of weights end in {_SAFE}, {', '.join(_PICKLES)}")
+        endings = f"files of weights end in {_SAFE}, {', '.join(_PICKLES)}"
+        raise UsageError(
+            f"pretrained={pretrained}: {endings}"
+            if path.is_file()
+            else f"{model} has no weights '{pretrained}'; {hint}"
+        )
     if not path.is_file():
         raise DataError(f"pretrained={pretrained}: there is no such file")
     if asked.weights == "safetensors" and path.suffix != _SAFE:
@@ -382,10 +384,6 @@ def _read_config(path: Path) -> Config:
     return {"model_cfg": model_config, "preprocess_cfg": preprocessing}
 
 
-def _safe_first(name: str) -> bool:
-    return not name.endswith(_SAFE)
-
-
 def _near(name: str, known: Iterable[str]) -> str | None:
     names = {candidate.lower().replace("-", "_"): candidate for candidate in known}
     near = get_close_matches(name.lower().replace("-", "_"), names, n=3, cutoff=0.6)
@@ -394,3 +392,188 @@ def _near(name: str, known: Iterable[str]) -> str | None:
 
 def _some(names: Sequence[str]) -> str:
     return ", ".join(names[:6]) + (f" and {len(names) - 6} more" if len(names) > 6 else "")
+
+
+def has_two_forms(model_config: Config) -> bool:
+    """Whether open_clip has an architecture with QuickGELU and with GELU, whatever sizes finetuning may change."""
+    names = [name for name in open_clip.list_models() if name.endswith("-quickgelu")]
+    return _towers(model_config) in [_towers(open_clip.get_model_config(name)) for name in names]
+
+
+def like(model_config: Config, pixels: int | None, context_length: int | None) -> list[str]:
+    """The names of open_clip's architectures that differ in the image size or the context length (if given) alone."""
+    wanted = _whole(model_config)
+    wanted[1]["image_size"] = pixels or wanted[1]["image_size"]
+    wanted[2]["context_length"] = context_length or wanted[2]["context_length"]
+    return [name for name in open_clip.list_models() if _whole(open_clip.get_model_config(name)) == wanted]
+
+
+def _whole(model_config: Config) -> list[Any]:
+    """An architecture; the name of a tower of timm without the image size in it."""
+    embed, image, text = _filled(model_config)
+    image["timm_model_name"] = re.sub(r"_\d+$", "", image["timm_model_name"] or "")
+    return [embed, image, text, bool(model_config.get(QUICK))]
+
+
+def _towers(model_config: Config) -> list[object]:
+    """The architecture of both towers, without sizes that finetuning may change."""
+    embed, image, text = _filled(model_config)
+    return [
+        embed,
+        *(image[name] for name in ("timm_model_name", "layers", "width", "head_width", "patch_size")),
+        *(text[name] for name in ("hf_model_name", "layers", "width", "heads")),
+    ]
+
+
+def _filled(model_config: Config) -> tuple[int, dict[str, Any], dict[str, Any]]:
+    """An architecture's width and both towers, with open_clip's defaults."""
+    image = {**asdict(open_clip.CLIPVisionCfg()), **model_config["vision_cfg"]}
+    return model_config["embed_dim"], image, {**asdict(open_clip.CLIPTextCfg()), **model_config["text_cfg"]}
+
+
+class OtherPositionsError(Exception):
+    """The position embeddings of a file have other shapes than those of the model.
+
+    Attributes:
+        shapes: name -> shape in the file, shape in the model.
+        pixels: side of the images that the file's image positions are for; None if they fit.
+        context_length: the file's text positions; None if they fit.
+    """
+
+    def __init__(self, shapes: Mapping[str, tuple[tuple[int, ...], tuple[int, ...]]], patch: int | None) -> None:
+        listed = (f"{name} is {list(found)} and not {list(wanted)}" for name, (found, wanted) in shapes.items())
+        super().__init__(f"position embeddings differ: {', '.join(listed)}")
+        self.shapes = shapes
+        self.pixels = self.context_length = None
+        for name, (found, _) in shapes.items():
+            if not name.startswith("visual."):
+                self.context_length = found[0]
+            elif patch is not None:  # a ResNet has 32 pixels a position
+                self.pixels = (32 if "attnpool" in name else patch) * math.isqrt(found[-2])
+
+
+def tensors_in(path: Path) -> Tensors:
+    """The tensors of a file of weights without what surrounds them; DataError if it holds none, or is damaged."""
+    content = load_file(path) if path.suffix == ".safetensors" else read_pickle(path)
+    tensors = unwrapped(content)
+    if not tensors:
+        raise DataError(f"{path} holds no tensors by name, directly or under {', '.join(_UNDER)}")
+    return tensors
+
+
+def unwrapped(content: object) -> Tensors:
+    """The tensors by name in what a file holds; empty if there are none."""
+    for key in _UNDER:
+        if isinstance(content, Mapping) and isinstance(content.get(key), Mapping):
+            content = content[key]
+    named = content.items() if isinstance(content, Mapping) else ()
+    tensors = {str(name): tensor for name, tensor in named if isinstance(tensor, torch.Tensor) and name not in _SIZES}
+    while wrapper := next((one for one in _WRAPPERS if tensors and all(name.startswith(one) for name in tensors)), ""):
+        tensors = {name.removeprefix(wrapper): tensor for name, tensor in tensors.items()}
+    return tensors
+
+
+def merged(tensors: Tensors, alpha: float | None, file: str) -> Tensors:
+    """Weights with their LoRA factors added: W + alpha / r B A, float32.
+
+    Args:
+        tensors: of a layer, W ``NAME.weight`` [out, in] with A ``NAME.lora_A`` [r, in] and B ``NAME.lora_B`` [out, r];
+            or a parameter ``NAME`` with ``NAME_lora_A``. Of a convolution with kernel k, A is [r k, in k] and B
+            [out k, r k]. Of an embedding [words, out], B A is the change of its transpose.
+        alpha: numerator of the scale, which no file states.
+        file: named in errors.
+
+    Raises:
+        UsageError: there are factors and no ``alpha``, or the reverse.
+        DataError: a factor without its weight or counterpart, or with another shape.
+    """
+    names = [name for name in tensors if name.endswith(_A)]
+    if bool(names) != (alpha is not None):
+        advice = (
+            "give lora_alpha=..., as in their training (DAC, TSVLC and FSC-CLIP: 1), by which they are scaled"
+            if names
+            else "omit lora_alpha"
+        )
+        raise UsageError(f"{file} has {'' if names else 'no '}LoRA factors; {advice}")
+    result = {name: tensor for name, tensor in tensors.items() if not name.endswith((_A, _B))}
+    for name in names:
+        stem = name.removesuffix(_A)
+        target = stem[:-1] if stem.endswith("_") else f"{stem}weight"
+        try:
+            result[target] = _changed(result[target].float(), tensors[name], tensors[stem + _B], alpha or 0.0)
+        except (KeyError, RuntimeError) as error:
+            raise DataError(
+                f"{file}: the LoRA factors of {target} do not fit ({type(error).__name__}: {error})"
+            ) from None
+    return result
+
+
+def interpolated(base: Tensors, tensors: Tensors, weight: float) -> Tensors:
+    """(1 - weight) base + weight tensors, float32; of the text positions of ``base``, the first ones are used.
+
+    Raises:
+        DataError: other names, or other shapes.
+    """
+    different = sorted(base.keys() ^ tensors.keys())
+    if different:
+        raise DataError(f"weights to interpolate between have different tensors, the first is {different[0]}")
+    result = {}
+    for name, end in tensors.items():
+        start = base[name].float()
+        start = start[: len(end)] if name.endswith(POSITIONS) and not name.startswith("visual.") else start
+        if start.numel() != end.numel():
+            raise DataError(f"{name} is {list(end.shape)}, but {list(start.shape)} in the weights to interpolate with")
+        result[name] = (1 - weight) * start.reshape(end.shape) + weight * end.float()
+    return result
+
+
+def fill(model: CLIP, tensors: Tensors, resample: bool = False) -> list[str]:
+    """Loads every tensor as it is, under the names that open_clip's ``load_checkpoint`` gives it.
+
+    Args:
+        model: whose parameters are replaced.
+        tensors: all of them, and no others.
+        resample: resample position embeddings that are longer or shorter, as open_clip does without asking.
+
+    Returns:
+        The position embeddings that were resampled, with both shapes.
+
+    Raises:
+        OtherPositionsError: position embeddings have another shape.
+        RuntimeError: a tensor is missing, is not in the model, or has another shape.
+    """
+    tensors = convert_state_dict(model, tensors)
+    if POSITIONS in tensors and not hasattr(model, POSITIONS):
+        tensors = convert_to_custom_text_state_dict(tensors)
+    expected = model.state_dict()
+    for name in ("logit_scale", "logit_bias"):  # a number, or a list of one
+        if name in tensors and name in expected:
+            tensors[name] = tensors[name].reshape(expected[name].shape)
+    if _IDS not in expected:
+        tensors.pop(_IDS, None)
+    other = {
+        name: (tuple(tensors[name].shape), tuple(tensor.shape))
+        for name, tensor in expected.items()
+        if ("position" in name or "pos_embed" in name) and tensors.get(name, tensor).shape != tensor.shape
+    }
+    if resample:
+        resize_pos_embed(tensors, model)
+        resize_text_pos_embed(tensors, model)
+    left = {name: shapes for name, shapes in other.items() if tuple(tensors[name].shape) != shapes[1]}
+    if left:
+        patches = [tensors[name].shape[-1] for name in _PATCHES if name in tensors]
+        raise OtherPositionsError(left, patches[0] if patches else None)
+    model.load_state_dict(tensors)
+    return [f"{name} from {list(found)} to {list(wanted)}" for name, (found, wanted) in other.items()]
+
+
+def _changed(weight: torch.Tensor, a: torch.Tensor, b: torch.Tensor, alpha: float) -> torch.Tensor:
+    kernel = weight.shape[-1] if weight.ndim == 4 else 1
+    change = (alpha / (a.shape[0] / kernel)) * (b.float() @ a.float())
+    if weight.ndim == 4:
+        change = change.reshape(weight.shape)
+    elif change.shape != weight.shape:
+        change = change.T
+    if change.shape != weight.shape:
+        raise RuntimeError(f"a change of {list(change.shape)} to weights of {list(weight.shape)}")
+    return weight + change

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+import zipfile
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -52,19 +52,6 @@ _STAND_INS: list[Callable[..., object] | tuple[Callable[..., object], str]] = [
     (_number, "numpy.core.multiarray.scalar"),  # its name in numpy 1
     (_Settings, "argparse.Namespace"),
 ]
-"""Stand-ins for the names in a pickled float64 of numpy, beside ``_codecs.encode``, which torch itself allows, and for
-the settings of a training.
-
-Numpy's own functions are unsafe: ``scalar`` of an object or a string without content ends the process in numpy 2.0, and
-that of a large record takes any amount of memory.
-"""
-
-
-@contextmanager
-def only_tensors() -> Iterator[None]:
-    """``torch.load(weights_only=True)`` also reads numpy's float64 numbers and settings, which checkpoints contain."""
-    with torch.serialization.safe_globals(_STAND_INS):
-        yield
 
 
 def read_pickle(path: Path) -> object:
@@ -74,13 +61,8 @@ def read_pickle(path: Path) -> object:
         DataError: it holds anything else, or is damaged.
     """
     try:
-        with only_tensors():
-            try:
-                return torch.load(path, map_location="cpu", weights_only=True, mmap=True)
-            except RuntimeError as error:
-                if "mmap" not in str(error):
-                    raise
-                return torch.load(path, map_location="cpu", weights_only=True)  # written before torch 1.6
+        with torch.serialization.safe_globals(_STAND_INS):
+            return torch.load(path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path))
     except Exception as error:
         raise DataError(f"{path} cannot be read: {why_refused(error)}") from error
 

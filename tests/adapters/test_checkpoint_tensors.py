@@ -16,8 +16,7 @@ from support.family_copies import QUICK, RANK
 from ttmbench.errors import DataError, UsageError
 from ttmbench.model_adapters import open_clip as open_clip_models
 from ttmbench.model_adapters._shared import open_clip_weights
-from ttmbench.model_adapters._shared.checkpoint_tensors import interpolated, merged, unwrapped
-from ttmbench.model_adapters._shared.open_clip_activation import like
+from ttmbench.model_adapters._shared.open_clip_weights import interpolated, merged, unwrapped
 from ttmbench.model_adapters._shared.pickled_weights import read_pickle
 
 NAME = "tiny-named-32-quickgelu"
@@ -231,7 +230,7 @@ def test_other_positions_are_refused_with_what_fits(tmp_path, shape, direction, 
     ],
 )
 def test_the_architecture_that_fits_is_of_the_same_towers(name, pixels, fitting):
-    assert like(open_clip.get_model_config(name), pixels, None) == fitting
+    assert open_clip_weights.like(open_clip.get_model_config(name), pixels, None) == fitting
 
 
 def test_positions_are_resampled_when_asked(base, tmp_path):

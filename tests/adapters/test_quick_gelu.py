@@ -21,7 +21,7 @@ from ttmbench.errors import UsageError
 from ttmbench.evaluator.adapters import remarks
 from ttmbench.model_adapters import hf
 from ttmbench.model_adapters import open_clip as open_clip_models
-from ttmbench.model_adapters._shared import open_clip_activation
+from ttmbench.model_adapters._shared import open_clip_weights
 from ttmbench.plugins.registry import build_registry
 
 OTHER = {**CLIP, "embed_dim": 20}
@@ -111,8 +111,7 @@ def test_a_folder_whose_configuration_does_not_say_is_asked_about(library, tmp_p
         adapter = load(f"local-dir:{folder}")
         assert not remarks(adapter) and adapter.fingerprint()["quick_gelu"] is stated
     larger = {**CLIP, "vision_cfg": {**CLIP["vision_cfg"], "image_size": 48}}
-    noted = [open_clip_activation.note_on_activation(config, "x") for config in (larger, OTHER)]
-    assert noted[0] and not noted[1]
+    assert open_clip_weights.has_two_forms(larger) and not open_clip_weights.has_two_forms(OTHER)
 
 
 def test_values_that_are_not_true_or_false_are_refused(library):
@@ -122,10 +121,10 @@ def test_values_that_are_not_true_or_false_are_refused(library):
         hf.load(pretrained="anything", quick_gelu=1)
 
 
-def test_a_tower_of_timm_has_no_such_choice():
+def test_a_tower_of_timm_has_no_such_choice(library, tmp_path):
     config = {**CLIP, "vision_cfg": {"timm_model_name": "test_vit", "image_size": 160}}
-    with pytest.raises(UsageError, match="quick_gelu: the image tower of x is timm's"):
-        open_clip_activation.with_activation(config, True, "x")
+    with pytest.raises(UsageError, match=r"quick_gelu: the image tower of .* is timm's"):
+        load(f"local-dir:{folder_of(tmp_path, library['tiny-clip-32'], config)}", quick_gelu=True)
 
 
 # --- transformers ----------------------------------------------------------------------------------------------------
@@ -256,6 +255,6 @@ def test_named_models_state_it(capsys):
         assert (arguments["model"], arguments["pretrained"]) in open_clip.list_pretrained(), spec.name
         tag = open_clip.get_pretrained_cfg(arguments["model"], arguments["pretrained"])
         plain = arguments["model"].removesuffix("-quickgelu")
-        has_both = open_clip_activation.note_on_activation(open_clip.get_model_config(plain), "x")
+        has_both = open_clip_weights.has_two_forms(open_clip.get_model_config(plain))
         assert tag["hf_hub"].endswith("/"), spec.name
         assert spec.card.quick_gelu is (bool(tag.get("quick_gelu")) if has_both else None), spec.name
