@@ -2,15 +2,12 @@
 
 Ordinary commands run on it with real numbers, and autocast by torch's own rules for CUDA. As on a GPU, tensors of two
 devices do not meet, a tensor there is no NumPy array, and whoever reads a number from there waits, which is counted; so
-are kernels that would be launched and bytes that are sent. Weights on device ``meta`` keep no numbers when they are
-moved there, and neither does what is computed from them: shapes, launches and bytes of large models cost no memory.
-Kernels, streams, memory, determinism and speed are a GPU's own: nothing is learnt of them here.
+are bytes that are sent. Kernels, streams, memory, determinism and speed are a GPU's own: nothing is learnt of them.
 """
 
 from __future__ import annotations
 
 import ctypes
-import sys
 import types
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -32,10 +29,6 @@ _MAY_MEET = ("aten::copy_", "aten::_to_copy", "aten::index", "aten::index_put", 
 """Between devices, or with indices that lie on the processor."""
 _WAITS = ("_local_scalar_dense", "equal", "nonzero", "masked_select", "_unique2", "repeat_interleave")
 """Their results, or the shapes of these, depend on numbers that the GPU has yet to compute."""
-_NO_KERNELS = ("aten::empty", "aten::new_empty", "aten::_unsafe_view", "aten::_reshape_alias", "aten::set_", "prim::")
-_OF_LISTS = ("aten::_foreach", "aten::_fused")
-_AT_ONCE = 2**16  # bytes: CUDA's driver takes so many from ordinary memory without a wait
-_LIBRARIES = ("torch", "unittest", "contextlib")
 
 
 class OnGpu(torch.Tensor):
@@ -73,27 +66,16 @@ class Gpu:
 
     Attributes:
         waits: how often the program waited until it had done all that was asked of it.
-        waited: the same by place: innermost line outside torch, ``module:function`` -> times.
         uploads: bytes of each tensor that was sent there.
         uploaded: their bytes by dtype.
-        unpinned: those of ordinary memory that are too large to be sent without a wait.
         operations: how many operations ran on it.
-        launches: kernels that these would launch.
-        kernels: launches by name.
-        casts: of each weight, how often it was cast to half precision.
     """
 
     def __init__(self) -> None:
         self.waits = self.operations = 0
         self.uploads: list[int] = []
         self.uploaded = Counter[torch.dtype]()
-        self.unpinned: list[int] = []
-        self.waited, self.kernels, self.casts = Counter[str](), Counter[str](), Counter[int]()
         self._pinned = set[int]()
-
-    @property
-    def launches(self) -> int:
-        return self.kernels.total()
 
     def reset(self) -> None:
         """Counts from here on."""
@@ -102,19 +84,11 @@ class Gpu:
         self._pinned = pinned
 
     def wait(self) -> None:
-        frame = sys._getframe(1)
-        while frame.f_back is not None and (
-            frame.f_globals.get("__name__", "").partition(".")[0] in _LIBRARIES or frame.f_globals is globals()
-        ):
-            frame = frame.f_back
-        self.waited[f"{frame.f_globals.get('__name__')}:{frame.f_code.co_name}"] += 1
         self.waits += 1
 
     def send(self, tensor: torch.Tensor) -> None:
         self.uploads.append(tensor.nbytes)
         self.uploaded[tensor.dtype] += tensor.nbytes
-        if tensor.nbytes > _AT_ONCE and not tensor.is_meta and not self.is_pinned(tensor):
-            self.unpinned.append(tensor.nbytes)
 
     def is_pinned(self, tensor: torch.Tensor) -> bool:
         return tensor.data_ptr() in self._pinned
@@ -138,7 +112,7 @@ def _computed(function, args: Sequence[object], kwargs: Mapping[str, object]):
     there = wanted is None or torch.device(wanted).type != "cpu"  # torch itself asks for what it takes them for
     if name == "aten::copy_" and not isinstance(args[0], OnGpu):
         there = False
-    _count(function, leaves, args, kwargs, there)
+    _count(name, leaves, args, kwargs, there)
     known = {id(_real(one)): one for one in leaves}  # what was changed in place is what it was
 
     def back(one):
@@ -155,21 +129,9 @@ def _is_composite(function) -> bool:
 
 
 def _output(function, args: Sequence[object], kwargs: Mapping[str, object]):
-    """What an operation gives on the processor; where numbers are not kept, only its shape, and 1 for a number."""
+    """What an operation gives on the processor."""
     given = {key: "cpu" if key == "device" and value is not None else value for key, value in kwargs.items()}
-    args, given = tree_map(_real, args), tree_map(_real, given)
-    if not _has_no_numbers((args, given)):
-        return function(*args, **given)
-    if function._schema.name == "aten::_local_scalar_dense":
-        return 1.0 if args[0].dtype.is_floating_point else 1
-    if function._schema.name == "aten::copy_" and not args[0].is_meta:
-        return args[0]
-    given = {key: "meta" if key == "device" and value is not None else value for key, value in given.items()}
-    return function(*tree_map(_shape, args), **tree_map(_shape, given))
-
-
-def _shape(one):
-    return torch.empty_like(one, device="meta") if isinstance(one, torch.Tensor) else one
+    return function(*tree_map(_real, args), **tree_map(_real, given))
 
 
 def _refuse(name: str, leaves: Sequence[torch.Tensor]) -> None:
@@ -180,15 +142,9 @@ def _refuse(name: str, leaves: Sequence[torch.Tensor]) -> None:
 
 
 def _count(
-    function, leaves: Sequence[torch.Tensor], args: Sequence[object], kwargs: Mapping[str, object], there: bool
+    name: str, leaves: Sequence[torch.Tensor], args: Sequence[object], kwargs: Mapping[str, object], there: bool
 ) -> None:
-    name = function._schema.name
     _now.operations += 1
-    if not function.is_view and not name.startswith(_NO_KERNELS):
-        lists = [one for one in args if isinstance(one, (list, tuple)) and one and isinstance(one[0], OnGpu)]
-        _now.kernels[name] += _launches_for(lists) if name.startswith(_OF_LISTS) else 1
-    if name == "aten::_to_copy" and leaves[0].requires_grad and leaves[0].is_leaf and kwargs["dtype"].itemsize == 2:
-        _now.casts[id(leaves[0])] += 1
     sent = name == "aten::copy_" and there and not isinstance(args[1], OnGpu)
     if sent:
         _now.send(args[1])
@@ -200,19 +156,6 @@ def _count(
         return
     if name.removeprefix("aten::") in _WAITS or index or not there or (sent and not _non_blocking(args, kwargs)):
         _now.wait()
-
-
-def _launches_for(lists: Sequence[Sequence[torch.Tensor]]) -> int:
-    """Launches of a kernel of many tensors, by the limits of torch's ``multi_tensor_apply``."""
-    launches = blocks = tensors = 0
-    most = (110, 64, 48, 36, 30)[min(len(lists), 5) - 1]
-    for tensor in lists[0]:
-        tensors, chunks = tensors + 1, -(-tensor.numel() // 65536)
-        for left in reversed(range(chunks)):
-            blocks += 1
-            if blocks == 320 or (tensors == most and not left):
-                launches, blocks, tensors = launches + 1, 0, int(left > 0)
-    return launches + (blocks > 0)
 
 
 def _non_blocking(args: Sequence[object], kwargs: Mapping[str, object]) -> bool:
@@ -241,8 +184,7 @@ class _Back(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, tensor: torch.Tensor) -> torch.Tensor:
-        real = _real(tensor).detach()
-        return torch.ones_like(real, device="cpu") if real.is_meta else real.clone()
+        return _real(tensor).detach().clone()
 
     @staticmethod
     def backward(ctx, gradient: torch.Tensor) -> torch.Tensor:
@@ -330,26 +272,16 @@ class _Attention(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, *given):
-        _now.kernels["attention"] += 1
-        ctx.given, real = given, tree_map(_real, given)
-        if _has_no_numbers(real):
-            return OnGpu(torch.empty(*real[0].shape[:-1], real[2].shape[-1], dtype=real[0].dtype, device="meta"))
-        return OnGpu(_formula(*real))
+        ctx.given = given
+        return OnGpu(_formula(*tree_map(_real, given)))
 
     @staticmethod
     def backward(ctx, gradient):
-        _now.kernels["attention backward"] += 1
         given, gradient = tree_map(_real, ctx.given), _real(gradient)
         inputs = [one.detach().requires_grad_() for one in given[:3]]
-        if _has_no_numbers((*given, gradient)):
-            return *(OnGpu(_shape(one)) for one in inputs), None, None, None
         with torch.enable_grad():
             output = _formula(*inputs, *given[3:])
         return *map(OnGpu, torch.autograd.grad(output, inputs, gradient)), None, None, None
-
-
-def _has_no_numbers(given) -> bool:
-    return any(isinstance(one, torch.Tensor) and one.is_meta for one in tree_leaves(given))
 
 
 def _formula(query, key, value, mask, is_causal: bool, scale: float) -> torch.Tensor:
