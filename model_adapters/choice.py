@@ -12,12 +12,16 @@ from typing import TYPE_CHECKING
 import torch
 
 from ttmbench.errors import UsageError
-from ttmbench.model_adapters._shared.chat_prompts import JOINED
-from ttmbench.model_adapters._shared.image_text import ImageTextModel, load_image_text, own_forward_fails
+from ttmbench.model_adapters._shared.image_text import (
+    JOINED,
+    ImageTextModel,
+    load_image_text,
+    own_forward_fails,
+    padded,
+)
 from ttmbench.model_adapters._shared.options import ChoiceOptions, takes
 from ttmbench.model_adapters._shared.pair_model import FrozenModel
 from ttmbench.model_adapters._shared.pretrained import find, locate
-from ttmbench.model_adapters._shared.prompt_batches import padded
 from ttmbench.protocols import ChoiceQuestion, ChoiceStyle
 
 if TYPE_CHECKING:

@@ -9,44 +9,190 @@ from __future__ import annotations
 import inspect
 import threading
 import warnings
-from abc import abstractmethod
-from collections.abc import Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
 from ttmbench._util.images import frames_of
 from ttmbench.errors import DataError, UsageError
-from ttmbench.model_adapters._shared.chat_prompts import PREFIXES, ChatPrompts, Prompts
 from ttmbench.model_adapters._shared.contrastive import on_device
-from ttmbench.model_adapters._shared.encoded_images import EncodedImage, divided, together
 from ttmbench.model_adapters._shared.options import ChatOptions
 from ttmbench.model_adapters._shared.pair_model import full_precision
 from ttmbench.model_adapters._shared.placement import pick_device, placement_of, settle, with_weights
 from ttmbench.model_adapters._shared.pretrained import LoadedModel, Pretrained, load_config, load_part, load_weights
-from ttmbench.model_adapters._shared.prompt_batches import (
-    REUSES_PREFIX,
-    Beginning,
-    Parts,
-    Row,
-    beginning,
-    by_prefix,
-    padded,
-)
 from ttmbench.model_adapters._shared.repository import described
 
 if TYPE_CHECKING:
     from PIL.Image import Image
     from transformers import BatchFeature
     from transformers.image_processing_utils import BaseImageProcessor
+    from transformers.utils import ModelOutput
 
 
 _FILTERS = threading.Lock()  # filters of warnings are of the whole process: one thread at a time changes them
 CHAT = "5.21"  # transformers before it ignores encoded images or a shared prefix, and scores something else
 ACROSS = "cross_attention_mask"  # which tokens see an image that is not among them; it comes with each prompt
 SEEN_TOGETHER = 16  # images of equal shape that the vision encoder gets at a time on an accelerator
+Row = dict[str, torch.Tensor]
+"""Tokens of one prompt, each tensor [tokens]."""
+
+Parts = list[tuple[Sequence[int], int]]
+"""Numbers of rows that are computed together, and how many tokens they begin with together; 0 for nothing shared."""
+
+# Models that read from left to right, so that what follows the image changes nothing of it.
+REUSES_PREFIX = frozenset(
+    ("llava", "llava_onevision", "qwen2_vl", "qwen2_5_vl", "qwen3_vl", "smolvlm", "idefics3", "internvl")
+)
+# Models without a chat template: the text before a question, and the request for a caption.
+PREFIXES = {"paligemma": ("answer en ", "caption en")}
+JOINED = "--model_args side_by_side=true joins them into one"
+_LAYERED = ("deepstack_features",)  # of each layer, and not of each image
+_INNER = ("hidden_states", "attentions")  # of every layer of the vision encoder, which no language model takes
+
+
+@dataclass(frozen=True)
+class EncodedImage:
+    """Output of the vision encoder for one image, as ``mm_encoder_outputs`` takes it, and features the model needs.
+
+    Without an output the features are the pixels, and what describes them.
+    """
+
+    output: ModelOutput | None
+    beside: dict[str, torch.Tensor]
+
+
+def divided(output: ModelOutput, beside: Mapping[str, torch.Tensor], images: int) -> list[EncodedImage]:
+    """What belongs to each image of a batch, which all have as many rows."""
+    fields = {name: value for name, value in vars(output).items() if value is not None and name not in _INNER}
+    if images == 1:
+        return [EncodedImage(type(output)(**fields), dict(beside))]
+    encoded = []
+    for at in range(images):
+        own = {name: _share(value, at, images, name in _LAYERED) for name, value in fields.items()}
+        encoded.append(
+            EncodedImage(
+                type(output)(**own), {name: _share(value, at, images, False) for name, value in beside.items()}
+            )
+        )
+    return encoded
+
+
+def together(outputs: Sequence[ModelOutput]) -> ModelOutput:
+    """Outputs of several images as one batch."""
+    if len(outputs) == 1:
+        return outputs[0]
+    fields = [{name: value for name, value in vars(output).items() if value is not None} for output in outputs]
+    return type(outputs[0])(**{name: _joined([one[name] for one in fields], name in _LAYERED) for name in fields[0]})
+
+
+def _joined(parts: Sequence[Any], is_layered: bool) -> Any:
+    """Tensors one below the other; lists with an entry per image one after the other, those per layer by layer."""
+    if isinstance(parts[0], torch.Tensor):
+        return torch.cat(list(parts))
+    if isinstance(parts[0], list | tuple):
+        if not is_layered:
+            return [tensor for part in parts for tensor in part]
+        return [_joined(layer, isinstance(layer[0], tuple)) for layer in zip(*parts, strict=True)]
+    return parts[0]  # the number of a layer
+
+
+def _share(value: Any, at: int, images: int, is_layered: bool) -> Any:
+    """What belongs to one of several images, each of which has as many rows as the others; in every layer, if any."""
+    if is_layered:
+        return [_share(layer, at, images, False) for layer in value]
+    rows = len(value) // images  # an image may have several: its tiles
+    return value[at * rows : (at + 1) * rows]
+
+
+def by_prefix(
+    images: Sequence[Hashable], rows: Sequence[torch.Tensor], keep: Sequence[torch.Tensor], image_token: int
+) -> Parts:
+    """Parts of a batch by what its prompts share.
+
+    Images that take different numbers of tokens are not computed together, and neither are prompts that say something
+    of their own before the image.
+
+    Args:
+        images: of each row, the same for the same image.
+        rows: tokens of each prompt, int [tokens].
+        keep: after which of them logits are asked for, ascending int [kept]; none of these is in what is shared.
+        image_token: the placeholder of an image's features.
+    """
+    of_image: dict[Hashable, list[int]] = {}
+    for at, image in enumerate(images):
+        of_image.setdefault(image, []).append(at)
+    by_head: dict[tuple[int, ...], list[int]] = {}
+    alone: list[int] = []
+    for members in of_image.values():
+        ids = rows[members[0]]
+        head = tuple(ids[: int((ids == image_token).nonzero()[-1]) + 1].tolist())
+        (by_head.setdefault(head, []) if len(members) > 1 else alone).extend(members)
+    parts: Parts = []
+    for head, members in by_head.items():
+        length = min(_common([rows[at] for at in members]), *(int(keep[at][0]) for at in members))
+        if length < len(head):
+            alone += members
+        else:
+            parts.append((members, length))
+    return [*parts, (sorted(alone), 0)] if alone else parts
+
+
+def _common(rows: Sequence[torch.Tensor]) -> int:
+    """How many tokens all rows begin with."""
+    shortest = min(map(len, rows))
+    differs = torch.stack([row[:shortest] != rows[0][:shortest] for row in rows]).any(dim=0).nonzero()
+    return int(differs[0]) if len(differs) else shortest
+
+
+@dataclass(frozen=True)
+class Beginning:
+    """What prompts begin with up to the end of their image: tokens of the text, and of the model."""
+
+    text: list[int]  # with one placeholder for the image, the last
+    row: Row  # with as many as the image has features
+    rest: dict[str, torch.Tensor]  # what follows in every tensor but the tokens', the same at each place
+
+    def followed_by(self, ids: list[int]) -> Row | None:
+        """The row of a prompt with these tokens of its text; None if it begins otherwise."""
+        count = len(self.text)
+        if ids[:count] != self.text:
+            return None
+        tokens = torch.tensor(ids[count:], dtype=self.row["input_ids"].dtype)
+        more = {name: value.expand(len(tokens)) for name, value in self.rest.items()} | {"input_ids": tokens}
+        return {name: torch.cat([value, more[name]]) for name, value in self.row.items()}
+
+
+def beginning(ids: list[int], row: Row, image_token: int) -> Beginning | None:
+    """How a processor begins a prompt, by the tokens of its text alone and its row; None if these do not fit together.
+
+    With it the row of every other prompt to the image follows from the tokens of its text, which are fewer by far.
+    """
+    if ids.count(image_token) != 1 or ids[-1] == image_token:
+        return None
+    place = ids.index(image_token)
+    end = len(row["input_ids"]) - (len(ids) - place - 1)
+    whole = row["input_ids"].tolist()
+    if whole[:place] != ids[:place] or whole[end:] != ids[place + 1 :] or end <= place:
+        return None
+    rest = {name: value[end:] for name, value in row.items() if name != "input_ids"}
+    if any(bool((value != value[0]).any()) for value in rest.values()):
+        return None
+    first = {name: value[:end] for name, value in row.items()}
+    return Beginning(ids[: place + 1], first, {name: value[:1] for name, value in rest.items()})
+
+
+def padded(rows: Sequence[Row], pad: Callable[[str], int], side: Literal["left", "right"] = "right") -> Row:
+    """Rows of several lengths as one tensor per name, [rows, tokens], padded by ``pad(name)``."""
+    pads = torch.nn.utils.rnn.pad_sequence
+    return {
+        name: pads([row[name] for row in rows], batch_first=True, padding_value=pad(name), padding_side=side)
+        for name in rows[0]
+    }
 
 
 @dataclass(eq=False)
@@ -71,13 +217,15 @@ class PreparedImage:
 SeenImage = tuple[PreparedImage, EncodedImage]
 
 
-class PromptedModel(Prompts):
+class PromptedModel(ABC):
     """A model that answers a question about an image, and what encodes both.
 
     Args:
         loaded: model and processor.
         device: where to compute.
     """
+
+    answer = "Yes"  # as the model was taught to write it
 
     def __init__(self, loaded: LoadedModel, device: torch.device) -> None:
         self.device = settle(loaded.model, device)
@@ -94,6 +242,22 @@ class PromptedModel(Prompts):
         return {}
 
     @abstractmethod
+    def ask(self, question: str, images: int = 1) -> str:
+        """The prompt that shows the images and asks: the model's next token begins its answer."""
+
+    @abstractmethod
+    def with_caption(self, instruction: str, caption: str) -> str | None:
+        """The prompt continued by the model's own text; None where the prompt cannot contain it."""
+
+    def answer_ids(self, answer: str) -> list[int] | None:
+        """The tokens of an answer where the model's turn begins with it; None if it changes the prompt's own tokens."""
+        asked, whole = self.ask("?"), self.with_caption("?", answer)
+        if whole is None:
+            return [int(token) for token in self.tokenizer(answer, add_special_tokens=False)["input_ids"]]
+        before, both = (self.tokenizer(text, add_special_tokens=False)["input_ids"] for text in (asked, whole))
+        return [int(token) for token in both[len(before) :]] if both[: len(before)] == before else None
+
+    @abstractmethod
     def _encoded(self, images: Sequence[PreparedImage]) -> list[EncodedImage]:
         """Vision encoder and projection of images whose features have equal shapes."""
 
@@ -105,7 +269,7 @@ class PromptedModel(Prompts):
         return [known[id(image)] for image in images]
 
 
-class ImageTextModel(ChatPrompts, PromptedModel):
+class ImageTextModel(PromptedModel):
     """An image-text-to-text model of transformers with a chat template, or one that needs none.
 
     Args:
@@ -113,6 +277,8 @@ class ImageTextModel(ChatPrompts, PromptedModel):
         device: where to compute.
         encodes: whether images will be encoded apart from prompts (`see`); generation does without.
     """
+
+    template_kwargs: Mapping[str, object] = MappingProxyType({})  # variables of the chat template
 
     def __init__(self, loaded: LoadedModel, device: torch.device, encodes: bool = True) -> None:
         super().__init__(loaded, device)
@@ -132,8 +298,64 @@ class ImageTextModel(ChatPrompts, PromptedModel):
             )
         if self.kind not in (*REUSES_PREFIX, *PREFIXES):
             self.sees_together = 1  # how the encoder's output would be divided among images is not known
-        self.check_prompts()
+        if not self.processor.chat_template and self.kind not in PREFIXES:
+            raise UsageError(f"{self.architecture} has no chat template, so it is not known how to ask it")
         self.tokenizer("?")  # leaves it without padding, so that no call in a thread changes it
+
+    def ask(self, question: str, images: int = 1) -> str:
+        """The prompt that shows the images and asks: the model's next token begins its answer."""
+        if not self.processor.chat_template:
+            return f"{self.processor.image_token * images}{PREFIXES[self.kind][0]}{question}"
+        return self._render(question, images=images)
+
+    def ask_several(self, question: str, images: int) -> str:
+        """As `ask`; UsageError if the template shows fewer images."""
+        if images == 1:
+            return self.ask(question)
+        refused = f"{self.architecture} cannot be shown {images} images at once"
+        try:
+            asked = self.ask(question, images)
+            marks = asked.count(getattr(self.processor, "image_token", None) or "\0")
+            counted = marks == images if marks else asked != self.ask(question, images - 1)
+        except UsageError as error:
+            raise UsageError(f"{refused}: {error}; {JOINED}") from error
+        if not counted:
+            raise UsageError(f"{refused}: its chat template shows fewer; {JOINED}")
+        return asked
+
+    def before_caption(self, instruction: str) -> str:
+        """The prompt that shows the image, after which a caption may follow."""
+        if not self.processor.chat_template:
+            return f"{self.processor.image_token}{instruction or PREFIXES[self.kind][1]}"
+        return self._render(instruction)
+
+    def with_caption(self, instruction: str, caption: str) -> str | None:
+        """The same with the caption as the model's turn, left open; None where no template can say that."""
+        if not self.processor.chat_template:
+            return None
+        try:
+            return self._render(instruction, caption)
+        except UsageError:
+            return None
+
+    def special_tokens(self, prompt: str) -> dict[str, bool]:
+        """Options of the tokenizer for a prompt: one that begins with the first token would get it twice."""
+        bos = self.tokenizer.bos_token
+        return {"add_special_tokens": False} if bos and prompt.startswith(bos) else {}
+
+    def _render(self, question: str, answer: str | None = None, images: int = 1) -> str:
+        content: list[dict[str, str]] = [{"type": "image"} for _ in range(images)]
+        if question:
+            content.append({"type": "text", "text": question})
+        turns: list[dict[str, object]] = [{"role": "user", "content": content}]
+        if answer is not None:
+            turns.append({"role": "assistant", "content": [{"type": "text", "text": answer}]})
+        last = {"add_generation_prompt": True} if answer is None else {"continue_final_message": True}
+        try:
+            prompt: str = self.processor.apply_chat_template(turns, tokenize=False, **last, **self.template_kwargs)
+        except Exception as error:  # templates are programs of their own, which may refuse in any way
+            raise UsageError(f"the chat template of {self.architecture} refused: {error}") from error
+        return prompt
 
     @property
     def declared(self) -> dict[str, object]:

@@ -220,7 +220,9 @@ def test_no_image_is_kept(tiny_vlm, few_objects):
 
 
 def test_the_record_says_what_was_asked_and_how(readable, tmp_path):
-    code, document, _ = run(readable("llava"), tmp_path, "--dtype", "bf16", model_args="max_tokens=4,weights=bf16")
+    code, document, _ = run(
+        readable("llava"), tmp_path, "--dtype", "bf16", model_args="max_tokens=4,weights_dtype=bf16"
+    )
     declared = document["model_info"]["fingerprint"]
     assert code == 0 and declared["dtype"] == declared["weights"] == "bfloat16"
     assert declared["max_tokens"] == 4 and declared["decoding"] == "greedy" and declared["order"] == "random"

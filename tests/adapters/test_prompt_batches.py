@@ -20,9 +20,8 @@ from ttmbench.data.catalog import find_task
 from ttmbench.data.loader import load_task_data
 from ttmbench.errors import UsageError
 from ttmbench.model_adapters import vqascore
-from ttmbench.model_adapters._shared.image_text import SEEN_TOGETHER, PreparedImage, _alike
+from ttmbench.model_adapters._shared.image_text import SEEN_TOGETHER, PreparedImage, _alike, by_prefix
 from ttmbench.model_adapters._shared.pair_model import projected
-from ttmbench.model_adapters._shared.prompt_batches import by_prefix
 from ttmbench.plugins.registry import build_registry
 
 IMAGE = 9

@@ -391,7 +391,7 @@ def test_half_precision_keeps_scores_in_fp32(llava):
     for name, options in {
         "fp32": {},
         "arithmetic": {"dtype": "bf16"},
-        "weights": {"dtype": "bf16", "weights": "bf16"},
+        "weights": {"dtype": "bf16", "weights_dtype": "bf16"},
     }.items():
         adapter = vqascore.load(pretrained=llava, device="cpu", **options)
         run = ttmbench.simple_evaluate(adapter, "shapes_color", limit=4, bootstrap_iters=0)

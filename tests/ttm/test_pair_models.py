@@ -224,7 +224,7 @@ def test_lora_trains_its_factors_alone(llava, tmp_path):
 
 def test_lora_beside_half_precision_weights_is_fp32(llava):
     pytest.importorskip("peft")
-    adapter = vqascore.load(pretrained=str(llava), device="cpu", lora=4, weights="bf16", dtype="bf16")
+    adapter = vqascore.load(pretrained=str(llava), device="cpu", lora=4, weights_dtype="bf16", dtype="bf16")
     assert all(tensor.dtype == torch.float32 for tensor in adapter.parameters())
     run = ttmbench.simple_evaluate(adapter, "shapes_color", ttm=SHORT, limit=6, bootstrap_iters=0)
     assert np.isfinite(run["ttm"]["shapes_color"]["iterations"][-1]["loss"]).all()
