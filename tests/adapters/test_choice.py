@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import gc
 import json
 import shutil
-import weakref
 
 import jsonschema
 import pytest
 from PIL import Image
 from support.adapter_inputs import groups_of, knowing_options, own_model
 
-from ttmbench._util.images import LazyImages
 from ttmbench.cli import main
 from ttmbench.errors import DataError, UsageError
 from ttmbench.model_adapters import choice as chat_choice
@@ -197,26 +194,6 @@ def test_an_answer_ends_where_the_model_ends_it(tiny_vlm):
 def test_the_contract(tiny_vlm):
     adapter = chat_choice.load(pretrained=str(tiny_vlm("chat", kind="qwen2_vl")), device="cpu", max_tokens=3)
     assert "the number of questions changes no answer" in check_adapter(adapter)
-
-
-def test_no_image_is_kept(tiny_vlm, few_objects):
-    adapter = chat_choice.load(pretrained=str(tiny_vlm("chat", kind="llava")), device="cpu", max_tokens=1)
-    seen, most = [], []
-
-    def alive():
-        gc.collect()
-        return sum(reference() is not None for reference in seen)
-
-    def open_image(name):
-        image = Image.new("RGB", (40, 40), (int(name), 0, 0))
-        seen.append(weakref.ref(image))
-        most.append(alive())
-        return image
-
-    questions = [ChoiceQuestion("Which?", LazyImages([str(n), str(n + 1)], open_image)) for n in range(6)]
-    assert len(adapter.answer(questions)) == 6
-    assert len(most) == 12 and max(most) == 2, "those of one question at a time"
-    assert alive() == 0
 
 
 def test_the_record_says_what_was_asked_and_how(readable, tmp_path):

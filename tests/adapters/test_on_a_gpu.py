@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 import torch
 from support.rounding import bound
-from support.stand_in_gpu import GPU, Gpu, OnGpu, stand_in_gpu
+from support.stand_in_gpu import OnGpu, stand_in_gpu
 
 import ttmbench
 from ttmbench import schedules
@@ -32,31 +32,12 @@ from ttmbench.scoring.inputs import images_on_device, take
 from ttmbench.scoring.prepare import PreparedTask, prepare
 from ttmbench.ttm.algorithm import adapt
 from ttmbench.ttm.checkpoint import TaskCheckpoint
-from ttmbench.ttm.finetune import TrainingPairs, _step, finetune, make_optimizer, restore, snapshot
+from ttmbench.ttm.finetune import TrainingPairs, _step, finetune, make_optimizer
 from ttmbench.ttm.trainer import Step
 from ttmbench.types import ScheduleSpec
 
 TTM = {"ttm": {"iterations": 1, "epochs": 2, "batch_groups": 2, "lr": 1e-7}, "seeds": [0]}
 QUICK = {"limit": 3, "bootstrap_iters": 0, "use_cache": "off", "log_samples": True}
-
-
-def test_the_stand_in_refuses_what_a_gpu_refuses():
-    with stand_in_gpu() as gpu:
-        there = torch.arange(3.0).to("cuda", non_blocking=True)
-        assert there.device == GPU and there.is_cuda and torch.zeros(2, device="cuda").device == GPU
-        with pytest.raises(RuntimeError, match="at least two devices, cuda:0 and cpu"):
-            there + torch.ones(3)
-        for as_numpy in (np.asarray, torch.Tensor.numpy):
-            with pytest.raises(TypeError, match=r"Tensor\.cpu\(\)"):
-                as_numpy(there)
-        assert gpu.waits == 0 and gpu.uploads == [12]
-        assert there.sum().item() == 3 and (2 * there).cpu().tolist() == [0, 2, 4] and gpu.waits == 2
-        assert there[torch.tensor([2])].cpu().tolist() == [2] and gpu.waits == 4, "an index is sent, and waited for"
-        assert torch.tensor([1.0, 2.0], device="cuda").device == GPU and gpu.waits == 5
-        weight = torch.nn.Parameter(there)
-        (weight * torch.tensor(2.0)).sum().backward()
-        assert weight.grad.device == GPU and weight.grad.tolist() == [2, 2, 2]
-    assert not torch.cuda.is_available()
 
 
 @contextmanager
@@ -199,21 +180,6 @@ def test_training_waits_once_an_epoch_and_sends_images_once(kind, dtype, tiny_hf
     assert sorted(gpu.uploads)[-1] == images and sorted(gpu.uploads)[-2] < images / 20
 
 
-@pytest.mark.parametrize("kind", ["clip", "siglip"])
-def test_images_cross_once_for_all_passes_and_seeds(kind, tiny_hf_clip, tiny_siglip):
-    """Enlarged ones too, which CLIP has in several sizes: crops are cut out on the device."""
-    folder, limit = str(tiny_siglip if kind == "siglip" else tiny_hf_clip), 3
-    enlarged = int(32 * TTMConfig().augment_scale)
-    ttm = {**TTM["ttm"], "iterations": 2, "augment": True}
-    with stand_in_gpu() as gpu:
-        quick = {**QUICK, "limit": limit, "log_samples": False}
-        ttmbench.simple_evaluate(
-            "hf", "shapes_color", device="cuda", model_args={"pretrained": folder}, ttm=ttm, seeds=[0, 1], **quick
-        )
-    images = 2 * limit
-    assert gpu.uploaded[torch.uint8] == images * 3 * (32 * 32 + enlarged * enlarged)
-
-
 def test_too_little_memory_is_said_with_what_would_fit(monkeypatch, tiny_hf_clip):
     """For the weights when they are loaded, for training before anything is scored, and for the optimizer's state."""
     model = {"model": "hf", "model_args": {"pretrained": str(tiny_hf_clip)}, "device": "cuda", "use_cache": "off"}
@@ -229,26 +195,6 @@ def test_too_little_memory_is_said_with_what_would_fit(monkeypatch, tiny_hf_clip
     monkeypatch.setattr(optimizer, "step", lambda: (_ for _ in ()).throw(torch.OutOfMemoryError()))
     with pytest.raises(TtmbenchError, match="step of the optimizer, which keeps two numbers for each of 7 trained"):
         _step(optimizer)
-
-
-def test_a_copy_of_the_weights_takes_no_memory_of_the_device(tiny_hf_clip, monkeypatch):
-    with stand_in_gpu() as gpu:
-        adapter = hf.load(pretrained=str(tiny_hf_clip), device="cuda")
-        gpu.reset()
-        copied = snapshot(adapter)
-        assert gpu.waits == 1 and all(map(gpu.is_pinned, copied.values()))
-        with monkeypatch.context() as full:
-            full.setattr(Gpu, "pin", lambda *_: (_ for _ in ()).throw(RuntimeError("CUDA error: out of memory")))
-            unpinned = snapshot(adapter)
-        assert all(torch.equal(unpinned[name], tensor) for name, tensor in copied.items())
-        assert {tensor.device.type for tensor in copied.values()} == {"cpu"}
-        before = {name: tensor.cpu() for name, tensor in adapter.state_dict().items()}
-        with torch.no_grad():
-            for parameter in adapter.parameters():
-                parameter.zero_()
-        restore(adapter, copied)
-        after = adapter.state_dict()
-        assert all(after[name].device == GPU and torch.equal(after[name].cpu(), before[name]) for name in before)
 
 
 @pytest.mark.parametrize("given", [{"dtype": "tf32"}, {"model_args": {"dtype": "tf32"}}])

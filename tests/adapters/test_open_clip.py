@@ -8,7 +8,6 @@ import json
 import logging
 import shutil
 import warnings
-from pathlib import Path
 
 import numpy as np
 import open_clip
@@ -26,7 +25,6 @@ from support.tiny_models import OPEN_CLIP as CLIP
 
 from ttmbench.errors import DataError, UsageError
 from ttmbench.model_adapters import open_clip as open_clip_models
-from ttmbench.model_adapters._shared import open_clip_weights as open_clip_sources
 from ttmbench.testing import check_adapter
 
 VISION, TEXT = CLIP["vision_cfg"], CLIP["text_cfg"]
@@ -247,20 +245,6 @@ def test_captions_are_cut_only_where_that_changes_nothing(folders, kind, columns
         assert not near(adapter.model.encode_text(garbage, normalize=False), full, atol=1e-3)
 
 
-def test_a_causal_tower_reads_up_to_the_first_of_equal_tokens(folders):
-    text = open_clip_models._TextTower(load(folders["clip"]).model)
-    assert text.reads_prefix(torch.tensor([[1, 9, 3, 9, 0], [9, 1, 1, 1, 9]])) == 2
-    text = open_clip_models._TextTower(load(folders["eos"]).model)
-    assert text.reads_prefix(torch.tensor([[1, 49408, 49407, 49407, 0], [1, 2, 3, 4, 5]])) == 3
-
-
-def test_a_long_caption_is_cut_as_open_clip_cuts_it(folders):
-    adapter = load(folders["clip"])
-    caption = "a red circle on the left of " * 10
-    own = open_clip.get_tokenizer(f"local-dir:{folders['clip']}")([caption])
-    assert torch.equal(adapter.prepare_captions([caption]), own) and own.shape == (1, 20)
-
-
 # --- images ------------------------------------------------------------------------------------------------
 
 
@@ -352,23 +336,6 @@ def test_an_image_that_is_not_rgb_is_converted_as_open_clip_converts_it(folders)
     assert near(adapter._scale.apply(adapter.prepare_images(gray)), own, atol=1e-6)
 
 
-def test_a_transform_with_another_end_is_run_completely(folders, monkeypatch):
-    from open_clip.transform import Compose, image_transform_v2
-
-    expected = scores(load(folders["clip"]))
-
-    def transform(preprocessing, is_train):
-        return Compose([*image_transform_v2(preprocessing, is_train).transforms, lambda pixels: pixels])
-
-    monkeypatch.setattr(open_clip_models, "image_transform_v2", transform)
-    adapter = load(folders["clip"])
-    assert adapter.prepare_images(random_images()).dtype == torch.float32
-    assert near(scores(adapter), expected, atol=bound(adapter.model, expected))
-    enlarged = adapter.prepare_enlarged(random_images(), 1.5)
-    assert len(enlarged) == 3 and all(min(one.shape[1:]) == 48 for one in enlarged)
-    assert adapter.crop(enlarged, np.zeros((3, 2))).shape == (3, 3, 32, 32)
-
-
 # --- saving --------------------------------------------------------------------------------------------------
 
 
@@ -446,18 +413,6 @@ def test_a_folder_may_call_its_safetensors_otherwise(folders, tmp_path, name):
     assert near(scores(load(folder)), scores(load(folders["clip"])))
 
 
-def test_a_missing_library_is_named_with_what_to_install(monkeypatch):
-    import sys
-
-    from ttmbench.plugins.registry import build_registry, load_target
-
-    monkeypatch.setitem(sys.modules, "open_clip", None)
-    monkeypatch.delitem(sys.modules, "ttmbench.model_adapters.open_clip")
-    spec = build_registry().adapter("open_clip")
-    with pytest.raises(UsageError, match="pip install open_clip_torch"):
-        load_target(spec.target, spec.needs)
-
-
 # --- errors --------------------------------------------------------------------------------------------------
 
 
@@ -474,14 +429,6 @@ def test_wrong_names_are_refused_with_near_ones(library):
     near_tags = refused(UsageError, "no weights 'laion2b_s34b'", model="ViT-B/32", pretrained="laion2b_s34b")
     assert "did you mean 'laion2b_s34b_b79k'" in near_tags
     assert "tags: plain_s1, " in refused(UsageError, "no weights '@'", model="tiny-clip-32", pretrained="@")
-
-
-def test_random_weights_are_never_scored_and_a_folder_brings_its_own(folders):
-    message = refused(UsageError, "ViT-B-32 without weights is random", model="ViT-B-32")
-    assert "tags: openai, " in message and "more" in message
-    refused(UsageError, "no tags", model="ViT-S-32-alt")
-    for model in (f"local-dir:{folders['clip']}", "hf-hub:tiny/plain"):
-        refused(UsageError, "brings its own weights", model=model, pretrained="openai")
 
 
 def pickled(folders, folder, name, content):
@@ -543,12 +490,6 @@ def test_a_program_in_a_pickle_is_not_run(library, folders, tmp_path):
     assert not trace.exists()
 
 
-def test_a_pickle_called_safetensors_is_not_run(library, tmp_path):
-    disguised = tmp_path / "x.safetensors"
-    torch.save(load_file(library), disguised)
-    refused(DataError, "cannot be read", model="tiny-clip-32", pretrained=str(disguised))
-
-
 def test_missing_files_are_named(library, tmp_path):
     for match, arguments in {
         "no such file": {"model": "tiny-clip-32", "pretrained": str(tmp_path / "none.safetensors")},
@@ -588,51 +529,6 @@ def test_a_folder_without_its_tokenizer_is_refused(folders, tmp_path):
     folder = tmp_path / "model"
     shutil.copytree(folders["siglip"], folder, ignore=shutil.ignore_patterns("tokenizer*"))
     refused(DataError, "the tokenizer lacks tokenizer.json", model=f"local-dir:{folder}")
-
-
-def test_weights_out_of_reach_are_one_clear_error(library):
-    for arguments in ({"model": "tiny-clip-32", "pretrained": "absent_s1"}, {"model": "hf-hub:tiny/absent"}):
-        refused(DataError, "model tiny/absent is neither a folder here nor in ", **arguments, offline=True)
-        assert "the Hub cannot be reached" in refused(DataError, "model tiny/absent is neither", **arguments)
-
-
-def test_a_repository_with_other_tensors_only_is_refused(library, tiny_hf_clip):
-    from huggingface_hub import constants
-
-    at = Path(constants.HF_HUB_CACHE) / "models--tiny--plain" / "snapshots"
-    (folder,) = at.iterdir()
-    (folder / "open_clip_model.safetensors").unlink()
-    shutil.copy(tiny_hf_clip / "model.safetensors", folder)
-    refused(DataError, "is incomplete: missing", model="tiny-clip-32", pretrained="plain_s1", offline=True)
-
-
-def test_a_gated_repository_says_what_to_do(library, monkeypatch):
-    import huggingface_hub
-    from huggingface_hub.errors import GatedRepoError
-
-    def refuse(*_, **__):
-        raise GatedRepoError.__new__(GatedRepoError)
-
-    monkeypatch.setattr(huggingface_hub.HfApi, "model_info", refuse)
-    for arguments in ({"model": "tiny-clip-32", "pretrained": "absent_s1"}, {"model": "hf-hub:tiny/absent"}):
-        refused(DataError, "tiny/absent is gated: accept its terms", **arguments)
-
-
-def test_models_are_built_without_the_network(library, monkeypatch):
-    """Everything is there before a model is built, so building asks for nothing, with or without ``offline``."""
-    from huggingface_hub import constants
-
-    seen, build = [], open_clip_sources.build
-
-    def watched(source):
-        seen.append(constants.HF_HUB_OFFLINE)
-        return build(source)
-
-    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
-    monkeypatch.setattr(open_clip_sources, "build", watched)
-    for offline in (True, False):
-        open_clip_models.load(model="tiny-clip-32", pretrained="plain_s1", device="cpu", offline=offline)
-    assert seen == [True, True] and constants.HF_HUB_OFFLINE is False
 
 
 def test_truncated_names_the_captions_that_a_tokenizer_of_the_hub_cuts(folders):

@@ -68,17 +68,6 @@ def test_a_product_of_patches_is_the_convolution(dtype, bias):
         torch.testing.assert_close(ours, theirs, rtol=0, atol=float(2 * error * largest))
 
 
-def test_only_windows_side_by_side_are_a_product():
-    for layer in (
-        nn.Conv2d(3, 4, 3, stride=2),
-        nn.Conv2d(4, 4, 2, stride=2, groups=2),
-        nn.Conv2d(3, 4, 2, 2, padding=1),
-        nn.Conv2d(3, 4, 1),
-    ):
-        use_cpu_layers(layer)
-        assert type(layer) is nn.Conv2d
-
-
 @pytest.mark.parametrize(
     "library", [transformers_layers.QuickGELUActivation, open_clip_layers.QuickGELU, timm_layers.QuickGELU]
 )

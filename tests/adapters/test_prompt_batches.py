@@ -20,51 +20,11 @@ from ttmbench.data.catalog import find_task
 from ttmbench.data.loader import load_task_data
 from ttmbench.errors import UsageError
 from ttmbench.model_adapters import vqascore
-from ttmbench.model_adapters._shared.image_text import SEEN_TOGETHER, PreparedImage, _alike, by_prefix
+from ttmbench.model_adapters._shared.image_text import SEEN_TOGETHER
 from ttmbench.model_adapters._shared.pair_model import projected
 from ttmbench.plugins.registry import build_registry
 
-IMAGE = 9
 KINDS = "llava llava_onevision qwen2_vl qwen2_5_vl qwen3_vl smolvlm idefics3 internvl paligemma".split()
-
-
-def prompts(images: int, captions: int, image_tokens: int = 576, before: int = 5, asked: int = 30, words: int = 25):
-    """Tokens of every image with every caption, as LLaVA-1.5 has them: 576 of the image, some 60 of the text."""
-    rng, rows = np.random.default_rng(0), []
-    shared, end = rng.integers(10, 99, asked - 8), rng.integers(10, 99, 8)
-    texts = [rng.integers(100, 999, words + index) for index in range(captions)]  # of several lengths
-    for _ in range(images):
-        for text in texts:
-            parts = [np.arange(before), np.full(image_tokens, IMAGE), shared[:8], text, shared[8:], end]
-            rows.append(torch.from_numpy(np.concatenate(parts)))
-    return [image for image in range(images) for _ in range(captions)], rows
-
-
-def computed(images, rows) -> int:
-    """Tokens that go through the language model, of which each image's shared ones go once."""
-    total = 0
-    for members, length in by_prefix(images, rows, [torch.tensor([len(row) - 1]) for row in rows], IMAGE):
-        total += len({images[at] for at in members}) * length
-        total += len(members) * (max(len(rows[at]) for at in members) - length)  # padded
-    return total
-
-
-@pytest.mark.parametrize(("images", "captions", "most"), [(2, 2, 0.6), (1, 4, 0.4), (1, 2, 0.6), (2, 1, 1.0)])
-def test_an_image_is_computed_once_for_its_captions(images, captions, most):
-    owners, rows = prompts(images, captions)
-    assert computed(owners, rows) <= most * len(rows) * max(map(len, rows))
-
-
-def test_what_differs_before_the_image_or_is_asked_for_is_not_shared():
-    ids = [torch.tensor(row) for row in ([1, IMAGE, IMAGE, 2, 3, 4], [1, IMAGE, IMAGE, 2, 5], [7, IMAGE, IMAGE, 2, 3])]
-    last = [torch.tensor([len(row) - 1]) for row in ids]
-    assert by_prefix("aab", ids, last, IMAGE) == [([0, 1], 4), ([2], 0)]
-    assert by_prefix("aaa", ids, last, IMAGE) == [([0, 1, 2], 0)], "the last says something else before the image"
-    early = [torch.tensor([3, 4]), *last[1:]]
-    assert by_prefix("aab", ids, early, IMAGE) == [([0, 1], 3), ([2], 0)], "logits after token 3 are asked for"
-    longer = [torch.tensor([1, IMAGE, 2, 3]), torch.tensor([1, IMAGE, 2, 4]), *ids[:2]]
-    kept = [torch.tensor([len(row) - 1]) for row in longer]
-    assert by_prefix("aabb", longer, kept, IMAGE) == [([0, 1], 3), ([2, 3], 4)], "images of several sizes apart"
 
 
 @pytest.mark.parametrize("kind", ["llava", "qwen2_vl"])
@@ -98,13 +58,6 @@ def test_a_batch_computes_what_its_prompts_share_once_and_waits_for_the_device_o
         adapter.score_prepared(encoded, asked)
         if kind == "llava":  # Qwen's positions are computed with waits of their own
             assert gpu.waits <= 2 * own + 2, "two passes; the scores, and what counts the image's placeholders"
-
-
-def test_a_batch_of_64_pairs_of_2x2_groups_takes_two_calls_of_the_vision_encoder():
-    images = [PreparedImage(None, None, {"pixel_values": torch.empty(1, 3, 4, 4)}) for _ in range(32)]
-    pairs = [image for image in images for _ in range(2)]
-    assert [len(alike) for alike in _alike(pairs, SEEN_TOGETHER)] == [16, 16]
-    assert len(_alike(pairs, 1)) == 32, "on a CPU"
 
 
 @pytest.mark.parametrize("kind", KINDS)

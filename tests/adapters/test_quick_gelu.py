@@ -82,12 +82,6 @@ def test_cached_scores_of_the_two_are_two(library):
     assert quick["state_sha256"] == plain["state_sha256"] and quick["fingerprint"] != plain["fingerprint"]
 
 
-def test_an_architecture_of_one_form_is_not_asked_about(library):
-    file = library["tiny-other-32"]
-    assert not remarks(load("tiny-other-32", file))
-    assert load("tiny-other-32", file, quick_gelu=True).fingerprint()["quick_gelu"] is True
-
-
 def test_a_tag_states_its_activation(library, monkeypatch, tmp_path):
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "cache"))
     tiny_models.into_cache(tmp_path / "cache", "tiny/plain", folder_of(tmp_path, library["tiny-clip-32"], CLIP))
@@ -112,13 +106,6 @@ def test_a_folder_whose_configuration_does_not_say_is_asked_about(library, tmp_p
         assert not remarks(adapter) and adapter.fingerprint()["quick_gelu"] is stated
     larger = {**CLIP, "vision_cfg": {**CLIP["vision_cfg"], "image_size": 48}}
     assert open_clip_weights.has_two_forms(larger) and not open_clip_weights.has_two_forms(OTHER)
-
-
-def test_values_that_are_not_true_or_false_are_refused(library):
-    with pytest.raises(UsageError, match="quick_gelu must be true or false, got yes"):
-        load("tiny-clip-32", library["tiny-clip-32"], quick_gelu="yes")
-    with pytest.raises(UsageError, match="quick_gelu must be true or false, got 1"):
-        hf.load(pretrained="anything", quick_gelu=1)
 
 
 def test_a_tower_of_timm_has_no_such_choice(library, tmp_path):

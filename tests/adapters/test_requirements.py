@@ -76,11 +76,6 @@ def test_what_transformers_says_of_a_sentencepiece_file_it_takes_for_tiktoken():
     assert what_to_install(caught.value) == f"pip install {ours('sentencepiece')} {ours('protobuf')} tiktoken"
 
 
-def test_two_missing_packages_make_one_command():
-    both = "X requires the SentencePiece library but it was not found.\nX requires the protobuf library but it was not"
-    assert what_to_install(ImportError(f"{both} found.")) == f"pip install {ours('sentencepiece')} {ours('protobuf')}"
-
-
 @pytest.mark.parametrize(
     ("error", "command"),
     [
@@ -134,13 +129,3 @@ def test_the_error_behind_an_error_is_looked_at():
 )
 def test_an_error_about_something_else_installs_nothing(error):
     assert what_to_install(error) is None
-
-
-def test_a_handled_error_that_another_one_followed_installs_nothing():
-    try:
-        try:
-            raise missing("tiktoken")
-        except ImportError:
-            raise OSError("no such file")  # noqa: B904
-    except OSError as error:
-        assert error.__context__ is not None and what_to_install(error) is None

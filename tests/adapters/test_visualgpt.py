@@ -215,17 +215,6 @@ def test_test_images_as_the_sample_of_p_t(blip):
         quick_scores("visualgpt-blip", "shapes_spatial", limit=200, **arguments)
 
 
-def test_p_t_is_computed_once_per_caption(blip):
-    adapter = visualgpt.load(pretrained=blip, device="cpu", alpha=0.5, noise_images=2)
-    asked = []
-    given = adapter._given
-    adapter._given = lambda image, captions: asked.extend(captions) or given(image, captions)
-    for _ in range(2):
-        ttmbench.simple_evaluate(adapter, "shapes_spatial", limit=5, bootstrap_iters=0)
-    distinct = {caption for group in groups_of("shapes_spatial", 5) for caption in group.captions}
-    assert sorted(asked) == sorted([*distinct, *distinct]), "once for each of two noise images, in both runs together"
-
-
 def test_debiased_global_scores_are_those_of_the_groups(blip):
     _, run = quick_scores("visualgpt-blip", "shapes_color_global", pretrained=blip, alpha=0.7)
     scores = run.scores["shapes_color_global"]["none"][0]
@@ -248,11 +237,6 @@ def test_wrong_arguments_are_one_clear_error(blip, tiny_hf_clip):
             visualgpt.load(pretrained=blip, device="cpu", **options)
     with pytest.raises(TtmbenchError):
         visualgpt.load(pretrained=str(tiny_hf_clip), device="cpu")
-
-
-def test_it_cannot_be_adapted_and_says_so(blip):
-    run = ttmbench.simple_evaluate("visualgpt-blip", "shapes_color", model_args={"pretrained": blip}, ttm=True, **QUICK)
-    assert "cannot be adapted" in run["notes"]["shapes_color"][0] and run["ttm"] == {}
 
 
 # --- the sweep over alpha -----------------------------------------------------------------------------------------

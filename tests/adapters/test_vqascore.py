@@ -227,12 +227,6 @@ def test_another_question_changes_scores_and_is_on_record(llava):
     assert not np.allclose(*found, atol=1e-3)
 
 
-def test_a_caption_with_braces_is_taken_as_it_is(llava):
-    adapter = vqascore.load(pretrained=llava, device="cpu")
-    (prompt,) = adapter.prepare_captions(["a {red} {caption} circle"])
-    assert '"a {red} {caption} circle"' in prompt
-
-
 @pytest.fixture(scope="module")
 def thinker(tiny_vlm, tmp_path_factory):
     """A LLaVA whose template opens a thought unless it is told not to, and which then says "star"."""
@@ -377,15 +371,6 @@ def test_images_of_llava_are_padded_as_its_authors_do(llava, tmp_path):
             torch.testing.assert_close(prepared.features["pixel_values"], pixels, atol=2e-2, rtol=0)
 
 
-def test_a_model_that_takes_no_encoded_images_is_refused(llava):
-    from ttmbench.model_adapters._shared import image_text
-
-    loaded = vqascore.load(pretrained=llava, device="cpu").loaded
-    loaded.model.forward = lambda input_ids: input_ids
-    with pytest.raises(UsageError, match=r"LlavaForConditionalGeneration takes .* --model choice"):
-        image_text.ImageTextModel(loaded, torch.device("cpu"))
-
-
 def test_half_precision_keeps_scores_in_fp32(llava):
     scores = {}
     for name, options in {
@@ -403,16 +388,6 @@ def test_half_precision_keeps_scores_in_fp32(llava):
         np.testing.assert_allclose(scores[name], scores["fp32"], atol=0.3)
     with pytest.raises(UsageError, match="too coarse to train"):
         adapter.pair_loss([], [], np.zeros(0, dtype=bool))
-
-
-def test_a_prompt_after_which_yes_is_no_single_token_is_refused(llava):
-    from ttmbench.model_adapters._shared.image_text import ImageTextModel
-
-    adapter = vqascore.load(pretrained=llava, device="cpu")
-    assert len(ImageTextModel.answer_ids(adapter.chat, "Yes")) == 1
-    adapter.chat.answer_ids = lambda answer: [3, 4]
-    with pytest.raises(UsageError, match=r"score=yes_token: 'Yes' is not a single token .* score=probability"):
-        vqascore.VQAScore(adapter.chat, VqaScoreOptions(pretrained="x", score="yes_token", device="cpu"))
 
 
 class Vocabulary:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import ctypes
 import types
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import cache
@@ -67,14 +66,12 @@ class Gpu:
     Attributes:
         waits: how often the program waited until it had done all that was asked of it.
         uploads: bytes of each tensor that was sent there.
-        uploaded: their bytes by dtype.
         operations: how many operations ran on it.
     """
 
     def __init__(self) -> None:
         self.waits = self.operations = 0
         self.uploads: list[int] = []
-        self.uploaded = Counter[torch.dtype]()
         self._pinned = set[int]()
 
     def reset(self) -> None:
@@ -88,7 +85,6 @@ class Gpu:
 
     def send(self, tensor: torch.Tensor) -> None:
         self.uploads.append(tensor.nbytes)
-        self.uploaded[tensor.dtype] += tensor.nbytes
 
     def is_pinned(self, tensor: torch.Tensor) -> bool:
         return tensor.data_ptr() in self._pinned
