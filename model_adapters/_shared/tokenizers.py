@@ -58,13 +58,11 @@ def check_files(tokenizer: PreTrainedTokenizerBase, folder: Path, name: str) -> 
     """
     kind = type(tokenizer)
     named = {key: file for key, file in kind.vocab_files_names.items() if key != "tokenizer_file"}
-    if not getattr(tokenizer, "is_fast", False) or not kind.vocab_files_names:
-        return
-    if not kind.__module__.startswith("transformers."):
+    if not kind.vocab_files_names or not kind.__module__.startswith("transformers."):
         return  # code of a repository finds its files in its own way
     present = {file.name for file in folder.iterdir()} if folder.is_dir() else set[str]()
     absent = [] if SETTINGS in present else [SETTINGS]
-    if not any(_WHOLE.fullmatch(file) for file in present):
+    if getattr(tokenizer, "is_fast", False) and not any(_WHOLE.fullmatch(file) for file in present):
         apart = [file for file in named.values() if file not in present]
         if apart or not named:
             absent.append(WHOLE + (f" (or {' and '.join(apart)})" if apart else ""))

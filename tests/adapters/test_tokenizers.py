@@ -11,13 +11,37 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
-from support import tiny_models
+from support import hub_models, siglip_tokenizers, tiny_models
 
 from ttmbench import simple_evaluate
 from ttmbench.errors import TtmbenchError
 
+
+def open_clip(folder: Path, tokenizer: Callable[[Path], Path] | None = None) -> Path:
+    """A model of open_clip, with its own tokenizer or one of the Hub."""
+    if tokenizer is None:
+        return tiny_models.open_clip(folder)
+    return tiny_models.open_clip(tokenizer(folder), hub_models.timm_shape("timm/other", 200))
+
+
+def siglip(folder: Path, tokenizer: Callable[[Path], Path]) -> Path:
+    """SigLIP with the tokenizer of its first or second version."""
+    tiny_models.siglip(folder, rows=200, length=64)
+    (folder / "tokenizer.json").unlink()
+    return tokenizer(folder)
+
+
 FAMILIES: dict[str, tuple[str, Callable[[Path], Path]]] = {  # name -> adapter, and what writes the model
     **{f"hf-{name}": ("hf", getattr(tiny_models, name)) for name in ("clip", "siglip", "metaclip2")},
+    **{
+        f"hf-{name}": ("hf", partial(siglip, tokenizer=getattr(siglip_tokenizers, kind)))
+        for name, kind in (("siglip-real", "siglip"), ("siglip2-real", "gemma"))
+    },
+    "open_clip": ("open_clip", open_clip),
+    **{
+        f"open_clip-{kind}": ("open_clip", partial(open_clip, tokenizer=getattr(siglip_tokenizers, kind)))
+        for kind in ("t5", "gemma")
+    },
     **{f"{kind}-blip": (f"blip-{kind}", partial(tiny_models.blip, captioner=False)) for kind in ("itm", "itc")},
     **{f"{kind}-blip2": (f"blip2-{kind}", partial(tiny_models.blip2, captioner=False)) for kind in ("itm", "itc")},
     **{f"{kind}-flava": (f"flava-{kind}", tiny_models.flava) for kind in ("itm", "itc")},
@@ -37,7 +61,8 @@ def outcome(model: str, folder: Path) -> object:
     """Scores or answers of a run of a folder's model."""
     out = folder.parent / "out.json"
     how = {"limit": 3, "use_cache": "off", "log_samples": True, "output_path": str(out), "device": "cpu"}
-    simple_evaluate(model, "shapes_color", model_args={"pretrained": str(folder)}, bootstrap_iters=0, **how)
+    given = {"model": f"local-dir:{folder}"} if model == "open_clip" else {"pretrained": str(folder)}
+    simple_evaluate(model, "shapes_color", model_args=given, bootstrap_iters=0, **how)
     rows = map(json.loads, (folder.parent / "out_samples_shapes_color.jsonl").read_text().splitlines())
     kept = [{key: value for key, value in row.items() if key in ("scores", "answers")} for row in rows]
     out.unlink()
@@ -51,7 +76,7 @@ def test_no_missing_file_changes_a_score(tmp_path, family):
     whole = make(tmp_path / "whole")
     expected = outcome(model, whole)
     files = sorted(path.relative_to(whole) for path in whole.rglob("*") if path.is_file())
-    assert Path("tokenizer.json") in files
+    assert {"tokenizer.json", "spiece.model"} & {file.name for file in files} or family == "open_clip"
     for file in files:
         part = shutil.copytree(whole, tmp_path / "part")
         (part / file).unlink()
@@ -62,13 +87,26 @@ def test_no_missing_file_changes_a_score(tmp_path, family):
         shutil.rmtree(part)
 
 
-def test_a_tokenizer_of_another_model_is_refused(tmp_path):
-    folder = tiny_models.clip(tmp_path / "clip")
-    words = [f"word{number}" for number in range(100)]
-    tiny_models.tokenizer("bart", more=tuple(words)).save_pretrained(folder)
-    with pytest.raises(TtmbenchError, match="embeds 60") as caught:
-        outcome("hf", folder)
-    assert caught.value.exit_code == 4
+@pytest.mark.parametrize("family", ALL)
+def test_a_vocabulary_beyond_the_embedding_is_refused(tmp_path, family):
+    model, make = FAMILIES[family]
+    files = [
+        file for file in make(tmp_path / "model").rglob("tokenizer.json") if file.parent.name != "qformer_tokenizer"
+    ]
+    assert files or family in ("hf-siglip-real", "open_clip")
+    for file in files:
+        whole = file.read_text(encoding="utf-8")
+        made = json.loads(whole)
+        known, words = made["model"]["vocab"], [f"word{number}" for number in range(1000)]
+        if isinstance(known, dict):
+            known |= {word: len(known) + number for number, word in enumerate(words)}
+        else:
+            known += [[word, -99.0] for word in words]
+        file.write_text(json.dumps(made), encoding="utf-8")
+        with pytest.raises(TtmbenchError, match=r"belongs to another model|image tokens do not match") as caught:
+            outcome(model, tmp_path / "model")
+        assert caught.value.exit_code == (1 if family == "vqascore-paligemma" else 4)
+        file.write_text(whole, encoding="utf-8")
 
 
 def test_bytes_need_no_vocabulary(tmp_path):
