@@ -85,22 +85,11 @@ def _ctrl_c():
 
 @pytest.fixture(autouse=True, scope="session")
 def _read_once():
-    """Plugins, the commit, task files, tables that ship and drawn scenes stay as they are: read once a process."""
+    """Plugins, the commit, task files and drawn scenes stay as they are: read once a process."""
     from ttmbench._util import machine
     from ttmbench.data import catalog
     from ttmbench.data.rendered import scenes
     from ttmbench.plugins import manager
-    from ttmbench.reproduce import tables
-
-    load, published = tables._load, Path(tables.__file__).parent / "published"
-    loaded: dict[Path, Any] = {}
-
-    def load_once(name, path, folder):
-        if getattr(path, "parent", None) != published:
-            return load(name, path, folder)
-        if path not in loaded:
-            loaded[path] = load(name, path, folder)
-        return loaded[path]  # frozen
 
     find, read, root = manager.entry_points, catalog.read_yaml, Path(__file__).resolve().parents[1]
     seen: dict[Path, Any] = {}
@@ -118,7 +107,6 @@ def _read_once():
         patched.setattr(scenes, "render", lambda scene: draw(scene).copy())
         patched.setattr(manager, "entry_points", functools.cache(find))
         patched.setattr(catalog, "read_yaml", read_once)
-        patched.setattr(tables, "_load", load_once)
         patched.setattr(machine, "git_hash", lambda: commit_of(Path.cwd()))
         yield
 

@@ -195,31 +195,6 @@ def test_queries_of_retrieval_are_counted_each_way(registry):
         assert rows["i2t_recall_at_1"].counts["published"] == 2529
 
 
-def test_commands_for_every_model_that_is_here(tmp_path, capsys):
-    """The plan of a table: one command a model, and none for those without a name here."""
-    for table, tasks in (("mteb_winoground", "winoground"), ("mteb_retrieval", "flickr30k_retrieval")):
-        assert main(["reproduce", table, "--runs", str(tmp_path), "--dry_run"]) == 0
-        lines = [line for line in capsys.readouterr().out.splitlines() if not line.startswith("#")]
-        here = [entry for entry in load_table(table).spec.models.values() if entry.model]
-        assert len(lines) == len(here) > 24 and all(tasks in line.partition("--tasks ")[2] for line in lines)
-    for table in ("mteb_aro_visual", "mteb_imagecode", "mteb_imagenet"):
-        assert main(["reproduce", table, "--runs", str(tmp_path), "--dry_run"]) == 0
-        assert capsys.readouterr().out == "nothing is missing\n", "nobody can run mteb's data here"
-
-
-def test_a_metric_that_is_not_here_cannot_be_run(registry):
-    rows = compare(select(load_table("mteb_retrieval"), [B32], ["coco_retrieval"]), [], registry)
-    found = {row.number.metric: (row.verdict, row.why) for row in rows}
-    assert found["i2t_ndcg_at_10"] == ("cannot be run", "there is no metric 'i2t_ndcg_at_10' here")
-    assert found["i2t_recall_at_1"] == ("missing", "")
-
-
-def test_a_remark_on_many_rows_names_some(capsys):
-    assert main(["reproduce", "mteb_retrieval"]) == 0
-    (line,) = (one for one in capsys.readouterr().out.splitlines() if "'i2t_ndcg_at_10' here" in one)
-    assert line.count(";") == 6 and line.endswith("; and 76 more)")
-
-
 def test_the_command_states_rules_and_counts(tmp_path, capsys):
     document = document_of("clip-b32", {"winoground": (400, {"group_score": 0.08})})
     (tmp_path / "run.json").write_text(json.dumps(document), encoding="utf-8")

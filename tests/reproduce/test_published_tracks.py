@@ -193,16 +193,6 @@ def test_a_repository_has_the_name_of_its_run(tmp_path):
     assert named.parameters["clip-l"] == published.parameters[repository]
 
 
-def test_both_values_are_on_the_site_and_in_the_report(runs, site):
-    text = (site / "tasks" / "winoground.html").read_text()
-    assert "9.00‡" in text and "8.00‡" in text and "as <bdi>clip-b32 (itc)</bdi> in " in text
-    assert '<a href="https://arxiv.org/abs/2204.03162" rel="noreferrer nofollow">' in text
-    target = site.parent / "report.html"
-    assert main(["report", str(runs), "--images", "none", "--published", "all", "-o", str(target)]) == 0
-    text = target.read_text()
-    assert "9.00‡" in text and "8.0 in arXiv:2204.03162, main table" in text
-
-
 def test_what_is_printed_to_fewer_digits_does_not_disagree(tmp_path):
     rows = "a,T,t,m,raw,x,8.0,,zero_shot\nb,T,t,m,raw,x,8.04,,zero_shot\nc,T,t,m,raw,x,8.2,,zero_shot\n"
     (tmp_path / "p.csv").write_text(HEAD + rows)
@@ -224,12 +214,6 @@ def test_a_csv_states_the_track_of_each_line(tmp_path, row, message):
     (tmp_path / "p.csv").write_text(HEAD + row)
     with pytest.raises(DataError, match=message):
         published_numbers([str(tmp_path / "p.csv")])
-
-
-def test_reproduce_shows_the_track(capsys):
-    assert main(["reproduce", "colorswap_table2"]) == 0
-    lines = [line for line in capsys.readouterr().out.splitlines() if "gpt-4v (choice)" in line]
-    assert lines and all("forced choice" in line for line in lines[:3])
 
 
 def test_a_finetuned_model_that_chooses_stays_supervised():

@@ -14,7 +14,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import yaml
-from pydantic import ValidationError
 
 import ttmbench
 from ttmbench.cli import main
@@ -27,13 +26,7 @@ from ttmbench.reproduce.beside_runs import published_numbers
 from ttmbench.reproduce.rows import compare as compare_typed
 from ttmbench.reproduce.rows import select
 from ttmbench.reproduce.run import plan
-from ttmbench.reproduce.tables import (
-    ModelEntry,
-    TaskEntry,
-    load_table,
-    published_tables,
-    shipped_tables,
-)
+from ttmbench.reproduce.tables import TaskEntry, load_table, published_tables, shipped_tables
 from ttmbench.results.document import ResultsDocument
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -208,11 +201,6 @@ def test_kinds_of_vl_checklist_give_the_means_that_another_paper_prints():
         assert mean == pytest.approx(printed[f"vl_checklist_{part}"].measured.value, abs=0.001), part
 
 
-def test_the_builtin_table_is_no_paper():
-    assert load_table("builtin").spec.own
-    assert not any("builtin" in str(path) for path in [table.csv for table in published_tables("all")])
-
-
 # The rule
 
 
@@ -271,17 +259,6 @@ def test_the_reference_run_reproduces_itself(reference, registry):
     expected = Measured(stored["group_match,ttm"], stored["group_match_seed_std,ttm"], 4)
     assert by_key["group_match,ttm"].ours.measured == expected
     assert by_key["group_match,none"].number.method == "simple_match"
-
-
-def test_a_difference_is_one(reference, registry):
-    numbers = dict(reference["results"]["shapes_color"])
-    numbers["group_score,none"] += 2 / 200
-    numbers["text_score,none"] += 1 / 200
-    numbers["group_match,ttm"] -= 0.12
-    rows = compare(numbers_of_first(), as_run(reference, results={"shapes_color": numbers}), registry)
-    found = verdicts(rows)
-    assert found["raw", "group_score"] == "differs" and found["ttm", "group_match"] == "differs"
-    assert found["raw", "text_score"] == "agrees" and sum(one == "differs" for one in found.values()) == 2
 
 
 @pytest.mark.parametrize(
@@ -469,11 +446,6 @@ def test_svo_probes_agrees_only_on_as_many_rows(reference, registry):
     assert verdict(22162, 0.816, 36841, **whole) == ("not comparable", "22162 groups, not 36841")
 
 
-def test_a_task_that_is_not_here_has_a_reason_and_no_more():
-    with pytest.raises(ValidationError, match=r"a task with .* must have no other keys"):
-        TaskEntry(why="not told", groups=5)
-
-
 # What is missing is run
 
 
@@ -495,8 +467,6 @@ def test_a_number_over_the_groups_of_several_tasks_counts_each_as_often_as_it_ha
     assert row.ours.measured.value == pytest.approx((200 * 0.2 + 600 * 0.6) / 800)
     assert row.ours.group == pytest.approx(1 / 800) and row.key == "text_score,none"
     assert other.ours.measured.value == pytest.approx(0.1) and other.key == "group_score,none"
-    with pytest.raises(ValidationError, match="either a 'mean_of' tasks, or 'pool_of'"):
-        TaskEntry(mean_of=["a"], pool_of=["b"])
 
 
 def test_a_mean_is_never_over_two_checkpoints(reference, registry):
@@ -522,27 +492,24 @@ def test_the_plan_loads_a_model_once_and_its_commands_parse(registry):
     table = load_table("ttm_table1")
     rows = compare(table, [], registry)
     runs = list(plan(table, rows, registry, {"output_path": "out dir", "offline": True, "include_path": ["a", "b"]}))
-    assert [run.settings["model"] for run in runs] == ["gpt-4.1", "clip-b16", "siglip-b16", "siglip-l16"]
+    assert [run.model for run in runs] == ["gpt-4.1", "clip-b16", "siglip-b16", "siglip-l16"]
     assert [run.paid for run in runs] == [True, False, False, False]
-    assert "--model gpt-4.1 --model_args score_as=probability" in runs[0].command, "P(yes), as the paper has it"
-    assert runs[3].settings["tasks"] == ["winoground", "colorswap"]
+    assert "--model gpt-4.1 --model_args score_as=probability" in runs[0].commands[-1], "P(yes), as the paper has it"
+    assert "--tasks winoground,colorswap " in runs[3].commands[-1]
     for run in runs:
-        words = shlex.split(run.command)
-        options = parse(normalise(words[1:]))
+        options = parse(normalise(shlex.split(run.commands[-1])[1:]))
         assert options.output_path == "out dir" and options.offline and options.include_path == ["a", "b"]
         assert options.on_error == "continue"
         assert (options.ttm, options.ttm_preset) == ((None, None) if run.paid else (True, "paper"))
-    (choice,) = (run for run in plan(*_missing("colorswap_table2", registry), {}) if run.settings["model"] == "choice")
-    assert "--model_args pretrained=llava-hf/llava-1.5-13b-hf,side_by_side=true" in choice.command
-    assert not any("llavar" in run.command for run in plan(*_missing("colorswap_table2", registry), {}))
+    (choice,) = (run for run in plan(*_missing("colorswap_table2", registry), {}) if run.model == "choice")
+    assert "--model_args pretrained=llava-hf/llava-1.5-13b-hf,side_by_side=true" in choice.commands[0]
 
 
-def test_generative_scores_of_papers_are_asked_for_as_they_are_published(registry):
+def test_generative_scores_are_asked_for_as_published(registry):
     """The loss of a caption counts the token that ends it (arXiv:2306.01879), and Table 4 has a single noise image."""
-    runs = list(plan(*_missing("visualgptscore_table4", registry), {}))
-    assert [run.settings["model_args"]["alpha"] for run in runs] == [0, 1]
-    for run in runs:
-        assert "noise_images=1,end_token=true" in run.command
+    commands = [run.commands[0] for run in plan(*_missing("visualgptscore_table4", registry), {})]
+    assert ["alpha=0," in commands[0], "alpha=1," in commands[1]] == [True, True], commands
+    assert all("noise_images=1,end_token=true" in command for command in commands)
 
 
 def _missing(name, registry):
@@ -605,6 +572,8 @@ def test_what_is_missing_is_run_and_then_agrees(own_table, tmp_path, capsys):
     assert row["published"]["value"] == pytest.approx(row["ours"]["value"], abs=1e-4)
     assert main(["reproduce", *own_table, "--dry_run"]) == 0
     assert capsys.readouterr().out == "nothing is missing\n"
+    (stored,) = (tmp_path / "runs").rglob("results_*.json")
+    assert json.loads(stored.read_text())["command"].startswith("ttmbench run --model tiny-clip")
 
 
 def test_what_fails_is_listed_and_the_rest_goes_on(own_table, tmp_path, capsys):
@@ -620,7 +589,7 @@ def test_what_fails_is_listed_and_the_rest_goes_on(own_table, tmp_path, capsys):
     command = ["reproduce", *own_table, "--run", "--offline", "--device", "cpu", "--data_dir", str(tmp_path)]
     assert main(command) == 3
     out, err = capsys.readouterr()
-    assert "failed: clip-b32: " in out and "failed: tiny-clip, winoground: " in out
+    assert "failed: ttmbench run --model clip-b32" in out and "failed: ttmbench run --model tiny-clip" in out
     assert "failed: gpt-4.1: not run because its server is paid; --models gpt-4.1 runs it" in out
     assert "agrees 2, missing 3, cannot be run 1" in out and "3 of 6 numbers: missing" in err
     assert main(["reproduce", *own_table, "--allow_missing"]) == 0
@@ -664,7 +633,6 @@ def test_the_builtin_table_and_its_exit_codes(tmp_path, capsys, reference):
     [
         (["ttm_tabel1"], "did you mean 'ttm_table1'"),
         (["builtin", "--run"], "--run needs --runs DIR"),
-        (["builtin", "--run", "--dry_run", "--runs", "x"], "--run cannot be combined with --dry_run"),
         (["builtin", "--models", "clip"], "builtin has no 'clip'; it has tiny-clip"),
         (["ttm_table1", "--tasks", "mmvp_vlm", "--models", "siglip-l16"], "no number of these models on these tasks"),
         (["nowhere.yaml"], "nowhere.yaml: cannot be read"),
@@ -679,13 +647,12 @@ def test_wrong_usage_says_what_is_right(words, message, capsys):
     ("change", "numbers", "message"),
     [
         ({"numbers": "../own.csv"}, "", "not a file of the same folder"),
-        ({"numbers": "/etc/passwd"}, "", "not a file of the same folder"),
         ({"numbers": "absent.csv"}, "", r"absent\.csv: cannot be read"),
         ({"modles": {}}, "", "unknown key 'modles'; did you mean 'models'"),
         ({"models": {"m": {"track": "zero_shot"}}}, "", "either 'model', its registered name, or 'why'"),
-        ({"models": {"m": {"why": "x"}}}, "", "'models.m.track' is missing"),
+        ({"tasks": {"t": {"mean_of": ["a"], "pool_of": ["b"]}}}, "", "either a 'mean_of' tasks, or 'pool_of'"),
+        ({"tasks": {"t": {"why": "x", "groups": 5}}}, "", "must have no other keys"),
         ({"models": {"m": {"track": "test_time", "why": "x"}}}, "", "models.m.track"),
-        ({"models": {"m": {"track": "no_model", "model": "tiny-clip"}}}, "", "the track no_model is of people"),
         (
             {"models": {"m": {"track": "zero_shot", "model": "tiny-clip", "finetuned": {"tasks": ["t"]}}}},
             "",
@@ -699,9 +666,8 @@ def test_wrong_usage_says_what_is_right(words, message, capsys):
         ({}, "a,b\n1,2\n", "no column 'source'"),
         ({}, HEAD + "s,t,k,m,guess,x,1,\n", "line 2: unknown method 'guess'"),
         ({}, HEAD + "s,t,k,m,raw,x,1,\ns,t,k,n,raw,x,1,\n", "line 3: model 'n' is not in the table's 'models'"),
-        ({}, HEAD + "s,t,k,m,raw,x,much,\n", "line 2: percent and std_percent must be numbers, got 'much'"),
-        ({}, HEAD + "s,t,k,m,raw,x,nan,\n", "line 2: percent and std_percent must be from 0 to 100, got nan"),
-        ({}, HEAD + "s,t,k,m,raw,x,101,\n", "line 2: percent and std_percent must be from 0 to 100, got 101.0"),
+        ({}, HEAD + "s,t,k,m,raw,x,nan,\n", "line 2: percent and std_percent must be from 0 to 100, .*'nan'"),
+        ({}, HEAD + "s,t,k,m,raw,x,101,\n", "line 2: percent and std_percent must be from 0 to 100, .*'101'"),
     ],
 )
 def test_wrong_tables_are_told_by_file_and_place(tmp_path, change, numbers, message):
@@ -741,12 +707,6 @@ def test_text_from_files_does_nothing_to_a_terminal(tmp_path, capsys, reference)
     assert main(["reproduce", path, "--runs", str(tmp_path)]) == 0
     out = capsys.readouterr().out
     assert "\x1b" not in out and r"[red]P[/red] \x1b[2J, S, T" in out and "[bold]m" in out and r"in \x1b[31mred" in out
-
-
-def test_rows_are_chosen_by_either_name_of_a_model():
-    table = load_table("colorswap_table2")
-    for name in ("siglip (itc)", "siglip-b16"):
-        assert {one.model for one in select(table, [name], []).numbers} == {"siglip (itc)"}
 
 
 def test_the_leaderboard_takes_tables_by_name(tmp_path, capsys, reference):
@@ -855,8 +815,6 @@ def test_tables_of_finetuned_models_say_what_to_run(tmp_path, capsys):
         assert lines[-2].startswith("ttmbench finetune --model blip-itm --tasks colorswap_train --preset colorswap ")
         where = lines[-2].rpartition(" ")[2]
         assert f"ttmbench run --model blip-itm --model_args pretrained={where} --tasks " in lines[-1]
-    with pytest.raises(ValidationError, match="'finetuned' says what is done to 'model'"):
-        ModelEntry(track="supervised", why="x", finetuned={"tasks": ["shapes_color"]})
 
 
 def test_a_table_may_have_test_time_methods(tmp_path, capsys):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import groupby, islice
 
 from ttmbench._util.console import echo, one_line
@@ -15,72 +15,56 @@ LINES = 12
 _WIDTH = 72  # of a line in a JSON document, which adds 8 characters
 
 
-def in_few(rows: Sequence[PublishedRow], name: str, registry: Registry, *, is_task: bool) -> Record:
-    """How many numbers are published, and the range of numbers of the three models or tasks that most measured."""
+def in_brief(rows: Sequence[PublishedRow], name: str, registry: Registry, *, is_task: bool, in_full: bool) -> Record:
+    """How many numbers are published, and those of the models or tasks that most sources measured, as lines of text.
+
+    In full `LINES` numbers with their sources, and the command that lists all; else the range of numbers of three.
+    """
     if not rows:
         return {"numbers": 0}
-    chosen, other = _chosen(rows, name, is_task)
-    cells = []
-    for subject, same in islice(groupby(chosen, other), 3):
-        found = list(same)
-        ends = dict.fromkeys(_percent(row.number.measured.value) for row in (found[0], found[-1]))
-        where = {source(row) for row in found}
-        by = f", {where.pop()}" if len(where) == 1 else ""
-        by_chance = _percent(chance(found[0], registry))
-        cells.append(("-".join(ends), f"chance {by_chance:>5}  {found[0].label}  {subject}{by}"))
-    width = max(len(value) for value, _ in cells)
-    return {
-        "numbers": len(rows),
-        "about": _about(rows),
-        "lines": [f"{value:>{width}}  {rest}" for value, rest in cells],
-    }
-
-
-def in_brief(rows: Sequence[PublishedRow], name: str, registry: Registry, *, is_task: bool) -> Record:
-    """How many numbers are published, the most measured ones as lines of text, and the command that lists all."""
-    if not rows:
-        return {"numbers": 0}
-    chosen, other = _chosen(rows, name, is_task)
-    chosen = chosen[:LINES]
-    cells = [
-        ("percent", "chance", "metric", "model" if is_task else "task", "source"),
-        *(
-            (_percent(row.number.measured.value), _percent(chance(row, registry)), row.label, other(row), source(row))
-            for row in chosen
-        ),
-    ]
-    shown = f"; those of the {'models' if is_task else 'tasks'} that most sources measured" * (len(chosen) < len(rows))
-    command = f"ttmbench show {name} --published"
-    return {"numbers": len(rows), "about": _about(rows) + shown, "lines": _aligned(cells), "all": command}
-
-
-def _chosen(
-    rows: Sequence[PublishedRow], name: str, is_task: bool
-) -> tuple[list[PublishedRow], Callable[[PublishedRow], str]]:
-    """The most measured numbers, and the model of a row, or its task."""
-    other: Callable[[PublishedRow], str] = (lambda row: row.model) if is_task else (lambda row: row.task)
-    exactly = [row for row in rows if row.task == name] if is_task else rows
-    return most_measured(exactly or rows, other, one_metric=is_task), other
-
-
-def _about(rows: Sequence[PublishedRow]) -> str:
+    exactly = [row for row in rows if row.task == name] if is_task else []
+    chosen = most_measured(exactly or rows, _model if is_task else _task, one_metric=is_task)
     sources = len({row.number.source for row in rows})
-    return f"{len(rows)} numbers of {sources} source{'s' * (sources > 1)}"
-
-
-def _aligned(cells: Sequence[tuple[str, str, str, str, str]]) -> list[str]:
-    """Lines of equal columns; where they would be too long, without ``arXiv:``, and then with shorter names."""
-    widths = [max(len(row[at]) for row in cells) for at in range(len(cells[0]))]
-    room = _WIDTH - sum(widths) + widths[3] - 8
-    if room < widths[3]:
-        cells = [(*row[:4], row[4].removeprefix("arXiv:")) for row in cells]
-        room += widths[4] - max(len(row[4]) for row in cells)
-    width = max(12, min(widths[3], room))
-    return [
+    about = f"{len(rows)} numbers of {sources} source{'s' * (sources > 1)}"
+    if not in_full:
+        return {"numbers": len(rows), "about": about, "lines": _ranges(chosen, registry, is_task=is_task)}
+    if len(chosen) > LINES:
+        about += f"; those of the {'models' if is_task else 'tasks'} that most sources measured"
+    head = ("percent", "chance", "metric", "model" if is_task else "task", "source")
+    cells = [head, *(_cells(row, registry, _model(row) if is_task else row.task) for row in chosen[:LINES])]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    width = max(12, min(widths[3], _WIDTH - sum(widths) + widths[3] - 8))
+    lines = [
         f"{value:>{widths[0]}}  {by_chance:>{widths[1]}}  {metric:{widths[2]}}  "
         f"{name if len(name) <= width else name[: width - 2] + '..':{width}}  {where}"
         for value, by_chance, metric, name, where in cells
     ]
+    return {"numbers": len(rows), "about": about, "lines": lines, "all": f"ttmbench show {name} --published"}
+
+
+def _ranges(chosen: Sequence[PublishedRow], registry: Registry, *, is_task: bool) -> list[str]:
+    cells = []
+    for subject, same in islice(groupby(chosen, _model if is_task else _task), 3):
+        found = list(same)
+        ends = dict.fromkeys(_percent(row.number.measured.value) for row in (found[0], found[-1]))
+        where = {source(row) for row in found}
+        by = f", {where.pop()}" if len(where) == 1 else ""
+        cells.append(("-".join(ends), _percent(chance(found[0], registry)), found[0].label, f"{subject}{by}"))
+    width = max(len(value) for value, *_ in cells)
+    return [f"{value:>{width}}  chance {by_chance:>5}  {label}  {by}" for value, by_chance, label, by in cells]
+
+
+def _cells(row: PublishedRow, registry: Registry, name: str) -> tuple[str, str, str, str, str]:
+    by_chance, where = _percent(chance(row, registry)), source(row).removeprefix("arXiv:")
+    return _percent(row.number.measured.value), by_chance, row.label, name, where
+
+
+def _model(row: PublishedRow) -> str:
+    return row.model
+
+
+def _task(row: PublishedRow) -> str:
+    return row.task
 
 
 def print_all(rows: Sequence[PublishedRow], registry: Registry, *, as_json: bool) -> None:
@@ -97,7 +81,7 @@ def print_all(rows: Sequence[PublishedRow], registry: Registry, *, as_json: bool
     for row in rows:
         task, measured = one_line(row.task, 200), row.number.measured
         numbers = (spread(measured.value, measured.std), percent(chance(row, registry)))
-        cells.append(["" if task == above else task, row.model, row.label, *numbers, row.number.as_number().file])
+        cells.append(["" if task == above else task, row.model, row.label, *numbers, row.number.place])
         above = task
     print_table(columns, cells)
 

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping, Sequence
+import shlex
+import sys
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -13,11 +16,11 @@ from ttmbench._util.console import echo, plain, warn
 from ttmbench._util.files import to_json, write_text
 from ttmbench._util.option_values import split_names
 from ttmbench.cli.options import add_data_files, count
-from ttmbench.errors import AssertionNotMet, UsageError
+from ttmbench.errors import INTERRUPTED, AssertionNotMet, UsageError
 from ttmbench.plugins.registry import Registry, build_registry
 from ttmbench.report.table import NOTHING, TableColumn, print_line, print_table
 from ttmbench.reproduce.rows import AGREES, DIFFERS, MISSING, NOT_HERE, OTHER, VERDICTS, ComparedRow, compare, select
-from ttmbench.reproduce.run import PlannedRun, carry_out, plan, skipped_for_money
+from ttmbench.reproduce.run import PlannedRun, plan
 from ttmbench.reproduce.tables import PublishedTable, load_table, shipped_tables
 from ttmbench.results.reader import walk_documents
 
@@ -84,11 +87,11 @@ def reproduce(options: argparse.Namespace) -> int:
 
 def _list_tables() -> None:
     columns = (TableColumn("table", "key"), TableColumn("numbers", "number"), TableColumn("source"))
-    rows = []
-    for name in shipped_tables():
-        table = load_table(name)
-        source = f"{table.spec.paper} ({table.spec.source}, {table.spec.where})"
-        rows.append([name, str(len(table.numbers)), source])
+    tables = [load_table(name) for name in shipped_tables()]
+    rows = [
+        [table.name, str(len(table.numbers)), f"{table.spec.paper} ({table.spec.source}, {table.spec.where})"]
+        for table in tables
+    ]
     print_table(columns, rows)
 
 
@@ -104,38 +107,45 @@ def _compare(table: PublishedTable, folder: Path, registry: Registry) -> list[Co
     return compare(table, documents, registry)
 
 
+def _is_too_dear(run: PlannedRun, named: Sequence[str]) -> bool:
+    """Whether a run takes money and nobody named its model."""
+    return run.paid and run.model not in named
+
+
 def _show_plan(planned: Sequence[PlannedRun], named: Sequence[str]) -> int:
     """Print the commands."""
-    paid = skipped_for_money(planned, named)
     for run in planned:
-        for command in run.commands[:-1]:
-            echo(command)
-        echo(run.command + ("  # uses a paid server: --run needs --models with its name" if run in paid else ""))
+        remark = "  # uses a paid server: --run needs --models with its name" if _is_too_dear(run, named) else ""
+        echo("\n".join(run.commands) + remark)
     if not planned:
         echo("nothing is missing")
     return 0
 
 
 def _run(planned: Sequence[PlannedRun], named: Sequence[str]) -> list[str]:
-    """Carry out the plan; returns the failures."""
-    from ttmbench.cli.run import terminated_like_interrupted
+    """Carry out the commands, each of which prints its results and errors; returns those that failed."""
+    from ttmbench.cli import main
 
     failures = []
-    skipped = skipped_for_money(planned, named)
     for run in planned:
-        if run in skipped:
-            model = run.settings["model"]
-            failures.append(f"{model}: not run because its server is paid; --models {model} runs it")
+        if _is_too_dear(run, named):
+            failures.append(f"{run.model}: not run because its server is paid; --models {run.model} runs it")
             continue
         for command in run.commands:
             echo(command, flush=True)
-        with terminated_like_interrupted():
-            failures += carry_out(run)
+            sys.argv = shlex.split(command)  # the command that the results record
+            code = main(sys.argv[1:])
+            if code == INTERRUPTED:
+                raise KeyboardInterrupt
+            if code:
+                failures.append(f"{command} (exit code {code})")
+                break
     return failures
 
 
 def _counts(rows: Sequence[ComparedRow]) -> dict[str, int]:
-    return {verdict: sum(row.verdict == verdict for row in rows) for verdict in VERDICTS}
+    counts = Counter(row.verdict for row in rows)
+    return {verdict: counts[verdict] for verdict in VERDICTS}
 
 
 def _verdict(rows: Sequence[ComparedRow], *, allow_missing: bool) -> str:
@@ -147,10 +157,13 @@ def _verdict(rows: Sequence[ComparedRow], *, allow_missing: bool) -> str:
 
 
 def _print(table: PublishedTable, rows: Sequence[ComparedRow], *, with_ours: bool) -> None:
-    spec = table.spec
-    console = terminal.console()
-    console.print(plain(f"{spec.paper}, {spec.source}, {spec.where}: percent"), soft_wrap=True)
-    console.print(plain(f"{spec.shows[:1].upper()}{spec.shows[1:]}."), soft_wrap=True)
+    spec, console = table.spec, terminal.console()
+
+    def say(text: str) -> None:
+        console.print(plain(text), soft_wrap=True)
+
+    say(f"{spec.paper}, {spec.source}, {spec.where}: percent")
+    say(f"{spec.shows[:1].upper()}{spec.shows[1:]}.")
     for subject, rule in spec.rules.items():
         print_line(f"{spec.source}, {subject}: {rule}.")
     has_tracks = len({row.number.track for row in rows}) > 1
@@ -173,7 +186,7 @@ def _print(table: PublishedTable, rows: Sequence[ComparedRow], *, with_ours: boo
         shown.append([*cells, *(_ours(row, spec.decimals) if with_ours else (_here(row, table),))])
     print_table(columns, shown)
     for line in _remarks(table, rows):
-        console.print(plain(line), soft_wrap=True)
+        say(line)
     if with_ours:
         counts = ", ".join(f"{verdict} {count}" for verdict, count in _counts(rows).items() if count)
         console.print(f"{len(rows)} numbers: {counts}")
@@ -199,22 +212,19 @@ def _here(row: ComparedRow, table: PublishedTable) -> str:
 
 
 def _remarks(table: PublishedTable, rows: Sequence[ComparedRow]) -> list[str]:
-    """The notes below the table, each once with the rows that it is about."""
+    """The notes below the table, each once with the first rows that it is about; the JSON document has all."""
     rows_of: dict[str, dict[str, None]] = {}
     for row in rows:
-        remarks = [f"{row.verdict}: {row.why}"] if row.why else []
         note = table.spec.models[row.number.model].note
-        if row.ours is not None:
-            remarks += [*row.ours.notes, *([note] if note else [])]
+        remarks = [f"{row.verdict}: {row.why}"] if row.why else []
+        remarks += [] if row.ours is None else [*row.ours.notes, *([note] if note else [])]
         for remark in remarks:
             rows_of.setdefault(remark, {})[f"{row.number.task} {row.number.model}"] = None
-    return [f"{remark} ({_first(list(names))})" for remark, names in rows_of.items()]
-
-
-def _first(names: Sequence[str]) -> str:
-    """Some names of rows; the JSON document has what is said of each."""
-    more = len(names) - NAMED
-    return "; ".join(names[:NAMED]) + (f"; and {more} more" if more > 0 else "")
+    lines = []
+    for remark, names in rows_of.items():
+        more = f"; and {len(names) - NAMED} more" if len(names) > NAMED else ""
+        lines.append(f"{remark} ({'; '.join(list(names)[:NAMED])}{more})")
+    return lines
 
 
 def _percent(value: float, std: float | None, decimals: int) -> str:
@@ -239,12 +249,13 @@ def _document(
     }
 
 
-def _row_document(row: ComparedRow, table: PublishedTable) -> Mapping[str, Any]:
-    number, ours = row.number, None
+def _row_document(row: ComparedRow, table: PublishedTable) -> dict[str, Any]:
+    number, ours, difference = row.number, None, None
     if row.ours is not None:
         extent = row.ours.extent
         counts = {"groups": extent.groups, "groups_of_task": extent.of, "limited": extent.limited}
         ours = {**asdict(row.ours.measured), **counts, "file": row.ours.file, "notes": list(row.ours.notes)}
+        difference = row.ours.measured.value - number.measured.value
     return {
         "task": number.task,
         "tasks": list(row.tasks),
@@ -256,7 +267,7 @@ def _row_document(row: ComparedRow, table: PublishedTable) -> Mapping[str, Any]:
         "correct": row.counts,
         "published": asdict(number.measured),
         "ours": ours,
-        "difference": None if row.ours is None else row.ours.measured.value - number.measured.value,
+        "difference": difference,
         "allowed": row.allowed,
         "verdict": row.verdict,
         "why": row.why or None,

@@ -101,8 +101,8 @@ def _default(argument: Record) -> str:
 
 
 def _task(name: str, registry: Registry, in_full: bool) -> Record:
-    from ttmbench.cli.published_page import in_brief, in_few
-    from ttmbench.reproduce.lookup import rows_of_task
+    from ttmbench.cli.published_page import in_brief
+    from ttmbench.reproduce.lookup import of_task, published_rows
 
     spec = find_task(registry, name).spec
     benchmark = benchmark_of(spec.task)
@@ -112,7 +112,8 @@ def _task(name: str, registry: Registry, in_full: bool) -> Record:
         row = {"summary": described.summary, "chance": chance_of(described, spec), "track": described.track}
         metrics[metric.name] = row
     presets = {model: with_rate_note(settings) for model, settings in spec.ttm.items()}
-    published = (in_brief if in_full else in_few)(rows_of_task(spec.task, registry), name, registry, is_task=True)
+    rows = of_task(published_rows(registry), spec.task)
+    published = in_brief(rows, name, registry, is_task=True, in_full=in_full)
     notes = {"benchmark": benchmark and benchmark.title, "notes": list(benchmark.notes) if benchmark else []}
     return {**spec.model_dump(mode="json"), **notes, "metrics": metrics, "ttm": presets, "published": published}
 
@@ -155,8 +156,8 @@ def _task_facts(task: Record) -> Facts:
 
 
 def _model(name: str, registry: Registry, in_full: bool) -> Record:
-    from ttmbench.cli.published_page import in_brief, in_few
-    from ttmbench.reproduce.lookup import rows_of_model
+    from ttmbench.cli.published_page import in_brief
+    from ttmbench.reproduce.lookup import of_model, published_rows
 
     adapter, plugin = registry.adapters[name]
     shown = {**vars(adapter), "card": None if adapter.card is None else vars(adapter.card), "plugin": plugin}
@@ -165,7 +166,8 @@ def _model(name: str, registry: Registry, in_full: bool) -> Record:
         described = load_target(model_options).described().items()
         rows = [{"name": key, "default": None, "required": "default" not in about, **about} for key, about in described]
         shown |= {"option": "--model_args NAME=VALUE", "arguments": rows}
-    published = (in_brief if in_full else in_few)(rows_of_model(adapter.name, registry), name, registry, is_task=False)
+    found = of_model(published_rows(registry), adapter.name)
+    published = in_brief(found, name, registry, is_task=False, in_full=in_full)
     return {**shown, "published": published}
 
 

@@ -17,33 +17,21 @@ NOISY = 0.95
 
 @dataclass(frozen=True)
 class Measured:
-    """A number with its spread.
+    """A number with its spread."""
 
-    Attributes:
-        value: fraction.
-        std: sample standard deviation over runs or seeds, a fraction; None if unknown.
-        runs: how many there are behind ``value``.
-    """
-
-    value: float
-    std: float | None
-    runs: int
+    value: float  # fraction
+    std: float | None  # sample standard deviation over runs or seeds, a fraction; None if unknown
+    runs: int  # how many there are behind ``value``
 
 
 class Rule(BaseModel):
-    """What counts as agreeing.
-
-    Attributes:
-        level: of two means of one procedure, this share lies within the tolerance.
-        groups: how many groups may differ in any case.
-        points: how many percent points may differ in any case, if that is more.
-    """
+    """What counts as agreeing."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    level: float = Field(0.99, gt=0, lt=1)
-    groups: float = Field(1, ge=0)
-    points: float = Field(0, ge=0, lt=100)
+    level: float = Field(0.99, gt=0, lt=1)  # of two means of one procedure, this share lies within the tolerance
+    groups: float = Field(1, ge=0)  # how many groups may differ in any case
+    points: float = Field(0, ge=0, lt=100)  # how many percent points may differ in any case, if that is more
 
 
 def tolerance(published: Measured, ours: Measured, group: float, digit: float, rule: Rule) -> float:
@@ -73,27 +61,26 @@ def tolerance(published: Measured, ours: Measured, group: float, digit: float, r
     """
     least = max(rule.groups * group, rule.points / 100) + digit / 2
     their_std, our_std = (side.std if side.runs > 1 else None for side in (published, ours))
-    if their_std is None and our_std is None:
-        return least
     from scipy import stats  # half a second, which pages without a table do without
 
     if their_std is None:
-        assert our_std is not None, "one of the two is known"
-        variances = [(our_std**2, 1, ours.runs), (our_std**2, ours.runs, ours.runs)]
+        if our_std is None:
+            return least
+        squared, freedom = _with_a_single_run(our_std, ours.runs)
     elif our_std is None:
-        variances = [(their_std**2, published.runs, published.runs), (their_std**2, 1, published.runs)]
+        squared, freedom = _with_a_single_run(their_std, published.runs)
     else:
         most = their_std * math.sqrt(stats.f.ppf(NOISY, ours.runs - 1, published.runs - 1))
-        variances = [(their_std**2, published.runs, published.runs), (min(our_std, most) ** 2, ours.runs, ours.runs)]
-    squared = sum(variance / runs for variance, runs, _ in variances)
-    if squared == 0:
-        return least
-    if their_std is None or our_std is None:
-        freedom = float(variances[0][2] - 1)
-    else:
-        freedom = squared**2 / sum((v / runs) ** 2 / (seen - 1) for v, runs, seen in variances)
+        theirs, mine = their_std**2 / published.runs, min(our_std, most) ** 2 / ours.runs
+        squared = theirs + mine
+        freedom = squared**2 / (theirs**2 / (published.runs - 1) + mine**2 / (ours.runs - 1)) if squared else 1.0
     half = float(stats.t.ppf((1 + rule.level) / 2, freedom)) * math.sqrt(squared)
     return max(least, half + digit / 2)
+
+
+def _with_a_single_run(std: float, runs: int) -> tuple[float, float]:
+    """The variance of the difference between a mean of runs and another run, and its degrees of freedom."""
+    return std**2 + std**2 / runs, float(runs - 1)
 
 
 def agrees(published: Measured, ours: Measured, allowed: float, of: int | None = None) -> bool:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cache
-from importlib.resources import files
 from pathlib import Path
 from statistics import harmonic_mean
 
@@ -18,8 +17,17 @@ from ttmbench.errors import DataError
 from ttmbench.plugins.registry import Registry, build_registry
 from ttmbench.report.leaderboard import Leaderboard, Published, PublishedSource
 from ttmbench.reproduce.lookup import PublishedRow, chance_level, model_identity, published_rows
-from ttmbench.reproduce.published_numbers import CELL, TRACKS, PublishedNumber, read_published
-from ttmbench.reproduce.tables import ModelEntry, TableSpec, TaskEntry, published_tables
+from ttmbench.reproduce.tables import (
+    CELL,
+    SHIPPED,
+    TRACKS,
+    ModelEntry,
+    PublishedNumber,
+    TableSpec,
+    TaskEntry,
+    published_tables,
+    read_published,
+)
 from ttmbench.results.coverage import Extent
 from ttmbench.results.document import mapping
 from ttmbench.results.labels import NO_MODEL
@@ -30,8 +38,9 @@ _TIES = {
     "right": "a tie counts as correct, where it is wrong here",
     "by_name": "equal scores are ordered by the names of the documents, where a tie is wrong here",
 }
-_ONE_SCORER = ("hf", "open_clip")
 _ABOUT = ("description", "reference", "license", "label_errors")
+Parts = Mapping[str, TaskSpec | None]
+"""The tasks here that a number is made of; None for one that is not here."""
 
 
 def published_numbers(names: Sequence[str]) -> list[Number]:
@@ -39,7 +48,7 @@ def published_numbers(names: Sequence[str]) -> list[Number]:
     return list(published_beside_runs(names).numbers)
 
 
-def published_beside_runs(names: Sequence[str], registry: Registry | None = None) -> Published:
+def published_beside_runs(names: Sequence[str]) -> Published:
     """The rows that ``--published`` names (built-in tables, ``all``, or your own CSV), marked as published.
 
     Rows of built-in tables have our names of tasks, metrics and registered models, the chance level, the number of
@@ -47,7 +56,7 @@ def published_beside_runs(names: Sequence[str], registry: Registry | None = None
     """
     if not names:
         return Published()
-    registry = build_registry() if registry is None else registry
+    registry = build_registry()
     read: AlreadyRead = {}
 
     @cache  # the numbers of a table are of a few tasks
@@ -64,20 +73,21 @@ def published_beside_runs(names: Sequence[str], registry: Registry | None = None
         specs = {table.name: table.spec for table in tables}
         for row in published_rows(registry, tables) if tables else ():
             spec = specs[row.table]
-            parts = {part: spec_of(part) for part in spec.entry(row.number.task).parts or [row.here]}
-            number = _ours(row, spec, parts, registry)
+            parts = {part: spec_of(part) for part in spec.entry(row.task).parts or [row.here]}
+            model, number = spec.models[row.number.model], _ours(row, spec, parts, registry)
             decimals_of[number] = row.number.decimals
-            sources[number.file] = _source(spec)
+            ties = {"ties": _TIES[spec.ties]} if spec.ties in _TIES else {}
+            sources[number.file] = PublishedSource(spec.paper, spec.address, {**ties, **spec.rules})
             configs.setdefault(number.task, _config(row, spec, parts))
-            if size := _parameters(spec.models[row.number.model], row.number.model, registry):
+            if size := _parameters(model, row.number.model, registry):
                 parameters[number.model] = size
-            if note := spec.models[row.number.model].note:
-                notes[number.file, number.model] = note
+            if model.note:
+                notes[number.file, number.model] = model.note
         for typed in [] if tables else read_published(Path(name)):
             if typed.of_model is None:
                 known = ", ".join(TRACKS)
                 raise DataError(f"{typed.where}: states no track; the column 'track' must be one of {known}")
-            decimals_of[typed.as_number()] = typed.decimals
+            decimals_of[_as_number(typed)] = typed.decimals
     return Published(_with_disagreements(decimals_of), sources, configs, parameters, notes)
 
 
@@ -101,13 +111,29 @@ def under_names_of_runs(board: Leaderboard, published: Published) -> tuple[Leade
     return replace(board, rows=rows), replace(published, parameters=parameters, notes=notes)
 
 
-def _ours(row: PublishedRow, spec: TableSpec, parts: Mapping[str, TaskSpec | None], registry: Registry) -> Number:
+def _as_number(number: PublishedNumber) -> Number:
+    """A number under the source's names, which are made fit for a cell."""
+    return Number(
+        task=one_line(number.task, CELL),
+        metric=one_line(number.metric, CELL),
+        filter=number.column.filter,
+        method=number.column.name,
+        track=number.track,
+        value=number.measured.value,
+        seed_std=number.measured.std,
+        model=one_line(number.model, CELL),
+        file=number.place,
+        published=True,
+    )
+
+
+def _ours(row: PublishedRow, spec: TableSpec, parts: Parts, registry: Registry) -> Number:
     """A published number under the names that task, metric and model have here."""
-    entry, published = spec.entry(row.number.task), row.number.as_number()
-    task = entry.row or (entry.parts[0] if len(entry.parts) == 1 else row.number.task)
+    entry, published = spec.entry(row.task), _as_number(row.number)
+    task = entry.row or (entry.parts[0] if len(entry.parts) == 1 else row.task)
     metric, model = registry.metrics.get(row.metric), spec.models[row.number.model]
     # A repository names a model only where it has one scorer.
-    is_known = model.finetuned is None and (row.model in registry.adapters or model.model in _ONE_SCORER)
+    is_known = model.finetuned is None and (row.model in registry.adapters or model.model in ("hf", "open_clip"))
     number = replace(
         published,
         task=f"{task}/{row.mean}" if row.mean else task,
@@ -135,9 +161,7 @@ def _name(row: PublishedRow, model: ModelEntry) -> str:
     return one_line(tag if row.model == row.number.model and model.model == "open_clip" else row.model, CELL)
 
 
-def _sizes(
-    number: PublishedNumber, entry: TaskEntry, parts: Mapping[str, TaskSpec | None], spec: TableSpec
-) -> list[int] | None:
+def _sizes(number: PublishedNumber, entry: TaskEntry, parts: Parts, spec: TableSpec) -> list[int] | None:
     """How many groups each task has that a number is made of; None if that is unknown."""
     if number.of or entry.groups or not entry.parts:
         known = next((part.group.n_groups for part in parts.values() if part is not None and entry.why is None), None)
@@ -147,9 +171,9 @@ def _sizes(
     return None if None in sizes else [size for size in sizes if size is not None]
 
 
-def _config(row: PublishedRow, spec: TableSpec, parts: Mapping[str, TaskSpec | None]) -> Mapping[str, object]:
+def _config(row: PublishedRow, spec: TableSpec, parts: Parts) -> Mapping[str, object]:
     """What the page of a task states, under the keys of its task file; of a mean over tasks the shape of the first."""
-    entry, known = spec.entry(row.number.task), next((part for part in parts.values() if part is not None), None)
+    entry, known = spec.entry(row.task), next((part for part in parts.values() if part is not None), None)
     if known is None:
         return {"description": entry.why or ""}
     shape: dict[str, object] = {
@@ -177,14 +201,9 @@ def _parameters(model: ModelEntry, published: str, registry: Registry) -> float 
 @cache
 def _stated_parameters() -> dict[str, float]:
     """Architecture of open_clip or repository -> parameters, from open_clip's and mteb's documentation."""
-    path = files("ttmbench.reproduce.published") / "_parameters.csv"
+    path = SHIPPED / "_parameters.csv"
     rows = csv_rows(path.read_text(encoding="utf-8"), str(path))
     return {str(row.cells["name"]): 1e6 * float(str(row.cells["millions"])) for row in rows}
-
-
-def _source(spec: TableSpec) -> PublishedSource:
-    ties = {"ties": _TIES[spec.ties]} if spec.ties in _TIES else {}
-    return PublishedSource(spec.paper, spec.address, {**ties, **spec.rules})
 
 
 def _with_disagreements(decimals_of: Mapping[Number, int]) -> list[Number]:

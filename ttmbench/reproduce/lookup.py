@@ -12,12 +12,10 @@ from ttmbench.data.task_chance import chance_of
 from ttmbench.data.task_file import TaskSpec
 from ttmbench.errors import UsageError
 from ttmbench.plugins.registry import Registry, metric_for
-from ttmbench.reproduce.published_numbers import PublishedNumber
-from ttmbench.reproduce.tables import ModelEntry, PublishedTable, load_table, shipped_tables, tables_naming
+from ttmbench.reproduce.tables import ModelEntry, PublishedNumber, PublishedTable, published_tables
 from ttmbench.results.document import mapping
 from ttmbench.results.labels import CHOICE, SLASH
 
-_WEIGHTS = "pretrained"
 # Arguments of a model behind a server that change no answer.
 _HOW_ASKED = frozenset(
     ("api_key_env", "backoff", "cache", "concurrency", "max_cost", "price_in", "price_out", "retries", "timeout")
@@ -26,29 +24,21 @@ _HOW_ASKED = frozenset(
 
 @dataclass(frozen=True)
 class PublishedRow:
-    """A published number by the names that it has here.
+    """A published number by the names that it has here."""
 
-    Attributes:
-        table: the shipped table.
-        number: as published.
-        task: the source's name.
-        here: the task here whose groups it is over, or the first of several; the source's if there is none.
-        tasks: every name that the task has.
-        metric: the metric here, or the source's if there is none.
-        mean: which mean over tags; empty for the mean over groups.
-        model: the name here; else the repository of its weights, if a kind of model here reads it; else the source's.
-        models: every name that the model has.
-    """
-
-    table: str
+    table: str  # the shipped table
     number: PublishedNumber
-    task: str
-    here: str
-    tasks: frozenset[str]
-    metric: str
-    mean: str
-    model: str
-    models: frozenset[str]
+    here: str  # the task here whose groups it is over, or the first of several; the source's if there is none
+    tasks: frozenset[str]  # every name that the task has
+    metric: str  # the metric here, or the source's if there is none
+    mean: str  # which mean over tags; empty for the mean over groups
+    model: str  # the name here; else the repository of its weights, if a kind of model here reads it; else the source's
+    models: frozenset[str]  # every name that the model has
+
+    @property
+    def task(self) -> str:
+        """The source's name of the task."""
+        return self.number.task
 
     @property
     def label(self) -> str:
@@ -57,38 +47,18 @@ class PublishedRow:
         return metric if self.number.method == "raw" else f"{metric} ({self.number.column.name})"
 
 
-def rows_of_task(name: str, registry: Registry) -> list[PublishedRow]:
-    """As `of_task` of all shipped tables, of which only those with the name are read."""
-    return of_task(published_rows(registry, _of_others(tables_naming([name]))), name)
-
-
-def rows_of_model(name: str, registry: Registry) -> list[PublishedRow]:
-    """As `of_model` of all shipped tables for a registered model, likewise."""
-    return of_model(published_rows(registry, _of_others(tables_naming(texts_of(name, registry)))), name)
-
-
-def texts_of(name: str, registry: Registry) -> list[str]:
-    """Texts of which every table with a registered model has one: its names, and the arguments that load it."""
-    arguments = registry.adapter(name).model_args.values()
-    aliases = [alias for alias, (spec, _) in registry.adapters.items() if spec.name == name]
-    return [*aliases, *(value for value in arguments if isinstance(value, str))]
-
-
-def _of_others(names: Iterable[str]) -> list[PublishedTable]:
-    """The tables of these names that others published."""
-    return [table for table in map(load_table, names) if not table.spec.own]
-
-
 def published_rows(registry: Registry, tables: Sequence[PublishedTable] | None = None) -> list[PublishedRow]:
     """Every number of some tables; by default of the shipped tables that others published."""
-    names = _names(registry)
-    tables = _of_others(shipped_tables()) if tables is None else tables
-    return [
-        _row(table, number, models[number.model])
-        for table in tables
-        for models in [{name: _models(name, entry, names, registry) for name, entry in table.spec.models.items()}]
-        for number in table.numbers
-    ]
+    known, rows = _names(registry), []
+    for table in published_tables() if tables is None else tables:
+        models = {name: _models(name, entry, known, registry) for name, entry in table.spec.models.items()}
+        for number in table.numbers:
+            entry, (metric, mean) = table.spec.entry(number.task), table.spec.metric(number.task, number.metric)
+            base, names = number.task.partition(" (")[0], models[number.model]
+            tasks = frozenset([number.task, base, *entry.parts, *filter(None, [entry.row])])
+            here = entry.parts[0] if entry.parts else base
+            rows.append(PublishedRow(table.name, number, here, tasks, metric, mean, names[0], frozenset(names)))
+    return rows
 
 
 def chance(row: PublishedRow, registry: Registry) -> float | None:
@@ -122,15 +92,6 @@ def of_model(every: Iterable[PublishedRow], name: str) -> list[PublishedRow]:
 def of_method(every: Iterable[PublishedRow], name: str) -> list[PublishedRow]:
     """The numbers of a test-time method."""
     return [row for row in every if name in (row.number.method, row.number.column.filter)]
-
-
-def model_of_config(config: Mapping[str, object], registry: Registry) -> str:
-    """The name of the model of a run, as `PublishedRow.model` has it."""
-    arguments = config.get("model_args")
-    entry = ModelEntry(
-        track="zero_shot", model=str(config.get("model")), model_args=arguments if isinstance(arguments, dict) else {}
-    )
-    return _models(str(config.get("model")), entry, _names(registry), registry)[0]
 
 
 def most_measured(
@@ -169,29 +130,12 @@ def _names(registry: Registry) -> dict[str, str]:
     return names
 
 
-def _row(table: PublishedTable, number: PublishedNumber, models: Sequence[str]) -> PublishedRow:
-    entry, (metric, mean) = table.spec.entry(number.task), table.spec.metric(number.task, number.metric)
-    base = number.task.partition(" (")[0]
-    names = {number.task, base, *entry.parts, *([entry.row] if entry.row else [])}
-    return PublishedRow(
-        table=table.name,
-        number=number,
-        task=number.task,
-        here=entry.parts[0] if entry.parts else base,
-        tasks=frozenset(names),
-        metric=metric,
-        mean=mean,
-        model=models[0],
-        models=frozenset(models),
-    )
-
-
-def _models(published: str, entry: ModelEntry, names: dict[str, str], registry: Registry) -> list[str]:
+def _models(published: str, entry: ModelEntry, names: Mapping[str, str], registry: Registry) -> list[str]:
     """The names of a published model, as `PublishedRow.model` orders them; a finetuned one has its published name."""
     if entry.model is None or entry.finetuned is not None:
         return [published]
     weights = _weights_of(entry.model, entry.model_args, registry)
-    repository = str(json.loads(weights)[1].get(_WEIGHTS))
+    repository = str(json.loads(weights)[1].get("pretrained"))
     known = [names.get(weights), repository if "/" in repository else None, published]
     return [name for name in known if name is not None]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
@@ -11,8 +11,7 @@ from ttmbench.errors import UsageError
 from ttmbench.plugins.registry import Registry
 from ttmbench.reproduce.agreement import Measured, agrees, correct, tolerance
 from ttmbench.reproduce.lookup import is_known_model, model_identity
-from ttmbench.reproduce.published_numbers import PublishedNumber
-from ttmbench.reproduce.tables import FinetuningEntry, ModelEntry, PublishedTable, TaskEntry
+from ttmbench.reproduce.tables import FinetuningEntry, ModelEntry, PublishedNumber, PublishedTable, TaskEntry
 from ttmbench.results.coverage import Extent, together
 from ttmbench.results.document import ResultsDocument, mapping
 from ttmbench.results.labels import TTM, key_of
@@ -21,6 +20,8 @@ from ttmbench.results.numbers import Number, numbers_of
 
 AGREES, DIFFERS, MISSING, OTHER, NOT_HERE = "agrees", "differs", "missing", "not comparable", "cannot be run"
 VERDICTS = (AGREES, DIFFERS, MISSING, OTHER, NOT_HERE)
+Identity = tuple[str, dict[str, object]] | None
+"""What loads a model, and with which arguments; None if a document does not say it."""
 
 
 @dataclass(frozen=True)
@@ -29,28 +30,21 @@ class _Run:
 
     document: ResultsDocument
     checkpoint: str | None
-    identity: tuple[str, dict[str, object]] | None
+    identity: Identity
     numbers: Sequence[Number]
 
 
 @dataclass(frozen=True)
 class Ours:
-    """A number of a run, and what has to be said about it.
-
-    Attributes:
-        group: what one group is worth, a fraction.
-        date: of the run, seconds since 1970.
-        against: why it is not comparable; empty if it is.
-        notes: what a reader should know though it is.
-    """
+    """A number of a run, and what has to be said about it."""
 
     measured: Measured
-    group: float
-    date: float
+    group: float  # what one group is worth, a fraction
+    date: float  # of the run, seconds since 1970
     file: str
     extent: Extent
-    against: tuple[str, ...] = ()
-    notes: tuple[str, ...] = ()
+    against: tuple[str, ...] = ()  # why it is not comparable; empty if it is
+    notes: tuple[str, ...] = ()  # what a reader should know though it is
 
     @property
     def worth(self) -> tuple[bool, bool, float]:
@@ -60,23 +54,15 @@ class Ours:
 
 @dataclass(frozen=True)
 class ComparedRow:
-    """A published number and its verdict.
-
-    Attributes:
-        tasks: the tasks here that it is made of; mostly one.
-        key: ``metric,filter`` in a results document.
-        verdict: one of `VERDICTS`.
-        allowed: the largest difference that agrees.
-        why: for what cannot be run or compared.
-    """
+    """A published number and its verdict."""
 
     number: PublishedNumber
-    tasks: tuple[str, ...]
-    key: str
-    verdict: str
+    tasks: tuple[str, ...]  # the tasks here that it is made of; mostly one
+    key: str  # ``metric,filter`` in a results document
+    verdict: str  # one of `VERDICTS`
     ours: Ours | None = None
-    allowed: float | None = None
-    why: str = ""
+    allowed: float | None = None  # the largest difference that agrees
+    why: str = ""  # for what cannot be run or compared
 
     @property
     def counts(self) -> dict[str, int | None] | None:
@@ -89,22 +75,19 @@ class ComparedRow:
 
 def select(table: PublishedTable, models: Sequence[str], tasks: Sequence[str]) -> PublishedTable:
     """The rows of some models and tasks, by the names of the paper or of this package; all if none is named."""
+    entries = table.spec.models
+    known_models = {*entries, *(entry.model for entry in entries.values() if entry.model)}
     for name, chosen, known in (
-        (
-            "models",
-            models,
-            {*table.spec.models, *(str(entry.model) for entry in table.spec.models.values() if entry.model)},
-        ),
+        ("models", models, known_models),
         ("tasks", tasks, {number.task for number in table.numbers}),
     ):
-        unknown = [choice for choice in chosen if choice not in known]
-        if unknown:
+        if unknown := [choice for choice in chosen if choice not in known]:
             raise UsageError(f"--{name}: {table.name} has no '{unknown[0]}'; it has {', '.join(sorted(known))}")
     numbers = [
         number
         for number in table.numbers
         if (not tasks or number.task in tasks)
-        and (not models or number.model in models or table.spec.models[number.model].model in models)
+        and (not models or number.model in models or entries[number.model].model in models)
     ]
     if not numbers:
         raise UsageError(f"{table.name} has no number of these models on these tasks")
@@ -143,13 +126,11 @@ def _row(table: PublishedTable, number: PublishedNumber, runs: Sequence[_Run], r
     means = []
     for same in by_checkpoint.values():
         parts = [
-            [candidate for run in same for candidate in _candidates(table, part, row.key, mean, entry, run)]
-            for part in tasks
+            [ours for run in same for ours in _candidates(table, part, row.key, mean, entry, run)] for part in tasks
         ]
         if all(parts):
-            means.append(
-                _mean([max(part, key=lambda candidate: candidate.worth) for part in parts], pooled=bool(task.pool_of))
-            )
+            best = [max(part, key=lambda ours: ours.worth) for part in parts]
+            means.append(_mean(best, pooled=bool(task.pool_of)))
     if not means:
         why = task.why or _why_not(entry, tasks, metric, registry)
         return replace(row, verdict=NOT_HERE, why=why) if why else row
@@ -187,16 +168,14 @@ def _candidates(table: PublishedTable, task: str, key: str, mean: str, model: Mo
                 date=float(document.date),
                 file=number.file,
                 extent=number.extent,
-                against=(*_differences(entry, number, document), *_other_groups(model.finetuned, document)),
-                notes=(
-                    *_notes(table, number, document),
-                    *_other_settings(model.finetuned, document),
-                    *_other_source(table, model, number, run),
-                ),
+                against=tuple(_differences(entry, model.finetuned, number, document)),
+                notes=tuple(_notes(table, model, number, run)),
             )
 
 
-def _differences(entry: TaskEntry, number: Number, document: ResultsDocument) -> Iterator[str]:
+def _differences(
+    entry: TaskEntry, finetuned: FinetuningEntry | None, number: Number, document: ResultsDocument
+) -> Iterator[str]:
     wanted = entry.groups or number.groups_of_task
     if number.groups != wanted:
         yield f"{number.groups} groups, not {'all' if wanted is None else wanted}"
@@ -206,66 +185,58 @@ def _differences(entry: TaskEntry, number: Number, document: ResultsDocument) ->
         yield f"task version {number.version}, not {entry.version}"
     if entry.data is not None and number.data != entry.data:
         yield "other images or captions"
-    changes = mapping(document.config.get("task_args"))
-    if changes:
-        yield f"another source ({', '.join(f'{key}={value}' for key, value in changes.items())})"
-
-
-def _other_groups(wanted: FinetuningEntry | None, document: ResultsDocument) -> Iterator[str]:
+    if changes := mapping(document.config.get("task_args")):
+        yield f"another source ({_pairs(changes)})"
     groups = sum(int(mapping(task).get("groups") or 0) for task in document.finetuned.get("tasks") or ())
-    if wanted is not None and wanted.groups not in (None, groups):
-        yield f"finetuned on {groups} groups, not {wanted.groups}"
+    if finetuned is not None and finetuned.groups not in (None, groups):
+        yield f"finetuned on {groups} groups, not {finetuned.groups}"
 
 
-def _other_settings(wanted: FinetuningEntry | None, document: ResultsDocument) -> Iterator[str]:
-    if wanted is None:
-        return
-    from ttmbench.ttm.supervised import settings_of  # with torch, which no listing of tables should wait for
-
-    record = document.finetuned
-    usual = settings_of(wanted.preset, "matching" if record.get("loss") == "matching" else "contrastive", wanted.args)
-    actual = mapping(record.get("hyperparameters"))
-    changed = [
-        f"{key}={actual.get(key)}" for key, value in usual.model_dump(mode="json").items() if actual.get(key) != value
-    ]
-    if changed:
-        yield f"finetuning's settings were changed ({', '.join(changed)})"
-
-
-def _notes(table: PublishedTable, number: Number, document: ResultsDocument) -> Iterator[str]:
-    config = document.config
+def _notes(table: PublishedTable, model: ModelEntry, number: Number, run: _Run) -> Iterator[str]:
+    spec, document, config = table.spec, run.document, run.document.config
     if config.get("dtype", "fp32") != "fp32":
         yield f"computed in {config['dtype']}"
     if number.filter in document.methods.get(number.own_task, {}):
-        usual = table.spec.settings.get("method_args", {})
-        pairs = mapping(config.get("method_args")).items()
-        mine = [
-            f"{key}={value}" for key, value in pairs if key.startswith(f"{number.filter}.") and usual.get(key) != value
-        ]
-        if mine:
-            yield f"settings of {number.filter} were changed ({', '.join(mine)})"
+        changed = _changed(config, "method_args", spec.settings, f"{number.filter}.")
+        if changed:
+            yield f"settings of {number.filter} were changed ({changed})"
     record = document.ttm.get(number.own_task)
-    if number.filter != TTM or record is None:
-        return
-    wanted = table.spec.settings.get("ttm_preset", "auto")
-    if record.preset != wanted:
-        yield f"TTM's preset was {record.preset}, not {wanted}"
-    usual = table.spec.settings.get("ttm_args", {})
-    changed = [f"{key}={value}" for key, value in mapping(config.get("ttm_args")).items() if usual.get(key) != value]
-    if changed:
-        yield f"TTM's settings were changed ({', '.join(changed)})"
-    yield from (note for note in record.notes if "learning rate" in note)
-    if len(record.seeds) < table.spec.runs:
-        yield f"{len(record.seeds)} of {table.spec.runs} seeds"
-
-
-def _other_source(table: PublishedTable, model: ModelEntry, number: Number, run: _Run) -> Iterator[str]:
-    """What differs from a source that is a code base of its own: its rule for ties, its commit of the model."""
-    spec, ours = table.spec, (run.identity or ("", {}))[1].get("revision")
+    if number.filter == TTM and record is not None:
+        wanted = spec.settings.get("ttm_preset", "auto")
+        if record.preset != wanted:
+            yield f"TTM's preset was {record.preset}, not {wanted}"
+        if changed := _changed(config, "ttm_args", spec.settings):
+            yield f"TTM's settings were changed ({changed})"
+        yield from (note for note in record.notes if "learning rate" in note)
+        if len(record.seeds) < spec.runs:
+            yield f"{len(record.seeds)} of {spec.runs} seeds"
+    if model.finetuned is not None and (changed := _finetuned_otherwise(model.finetuned, document.finetuned)):
+        yield f"finetuning's settings were changed ({changed})"
+    # A source may be a code base of its own, with its rule for ties and its commit of the model.
     if spec.ties != "strict" and number.ties and not number.metric.endswith(("_ties_right", "_as_topk")):
         yield f"{number.ties:g} ties, which are wrong here and may be correct in {spec.source}"
-    if model.revision and ours not in (None, model.revision):
-        yield f"{spec.source} measured the model's commit {model.revision:.7}, this run has {ours:.7}"
+    commit = (run.identity or ("", {}))[1].get("revision")
+    if model.revision and commit not in (None, model.revision):
+        yield f"{spec.source} measured the model's commit {model.revision:.7}, this run has {commit:.7}"
+
+
+def _changed(config: Mapping[str, object], option: str, usual: Mapping[str, object], start: str = "") -> str:
+    """The settings of an option that are not the table's, of those whose names start so."""
+    wanted = mapping(usual.get(option))
+    pairs = mapping(config.get(option)).items()
+    return _pairs({key: value for key, value in pairs if key.startswith(start) and wanted.get(key) != value})
+
+
+def _finetuned_otherwise(wanted: FinetuningEntry, record: Mapping[str, object]) -> str:
+    from ttmbench.ttm.supervised import settings_of  # with torch, which no listing of tables should wait for
+
+    usual = settings_of(wanted.preset, "matching" if record.get("loss") == "matching" else "contrastive", wanted.args)
+    actual = mapping(record.get("hyperparameters"))
+    return _pairs({k: actual.get(k) for k, value in usual.model_dump(mode="json").items() if actual.get(k) != value})
+
+
+def _pairs(values: Mapping[str, object]) -> str:
+    return ", ".join(f"{key}={value}" for key, value in values.items())
 
 
 def _mean(parts: Sequence[Ours], *, pooled: bool) -> Ours:
@@ -296,22 +267,17 @@ def _is_model(entry: ModelEntry, called: str, run: _Run, registry: Registry) -> 
     if entry.finetuned is not None:
         record = document.finetuned
         tasks = [mapping(task).get("task") for task in record.get("tasks") or ()]
-        base = mapping(record.get("base"))
-        # An older record without arguments may be of other weights than the name stands for.
-        is_older = "model_args" not in base and base.get("model_name") != base.get("model")
-        if is_older or (tasks, record.get("preset")) != (entry.finetuned.tasks, entry.finetuned.preset):
+        if (tasks, record.get("preset")) != (entry.finetuned.tasks, entry.finetuned.preset):
             return False
-        identity = model_identity(base, registry)
+        identity = model_identity(mapping(record.get("base")), registry)
     wanted = model_identity(entry.model_dump(), registry)
     if not entry.revision:
         return identity == wanted
     return _of_any_commit(identity) == _of_any_commit(wanted)  # another one than the source's is noted
 
 
-def _of_any_commit(identity: tuple[str, dict[str, object]] | None) -> tuple[str, dict[str, object]] | None:
-    if identity is None:
-        return None
-    target, arguments = identity
+def _of_any_commit(identity: Identity) -> Identity:
+    target, arguments = identity or ("", {})
     return target, {key: value for key, value in arguments.items() if key != "revision"}
 
 

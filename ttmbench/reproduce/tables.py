@@ -3,26 +3,137 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
+from functools import cache
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from pathlib import Path, PurePosixPath
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from ttmbench._util.console import one_line
 from ttmbench._util.third_party_errors import describe
+from ttmbench.data.row_files import csv_rows, read_text
 from ttmbench.errors import DataError, UsageError
-from ttmbench.reproduce.agreement import Rule
-from ttmbench.reproduce.published_numbers import PublishedNumber, column_of, read_published
-from ttmbench.results.labels import PUBLISHED, PublishedTrack
+from ttmbench.plugins.methods import METHODS
+from ttmbench.reproduce.agreement import Measured, Rule
+from ttmbench.results.labels import BUILT_IN_FILTERS, CHOICE_COLUMN, PUBLISHED, RAW, RAW_COLUMN, Column, PublishedTrack
 
-ENDINGS = (".yaml", ".yml")
+SHIPPED = files("ttmbench.reproduce.published")
+TRACKS: tuple[PublishedTrack, ...] = get_args(PublishedTrack)
+CELL = 200  # characters of a name that is shown
+_COLUMNS = ("source", "table", "task", "model", "method", "metric")
+_OF_COUNTS = 6  # digits after the point of a percentage that is computed from a count
 _ARXIV = re.compile(r"arXiv:([0-9]{4}\.[0-9]{5})")
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # in C where there is libyaml
+
+
+@dataclass(frozen=True)
+class PublishedNumber:
+    """A number as printed: a line of the CSV, with the paper's names."""
+
+    where: str  # file and line, for messages
+    source: str
+    table: str
+    task: str
+    model: str
+    method: str  # ``raw``, ``simple_match``, ``ttm``, ..., a built-in test-time method, or the paper's own word
+    metric: str
+    measured: Measured
+    decimals: int  # digits after the point, as typed
+    of_model: PublishedTrack | None  # track of the model, where the line states it; else the table's entry does
+    of: int | None = None  # how many groups or queries a number of correct ones is of; None for a percentage
+
+    @property
+    def place(self) -> str:
+        """The paper and its table, fit for a cell."""
+        return one_line(f"{self.source}, {self.table}", CELL)
+
+    @property
+    def column(self) -> Column:
+        """The column of a run's numbers that it is compared with; one of its own for a method that runs do not have."""
+        column = column_of(self.method) or Column(one_line(self.method, CELL), RAW, None)
+        return CHOICE_COLUMN if column is RAW_COLUMN and self.of_model == "forced_choice" else column
+
+    @property
+    def track(self) -> str | None:
+        """Where it ranks, by its method and the track of its model: of one that was not finetuned, by the method.
+
+        Raises:
+            DataError: models of this track have raw numbers only.
+        """
+        column, track = column_of(self.method), self.of_model
+        if track == "zero_shot":
+            return track if column is None else column.track
+        if track == "supervised":
+            return "oracle" if column is not None and column.track == "oracle" else track
+        if column is not RAW_COLUMN:
+            raise DataError(
+                f"{self.where}: model '{self.model}' has the track {track}, whose numbers have the method 'raw', got "
+                f"'{self.method}'"
+            )
+        return track
+
+
+def column_of(method: str) -> Column | None:
+    """The column of a method as published tables name it; None for a method that runs do not have.
+
+    >>> column_of("raw").track, column_of("tent").filter, column_of("sinkhorn").track, column_of("ours")
+    ('zero_shot', 'tent', 'matching', None)
+    """
+    spec = next((spec for spec in METHODS if spec.name == method and method not in BUILT_IN_FILTERS), None)
+    return PUBLISHED.get(method) if spec is None else Column(method, method, spec.track)
+
+
+def read_published(path: Traversable, runs: int = 1) -> Iterator[PublishedNumber]:
+    """The numbers of a CSV in UTF-8: names, ``percent`` or ``correct`` and ``of``, and, if known, ``std_percent``.
+
+    A column ``track`` states the track where no table names it.
+    ``runs`` says how many are behind a number that states a spread. DataError naming file and line if it cannot be
+    read, lacks a column, or a number is none.
+    """
+    lines = list(csv_rows(read_text(path, str(path)), str(path)))
+    missing = [name for name in (*_COLUMNS, "percent") if not lines or name not in lines[0].cells]
+    if missing:
+        raise DataError(f"{path}: has no column '{missing[0]}'; it needs {', '.join(_COLUMNS)}, percent")
+    for number, row in enumerate(lines, start=2):
+        where, cells = f"{path}: line {number}", {str(key): str(cell) for key, cell in row.cells.items()}
+        track = next((track for track in TRACKS if track == cells.get("track")), None)
+        if cells.get("track") and track is None:
+            raise DataError(f"{where}: unknown track '{cells['track']}'; known: {', '.join(TRACKS)}")
+        of, std = _count(where, cells), cells.get("std_percent")
+        value = int(cells["correct"]) / of if of else _fraction(where, cells["percent"])
+        yield PublishedNumber(
+            where,
+            **{name: cells[name] for name in _COLUMNS},
+            measured=Measured(value, _fraction(where, std) if std else None, runs if std else 1),
+            decimals=_OF_COUNTS if of else len(cells["percent"].partition(".")[2]),
+            of_model=track,
+            of=of,
+        )
+
+
+def _count(where: str, cells: Mapping[str, str]) -> int | None:
+    """The number of groups or queries of a line that states how many of them are correct; None for a percentage."""
+    correct, of = cells.get("correct", ""), cells.get("of", "")
+    if cells["percent"] or not (correct or of):
+        return None
+    if not (re.fullmatch("[0-9]{1,9}", correct) and re.fullmatch("[0-9]{1,9}", of) and int(correct) <= int(of) > 0):
+        raise DataError(
+            f"{where}: correct and of must be whole numbers, correct at most of, got {correct!r:.40} and {of!r:.40}"
+        )
+    return int(of)
+
+
+def _fraction(where: str, text: str) -> float:
+    """A percentage of a table as a fraction; digits, a point and nothing else."""
+    if not re.fullmatch(r"[0-9]{1,3}(\.[0-9]{0,20})?", text) or float(text) > 100:
+        raise DataError(f"{where}: percent and std_percent must be from 0 to 100, written like 71.5, got {text!r:.40}")
+    return float(text) / 100
 
 
 class _Strict(BaseModel):
@@ -30,48 +141,28 @@ class _Strict(BaseModel):
 
 
 class FinetuningEntry(_Strict):
-    """The finetuning that makes a paper's model of a model here.
+    """The finetuning that makes a paper's model of a model here."""
 
-    Attributes:
-        tasks: whose labelled groups it is finetuned on.
-        groups: how many these are.
-        preset: of ``ttmbench finetune``; None for its defaults.
-        args: hyperparameters that win over it.
-    """
-
-    tasks: list[str] = Field(min_length=1)
-    groups: int | None = Field(None, ge=1)
-    preset: str | None = None
-    args: dict[str, Any] = {}
+    tasks: list[str] = Field(min_length=1)  # whose labelled groups it is finetuned on
+    groups: int | None = Field(None, ge=1)  # how many these are
+    preset: str | None = None  # of ``ttmbench finetune``
+    args: dict[str, Any] = {}  # hyperparameters that win over it
 
 
 class ModelEntry(_Strict):
-    """What a paper's model is here.
+    """What a paper's model is here."""
 
-    Attributes:
-        track: of its raw numbers: ``zero_shot``; ``forced_choice`` if it picked options instead of scoring;
-            ``supervised`` if it was finetuned on labelled groups or captions, or fitted to labels otherwise;
-            ``no_model`` for people and random guessing. Of a ``zero_shot`` model the method says the rest.
-        model: a registered model; None if there is none.
-        model_args: its arguments.
-        names: what ``ttmbench score`` calls it beside its name in the paper: names of files of stored scores or
-            answers, without their endings.
-        revision: the commit of the model that the source measured.
-        paid: it is behind a server that takes money, so it is run only if it is named.
-        why: why no model here is this one.
-        finetuned: the finetuning that ``model`` needs first.
-        note: what a reader of the comparison should know.
-    """
-
+    # Of raw numbers: ``supervised`` if it was finetuned on, or fitted to, labelled groups or captions; ``no_model`` for
+    # people and random guessing. Of a ``zero_shot`` model the method says the rest.
     track: PublishedTrack
-    model: str | None = None
+    model: str | None = None  # a registered model
     model_args: dict[str, Any] = {}
-    names: list[str] = []
-    revision: str | None = None
-    paid: bool = False
-    why: str | None = None
-    finetuned: FinetuningEntry | None = None
-    note: str | None = None
+    names: list[str] = []  # of files of stored scores or answers, without their endings, beside the name in the paper
+    revision: str | None = None  # the commit of the model that the source measured
+    paid: bool = False  # it is behind a server that takes money, so it is run only if it is named
+    why: str | None = None  # why no model here is this one
+    finetuned: FinetuningEntry | None = None  # the finetuning that ``model`` needs first
+    note: str | None = None  # what a reader of the comparison should know
 
     @model_validator(mode="after")
     def _runs_or_says_why(self) -> ModelEntry:
@@ -87,28 +178,16 @@ class ModelEntry(_Strict):
 
 
 class TaskEntry(_Strict):
-    """What has to be equal for a task's numbers to be comparable.
+    """What has to be equal for a task's numbers to be comparable."""
 
-    Attributes:
-        groups: how many groups the paper has.
-        version: of the task here that has the paper's data.
-        data: fingerprint of the data, where it is known.
-        mean_of: the number is the unweighted mean over these tasks.
-        pool_of: the number is over the groups of these tasks together: each counts as often as it has groups.
-        row: the dataset in whose rows of reports and leaderboards it stands, where it is made of several tasks.
-        metrics: the paper's metric -> the one here, where the table's own ``metrics`` do not say it; ``metric/mean`` is
-            the task's mean over values of tags of that name.
-        why: why no task here has its groups.
-    """
-
-    groups: int | None = Field(None, ge=1)
-    version: int | None = None
-    data: str | None = None
-    mean_of: list[str] = []
-    pool_of: list[str] = []
-    row: str | None = None
-    metrics: dict[str, str] = {}
-    why: str | None = None
+    groups: int | None = Field(None, ge=1)  # how many the paper has
+    version: int | None = None  # of the task here that has the paper's data
+    data: str | None = None  # fingerprint of the data, where it is known
+    mean_of: list[str] = []  # the number is the unweighted mean over these tasks
+    pool_of: list[str] = []  # the number is over the groups of these tasks together
+    row: str | None = None  # the dataset in whose rows of leaderboards it stands, where it is made of several tasks
+    metrics: dict[str, str] = {}  # as the table's own; ``metric/mean`` is the mean over values of tags of that name
+    why: str | None = None  # why no task here has its groups
 
     @model_validator(mode="after")
     def _one_mean(self) -> TaskEntry:
@@ -125,47 +204,27 @@ class TaskEntry(_Strict):
 
 
 class TableSpec(_Strict):
-    """A table's YAML.
+    """A table's YAML (docs/table-file.md).
 
     With ``include: FILE``, what FILE of the same folder says counts where the table says nothing: of its models those
     that the table has numbers of.
-
-    Attributes:
-        paper: title.
-        source: where it was published.
-        url: the address of the source; needed only where ``source`` is neither an arXiv id nor a GitHub repository.
-        date: when it was published, where ``source`` does not say it.
-        where: which table of it.
-        shows: what its columns are.
-        numbers: the CSV, a file of the same folder.
-        decimals: digits after the point, as printed in percent.
-        runs: how many runs are behind each standard deviation.
-        own: the numbers are of ttmbench itself, so they are not published ones.
-        ties: how the source counts equal scores: ``strict`` as the metrics here, as wrong; ``first``, the first of them
-            is chosen; ``right``, the correct one is the first; ``by_name``, ordered by the names of files or documents.
-        rules: what else the source does, a sentence by subject, for a reader of the comparison.
-        tolerance: what counts as agreeing; see `ttmbench.reproduce.agreement`.
-        settings: of runs that adapt the model.
-        metrics: paper's metric -> the one here, where the names differ.
-        tasks: paper's task -> what it is here.
-        models: paper's model -> what it is here.
     """
 
-    paper: str
-    source: str
-    url: str | None = Field(None, pattern="^https://[^\\s\"'<>]+$")
-    date: str | None = Field(None, pattern="^[0-9]{4}(-[0-9]{2}){0,2}$")
-    where: str
-    shows: str
-    numbers: str
-    decimals: int = Field(2, ge=0, le=6)
-    runs: int = Field(1, ge=1)
-    own: bool = False
-    ties: Literal["strict", "first", "right", "by_name"] = "strict"
-    rules: dict[str, str] = {}
+    paper: str  # title
+    source: str  # where it was published
+    url: str | None = Field(None, pattern="^https://[^\\s\"'<>]+$")  # where ``source`` is no arXiv id or repository
+    date: str | None = Field(None, pattern="^[0-9]{4}(-[0-9]{2}){0,2}$")  # where ``source`` does not say it
+    where: str  # which table of it
+    shows: str  # what its columns are
+    numbers: str  # the CSV, a file of the same folder
+    decimals: int = Field(2, ge=0, le=6)  # digits after the point, as printed in percent
+    runs: int = Field(1, ge=1)  # behind each standard deviation
+    own: bool = False  # the numbers are of ttmbench itself, so they are not published ones
+    ties: Literal["strict", "first", "right", "by_name"] = "strict"  # which of equal scores counts as the largest
+    rules: dict[str, str] = {}  # what else the source does, a sentence by subject, for a reader of the comparison
     tolerance: Rule = Rule()
-    settings: dict[str, Any] = {}
-    metrics: dict[str, str] = {}
+    settings: dict[str, Any] = {}  # of runs that adapt the model
+    metrics: dict[str, str] = {}  # paper's metric -> the one here, where the names differ
     tasks: dict[str, TaskEntry] = {}
     models: dict[str, ModelEntry]
 
@@ -209,12 +268,11 @@ class PublishedTable:
 
 def shipped_tables() -> dict[str, Traversable]:
     """The tables of this package: name -> YAML."""
-    folder = files("ttmbench.reproduce.published").iterdir()
-    paths = {path.name: path for path in folder if path.name.endswith(".yaml") and not path.name.startswith("_")}
+    paths = {path.name.removesuffix(".yaml"): path for path in SHIPPED.iterdir() if path.name.endswith(".yaml")}
     names = sorted(
         paths, key=lambda name: [int(part) if part.isdecimal() else part for part in re.split(r"(\d+)", name)]
     )
-    return {name.removesuffix(".yaml"): paths[name] for name in names}
+    return {name: paths[name] for name in names if not name.startswith("_")}
 
 
 def load_table(name: str) -> PublishedTable:
@@ -222,66 +280,45 @@ def load_table(name: str) -> PublishedTable:
 
     UsageError if there is no such table, or a file of it is wrong; file and key or line are named.
     """
-    shipped = shipped_tables()
-    if name in shipped:
-        return _load(name, shipped[name], files("ttmbench.reproduce.published"))
-    if name.endswith(ENDINGS):
-        path = Path(name)
-        return _load(path.stem, path, path.parent)
-    near = get_close_matches(name, list(shipped), n=1, cutoff=0.5)
+    if name in shipped_tables():
+        return _shipped(name)
+    if name.endswith((".yaml", ".yml")):
+        return _load(Path(name).stem, Path(name), Path(name).parent)
+    near = get_close_matches(name, list(shipped_tables()), n=1, cutoff=0.5)
     hint = f"; did you mean '{near[0]}'?" if near else ""
     raise UsageError(f"unknown table '{name}'{hint}; `ttmbench reproduce` lists the tables, or give a .yaml file")
 
 
-def published_tables(name: str) -> list[PublishedTable]:
+@cache
+def _shipped(name: str) -> PublishedTable:
+    return _load(name, shipped_tables()[name], SHIPPED)
+
+
+def published_tables(name: str = "all") -> list[PublishedTable]:
     """The tables that ``--published`` names: a shipped one, or ``all`` of those that papers published; else none."""
     if name in shipped_tables():
         return [load_table(name)]
-    tables = [load_table(table_name) for table_name in shipped_tables()] if name == "all" else []
+    tables = map(load_table, shipped_tables()) if name == "all" else ()
     return [table for table in tables if not table.spec.own]
 
 
-def tables_naming(texts: Collection[str]) -> list[str]:
-    """The shipped tables of which a file has one of the texts; none is parsed."""
-    contents: dict[str, str] = {}
-
-    def content(path: Traversable) -> str:
-        if path.name not in contents:
-            contents[path.name] = path.read_text(encoding="utf-8")
-        return contents[path.name]
-
-    found = []
-    for name, path in shipped_tables().items():
-        beside = re.findall(r"^(?:numbers|include): *([\w.-]+)", content(path), re.MULTILINE)
-        parts = [content(path), *(content(files("ttmbench.reproduce.published") / file) for file in beside)]
-        if any(text in part for text in texts for part in parts):
-            found.append(name)
-    return found
-
-
 def _load(name: str, path: Traversable, folder: Traversable) -> PublishedTable:
-    spec, is_shared = _spec(path, folder)
-    source = _beside(path, folder, "numbers", spec.numbers)
-    try:
-        numbers = [_known(number, spec) for number in read_published(source, spec.runs)]
-    except DataError as error:
-        raise UsageError(str(error)) from None
-    if is_shared:
-        models = {number.model: spec.models[number.model] for number in numbers}
-        spec = spec.model_copy(update={"models": models})
-    return PublishedTable(name, spec, numbers, source)
-
-
-def _spec(path: Traversable, folder: Traversable) -> tuple[TableSpec, bool]:
-    """What a table states, and whether a part of it is in a file that other tables share."""
     content = _mapping(path)
     shared = content.pop("include", None)
     if shared is not None:
         content = _merged(_mapping(_beside(path, folder, "include", shared)), content)
     try:
-        return TableSpec(**content), shared is not None
+        spec = TableSpec(**content)
     except ValidationError as error:
         raise UsageError(f"{path}: {describe(error, TableSpec)}") from None
+    source = _beside(path, folder, "numbers", spec.numbers)
+    try:
+        numbers = [_known(number, spec) for number in read_published(source, spec.runs)]
+    except DataError as error:
+        raise UsageError(str(error)) from None
+    if shared is not None:
+        spec = spec.model_copy(update={"models": {number.model: spec.models[number.model] for number in numbers}})
+    return PublishedTable(name, spec, numbers, source)
 
 
 def _beside(path: Traversable, folder: Traversable, key: str, name: object) -> Traversable:
