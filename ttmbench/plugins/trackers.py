@@ -10,8 +10,7 @@ import json
 import sys
 import tempfile
 import textwrap
-import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from functools import partial
 from importlib import import_module
@@ -32,8 +31,6 @@ Record = Mapping[str, Any]
 UNRANKED = "unranked"  # controls and held-out groups have no track
 COLUMNS = ("task", "filter", "column", "track", "metric", "value", "stderr", "ci_low", "ci_high", "chance")
 _OF_AN_ITERATION = ("threshold", "selected", "coverage", "tied", "pseudo_label_accuracy", "learning_rate", "seconds")
-
-
 Log = Callable[[Mapping[str, float], int | None], None]
 """Logs numbers by name; with a step, as points of curves."""
 Close = Callable[[Record], None]
@@ -44,13 +41,13 @@ def _tensorboard(settings: Record, config: Record) -> tuple[Log, Close]:
     """Event files below ``<dir>/<project>/<name>``, with the settings and the table of results as text."""
     from torch.utils.tensorboard import SummaryWriter
 
-    parent = Path(settings.get("dir", "runs")) / safe_name(settings["project"])
-    name = safe_name(settings["name"])
-    unused = (number for number in count(2) if not (parent / f"{name}-{number}").exists())
-    writer = SummaryWriter(str(parent / (f"{name}-{next(unused)}" if (parent / name).exists() else name)))
+    folder = Path(settings.get("dir", "runs")) / safe_name(settings["project"]) / safe_name(settings["name"])
+    names = (folder.with_name(f"{folder.name}-{number}") for number in count(2))
+    writer = SummaryWriter(str(next(name for name in names if not name.exists()) if folder.exists() else folder))
 
     def text(title: str, values: Record) -> None:  # JSON as TensorBoard's Markdown shows it: indented by four
         writer.add_text(title, textwrap.indent(json.dumps(values, indent=2, ensure_ascii=False), "    "), 0)
+        writer.flush()
 
     def log(values: Mapping[str, float], step: int | None) -> None:
         for key, value in values.items():
@@ -58,14 +55,13 @@ def _tensorboard(settings: Record, config: Record) -> tuple[Log, Close]:
         writer.flush()
 
     def close(document: Record) -> None:
-        rows: list[Sequence[object]] = [COLUMNS, ["---"] * len(COLUMNS), *result_rows(document)]
-        table = "\n".join("| " + " | ".join("" if cell is None else str(cell) for cell in row) + " |" for row in rows)
-        writer.add_text("results", table, 0)
+        rows = [COLUMNS, ["---"] * len(COLUMNS), *result_rows(document)]
+        lines = (" | ".join("" if cell is None else str(cell) for cell in row) for row in rows)
+        writer.add_text("results", "\n".join(f"| {line} |" for line in lines), 0)
         text("run", {key: document[key] for key in ("status", "errors", "run_key", "packages", "git_hash")})
         writer.close()
 
     text("config", config)
-    writer.flush()
     return log, close
 
 
@@ -75,16 +71,14 @@ def _trackio(settings: Record, config: Record) -> tuple[Log, Close]:
     run: Any = trackio.init(config=dict(config), embed=False, **settings)
 
     def close(document: Record) -> None:
-        try:
+        with contextlib.ExitStack() as stack:
+            stack.callback(trackio.finish)
+            file = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "results.json"
+            file.write_text(to_json(document), encoding="utf-8")
             run.log({"results": trackio.Table(columns=list(COLUMNS), data=result_rows(document))}, step=0)
             artifact = trackio.Artifact("results", type="results", metadata={"status": document["status"]})
-            with tempfile.TemporaryDirectory() as folder:
-                file = Path(folder) / "results.json"
-                file.write_text(to_json(document), encoding="utf-8")
-                artifact.add_file(str(file))
-                run.log_artifact(artifact)
-        finally:
-            trackio.finish()
+            artifact.add_file(str(file))
+            run.log_artifact(artifact)
 
     return lambda values, step: run.log(dict(values), step=step or 0), close
 
@@ -92,25 +86,22 @@ def _trackio(settings: Record, config: Record) -> tuple[Log, Close]:
 def _wandb(settings: Record, config: Record) -> tuple[Log, Close]:
     """A separate run of Weights & Biases, online or (``mode=offline``) in files."""
     wandb: Any = import_module("wandb")
-    if "dir" in settings:
-        Path(settings["dir"]).mkdir(parents=True, exist_ok=True)
+    Path(settings.get("dir", ".")).mkdir(parents=True, exist_ok=True)
     tags = {"tags": [settings["tags"]]} if isinstance(settings.get("tags"), str) else {}
     # W&B's own records of command line, output and code are not the results of a run.
     private = wandb.Settings(
         console="off", x_disable_meta=True, disable_git=True, disable_code=True, x_save_requirements=False
     )
     run: Any = wandb.init(config=dict(config), settings=private, reinit="create_new", **{**settings, **tags})
-    curves: set[str] = set()
 
     def log(values: Mapping[str, float], step: int | None) -> None:
         if step is None:
             run.summary.update(dict(values))
             return
         steps = {f"{key.rpartition('/')[0]}/iteration": step for key in values}
-        for name in steps.keys() - curves:
+        for name in steps:
             run.define_metric(name, hidden=True)
             run.define_metric(f"{name.removesuffix('iteration')}*", step_metric=name)
-        curves.update(steps)
         run.log({**steps, **values})
 
     def close(document: Record) -> None:
@@ -152,9 +143,7 @@ def make_trackers(config: RunConfig) -> list[tuple[str, TrackerPlugin]]:
             settings[taker][option] = str(value) if option in ("project", "name", "dir", "group") else value
     for kind in taken:
         try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # the library's message about its own imports
-                import_module(kind)
+            import_module(kind)
         except Exception as error:
             why = "is not installed" if isinstance(error, ModuleNotFoundError) else f"cannot be imported ({error})"
             raise UsageError(f"--track {kind}: {kind} {why}; pip install 'ttmbench[{kind}]'") from None
@@ -170,8 +159,8 @@ class TrackerPlugin:
 
     def __init__(self, tracker: str, open_run: Callable[[Record], tuple[Log, Close]]) -> None:
         self._tracker, self._open = tracker, open_run
-        self._failed = self._warned = False
-        self._written: dict[tuple[str, int], int] = {}
+        self._failed = False
+        self._logged: dict[tuple[str, int], int] = {}  # iterations by task and seed
         self._reported: dict[str, float] = {}
 
     @hookimpl
@@ -190,7 +179,11 @@ class TrackerPlugin:
     @hookimpl
     def ttmbench_task_scored(self, task: str, results: Mapping[str, float | None], tracks: Mapping[str, str]) -> None:
         """Logs the numbers of a filter."""
-        self._log_numbers(final_values(task, results, tracks))
+        values = final_values(task, results, tracks)
+        new = {name: value for name, value in values.items() if self._reported.get(name) != value}
+        self._reported.update(new)
+        if new:
+            self._try("could not log numbers", lambda: self._log(new, None))
 
     @hookimpl
     def ttmbench_run_finished(self, result: Record) -> None:
@@ -199,30 +192,25 @@ class TrackerPlugin:
             for line in record["iterations"]:
                 self._log_point(task, line)
         for task, numbers in result["results"].items():
-            self._log_numbers(final_values(task, numbers, result["tracks"][task]))
+            self.ttmbench_task_scored(task, numbers, result["tracks"][task])
         self._try("could not end its run", lambda: self._close(result))
-
-    def _log_numbers(self, values: Mapping[str, float]) -> None:
-        new = {name: value for name, value in values.items() if self._reported.get(name) != value}
-        if new:
-            self._reported.update(new)
-            self._try("could not log numbers", lambda: self._log(new, None))
 
     def _log_point(self, task: str, record: Record) -> None:
         seed, iteration = record["seed"], record["iteration"]
-        if iteration != self._written.get((task, seed), 0) + 1:
+        if iteration != self._logged.get((task, seed), 0) + 1:
             return  # logged, or an earlier one is still missing
-        self._written[task, seed] = iteration
-        values = {f"ttm/{task}/seed_{seed}/{name}": value for name, value in _curve_values(record).items()}
-        self._try("could not log a curve", lambda: self._log(values, iteration))
+        self._logged[task, seed] = iteration
+        values = {name: record[name] for name in _OF_AN_ITERATION} | dict(record["metrics"])
+        values["loss"] = record["loss"][-1] if record["loss"] else None  # of the last epoch
+        known = {f"ttm/{task}/seed_{seed}/{name}": float(value) for name, value in values.items() if value is not None}
+        self._try("could not log a curve", lambda: self._log(known, iteration))
 
     def _try(self, what: str, act: Callable[[], None]) -> None:
-        """Calls the library; reports a failure and the first warning in one line each; its prints go to stderr."""
+        """Calls the library: a failure is one line, and what it prints goes to stderr."""
         if self._failed:
             return
         try:
-            with warnings.catch_warnings(record=True) as caught, contextlib.redirect_stdout(sys.stderr):
-                warnings.simplefilter("always")
+            with contextlib.redirect_stdout(sys.stderr):
                 act()
         except KeyboardInterrupt:
             raise
@@ -230,19 +218,6 @@ class TrackerPlugin:
             self._failed = True
             problem = f"{what} ({type(error).__name__}: {error}); the run continues without it"
             warn(f"tracker {self._tracker}: {problem}")
-            return
-        messages = [str(warning.message) for warning in caught if warning.category is UserWarning]
-        if messages and not self._warned:
-            self._warned = True
-            warn(f"tracker {self._tracker}: {messages[0]}")
-
-
-def _curve_values(record: Record) -> dict[str, float]:
-    """The defined numbers of an iteration; ``loss`` is the loss of the last epoch."""
-    values = {name: record[name] for name in _OF_AN_ITERATION} | dict(record["metrics"])
-    if record["loss"]:
-        values["loss"] = record["loss"][-1]
-    return {name: float(value) for name, value in values.items() if value is not None}
 
 
 def final_values(task: str, results: Mapping[str, float | None], tracks: Mapping[str, str]) -> dict[str, float]:
