@@ -8,8 +8,8 @@ import pytest
 
 
 @pytest.fixture(autouse=True, scope="session")
-def charts_once() -> Iterator[dict[str, object]]:
-    """A chart of the same values is drawn once a process; a test that compares drawings empties the dictionary."""
+def charts_once() -> Iterator[None]:
+    """A chart of the same values is drawn once a process."""
     from ttmbench.report.html import report_page
 
     draw, drawn = report_page._chart, dict[str, object]()
@@ -22,4 +22,4 @@ def charts_once() -> Iterator[dict[str, object]]:
 
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(report_page, "_chart", chart)
-        yield drawn
+        yield

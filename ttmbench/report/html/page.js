@@ -44,41 +44,41 @@ for (const table of document.querySelectorAll("table.sortable")) {
 
 for (const form of document.querySelectorAll("form[data-for]")) {
   form.hidden = false; // without this script it would do nothing
-  const target = document.getElementById(form.dataset.for), prefix = form.dataset.what === "rows" ? "" : `${form.dataset.what}-`;
-  const controls = [...form.elements].filter(one => one.name && one.name !== "text"), search = form.elements.text;
+  const tables = document.getElementById(form.dataset.for).querySelectorAll("table");
+  const controls = [...form.elements].filter(one => one.name), search = form.elements.text;
   const apply = () => {
-    const wanted = controls.filter(one => one.value !== "").map(one => [one.name, one.value]);
-    const words = (search?.value ?? "").toLowerCase().split(/\s+/).filter(Boolean);
+    const wanted = controls.filter(one => one !== search && one.value !== "").map(one => [one.name, one.value]);
+    const words = search.value.toLowerCase().split(/\s+/).filter(Boolean);
     const fits = part => wanted.every(([name, value]) => !(name in part.dataset) || part.dataset[name] === value);
-    const items = [...target.querySelectorAll("[data-item]")];
-    for (const table of items.length ? [] : target.querySelectorAll("table")) {
+    let shown = 0, total = 0;
+    for (const table of tables) {
       [...table.tHead.rows[0].cells].forEach((head, column) => {
         const hidden = !fits(head);
         if (head.hidden !== hidden) for (const row of table.rows) row.cells[column].hidden = hidden;
       });
       const rows = [...table.tBodies[0].rows].filter(row => !row.classList.contains("reference")); // chance and humans stay
-      items.push(...rows);
-      table.closest("[data-block]")?.toggleAttribute("hidden", !rows.some(row => fits(row) && says(row, words)));
+      for (const row of rows) row.hidden = !fits(row) || !words.every(word => row.textContent.toLowerCase().includes(word));
+      const left = rows.filter(row => !row.hidden).length;
+      table.closest("[data-block]")?.toggleAttribute("hidden", left === 0);
+      [shown, total] = [shown + left, total + rows.length];
     }
-    for (const item of items) item.hidden = !fits(item) || !says(item, words);
-    form.querySelector("output").textContent = `${items.filter(item => !item.hidden).length} of ${items.length} ${form.dataset.what}`;
+    form.querySelector("output").textContent = `${shown} of ${total} ${form.dataset.what}`;
   };
-  const says = (part, words) => !words.length || words.every(word => part.textContent.toLowerCase().includes(word));
   const restore = () => {
     const given = state();
     for (const [name, value] of given) stored.set(name, value);
-    for (const one of [...controls, ...(search ? [search] : [])]) {
-      one.value = given.get(prefix + one.name) ?? "";
+    for (const one of controls) {
+      one.value = given.get(one.name) ?? "";
       if (one.selectedIndex === -1) one.value = ""; // an option that does not exist
     }
     const [, wanted, way] = /^(.*):(up|down)$/.exec(given.get("sort") ?? "") ?? [];
-    for (const table of way ? target.querySelectorAll("table.sortable[id]") : []) {
+    for (const table of way ? document.querySelectorAll("table.sortable[id]") : []) {
       const column = [...table.tHead.rows[0].cells].findIndex(head => named(table, head) === wanted);
       if (column >= 0) sortBy(table, column, way === "down");
     }
     apply();
   };
-  form.addEventListener("input", event => { store(prefix + event.target.name, event.target.value); apply(); });
+  form.addEventListener("input", event => { store(event.target.name, event.target.value); apply(); });
   form.addEventListener("submit", event => event.preventDefault());
   addEventListener("hashchange", () => { if (state().size) restore(); });
   restore();

@@ -65,17 +65,17 @@ def result_cell(
     best: float | None = None,
     chance: float | None = None,
     rank: int | None = None,
-    ends: bool = False,
+    ends: tuple[float, float] | None = None,
     note: str = "",
 ) -> Markup:
     """A cell with a number to sort by; bold if it is the best, faint if it is not better than chance.
 
-    With ``chance``, the level that the head of the column states, it has the number's own where that differs; with
-    ``ends`` its interval.
+    With ``chance``, the level that the head of the column states, it has the number's own where that differs; ``ends``
+    are those of an interval to show.
     """
     if row is None or row.value is None:
         return Markup(f'<td class="number" data-value>{NOTHING}</td>\n')
-    interval = interval_of(row)
+    interval = ends or row.interval
     words = NOTHING if interval is None else f"{percent(interval[0], 1)}–{percent(interval[1], 1)}"
     about = f"{row.metric.replace('_', ' ')}, {row.method}, 95 % {words}; {row.extent.words} groups; {row.file}"
     about += f", as {row.published_as}" if row.published_as else ""
@@ -83,7 +83,7 @@ def result_cell(
     kind = "number best" if row.value == best else "number" if beats_chance(row) else "number below"
     text = escape(percent(row.value) + marks(row))
     text += Markup("" if row.seed_std is None else f' <small class="spread">± {percent(row.seed_std)}</small>')
-    text += Markup(f"<small>{words}</small>") if ends and interval else ""
+    text += Markup(f"<small>{words}</small>") if ends else ""
     if chance is not None and row.chance not in (None, chance):
         text += Markup(f"<small>chance {percent(row.chance)}</small>")
     text += Markup(f"<small>{escape(note)}</small>" if note else "")
@@ -101,8 +101,9 @@ def facts_of(document: ResultsDocument) -> Iterator[tuple[str, str]]:
     date = datetime.fromtimestamp(document.date, UTC).strftime("%Y-%m-%d %H:%M UTC")
     yield "date", f"{date}, took {document.total_evaluation_time_seconds:.0f} s"
     for task, data in document.datasets.items():
-        version, extent = document.versions[task], document.extent(task).words
-        yield task, f"version {version}, {extent} groups, data {(data.fingerprint or '')[:12]}"
+        licence = document.configs[task].get("license") or "not stated"
+        words = f"version {document.versions[task]}, {document.extent(task).words} groups"
+        yield task, f"{words}, data {(data.fingerprint or '')[:12]}, licence {licence}"
     seeds = sorted({seed for record in document.ttm.values() for seed in record.seeds})
     yield "seeds", _words(seeds or document.config.get("seeds") or "")
     for key in _SETTINGS:

@@ -86,7 +86,7 @@ def to_html(report: Report, title: str = "Report") -> str:
         most_values=MOST_VALUES,
         sets=[(one, at, json_block(one.data)) for one, at in report.sets],
         thumbnails=[(images.why, json_block(images.images)) for images in report.thumbnails],
-        configs=dict(sorted((task, run.document.configs[task]) for run in runs for task in run.document.results)),
+        tasks=sorted(kinds),
         skipped=report.gathered.skipped,
     )
 

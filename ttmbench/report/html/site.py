@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -103,11 +103,9 @@ class _Site:
         for row in sorted(board.rows, key=lambda row: row.task.lower()):
             self.rows_of.setdefault(row.task, []).append(row)
         self.rows_of_model: dict[str, list[Number]] = {}  # those with runs first
-        for row in sorted(
-            board.rows, key=lambda row: (row.model not in self.runs_of, row.model.lower(), row.published)
-        ):
-            if row.track != NO_MODEL:
-                self.rows_of_model.setdefault(row.model, []).append(row)
+        of_models = [row for row in board.rows if row.track != NO_MODEL]
+        for row in sorted(of_models, key=lambda row: (row.model not in self.runs_of, row.model.lower(), row.published)):
+            self.rows_of_model.setdefault(row.model, []).append(row)
         oldest = sorted(board.runs, key=lambda run: run.document.date)
         configs = {task: config for run in oldest for task, config in run.document.configs.items()}
         shapes = {task: data.shape for run in oldest for task, data in run.document.datasets.items()}
@@ -116,8 +114,8 @@ class _Site:
             own = task.partition(SLASH)[0]
             self.facts[task] = TaskFacts.of(rows, configs.get(own) or published.configs.get(task, {}), shapes.get(own))
         self.pages_of = {
-            kind: {name: f"{kind}/{safe_name(name)}.html" for name in names}
-            for kind, names in (("tasks", self.rows_of), ("models", self.rows_of_model))
+            "tasks": _file_names(self.rows_of, "tasks"),
+            "models": _file_names(self.rows_of_model, "models"),
         }
         families = [family for family in FAMILIES if any(facts.family == family for facts in self.facts.values())]
         self.families = {f"{family}.html" if at else "index.html": family for at, family in enumerate(families)}
@@ -127,10 +125,7 @@ class _Site:
 
     def files(self, folder: Path) -> Iterator[tuple[str, str]]:
         """Every file of the site, the start page last."""
-        yield (
-            ".nojekyll",
-            "",
-        )  # so that GitHub Pages serves the files unchanged, also those that begin with an underscore
+        yield ".nojekyll", ""  # so that GitHub Pages serves files unchanged, also those that begin with an underscore
         yield "data/leaderboard.json", to_json(as_document(self.board))
         yield "data/leaderboard.csv", to_csv(self.board)
         yield from ((f"data/runs/{copy}", (folder / file).read_text("utf-8")) for file, copy in self.documents.items())
@@ -141,14 +136,12 @@ class _Site:
             numbered = [(None, row) for row in self.methods]
             about = {"methods": self.methods, "numbered": numbered, "not_ranked": NOT_RANKED}
             plots = _method_plots(self.methods)
-            yield (
-                "methods.html",
-                self._page("site_list.html", "methods.html", "Test-time methods", plots=plots, **about),
-            )
+            page = self._page("site_list.html", "methods.html", "Test-time methods", plots=plots, **about)
+            yield "methods.html", page
         yield from ((file, self._family(file, family)) for file, family in reversed(self.families.items()))
 
     def _page(self, template: str, current: str, title: str, **values: object) -> str:
-        root = "../" if template in ("site_model.html",) or values.get("family") == "" else ""
+        root = "../" if template == "site_model.html" or values.get("family") == "" else ""
         return render(template, site=self, current=current, title=title, root=root, version=__version__, **values)
 
     def _family(self, file: str, family: str) -> str:
@@ -308,6 +301,16 @@ class _Site:
             return self.published.parameters.get(row.model)
         stated = self.runs[row.file].document.fingerprint.get("n_parameters")
         return float(stated) if isinstance(stated, int | float) and stated > 0 else None
+
+
+def _file_names(names: Iterable[str], folder: str) -> dict[str, str]:
+    """Name -> the file of its page; names that differ in case alone have files that differ by more."""
+    files: dict[str, str] = {}
+    for name in names:
+        file = f"{folder}/{safe_name(name)}.html"
+        is_taken = file.lower() in {other.lower() for other in files.values()}
+        files[name] = f"{folder}/{safe_name(name)}-{len(files)}.html" if is_taken else file
+    return files
 
 
 def _method_plots(rows: Sequence[ComparedMethod]) -> dict[str, Markup]:
