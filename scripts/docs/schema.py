@@ -7,8 +7,8 @@ from pathlib import Path
 
 from attribute_docs import describe_properties
 
-from ttmbench.data.cells import Condition, PathPart, Pick
 from ttmbench.data.paths import Origin, TagFile
+from ttmbench.data.rows import Condition, PathPart, Pick
 from ttmbench.data.task_file import ClassSpec, GroupSpec, TaskSpec
 from ttmbench.results.document import json_schema
 from ttmbench.results.tag_means import TagMean

@@ -101,7 +101,7 @@ def test_rows_are_read_from_json_json_lines_and_csv(read, name, content, ids):
         ("rows.json", [{**ROWS[0], "image": "/etc/hostname"}], "leaves the folder"),
         ("rows.json", [{**ROWS[0], "image": "a\0b"}], "is not a usable path"),
         ("rows.json", [{**ROWS[0], "image": "9.png"}], "image 9.png of group 0 is not in"),
-        ("rows.json", {"": ROWS[0]}, "the key of row 0 is blank; an id must be text that is not blank, or a number"),
+        ("rows.json", {"": ROWS[0]}, "the key of row 0 is ''"),
         ("rows.csv", "image,good,bad\n0.png,good\n", "row 0 (line 2) has not as many cells as the header"),
         ("rows.csv", "image,good,bad\n0.png,good,bad,worse\n", "row 0 (line 2) has not as many cells as the header"),
         ("rows.csv", "image,good\n0.png,good\n", "row 0 has no column 'bad'; it has image, good"),
@@ -135,7 +135,7 @@ def test_an_id_that_is_missing_in_one_of_several_files_names_the_file(tmp_path, 
     write(data / "one.json", [{**ROWS[0], "id": "a"}])
     write(data / "two.json", [{**ROWS[1], "id": None}])
     source = {"kind": "annotations", "files": {"one": "one.json", "two": "two.json"}, "images": "images"}
-    with pytest.raises(DataError, match=r"two\.json: 'id' of row 0 of two is null"):
+    with pytest.raises(DataError, match=r"two\.json: 'id' of row 0 of two is None"):
         load(task_file(tmp_path, source, {**PAIR, "id": "id"}), data)
 
 
@@ -148,7 +148,7 @@ def test_one_column_may_hold_all_captions_and_a_template_names_images(read):
 @pytest.mark.parametrize(
     ("cells", "group", "error", "message"),
     [
-        ({"texts": ["a", "b"]}, {"captions": "texts"}, DataError, "'texts' of group 0 holds 2 captions, but 3"),
+        ({"texts": ["a", "b"]}, {"captions": "texts"}, DataError, "group 0 has 2 captions, but 3"),
         ({"texts": "abc"}, {"captions": "texts"}, DataError, "must hold a list of captions, got 'abc'"),
         ({"texts": ["a", "b", 3]}, {"captions": "texts"}, DataError, "caption 'texts[2]' of group 0 is empty"),
         ({}, {"images": ["{no}.png"], "captions": "texts"}, DataError, "has no column 'no'"),

@@ -19,8 +19,8 @@ from support import task_data
 from support.task_data import changed, encoded, find, run, task_file, write
 
 from ttmbench.cli import main
-from ttmbench.data.cells import Condition
 from ttmbench.data.loader import data_locations
+from ttmbench.data.rows import Condition
 from ttmbench.data.task_file import TaskFile
 from ttmbench.errors import DataError, OutOfReachError, UsageError
 from ttmbench.plugins.registry import build_registry
@@ -216,7 +216,7 @@ NOT_UTF8 = pyarrow.Array.from_buffers(pyarrow.string(), 3, pyarrow.array([b"good
         ([{"x": 1}] * 3, {}, r"'picture' holds struct<x: int64> and no images"),
         ([b"png"] * 3, {}, r"image 0/picture of group 0 cannot be read: it is not an image of a known format"),
         ([None, b"png", b"png"], {}, r"'picture' of group 0 holds no image"),
-        (CELLS, {"id": [b"x", b"y", b"z"]}, "'id' of row 0 is bytes; an id must be "),
+        (CELLS, {"id": [b"x", b"y", b"z"]}, "'id' of row 0 is b'x'; an id must be "),
         (CELLS, {"note": NOT_UTF8}, "'note' of row 2 is not UTF-8 text"),
     ],
 )

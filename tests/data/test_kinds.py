@@ -121,7 +121,7 @@ def test_a_wrong_task_file_is_an_error_that_names_the_key(tmp_path, spec, path, 
     ("rows", "message"),
     [
         ([{"caption": ["a", "b"]}, {"caption": ["c"]}, {"caption": ["d", "e"]}], "has 5 captions, but the task"),
-        ([{"caption": ["a", "b", "c"]}, {"caption": []}, {"caption": ["d", "e", "f"]}], "holds 0 captions, but some"),
+        ([{"caption": ["a", "b", "c"]}, {"caption": []}, {"caption": ["d", "e", "f"]}], "has 0 captions, but some"),
         ([{"caption": "a"}] * 3, "must hold a list of captions"),
         ([{"caption": ["a", "b", "c"]}] * 2, "has 2 groups, but task"),
     ],

@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pydantic import ByteSize, TypeAdapter, ValidationError
+
 from ttmbench.errors import TtmbenchError, UsageError
 
 CACHE_VARIABLE = "TTMBENCH_CACHE"
@@ -114,7 +116,7 @@ def parse_size(text: str, what: str) -> int:
     >>> parse_size("1.5 kB", "size")
     1500
     """
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kMGT]?)B?", text.strip(), flags=re.IGNORECASE)
-    if match is None:
-        raise UsageError(f"{what}: {text!r} must be a size such as 500MB or 2.5GB")
-    return int(float(match[1]) * 1000 ** " KMGT".index(match[2].upper() or " "))
+    try:
+        return TypeAdapter(ByteSize).validate_python(text)
+    except ValidationError:
+        raise UsageError(f"{what}: {text!r} must be a size such as 500MB or 2.5GB") from None

@@ -13,10 +13,9 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from ttmbench._util.files import file_digest
 from ttmbench._util.images import Colors, open_image
-from ttmbench.data.cells import Row
 from ttmbench.data.paths import PathOrMapping, below, inside
 from ttmbench.data.row_files import joined, rows_of_files
-from ttmbench.data.rows import ImageCell, groups_from_rows, stored_image
+from ttmbench.data.rows import ImageCell, Row, groups_from_rows, stored_image
 from ttmbench.data.video import Video
 from ttmbench.errors import DataError, OutOfReachError
 from ttmbench.types import Exif, Group, ImageRef, Loaded, SourceRequest

@@ -17,9 +17,8 @@ from pydantic import ValidationError
 from ttmbench._annotations import Image, ImageLike
 from ttmbench._util.images import as_rgb, open_image, stacked
 from ttmbench._util.third_party_errors import describe
-from ttmbench.data.cells import Row
 from ttmbench.data.loader import check_groups
-from ttmbench.data.rows import ImageCell, groups_from_rows
+from ttmbench.data.rows import ImageCell, Row, groups_from_rows
 from ttmbench.data.task_file import TaskFile, TaskSpec
 from ttmbench.errors import DataError, UsageError
 from ttmbench.types import Group, GroupShape, ImageRef, SourceRequest
@@ -90,8 +89,7 @@ class Task(TaskFile):
             counts = f"{len(images)} groups of images and {len(captions)} of captions"
             raise DataError(f"{where}: there are {counts}" + ("" if ids is None else f", and {len(ids)} ids"))
         labels = [str(label) for label in (range(len(images)) if ids is None else ids)]
-        doubled = [label for label, count in Counter(labels).items() if count > 1]
-        if doubled:
+        if doubled := [label for label, count in Counter(labels).items() if count > 1]:
             raise DataError(f"{where}: group id {doubled[0]} is given to several groups")
         for what, nested in (("images", images), ("captions", captions)):
             _check_nested(where, what, nested, labels)
@@ -167,12 +165,6 @@ class Task(TaskFile):
         if not groups:
             raise DataError(f"task '{name}': there is no group")
         shape = (len(groups[0].images), len(groups[0].captions))
-        for group in groups:
-            if (len(group.images), len(group.captions)) != shape:
-                raise DataError(
-                    f"task '{name}': group {group.group_id} has {len(group.images)} images and {len(group.captions)} "
-                    f"captions, group {groups[0].group_id} has {shape[0]} and {shape[1]}; one task has one shape"
-                )
         metrics = fields.pop("metrics", None)
         if metrics is None:
             more_images = {"text_score", "individual_match"} if shape[0] > shape[1] else set()
@@ -271,15 +263,12 @@ def _reference(image: object, name: str, what: str) -> ImageRef:
 
 
 def _check_nested(where: str, what: str, nested: Sequence[Sequence[object]], labels: Sequence[str]) -> None:
-    """DataError unless every group has a sequence, of captions that are texts."""
+    """DataError unless every group has a sequence."""
     for label, row in zip(labels, nested, strict=True):
         if isinstance(row, str | os.PathLike) or not hasattr(row, "__len__") or getattr(row, "ndim", 9) == 0:
             raise DataError(
                 f"{where}: the {what} of group {label} are a {type(row).__name__}; expected a list, also of one"
             )
-        for text in row if what == "captions" else ():
-            if not isinstance(text, str):
-                raise DataError(f"{where}: a caption of group {label} is a {type(text).__name__}, not a text")
 
 
 def _tags_of(where: str, tags: Tags, count: int) -> list[dict[str, str]]:

@@ -11,9 +11,9 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from ttmbench._util.console import one_line
 from ttmbench._util.files import file_digest, write_text
-from ttmbench.data.cells import Row
 from ttmbench.data.download import DataFile
 from ttmbench.data.paths import below
+from ttmbench.data.rows import Row
 from ttmbench.errors import DataError, OutOfReachError
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from ttmbench._util import text as textfile
 from ttmbench._util.limits import limit, raised_by
 from ttmbench._util.text import check_no_pointer, read_json_lines
-from ttmbench.data.cells import Row
+from ttmbench.data.rows import Row
 from ttmbench.errors import DataError
 
 if TYPE_CHECKING:
@@ -185,31 +185,28 @@ def _refuse_parquet(file: Path, name: str) -> None:
 def _leaves(value: object, path: str, name: str) -> Iterator[tuple[str, object]]:
     """Every item of every list, with the keys that lead to it."""
     if isinstance(value, list):
-        for index, row in enumerate(value):
-            yield f"{path}{index}", row
+        yield from ((f"{path}{index}", row) for index, row in enumerate(value))
     elif isinstance(value, dict):
         for key, inner in value.items():
             yield from _leaves(inner, f"{path}{key}/", name)
     else:
-        raise DataError(
-            f"{name}: {path.rstrip('/') or 'it'} holds {type(value).__name__}, neither a list nor an object"
-        )
+        where = path.rstrip("/") or "it"
+        raise DataError(f"{name}: {where} holds {type(value).__name__}, neither a list nor an object")
 
 
 def _cells_of_levels(
     value: object, levels: Sequence[str], keys: tuple[str, ...], name: str
 ) -> Iterator[tuple[str, dict[str, object]]]:
     """Every value that as many keys lead to as levels but one are named, with cells of the keys and the value."""
+    where = "/".join(keys)
     if len(keys) == len(levels) - 1:
-        yield "/".join(keys), dict(zip(levels, (*keys, value), strict=True))
+        yield where, dict(zip(levels, (*keys, value), strict=True))
     elif isinstance(value, dict):
         for key, inner in value.items():
             yield from _cells_of_levels(inner, levels, (*keys, key), name)
     else:
-        where = "/".join(keys) or "it"
-        raise DataError(
-            f"{name}: {where} holds {type(value).__name__}, not an object with a key for '{levels[len(keys)]}'"
-        )
+        level, found = levels[len(keys)], type(value).__name__
+        raise DataError(f"{name}: {where or 'it'} holds {found}, not an object with a key for '{level}'")
 
 
 def _json(value: object, fields: Sequence[str], name: str) -> Iterator[Row]:

@@ -1,19 +1,34 @@
-"""Groups made of rows with named cells, wherever the rows come from. Every cell that is used is checked."""
+"""Groups made of rows with named cells, wherever the rows come from. Every cell that is used is checked.
+
+Names of cells are columns, parts of nested ones (``a.b``, ``a.0``), and templates of several (``{a}_{b:03d}``).
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from string import Formatter
+from typing import TYPE_CHECKING, Annotated, Any
 
-from pydantic import TypeAdapter
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    StrictBool,
+    StrictFloat,
+    StrictInt,
+    TypeAdapter,
+    model_validator,
+)
 
 from ttmbench._util.images import Colors, as_rgb, check_size, open_array, open_image
-from ttmbench.data.cells import Picks, Row, check_picked, kept_rows, picked
 from ttmbench.data.video import Video, stored_video
 from ttmbench.errors import DataError, UsageError
 from ttmbench.types import Exif, Group, ImageRef, SourceRequest
@@ -21,9 +36,312 @@ from ttmbench.types import Exif, Group, ImageRef, SourceRequest
 if TYPE_CHECKING:
     from PIL.Image import Image
 
+_FORMAT = re.compile(r"0?\d{0,2}d?")
+NUMBER = "_row"  # in place of a column: the number of the row
+SPREAD = "*"  # before the name of a column of captions or images: all items of the list in it
 Box = tuple[int, int, int, int]
 _FARTHEST = 1_000_000  # pixels; no image is as large
-SPREAD = "*"  # before the name of a column of captions or images: all items of the list in it
+_MISSING = object()
+Plain = StrictBool | StrictInt | StrictFloat | str
+
+
+@dataclass(frozen=True)
+class Row:
+    """One row of raw data."""
+
+    key: str  # its own name in the data (the key of a JSON object), or its number from 0
+    cells: Mapping[str, object]  # column -> value
+    index: int  # its number from 0
+    where: str = ""  # names the data, for messages
+    file: str = ""  # name of its file, where the data are in several
+
+    def cell(self, column: str) -> Any:
+        """A cell; ``a.b`` is item b of the mapping in column a, ``a.0`` the first item of the list in it.
+
+        ``_row`` is the row's number from 0, unless there is a column of that name.
+        Where some rows have a list and others a single text, ``a.0`` is the text itself. DataError with the columns
+        that exist if there is no such column.
+        """
+        value = self.cells.get(column, _MISSING)
+        if value is _MISSING:
+            value = self.index if column == NUMBER else _inner(self.cells, column.split("."))
+        if value is _MISSING:
+            known = ", ".join(repr(name) if name != name.strip() else name for name in map(str, self.cells))
+            raise DataError(f"{self.where}: row {self.index} has no column '{column}'; it has {known}")
+        return value
+
+    def value(self, column: str) -> Any:
+        """A cell, or the text of a template of cells such as ``{image_id:012d}.jpg``; names are columns only.
+
+        UsageError if the template cannot be parsed; DataError if a column is missing, or no whole number where digits
+        are asked for.
+        """
+        if "{" not in column:
+            return self.cell(column)
+        try:
+            parts = list(Formatter().parse(column))
+        except ValueError as error:
+            raise UsageError(f"'{column}' is not a template of columns in braces: {error}") from None
+        filled = []
+        for literal, name, spec, conversion in parts:
+            filled.append(literal)
+            if name is None:
+                continue
+            if conversion or not _FORMAT.fullmatch(spec or ""):
+                raise UsageError(f"'{column}': after a column only digits and 'd' may stand, as in {{image_id:012d}}")
+            value = self.cell(name)
+            if spec:
+                try:
+                    value = format(int(value), spec)
+                except (TypeError, ValueError):
+                    raise DataError(f"{self.named(name)} is {value!r}, not a whole number") from None
+            filled.append(str(value))
+        return "".join(filled)
+
+    def number(self, column: str) -> float:
+        """A cell as a number; DataError if it is none."""
+        value = self.cell(column)
+        try:
+            if isinstance(value, bool):
+                raise TypeError
+            return float(value)
+        except (TypeError, ValueError):
+            raise DataError(f"{self.named(column)} is {value!r:.80}, not a number") from None
+
+    def group_id(self, column: str | None) -> str:
+        """The row's id: a column or template, else its key; after the name of its file where there are several.
+
+        DataError if a cell is null, NaN, blank, or neither text nor a number.
+        """
+        if column is None:
+            row_id, parts = self.key, {"the key": self.key}
+        else:
+            names = [column] if "{" not in column else [name for _, name, _, _ in Formatter().parse(column) if name]
+            row_id, parts = str(self.value(column)), {f"'{name}'": self.cell(name) for name in names}
+        for name, value in parts.items():
+            blank = value is None or (isinstance(value, str) and not value.strip())
+            if (
+                blank
+                or isinstance(value, bytes | list | Mapping)
+                or (isinstance(value, float) and not math.isfinite(value))
+            ):
+                of_file = f" of {self.file}" if self.file else ""
+                raise DataError(
+                    f"{self.where}: {name} of row {self.index}{of_file} is {value!r:.80}; an id must be text that is "
+                    "not blank, or a number"
+                )
+        return f"{self.file}/{row_id}" if self.file else row_id
+
+    def tags(self, columns: Mapping[str, object] | Sequence[str]) -> dict[str, str]:
+        """The tags of the row as texts: null is an empty tag, a list is joined.
+
+        ``columns``: names of columns, or tag -> column, template or `PathPart`. DataError for a missing column or part.
+        """
+        named: Mapping[str, object] = columns if isinstance(columns, Mapping) else {name: name for name in columns}
+        values = {tag: self._tag(column) for tag, column in named.items()}
+        return {
+            tag: "" if value is None else ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+            for tag, value in values.items()
+        }
+
+    def _tag(self, column: object) -> object:
+        if isinstance(column, str):
+            return self.value(column)
+        path = PathPart.model_validate(column)
+        value = self.value(path.column)
+        if path.part is None:
+            return path.tag_of(value)
+        parts = value.split("/") if isinstance(value, str) else []
+        if path.part >= len(parts):
+            raise DataError(f"{self.named(path.column)} is {value!r:.80}, which has no part {path.part}")
+        return path.tag_of(parts[path.part])
+
+    def named(self, column: str) -> str:
+        """A cell of the row, for messages."""
+        return f"{self.where}: '{column}' of row {self.index}"
+
+
+def _inner(cells: Mapping[str, object], path: list[str]) -> object:
+    value: object = cells
+    for depth, name in enumerate(path):
+        if isinstance(value, Mapping):
+            value = value.get(name, _MISSING)
+        elif isinstance(value, list | tuple) and name.isdecimal() and int(name) < len(value):
+            value = value[int(name)]
+        elif not (isinstance(value, str) and name == "0" and depth == len(path) - 1):
+            return _MISSING
+    return value
+
+
+class PathPart(BaseModel):
+    """A folder of a path as a tag: ``{column: image0, part: 0}`` of ``kubric/12/a.png`` is ``kubric``.
+
+    Attributes:
+        column: column of the path, or a template of columns.
+        part: which part of it, counted from 0; without it the whole cell.
+        names: part -> tag; a part that is not listed is its own tag.
+        containing: text in the part -> tag, of the parts that ``names`` does not list; the first text counts.
+        otherwise: tag of all other parts.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    column: str
+    part: int | None = Field(None, ge=0)
+    names: dict[str, str] = {}
+    containing: dict[str, str] = {}
+    otherwise: str | None = None
+
+    def tag_of(self, part: object) -> object:
+        """The tag that stands for a part; the part itself where none does."""
+        text = str(part)
+        named = [tag for words, tag in self.containing.items() if words in text]
+        found = self.names.get(text, named[0] if named else self.otherwise)
+        return part if found is None else found
+
+
+class Condition(BaseModel):
+    """What a cell must be for its row to be read; everything that is stated must hold.
+
+    Attributes:
+        any_of: one of these values.
+        none_of: none of these values.
+        not_null: there is a value.
+        at_least: a number of at least this.
+        at_most: a number of at most this.
+        differs_from: a column with another value.
+        starts_with: a text that begins with this.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    any_of: list[Plain] | None = Field(None, min_length=1)
+    none_of: list[Plain] | None = Field(None, min_length=1)
+    not_null: bool = False
+    at_least: float | None = None
+    at_most: float | None = None
+    differs_from: str | None = None
+    starts_with: str | None = Field(None, min_length=1)
+
+    @model_validator(mode="after")
+    def _says_something(self) -> Condition:
+        if self == type(self).model_construct():
+            raise ValueError(f"a condition states one of: {', '.join(type(self).model_fields)}")
+        return self
+
+    def holds(self, row: Row, column: str) -> bool:
+        """Whether a row's cell meets it; a null cell only meets ``none_of`` and ``differs_from``.
+
+        DataError if there is no such column, or no number where one is compared.
+        """
+        value = row.cell(column)
+        if value is None:
+            positive = (self.any_of, self.at_least, self.at_most, self.starts_with)
+            return not self.not_null and all(stated is None for stated in positive)
+        return (
+            (self.any_of is None or any(_same(value, wanted) for wanted in self.any_of))
+            and (self.none_of is None or not any(_same(value, refused) for refused in self.none_of))
+            and (self.differs_from is None or value != row.cell(self.differs_from))
+            and (self.starts_with is None or str(value).startswith(self.starts_with))
+            and (self.at_least is None or row.number(column) >= self.at_least)
+            and (self.at_most is None or row.number(column) <= self.at_most)
+        )
+
+
+def _same(value: object, wanted: object) -> bool:
+    """Equality; a text of a CSV file may equal a number's text, but True does not equal 1."""
+    if isinstance(value, bool) != isinstance(wanted, bool) and not isinstance(value, str):
+        return False
+    return bool(value == wanted) or (isinstance(value, str) and not isinstance(wanted, str) and value == str(wanted))
+
+
+def _condition(value: object) -> object:
+    """A value alone means that value; a list, one of its values."""
+    if isinstance(value, Mapping | Condition):
+        return value
+    return {"any_of": value if isinstance(value, list) else [value]}
+
+
+Where = dict[str, Annotated[Condition, BeforeValidator(_condition)]]
+"""Column -> what its cell must be."""
+
+
+class Pick(BaseModel):
+    """The item of a list that another cell names by its position; written ``{from: keys, by: label}``.
+
+    Attributes:
+        from_: ``from``: column of the list, or several columns, whose cells are the items.
+        by: column of the position, counted from 0.
+        others: name of a further cell, the list of the items that are not picked.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
+
+    from_: str | list[str] = Field(alias="from")
+    by: str
+    others: str | None = None
+
+    def items(self, row: Row) -> list[object]:
+        """The list; DataError if the column holds none."""
+        if not isinstance(self.from_, str):
+            return [row.cell(column) for column in self.from_]
+        value = row.cell(self.from_)
+        if not isinstance(value, list):
+            raise DataError(f"{row.named(self.from_)} must hold a list to pick from, got {value!r:.80}")
+        return value
+
+    def position(self, row: Row, count: int) -> int:
+        """The position; DataError unless it is a whole number from 0 below ``count``."""
+        number = row.number(self.by)
+        if not (number.is_integer() and 0 <= number < count):
+            raise DataError(
+                f"{row.named(self.by)} is {row.cell(self.by)!r:.80}, and there are {count} items: 0 to {count - 1}"
+            )
+        return int(number)
+
+
+Picks = dict[str, Pick]
+"""Name of a cell -> the item that it is."""
+
+
+def picked(row: Row, picks: Mapping[str, Pick]) -> Row:
+    """The row with the cells that are picked from its lists; DataError as for `Pick`."""
+    cells = dict(row.cells)
+    for name, pick in picks.items():
+        items = pick.items(row)
+        position = pick.position(row, len(items))
+        cells[name] = items[position]
+        if pick.others is not None:
+            cells[pick.others] = items[:position] + items[position + 1 :]
+    return replace(row, cells=cells)
+
+
+def check_picked(rows: Sequence[Row], picks: Mapping[str, Pick]) -> None:
+    """DataError unless the rows of a group pick from the same items, and each item once."""
+    for name, pick in picks.items():
+        chosen = sorted(str(row.cell(name)) for row in rows)
+        for row in rows:
+            if sorted(map(str, pick.items(row))) != chosen:
+                raise DataError(
+                    f"{row.where}: rows {rows[0].index} to {rows[-1].index} should be one group, each with another "
+                    f"item of one list as '{name}' (by '{pick.by}'), but the list of row {row.index} has other items"
+                )
+
+
+def kept_rows(rows: Iterable[Row], columns: Mapping[str, Any]) -> Iterator[Row]:
+    """The rows that a task reads: those that meet all conditions, of each file no more than the first ones.
+
+    ``columns`` may have ``where`` (column -> condition) and ``first_rows`` (how many of each file). DataError as for
+    `Condition.holds`.
+    """
+    conditions = TypeAdapter(Where).validate_python(columns.get("where") or {})
+    most = columns.get("first_rows")
+    taken: Counter[str] = Counter()
+    for row in rows:
+        if most is not None and taken[row.file] >= most:
+            continue
+        if all(condition.holds(row, column) for column, condition in conditions.items()):
+            taken[row.file] += 1
+            yield row
 
 
 @dataclass(frozen=True)
@@ -142,54 +460,44 @@ def _label(row: Row, column: str, group_id: str) -> str:
 
 def _captions(row: Row, columns: str | Sequence[str], group_id: str, count: int | None) -> list[str]:
     """The captions of one column's list, or of several columns; of ``*column``, all captions of the list in it."""
-    named: list[tuple[str, object]] = []
-    for column in [SPREAD + columns] if isinstance(columns, str) else columns:
-        name = column.removeprefix(SPREAD)
-        value = row.cell(name)
-        if name == column:
-            named.append((name, value))
-        elif not isinstance(value, list):
-            where = _named(row, name, group_id)
-            raise DataError(f"{where} must hold a list of captions, got {value!r:.80}")
-        else:
-            named += [(f"{name}[{index}]", text) for index, text in enumerate(value)]
-    if isinstance(columns, str):
-        _check_length(len(named), row, columns, group_id, count, "captions")
-    elif len(named) != count:
-        raise DataError(f"{row.where}: group {group_id} has {len(named)} captions, but {count} are needed")
-    for column, value in named:
-        if not isinstance(value, str) or not value.strip():
-            raise DataError(f"{row.where}: caption '{column}' of group {group_id} is empty or no text")
-    return [str(value) for _, value in named]
+    every = [SPREAD + columns] if isinstance(columns, str) else columns
+    items = _spread(row, every, group_id, count, "captions")
+    texts = [value if item is None else value[item] for value, item in ((row.cell(name), item) for name, item in items)]
+    for (name, item), text in zip(items, texts, strict=True):
+        if not isinstance(text, str) or not text.strip():
+            where = name if item is None else f"{name}[{item}]"
+            raise DataError(f"{row.where}: caption '{where}' of group {group_id} is empty or no text")
+    return texts
 
 
 def _images(row: Row, columns: str | Sequence[str], group_id: str, count: int) -> list[ImageCell]:
     """The images of one column's list, or of several columns; of ``*column``, all images of the list in it."""
     if not isinstance(columns, str):
-        cells: list[ImageCell] = []
-        for column in columns:
-            name = column.removeprefix(SPREAD)
-            items: Sequence[int | None] = [None]
-            if name != column:
-                value = row.cell(name)
-                if not isinstance(value, list):
-                    raise DataError(f"{_named(row, name, group_id)} must hold a list of images, got {value!r:.80}")
-                items = range(len(value))
-            cells += [ImageCell(row, name, item, group_id) for item in items]
-        if len(cells) != count:
-            raise DataError(f"{row.where}: group {group_id} has {len(cells)} images, but {count} are needed")
-        return cells
-    value = row.cells.get(columns)
-    if isinstance(value, list):
-        _check_length(len(value), row, columns, group_id, count, "images")
-    elif columns in row.cells and count > 1:
-        raise DataError(f"{_named(row, columns, group_id)} must hold {count} images in a list")
-    return [ImageCell(row, columns, index, group_id) for index in range(count)]
+        items = _spread(row, columns, group_id, count, "images")
+    elif isinstance(row.cells.get(columns), list) or (columns in row.cells and count > 1):
+        items = _spread(row, [SPREAD + columns], group_id, count, "images")
+    else:
+        items = [(columns, index) for index in range(count)]
+    return [ImageCell(row, name, item, group_id) for name, item in items]
 
 
-def _check_length(length: int, row: Row, column: str, group_id: str, count: int | None, what: str) -> None:
-    if length != (count or max(1, length)):
-        raise DataError(f"{_named(row, column, group_id)} holds {length} {what}, but {count or 'some'} are needed")
+def _spread(
+    row: Row, columns: Sequence[str], group_id: str, count: int | None, what: str
+) -> list[tuple[str, int | None]]:
+    """Column and position in its list, or None, of each caption or image."""
+    items: list[tuple[str, int | None]] = []
+    for column in columns:
+        name = column.removeprefix(SPREAD)
+        if name == column:
+            items.append((name, None))
+            continue
+        value = row.cell(name)
+        if not isinstance(value, list):
+            raise DataError(f"{_named(row, name, group_id)} must hold a list of {what}, got {value!r:.80}")
+        items += [(name, index) for index in range(len(value))]
+    if len(items) != (count or max(1, len(items))):
+        raise DataError(f"{row.where}: group {group_id} has {len(items)} {what}, but {count or 'some'} are needed")
+    return items
 
 
 def _per_row(request: SourceRequest, rows_per_group: int) -> tuple[int, int | None]:
@@ -231,16 +539,10 @@ def box_of(row: Row, columns: Sequence[str], group_id: str) -> Box:
     ``columns`` hold its left edge, upper edge, width and height, which are rounded as Pillow does. DataError if a cell
     holds no number, or the box holds no pixel.
     """
-    numbers = []
-    for column in columns:
-        value = row.cell(column)
-        try:
-            number = math.nan if isinstance(value, bool) else float(value)
-        except (TypeError, ValueError):
-            number = math.nan
+    numbers = [row.number(column) for column in columns]
+    for column, number in zip(columns, numbers, strict=True):
         if not abs(number) <= _FARTHEST:
-            raise DataError(f"{_named(row, column, group_id)} is {value!r:.80}, not a number of pixels")
-        numbers.append(number)
+            raise DataError(f"{_named(row, column, group_id)} is {number}, not a number of pixels")
     left, top, width, height = numbers
     box = (round(left), round(top), round(left + width), round(top + height))
     if box[2] <= box[0] or box[3] <= box[1]:

@@ -16,8 +16,8 @@ from ttmbench._util.limits import limit
 from ttmbench._util.option_values import nested
 from ttmbench._util.third_party_errors import describe, first_error
 from ttmbench.config import TTMConfig
-from ttmbench.data.cells import Condition, PathPart, Pick, Picks, Where
 from ttmbench.data.paths import HUB_KINDS, TagFile, local_path
+from ttmbench.data.rows import Condition, PathPart, Pick, Picks, Where
 from ttmbench.data.video import Video
 from ttmbench.errors import UsageError
 from ttmbench.matching import MAX_INJECTIONS

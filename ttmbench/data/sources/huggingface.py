@@ -22,7 +22,6 @@ from ttmbench._util.console import one_line
 from ttmbench._util.hub import quiet_hub
 from ttmbench._util.images import open_image
 from ttmbench.data.availability import DataLocation
-from ttmbench.data.cells import Row
 from ttmbench.data.hub_datasets import (
     HubOptions,
     HubRepository,
@@ -33,7 +32,7 @@ from ttmbench.data.hub_datasets import (
 )
 from ttmbench.data.paths import check_folder, data_folder, inside
 from ttmbench.data.row_files import check_decoded, listed
-from ttmbench.data.rows import ImageCell, groups_from_rows
+from ttmbench.data.rows import ImageCell, Row, groups_from_rows
 from ttmbench.errors import DataError, OutOfReachError, TtmbenchError, UsageError
 from ttmbench.types import Group, ImageRef, Loaded, SourceRequest
 

@@ -16,10 +16,9 @@ from ttmbench._util.limits import limit, raised_by
 from ttmbench._util.text import Unreadable, check_no_pointer, parse_json
 from ttmbench.data.archive import LITTER, Header, check_end
 from ttmbench.data.availability import DataLocation
-from ttmbench.data.cells import Row
 from ttmbench.data.hub_datasets import HubOptions, HubRepository, commit_of, locate_repository, read_hub_options
 from ttmbench.data.paths import check_folder, data_folder
-from ttmbench.data.rows import ImageCell, groups_from_rows
+from ttmbench.data.rows import ImageCell, Row, groups_from_rows
 from ttmbench.errors import DataError
 from ttmbench.types import ImageRef, Loaded, SourceRequest
 
