@@ -20,7 +20,7 @@ from ttmbench.data.catalog import find_task
 from ttmbench.errors import TtmbenchError, UsageError
 from ttmbench.model_adapters import visualgpt
 from ttmbench.plugins.registry import build_registry
-from ttmbench.report import plots
+from ttmbench.report import charts
 from ttmbench.testing import check_adapter
 
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
@@ -262,7 +262,7 @@ def analyze(tiny_vlm, tmp_path_factory):
         with pytest.MonkeyPatch.context() as patched, redirect_stdout(printed):
             patched.setattr(BlipCaptioner, "score_prepared", counted)
             if task != "shapes_replace":  # the figures of that one are looked for
-                patched.setattr(plots, "save", lambda document, path, kind: path.touch())
+                patched.setattr(charts, "save_figure", lambda draw, path, kind: path.touch())
             assert main(words) == 0
         (document,) = [json.loads(path.read_text()) for path in folder.rglob("alpha_*.json")]
         return document, folder, printed.getvalue(), scored

@@ -20,7 +20,7 @@ from ttmbench.data.catalog import find_task
 from ttmbench.errors import UsageError
 from ttmbench.evaluator.analyze import METHODS, TRANSFER
 from ttmbench.plugins.registry import build_registry
-from ttmbench.report import plots
+from ttmbench.report import charts
 from ttmbench.ttm import analysis
 from ttmbench.ttm.selection import PseudoLabels
 from ttmbench.ttm.variants import Adaptation
@@ -51,9 +51,9 @@ def question(scores, task="shapes_color", **settings) -> analysis.Question:
 @pytest.fixture
 def png_alone(monkeypatch):
     """SVG files stay empty: ``test_every_analysis_writes_numbers_and_figures`` draws one of every analysis."""
-    save = plots.save
+    save = charts.save_figure
     monkeypatch.setattr(
-        plots, "save", lambda what, path, kind: path.touch() if kind == "svg" else save(what, path, kind)
+        charts, "save_figure", lambda draw, path, kind: path.touch() if kind == "svg" else save(draw, path, kind)
     )
 
 
@@ -124,7 +124,7 @@ def test_every_analysis_writes_numbers_and_figures(name, analysed):
     assert (document["analysis"], document["task"], document["n_groups"]) == (name, "shapes_color", 8)
     with Image.open(files[".png"]) as figure:
         colours = {colour for _, colour in figure.convert("RGB").getcolors(figure.width * figure.height)}
-    assert len(colours) > 20 and ImageColor.getrgb(plots.COUNT) in colours, "something is drawn"
+    assert len(colours) > 20 and ImageColor.getrgb(charts.COUNT) in colours, "something is drawn"
     assert files[".svg"].read_text().rstrip().endswith("</svg>")
 
 
@@ -140,7 +140,7 @@ def test_curves_hold_every_seed_and_iteration(analysed):
 def test_the_curve_of_ttm_is_that_of_a_run(tmp_path, monkeypatch):
     import ttmbench
 
-    monkeypatch.setattr(plots, "save", lambda document, path, kind: path.touch())  # a figure of 'tau' is drawn above
+    monkeypatch.setattr(charts, "save_figure", lambda draw, path, kind: path.touch())
     assert main(["analyze", "tau", *QUICK, *SHORT, "--taus", "1.5,3", "-o", str(tmp_path)]) == 0
     curves = json.loads(next(tmp_path.rglob("*.json")).read_text())["data"]["curves"]
     assert list(curves) == ["3", "1.5"]
@@ -173,7 +173,7 @@ def test_names_from_data_cannot_break_a_figure(tmp_path):
         "metric": "group_match",
         "data": analysis.thresholds(question(with_margins([4.0, 3.0, -2.0]))),
     }
-    plots.save(document, tmp_path / "x.svg", "svg")
+    charts.save_figure(lambda: charts.draw_analysis(document), tmp_path / "x.svg", "svg")
     assert "<b>" not in (tmp_path / "x.svg").read_text()
 
 
