@@ -6,8 +6,6 @@ import inspect
 import json
 import subprocess
 import sys
-import typing
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -42,41 +40,16 @@ def run(adapter, tasks="shapes_place", **settings):
 # --- settings ------------------------------------------------------------------------------------------------
 
 
-def _plain(kind):
-    """A type with lists and mappings as pydantic fields have them."""
-    origin, inside = typing.get_origin(kind), typing.get_args(kind)
-    if origin in (Sequence, list):
-        return "list", _plain(inside[0])
-    if origin in (Mapping, dict):
-        return "dict", *map(_plain, inside)
-    if origin is typing.Annotated:
-        return _plain(inside[0])
-    if origin in (typing.Union, type(int | str)):
-        return frozenset(map(_plain, inside))
-    return kind
-
-
-def test_every_setting_of_a_run_is_a_keyword_with_its_type_and_default():
+def test_every_setting_is_a_keyword_with_its_default():
     parameters = inspect.signature(ttmbench.simple_evaluate).parameters
-    kinds = typing.get_type_hints(ttmbench.simple_evaluate, vars(sys.modules["ttmbench.evaluator.simple_evaluate"]))
-    fields = typing.get_type_hints(RunConfig, include_extras=True)
     defaults = RunConfig(model="m", tasks=["t"])
-    others = {
-        "model",
-        "model_args",
-        "tasks",
-        "ttm",
-        "ttm_also",
-        "methods",
-        "model_name",
-    }  # they take more than a configuration
+    others = {"model", "model_args", "tasks", "ttm", "ttm_also", "methods", "model_name"}  # more than a configuration
     assert set(parameters) - set(RunConfig.model_fields) == {"command", "plugins", "processor"}
     assert set(RunConfig.model_fields) <= set(parameters)
     for name in set(RunConfig.model_fields) - others:
         assert parameters[name].kind is inspect.Parameter.KEYWORD_ONLY, name
         given = RunConfig(model="m", tasks=["t"], **{name: parameters[name].default})
         assert getattr(given, name) == getattr(defaults, name), name
-        assert _plain(kinds[name]) == _plain(fields[name]), name
     assert all(one.kind is not inspect.Parameter.VAR_KEYWORD for one in parameters.values())
 
 

@@ -113,7 +113,7 @@ def stopped_after(monkeypatch, epochs: int):
     return count
 
 
-@pytest.mark.parametrize("stop", [0, 1, 3])
+@pytest.mark.parametrize("stop", [1, 3])
 def test_the_same_command_goes_on_and_ends_with_the_same_weights(made, stop, tmp_path, monkeypatch, capsys):
     folder = tmp_path / "weights"
     monkeypatch.setattr(checkpoint, "_MAX_SAVING", float("inf"))  # every epoch is written down

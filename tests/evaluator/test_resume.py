@@ -28,7 +28,6 @@ from ttmbench.errors import DataError, TtmbenchError, UsageError
 from ttmbench.evaluator import resume
 from ttmbench.evaluator import run as evaluator
 from ttmbench.evaluator.settings import choose
-from ttmbench.hookspecs import hookimpl
 from ttmbench.results.files import schema
 from ttmbench.ttm import checkpoint as checkpoints
 from ttmbench.ttm.algorithm import Step
@@ -81,11 +80,9 @@ def undisturbed(tmp_path_factory):
     return evaluate(path, tasks="shapes_color,shapes_color_global", audit_labels=True, **variants).document, variants
 
 
-@pytest.mark.parametrize("more", [pytest.param(0, id="after every iteration", marks=pytest.mark.slow), 3])
-def test_a_run_killed_again_and_again_ends_with_the_very_numbers_of_a_quiet_one(
-    tmp_path, monkeypatch, undisturbed, more
-):
-    """Each life is so many iterations longer than the one before."""
+def test_a_run_killed_again_and_again_keeps_its_numbers(tmp_path, monkeypatch, undisturbed):
+    """Each life is some iterations longer than the one before."""
+    more = 3
     expected, variants = undisturbed
     path = tmp_path / "x.json"
     for life in range(100):
@@ -144,14 +141,6 @@ def test_overwrite_always_runs_everything_and_leaves_a_folders_old_document(tmp_
     second = evaluate(tmp_path, tasks="shapes_color", overwrite="always")
     assert path != second.path and path.exists()
     assert numbers(document)["results"] == numbers(second.document)["results"]
-
-
-def test_another_command_starts_anew(tmp_path, finished, monkeypatch):
-    once = {"ttm": {"iterations": 1, "epochs": 1}, "tasks": "shapes_color"}
-    _, path = finished(tmp_path, **once)
-    names = run_tasks(monkeypatch)
-    assert evaluate(tmp_path, **once).path == path and names == [], "the same command does not"
-    assert evaluate(tmp_path, **once, seeds=[0]).path != path and names == ["shapes_color"]
 
 
 def test_a_file_of_another_run_is_moved_aside_with_all_that_belongs_to_it(tmp_path, capsys, finished):
@@ -219,17 +208,6 @@ def test_a_run_that_ends_before_its_model_is_there_loses_nothing(tmp_path, monke
             evaluate(path)
         assert path.read_text(encoding="utf-8") == before
     assert evaluate(path)["task_status"] == {"shapes_color": "done", "shapes_spatial": "done"}
-
-
-def test_a_failure_names_its_stage(tmp_path, monkeypatch):
-    from ttmbench.evaluator import score_task as opening
-
-    def out_of_reach(*_):
-        raise DataError("no data")
-
-    monkeypatch.setattr(opening, "load_data", out_of_reach)
-    run = evaluate(tmp_path / "x.json", tasks="shapes_color", on_error="continue")
-    assert run["errors"][0]["stage"] == "load"
 
 
 def test_a_changed_samples_file_is_noticed(tmp_path, capsys, finished):
@@ -407,17 +385,6 @@ def test_a_clock_that_goes_back_overwrites_nothing(tmp_path, monkeypatch):
     assert first.path != second.path and first.path.exists()
 
 
-def test_a_folder_that_vanishes_is_one_clear_error(tmp_path, capfd):
-    class Remover:
-        @hookimpl
-        def ttmbench_task_scored(self, task):
-            shutil.rmtree(tmp_path / "out", ignore_errors=True)
-
-    with pytest.raises(UsageError, match="cannot be written: No such file"):
-        evaluate(tmp_path / "out", tasks="shapes_color", ttm=False, seeds=None, plugins=[("remover", Remover())])
-    assert not (tmp_path / "out").exists()
-
-
 # --- checkpoints ----------------------------------------------------------------------------------------------
 
 
@@ -468,7 +435,7 @@ def test_no_bit_of_a_checkpoint_may_change(kept_seed, tmp_path, capsys, monkeypa
     monkeypatch.setattr(shutil, "rmtree", lambda path, **how: removed.append((path, how)))
     for path, content in files.items():
         header = 8 + int.from_bytes(content[:8], "little")
-        for bit in {*rng.choice(8 * header, 300, replace=False), *rng.choice(8 * len(content), 50)}:
+        for bit in {*rng.choice(8 * header, 20, replace=False), *rng.choice(8 * len(content), 5)}:
             changed = bytearray(content)
             changed[bit // 8] ^= 1 << bit % 8
             path.write_bytes(bytes(changed))
@@ -551,12 +518,11 @@ def wait_for(condition, process: subprocess.Popen[str]) -> None:
         time.sleep(0.02)
 
 
-@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
-def test_the_first_interruption_saves_and_exits_130(tmp_path, sent):
+def test_the_first_interruption_saves_and_exits_130(tmp_path):
     path = tmp_path / "x.json"
     process = start("-o", str(path), *LONG)
     wait_for(lambda: kept_files(path), process)
-    process.send_signal(sent)
+    process.send_signal(signal.SIGINT)
     assert_saved(process, path)
 
 

@@ -258,11 +258,6 @@ def test_generative_scores_rank_without_what_the_caption_alone_gives(tmp_path):
         assert numbers["i2t_recall_at_5,none"] == pytest.approx(np.mean(right)), alpha
 
 
-def test_the_number_of_candidates_is_the_tasks_where_none_is_given(monkeypatch):
-    found = ttmbench.simple_evaluate(PixelsAndLetters(), "shapes_retrieval", rerank={"model": "tiny-clip"}, **QUICK)
-    assert found["ranking"]["shapes_retrieval"]["rerank"]["k"] == 16
-
-
 @pytest.mark.parametrize(
     ("model", "task", "rerank", "message"),
     [

@@ -192,7 +192,8 @@ def test_continue_goes_on_and_raise_stops(tmp_path, folder_task):
     with pytest.raises(DataError, match="6 groups"):
         ttmbench.simple_evaluate("tiny-clip", **settings, output_path=str(path))
     document = json.loads(path.read_text(encoding="utf-8"))
-    assert document["status"] == "failed" and document["errors"][0]["task"] == "mine"
+    (error,) = document["errors"]
+    assert document["status"] == "failed" and (error["task"], error["stage"]) == ("mine", "load")
     result = ttmbench.simple_evaluate("tiny-clip", **settings, output_path=str(path), on_error="continue")
     assert result.failed and list(result.results) == ["shapes_replace"] and result["status"] == "failed"
     jsonschema.Draft202012Validator(schema("results")).validate(result.document)

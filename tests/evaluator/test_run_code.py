@@ -216,17 +216,6 @@ def test_an_edited_adapter_runs_again_and_says_so(tmp_path, plugin, capsys):
     assert first["code"]["my_adapter"] != again["code"]["my_adapter"]
 
 
-def test_with_one_file_the_edited_run_is_named_before_it_is_moved_aside(tmp_path, plugin, capsys):
-    path, command = tmp_path / "x.json", ["--model", "louder", "--tasks", "shapes_color", *RUN]
-    assert main(["run", *command, "--output_path", str(path)]) == 0
-    plugin.edit("model.py", "* 1", "* 100")
-    capsys.readouterr()
-    assert main(["run", *command, "--output_path", str(path)]) == 0
-    said = capsys.readouterr().err
-    assert "the source of package my_adapter changed since x.json: running again" in said
-    assert f"{path} held another run" in said
-
-
 @pytest.mark.parametrize(
     ("file", "old", "new", "model", "more"),
     [

@@ -136,14 +136,6 @@ def test_packages_count(key, monkeypatch):
             assert key() != before, name
 
 
-def test_the_source_of_packages_counts_and_that_which_cannot_be_read_is_of_one_run_alone(key):
-    def made(**code):
-        return key(code=code)
-
-    assert made(ttmbench="a") == made(ttmbench="a") and len({made(), made(ttmbench="a"), made(ttmbench="b")}) == 3
-    assert made(ttmbench="a", mine="c") != made(ttmbench="a") and made(mine=None) != made(mine=None)
-
-
 def test_where_bits_count_so_does_the_batch_size(key, monkeypatch):
     assert key(deterministic=True, batch_size=3) != key(deterministic=True, batch_size=4)
     assert key(batch_size=3) == key(batch_size=4)
@@ -163,23 +155,6 @@ def stored(key: RunKey, **changes):
     }
 
 
-def test_what_changed_since_a_document_is_named(run):
-    key = run({"mine": "a", "ttmbench": "b"})
-    assert key.code == {"mine": "a", "ttmbench": "b"} and key.changes_since(stored(key)) is None
-    assert key.changes_since(stored(run({"mine": "a", "ttmbench": "c"}))) == "the source of package ttmbench changed"
-    both = "the source of packages mine and ttmbench changed"
-    assert key.changes_since(stored(run({"mine": "0", "ttmbench": "c"}))) == both
-    assert key.changes_since(stored(run({"ttmbench": "b"}))) == "the source of package mine changed"
-    assert run({"ttmbench": "b"}).changes_since(stored(key)) == "the source of package mine changed"
-
-
-def test_an_older_document_states_no_code(run):
-    key, older = run({"ttmbench": "b"}), run({})
-    document = stored(older)
-    del document["code"]
-    assert key.changes_since(document) == "the source of package ttmbench changed"
-
-
 def test_packages_that_changed_are_named_with_their_versions(run, monkeypatch):
     packages = machine.packages()
     with monkeypatch.context() as patched:
@@ -191,27 +166,3 @@ def test_packages_that_changed_are_named_with_their_versions(run, monkeypatch):
         run({"ttmbench": "b"}).changes_since(stored(older))
         == f"the source of package ttmbench changed and numpy 1.0 became {now}"
     )
-
-
-def test_another_command_is_no_change_of_code(run):
-    key = run({"ttmbench": "a"})
-    assert key.changes_since(stored(run({"ttmbench": "b"}, limit=3))) is None
-    unread = run({"ttmbench": "a", "typed": None})
-    for damaged in ({"packages": None}, {"code": None}, {"packages": []}):
-        assert key.changes_since(stored(run({"ttmbench": "b"}), **damaged)) is None
-        assert unread.changes_since(stored(unread, **damaged)) is None
-
-
-def test_code_that_cannot_be_read_may_have_changed(run):
-    key, said = run({"typed": None, "ttmbench": "a"}), "the source of typed cannot be read, so it may have changed"
-    before = run({"typed": None, "ttmbench": "a"})
-    assert before.sha256 != key.sha256 and key.changes_since(stored(before)) == said
-    assert key.changes_since(stored(run({"typed": None, "ttmbench": "a"}, limit=3))) is None
-    assert key.changes_since(stored(before, task_status={"shapes_place": "done"})) is None
-    could_be_read = stored(run({"typed": "b", "ttmbench": "a"}))
-    assert key.changes_since(could_be_read) == "the source of package typed changed"
-    two = run({"typed": None, "other": None})
-    assert two.changes_since(stored(two)).startswith("the source of other and typed cannot be read")
-    lines = stored(before)
-    lines["config"] |= {"tasks": ["another"], "seeds": [7]}
-    assert key.changes_since(lines) == said, "a document's own lists of tasks and seeds are as they were typed"
