@@ -46,11 +46,6 @@ def test_the_other_direction_is_that_of_the_task_with_images_and_captions_exchan
     torch.testing.assert_close(dis(task), one_side, atol=1e-5, rtol=0)
 
 
-@pytest.mark.parametrize("settings", [{"beta": 5}, {"direction": "i2t"}, {"references": "task"}])
-def test_every_option_changes_the_scores(settings):
-    assert not torch.allclose(dis(feature_task(), **settings), dis(feature_task()))
-
-
 def test_a_bank_of_one_image_is_refused_in_one_line():
     with pytest.raises(UsageError, match=r"^references=others needs at least two reference images, .* only 1: .*task$"):
         dis(feature_task(2, 1, 3))

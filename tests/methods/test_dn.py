@@ -48,11 +48,6 @@ def test_strength_0_gives_the_scores_of_the_model():
     torch.testing.assert_close(dn(task, strength=0), task.scores, atol=1e-5, rtol=0)
 
 
-@pytest.mark.parametrize("settings", [{"strength": 0.5}, {"references": "task"}])
-def test_every_option_changes_the_scores(settings):
-    assert not torch.allclose(dn(feature_task(), **settings), dn(feature_task()))
-
-
 def test_too_few_references_are_refused_in_one_line():
     with pytest.raises(UsageError, match=r"^references=others needs at least two reference images, .* only 0: .*task$"):
         dn(feature_task(groups=1))

@@ -14,7 +14,6 @@ import ttmbench
 from ttmbench.cli import main
 from ttmbench.config import make_run_config
 from ttmbench.errors import AssertionNotMet, NotRestoredError, TtmbenchError, UsageError
-from ttmbench.evaluator.run_key import RunKey
 from ttmbench.results.stored_files import read_scores
 from ttmbench.ttm.checkpoint import SeedCheckpoint
 from ttmbench.ttm.selection import CONTROLS
@@ -170,11 +169,6 @@ def test_what_a_model_lacks_is_said_before_it_scores(tmp_path, method, needs):
     assert model.calls == 0
 
 
-def test_a_method_of_scores_works_with_every_model_that_scores(tmp_path):
-    results = evaluate("doubled,sinkhorn", Counting(tmp_path / "calls"))
-    assert numbers(results, "sinkhorn")["group_score,sinkhorn"] is not None
-
-
 def test_the_model_is_restored(tmp_path):
     several = "shapes_color,shapes_spatial"
     alone = evaluate((), tasks=several).typed.results
@@ -224,13 +218,6 @@ def test_ttm_and_its_kin_are_methods_with_options_of_their_own():
     )
     assert (asked.ttm, asked.oracle, asked.ttm_controls, asked.methods) == (True, True, ["placebo"], ["tent"])
     assert (asked.ttm_args, asked.method_args) == ({"iterations": 2}, {"tent.lr": 1e-3})
-
-
-def test_methods_are_part_of_the_run_key():
-    plain = make_run_config({"model": "tiny-clip", "tasks": [TASK]})
-    with_one = plain.model_copy(update={"methods": ["dn"]})
-    keys = {RunKey.of(config, {}, {}, {}, {}).sha256 for config in (plain, with_one)}
-    assert len(keys) == 2
 
 
 def test_a_target_that_is_no_function_is_refused():

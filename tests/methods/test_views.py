@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from functools import partial
 
 import numpy as np
@@ -256,30 +255,6 @@ def test_the_oldest_views_are_dropped_where_all_of_them_are_too_many(images, mon
     assert views(6, 0.7, False) is views.made[0, 6, 0.7, False][0] and len(images.opened) == 6
     again = views(6, 0.5, False)
     assert again is not features and torch.equal(again, features) and len(images.opened) == 8
-
-
-@pytest.mark.parametrize("in_threads", [False, True])
-def test_few_images_are_prepared_at_a_time(in_threads, monkeypatch):
-    class Watching(Pixels):
-        prepares_in_threads = in_threads
-        alive, lock = 0, threading.Lock()
-
-        def prepare_images(self, given):
-            with self.lock:
-                self.alive += len(given)
-            return super().prepare_images(given)
-
-        def encode_images(self, prepared):
-            with self.lock:
-                alive.append(self.alive)
-                self.alive -= len(prepared)
-            return super().encode_images(prepared)
-
-    monkeypatch.setattr(views_module, "threads_beside_the_model", lambda: 2)
-    images, alive = Counted(), []
-    made([Group(f"g{number}", (images.image(number),), ("a", "b")) for number in range(30)], Watching())
-    assert sorted(images.opened) == sorted(f"{number}.png" for number in range(30))
-    assert len(alive) == 30 and max(alive) <= 5 * 6  # four that were begun, and the one that is encoded
 
 
 def test_methods_of_a_run_share_views_and_each_is_charged_for_them(monkeypatch):

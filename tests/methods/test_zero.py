@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from support.view_tasks import constant_task, rebuilt, some_groups, turned_captions, view_task
+from support.view_tasks import rebuilt, view_task
 
 from ttmbench.errors import UsageError
 from ttmbench.methods.losses import confident
@@ -68,30 +68,6 @@ def test_in_pairs_of_captions_the_group_score_of_votes_is_their_text_score():
     text = (votes[:, 0, 0] > votes[:, 0, 1]) & (votes[:, 1, 1] > votes[:, 1, 0])
     image = (votes[:, 0, 0] > votes[:, 1, 0]) & (votes[:, 1, 1] > votes[:, 0, 1])
     assert torch.equal(text, text & image) and 0 < text.sum() < len(text)
-
-
-@pytest.mark.parametrize(
-    "changed", [{"views": 32}, {"crop_scale": 0.3}, {"flip": True}, {"share": 0.6}, {"as_published": True}]
-)
-def test_every_option_changes_the_scores(changed):
-    task = view_task()
-    assert not torch.equal(zero(task), zero(task, **changed))
-
-
-def test_permuted_captions_give_permuted_scores():
-    task = view_task(5, 2, 4)
-    torch.testing.assert_close(zero(turned_captions(task)), zero(task).flip(2), atol=1e-6, rtol=0)
-
-
-def test_a_group_alone_has_the_scores_that_it_has_after_others():
-    task = view_task(5, 2, 2)
-    assert torch.equal(zero(some_groups(task, [3])), zero(task)[[3]])
-
-
-@pytest.mark.parametrize("as_published", [False, True])
-def test_of_a_scorer_that_knows_nothing_everything_ties(as_published):
-    scores = zero(constant_task(captions=3), as_published=as_published)
-    assert (scores == scores[:, :1, :1]).all()
 
 
 def test_one_view_is_kept_however_few_there_are():

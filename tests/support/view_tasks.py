@@ -51,31 +51,3 @@ def rebuilt(scores, images, captions, image_rows, caption_rows, views) -> Featur
         caption_rows=caption_rows,
         views=views,
     )
-
-
-def some_groups(task: FeatureTask, chosen) -> FeatureTask:
-    """The task with these groups alone."""
-    rows = torch.tensor(chosen)
-    parts = task.scores[rows], task.all_images, task.all_captions, task.image_rows[rows], task.caption_rows[rows]
-    return rebuilt(*parts, task._views)
-
-
-def doubled(task: FeatureTask) -> FeatureTask:
-    """The task in float64."""
-    parts = task.scores.double(), task.all_images.double(), task.all_captions.double()
-    return rebuilt(*parts, task.image_rows, task.caption_rows, lambda *settings: task._views(*settings).double())
-
-
-def turned_captions(task: FeatureTask) -> FeatureTask:
-    """The task with the captions of every group in reverse order."""
-    parts = task.scores.flip(2), task.all_images, task.all_captions, task.image_rows, task.caption_rows.flip(1)
-    return rebuilt(*parts, task._views)
-
-
-def constant_task(groups=3, images=2, captions=2) -> FeatureTask:
-    """A task whose images are all the same, and so are its captions: a scorer that knows nothing."""
-    task = view_task(groups, images, captions)
-    one_image, one_caption = task.all_images[:1], task.all_captions[:1]
-    rows = torch.zeros_like(task.image_rows), torch.zeros_like(task.caption_rows)
-    scores = torch.full_like(task.scores, float(logits(one_image, one_caption)))
-    return rebuilt(scores, one_image, one_caption, *rows, lambda count, *_: one_image[:, None].expand(-1, count, -1))
