@@ -10,7 +10,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from ttmbench import AdapterSpec, MethodSpec, MetricSpec, ScheduleSpec, SourceSpec, hookimpl, score, simple_evaluate
+from ttmbench import AdapterSpec, MethodSpec, MetricSpec, ScheduleSpec, SourceSpec, hookimpl, simple_evaluate
 from ttmbench.cli import main
 from ttmbench.errors import TtmbenchError, UsageError
 from ttmbench.methods.settings import arguments
@@ -43,22 +43,15 @@ def plugin_of(*specs):
 
 WRONG = [
     (METRIC, {"track": "zeroshot"}, "track should be one of zero_shot, matching, test_time, oracle, got 'zeroshot'"),
-    (METRIC, {"track": ["zero_shot"]}, "track should be one of"),
     (METRIC, {"scope": "all"}, "scope should be one of group, global, captions, i2t, t2i, class, got 'all'"),
     (METRIC, {"name": "my metric"}, "a name is made of letters, digits and _, got 'my metric'"),
-    (METRIC, {"name": "a,none"}, "a name is made of"),
-    (METRIC, {"name": ""}, "a name is made of"),
     (METRIC, {"name": None}, "a name is made of"),
     (METRIC, {"name": "x_stderr"}, "a name cannot end in _stderr"),
     (METRIC, {"compute": 0.5}, "compute should be a function, got 0.5"),
-    (METRIC, {"ties": "x"}, "ties should be a function"),
     (METRIC, {"chance": 0.25}, "chance should be a function, got 0.25"),
-    (METRIC, {"defined": True}, "defined should be a function"),
     (METRIC, {"higher_is_better": "yes"}, "higher_is_better should be True or False"),
     (METRIC, {"summary": None}, "summary should be a text"),
-    (ADAPTER, {"name": "my model"}, "a name is made of"),
     (ADAPTER, {"target": "module.load"}, "target should be 'module:callable', got 'module.load'"),
-    (ADAPTER, {"target": ones}, "target should be 'module:callable'"),
     (ADAPTER, {"needs": "torch"}, "needs should be a tuple of texts, got 'torch'"),
     (ADAPTER, {"aliases": "towers"}, "aliases should be a tuple of texts"),
     (ADAPTER, {"aliases": ("a b",)}, "a alias is made of"),
@@ -66,33 +59,22 @@ WRONG = [
     (ADAPTER, {"ttm_defaults": {"learning_rate": 1}}, "ttm_defaults: unknown key 'learning_rate'"),
     (ADAPTER, {"ttm_defaults": {"epochs": -1}}, "ttm_defaults: 'epochs'"),
     (ADAPTER, {"card": {"weights": "x"}}, "card should be a ModelCard"),
-    (SOURCE, {"kind": "a b"}, "a kind is made of"),
     (SOURCE, {"target": "read"}, "target should be 'module:callable'"),
     (SOURCE, {"needs": "places"}, "needs should be 'module:callable'"),
-    (SCHEDULE, {"name": "half-way"}, "a name is made of"),
     (SCHEDULE, {"compute": [1.0, 0.0]}, "compute should be a function"),
-    (METHOD, {"name": "half-way"}, "a name is made of letters, digits and _, got 'half-way'"),
     (METHOD, {"name": "ttm"}, "'ttm' is the name of a column that ttmbench has"),
-    (METHOD, {"name": "none"}, "'none' is the name of a column that ttmbench has"),
     (METHOD, {"name": "holdout"}, "'holdout' is the name of a column that ttmbench has"),
-    (METHOD, {"target": "method"}, "target should be 'module:callable', got 'method'"),
-    (METHOD, {"target": ones}, "target should be 'module:callable'"),
     (METHOD, {"needs": "scores"}, "needs should be a tuple of scores, features, references, views, gradients, "),
-    (METHOD, {"needs": ()}, "needs should be a tuple of scores, "),
-    (METHOD, {"needs": ("truth",)}, "needs should be a tuple of scores, "),
     (METHOD, {"needs": ([],)}, "needs should be a tuple of scores, "),
     (METHOD, {"needs": ("labels",)}, "a method of a plugin gets no labels, not even random ones"),
     (METHOD, {"needs": ("scores", "random_labels")}, "a method of a plugin gets no labels, not even random ones"),
     (METHOD, {"needs": ("gradients",)}, "reset is for a method that needs gradients, and such a method has one"),
-    (METHOD, {"reset": "group"}, "reset is for a method that needs gradients, and such a method has one; got 'group'"),
     (TRAINED, {"reset": "daily"}, "reset should be one of group, batch, never, None, got 'daily'"),
     (TRAINED, {"reset": None}, "reset is for a method that needs gradients, and such a method has one; got None"),
     (METHOD, {"scope": "global"}, "scope should be one of row, group, batch, stream, task, got 'global'"),
     (METHOD, {"settings": ["lr"]}, "settings should be a mapping of names to values, got ['lr']"),
-    (METHOD, {"settings": {1: 2}}, "settings should be a mapping of names to values"),
     (METHOD, {"sources": {"lr": 1e-3}}, "sources should have texts"),
     (METHOD, {"summary": 3}, "summary should be a text, got 3"),
-    (METHOD, {"reference": None}, "reference should be a text, got None"),
     (METHOD, {"assumes_matching": "yes"}, "assumes_matching should be True or False, got 'yes'"),
 ]
 
@@ -175,10 +157,6 @@ class Even:
         return np.array([len(caption) % 7 + image.width % 3 for image, caption in zip(images, captions, strict=True)])
 
 
-def test_stored_scores_too(capsys):
-    assert score([[[2.0, 1.0], [0.0, 3.0]]]).results["scores"]["group_match,none"] == 1.0
-
-
 @pytest.fixture
 def installed(tmp_path, monkeypatch):
     """Writes a package and makes it look installed."""
@@ -213,20 +191,10 @@ BROKEN = {
         "failed in ttmbench_register_metrics: ZeroDivisionError",
         "broken_a/plugin.py, line 5",
     ),
-    "track": (
-        '@hookimpl\ndef ttmbench_register_metrics():\n    return [MetricSpec("m", len, track="zeroshot")]\n',
-        "MetricSpec 'm': track should be one of",
-        "broken_a/plugin.py, line 3",
-    ),
     "labels": (
         "@hookimpl\ndef ttmbench_register_methods():\n"
         '    return [MethodSpec("m", "a:b", needs=("labels",)), MethodSpec("sound_m", "a:b")]\n',
         "MethodSpec 'm': a method of a plugin gets no labels, not even random ones",
-        "broken_a/plugin.py, line 3",
-    ),
-    "column": (
-        '@hookimpl\ndef ttmbench_register_methods():\n    return [MethodSpec("oracle", "a:b")]\n',
-        "MethodSpec 'oracle': 'oracle' is the name of a column that ttmbench has",
         "broken_a/plugin.py, line 3",
     ),
     "misspelt": ("@hookimpl\ndef ttmbench_register_metric():\n    return []\n", "does not fit: ", ""),

@@ -21,9 +21,8 @@ def run(script: str, output: Path, *options: str, small: tuple[str, ...] = tuple
     return json.loads(output.read_text())
 
 
-@pytest.mark.parametrize("images", ["png", "jpeg"])
-def test_both_versions_give_the_same_numbers(tmp_path, images):
-    report = run("ttm.py", tmp_path / "x.json", "--batch", "3", "--images", images, "--threads", "1", "--repeats", "1")
+def test_both_versions_give_the_same_numbers(tmp_path):
+    report = run("ttm.py", tmp_path / "x.json", "--batch", "3", "--images", "jpeg", "--threads", "1", "--repeats", "1")
     report = report["fp32"]
     same = report["same_numbers"]
     assert same["selected_equal"] and same["pseudo_labels_equal"] and same["group_match_equal"]

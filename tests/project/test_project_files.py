@@ -8,7 +8,6 @@ import shlex
 import shutil
 import sys
 import tomllib
-import warnings
 from pathlib import Path
 
 import pluggy
@@ -184,17 +183,6 @@ def test_a_hook_that_will_go_says_so_to_those_who_have_it(monkeypatch):
 
 
 # Warnings
-
-
-@pytest.mark.parametrize("module", ["ttmbench.metrics", "ttmbench.model_adapters.hf", "tests.cli.test_cli", "support"])
-def test_only_our_own_warnings_fail_tests(module, request):
-    if request.config.getoption("pythonwarnings"):
-        pytest.skip("-W says what fails")
-    for category in (DeprecationWarning, FutureWarning, PendingDeprecationWarning):  # of what the module calls
-        warnings.warn_explicit("old", category, "file.py", 1, module=module)
-    warnings.warn_explicit("odd", UserWarning, "file.py", 1, module="transformers.cache_utils")
-    with pytest.raises(UserWarning, match="odd"):
-        warnings.warn_explicit("odd", UserWarning, "file.py", 1, module=module)
 
 
 def test_users_see_notices_of_ours_alone():

@@ -30,13 +30,6 @@ METHODS = {
 }
 
 
-def test_the_readme_is_short():
-    """Words outside of code, tables and HTML."""
-    prose = re.sub(r"```.*?```|<!--.*?-->|<[^>]+>", " ", TEXT, flags=re.DOTALL)
-    lines = [line for line in prose.splitlines() if not line.startswith("|")]
-    assert len(re.findall(r"\S*\w\S*", " ".join(lines))) <= 900
-
-
 def known_rows() -> dict[str, dict[tuple[str, str], str]]:
     """Model -> (number, where it is from) -> cell of the table of known models."""
     table = re.search(r"<!-- known -->\n(.*?)<!-- /known -->", TEXT, re.DOTALL)

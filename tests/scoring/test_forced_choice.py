@@ -286,17 +286,6 @@ def test_more_captions_than_letters_are_refused():
         ask_choices(Capabilities(Chooser(None)), [group], 1, 0)
 
 
-def test_scores_are_not_asked_of_a_model_that_chooses():
-    from ttmbench.config import RunConfig
-    from ttmbench.evaluator.plan import Run, plan_task
-    from ttmbench.evaluator.score_task import score_task
-
-    registry = build_registry()
-    context = Run(registry, RunConfig(model="x", tasks=["shapes_color"]), Capabilities(Chooser(None)))
-    with pytest.raises(UsageError, match="answers in words"):
-        score_task(plan_task(context, find_task(registry, "shapes_color")), context)
-
-
 # --- the same through a server -------------------------------------------------------------------------------
 
 

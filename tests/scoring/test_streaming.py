@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import threading
-import time
 import weakref
 from functools import cache, partial
 
@@ -15,13 +14,12 @@ from PIL import Image
 
 import ttmbench
 from ttmbench.errors import DataError
-from ttmbench.evaluator.determinism import deterministic
 from ttmbench.model_adapters import hf
 from ttmbench.scoring import fingerprint
 from ttmbench.scoring.batches import BatchSizer
 from ttmbench.scoring.capabilities import Capabilities
 from ttmbench.scoring.dual_encoder import encode, encode_side
-from ttmbench.scoring.fingerprint import Fingerprint, ahead, distinct_images, threads_beside_the_model
+from ttmbench.scoring.fingerprint import Fingerprint, distinct_images
 from ttmbench.scoring.inputs import ImageRows
 from ttmbench.scoring.pairs import score_in_memory, score_task_pairs
 from ttmbench.scoring.prepare import prepare
@@ -105,54 +103,6 @@ class OneThreaded(Tower):
 
 
 # --- work ahead ----------------------------------------------------------------------------------------------
-
-
-def test_results_come_in_the_order_of_the_jobs_and_few_are_begun():
-    begun: list[int] = []
-
-    def work(job: int) -> int:
-        begun.append(job)
-        time.sleep(0.01 if job % 4 == 0 else 0)
-        return job
-
-    taken = []
-    with ahead(range(60), work, 4, 6, lambda job: job % 7 != 0) as results:
-        for result in results:
-            taken.append(result)
-            assert len(begun) <= len(taken) + 6
-    assert taken == list(range(60)) and sorted(begun) == taken and not image_threads()
-
-
-@pytest.mark.parametrize("raised", [ValueError, KeyboardInterrupt])
-def test_an_error_comes_in_the_place_of_its_result_and_ends_the_threads(raised):
-    begun = []
-
-    def work(job: int) -> int:
-        begun.append(job)
-        if job in (5, 6):
-            raise raised(str(job))
-        return job
-
-    taken = []
-    with pytest.raises(raised, match="5"), ahead(range(100), work, 4, 8, lambda job: True) as results:
-        for result in results:
-            taken.append(result)
-    assert taken == [0, 1, 2, 3, 4] and len(begun) <= 5 + 8 and not image_threads()
-
-
-def test_threads_are_no_more_than_torch_may_use():
-    before = torch.get_num_threads()
-    try:
-        torch.set_num_threads(1)
-        assert threads_beside_the_model() == 1
-        torch.set_num_threads(64)
-        import os
-
-        assert threads_beside_the_model() == len(os.sched_getaffinity(0))
-        with deterministic(0):
-            assert threads_beside_the_model() == 1
-    finally:
-        torch.set_num_threads(before)
 
 
 # --- decoded images ---------------------------------------------------------------------------------------------

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 from support.plans import SMALL, cells_of
 
 from ttmbench.cli import main
 from ttmbench.errors import UsageError
 from ttmbench.sweep import grid
-from ttmbench.sweep.plan import expand, read_plan
 from ttmbench.types import Record
 
 
@@ -147,12 +144,3 @@ def test_a_dry_run_lists_the_combinations(tmp_path, capsys):
     assert main(["sweep", str(tmp_path / "plan.yaml"), "--dry_run"]) == 0
     said = capsys.readouterr().out
     assert all(f"x strength={value}/tiny-clip/shapes_color" in said for value in (0.1, 0.25))
-
-
-def test_the_plan_of_the_docs_has_the_settings_that_they_name(tmp_path):
-    page = (Path(__file__).resolve().parents[2] / "docs" / "sweep.md").read_text(encoding="utf-8")
-    text = page.partition("### Grids")[2].partition("```yaml\n")[2].partition("```")[0]
-    (tmp_path / "plan.yaml").write_text(text)
-    names = [one.setting for one in expand(read_plan(tmp_path / "plan.yaml"), "plan.yaml", {})]
-    assert (len(names), names[0], names[-1]) == (9, "raw", "both dn.strength=0.25 ttm.lr=0.0001")
-    assert names[1] == "tent lr=0.001 train=norm" and all(f"`{name}`" in page for name in (*names[:2], names[-1]))
