@@ -118,7 +118,7 @@ def test_no_damage_stops_those_who_walk_a_folder(tmp_path, document):
     count = 0
 
     def damaged(value, depth):
-        yield from (None, 3, "x", [], {})
+        yield from (None, 3)
         if isinstance(value, dict) and depth > 0:
             for key in value:
                 for other in damaged(value[key], depth - 1):
@@ -129,9 +129,9 @@ def test_no_damage_stops_those_who_walk_a_folder(tmp_path, document):
             write(tmp_path / f"{count}.json", {**document, key: other})
             count += 1
     found = list(walk_documents(tmp_path))
-    assert len(found) == count > 500
+    assert len(found) == count > 200
     good = [one for one in found if not isinstance(one[1], str)]
-    assert 100 < len(good) < count
+    assert 20 < len(good) < count
     for one in good:
         assert all(number.model and number.task for number in DocumentFile(*one).numbers())
     rows = compare(load_table("builtin"), good, build_registry())
