@@ -14,12 +14,6 @@ from ttmbench._arrays import assignment
 from ttmbench._arrays.scores import (
     as_floats,
     check_scores,
-    columns_of,
-    fewer_first,
-    is_own,
-    is_square,
-    more_images,
-    true_and_mixed,
 )
 from ttmbench.metrics import METRICS
 
@@ -91,18 +85,6 @@ def test_margins_are_never_rounded_to_a_tie():
     assert matching._positive_float(Fraction(0)) == 0.0 and matching._positive_float(Fraction(3, 8)) == 0.375
     found = matching.match_groups(np.array([[[5e-324, 0.0], [0.0, 0.0]]]))
     assert found.margin.tolist() == [5e-324] and not found.tie[0]
-
-
-@pytest.mark.parametrize("room", [1, 5, 24, 49])
-def test_totals_held_at_once_are_few(room, monkeypatch):
-    """A large task of large groups would not fit into memory; its parts give what the whole gives."""
-    scores = np.random.default_rng(1).normal(size=(11, 4, 4))
-    whole, plain, seen = matching.match_groups(scores), matching._best_and_margin, []
-    monkeypatch.setattr(matching, "_CHUNK", room)
-    monkeypatch.setattr(matching, "_best_and_margin", lambda part, table: seen.append(len(part)) or plain(part, table))
-    found = matching.match_groups(scores)
-    assert max(seen) == max(1, room // 24) and sum(seen) == 11
-    assert np.array_equal(found.captions, whole.captions) and np.array_equal(found.margin, whole.margin)
 
 
 def test_so_many_matchings_are_enumerated_and_no_more(monkeypatch):
@@ -177,40 +159,6 @@ def test_the_largest_numbers_that_are_scores():
     for words in (np.array(["1"]), np.array([1j])):
         with pytest.raises(ValueError, match="scores must be numbers"):
             as_floats(words)
-
-
-def test_captions_choose_only_where_there_are_more_images():
-    assert (
-        more_images(np.zeros((1, 3, 2))) and not more_images(np.zeros((1, 2, 2))) and not more_images(np.zeros((3, 2)))
-    )
-    assert fewer_first(np.zeros((5, 3, 2))).shape == (5, 2, 3) == fewer_first(np.zeros((5, 2, 3))).shape
-    assert (
-        is_square(np.zeros((1, 2, 2)), 1)
-        and is_square(np.zeros((1, 2, 4)), 2)
-        and not is_square(np.zeros((1, 2, 3)), 1)
-    )
-    assert is_own(np.zeros((1, 2, 5)), 2).tolist() == [
-        [True, True, False, False, False],
-        [False, False, True, True, False],
-    ]
-    for images, captions, true in ((3, 2, 1), (2, 3, 2), (2, 2, 0), (1, 2, 3)):
-        with pytest.raises(ValueError, match=r"some images have no caption|do not fit"):
-            is_own(np.zeros((1, images, captions)), true)
-    with pytest.raises(ValueError, match="some images have no caption"):
-        columns_of(np.zeros((1, 3, 2)), 2)
-    with pytest.raises(ValueError, match="with one image"):
-        columns_of(np.zeros((1, 1, 2)), 1)
-
-
-def test_likenesses_of_captions_have_their_shape():
-    for shape, true in (((2, 3, 4), 2), ((3, 3), 2), ((2, 3, 3), 1), ((2, 3, 3), 3), ((2, 4, 3), 2)):
-        with pytest.raises(ValueError, match="of at least 2, do not fit"):
-            true_and_mixed(np.zeros(shape), true)
-    table = np.arange(16.0).reshape(1, 4, 4)
-    true, mixed = true_and_mixed(table, 3)
-    assert true.tolist() == [[1.0, 2.0, 6.0]] and mixed.tolist() == [[3.0, 7.0, 11.0]]
-    true, mixed = true_and_mixed(table, 2)
-    assert true.tolist() == [[1.0]] and mixed.tolist() == [[2.0, 3.0, 6.0, 7.0]]
 
 
 def test_truth_may_name_captions_in_any_order():

@@ -82,18 +82,6 @@ def test_a_reset_takes_the_first_draw_back(adapter):
     remove_low_rank(adapter)
 
 
-def test_a_stopped_run_resumes(adapter):
-    settings = {"train": "lora:2", "lr": 0.05, "images": 2}
-    whole = scores_of(task := training_task(adapter, 4, resets=False), tent(task, **settings))
-    task = training_task(adapter, 4, resets=False)
-    turns = tent(task, **settings)
-    first = [next(turns), next(turns)]
-    resumed = training_task(adapter, 4, resets=False)
-    resumed._resume = task.snapshot()
-    resumed._turns = resumed._resume.iteration
-    assert torch.equal(scores_of(task, [*first, *tent(resumed, **settings)]), whole)
-
-
 def test_what_bert_calls_its_layers(tmp_path):
     model = itc.load(pretrained=str(tiny_models.flava(tmp_path / "flava")), device="cpu", dtype="fp32")
     names = set(add_low_rank(model, 2))

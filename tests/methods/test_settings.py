@@ -73,18 +73,6 @@ def test_settings_of_the_specification_stand_in_for_those_of_the_function():
     )
 
 
-def test_allowed_values_in_words():
-    assert {one.name: one.allowed for one in arguments(spec_of())} == {
-        "lr": "a number > 0 and <= 1",
-        "direction": "i2t or t2i or both",
-        "filter": "eta or sar or none",
-        "views": "a whole number",
-        "train": "a set of parameters",
-        "betas": "a list of a number",
-        "flip": "true or false",
-    }
-
-
 @pytest.mark.parametrize(
     ("given", "says"),
     [
@@ -157,16 +145,3 @@ def test_a_setting_without_default_is_required():
         checked_settings(spec_of(_with_a_requirement), {})
     assert str(caught.value) == "method 'made' needs --method_args made.path=VALUE: a text"
     assert checked_settings(spec_of(_with_a_requirement, settings={"path": "x"}), {}) == {"path": "x"}
-
-
-def test_a_setting_that_the_function_does_not_take_is_named():
-    with pytest.raises(UsageError, match="method 'made' states a setting 'rate', which made_methods:function does not"):
-        arguments(spec_of(settings={"rate": 1}))
-
-
-def test_settings_of_ttm_are_those_of_ttm_args():
-    spec = MethodSpec("ttm", "ttmbench.ttm.algorithm:adapt", needs=("gradients",), reset="never")
-    assert {one.name: one.allowed for one in arguments(spec)}["lr"] == "a number > 0 or none"
-    assert checked_settings(spec, {"iterations": 3})["iterations"] == 3
-    with pytest.raises(UsageError, match="--method_args ttm: unknown key 'iteration'; did you mean 'iterations'"):
-        checked_settings(spec, {"iteration": 3})

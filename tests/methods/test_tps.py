@@ -127,21 +127,6 @@ def test_loss_of_one_direction(adapter, direction):
         assert step.loss == pytest.approx(published.loss(np.zeros_like(published.captions), direction), abs=1e-6)
 
 
-def test_a_group_alone_has_the_scores_that_it_has_after_others_bit_for_bit(adapter):
-    together = training_task(adapter)
-    scores = scores_of(together, tps(together, steps=3))
-    for group in range(3):
-        alone = training_task(adapter, only=[group])
-        assert torch.equal(scores_of(alone, tps(alone, steps=3))[0], scores[group])
-
-
-def test_captions_in_another_order_have_their_scores_in_that_order(adapter):
-    task, turned = training_task(adapter, n=3), training_task(adapter, n=3)
-    turned.caption_rows = turned.caption_rows[:, [2, 0, 1]]
-    expected = scores_of(task, tps(task))[..., [2, 0, 1]]
-    torch.testing.assert_close(scores_of(turned, tps(turned)), expected, atol=1e-4, rtol=0)
-
-
 def test_the_model_is_neither_trained_nor_asked(adapter, monkeypatch):
     before = {name: tensor.clone() for name, tensor in adapter.state_dict().items()}
     task = training_task(adapter)

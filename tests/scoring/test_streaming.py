@@ -139,15 +139,6 @@ def test_preparing_never_holds_more_than_a_batch_of_decoded_images(decoded, tiny
     assert len(digest) == 64
 
 
-def test_scoring_pair_by_pair_holds_a_batch_or_two(decoded):
-    class Brightness:
-        def score_pairs(self, images, captions):
-            return np.array([image.getpixel((0, 0))[0] for image in images])
-
-    score_task_pairs(Capabilities(Brightness()), groups(5 * BATCH), BATCH, all_pairs=False)
-    assert decoded["all"] == 5 * BATCH and decoded["most"] <= 2 * BATCH and decoded["alive"] <= 1
-
-
 # --- a dual encoder ------------------------------------------------------------------------------------------
 
 
@@ -185,22 +176,6 @@ def test_only_a_model_that_says_so_prepares_in_other_threads(four_threads):
     assert other.threads == {threading.current_thread().name}
 
 
-def test_images_without_bytes_are_opened_by_who_asks(four_threads):
-    names = set()
-
-    def opened(number: int) -> Image.Image:
-        names.add(threading.current_thread().name)
-        return Image.new("RGB", (SIDE, SIDE), (number, 0, 0))
-
-    data = [
-        Group(str(number), (ImageRef(f"{number}", partial(opened, number)),), (f"a {number}", "b"))
-        for number in range(30)
-    ]
-    features = streamed(Tower(), data)
-    assert names == {threading.current_thread().name}
-    assert features[:, 0].tolist() == [pytest.approx(number / 255) for number in range(30)]
-
-
 @pytest.mark.parametrize("kind", [Tower, OneThreaded])
 def test_a_broken_image_is_named_as_without_threads(kind, four_threads):
     data = groups(400, broken=(300, 301, 350))
@@ -210,19 +185,6 @@ def test_a_broken_image_is_named_as_without_threads(kind, four_threads):
     with pytest.raises(DataError, match=r"image 300\.png of group g300"):
         prepare(kind(), data, 64)
     assert not image_threads()
-
-
-@pytest.mark.parametrize("stopped", [KeyboardInterrupt, RuntimeError])
-def test_what_stops_the_model_stops_the_threads(stopped, four_threads):
-    model = Tower()
-
-    def stop(prepared):
-        raise stopped
-
-    model.encode_images = stop
-    with pytest.raises(stopped):
-        streamed(model, groups(600))
-    assert not image_threads() and model.most <= 256 + 64 + 8
 
 
 def test_memory_that_runs_out_loses_no_image(four_threads, capsys):

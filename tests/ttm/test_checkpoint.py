@@ -90,17 +90,3 @@ def test_a_disk_that_fills_meanwhile_is_told_once_and_the_run_goes_on(tmp_path, 
         seed.finish(RAW, 2)
     assert capsys.readouterr().err.count("No space left on device; the run continues") == 1
     assert not list(tmp_path.rglob("*.safetensors"))
-
-
-@pytest.mark.parametrize("final", [False, True])
-def test_files_of_another_format_start_the_seed_again(final, tmp_path, monkeypatch, capsys):
-    task = TaskCheckpoint(tmp_path, "data", "run")
-    task.seed("tent", 0, RAW).keep(None, state(4, torch.ones(2)), {"turns": 4})
-    if final:
-        task.seed("tent", 0, RAW).finish(RAW, 0, {"turns": 5})
-    kept = task.seed("tent", 0, RAW).read()
-    assert kept.about == {"turns": 5 if final else 4} and (kept.state is None) == final
-    monkeypatch.setattr(checkpoint, "_FORMAT", 3)
-    assert task.seed("tent", 0, RAW).read() == checkpoint.SeedProgress()
-    assert "it was written by another version; its seed starts again" in capsys.readouterr().err
-    assert not list(tmp_path.rglob("*.safetensors"))

@@ -19,7 +19,7 @@ from ttmbench.plugins.methods import METHODS
 from ttmbench.results.clusters import held_out
 from ttmbench.ttm import variants
 from ttmbench.ttm.algorithm import Step
-from ttmbench.ttm.checkpoint import AfterSeed, SeedCheckpoint, TaskCheckpoint
+from ttmbench.ttm.checkpoint import AfterSeed
 from ttmbench.ttm.trainer import Original
 from ttmbench.types import ScheduleSpec, Scores
 
@@ -48,19 +48,6 @@ def test_an_iteration_is_counted_against_the_truth():
     everywhere = stage_of(3, is_global=True)
     over_all = replace(one, raw=everywhere.score(), stage=everywhere, spec=SimpleNamespace(is_global=True))
     assert over_all.truth.tolist() == [[number] for number in range(6)]
-
-
-def test_the_learning_rate_says_where_it_comes_from():
-    for settings, value, source, noted in (
-        (TTMConfig(), variants.DEFAULT_LEARNING_RATE, "default", True),
-        (TTMConfig(lr=2e-5), 2e-5, "stated", False),
-        (TTMConfig(lr=2e-5, lr_note="likely"), 2e-5, "stated", True),
-    ):
-        one = variants.Adaptation(None, None, None, None, settings, "auto", [], [0])
-        assert one.learning_rate == value == one._hyperparameters()["lr"]
-        record = one._rate_record()
-        assert (record["value"], record["source"], record["note"] is not None) == (value, source, noted)
-        assert len(one._notes()) == noted and (settings.lr_note is None or settings.lr_note in one._notes()[0])
 
 
 def test_the_audit_compares_selections_and_their_captions():
@@ -138,39 +125,6 @@ def test_every_seed_starts_from_the_same_model_and_leaves_it(adaptation):
     assert all(
         line["pseudo_label_accuracy"] in (1.0, None) for line in one.column(SPECS["oracle"]).record["iterations"]
     )
-
-
-def test_a_failing_seed_leaves_the_model_as_it_was(adaptation):
-    one, _ = adaptation
-    before = weights(one.stage.adapter)
-
-    def finished(seed, about):
-        raise OSError("the disk is full")
-
-    for spec in (TTM, STEP):
-        with pytest.raises(OSError, match="the disk is full"):
-            one.column(spec, after=AfterSeed(finished))
-        assert all(torch.equal(tensor, before[name]) for name, tensor in one.stage.adapter.state_dict().items())
-    assert one.column(STEP).record["restarts"] == [2, 2]
-
-
-def test_seeds_that_an_earlier_run_ended_are_not_run_again(adaptation, tmp_path):
-    one, told = adaptation
-    one = replace(one, checkpoint=TaskCheckpoint(tmp_path, "data", "run"))
-    first = one.column(TTM)
-    told.clear()
-    for complete, divided, runs, reported in (
-        (lambda seed: True, False, [], []),
-        (lambda seed: seed == 3, False, [5], [5, 5]),
-        (lambda seed: True, True, [], [3, 3, 5, 5]),
-    ):
-        ended = []
-        after = AfterSeed(lambda seed, about, ended=ended: ended.append(seed), complete)
-        again = replace(one, divided=divided).column(TTM, after=after)
-        assert ended == runs and [record.seed for *_, record in told] == reported
-        for old, new in zip(first.scores, again.scores, strict=True):
-            assert np.array_equal(old.groups, new.groups)
-        told.clear()
 
 
 def test_held_out_groups_are_drawn_by_the_runs_seed_and_share_no_image(adaptation):
@@ -299,20 +253,3 @@ def test_the_weights_are_restored_whatever_ends_training(error):
                 parameter.add_(1.0)
         raise error
     assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
-
-
-def test_a_stopped_run_whose_weights_are_not_loaded_is_an_error(adaptation, tmp_path, monkeypatch):
-    class Killed(BaseException):
-        pass
-
-    keep, kept = SeedCheckpoint.keep, TaskCheckpoint(tmp_path, "data", "run")
-
-    def killed(self, step, state):
-        keep(self, step, state)
-        raise Killed
-
-    with monkeypatch.context() as patched, pytest.raises(Killed):
-        patched.setattr(SeedCheckpoint, "keep", killed)
-        forgetful(adaptation[0], checkpoint=kept).column(TTM)
-    with pytest.raises(TtmbenchError, match="model adapter Forgetful did not load the weights of a stopped run: '"):
-        forgetful(adaptation[0], checkpoint=kept).column(TTM)
