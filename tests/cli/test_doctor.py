@@ -8,9 +8,6 @@ import socket
 from pathlib import Path
 
 import pytest
-import torch
-import yaml
-from safetensors.torch import save_file
 
 from ttmbench._util.machine import installed_version
 from ttmbench.cli import main
@@ -20,7 +17,6 @@ from ttmbench.plugins.registry import build_registry
 from ttmbench.types import AdapterSpec
 
 HF = "ttmbench.model_adapters.hf:load"
-OPEN_CLIP = "ttmbench.model_adapters.open_clip:load"
 SHA = "0123456789abcdef0123456789abcdef01234567"
 
 
@@ -173,25 +169,6 @@ def test_absent_tags_are_told_and_are_no_hindrance(tmp_path):
     assert found.fix == "ttmbench download winoground"
 
 
-def test_a_wrong_source_is_told(tmp_path):
-    path = tmp_path / "mine.yaml"
-    spec = {"task": "mine", "version": 1, "source": {"kind": "huggingface"}, "group": {"shape": [1, 2]}}
-    path.write_text(yaml.safe_dump(spec | {"metrics": ["group_match"]}), encoding="utf-8")
-    registry = build_registry()
-    found = check_task(registry, find_task(registry, str(path)), tmp_path)
-    assert found.state == "unknown" and "key 'path' is missing" in found.detail
-
-
-def test_a_users_own_task(tmp_path, folder_task):
-    folder = folder_task()
-    registry = build_registry()
-    task = find_task(registry, str(folder / "mine.yaml"))
-    assert check_task(registry, task, tmp_path).state == "present"
-    (folder / "groups.jsonl").unlink()
-    found = check_task(registry, task, tmp_path)
-    assert found.state == "missing" and str(folder / "groups.jsonl") in found.detail
-
-
 # --- models --------------------------------------------------------------------------------------------------
 
 
@@ -220,15 +197,6 @@ def test_weights_in_several_files(tmp_path):
     assert check_model(adapter(pretrained="me/model")).state == "present"
 
 
-def test_folders_and_unknown_adapters(tmp_path, tiny_hf_clip):
-    assert check_model(adapter(pretrained=str(tiny_hf_clip))).state == "present"
-    assert check_model(adapter(pretrained="nothing")).state == "missing"
-    assert check_model(adapter(pretrained=str(tmp_path))).state == "missing"
-    assert check_model(adapter()).state == "unknown"
-    assert check_model(AdapterSpec("acme", "acme.model:load")).state == "unknown"
-    assert check_model(AdapterSpec("acme", "acme.model:load", needs=("no_such_package",))).state == "missing"
-
-
 def test_a_model_whose_extra_is_not_installed_is_missing(monkeypatch):
     def absent(name: str) -> str | None:
         return None if name == "openai" else installed_version(name)
@@ -239,24 +207,6 @@ def test_a_model_whose_extra_is_not_installed_is_missing(monkeypatch):
     found = check_model(model)
     assert found.state == "missing" and found.fix == "pip install 'ttmbench[api]'"
     assert check_model(AdapterSpec("acme", "acme.model:load", needs=("torch", "open_clip_torch"))).state == "unknown"
-
-
-def test_models_of_open_clip(tmp_path):
-    def one(**arguments: object) -> str:
-        return check_model(AdapterSpec("mine", OPEN_CLIP, model_args=arguments)).state
-
-    assert one(model=f"local-dir:{tmp_path}") == "missing" and one(model="local-dir:nowhere") == "missing"
-    assert one(model="hf-hub:me/model") == "missing" and one() == "unknown"
-    cached(tmp_path, "me/model", "open_clip_config.json")
-    assert one(model="hf-hub:me/model") == "missing"
-    folder = cached(tmp_path, "me/model", "open_clip_config.json")
-    config = {"model_cfg": {"embed_dim": 8, "vision_cfg": {}, "text_cfg": {}}}
-    (folder / "open_clip_config.json").write_text(json.dumps(config), encoding="utf-8")
-    assert one(model="hf-hub:me/model") == "missing"
-    save_file({"visual.proj": torch.zeros(1)}, folder / "open_clip_model.safetensors")
-    assert one(model="hf-hub:me/model") == "present"
-    assert one(model="ViT-B-32", pretrained="laion2b_s34b_b79k") == "missing"
-    assert one(model="ViT-B-32", pretrained="no_such_tag") == "unknown"
 
 
 def test_a_registered_model_in_the_cache(tmp_path, capsys):

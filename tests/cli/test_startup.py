@@ -59,14 +59,12 @@ def light() -> dict[str, set[str]]:
     return imported(
         ("import", 0, "import ttmbench"),
         ("--help", 0, ["--help"]),
-        ("run --help", 0, ["run", "--help"]),
         ("wrong option", 2, ["--model", "tiny-clip", "--tasks", "shapes_color", "--nonsense"]),
         ("wrong model", 2, ["--model", "nonsense", "--tasks", "shapes_color"]),
         ("wrong task", 2, ["--model", "tiny-clip", "--tasks", "nonsense"]),
         ("wrong setting", 2, ["--model", "tiny-clip", "--tasks", "shapes_color", "--ttm_args", "schedule=nonsense"]),
         ("dry run", 0, ["--model", "tiny-clip", "--tasks", "shapes_color", "--dry_run"]),
         ("ls tasks", 0, ["ls", "tasks", "--json"]),
-        ("ls models", 0, ["ls", "models"]),
         ("show", 0, ["show", "tiny-clip"]),
         ("analysis", 2, ["analyze", "tau", "--model", "nonsense", "--tasks", "shapes_color"]),
         ("arrays", 0, "from ttmbench import metrics, matching, schedules, chance"),
@@ -94,14 +92,14 @@ def test_importing_the_package_imports_nothing_else(light):
 
 
 def test_help_and_wrong_options_need_no_numbers(light):
-    for stage in ("--help", "run --help", "wrong option"):
+    for stage in ("--help", "wrong option"):
         assert not packages(light[stage]) & (HEAVY | {"numpy", "yaml", "rich", "pluggy"}), stage
         assert not {"ttmbench.results.document", "ttmbench.results.records"} & light[stage], stage
 
 
 @pytest.mark.parametrize(
     "stage",
-    ["wrong model", "wrong task", "wrong setting", "dry run", "ls tasks", "ls models", "show", "analysis", "arrays"],
+    ["wrong model", "wrong task", "wrong setting", "dry run", "ls tasks", "show", "analysis", "arrays"],
 )
 def test_names_and_settings_need_no_model_library(light, stage):
     assert not packages(light[stage]) & (HEAVY | {"asyncio", "jaxtyping"})

@@ -141,12 +141,12 @@ def test_no_damage_stops_those_who_walk_a_folder(tmp_path, document):
     assert merge(tmp_path).rows
 
 
-def test_four_bad_files_among_a_hundred_are_named_and_the_rest_is_read(tmp_path, document):
-    for number in range(100):
+def test_bad_files_are_named_and_the_rest_read(tmp_path, document):
+    for number in range(20):
         folder = tmp_path / f"model{number % 7}"
         folder.mkdir(exist_ok=True)
         write(folder / f"{number:03}.json", {**document, "model_name": f"model{number}"})
-    truncated, binary, old, new = (sorted(tmp_path.rglob("*.json"))[index] for index in (3, 41, 60, 99))
+    truncated, binary, old, new = (sorted(tmp_path.rglob("*.json"))[index] for index in (3, 8, 12, 19))
     truncated.write_bytes(truncated.read_bytes()[:5000])
     binary.write_bytes(bytes(range(256)) * 40)
     write(old, {**document, "schema_version": "0.9"})
@@ -155,13 +155,13 @@ def test_four_bad_files_among_a_hundred_are_named_and_the_rest_is_read(tmp_path,
     (tmp_path / ".results.state").mkdir()
     (tmp_path / ".results.state" / "tasks.json").write_text("{}")
     found = list(walk_documents(tmp_path, without=frozenset({"leaderboard.json"})))
-    assert len(found) == 100 and sum(not isinstance(one, str) for _, one in found) == 96
+    assert len(found) == 20 and sum(not isinstance(one, str) for _, one in found) == 16
     reasons = {path: why for path, why in found if isinstance(why, str)}
     assert set(reasons) == {truncated, binary, old, new}
     assert "is not JSON (" in reasons[truncated] and "UTF-8" in reasons[binary]
     assert "schema 0.9" in reasons[old] and "schema 2.0" in reasons[new]
     board = merge(tmp_path)
-    assert len({row.model for row in board.rows}) == 96
+    assert len({row.model for row in board.rows}) == 16
     assert board.skipped == {path.relative_to(tmp_path).as_posix(): why for path, why in reasons.items()}
 
 

@@ -198,18 +198,6 @@ def test_the_cells_of_a_part_are_not_checked(place):
     assert all(one.interval is None for one in numbers_of(ResultsDocument.of(run)))
 
 
-def test_documents_of_before_have_no_interval(place):
-    document = document_of(place)
-    mean = document["tag_means"]["mine"]["relations"]
-    del mean["ci"]
-    mean["numbers"] = {key: value for key, value in mean["numbers"].items() if "_seed_std" not in key}
-    path = place / "before" / "old.json"
-    path.parent.mkdir()
-    path.write_text(json.dumps(document), encoding="utf-8")
-    numbers = [one for one in numbers_of(ttmbench.read_results(path)[0].typed) if one.cells is not None]
-    assert len(numbers) == 4 and all(one.interval is None and one.value is not None for one in numbers)
-
-
 def test_tables_pages_and_exports_name_them(place, tmp_path, capsys):
     document, result = document_of(place), str(place / "one.json")
     mean = document["tag_means"]["mine"]["relations"]

@@ -71,21 +71,6 @@ def test_a_note_is_said_once_a_run(capsys):
     assert capsys.readouterr().err.splitlines() == ["ttmbench: the same", "ttmbench: another", "ttmbench: the same"]
 
 
-def test_a_run_says_a_note_once(monkeypatch, capsys):
-    from ttmbench.evaluator import run as evaluator
-
-    true = evaluator.run_task
-
-    def noting(*arguments, **settings):
-        warn("the same note")
-        return true(*arguments, **settings)
-
-    monkeypatch.setattr(evaluator, "run_task", noting)
-    words = ["--model", "tiny-clip", "--tasks", "shapes_color,shapes_place", "--limit", "2", "--device", "cpu"]
-    assert cli.main(words) == 0
-    assert capsys.readouterr().err.count("the same note") == 1
-
-
 @pytest.mark.parametrize(
     ("text", "encoding", "shown"),
     [("1.0 ± 0.2", "utf-8", "1.0 ± 0.2"), ("1.0 ± 0.2", "ascii", "1.0 +/- 0.2"), ("猫 – 2", "latin-1", "\\u732b - 2")],
