@@ -22,10 +22,7 @@ FORMATS = (
     *("negclip", "ce-clip", "dac-llm", "clove", "con-clip-b32", "cs-clip", "read-clip"),
     *("siglip2-so400m", "metaclip2-b32"),
 )
-FETCHED = (  # of each other repository one
-    *("fsc-clip-lora-laioncoco-l14", "spec-clip", "degla", "clic-b32-cogvlm", "clic-clipa-l14-pixelprose"),
-    *("cs-clip-scene-graph", "open_clip-vit-b32-datacomp", "open_clip-vit-h14-dfn5b", "open_clip-vit-h14-metaclip2"),
-)
+FETCHED = ("fsc-clip-lora-laioncoco-l14", "clic-clipa-l14-pixelprose", "open_clip-vit-b32-datacomp")
 
 
 @pytest.fixture(scope="module")
