@@ -40,7 +40,8 @@ with stand_in_gpu():
 """
 
 
-def test_the_accelerator_benchmark_runs_on_a_stand_in_for_a_gpu_and_on_a_cpu(tmp_path):
+@pytest.mark.slow
+def test_the_accelerator_benchmark_runs_on_a_stand_in_and_a_cpu(tmp_path):
     options = ["--width", "64", "--batch", "3", "--matrix", "64"]
     there = [*SMALL, *options, "--device", "cuda", "--dtypes", "fp32", "--output", str(tmp_path / "gpu.json")]
     places = {"support": str(FOLDER.parent / "tests"), "benchmarks": str(FOLDER)}

@@ -9,7 +9,10 @@ import pytest
 from support import processes
 from support.checkout import ROOT, load_script
 
-PAGES = sorted((ROOT / "docs" / "lessons").glob("*.md"))
+PAGES = [  # a method in a package is also made by the page on methods, in test_blocks.py
+    pytest.param(page, id=page.stem, marks=pytest.mark.slow if page.stem == "your-own-method" else ())
+    for page in sorted((ROOT / "docs" / "lessons").glob("*.md"))
+]
 SHOWN_APART = re.compile(r"results_[\w.-]+\.json|[-+\d.]+|─+")
 """Dates and numbers, which may move in the last digit from machine to machine, and with them the width of a table."""
 
@@ -23,7 +26,7 @@ def words(text):
     return " ".join(SHOWN_APART.sub("#", text).split())
 
 
-@pytest.mark.parametrize("page", PAGES, ids=[page.stem for page in PAGES])
+@pytest.mark.parametrize("page", PAGES)
 def test_a_lesson_runs_and_prints_what_it_shows(page, lessons, tmp_path):
     found = lessons.blocks(page)
     assert len(found) >= 6
