@@ -11,8 +11,7 @@ from PIL import Image
 
 from ttmbench.config import TTMConfig
 from ttmbench.errors import TtmbenchError
-from ttmbench.methods.contract import BrokenMethodError, Outcome, outcomes
-from ttmbench.methods.part_contract import outcomes_of_part
+from ttmbench.methods.contract import BrokenMethodError, Outcome, outcomes, outcomes_of_part
 from ttmbench.plugins.registry import build_registry, load_target
 from ttmbench.protocols import ChoiceQuestion, ChoiceScorer, DualEncoder, PairScorer, PreparedPairScorer
 from ttmbench.scoring.capabilities import Capabilities, Model, TrainableDualEncoder, TrainablePairScorer, Trained

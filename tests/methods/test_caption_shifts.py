@@ -15,8 +15,7 @@ from ttmbench.methods.features import RewardModel
 from ttmbench.methods.rlcf import rlcf
 from ttmbench.methods.tent import tent
 from ttmbench.methods.watt import watt
-from ttmbench.ttm.caption_shifts import add_shift
-from ttmbench.ttm.low_rank import check_train, low_rank_removed, parameters_of, remove_low_rank
+from ttmbench.ttm.parameters import add_shift, check_train, low_rank_removed, parameters_of, remove_low_rank
 
 SHIFTS = pytest.mark.parametrize("which", ["context:3", "shift"])
 

@@ -15,7 +15,7 @@ from ttmbench.methods.task import is_of_captions, is_of_images
 from ttmbench.methods.tent import tent
 from ttmbench.model_adapters import itc
 from ttmbench.ttm import low_rank
-from ttmbench.ttm.low_rank import Train, add_low_rank, remove_low_rank
+from ttmbench.ttm.parameters import Train, add_low_rank, remove_low_rank
 
 
 @pytest.fixture

@@ -27,7 +27,7 @@ from ttmbench.scoring.capabilities import Capabilities, Model, unknown_wrappers
 from ttmbench.scoring.fingerprint import distinct_captions
 from ttmbench.scoring.inputs import rows_of
 from ttmbench.ttm.checkpoint import TaskCheckpoint
-from ttmbench.ttm.low_rank import check_train, is_added
+from ttmbench.ttm.parameters import check_train, is_added
 from ttmbench.ttm.parts import check_parts
 from ttmbench.ttm.variants import Adaptation
 from ttmbench.types import MethodSpec, Record

@@ -161,7 +161,7 @@ def check_training(model: Capabilities, config: RunConfig, settings: TTMConfig) 
     if model.trained is not None:
         trained = list(model.trained.parameters())
         if settings.train != "all":
-            from ttmbench.ttm.low_rank import is_added, low_rank_removed, parameters_of  # used for this alone
+            from ttmbench.ttm.parameters import is_added, low_rank_removed, parameters_of  # used for this alone
 
             with low_rank_removed(model.trained):
                 trained = list(parameters_of(model.trained, settings.train).values())

@@ -1,9 +1,9 @@
-"""The contract of a test-time method, checked on small tasks; used by `ttmbench.testing.check_method`."""
+"""The contracts of a test-time method and of a part of TTM, on small tasks; for `ttmbench.testing.check_method`."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import product
 from typing import Any
 
@@ -12,18 +12,23 @@ import torch
 from PIL import Image
 
 from ttmbench._util.third_party_errors import error_with_place
+from ttmbench.config import TTMConfig
 from ttmbench.errors import UsageError
 from ttmbench.methods.features import FeatureTask, ScoreTask
 from ttmbench.methods.settings import arguments, checked_settings
-from ttmbench.methods.stream import Clusters
-from ttmbench.methods.task import MethodStep, TrainingTask
+from ttmbench.methods.task import Clusters, MethodStep, TrainingTask
 from ttmbench.metrics import group_match, group_score, individual_match
 from ttmbench.plugins.registry import load_target
+from ttmbench.schedules import SCHEDULES
 from ttmbench.scoring.capabilities import TrainableDualEncoder
 from ttmbench.scoring.inputs import Prepared, Rows
-from ttmbench.ttm.low_rank import remove_low_rank
-from ttmbench.ttm.trainer import TrainingState
-from ttmbench.types import MethodSpec
+from ttmbench.scoring.prepare import PreparedTask
+from ttmbench.ttm.algorithm import adapt
+from ttmbench.ttm.other_parts import cross_entropy
+from ttmbench.ttm.parameters import remove_low_rank
+from ttmbench.ttm.parts import Parts, load_part
+from ttmbench.ttm.trainer import Step, TrainingState, restored
+from ttmbench.types import MethodPart, MethodSpec
 
 _Inputs = tuple[Prepared, list[str], torch.Tensor, torch.Tensor]  # dimensions: caption texts; features
 Outcome = tuple[str, bool, str]
@@ -366,3 +371,74 @@ def _close(left: torch.Tensor, right: torch.Tensor) -> bool:
 
 def _difference(left: torch.Tensor, right: torch.Tensor) -> str:
     return f"scores differ by up to {float((left - right).abs().max()):.3g}"
+
+
+PART_GROUPS = 6
+CONFIG = TTMConfig(iterations=3, epochs=1, batch_groups=2, coverage=0.5)
+
+
+def outcomes_of_part(
+    spec: MethodPart, adapter: TrainableDualEncoder, settings: Mapping[str, object]
+) -> Iterator[Outcome]:
+    """Yields the outcome of every check of a part with a model; UsageError for a part that cannot be run."""
+    parts = replace(Parts(), **{spec.kind: load_part(spec, settings)})
+    if spec.kind == "pseudo_labels":
+        parts = replace(parts, loss=cross_entropy)  # works with soft and hard labels
+    yield "settings can be read", True, ""
+    rows = np.arange(2 * PART_GROUPS).reshape(PART_GROUPS, 2)
+    images = adapter.prepare_images(random_images(2 * PART_GROUPS))
+    prepared = Prepared(images, adapter.prepare_captions(list(CAPTION_TEXTS[: 2 * PART_GROUPS])), Rows(rows, rows))
+    trial = _Trial(PreparedTask(adapter, prepared, 64, False, False), parts)
+    whole, states = trial.run()
+    yield "three iterations, or fewer with a stopping rule, are run", len(whole) in (3, *range(1, 3)), f"{len(whole)}"
+    again, _ = trial.run()
+    yield "the same seed gives the same scores", _same(whole, again), "they differ"
+    order = np.random.default_rng(4).permuted(np.broadcast_to(np.arange(2), (PART_GROUPS, 2)), axis=1)
+    there = Rows(rows, np.take_along_axis(rows, order, axis=1))
+    turned, _ = _Trial(replace(trial.stage, prepared=replace(prepared, rows=there)), parts).run()
+    equal = len(turned) == len(whole) and all(
+        np.array_equal(step.selected, turned_step.selected)
+        and np.array_equal(
+            step.captions[step.selected], np.take_along_axis(order, turned_step.captions, 1)[step.selected]
+        )
+        for step, turned_step in zip(whole, turned, strict=True)
+    )
+    yield "captions in another order are selected alike", equal, "a selection or a pseudo-label differs"
+    rest, _ = trial.run(states[0])
+    yield "a stopped run is resumed with equal bits", _same(whole, [whole[0], *rest]), "its scores differ"
+
+
+@dataclass(frozen=True)
+class _Trial:
+    """TTM with a part on a small task."""
+
+    stage: PreparedTask
+    parts: Parts
+
+    def run(self, resume: TrainingState | None = None) -> tuple[list[Step], list[TrainingState]]:
+        """All iterations and the state after each; the model is restored."""
+        states: list[TrainingState] = []
+
+        def keep(step: Step, state: TrainingState) -> None:
+            model = {name: tensor.detach().clone() for name, tensor in state.model.items()}
+            teacher = {name: value.clone() for name, value in state.extra.items()}
+            states.append(replace(state, model=model, extra=teacher))
+
+        with restored(self.stage):
+            steps = adapt(
+                *(self.stage, self.stage.score()),
+                config=CONFIG,
+                schedule=SCHEDULES[0],
+                learning_rate=1e-3,
+                seed=0,
+                parts=self.parts,
+                resume=resume,
+                keep=keep,
+            )
+            return list(steps), states
+
+
+def _same(left: list[Step], right: list[Step]) -> bool:
+    return len(left) == len(right) and all(
+        np.array_equal(a.scores.groups, b.scores.groups) for a, b in zip(left, right, strict=True)
+    )

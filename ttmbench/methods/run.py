@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property, partial
 from typing import Any, cast
 
@@ -17,9 +18,9 @@ import torch
 
 from ttmbench._arrays.scores import chosen_positions
 from ttmbench._util.option_values import read_references
+from ttmbench._util.third_party_errors import foreign_errors
+from ttmbench.errors import DivergedError, TtmbenchError, UsageError
 from ttmbench.methods.audit import audit_labels, held_out_record
-from ttmbench.methods.calls import checked_scores, each_step, frozen_again, named
-from ttmbench.methods.chance import Chance, chance_of
 from ttmbench.methods.features import (
     FeatureTask,
     Logits,
@@ -29,22 +30,296 @@ from ttmbench.methods.features import (
     ViewSource,
     scale_and_bias,
 )
-from ttmbench.methods.progress import MethodProgress
-from ttmbench.methods.seen_rows import SeenRows
 from ttmbench.methods.settings import checked_settings
 from ttmbench.methods.task import MethodStep, TrainingTask
 from ttmbench.plugins.registry import load_target
-from ttmbench.protocols import DualEncoder
+from ttmbench.protocols import Batch, DualEncoder
 from ttmbench.results.clusters import held_out
-from ttmbench.results.summary import MethodScores
+from ttmbench.results.summary import MethodScores, metric_chance, metric_values
 from ttmbench.scoring.dual_encoder import Features, encode
-from ttmbench.scoring.inputs import Prepared, Rows, subset
+from ttmbench.scoring.inputs import Prepared, Rows, subset, take
 from ttmbench.scoring.prepare import PreparedTask
-from ttmbench.ttm.checkpoint import AFTER_SEED, AfterSeed, TaskCheckpoint
-from ttmbench.ttm.low_rank import low_rank_removed
-from ttmbench.ttm.parameters import trained_record
+from ttmbench.ttm.checkpoint import AFTER_SEED, AfterSeed, SeedCheckpoint, SeedProgress, TaskCheckpoint
+from ttmbench.ttm.finetune import set_random_state
+from ttmbench.ttm.parameters import low_rank_removed, trained_record
 from ttmbench.ttm.trainer import Cost, Original
 from ttmbench.types import GroupShape, MethodSpec, MetricSpec, Record, Scores
+
+
+def checked_scores(given: object, shape: tuple[int, ...], spec: MethodSpec, plugin: str = "") -> np.ndarray:
+    """Converts a method's scores to float32; TtmbenchError unless there is a finite number for each pair."""
+    name = name_of(spec, plugin)
+    if not isinstance(given, torch.Tensor) or tuple(given.shape) != shape:
+        what = f"a tensor of shape {list(given.shape)}" if isinstance(given, torch.Tensor) else type(given).__name__
+        raise TtmbenchError(f"{name} gave {what}; scores of shape {list(shape)} are expected")
+    scores = given.detach().float().cpu().numpy()
+    wrong = ~np.isfinite(scores).all(axis=(1, 2))
+    if wrong.any():
+        raise TtmbenchError(
+            f"{name} must give every pair a finite score, and gave {int(wrong.sum())} of {len(scores)} groups one that "
+            "is NaN or infinite; fix the method, or remove it from --methods"
+        )
+    return scores
+
+
+def each_step(turns: Iterator[MethodStep], spec: MethodSpec, plugin: str) -> Iterator[MethodStep]:
+    """Yields the validated steps of a method; gradients are enabled only inside the method."""
+    name = name_of(spec, plugin)
+    if not isinstance(turns, Iterator):
+        raise TtmbenchError(f"{name} needs gradients, so it yields a MethodStep for each turn; it gave {turns!r:.60}")
+    while True:
+        with named(spec, plugin), torch.enable_grad():
+            step = next(turns, None)
+        if step is None:
+            return
+        if not isinstance(step, MethodStep):
+            raise TtmbenchError(f"{name} yielded {step!r:.60}; a MethodStep is expected (batch.step)")
+        if not torch.isfinite(step.scores).all():
+            raise DivergedError(f"{name}: the scores became NaN or infinite", None)
+        yield step
+
+
+def name_of(spec: MethodSpec, plugin: str) -> str:
+    """Name of a method in messages."""
+    return f"method '{spec.name}'" + (f" of plugin '{plugin}'" if plugin else "")
+
+
+@contextmanager
+def named(spec: MethodSpec, plugin: str) -> Iterator[None]:
+    """Prefixes errors raised inside with the method's name."""
+    try:
+        with foreign_errors(name_of(spec, plugin)):
+            yield
+    except UsageError as error:
+        raise UsageError(f"{name_of(spec, plugin)}: {error}") from None
+
+
+@contextmanager
+def frozen_again(adapter: Any) -> Iterator[None]:
+    """Restores ``requires_grad`` of all parameters afterwards, and clears gradients."""
+    before = [(parameter, parameter.requires_grad) for parameter in adapter.parameters()]
+    try:
+        yield
+    finally:
+        for parameter, needs_gradient in before:
+            parameter.requires_grad_(needs_gradient)
+            parameter.grad = None
+
+
+@dataclass(frozen=True)
+class SeenRows:
+    """The images or captions of a task after the shuffle inside its groups.
+
+    A task numbers its distinct captions in order of appearance, so the smallest number of a group would be its first
+    caption, which is the caption of the first image. Here they are numbered by appearance after the shuffle.
+
+    Attributes:
+        order: the task's number of each distinct item, int [distinct].
+        rows: number of each item, int [groups, items of a group].
+    """
+
+    order: np.ndarray
+    rows: np.ndarray
+
+    @classmethod
+    def of(cls, rows: np.ndarray) -> SeenRows:
+        """From the task's numbers, shuffled inside groups.
+
+        >>> seen = SeenRows.of(np.array([[5, 3], [3, 7]]))
+        >>> seen.order.tolist(), seen.rows.tolist()
+        ([5, 3, 7], [[0, 1], [1, 2]])
+        """
+        distinct, first, number = np.unique(rows, return_index=True, return_inverse=True)
+        order = np.argsort(first)
+        return cls(distinct[order], np.argsort(order)[number].reshape(rows.shape))
+
+    def features(self, features: torch.Tensor) -> torch.Tensor:
+        """Features of the task's distinct items [distinct, ...] in this order."""
+        return features if self._is_the_tasks else features[torch.from_numpy(self.order).to(features.device)]
+
+    def prepared(self, batch: Batch) -> Batch:
+        """The task's prepared items in this order."""
+        return batch if self._is_the_tasks else take(batch, self.order)
+
+    def texts(self, texts: Sequence[str]) -> list[str]:
+        """The task's distinct captions in this order."""
+        return [texts[row] for row in self.order]
+
+    @property
+    def _is_the_tasks(self) -> bool:
+        return bool((self.order == np.arange(len(self.order))).all())
+
+
+EVERY = 20.0  # seconds between two checkpoints, so that short turns are not spent on files
+
+
+@dataclass
+class MethodProgress:
+    """Progress of a method.
+
+    Attributes:
+        scores: [groups, images, captions], in the shuffled order; NaN where no turn has scored a group yet.
+        turns: number of finished turns.
+        updates: number of turns in which parameters were trained.
+        losses: losses of the turns that report one.
+        notes, cost: of the turns so far.
+        seconds: wall time spent in earlier processes.
+        trained: name of each parameter that was trained -> how many numbers it has.
+    """
+
+    scores: torch.Tensor = field(default_factory=lambda: torch.empty(0))
+    turns: int = 0
+    updates: int = 0
+    losses: list[float] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    cost: Cost = field(default_factory=Cost)
+    seconds: float = 0.0
+    trained: Mapping[str, int] = field(default_factory=dict)
+    began: float = field(default_factory=time.perf_counter)
+
+    @classmethod
+    def of(cls, kept: SeedProgress, shape: tuple[int, ...]) -> MethodProgress:
+        """The stored progress, or an empty one for a task of this shape."""
+        scores = kept.final if kept.state is None else kept.state.scores
+        if scores is None:
+            return cls(torch.full(shape, torch.nan))
+        return cls(torch.from_numpy(scores.groups), **{**kept.about, "cost": Cost(**kept.about["cost"])})
+
+    @property
+    def mean_loss(self) -> float | None:
+        """Mean loss over the turns that report one; None if no turn does."""
+        return sum(self.losses) / len(self.losses) if self.losses else None
+
+    def add(self, step: MethodStep, task: TrainingTask, checkpoint: SeedCheckpoint) -> None:
+        """Record a turn, and store the state after it if the last checkpoint is old enough."""
+        self.scores[step.groups] = step.scores.float().cpu()
+        self.trained = {name: parameter.numel() for name, parameter in task.trained.items()}
+        self.turns += 1
+        self.updates += step.updated
+        if step.loss is not None:
+            self.losses.append(step.loss)
+        if checkpoint.is_due(EVERY):
+            checkpoint.keep(None, task.snapshot(Scores(self.scores.numpy())), self.about(task))
+
+    def resume(self, task: TrainingTask, kept: SeedProgress) -> None:
+        """Restore a task from stored progress, if there is any."""
+        if kept.state is not None:
+            task.notes, task.cost = [*self.notes], self.cost
+            set_random_state(kept.state.random, task.adapter)
+
+    def about(self, task: TrainingTask) -> dict[str, Any]:
+        """What a checkpoint stores in addition to scores and state."""
+        values = {name: getattr(self, name) for name in ("turns", "updates", "losses", "trained")}
+        seconds = self.seconds + time.perf_counter() - self.began
+        return {**values, "notes": task.notes, "cost": asdict(task.cost), "seconds": seconds}
+
+
+WIDTH = 16  # of random features
+DRAWS = {"scores": 20_000, "features": 2_000, "views": 1_000}  # groups
+_DIRECTIONS = f"unit vectors in independent random directions of {WIDTH} dimensions, scored by the model"
+DISTRIBUTIONS = {"scores": "independent N(0, 1) logits", "features": _DIRECTIONS, "views": _DIRECTIONS}
+"""Descriptions of the random inputs that replace a task's scores or features."""
+
+
+@dataclass(frozen=True)
+class Chance:
+    """Chance levels, and how they were estimated.
+
+    Attributes:
+        values: metric -> mean over random groups, a fraction; None where it is undefined.
+        distribution: description of the random numbers.
+        draws: number of random groups.
+    """
+
+    values: Mapping[str, float | None]
+    distribution: str
+    draws: int
+
+
+def chance_of(
+    spec: MethodSpec,
+    method: Callable[[ScoreTask], torch.Tensor],
+    shape: GroupShape,
+    metrics: Sequence[MetricSpec],
+    model: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
+    references: Mapping[str, ReferenceSet] | None = None,
+) -> Chance:
+    """Runs a method on random groups of a shape.
+
+    A method that needs scores gets independent N(0, 1) logits. A method that needs features or views gets unit vectors
+    in independent random directions, which ``model`` scores; its references from other tasks are replaced likewise.
+    """
+    kind = kind_of(spec)
+    draws, generator = DRAWS[kind], torch.Generator().manual_seed(0)
+    images, captions = shape.images, shape.captions
+    if kind == "scores":
+        exchanged = shape.more_images
+        size = (draws, captions, images) if exchanged else (draws, images, captions)
+        task = ScoreTask(torch.randn(size, generator=generator), 0)
+        output = method(task)
+        if exchanged:
+            output, task.scores = output.transpose(1, 2), task.scores.transpose(1, 2)
+    else:
+        task = _random_task(draws, shape, generator, model, references or {})
+        output = method(task)
+    scores = Scores(output.detach().float().cpu().numpy())
+    return Chance(_means(metrics, scores, Scores(task.scores.cpu().numpy())), DISTRIBUTIONS[kind], draws)
+
+
+def kind_of(spec: MethodSpec) -> str:
+    """The random input for a method's chance levels: ``scores``, ``features`` or ``views``."""
+    return "views" if "views" in spec.needs else "features" if spec.takes_features else "scores"
+
+
+def _means(metrics: Sequence[MetricSpec], scores: Scores, raw: Scores) -> dict[str, float | None]:
+    """Mean of each metric, with the metrics of the raw scores, whose expectations are known, as control variates.
+
+    A metric that the method does not change in any group thus gets exactly its raw chance level.
+    """
+    in_groups = [metric for metric in metrics if metric.scope == "group"]
+    known = [(metric_values(metric, raw), metric_chance(metric, raw)) for metric in in_groups]
+    controls = [values - chance for values, chance in known if values is not None and chance is not None]
+    design = np.stack([np.ones(len(scores.groups)), *controls], axis=1)
+    means: dict[str, float | None] = {}
+    for metric in in_groups:
+        values = metric_values(metric, scores)
+        mean = None if values is None else float(np.linalg.lstsq(design, values, rcond=None)[0][0])
+        means[metric.name] = None if mean is None else round(min(1.0, max(0.0, mean)), 6)
+    return means
+
+
+def _random_task(
+    draws: int,
+    shape: GroupShape,
+    generator: torch.Generator,
+    model: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
+    references: Mapping[str, ReferenceSet],
+) -> FeatureTask:
+    def directions(*size: int) -> torch.Tensor:
+        return torch.nn.functional.normalize(torch.randn(*size, WIDTH, generator=generator), dim=-1)
+
+    images, captions = directions(draws * shape.images), directions(draws * shape.captions)
+
+    def views(count: int, crop_scale: float, flip: bool) -> torch.Tensor:
+        others = directions(len(images), count - 1)
+        return torch.cat([images[:, None], others], dim=1)
+
+    task = FeatureTask(
+        torch.empty(0),
+        0,
+        model=model,
+        images=images,
+        captions=captions,
+        image_rows=torch.arange(len(images)).reshape(draws, -1),
+        caption_rows=torch.arange(len(captions)).reshape(draws, -1),
+        views=views,
+        references={
+            name: ReferenceSet(directions(len(there.images)), directions(len(there.captions)), there.record)
+            for name, there in references.items()
+        },
+    )
+    task.scores = task.logits(task.images, task.captions)
+    return task
 
 
 @dataclass(frozen=True)

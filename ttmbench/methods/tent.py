@@ -10,9 +10,8 @@ import torch
 from pydantic import Field
 
 from ttmbench.methods.losses import Direction, entropies
-from ttmbench.methods.stream import Clusters, ResetEvery
-from ttmbench.methods.task import Batch, MethodStep, TrainingTask
-from ttmbench.ttm.low_rank import Train
+from ttmbench.methods.task import Batch, Clusters, MethodStep, ResetEvery, TrainingTask
+from ttmbench.ttm.parameters import Train
 
 MARGIN = 0.4  # fraction of the largest entropy; answers above it are unreliable (ETA and SAR)
 RADIUS = 0.05  # length of SAR's step that increases the loss

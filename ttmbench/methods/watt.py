@@ -13,8 +13,7 @@ from ttmbench.errors import UsageError
 from ttmbench.methods.task import Batch, MethodStep, TrainingTask
 from ttmbench.protocols import Truncating
 from ttmbench.scoring.capabilities import unknown_wrappers
-from ttmbench.ttm.low_rank import Train
-from ttmbench.ttm.parameters import is_of_images, is_temperature
+from ttmbench.ttm.parameters import Train, is_of_images, is_temperature
 
 WRAPPERS = (
     "{}",

@@ -29,8 +29,14 @@ from ttmbench.ttm.finetune import (
     set_random_state,
     snapshot,
 )
-from ttmbench.ttm.low_rank import low_rank_removed, parameters_of, remove_low_rank
-from ttmbench.ttm.parameters import is_of_captions, is_of_images, is_temperature
+from ttmbench.ttm.parameters import (
+    is_of_captions,
+    is_of_images,
+    is_temperature,
+    low_rank_removed,
+    parameters_of,
+    remove_low_rank,
+)
 from ttmbench.ttm.parts import DEFAULT_PARTS, Parts
 from ttmbench.types import Scores
 
