@@ -159,7 +159,7 @@ def test_a_dataset_in_the_cache_is_present(tmp_path):
 
 def test_absent_tags_are_told_and_are_no_hindrance(tmp_path):
     registry = build_registry()
-    cached(tmp_path, "facebook/winoground", "data/test.parquet", kind="datasets")
+    cached(tmp_path, "facebook/winoground", "data/test-00000-of-00001.parquet", kind="datasets")
     revision = find_task(registry, "winoground").spec.source["revision"]
     (tmp_path / "hub" / "datasets--facebook--winoground" / "snapshots" / SHA).rename(
         tmp_path / "hub" / "datasets--facebook--winoground" / "snapshots" / revision
