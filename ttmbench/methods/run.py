@@ -249,7 +249,7 @@ def chance_of(
     A method that needs scores gets independent N(0, 1) logits. A method that needs features or views gets unit vectors
     in independent random directions, which ``model`` scores; its references from other tasks are replaced likewise.
     """
-    kind = kind_of(spec)
+    kind = "views" if "views" in spec.needs else "features" if spec.takes_features else "scores"
     draws, generator = DRAWS[kind], torch.Generator().manual_seed(0)
     images, captions = shape.images, shape.captions
     if kind == "scores":
@@ -264,11 +264,6 @@ def chance_of(
         output = method(task)
     scores = Scores(output.detach().float().cpu().numpy())
     return Chance(_means(metrics, scores, Scores(task.scores.cpu().numpy())), DISTRIBUTIONS[kind], draws)
-
-
-def kind_of(spec: MethodSpec) -> str:
-    """The random input for a method's chance levels: ``scores``, ``features`` or ``views``."""
-    return "views" if "views" in spec.needs else "features" if spec.takes_features else "scores"
 
 
 def _means(metrics: Sequence[MetricSpec], scores: Scores, raw: Scores) -> dict[str, float | None]:
@@ -362,7 +357,7 @@ class MethodRun:
             TtmbenchError: the method gave no finite score for some pair, or an array of another shape.
         """
         settings = checked_settings(spec, given)
-        seeds = self.seeds_of(spec)
+        seeds = self.seeds if spec.is_random else self.seeds[:1]  # all seeds of a deterministic method are equal
         runs = [self.seed_run(spec, settings, seed, plugin, after=after) for seed in seeds]
         chance = None
         if not spec.trains:
@@ -381,10 +376,6 @@ class MethodRun:
             chance=None if chance is None else chance.values,
             track=spec.track,
         )
-
-    def seeds_of(self, spec: MethodSpec) -> Sequence[int]:
-        """The seeds of a method; one seed for a deterministic method, whose seeds all give the same scores."""
-        return self.seeds if spec.is_random else self.seeds[:1]
 
     def positions(self, spec: MethodSpec, scores: np.ndarray, seed: int) -> list[float]:
         """Fraction of rows that choose each position, in the order in which the method sees the group."""

@@ -82,7 +82,9 @@ def adapt(
     blind = ShuffledTask(stage, seed)
     choose = selections(blind, scores, config, schedule, seed, supervision, parts)
     trainer = Trainer(stage, config, learning_rate, seed, blind.units, parts)
-    yield from _iterations(blind, trainer, choose, scores, f"TTM seed {seed}", stop_of(blind, parts), resume, keep)
+    rule = parts.stopping
+    stop = None if rule is None else lambda steps: bool(rule([blind.round_of(step) for step in steps]))
+    yield from _iterations(blind, trainer, choose, scores, f"TTM seed {seed}", stop, resume, keep)
 
 
 def selections(
@@ -117,12 +119,6 @@ def selections(
     return choose
 
 
-def stop_of(blind: ShuffledTask, parts: Parts) -> Stop | None:
-    """The stopping rule of a run's parts; None if all iterations are run."""
-    rule = parts.stopping
-    return None if rule is None else lambda steps: bool(rule([blind.round_of(step) for step in steps]))
-
-
 def overfit(
     stage: PreparedTask,
     scores: Scores,
@@ -142,21 +138,18 @@ def overfit(
     Arguments and errors as for `adapt`; yields one Step per restart, with threshold 0.
     """
     blind = ShuffledTask(stage, seed)
-    labels, fixed = fixed_selection(blind, scores, config)
+    labels = blind.propose(scores)
+    fixed = Selection(labels.captions, select(labels, -math.inf, by_share=False, ties=config.ties))
     captions = blind.unshuffle(labels.captions)
     trainer = Trainer(stage, config, learning_rate, seed, blind.units, parts)
 
     def stop(steps: Sequence[Step]) -> bool:
-        return is_overfitted(stage.is_global, steps[-1].scores, fixed.selected, captions)
+        if not fixed.selected.any():
+            return True
+        return not stage.is_global and all_fit(steps[-1].scores.groups[fixed.selected], captions[fixed.selected])
 
     title = f"SimpleMatch seed {seed}"
     yield from _iterations(blind, trainer, lambda *_: (0.0, labels, fixed), scores, title, stop, resume, keep)
-
-
-def fixed_selection(blind: ShuffledTask, scores: Scores, config: TTMConfig) -> tuple[PseudoLabels, Selection]:
-    """Returns the selection of `overfit`: every eligible unit, with the matching of the initial model."""
-    labels = blind.propose(scores)
-    return labels, Selection(labels.captions, select(labels, -math.inf, by_share=False, ties=config.ties))
 
 
 def _iterations(
@@ -295,13 +288,6 @@ class ShuffledTask:
             np.broadcast_to(shuffled[:, None, :], shape).reshape(len(choosing), -1),
         )
         return TrainingPairs(images, captions, matched.reshape(len(choosing), -1))
-
-
-def is_overfitted(is_global: bool, scores: Scores, fixed: np.ndarray, captions: np.ndarray) -> bool:
-    """Whether training can stop: no group was selected, or each satisfies the group score of its pseudo-label."""
-    if not fixed.any():
-        return True
-    return not is_global and all_fit(scores.groups[fixed], captions[fixed])
 
 
 def all_fit(scores: np.ndarray, captions: np.ndarray) -> bool:

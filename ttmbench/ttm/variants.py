@@ -92,7 +92,8 @@ class Adaptation:
             }
         if audit:
             record["audit_labels"] = self._audit(runs)
-        return MethodScores(spec.name, _final(runs), record, iterations=_before_the_last(runs))
+        before = [[step.scores for step in run.steps[:-1]] for run in runs.values()]
+        return MethodScores(spec.name, _final(runs), record, iterations=before)
 
     def header(self, runs: Mapping[int, SeedProgress]) -> Record:
         """What the record of each method has: its seeds, what was trained at which cost, and the positions chosen."""
@@ -318,10 +319,6 @@ def _overfits(spec: MethodSpec) -> bool:
 
 def _final(runs: Mapping[int, SeedProgress]) -> list[Scores]:
     return [run.final for run in runs.values() if run.final is not None]
-
-
-def _before_the_last(runs: Mapping[int, SeedProgress]) -> list[list[Scores]]:
-    return [[step.scores for step in run.steps[:-1]] for run in runs.values()]
 
 
 def _compare(spec: TaskSpec, seed: int, step: Step, other: Step, captions: np.ndarray) -> None:
