@@ -17,7 +17,7 @@ import ttmbench
 from ttmbench._arrays.scores import fewer_first
 from ttmbench.errors import UsageError
 from ttmbench.matching import match_groups
-from ttmbench.methods import chance
+from ttmbench.methods import run as run_module
 from ttmbench.methods.audit import is_clear
 from ttmbench.methods.run import MethodRun
 from ttmbench.methods.settings import arguments, checked_settings
@@ -58,8 +58,8 @@ def adapter(tiny_hf_clip):
 @pytest.fixture(autouse=True)
 def _few_draws(monkeypatch):
     """Chance levels are run along, and are tested elsewhere."""
-    for kind in chance.DRAWS:
-        monkeypatch.setitem(chance.DRAWS, kind, 4)
+    for kind in run_module.DRAWS:
+        monkeypatch.setitem(run_module.DRAWS, kind, 4)
 
 
 @functools.cache

@@ -10,7 +10,7 @@ from support.method_tasks import BIAS, SCALE, feature_task, units
 import ttmbench
 from ttmbench.errors import UsageError
 from ttmbench.evaluator import reference_sets
-from ttmbench.methods import chance
+from ttmbench.methods import run as run_module
 from ttmbench.methods.dis import dis
 from ttmbench.methods.dn import dn
 from ttmbench.methods.features import ReferenceSet
@@ -22,7 +22,7 @@ QUICK = {"limit": 8, "device": "cpu", "bootstrap_iters": 0}
 @pytest.fixture(autouse=True)
 def _few_draws(monkeypatch):
     """Chance levels are run along, and are tested elsewhere."""
-    monkeypatch.setitem(chance.DRAWS, "features", 4)
+    monkeypatch.setitem(run_module.DRAWS, "features", 4)
 
 
 def task_with_references(images=5, captions=7):

@@ -14,7 +14,7 @@ from ttmbench.errors import UsageError
 from ttmbench.methods.task import is_of_captions, is_of_images
 from ttmbench.methods.tent import tent
 from ttmbench.model_adapters import itc
-from ttmbench.ttm import low_rank
+from ttmbench.ttm import parameters as parameters_module
 from ttmbench.ttm.parameters import Train, add_low_rank, remove_low_rank
 
 
@@ -62,7 +62,7 @@ def test_the_first_draw_is_the_same_in_every_run_and_another_for_each_layer(adap
 def test_a_method_trains_them_alone(adapter):
     state = {name: tensor.clone() for name, tensor in adapter.state_dict().items()}
     task = training_task(adapter, 4, resets=False)
-    with low_rank.low_rank_removed(adapter):
+    with parameters_module.low_rank_removed(adapter):
         scores = scores_of(task, tent(task, train="lora:2", lr=0.05, images=4))
         assert all("lora_" in name for name in task.trained)
         changed = {name for name, value in task.trained.items() if not torch.equal(value, task._original[name])}

@@ -10,7 +10,7 @@ import torch
 from support.norm_towers import NormTowers, batches_of, run_method, vector_task
 
 import ttmbench
-from ttmbench.methods import stream, task
+from ttmbench.methods import task
 from ttmbench.methods.cliptta import cliptta
 from ttmbench.methods.tent import tent
 
@@ -22,7 +22,7 @@ METHODS = pytest.mark.parametrize("method", [tent, cliptta])
 @pytest.mark.parametrize("seed", range(4))
 def test_a_cluster_is_in_one_batch_and_each_group_once(seed):
     clusters = np.random.default_rng(seed).integers(0, 25, 60).tolist()
-    found = [batch.tolist() for batch in stream.batches_of(60, 6, seed, clusters)]
+    found = [batch.tolist() for batch in task.batches_of(60, 6, seed, clusters)]
     assert sorted(group for batch in found for group in batch) == list(range(60)) and len(found) >= 10
     place = {clusters[group]: number for number, batch in enumerate(found) for group in batch}
     assert all(place[clusters[group]] == number for number, batch in enumerate(found) for group in batch)
