@@ -244,7 +244,7 @@ def test_a_new_task_has_the_files_that_are_listed(tmp_path, monkeypatch):
     assert sorted(names) == sorted(path.name + "/" * path.is_dir() for path in (tmp_path / folder).iterdir())
 
 
-def test_the_page_on_parts_brings_four_that_run_and_resume(tmp_path):
+def test_the_page_on_parts_brings_two_that_run_and_resume(tmp_path):
     (_, module), (_, program) = blocks(ROOT / "docs" / "ttm-parts.md", "python")
     (tmp_path / "my_parts.py").write_text(module, encoding="utf-8")
-    assert json.loads(execute(program, tmp_path).splitlines()[-1]) == [4, 4]
+    assert json.loads(execute(program, tmp_path).splitlines()[-1]) == [2, 2]
