@@ -80,6 +80,10 @@ def test_every_name_has_a_page(kind, registry, tasks, capsys):
             ["arXiv:2006.10726", "the order of the groups changes", "--method_args tent.NAME=VALUE", "filter "],
         ),
         ("group_match", ["The sum of s[i,i]", "50.00 for 1x2, 2x2", "track      matching"]),
+        (
+            "shapes_color",
+            ["first group a blue triangle and a green moon |", "its images  color-0-0000/0, color-0-0000/1"],
+        ),
         ("ttm", ["--ttm_args NAME=VALUE", "lr_restart            0.95", "scores   logits"]),
         ("finetuned", ["ttmbench finetune --finetune_args NAME=VALUE"]),
         ("global_assignment_accuracy", ["0.12 for 400 groups of 2x2", "TTM, Eq. 2"]),

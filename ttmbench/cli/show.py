@@ -14,8 +14,10 @@ from ttmbench.cli.options import add_task_files
 from ttmbench.config import with_rate_note
 from ttmbench.data.benchmarks import benchmark_of, benchmarks
 from ttmbench.data.catalog import all_tasks, find_task
+from ttmbench.data.loader import load_task_data
 from ttmbench.data.task_chance import chance_of
-from ttmbench.errors import UsageError
+from ttmbench.data.task_file import TaskFile
+from ttmbench.errors import TtmbenchError, UsageError
 from ttmbench.methods.settings import arguments
 from ttmbench.plugins.registry import Registry, build_registry, load_target, metric_for
 from ttmbench.results.labels import COLUMNS
@@ -23,6 +25,7 @@ from ttmbench.stats import smallest_difference
 from ttmbench.types import MethodSpec, ModelCard, Record
 
 Facts = Mapping[str, object]  # name -> text
+MOST_CAPTIONS = 4  # of the group that a page shows
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -104,8 +107,8 @@ def _task(name: str, registry: Registry, in_full: bool) -> Record:
     from ttmbench.cli.published_page import in_brief
     from ttmbench.reproduce.lookup import of_task, published_rows
 
-    spec = find_task(registry, name).spec
-    benchmark = benchmark_of(spec.task)
+    file = find_task(registry, name)
+    spec, benchmark = file.spec, benchmark_of(file.spec.task)
     metrics = {}
     for metric in map(registry.metric, spec.metrics):
         described = metric if spec.kind != "groups" else metric_for(metric, spec.shape)
@@ -115,7 +118,18 @@ def _task(name: str, registry: Registry, in_full: bool) -> Record:
     rows = of_task(published_rows(registry), spec.task)
     published = in_brief(rows, name, registry, is_task=True, in_full=in_full)
     notes = {"benchmark": benchmark and benchmark.title, "notes": list(benchmark.notes) if benchmark else []}
-    return {**spec.model_dump(mode="json"), **notes, "metrics": metrics, "ttm": presets, "published": published}
+    more = {"metrics": metrics, "ttm": presets, "first_group": _first_group(registry, file), "published": published}
+    return {**spec.model_dump(mode="json"), **notes, **more}
+
+
+def _first_group(registry: Registry, task: TaskFile) -> Record | None:
+    """The captions and image names of a task's first group; None where its data are not here."""
+    try:
+        group = load_task_data(registry, task, limit=1, offline=True).groups[0]
+    except (TtmbenchError, IndexError):
+        return None
+    names = [image.name for image in group.images]
+    return {"group_id": group.group_id, "captions": list(group.captions), "images": names}
 
 
 def _task_facts(task: Record) -> Facts:
@@ -133,6 +147,7 @@ def _task_facts(task: Record) -> Facts:
     by_chance: dict[float | None, list[str]] = {}
     for metric, row in task["metrics"].items():
         by_chance.setdefault(row["chance"], []).append(metric)
+    first = task["first_group"] or {"captions": [], "images": []}
     return {
         task["task"]: task["description"],
         "paper": task["reference"],
@@ -150,6 +165,8 @@ def _task_facts(task: Record) -> Facts:
         "evidence": ", ".join(f"{what}: {certainty}" for what, certainty in task["evidence"].items()),
         "notes": " ".join(task["notes"]).replace("`", ""),
         "tags": ", ".join(task["tag"]),
+        "first group": " | ".join(first["captions"][:MOST_CAPTIONS]),
+        "its images": ", ".join(first["images"]),
         "TTM": f"the paper's settings for {', '.join(presets)} (--ttm_preset paper)" if presets else None,
         "citation": " ".join(str(task["citation"] or "").split()),
     }
