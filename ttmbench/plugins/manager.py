@@ -15,14 +15,16 @@ from dataclasses import dataclass, field, fields, replace
 from importlib.metadata import EntryPoint, entry_points
 from importlib.resources.abc import Traversable
 from itertools import islice
-from typing import Any, get_args
+from typing import Any
 
 import pluggy
+from pydantic import ConfigDict, ValidationError
+from pydantic.dataclasses import dataclass as dataclass_of_pydantic
 
 from ttmbench import hookspecs
 from ttmbench._util.console import one_line
 from ttmbench._util.limits import limit, raised_by
-from ttmbench._util.third_party_errors import error_line, error_with_place, place_of_function
+from ttmbench._util.third_party_errors import describe, error_line, error_with_place, place_of_function
 from ttmbench.config import TTMConfig
 from ttmbench.errors import UsageError
 from ttmbench.plugins import builtin as builtin_plugin
@@ -32,12 +34,8 @@ from ttmbench.types import (
     MethodPart,
     MethodSpec,
     MetricSpec,
-    ModelCard,
-    Need,
-    PartKind,
     ScheduleSpec,
     SourceSpec,
-    Track,
 )
 
 BUILTIN = "ttmbench"
@@ -58,19 +56,9 @@ _NAMES = {
     MethodSpec: (r"[A-Za-z0-9_]+", "letters, digits and _"),
     MethodPart: (r"[A-Za-z0-9_]+", "letters, digits and _"),
 }
+_CHECKED = {kind: dataclass_of_pydantic(kind, frozen=True, config=ConfigDict(strict=True)) for kind in _NAMES}
 _TARGET = re.compile(r"[^\W\d]\w*(?:\.[^\W\d]\w*)*:[^\W\d]\w*")
 _TAKEN_ENDINGS = ("_stderr", "_seed_std")  # suffixes of keys that results add to each metric
-_METRIC_SCOPES = ("group", "global", "captions", "i2t", "t2i", "class")
-_METHOD_SCOPES = ("row", "group", "batch", "stream", "task")
-_LABELS = ("labels", "random_labels")
-_NEEDS = [need for need in get_args(Need) if need not in _LABELS]
-_CHOICES: dict[str, tuple[Any, ...]] = {
-    "reset": ("group", "batch", "never", None),
-    "track": tuple(
-        name for name in get_args(Track) if name not in ("forced_choice", "supervised")
-    ),  # other tracks than those of models
-    "several_true": ("undefined", "defined", "only"),
-}
 
 
 @dataclass(frozen=True)
@@ -271,84 +259,51 @@ def problem_of(item: object, hook: str, is_built_in: bool = False) -> str | None
         taken = "s and ".join(candidate.__name__ for candidate in _KINDS[hook])
         return f"{type(item).__name__} cannot be registered here; expected {taken}s of ttmbench"
     values = {field.name: getattr(item, field.name) for field in fields(kind)}
-    if isinstance(item, MethodPart) and values.pop("kind") not in get_args(PartKind):
-        return f"MethodPart {item.name!r}: kind should be one of {', '.join(get_args(PartKind))}, got {item.kind!r}"
-    key, label = next(iter(values.items()))  # a name or a kind
-    more = _adapter(item) if isinstance(item, AdapterSpec) else _method(item) if isinstance(item, MethodSpec) else ()
-    refused = _reserved(item) if isinstance(item, MethodSpec) and not is_built_in else ()
-    checks = (more, refused, _names(kind, key, values), _values(kind, values))
-    problem = next((problem for check in checks for problem in check), None)
-    return None if problem is None else f"{kind.__name__} {label!r}: {problem}"
+    problem = _wrong_type(kind, values) or _wrong_name(kind, values) or _wrong_use(item, is_built_in)
+    return None if problem is None else f"{kind.__name__} {values.get('name', values.get('kind'))!r}: {problem}"
 
 
-def _names(kind: type, key: str, values: Mapping[str, Any]) -> Iterator[str]:
+def _wrong_type(kind: type[Any], values: Mapping[str, Any]) -> str | None:
+    """The first value that is not of the type which its specification declares."""
+    try:
+        _CHECKED[kind](**values)
+    except ValidationError as error:
+        return describe(error)
+    return None
+
+
+def _wrong_name(kind: type[Any], values: Mapping[str, Any]) -> str | None:
+    key = "kind" if kind is SourceSpec else "name"
     form, allowed = _NAMES[kind]
     for what, name in ((key, values[key]), *(("alias", alias) for alias in values.get("aliases", ()))):
-        if not isinstance(name, str) or not re.fullmatch(form, name):
-            yield f"a {what} is made of {allowed}, got {name!r}"
+        if not re.fullmatch(form, name):
+            return f"a {what} is made of {allowed}, got {name!r}"
     if kind is MetricSpec and values["name"].endswith(_TAKEN_ENDINGS):
-        yield f"a name cannot end in {' or '.join(_TAKEN_ENDINGS)}, which results add to every metric"
-
-
-def _values(kind: type, values: Mapping[str, Any]) -> Iterator[str]:
-    targets = {"target": values.get("target", "a:b"), "needs": values.get("needs", "") if kind is SourceSpec else ""}
+        return f"a name cannot end in {' or '.join(_TAKEN_ENDINGS)}, which results add to every metric"
+    targets = {"target": values.get("target", "a:b"), "needs": values["needs"] if kind is SourceSpec else ""}
     for what, target in targets.items():
-        if (what, target) != ("needs", "") and not (isinstance(target, str) and _TARGET.fullmatch(target)):
-            yield f"{what} should be 'module:callable', got {target!r}"
-    functions = {name: values.get(name) for name in ("compute", "defined", "ties", "chance") if name in values}
-    for what, function in functions.items():
-        if not callable(function) and not (function is None and what in ("ties", "chance")):
-            yield f"{what} should be a function, got {function!r}"
-    scopes = {MetricSpec: _METRIC_SCOPES, MethodSpec: _METHOD_SCOPES}.get(kind, ())
-    for what, allowed in {**_CHOICES, "scope": scopes}.items():
-        if what in values and values[what] not in allowed:
-            yield f"{what} should be one of {', '.join(map(str, allowed))}, got {values[what]!r}"
-    if not isinstance(values.get("higher_is_better", True), bool):
-        yield f"higher_is_better should be True or False, got {values['higher_is_better']!r}"
-    if not isinstance(values["summary"], str):
-        yield f"summary should be a text, got {values['summary']!r}"
+        if (what, target) != ("needs", "") and not _TARGET.fullmatch(target):
+            return f"{what} should be 'module:callable', got {target!r}"
+    return None
 
 
-def _method(spec: MethodSpec) -> Iterator[str]:
-    if (
-        not isinstance(spec.needs, tuple | list)
-        or not spec.needs
-        or any(need not in get_args(Need) for need in spec.needs)
-    ):
-        yield f"needs should be a tuple of {', '.join(_NEEDS)}, got {spec.needs!r}"
-    elif (spec.reset is not None) != ("gradients" in spec.needs):
-        yield f"reset is for a method that needs gradients, and such a method has one; got {spec.reset!r}"
-    for what, settings in (("settings", spec.settings), ("sources", spec.sources)):
-        if not isinstance(settings, Mapping) or not all(isinstance(key, str) for key in settings):
-            yield f"{what} should be a mapping of names to values, got {settings!r}"
-        elif what == "sources" and not all(isinstance(text, str) for text in settings.values()):
-            yield f"sources should have texts, got {settings!r}"
-    if not isinstance(spec.reference, str):
-        yield f"reference should be a text, got {spec.reference!r}"
-    for what in ("order_dependent", "assumes_matching", "scores_before_update", "gives_logits"):
-        if not isinstance(getattr(spec, what), bool):
-            yield f"{what} should be True or False, got {getattr(spec, what)!r}"
-
-
-def _reserved(spec: MethodSpec) -> Iterator[str]:
-    """Error for a plugin's method that needs labels or has a reserved name; None otherwise."""
-    if any(need in _LABELS for need in spec.needs):
-        yield "a method of a plugin gets no labels, not even random ones"
-    if any(spec.name.lower() in (column.filter, column.name.lower()) for column in COLUMNS):
-        yield f"'{spec.name}' is the name of a column that ttmbench has"
-
-
-def _adapter(spec: AdapterSpec) -> Iterator[str]:
-    for what, texts in (("aliases", spec.aliases), ("needs", spec.needs)):
-        if not isinstance(texts, tuple | list) or not all(isinstance(text, str) and text for text in texts):
-            yield f"{what} should be a tuple of texts, got {texts!r}"
-    for what, settings in (("model_args", spec.model_args), ("ttm_defaults", spec.ttm_defaults)):
-        if not isinstance(settings, Mapping) or not all(isinstance(key, str) for key in settings):
-            yield f"{what} should be a mapping of names to values, got {settings!r}"
-    if spec.ttm_defaults:
+def _wrong_use(item: object, is_built_in: bool) -> str | None:
+    """What the types of a specification do not say."""
+    if isinstance(item, MetricSpec) and item.track in ("forced_choice", "supervised"):
+        return f"track '{item.track}' is that of models, not of metrics"
+    if isinstance(item, AdapterSpec):
         try:
-            TTMConfig().with_changes(dict(spec.ttm_defaults), "ttm_defaults")
+            TTMConfig().with_changes(dict(item.ttm_defaults), "ttm_defaults")
         except UsageError as error:
-            yield str(error)
-    if spec.card is not None and not isinstance(spec.card, ModelCard):
-        yield f"card should be a ModelCard, got {type(spec.card).__name__}"
+            return str(error)
+    if not isinstance(item, MethodSpec):
+        return None
+    if not item.needs:
+        return "needs should name what the method gets, such as scores"
+    if (item.reset is not None) != ("gradients" in item.needs):
+        return f"reset is for a method that needs gradients, and such a method has one; got {item.reset!r}"
+    if not is_built_in and {"labels", "random_labels"} & set(item.needs):
+        return "a method of a plugin gets no labels, not even random ones"
+    if not is_built_in and any(item.name.lower() in (column.filter, column.name.lower()) for column in COLUMNS):
+        return f"'{item.name}' is the name of a column that ttmbench has"
+    return None
