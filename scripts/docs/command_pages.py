@@ -7,6 +7,7 @@ import io
 import os
 import re
 from typing import TYPE_CHECKING
+from unittest.mock import patch
 
 from page_parts import table
 
@@ -38,8 +39,7 @@ def command_pages() -> dict[str, str]:
 
 def _page(name: str) -> str:
     printed = io.StringIO()
-    os.environ["COLUMNS"] = "100"
-    with contextlib.redirect_stdout(printed):
+    with contextlib.redirect_stdout(printed), patch.dict(os.environ, COLUMNS="100"):
         main([name, "--help"])
     guide = GUIDES.get(name, "command-line.md")
     about = f"{COMMANDS[name]}. See also [the guide](../{guide})."
