@@ -47,8 +47,8 @@ def test_listings(capsys):
 
 def test_show_lists_what_a_model_takes(capsys):
     code, out, _ = run(capsys, "show", "visualgpt-blip", "--json")
-    arguments = json.loads(out)["arguments"]
-    assert code == 0 and "default" not in arguments["pretrained"] and "device" not in arguments
+    arguments = {about["name"]: about for about in json.loads(out)["arguments"]}
+    assert code == 0 and arguments["pretrained"]["required"] and "device" not in arguments
     assert arguments["alpha"]["default"] == 0 and "log P(t)" in arguments["alpha"]["meaning"]
 
 

@@ -312,7 +312,7 @@ def evaluate(chat_server, tmp_path, capsys, monkeypatch):
 
     def run(**more) -> tuple[int, dict, str]:
         target, cache = tmp_path / "out.json", tmp_path / "answers.sqlite"
-        more = {"model": "m", "scorer": "choice", "backoff": 0.01, "timeout": 5, "cache": cache, **more}
+        more = {"model": "m", "scorer": "choice", "timeout": 60, "cache": cache, **more}
         given = ",".join(f"{name}={value}" for name, value in {**more, "base_url": chat_server.url}.items())
         words = ["--model", "openai", "--model_args", given, "--tasks", "shapes_color,shapes_spatial", "--limit", "5"]
         code = main([*words, "--bootstrap_iters", "20", "-o", str(target)])
