@@ -21,7 +21,7 @@ NEW_MODELS = {"add-an-adapter.md": {"color-counter", "two-towers"}}
 NEW_METHODS = {"add-a-method.md": {"sharpened", "centred", "mean_teacher"}}
 MODULES = ("mkdocs", "sglang.launch_server", "venv")
 # Other programs, and commands of the shell: their words are not checked.
-FOREIGN = (".", "cd", "docker", "eval", "export", "git", "llama-server", "mv", "ray", "vllm")
+FOREIGN = ("uv", ".", "cd", "docker", "eval", "export", "git", "llama-server", "mv", "ray", "vllm")
 EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
 TARGETS = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), flags=re.MULTILINE))
 
