@@ -43,6 +43,7 @@ def problem(words: list[str], page: str = "") -> str | None:
     program, *rest = words
     if program == "ttmbench":
         return _problem_of_ttmbench(rest, page)
+    program = program.removeprefix("FOLDER/bin/")
     if program in ("python", "python3") and rest[:2] == ["-m", "pytest"]:
         return _problem_of_tests(rest[2:])
     if program in ("python", "python3"):
