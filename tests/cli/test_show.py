@@ -77,14 +77,14 @@ def test_every_name_has_a_page(kind, registry, tasks, capsys):
         ("siglip-b16", ["trained on webli", "required  Hub ID", "chance 16.67  group_score"]),
         (
             "tent",
-            ["arXiv:2006.10726", "the order of the groups changes", "--method_args tent.NAME=VALUE", "filter "],
+            ["arXiv:2006.10726", "depend on the groups so far", "--method_args tent.NAME=VALUE", "filter "],
         ),
         ("group_match", ["The sum of s[i,i]", "50.00 for 1x2, 2x2", "track      matching"]),
         (
             "shapes_color",
             ["first group a blue triangle and a green moon |", "its images  color-0-0000/0, color-0-0000/1"],
         ),
-        ("ttm", ["--ttm_args NAME=VALUE", "lr_restart            0.95", "scores   logits"]),
+        ("ttm", ["--ttm_args NAME=VALUE", "lr_restart            0.95", "restored "]),
         ("finetuned", ["ttmbench finetune --finetune_args NAME=VALUE"]),
         ("global_assignment_accuracy", ["0.12 for 400 groups of 2x2", "TTM, Eq. 2"]),
         ("i2t_recall_at_5", ["0.10 for 5000x25010", "coco_retrieval"]),

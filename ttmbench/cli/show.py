@@ -26,6 +26,11 @@ from ttmbench.types import MethodSpec, ModelCard, Record
 
 Facts = Mapping[str, object]  # name -> text
 MOST_CAPTIONS = 4  # of the group that a page shows
+_SCOPES = {  # of a method -> what an answer depends on
+    **{"row": "one image and its captions", "group": "one group", "batch": "the groups of one batch"},
+    **{"stream": "the groups so far", "task": "the whole task"},
+}
+_RESTORED = {"group": "before each group", "batch": "before each batch", "never": "when the method has ended"}
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -225,17 +230,18 @@ def _method(spec: MethodSpec, plugin: str) -> tuple[Record, Facts]:
     shown = {**vars(spec), "track": spec.track, "trains": spec.trains, "plugin": plugin, "arguments": rows}
     shown["option"] = "ttmbench finetune --finetune_args NAME=VALUE" if spec.is_finetuning else option
     text = "" if spec.is_ttm or spec.is_finetuning else inspect.getdoc(load_target(spec.target)) or ""
-    when = f", {'before' if spec.scores_before_update else 'after'} the update that a group causes" * spec.trains
     return shown, {
         spec.name: spec.summary or "-",
         "definition": " ".join(text.partition("\n\nArgs:")[0].replace("``", "`").split()),
         "paper": spec.reference or "none stated",
         "needs": ", ".join(spec.needs),
-        "scope": f"{spec.scope}: what one answer depends on",
-        "reset": spec.reset or "not trained",
-        "order": "the order of the groups changes its scores" if spec.order_dependent else "of the groups: no effect",
-        "matching": "assumes that each caption belongs to one image" if spec.assumes_matching else "not assumed",
-        "scores": ("logits" if spec.gives_logits else "no logits, so that their calibration means nothing") + when,
+        "answers": f"depend on {_SCOPES[spec.scope]}" + ", and on the order of the groups" * spec.order_dependent,
+        "assumes": "that each caption belongs to one image" if spec.assumes_matching else None,
+        "restored": _RESTORED[spec.reset] if spec.reset else None,
+        "scores": f"taken {'before' if spec.scores_before_update else 'after'} a group is trained on"
+        if spec.trains
+        else None,
+        "units": None if spec.gives_logits else "no logits, so calibration errors mean nothing",
         "track": spec.track or "none: a control, which ranks nowhere",
         "baseline": "SimpleMatch (group_match,none) for every metric: its scores use the matching"
         if spec.uses_matching
