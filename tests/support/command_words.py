@@ -21,7 +21,7 @@ NEW_MODELS = {"add-an-adapter.md": {"color-counter", "two-towers"}}
 NEW_METHODS = {"add-a-method.md": {"sharpened", "centred", "mean_teacher"}}
 MODULES = ("mkdocs", "sglang.launch_server", "venv")
 # Other programs, and commands of the shell: their words are not checked.
-FOREIGN = ("uv", ".", "cd", "docker", "eval", "export", "git", "llama-server", "mv", "ray", "vllm")
+FOREIGN = (".", "cd", "docker", "eval", "export", "git", "llama-server", "mv", "ray", "uv", "vllm")
 EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
 TARGETS = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), flags=re.MULTILINE))
 
@@ -43,7 +43,6 @@ def problem(words: list[str], page: str = "") -> str | None:
     program, *rest = words
     if program == "ttmbench":
         return _problem_of_ttmbench(rest, page)
-    program = program.removeprefix("FOLDER/bin/")
     if program in ("python", "python3") and rest[:2] == ["-m", "pytest"]:
         return _problem_of_tests(rest[2:])
     if program in ("python", "python3"):
