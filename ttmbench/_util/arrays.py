@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import math
 import zipfile
-from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -169,11 +168,3 @@ def too_large(array: np.ndarray) -> bool:
     (True, False)
     """
     return bool(array.size) and bool(np.abs(array).max() > LARGEST)
-
-
-def metadata_list(about: Mapping[str, object], key: str) -> list[str]:
-    """A list of texts in metadata, stored as JSON, empty by default; ValueError for anything else."""
-    value = parse_json(str(about.get(key, "[]")))
-    if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
-        raise ValueError(f"its '{key}' is not a list of texts")
-    return value

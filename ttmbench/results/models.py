@@ -91,13 +91,6 @@ def fingerprint_of(declared: Mapping[str, object]) -> str | None:
     return json_digest(identity, default=str) if identity else None
 
 
-def checkpoint_of(declared: Mapping[str, object]) -> str:
-    """What says which weights a fingerprint is of: their digest, else where they come from."""
-    digest = declared.get("weights_sha256")
-    named = [declared.get(key) for key in ("pretrained", "model", "file", "revision", "features_sha256")]
-    return str(digest) if digest else json.dumps(named, default=str)
-
-
 def tell_apart(models: Sequence[StatedModel]) -> list[str]:
     """The names of some models in a table: equal for the same model, different for different ones.
 
