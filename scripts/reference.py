@@ -60,7 +60,8 @@ COLUMNS = ((RAW_COLUMN, 0), (SIMPLE_MATCH_COLUMN, 1), (OVERFITTED_COLUMN, 0), (T
 def run() -> None:
     """Makes every document anew and validates the submissions; SystemExit names what failed."""
     if changed := _git("status", "--porcelain").splitlines():
-        sys.exit(f"the checkout must be clean, and {len(changed)} files are not committed")
+        more = f" and {len(changed) - 1} more" if len(changed) > 1 else ""
+        sys.exit(f"the checkout must be clean: commit or remove {changed[0][3:]}{more}")
     shutil.rmtree(ROOT / REFERENCE)
     for model in MODELS:
         shutil.rmtree(ROOT / SUBMISSIONS / model, ignore_errors=True)
