@@ -7,7 +7,6 @@ import json
 import os
 import socket
 import subprocess
-import time
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
@@ -15,6 +14,7 @@ import pytest
 from support import processes, task_data
 from support.task_data import encoded, load, run, tar_of, write, zip_of
 
+from ttmbench._util import hub
 from ttmbench.cli import main
 from ttmbench.data import download as module
 from ttmbench.data.catalog import all_tasks
@@ -37,7 +37,7 @@ ANNOTATIONS = json.dumps(ROWS).encode()
 def waits(monkeypatch) -> list[float]:
     """Nobody waits in a test."""
     waited: list[float] = []
-    monkeypatch.setattr(module, "time", SimpleNamespace(sleep=waited.append, monotonic=time.monotonic))
+    monkeypatch.setattr(hub, "time", SimpleNamespace(sleep=waited.append))
     return waited
 
 

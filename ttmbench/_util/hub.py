@@ -79,16 +79,22 @@ def trouble(error: BaseException) -> Trouble:
     return "other" if status is None else "refused"
 
 
-def patiently(ask: Callable[[], T]) -> T:
-    """Calls a function of the Hub's libraries, up to `TRIES` times if the server is busy: not all of it tries again."""
-    for pause in (1.0, 2.0, 4.0):
+def patiently(ask: Callable[[], T], may_pass: Callable[[Exception], bool] | None = None, tries: int = TRIES) -> T:
+    """Calls a function up to ``tries`` times while its error may pass, as one of the Hub's does when it is busy."""
+    for attempt in range(tries - 1):
         try:
             return ask()
         except Exception as error:
-            if status_of(error) not in PASSING:
+            if not (may_pass or _is_busy)(error):
                 raise
-            time.sleep(pause)
+            time.sleep(2.0**attempt)
     return ask()
+
+
+def _is_busy(error: Exception) -> bool:
+    """What not all of the Hub's libraries try again: a busy server, and a body that breaks, with older versions."""
+    broken = getattr(sys.modules.get("requests.exceptions"), "ChunkedEncodingError", ())
+    return status_of(error) in PASSING or isinstance(error, broken)
 
 
 def chain(error: BaseException | None) -> Iterator[BaseException]:

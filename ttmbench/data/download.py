@@ -25,6 +25,7 @@ from filelock import FileLock
 
 from ttmbench._util.console import progress_bar
 from ttmbench._util.files import file_digest, replace_file
+from ttmbench._util.hub import patiently
 from ttmbench._util.images import as_rgb, open_image, quiet_thread
 from ttmbench._util.limits import limit, raised_by
 from ttmbench._util.text import read_json_lines
@@ -62,14 +63,10 @@ class _MayPassError(Exception):
 
 
 def _patiently(once: Callable[[], T], tries: int = TRIES) -> T:
-    for attempt in range(1, tries + 1):
-        try:
-            return once()
-        except _MayPassError as error:
-            if attempt == tries:
-                raise (OutOfReachError if error.answered else NoAnswerError)(f"{error}; try again later") from None
-            time.sleep(2.0 ** (attempt - 1))
-    raise AssertionError("the last try returns or raises")
+    try:
+        return patiently(once, lambda error: isinstance(error, _MayPassError), tries)
+    except _MayPassError as error:
+        raise (OutOfReachError if error.answered else NoAnswerError)(f"{error}; try again later") from None
 
 
 def _open(url: str, **headers: str) -> HTTPResponse:
