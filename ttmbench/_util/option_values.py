@@ -199,8 +199,8 @@ def refuse_password(name: str, value: object) -> None:
     """UsageError for an address with user and password in a text or a container of texts, which are written down."""
     if _PASSWORD.search(str(value)):
         raise UsageError(
-            f"{name} must have no address with user and password, since arguments are printed and written; libraries "
-            "read them from their own configuration files or environment variables"
+            f"{name} must have no password, and has an address of the form scheme://user:password@host; remove "
+            "user:password@ and give them in an environment variable or the storage library's own configuration"
         )
 
 
