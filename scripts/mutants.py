@@ -50,7 +50,7 @@ AREAS: tuple[tuple[str, Stages], ...] = (
     ("ttmbench/stats.py", [_tests("array_api", "stats", "clustered_stats")]),
     ("ttmbench/_arrays/*.py", [_tests("array_api", "bounds", "matching", "group_shapes", "metrics")]),
     ("ttmbench/ttm/*.py", [_CORE, _tests("ttm", "variants", "pair_models", "checkpoint", "ties")]),
-    ("ttmbench/evaluator/run_key*.py", [_tests("evaluator", "run_key")]),
+    ("ttmbench/evaluator/resume.py", [_tests("evaluator", "run_key"), _tests("evaluator", "resume")]),
     ("ttmbench/cache/key*.py", [_tests("cache", "key")]),
 )
 """Files, and the tests that are run for them, one stage after the other until one fails; doctests come first."""

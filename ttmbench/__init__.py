@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from ttmbench.evaluator.public_api import list_tasks as list_tasks
     from ttmbench.evaluator.public_api import read_results as read_results
     from ttmbench.evaluator.public_api import score as score
-    from ttmbench.evaluator.simple_evaluate import simple_evaluate as simple_evaluate
+    from ttmbench.evaluator.public_api import simple_evaluate as simple_evaluate
     from ttmbench.hookspecs import hookimpl as hookimpl
     from ttmbench.methods.features import FeatureTask as FeatureTask
     from ttmbench.methods.features import ScoreTask as ScoreTask
@@ -105,9 +105,8 @@ _HOME = {
         *("AssertionNotMet", "DataError", "DivergedError", "NotRestoredError", "OutOfReachError", "TtmbenchError"),
         "UsageError",
     ),
-    "evaluator.public_api": ("compare", "list_models", "list_tasks", "read_results", "score"),
+    "evaluator.public_api": ("compare", "list_models", "list_tasks", "read_results", "score", "simple_evaluate"),
     "evaluator.eval_results": ("EvalResults",),
-    "evaluator.simple_evaluate": ("simple_evaluate",),
     "hookspecs": ("hookimpl",),
     "methods.features": ("FeatureTask", "ScoreTask"),
     "methods.task": ("MethodStep", "TrainingTask"),

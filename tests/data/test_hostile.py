@@ -35,8 +35,8 @@ from ttmbench._util.third_party_errors import error_line, foreign_errors
 from ttmbench.cli import main
 from ttmbench.data.row_files import check_decoded
 from ttmbench.errors import DataError, TtmbenchError, UsageError
+from ttmbench.evaluator.public_api import simple_evaluate
 from ttmbench.evaluator.settings import read_samples
-from ttmbench.evaluator.simple_evaluate import simple_evaluate
 from ttmbench.model_adapters import embeddings
 from ttmbench.results.stored_files import read_scores
 from ttmbench.types import GroupShape

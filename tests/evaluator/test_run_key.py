@@ -9,8 +9,8 @@ import pytest
 from ttmbench._util import machine
 from ttmbench.config import RunConfig, TTMConfig
 from ttmbench.data.catalog import find_task
-from ttmbench.evaluator import run_key as module
-from ttmbench.evaluator.run_key import RunKey
+from ttmbench.evaluator import resume as module
+from ttmbench.evaluator.resume import RunKey
 from ttmbench.evaluator.settings import choose
 from ttmbench.plugins.registry import build_registry
 

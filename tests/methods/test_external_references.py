@@ -9,7 +9,7 @@ from support.method_tasks import BIAS, SCALE, feature_task, units
 
 import ttmbench
 from ttmbench.errors import UsageError
-from ttmbench.evaluator import reference_sets
+from ttmbench.evaluator import methods
 from ttmbench.methods import run as run_module
 from ttmbench.methods.dis import dis
 from ttmbench.methods.dn import dn
@@ -62,8 +62,8 @@ def evaluate(references, tasks="shapes_color", **settings):
 
 
 def test_they_are_encoded_once_cached_and_recorded(monkeypatch, tmp_path):
-    encoded, encode = [], reference_sets.encode_images
-    monkeypatch.setattr(reference_sets, "encode_images", lambda *given: encoded.append(len(given[1])) or encode(*given))
+    encoded, encode = [], methods.encode_images
+    monkeypatch.setattr(methods, "encode_images", lambda *given: encoded.append(len(given[1])) or encode(*given))
     settings = {"references": {"dn": "shapes_place:6", "nnn": "shapes_place:6"}, "use_cache": str(tmp_path)}
     first = evaluate(tasks="shapes_color,shapes_spatial,shapes_place", **settings).document
     assert encoded == [12], "once for two methods on two tasks"
@@ -84,12 +84,12 @@ def test_they_are_encoded_once_cached_and_recorded(monkeypatch, tmp_path):
 
 
 def test_the_order_of_references_says_nothing_of_pairs(monkeypatch):
-    made, keep = [], reference_sets.TaskCache.keep
+    made, keep = [], methods.TaskCache.keep
     monkeypatch.setattr(
-        reference_sets.TaskCache, "keep", lambda self, sides, name: made.append(sides) or keep(self, sides, name)
+        methods.TaskCache, "keep", lambda self, sides, name: made.append(sides) or keep(self, sides, name)
     )
-    sets, encoded = [], reference_sets._encoded
-    monkeypatch.setattr(reference_sets, "_encoded", lambda *given: sets.append(encoded(*given)) or sets[-1])
+    sets, encoded = [], methods._encoded
+    monkeypatch.setattr(methods, "_encoded", lambda *given: sets.append(encoded(*given)) or sets[-1])
     evaluate({"dn": "shapes_place:6"})
     for side, there in zip(
         next(one for one in made if "images" in one).values(), (sets[0].images, sets[0].captions), strict=True

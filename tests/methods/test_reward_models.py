@@ -11,7 +11,7 @@ from support.training_tasks import load, training_task
 
 import ttmbench
 from ttmbench.errors import UsageError
-from ttmbench.evaluator import reward_models
+from ttmbench.evaluator import methods as reward_models
 from ttmbench.methods.features import RewardModel
 from ttmbench.methods.rlcf import clip_score, rewards_by, rlcf
 from ttmbench.results.stored_files import read_scores

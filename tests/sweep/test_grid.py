@@ -7,7 +7,7 @@ from support.plans import SMALL, cells_of
 
 from ttmbench.cli import main
 from ttmbench.errors import UsageError
-from ttmbench.sweep import grid
+from ttmbench.sweep import plan as grid
 from ttmbench.types import Record
 
 

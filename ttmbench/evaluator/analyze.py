@@ -12,9 +12,8 @@ from ttmbench.data.task_file import TaskFile
 from ttmbench.errors import UsageError
 from ttmbench.evaluator.adapters import make_adapter, model_info, model_settings, remarks
 from ttmbench.evaluator.determinism import arithmetic_of, naming_what_cannot
-from ttmbench.evaluator.plan import Run, plan_task
 from ttmbench.evaluator.run import run
-from ttmbench.evaluator.score_task import score_task
+from ttmbench.evaluator.score_task import Run, plan_task, score_task
 from ttmbench.evaluator.settings import cache_of, check_config, task_settings, tasks_of
 from ttmbench.evaluator.task import adaptation
 from ttmbench.plugins.registry import build_registry, metric_for

@@ -18,7 +18,7 @@ from ttmbench.config import RunConfig, make_run_config
 from ttmbench.data.catalog import find_task
 from ttmbench.data.task_file import TaskFile, TaskSpec
 from ttmbench.errors import DataError, TtmbenchError
-from ttmbench.evaluator.run_key import groups_digest
+from ttmbench.evaluator.resume import groups_digest
 from ttmbench.evaluator.score_files import metrics_of_scores, scored_task
 from ttmbench.evaluator.score_task import load_data
 from ttmbench.evaluator.stored_ranks import stored_ranks

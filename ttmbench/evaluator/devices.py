@@ -26,8 +26,7 @@ from ttmbench.data.task_file import TaskFile
 from ttmbench.errors import TtmbenchError, UsageError
 from ttmbench.evaluator.adapters import make_adapter, model_settings
 from ttmbench.evaluator.determinism import arithmetic_of, naming_what_cannot
-from ttmbench.evaluator.plan import Run, plan_task
-from ttmbench.evaluator.score_task import score_share, score_task
+from ttmbench.evaluator.score_task import Run, plan_task, score_share, score_task
 from ttmbench.evaluator.settings import Chosen, cache_of, choose, read_samples
 from ttmbench.evaluator.task import Methods
 from ttmbench.results.files import RunFiles

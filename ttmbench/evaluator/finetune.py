@@ -33,7 +33,7 @@ from ttmbench.evaluator.adapters import (
     write_record,
 )
 from ttmbench.evaluator.determinism import arithmetic_of, naming_what_cannot
-from ttmbench.evaluator.run_key import RunKey, code_of
+from ttmbench.evaluator.resume import RunKey, code_of
 from ttmbench.evaluator.score_task import load_data
 from ttmbench.evaluator.settings import check_config, read_samples, tasks_of
 from ttmbench.plugins.registry import Registry, build_registry

@@ -1,36 +1,259 @@
-"""The test-time methods that a run names, TTM and its controls apart: checked before anything is scored, then run."""
+"""The test-time methods that a run names: checked before anything is scored, given references and rewards, and run."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
+from statistics import fmean
 
 import numpy as np
+import torch
 
+from ttmbench._util.console import warn
 from ttmbench._util.option_values import read_references
-from ttmbench.config import RunConfig, TTMConfig
+from ttmbench._util.third_party_errors import phase
+from ttmbench.cache.scores import TaskCache
+from ttmbench.config import DEFAULT_LEARNING_RATE, RunConfig, TTMConfig, parse_pairs
+from ttmbench.data.catalog import find_task
+from ttmbench.data.loader import load_task_data
 from ttmbench.data.task_file import TaskFile, TaskSpec
 from ttmbench.errors import UsageError
-from ttmbench.evaluator.plan import Run, check_training
-from ttmbench.evaluator.reference_sets import is_its_own_reference, reference_set, reference_tasks
-from ttmbench.evaluator.reward_models import check_reward, reward_model
+from ttmbench.evaluator.adapters import make_adapter, model_info, model_settings, remarks
+from ttmbench.evaluator.score_task import Run, check_training, plan_task, score_task
 from ttmbench.evaluator.task_result import Scored
-from ttmbench.evaluator.ttm_method import run_ttm_method
+from ttmbench.methods.audit import audit_labels, held_out_record
+from ttmbench.methods.features import ReferenceSet, RewardModel, scale_and_bias
 from ttmbench.methods.run import MethodRun
 from ttmbench.methods.settings import checked_settings
 from ttmbench.methods.views import views_of
 from ttmbench.plugins.manager import BUILTIN
 from ttmbench.plugins.registry import Registry
 from ttmbench.protocols import DualEncoder, StoredFeatures, TrainableInParts
-from ttmbench.results.summary import MethodScores
+from ttmbench.results.summary import MethodScores, metric_mean
 from ttmbench.scoring.capabilities import Capabilities, Model, unknown_wrappers
-from ttmbench.scoring.fingerprint import distinct_captions
+from ttmbench.scoring.dual_encoder import encode_captions, encode_images
+from ttmbench.scoring.fingerprint import distinct_captions, distinct_images
 from ttmbench.scoring.inputs import rows_of
-from ttmbench.ttm.checkpoint import TaskCheckpoint
+from ttmbench.ttm.checkpoint import AFTER_SEED, AfterSeed, SeedProgress, TaskCheckpoint
 from ttmbench.ttm.parameters import check_train, is_added
 from ttmbench.ttm.parts import check_parts
+from ttmbench.ttm.trainer import restored
 from ttmbench.ttm.variants import Adaptation
-from ttmbench.types import MethodSpec, Record
+from ttmbench.types import MethodSpec, Record, Scores
+
+
+def reference_tasks(registry: Registry, config: RunConfig) -> dict[str, TaskFile]:
+    """The tasks that ``METHOD.references`` of the run's methods name; UsageError for a wrong one."""
+    tasks: dict[str, TaskFile] = {}
+    for method in config.methods:
+        spec, key = registry.method(method), f"{method}.references"
+        given = config.method_args.get(key, spec.settings.get("references"))
+        asked = read_references(given) if "references" in spec.needs else None
+        if asked is None:
+            continue
+        try:
+            task = find_task(registry, asked[0])
+        except UsageError as error:
+            raise UsageError(f"--method_args {key}: must be task, others or a task's name: {error}") from None
+        if task.spec.kind == "classification":
+            raise UsageError(f"--method_args {key}: task '{asked[0]}' has classes and no captions; give another")
+        tasks[asked[0]] = task
+    return tasks
+
+
+def is_its_own_reference(settings: Mapping[str, object], task: str) -> bool:
+    """Whether the settings of a method name the very task that is tested."""
+    asked = read_references(settings.get("references"))
+    return asked is not None and asked[0] == task
+
+
+def reference_set(run: Run, name: str) -> ReferenceSet:
+    """The references that a setting names (``TASK`` or ``TASK:GROUPS``), once for all methods and tasks of a run.
+
+    Their features come from the cache, or go there. DataError for data out of reach.
+    """
+    key = f"references {name}"
+    if key not in run.helpers:
+        with phase("references"):
+            run.helpers[key] = _encoded(run, name)
+    made: ReferenceSet = run.helpers[key]
+    return made
+
+
+def _encoded(run: Run, name: str) -> ReferenceSet:
+    asked = read_references(name)
+    assert asked is not None, "checked before anything is scored"
+    task, config = find_task(run.registry, asked[0]), run.config
+    run = run.on(task.spec)
+    adapter = run.capabilities.dual_encoder
+    assert isinstance(adapter, DualEncoder), "checked before anything is scored"
+    groups = load_task_data(run.registry, task, asked[1], config.offline, config.data_dir).groups
+    cache = TaskCache(run.cache, run.capabilities, task.spec, groups, {"features": True}, "features of references")
+    found = cache.find({"images": None, "captions": None})
+    if found is None:
+        with torch.no_grad():
+            pool = list(distinct_images(groups))
+            images = encode_images(adapter, pool, run.sizer, cache.data).features
+            captions = encode_captions(adapter, distinct_captions(groups), run.sizer).features
+        cache.keep({"images": images.cpu().numpy(), "captions": captions.cpu().numpy()}, config.model_name)
+    else:
+        images, captions = torch.from_numpy(found["images"]), torch.from_numpy(found["captions"])
+    # In an order of their own: that of the groups would say which caption belongs to which image.
+    drawn = np.random.default_rng(0)
+    images, captions = (side.clone()[torch.from_numpy(drawn.permutation(len(side)))] for side in (images, captions))
+    digest = cache.data.hexdigest()
+    record = {"task": task.spec.task, "images": len(images), "captions": len(captions), "data_sha256": digest}
+    return ReferenceSet(images, captions, record)
+
+
+def check_reward(registry: Registry, spec: MethodSpec, settings: Mapping[str, object]) -> None:
+    """UsageError for a reward model that no one has registered, or wrong arguments."""
+    reward = settings.get("reward")
+    if "reward_model" not in spec.needs or not isinstance(reward, str) or reward == "self":
+        return
+    try:
+        registry.adapter(_read(reward)[0])
+    except UsageError as error:
+        raise UsageError(f"--method_args {spec.name}.reward: must be self or a model: {error}") from None
+
+
+def reward_model(run: Run, scored: Scored, reward: str) -> RewardModel:
+    """What a model says of the pairs of a task; it is loaded once for a run, and its scores may come from the cache.
+
+    UsageError for a model that has no scores of pairs, DataError for weights out of reach.
+    """
+    key = f"reward {reward} {scored.spec.task} {scored.data.fingerprint}"
+    if key not in run.helpers:
+        with phase("reward model"):
+            run.helpers[key] = _scored(run, scored, reward)
+    made: RewardModel = run.helpers[key]
+    return made
+
+
+def _read(reward: str) -> tuple[str, Record]:
+    """Name and arguments of a model written ``NAME`` or ``NAME:KEY=VALUE|KEY=VALUE``."""
+    name, _, arguments = reward.partition(":")
+    return name, parse_pairs(arguments.replace("|", ","))
+
+
+def _loaded(run: Run, reward: str) -> Capabilities:
+    key = f"reward {reward}"
+    if key not in run.helpers:
+        name, arguments = _read(reward)
+        settings = model_settings(run.config.model_copy(update={"compile": False}), True)
+        can = Capabilities(make_adapter(run.registry, name, arguments, settings))
+        if can.scores == "choices" or can.stored_features is not None:
+            why = "answers in words" if can.scores == "choices" else "reads stored features"
+            raise UsageError(f"reward={reward}: model {name} {why}, and rewards are scores of images with captions")
+        for remark in remarks(can.adapter):
+            warn(remark)
+        run.helpers[key] = can
+    loaded: Capabilities = run.helpers[key]
+    return loaded
+
+
+def _scored(run: Run, scored: Scored, reward: str) -> RewardModel:
+    name, arguments = _read(reward)
+    can, groups = _loaded(run, reward), scored.data.groups
+    off = {"methods": [], "method_args": {}, "ttm": False, "simple_match": False, "oracle": False, "ttm_also": []}
+    asked = {"model": name, "model_args": arguments, "limit": None, "samples": None, **off}
+    config: RunConfig = run.config.model_copy(update=asked)
+    helper = replace(run, config=config, capabilities=can, samples=None, _sizer=None)
+    plan = plan_task(helper, TaskFile(scored.spec, None, tuple(groups)))
+    raw = score_task(replace(plan, metrics=[], all_pairs=False), helper).raw
+    values, are_cosines = torch.from_numpy(raw.groups), False
+    adapter, rows = can.dual_encoder, rows_of(groups)
+    if adapter is None:
+        count = 2 * raw.groups.size
+    else:
+        with torch.no_grad():
+            features = adapter.encode_captions(adapter.prepare_captions(list(groups[0].captions)))
+            are_cosines = features.ndim == 2
+            if are_cosines:
+                scale, bias = (number.cpu() for number in scale_and_bias(adapter.logits, features.float()))
+                values = (values - bias) / scale
+        count = len(np.unique(rows.images)) + len(np.unique(rows.captions))
+    declared, own = (model_info(one)["fingerprint"] for one in (can, run.capabilities))
+    is_student = bool(declared) and declared == own
+    record = {"model": name, "fingerprint": declared, "is_student": is_student}
+    return RewardModel(values, are_cosines, count, _note(reward, is_student, scored, raw), record)
+
+
+def _note(reward: str, is_student: bool, scored: Scored, raw: Scores) -> str:
+    """What the reward model scores by itself, with which the method is to be compared."""
+    means = {metric.name: metric_mean(metric, raw) for metric in scored.metrics if metric.scope == "group"}
+    shown = ", ".join(
+        f"{name.replace('_', ' ')} {100 * mean:.1f} %" for name, mean in means.items() if mean is not None
+    )
+    whose = "the reward model is the original model itself" if is_student else "compare with the reward model itself"
+    return f"reward={reward}: {whose}, which has {shown}"
+
+
+def run_ttm_method(
+    stage: Adaptation,
+    spec: MethodSpec,
+    given: Mapping[str, object],
+    *,
+    audit: bool = False,
+    holdout: float | None = None,
+    after: AfterSeed = AFTER_SEED,
+) -> MethodScores:
+    """TTM for every seed with the settings of a method, which the given ones override; the model is restored.
+
+    ``audit`` and ``holdout`` as in `MethodRun`, ``after`` as in `Adaptation.column`.
+    """
+    adaptation = replace(stage, settings=settings_of(spec, given, stage.settings))
+    seeds = adaptation.runs(spec, after)
+    scores = {seed: run.final for seed, run in seeds.items() if run.final is not None}
+    record = _record(adaptation, spec, seeds, list(scores.values()))
+    if audit:
+        record["audit_labels"] = audit_labels(spec.name, scores, partial(_permuted_scores, adaptation))
+    if holdout is not None:
+        raw, adapted = replace(adaptation, checkpoint=TaskCheckpoint()).holdout(spec, holdout)
+        groups = len(adapted.record["adapted_groups"]), len(adapted.record["scored_groups"])
+        record["holdout"] = held_out_record(holdout, groups, stage.metrics, raw.scores[0], adapted.scores)
+    return MethodScores(spec.name, list(scores.values()), record)
+
+
+def _permuted_scores(stage: Adaptation, seed: int) -> Scores:
+    """Scores after a seed with the captions of every group in another order, put back into the task's."""
+    again, order = stage.permuted(seed)
+    with restored(again.stage):
+        *_, last = again.steps(seed)
+    back = np.argsort(order, axis=1)
+    groups = last.scores.groups
+    of_images = groups.shape[1] > groups.shape[2]
+    back = back[:, :, None] if of_images else back[:, None, :]
+    return Scores(np.take_along_axis(groups, back, axis=1 if of_images else 2))
+
+
+def settings_of(spec: MethodSpec, given: Mapping[str, object], of_run: TTMConfig) -> TTMConfig:
+    """Settings of a method that is TTM: those of the run, its own, and the user's; UsageError for a wrong one."""
+    return of_run.with_changes({**spec.settings, **given}, f"--method_args {spec.name}")
+
+
+def recorded(settings: TTMConfig) -> Record:
+    """Settings as the record of a method has them."""
+    return {**settings.model_dump(mode="json"), "lr": settings.lr or DEFAULT_LEARNING_RATE, "train": settings.train}
+
+
+def _record(stage: Adaptation, spec: MethodSpec, seeds: Mapping[int, SeedProgress], scores: Sequence[Scores]) -> Record:
+    losses = [[value for step in run.steps for value in step.loss] for run in seeds.values()]
+    first = next(iter(seeds.values())).steps
+    as_method = MethodRun(stage.raw, stage.spec.shape, stage.metrics, stage.seeds)
+    positions = [as_method.positions(spec, final.groups, seed) for final, seed in zip(scores, seeds, strict=True)]
+    return {
+        "settings": recorded(stage.settings),
+        **spec.declared,
+        **stage.header(seeds),
+        "turns": len(first),
+        "updates": sum(bool(step.loss) for step in first),
+        "loss": [fmean(values) if values else None for values in losses],
+        "chance": None,
+        "positions": np.mean(positions, axis=0).tolist(),
+        "notes": [],
+    }
 
 
 def check_methods(

@@ -18,8 +18,7 @@ from ttmbench.data.classes import Classes, labels_of, load_classes
 from ttmbench.data.task_file import TaskFile, TaskSpec
 from ttmbench.errors import UsageError
 from ttmbench.evaluator.adapters import make_adapter, model_info, model_settings, remarks
-from ttmbench.evaluator.plan import Run
-from ttmbench.evaluator.score_task import feature_limit, load_data
+from ttmbench.evaluator.score_task import Run, feature_limit, load_data
 from ttmbench.evaluator.stored_ranks import pool_ranks, stored_pool
 from ttmbench.evaluator.task_result import Data, Ranked
 from ttmbench.protocols import Debiasable, DualEncoder

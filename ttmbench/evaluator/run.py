@@ -16,14 +16,10 @@ from ttmbench.data.memory import Task
 from ttmbench.data.task_file import TaskFile
 from ttmbench.errors import DataError
 from ttmbench.evaluator.adapters import check_model, make_adapter, model_settings, remarks, trained_on
-from ttmbench.evaluator.baseline import Baseline
 from ttmbench.evaluator.determinism import arithmetic_of, naming_what_cannot
-from ttmbench.evaluator.eval_results import EvalResults, sample_lines
-from ttmbench.evaluator.plan import Run
-from ttmbench.evaluator.record import RunRecord
-from ttmbench.evaluator.resume import open_output
-from ttmbench.evaluator.run_key import DataNow
-from ttmbench.evaluator.score_task import data_now
+from ttmbench.evaluator.eval_results import Baseline, EvalResults, RunRecord, sample_lines
+from ttmbench.evaluator.resume import DataNow, open_output
+from ttmbench.evaluator.score_task import Run, data_now
 from ttmbench.evaluator.settings import (
     Chosen,
     cache_of,

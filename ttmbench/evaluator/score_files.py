@@ -15,8 +15,7 @@ from ttmbench.data.catalog import all_tasks, find_task, is_named, select_tasks
 from ttmbench.data.loader import check_count
 from ttmbench.data.task_file import SCOPES, GroupSpec, TaskFile, TaskSpec
 from ttmbench.errors import DataError, UsageError
-from ttmbench.evaluator.eval_results import EvalResults
-from ttmbench.evaluator.record import RunRecord
+from ttmbench.evaluator.eval_results import EvalResults, RunRecord
 from ttmbench.evaluator.settings import datasets_of
 from ttmbench.evaluator.stored_outcomes import TIES_NOTE, Outcomes, read_outcomes
 from ttmbench.evaluator.stored_ranks import stored_ranks

@@ -14,7 +14,7 @@ from ttmbench.data.memory import Task
 from ttmbench.data.paths import given_data_folder
 from ttmbench.data.task_file import TaskFile, TaskSpec
 from ttmbench.errors import UsageError
-from ttmbench.evaluator.run_key import RunKey, code_of
+from ttmbench.evaluator.resume import RunKey, code_of
 from ttmbench.plugins.registry import Registry, build_registry
 from ttmbench.plugins.trackers import make_trackers
 from ttmbench.results.assertions import check_names, parse_assertion
@@ -42,7 +42,7 @@ class Chosen:
         """What makes the run the same as another; ``adapter`` counts where it was given as an object."""
         unregistered, others = None if self.is_registered else adapter, dict(self.also)
         if config.methods:
-            from ttmbench.evaluator.reference_sets import reference_tasks  # its code needs torch
+            from ttmbench.evaluator.methods import reference_tasks  # its code needs torch
 
             others |= reference_tasks(self.registry, config)
         settings = self.settings if self.registry.adapts(config) else {}
@@ -140,7 +140,7 @@ def plan(config: RunConfig) -> Record:
     """What `run` would do, checked as far as names and settings go: for ``--dry_run``."""
     chosen = choose(config)
     if config.baseline is not None:
-        from ttmbench.evaluator.baseline import Baseline
+        from ttmbench.evaluator.eval_results import Baseline
 
         Baseline.read(Path(config.baseline), chosen.tasks)
     steps: Record = {"model": config.model, "tasks": {}}

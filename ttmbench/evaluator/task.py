@@ -17,9 +17,8 @@ from ttmbench.config import TTMConfig
 from ttmbench.data.task_file import TaskFile
 from ttmbench.errors import DivergedError, NotRestoredError, TtmbenchError, UsageError
 from ttmbench.evaluator.adapters import finetuned, model_notes, tokens_read, write_record
-from ttmbench.evaluator.plan import Run, TaskPlan, plan_task
 from ttmbench.evaluator.ranking_task import rank_task
-from ttmbench.evaluator.score_task import ask_task, score_task
+from ttmbench.evaluator.score_task import Run, TaskPlan, ask_task, plan_task, score_task
 from ttmbench.evaluator.settings import usual_rate
 from ttmbench.evaluator.task_result import Answered, Scored, TaskResult
 from ttmbench.evaluator.transfer_eval import TransferEvaluation, TransferTasks, gains_of, unadapted_config
