@@ -78,7 +78,7 @@ def changed(spec: dict, path: str, value: object) -> dict:
         (PAIRS, "ttm.defaults.lr", -1, "ttm.defaults"),
         (PAIRS, "group.wrong_sizes", {"four": "no"}, "'group.wrong_sizes"),
         (PAIRS, "group.where", {"n": {"at_lest": 2}}, "unknown key 'group.where.n.at_lest'; did you mean 'at_least'?"),
-        (PAIRS, "group.where", {"n": {}}, "a condition states one of: any_of, none_of, not_null"),
+        (PAIRS, "group.where", {"n": {}}, "a condition states one of: any_of, at_least, differs"),
         (PAIRS, "group.where", {"n": []}, "group.where.n.any_of"),
         (PAIRS, "group.first_rows", 0, "'group.first_rows': must be greater than or equal to 1"),
         (PAIRS, "group.crop", ["x", "y", "w"], "'group.crop': list should have at least 4 items"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 import shlex
 import shutil
@@ -141,13 +142,16 @@ def test_every_registering_hook_reaches_the_registry(monkeypatch):
 
 
 def test_folder_source_reads_a_users_own_task_and_tells_where_it_comes_from(folder_task):
-    registry = build_registry([folder_task()])
+    folder = folder_task()
+    registry = build_registry([folder])
     loaded = load_task_data(registry, find_task(registry, "mine"))
     groups = load_task_data(registry, find_task(registry, "mine")).groups
     assert [group.group_id for group in groups] == [f"g{i}" for i in range(6)] and loaded.groups == groups
     assert groups[0].images[0].name == "0_0.png" and groups[0].images[0].open().size == (30, 24)
     assert len(load_task_data(registry, find_task(registry, "mine"), limit=2).groups) == 2
-    assert loaded.source == {"kind": "folder", "path": "groups.jsonl", "images": "images"}
+    digest = hashlib.sha256((folder / "groups.jsonl").read_bytes()).hexdigest()
+    source = {"kind": "folder", "path": "groups.jsonl", "images": "images", "file": "groups.jsonl", "sha256": digest}
+    assert loaded.source == {**source, "exif": "apply"}
 
 
 @pytest.mark.parametrize(

@@ -13,9 +13,9 @@ from pydantic import BaseModel, ConfigDict
 from ttmbench._util.console import one_line
 from ttmbench._util.hub import UNKNOWN_TOKEN, accept_terms, patiently, quiet_hub, trouble
 from ttmbench.data.availability import DataLocation, LocalFile, amount
-from ttmbench.data.paths import Also, below, data_folder, is_local, local_path, read_options
+from ttmbench.data.paths import Also, below, check_folder, data_folder, is_local, local_path, read_options
 from ttmbench.errors import DataError, OutOfReachError
-from ttmbench.types import Exif, SourceRequest
+from ttmbench.types import Exif, Record, SourceRequest
 
 
 class HubOptions(BaseModel):
@@ -39,29 +39,49 @@ class HubOptions(BaseModel):
         """Its page on the Hub."""
         return f"https://huggingface.co/{'datasets/' if self.repo_type == 'dataset' else ''}{self.path}"
 
-    def local_copy(self, data_dir: Path) -> Path | None:
-        """The user's own folder of the data, if there is one."""
-        if is_local(self.path):
-            return Path(self.path)
-        folders = (below(data_dir, name, "source.also") for name in self.also.get(self.path, ()))
-        return next((folder for folder in folders if self.is_copy(folder)), None)
+    @property
+    def patterns(self) -> list[str] | None:
+        """The files to fetch; None for all."""
+        raise NotImplementedError
 
     def is_copy(self, folder: Path) -> bool:
         """Whether a folder of the data folder holds the data."""
         raise NotImplementedError
 
-    def snapshot(self, patterns: list[str] | None, offline: bool, **how: Any) -> Path:
+    def copy_in(self, data_dir: Path | None) -> Path | None:
+        """The user's own folder of the data, if there is one."""
+        if is_local(self.path):
+            return Path(self.path)
+        folders = (below(data_folder(data_dir), name, "source.also") for name in self.also.get(self.path, ()))
+        return next((folder for folder in folders if self.is_copy(folder)), None)
+
+    def folder(self, request: SourceRequest) -> tuple[Path, Record]:
+        """The folder of the data, which are fetched if needed, and what results say of it.
+
+        OutOfReachError if they are neither here nor downloadable.
+        """
+        check_folder(self.path)
+        copy = self.copy_in(request.data_dir)
+        if copy is not None:
+            return copy, {"revision": None, "exif": self.exif, "folder": str(copy)}
+        folder = Path(self.snapshot(request.offline))
+        return folder, {"revision": commit_of(folder), "exif": self.exif}
+
+    def locations(self, request: SourceRequest, lacking: Callable[[Path], str | None]) -> list[DataLocation]:
+        """The files of the repository, or the user's own folder of them; ``lacking`` as for `HubRepository`."""
+        copy = self.copy_in(request.data_dir)
+        if copy is None:
+            return [DataLocation(self.where, [HubRepository(self, lacking)])]
+        return [DataLocation(str(copy), [LocalFile(copy, lambda: lacking(copy))])]
+
+    def snapshot(self, offline: bool, **how: Any) -> Any:
         """The repository's folder in the Hub's cache, fetched if needed; OutOfReachError if that fails.
 
-        ``patterns`` of the files to fetch, None for all; ``how`` is for ``snapshot_download``.
+        ``how`` is for ``snapshot_download``, whose errors have one line here.
         """
-        return Path(self.ask(patterns, offline, **how))
-
-    def ask(self, patterns: list[str] | None, offline: bool, **how: Any) -> Any:
-        """What ``snapshot_download`` returns; its errors have one line."""
         from huggingface_hub import constants, snapshot_download
 
-        how |= {"repo_type": self.repo_type, "revision": self.revision, "allow_patterns": patterns}
+        how |= {"repo_type": self.repo_type, "revision": self.revision, "allow_patterns": self.patterns}
 
         def fetch() -> object:
             return snapshot_download(self.path, local_files_only=offline, **how)
@@ -99,14 +119,13 @@ class HubRepository:
     """Files of a dataset repository, as a `DataNeed`."""
 
     options: HubOptions  # which repository
-    patterns: list[str] | None = None  # of the files to fetch; None for all
-    lacking: Callable[[Path], str | None] = lambda folder: None  # folder -> why it cannot be used; None if complete
-    part: str = ""  # of the repository, in messages
+    lacking: Callable[[Path], str | None]  # folder -> why it cannot be used; None if complete
 
     @property
     def name(self) -> str:
-        """Repository, revision and part."""
-        return self.options.where + (f", {self.part}" if self.part else "")
+        """Repository, revision and split."""
+        split = getattr(self.options, "split", "")
+        return self.options.where + (f", {split}" if split else "")
 
     @property
     def origin(self) -> str:
@@ -123,7 +142,7 @@ class HubRepository:
     def missing(self) -> str | None:
         """Why they cannot be used; None if they are complete in the Hub's cache."""
         try:
-            folder = self.options.snapshot(self.patterns, offline=True)
+            folder = Path(self.options.snapshot(offline=True))
         except OutOfReachError:
             return "it is not in the cache, or not all of it"
         return self.lacking(folder)
@@ -131,26 +150,18 @@ class HubRepository:
     def size(self) -> int | None:
         """Bytes of the files that are not cached yet, as the Hub states."""
         try:
-            files = self.options.ask(self.patterns, offline=False, dry_run=True)
+            files = self.options.snapshot(offline=False, dry_run=True)
         except DataError:  # fetching the dataset reports what is wrong
             return None
         return sum(file.file_size or 0 for file in files if file.will_download)
 
     def fetch(self) -> str:
         """Fetches them, and again if the cached ones are damaged."""
-        folder = self.options.snapshot(self.patterns, offline=False)
+        folder = Path(self.options.snapshot(offline=False))
         if self.lacking(folder) is not None:
-            folder = self.options.snapshot(self.patterns, offline=False, force_download=True)
+            folder = Path(self.options.snapshot(offline=False, force_download=True))
         sizes = [file.stat().st_size for file in folder.rglob("*") if file.is_file()]
         return f"{len(sizes)} files, {amount(sum(sizes))}, in the hub's cache"
-
-
-def locate_repository(need: HubRepository, request: SourceRequest) -> list[DataLocation]:
-    """The files of a repository, or the user's own folder of them."""
-    copy = need.options.local_copy(data_folder(request.data_dir))
-    if copy is None:
-        return [DataLocation(need.options.where, [need])]
-    return [DataLocation(str(copy), [LocalFile(copy, lambda: need.lacking(copy))])]
 
 
 def commit_of(folder: Path) -> str | None:

@@ -85,7 +85,7 @@ def data_locations(registry: Registry, task: TaskFile, data_dir: Path) -> tuple[
 
 def _request(registry: Registry, task: TaskFile, data_dir: Path) -> SourceRequest:
     spec = task.spec
-    columns = spec.group.model_dump(include=Columns.model_fields.keys() - {"label"})
+    columns = {key: getattr(spec.group, key) for key in Columns.model_fields if key != "label"}
     if spec.group.label is not None:  # sources read the label of an image as its caption
         columns["captions"] = [spec.group.label]
     return SourceRequest(

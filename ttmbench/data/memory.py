@@ -18,7 +18,7 @@ from ttmbench._annotations import Image, ImageLike
 from ttmbench._util.images import as_rgb, open_image, stacked
 from ttmbench._util.third_party_errors import describe
 from ttmbench.data.loader import check_groups
-from ttmbench.data.rows import ImageCell, Row, groups_from_rows
+from ttmbench.data.rows import Cell, Row, groups_from_rows
 from ttmbench.data.task_file import TaskFile, TaskSpec
 from ttmbench.errors import DataError, UsageError
 from ttmbench.types import Group, GroupShape, ImageRef, SourceRequest
@@ -140,7 +140,7 @@ class Task(TaskFile):
         shape = _shape_of(dataset[0], images, captions, where)
         references = _Images(where)
 
-        def image(cell: ImageCell) -> ImageRef:
+        def image(cell: Cell) -> ImageRef:
             label = f"{cell.group_id}/{cell.column}" + (f"/{cell.item}" if cell.item else "")
             if lazy:
                 view = dataset.select_columns([cell.column])
@@ -304,7 +304,7 @@ def _shape_of(
         raise UsageError(f"{where}: {error}") from None
 
 
-def _cell_image(view: Any, cell: ImageCell, count: int, what: str) -> Image:
+def _cell_image(view: Any, cell: Cell, count: int, what: str) -> Image:
     """Decodes one image of a row of a ``datasets.Dataset``."""
     value = view[cell.row.index][cell.column]
     if cell.item is not None and isinstance(value, list):

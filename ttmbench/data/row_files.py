@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from pyarrow.parquet import FileMetaData
 
 _ROWS = 16  # of parquet files, decoded at a time
-NAME = "_file"  # cell of the name of a row's file, where there are several
 
 
 def read_rows(
@@ -53,35 +52,10 @@ def read_rows(
         yield from csv_rows(read_text(file, name), name, tabs=suffix == ".tsv")
     elif suffix == ".json":
         value = read_json(file, name)
-        if levels:
-            value = dict(_cells_of_levels(value, levels, (), name))
-        yield from _json(dict(_leaves(value, "", name)) if nested else value, fields, name)
+        yield from _json(dict(_leaves(value, levels, (), name)) if nested or levels else value, fields, name)
     else:
         for index, (_, cells) in enumerate(read_json_lines(file)):
             yield Row(str(index), cells, index, name)
-
-
-def rows_of_files(
-    files: Mapping[str, tuple[Path, Mapping[str, str]]],
-    fields: Sequence[str],
-    literals: Sequence[str],
-    nested: bool = False,
-    levels: Sequence[str] = (),
-) -> Iterator[Row]:
-    """The rows of several files, one after the other, each with the name of its file, which is also its cell ``_file``.
-
-    Args:
-        files: name -> file, and further cells of all of its rows; a single file has the empty name.
-        fields: as for `read_rows`, like ``nested``, ``levels`` and errors.
-        literals: columns whose texts are lists as Python or JSON writes them.
-        nested: as for `read_rows`.
-        levels: as for `read_rows`.
-    """
-    for name, (file, cells) in files.items():
-        for row in read_rows(file, fields, nested=nested, levels=levels):
-            every = {**({NAME: name} if name else {}), **cells, **row.cells}
-            every |= {column: listed(row, column) for column in literals}
-            yield replace(row, cells=every, file=name)
 
 
 def joined(
@@ -182,31 +156,20 @@ def _refuse_parquet(file: Path, name: str) -> None:
         )
 
 
-def _leaves(value: object, path: str, name: str) -> Iterator[tuple[str, object]]:
-    """Every item of every list, with the keys that lead to it."""
-    if isinstance(value, list):
-        yield from ((f"{path}{index}", row) for index, row in enumerate(value))
+def _leaves(value: object, levels: Sequence[str], keys: tuple[str, ...], name: str) -> Iterator[tuple[str, object]]:
+    """Every item of every list, or what lies at the last of the levels, with the keys that lead to it."""
+    if levels and len(keys) == len(levels) - 1:
+        yield "/".join(keys), dict(zip(levels, (*keys, value), strict=True))
+    elif isinstance(value, list) and not levels:
+        yield from (("/".join((*keys, str(index))), row) for index, row in enumerate(value))
     elif isinstance(value, dict):
         for key, inner in value.items():
-            yield from _leaves(inner, f"{path}{key}/", name)
+            yield from _leaves(inner, levels, (*keys, key), name)
     else:
-        where = path.rstrip("/") or "it"
-        raise DataError(f"{name}: {where} holds {type(value).__name__}, neither a list nor an object")
-
-
-def _cells_of_levels(
-    value: object, levels: Sequence[str], keys: tuple[str, ...], name: str
-) -> Iterator[tuple[str, dict[str, object]]]:
-    """Every value that as many keys lead to as levels but one are named, with cells of the keys and the value."""
-    where = "/".join(keys)
-    if len(keys) == len(levels) - 1:
-        yield where, dict(zip(levels, (*keys, value), strict=True))
-    elif isinstance(value, dict):
-        for key, inner in value.items():
-            yield from _cells_of_levels(inner, levels, (*keys, key), name)
-    else:
-        level, found = levels[len(keys)], type(value).__name__
-        raise DataError(f"{name}: {where or 'it'} holds {found}, not an object with a key for '{level}'")
+        raise DataError(
+            f"{name}: {'/'.join(keys) or 'it'} holds {type(value).__name__}, "
+            + (f"not an object with a key for '{levels[len(keys)]}'" if levels else "neither a list nor an object")
+        )
 
 
 def _json(value: object, fields: Sequence[str], name: str) -> Iterator[Row]:

@@ -10,23 +10,14 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
 from functools import partial
 from itertools import islice
 from pathlib import Path
 from string import Formatter
 from typing import TYPE_CHECKING, Annotated, Any
 
-from pydantic import (
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    StrictBool,
-    StrictFloat,
-    StrictInt,
-    TypeAdapter,
-    model_validator,
-)
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictBool, StrictFloat, StrictInt, model_validator
 
 from ttmbench._util.images import Colors, as_rgb, check_size, open_array, open_image
 from ttmbench.data.video import Video, stored_video
@@ -41,7 +32,6 @@ NUMBER = "_row"  # in place of a column: the number of the row
 SPREAD = "*"  # before the name of a column of captions or images: all items of the list in it
 Box = tuple[int, int, int, int]
 _FARTHEST = 1_000_000  # pixels; no image is as large
-_MISSING = object()
 Plain = StrictBool | StrictInt | StrictFloat | str
 
 
@@ -62,12 +52,18 @@ class Row:
         Where some rows have a list and others a single text, ``a.0`` is the text itself. DataError with the columns
         that exist if there is no such column.
         """
-        value = self.cells.get(column, _MISSING)
-        if value is _MISSING:
-            value = self.index if column == NUMBER else _inner(self.cells, column.split("."))
-        if value is _MISSING:
-            known = ", ".join(repr(name) if name != name.strip() else name for name in map(str, self.cells))
-            raise DataError(f"{self.where}: row {self.index} has no column '{column}'; it has {known}")
+        if column in self.cells or column == NUMBER:
+            return self.cells.get(column, self.index)
+        value: object = self.cells
+        path = column.split(".")
+        for depth, name in enumerate(path):
+            if isinstance(value, Mapping) and name in value:
+                value = value[name]
+            elif isinstance(value, list | tuple) and name.isdecimal() and int(name) < len(value):
+                value = value[int(name)]
+            elif not (isinstance(value, str) and name == "0" and depth == len(path) - 1):
+                known = ", ".join(repr(name) if name != name.strip() else name for name in map(str, self.cells))
+                raise DataError(f"{self.where}: row {self.index} has no column '{column}'; it has {known}")
         return value
 
     def value(self, column: str) -> Any:
@@ -113,18 +109,14 @@ class Row:
 
         DataError if a cell is null, NaN, blank, or neither text nor a number.
         """
-        if column is None:
-            row_id, parts = self.key, {"the key": self.key}
-        else:
-            names = [column] if "{" not in column else [name for _, name, _, _ in Formatter().parse(column) if name]
-            row_id, parts = str(self.value(column)), {f"'{name}'": self.cell(name) for name in names}
+        row_id, parts = self.key, {"the key": self.key}
+        if column is not None:
+            row_id = str(self.value(column))
+            names = [name for _, name, _, _ in Formatter().parse(column) if name] or [column]
+            parts = {f"'{name}'": self.cell(name) for name in names}
         for name, value in parts.items():
-            blank = value is None or (isinstance(value, str) and not value.strip())
-            if (
-                blank
-                or isinstance(value, bytes | list | Mapping)
-                or (isinstance(value, float) and not math.isfinite(value))
-            ):
+            is_id = isinstance(value, str | int) or (isinstance(value, float) and math.isfinite(value))
+            if not is_id or not str(value).strip():
                 of_file = f" of {self.file}" if self.file else ""
                 raise DataError(
                     f"{self.where}: {name} of row {self.index}{of_file} is {value!r:.80}; an id must be text that is "
@@ -132,45 +124,21 @@ class Row:
                 )
         return f"{self.file}/{row_id}" if self.file else row_id
 
-    def tags(self, columns: Mapping[str, object] | Sequence[str]) -> dict[str, str]:
+    def tags(self, columns: Mapping[str, str | PathPart] | Sequence[str]) -> dict[str, str]:
         """The tags of the row as texts: null is an empty tag, a list is joined.
 
         ``columns``: names of columns, or tag -> column, template or `PathPart`. DataError for a missing column or part.
         """
-        named: Mapping[str, object] = columns if isinstance(columns, Mapping) else {name: name for name in columns}
-        values = {tag: self._tag(column) for tag, column in named.items()}
+        named = columns if isinstance(columns, Mapping) else {name: name for name in columns}
+        values = {tag: self.value(of) if isinstance(of, str) else of.tag(self) for tag, of in named.items()}
         return {
             tag: "" if value is None else ", ".join(map(str, value)) if isinstance(value, list) else str(value)
             for tag, value in values.items()
         }
 
-    def _tag(self, column: object) -> object:
-        if isinstance(column, str):
-            return self.value(column)
-        path = PathPart.model_validate(column)
-        value = self.value(path.column)
-        if path.part is None:
-            return path.tag_of(value)
-        parts = value.split("/") if isinstance(value, str) else []
-        if path.part >= len(parts):
-            raise DataError(f"{self.named(path.column)} is {value!r:.80}, which has no part {path.part}")
-        return path.tag_of(parts[path.part])
-
     def named(self, column: str) -> str:
         """A cell of the row, for messages."""
         return f"{self.where}: '{column}' of row {self.index}"
-
-
-def _inner(cells: Mapping[str, object], path: list[str]) -> object:
-    value: object = cells
-    for depth, name in enumerate(path):
-        if isinstance(value, Mapping):
-            value = value.get(name, _MISSING)
-        elif isinstance(value, list | tuple) and name.isdecimal() and int(name) < len(value):
-            value = value[int(name)]
-        elif not (isinstance(value, str) and name == "0" and depth == len(path) - 1):
-            return _MISSING
-    return value
 
 
 class PathPart(BaseModel):
@@ -179,24 +147,24 @@ class PathPart(BaseModel):
     Attributes:
         column: column of the path, or a template of columns.
         part: which part of it, counted from 0; without it the whole cell.
-        names: part -> tag; a part that is not listed is its own tag.
-        containing: text in the part -> tag, of the parts that ``names`` does not list; the first text counts.
-        otherwise: tag of all other parts.
+        names: part, with ``*`` for any letters, -> tag; the first that fits counts, and a part without one is its own
+            tag.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
     column: str
     part: int | None = Field(None, ge=0)
     names: dict[str, str] = {}
-    containing: dict[str, str] = {}
-    otherwise: str | None = None
 
-    def tag_of(self, part: object) -> object:
-        """The tag that stands for a part; the part itself where none does."""
-        text = str(part)
-        named = [tag for words, tag in self.containing.items() if words in text]
-        found = self.names.get(text, named[0] if named else self.otherwise)
-        return part if found is None else found
+    def tag(self, row: Row) -> object:
+        """The tag of a row; DataError if its path has no such part."""
+        value = row.value(self.column)
+        if self.part is not None:
+            parts = value.split("/") if isinstance(value, str) else []
+            if self.part >= len(parts):
+                raise DataError(f"{row.named(self.column)} is {value!r}, which has no part {self.part}")
+            value = parts[self.part]
+        return next((tag for pattern, tag in self.names.items() if fnmatchcase(str(value), pattern)), value)
 
 
 class Condition(BaseModel):
@@ -204,10 +172,7 @@ class Condition(BaseModel):
 
     Attributes:
         any_of: one of these values.
-        none_of: none of these values.
-        not_null: there is a value.
         at_least: a number of at least this.
-        at_most: a number of at most this.
         differs_from: a column with another value.
         starts_with: a text that begins with this.
     """
@@ -215,10 +180,7 @@ class Condition(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     any_of: list[Plain] | None = Field(None, min_length=1)
-    none_of: list[Plain] | None = Field(None, min_length=1)
-    not_null: bool = False
     at_least: float | None = None
-    at_most: float | None = None
     differs_from: str | None = None
     starts_with: str | None = Field(None, min_length=1)
 
@@ -229,21 +191,18 @@ class Condition(BaseModel):
         return self
 
     def holds(self, row: Row, column: str) -> bool:
-        """Whether a row's cell meets it; a null cell only meets ``none_of`` and ``differs_from``.
+        """Whether a row's cell meets it; a null cell only differs from others.
 
         DataError if there is no such column, or no number where one is compared.
         """
         value = row.cell(column)
         if value is None:
-            positive = (self.any_of, self.at_least, self.at_most, self.starts_with)
-            return not self.not_null and all(stated is None for stated in positive)
+            return (self.any_of, self.at_least, self.starts_with) == (None, None, None)
         return (
             (self.any_of is None or any(_same(value, wanted) for wanted in self.any_of))
-            and (self.none_of is None or not any(_same(value, refused) for refused in self.none_of))
             and (self.differs_from is None or value != row.cell(self.differs_from))
             and (self.starts_with is None or str(value).startswith(self.starts_with))
             and (self.at_least is None or row.number(column) >= self.at_least)
-            and (self.at_most is None or row.number(column) <= self.at_most)
         )
 
 
@@ -282,40 +241,31 @@ class Pick(BaseModel):
 
     def items(self, row: Row) -> list[object]:
         """The list; DataError if the column holds none."""
-        if not isinstance(self.from_, str):
-            return [row.cell(column) for column in self.from_]
-        value = row.cell(self.from_)
+        value = row.cell(self.from_) if isinstance(self.from_, str) else [row.cell(column) for column in self.from_]
         if not isinstance(value, list):
-            raise DataError(f"{row.named(self.from_)} must hold a list to pick from, got {value!r:.80}")
+            raise DataError(f"{row.named(str(self.from_))} must hold a list to pick from, got {value!r:.80}")
         return value
-
-    def position(self, row: Row, count: int) -> int:
-        """The position; DataError unless it is a whole number from 0 below ``count``."""
-        number = row.number(self.by)
-        if not (number.is_integer() and 0 <= number < count):
-            raise DataError(
-                f"{row.named(self.by)} is {row.cell(self.by)!r:.80}, and there are {count} items: 0 to {count - 1}"
-            )
-        return int(number)
 
 
 Picks = dict[str, Pick]
 """Name of a cell -> the item that it is."""
 
 
-def picked(row: Row, picks: Mapping[str, Pick]) -> Row:
-    """The row with the cells that are picked from its lists; DataError as for `Pick`."""
+def _picked(row: Row, picks: Picks) -> Row:
+    """The row with the cells that are picked from its lists; DataError for a position that is none."""
     cells = dict(row.cells)
     for name, pick in picks.items():
-        items = pick.items(row)
-        position = pick.position(row, len(items))
-        cells[name] = items[position]
+        items, number = list(pick.items(row)), row.number(pick.by)
+        if not (number.is_integer() and 0 <= number < len(items)):
+            found = f"{row.named(pick.by)} is {row.cell(pick.by)!r:.80}"
+            raise DataError(f"{found}, and there are {len(items)} items: 0 to {len(items) - 1}")
+        cells[name] = items.pop(int(number))
         if pick.others is not None:
-            cells[pick.others] = items[:position] + items[position + 1 :]
+            cells[pick.others] = items
     return replace(row, cells=cells)
 
 
-def check_picked(rows: Sequence[Row], picks: Mapping[str, Pick]) -> None:
+def _check_picked(rows: Sequence[Row], picks: Picks) -> None:
     """DataError unless the rows of a group pick from the same items, and each item once."""
     for name, pick in picks.items():
         chosen = sorted(str(row.cell(name)) for row in rows)
@@ -333,7 +283,7 @@ def kept_rows(rows: Iterable[Row], columns: Mapping[str, Any]) -> Iterator[Row]:
     ``columns`` may have ``where`` (column -> condition) and ``first_rows`` (how many of each file). DataError as for
     `Condition.holds`.
     """
-    conditions = TypeAdapter(Where).validate_python(columns.get("where") or {})
+    conditions: Where = columns.get("where") or {}
     most = columns.get("first_rows")
     taken: Counter[str] = Counter()
     for row in rows:
@@ -345,8 +295,8 @@ def kept_rows(rows: Iterable[Row], columns: Mapping[str, Any]) -> Iterator[Row]:
 
 
 @dataclass(frozen=True)
-class ImageCell:
-    """An image as a row names it; ``item``: its position where the column holds a list."""
+class Cell:
+    """A caption or an image as a row names it; ``item``: its position where the column holds a list."""
 
     row: Row
     column: str
@@ -372,8 +322,17 @@ class ImageCell:
             raise DataError(f"{self.where} must name an image file, got {value!r}")
         return value
 
+    @property
+    def text(self) -> str:
+        """The caption; DataError if the cell holds none."""
+        value = self.value
+        if not isinstance(value, str) or not value.strip():
+            where = self.column if self.item is None else f"{self.column}[{self.item}]"
+            raise DataError(f"{self.row.where}: caption '{where}' of group {self.group_id} is empty or no text")
+        return value
 
-def stored_image(name: str, path: Path, exif: Exif, npy: Colors, video: Video | None = None) -> ImageRef:
+
+def stored_image(name: str, path: Path, exif: Exif, npy: Colors = "rgb", video: Video | None = None) -> ImageRef:
     """An image in its own file, or a video where a task has these; ``npy``: order of colours in a ``.npy`` array."""
     if video is not None:
         return stored_video(name, path, video)
@@ -383,7 +342,7 @@ def stored_image(name: str, path: Path, exif: Exif, npy: Colors, video: Video | 
 
 
 def groups_from_rows(
-    rows: Iterable[Row], request: SourceRequest, image: Callable[[ImageCell], ImageRef], rows_per_group: int = 1
+    rows: Iterable[Row], request: SourceRequest, image: Callable[[Cell], ImageRef], rows_per_group: int = 1
 ) -> Iterator[Group]:
     """Makes groups of rows, one after the other.
 
@@ -395,19 +354,23 @@ def groups_from_rows(
 
     Raises:
         DataError: a cell is missing, empty or of the wrong kind; file and group are named.
-        UsageError: the columns do not fit the shape.
+        UsageError: the columns do not fit the task.
     """
-    per_row = _per_row(request, rows_per_group)
-    _check_columns(per_row, request, rows_per_group)
+    shape, what = request.shape, {"retrieval": "captions", "classification": "label"}.get(request.kind)
+    if what is not None and (not request.columns["captions"] or rows_per_group > 1):
+        raise UsageError(f"a task of kind {request.kind} needs group.{what}, and has one row an image")
+    if shape.images % rows_per_group or shape.captions % rows_per_group:
+        raise UsageError(f"source.rows_per_group: {rows_per_group} rows cannot share a {shape} group evenly")
+    counts = (shape.images // rows_per_group, shape.captions // rows_per_group if what is None else None)
+    picks: Picks = request.columns.get("pick") or {}
     wanted = None if request.limit is None else request.limit * rows_per_group
-    picks = TypeAdapter(Picks).validate_python(request.columns.get("pick") or {})
     pending: list[Row] = []
     for row in islice(kept_rows(rows, request.columns), wanted):
-        pending.append(picked(row, picks) if picks else row)
+        pending.append(_picked(row, picks) if picks else row)
         if len(pending) == rows_per_group:
             if rows_per_group > 1:
-                check_picked(pending, picks)
-            yield _group(pending, request, image, per_row)
+                _check_picked(pending, picks)
+            yield _group(pending, request, image, *counts)
             pending = []
     if pending:
         raise DataError(
@@ -419,27 +382,28 @@ def groups_from_rows(
 def _group(
     rows: Sequence[Row],
     request: SourceRequest,
-    image: Callable[[ImageCell], ImageRef],
-    per_row: tuple[int, int | None],
+    image: Callable[[Cell], ImageRef],
+    n_images: int,
+    n_captions: int | None,
 ) -> Group:
-    columns = request.columns
+    columns, first = request.columns, rows[0]
     group_id = "-".join(row.group_id(columns.get("id")) for row in rows)
-    if request.kind == "classification":
-        captions = [_label(rows[0], columns["captions"][0], group_id)]
-    else:
-        captions = [text for row in rows for text in _captions(row, columns["captions"], group_id, per_row[1])]
+    captions: list[str] = []
     images: list[ImageRef] = []
     for row in rows:
-        references = [image(cell) for cell in _images(row, columns["images"], group_id, per_row[0])]
-        if columns.get("crop"):
-            box = box_of(row, columns["crop"], group_id)
-            references = [cropped(reference, box) for reference in references]
-        images += references
+        if request.kind == "classification":
+            captions.append(_label(row, columns["captions"][0], group_id))
+        else:
+            captions += [cell.text for cell in _cells(row, columns["captions"], group_id, n_captions, "captions")]
+        found = [image(cell) for cell in _cells(row, columns["images"], group_id, n_images, "images")]
+        images += (
+            [cropped(one, box_of(row, columns["crop"], group_id)) for one in found] if columns.get("crop") else found
+        )
     tags = [row.tags(columns.get("tags", ())) for row in rows]
     for column, value in (item for other in tags[1:] for item in other.items()):
         if value != tags[0][column]:
             raise DataError(
-                f"{rows[0].where}: rows {rows[0].index} to {rows[-1].index} should be one group, but their '{column}' "
+                f"{first.where}: rows {first.index} to {rows[-1].index} should be one group, but their '{column}' "
                 f"differs: {tags[0][column]!r} and {value!r}"
             )
     return Group(group_id, tuple(images), tuple(captions), tags[0])
@@ -458,79 +422,29 @@ def _label(row: Row, column: str, group_id: str) -> str:
     return str(value)
 
 
-def _captions(row: Row, columns: str | Sequence[str], group_id: str, count: int | None) -> list[str]:
-    """The captions of one column's list, or of several columns; of ``*column``, all captions of the list in it."""
-    every = [SPREAD + columns] if isinstance(columns, str) else columns
-    items = _spread(row, every, group_id, count, "captions")
-    texts = [value if item is None else value[item] for value, item in ((row.cell(name), item) for name, item in items)]
-    for (name, item), text in zip(items, texts, strict=True):
-        if not isinstance(text, str) or not text.strip():
-            where = name if item is None else f"{name}[{item}]"
-            raise DataError(f"{row.where}: caption '{where}' of group {group_id} is empty or no text")
-    return texts
+def _cells(row: Row, columns: str | Sequence[str], group_id: str, count: int | None, what: str) -> list[Cell]:
+    """The captions or images of one column's list, or of several columns; of ``*column``, all of the list in it.
 
-
-def _images(row: Row, columns: str | Sequence[str], group_id: str, count: int) -> list[ImageCell]:
-    """The images of one column's list, or of several columns; of ``*column``, all images of the list in it."""
-    if not isinstance(columns, str):
-        items = _spread(row, columns, group_id, count, "images")
-    elif isinstance(row.cells.get(columns), list) or (columns in row.cells and count > 1):
-        items = _spread(row, [SPREAD + columns], group_id, count, "images")
-    else:
-        items = [(columns, index) for index in range(count)]
-    return [ImageCell(row, name, item, group_id) for name, item in items]
-
-
-def _spread(
-    row: Row, columns: Sequence[str], group_id: str, count: int | None, what: str
-) -> list[tuple[str, int | None]]:
-    """Column and position in its list, or None, of each caption or image."""
-    items: list[tuple[str, int | None]] = []
-    for column in columns:
+    One column of images may hold a single image, and where it is kept apart from the row, nothing is known of it.
+    """
+    spread = [SPREAD + columns] if isinstance(columns, str) else columns
+    if isinstance(columns, str) and what == "images":
+        alone = columns in row.cells and count == 1 and not isinstance(row.cells[columns], list)
+        if alone or columns not in row.cells:
+            return [Cell(row, columns, index, group_id) for index in range(count or 1)]
+    cells: list[Cell] = []
+    for column in spread:
         name = column.removeprefix(SPREAD)
         if name == column:
-            items.append((name, None))
+            cells.append(Cell(row, name, None, group_id))
             continue
         value = row.cell(name)
         if not isinstance(value, list):
             raise DataError(f"{_named(row, name, group_id)} must hold a list of {what}, got {value!r:.80}")
-        items += [(name, index) for index in range(len(value))]
-    if len(items) != (count or max(1, len(items))):
-        raise DataError(f"{row.where}: group {group_id} has {len(items)} {what}, but {count or 'some'} are needed")
-    return items
-
-
-def _per_row(request: SourceRequest, rows_per_group: int) -> tuple[int, int | None]:
-    """Images and captions of each row; None for any number of captions."""
-    shape = request.shape
-    if request.kind != "groups":
-        if rows_per_group > 1:
-            raise UsageError(f"source.rows_per_group: a task of kind {request.kind} has one row an image")
-        return 1, None
-    if shape.images % rows_per_group or shape.captions % rows_per_group:
-        raise UsageError(f"source.rows_per_group: {rows_per_group} rows cannot share a {shape} group evenly")
-    return shape.images // rows_per_group, shape.captions // rows_per_group
-
-
-def _check_columns(per_row: tuple[int, int | None], request: SourceRequest, rows_per_group: int) -> None:
-    images, captions = request.columns["images"], request.columns["captions"]
-    if request.kind != "groups":
-        what = "captions" if request.kind == "retrieval" else "label"
-        if not captions or (not isinstance(images, str) and len(images) != 1):
-            raise UsageError(f"group.images should name one column, and group.{what} is needed (kind: {request.kind})")
-        return
-    fixed = [
-        (names, count)
-        for names, count in ((images, per_row[0]), (captions, per_row[1]))
-        if not isinstance(names, str) and not any(column.startswith(SPREAD) for column in names)
-    ]
-    if any(len(names) != count for names, count in fixed):
-        counts = ("a list in one" if isinstance(names, str) else str(len(names)) for names in (images, captions))
-        share = f"; each of {rows_per_group} rows brings {per_row[0]} and {per_row[1]}" if rows_per_group > 1 else ""
-        raise UsageError(
-            f"group.images and group.captions name {' and '.join(counts)} columns, but group.shape is {request.shape}"
-            f"{share}"
-        )
+        cells += [Cell(row, name, index, group_id) for index in range(len(value))]
+    if len(cells) != (count or max(1, len(cells))):
+        raise DataError(f"{row.where}: group {group_id} has {len(cells)} {what}, but {count or 'some'} are needed")
+    return cells
 
 
 def box_of(row: Row, columns: Sequence[str], group_id: str) -> Box:

@@ -55,16 +55,12 @@ def locate_first_of(request: SourceRequest) -> list[DataLocation]:
 
 def _with_columns(source: Mapping[str, object], request: SourceRequest) -> tuple[Mapping[str, object], SourceRequest]:
     """A source without its ``columns``, and the request for these columns; UsageError if they are wrong."""
-    columns = source.get("columns")
     options = {key: value for key, value in source.items() if key != "columns"}
-    if columns is None:
-        return options, request
-    if not isinstance(columns, Mapping):
-        raise UsageError("source.of.columns: must be a mapping")
     try:
-        stated = Columns.model_validate(columns).model_dump(exclude_unset=True, exclude_none=True)
+        columns = Columns.model_validate(source.get("columns", {}))
     except ValidationError as error:
         raise UsageError(f"source.of.columns: {describe(error, Columns)}") from None
+    stated = {key: getattr(columns, key) for key in columns.model_fields_set}
     if "label" in stated:  # which stands in the place of the caption, as in every request
         stated["captions"] = [stated.pop("label")]
     return options, replace(request, columns={**request.columns, **stated})

@@ -2,46 +2,231 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple, Self
 from urllib.parse import quote
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from ttmbench._util.files import file_digest
 from ttmbench._util.images import Colors
 from ttmbench.data.availability import DataLocation, LocalFile, count_of_images
 from ttmbench.data.download import DataFile, Images
-from ttmbench.data.hub_datasets import (
-    HubOptions,
-    HubRepository,
-    commit_of,
-    locate_repository,
-    read_hub_options,
-    roots_of,
-)
-from ttmbench.data.image_files import FileOptions, missing_images, read_files
+from ttmbench.data.hub_datasets import HubOptions, commit_of, read_hub_options, roots_of
 from ttmbench.data.paths import (
     DATA_VARIABLE,
     Also,
     Origin,
+    PathOrMapping,
     below,
-    check_folder,
     data_folder,
     find,
     inside,
     read_options,
 )
 from ttmbench.data.prepare import Preparation, PreparedFile
-from ttmbench.data.row_files import read_rows
-from ttmbench.data.rows import ImageCell, groups_from_rows, stored_image
+from ttmbench.data.row_files import joined, listed, read_rows
+from ttmbench.data.rows import Cell, Row, groups_from_rows, stored_image
 from ttmbench.data.video import Video
 from ttmbench.errors import DataError, OutOfReachError, TtmbenchError, UsageError
 from ttmbench.types import Exif, Group, ImageRef, Loaded, SourceRequest
 
 ENDINGS = frozenset({".bmp", ".gif", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp"})
+NAME = "_file"  # cell of the name of a row's file, where there are several
+
+
+class RowFile(PathOrMapping):
+    """One of several files of rows; ``cells`` are further cells of all of its rows."""
+
+    cells: dict[str, str] = Field(default_factory=dict)
+
+
+class JoinedFile(PathOrMapping):
+    """A file that is joined with another row by row; the columns ``same`` must agree in both."""
+
+    same: list[str] = Field(default_factory=list)
+
+
+class FileOptions(BaseModel):
+    """Options of files of rows beside images."""
+
+    model_config = ConfigDict(extra="forbid")
+    file: str | None = None  # JSON, JSON lines, CSV or TSV of the rows
+    files: dict[str, RowFile] = {}  # in its place, name -> one of several such files; ids of groups begin with the name
+    join: dict[str, JoinedFile] = {}  # name -> file with as many rows as ``file``; its cells are ``name.column``
+    images: str | list[str] = "."  # folder that image names start from, or several, searched in this order
+    strip: str = ""  # prefix to remove from image names
+    basename: bool = False  # of the path of an image only the last part is its name
+    fields: tuple[str, ...] = ()  # names of the cells, where rows are JSON lists
+    nested: bool = False  # rows lie in lists, and these in objects of any depth, whose keys become parts of ids
+    levels: tuple[str, ...] = ()  # names of the cells, where the keys of objects in objects are data
+    listings: dict[str, str] = {}  # name of a cell -> pattern of files in the images folder that it lists, by number
+    literals: tuple[str, ...] = ()  # columns whose texts are lists as Python or JSON writes them
+    rows_per_group: int = Field(1, ge=1)  # consecutive rows that make one group
+    exif: Exif = "apply"  # whether images are turned upright by their EXIF data
+    npy: Colors = "rgb"  # order of the colours in images that are ``.npy`` arrays
+    missing: Literal["refuse", "leave_out"] = "refuse"  # refuse, or skip and count, groups without images
+    video: Video | None = None  # the files are videos, and which of their frames are read
+    addresses: tuple[str, ...] = ()  # columns of image addresses, in the order of ``group.images``; for ``listed``
+
+    @model_validator(mode="after")
+    def _has_rows(self) -> FileOptions:
+        if (self.file is None) == (not self.files):
+            raise ValueError("needs either 'file' or 'files'")
+        if not self.folders:
+            raise ValueError("'images' should name a folder, or several")
+        if self.levels and (
+            self.nested or len(self.levels) < 2 or not all(f.endswith(".json") for f in self.row_files)
+        ):
+            raise ValueError(
+                "'levels' names the keys and the value of a JSON file, at least two, and goes without 'nested'"
+            )
+        if self.join and self.file is None:
+            raise ValueError("'join' requires 'file': it adds the rows of another file to those of one")
+        return self
+
+    @property
+    def parts(self) -> dict[str, RowFile]:
+        """Name -> file of rows; one file alone has the empty name."""
+        return self.files if self.file is None else {"": RowFile(file=self.file)}
+
+    @property
+    def row_files(self) -> list[str]:
+        """Paths of the files of rows."""
+        return [part.file for part in self.parts.values()] + [part.file for part in self.join.values()]
+
+    @property
+    def folders(self) -> list[str]:
+        """Folders in which images are looked for."""
+        return [self.images] if isinstance(self.images, str) else self.images
+
+    def name_of(self, cell: Cell) -> str:
+        """The path of an image below its folder."""
+        name = cell.name.removeprefix(self.strip)
+        return name.replace("\\", "/").rpartition("/")[2] if self.basename else name
+
+    def moved(self, paths: Mapping[str, str]) -> Self:
+        """The same options with other paths: path -> new path."""
+        files = {name: part.model_copy(update={"file": paths[part.file]}) for name, part in self.files.items()}
+        join = {name: part.model_copy(update={"file": paths[part.file]}) for name, part in self.join.items()}
+        file = None if self.file is None else paths[self.file]
+        images = paths[self.images] if isinstance(self.images, str) else [paths[folder] for folder in self.images]
+        return self.model_copy(update={"file": file, "files": files, "join": join, "images": images})
+
+    def rows(self, base: Path) -> Iterable[Row]:
+        """The rows of all files, each with the name of its file, which is also its cell ``_file``."""
+        rows = self._rows_of_parts(base)
+        if self.listings:
+            rows = self._listed(rows, self.image_folders(base))
+        others = {name: (below(base, part.file, "source.join"), part.same) for name, part in self.join.items()}
+        return joined(rows, others, self.fields) if others else rows
+
+    def image_folders(self, base: Path) -> list[Path]:
+        """The folders of images below another one."""
+        return [below(base, folder, "source.images") for folder in self.folders]
+
+    def _rows_of_parts(self, base: Path) -> Iterator[Row]:
+        for name, part in self.parts.items():
+            for row in read_rows(below(base, part.file, "source.file"), self.fields, self.nested, self.levels):
+                cells = {**({NAME: name} if name else {}), **part.cells, **row.cells}
+                cells |= {column: listed(row, column) for column in self.literals}
+                yield replace(row, cells=cells, file=name)
+
+    def _listed(self, rows: Iterable[Row], folders: Sequence[Path]) -> Iterator[Row]:
+        """Rows with cells that list files of an images folder, sorted by the last number in their names.
+
+        The first folder that has files of a listing's pattern counts; DataError if none has, or a path leaves it.
+        """
+        known: dict[str, list[str]] = {}
+        for row in rows:
+            cells = dict(row.cells)
+            for name, template in self.listings.items():
+                pattern = row.value(template)
+                if pattern not in known:
+                    what = f"{row.where}: listing '{name}' of row {row.index}"
+                    known[pattern] = _matching_files(pattern, folders, what)
+                cells[name] = known[pattern]
+            yield replace(row, cells=cells)
+
+    def groups(
+        self, base: Path, request: SourceRequest, roots: Sequence[Path] = ()
+    ) -> tuple[list[Group], dict[str, Cell]]:
+        """The groups, and the name of each missing image -> the first cell that names it.
+
+        The paths of the options start from ``base``; links of image files may lead into ``roots``, by default the
+        images folder. DataError if a file or a row is not what it should be; file and group are named.
+        """
+        folders, images, missing = self.image_folders(base), dict[str, ImageRef](), dict[str, Cell]()
+
+        def image(cell: Cell) -> ImageRef:
+            name = self.name_of(cell)
+            if name not in images:
+                path = _path(cell, name, folders, roots)
+                images[name] = stored_image(name, path, self.exif, self.npy, self.video)
+                if not path.is_file():
+                    missing[name] = cell
+            return images[name]
+
+        return list(groups_from_rows(self.rows(base), request, image, self.rows_per_group)), missing
+
+
+def read_files(
+    base: Path,
+    options: FileOptions,
+    request: SourceRequest,
+    roots: Sequence[Path] = (),
+    hint: Callable[[str], str] = lambda name: "",
+) -> Loaded:
+    """Groups as of `FileOptions.groups`, with files and digests as their source.
+
+    If groups without images are skipped, ``coverage`` lists them. ``hint``: name of a missing image -> remedy, as the
+    end of a message.
+    """
+    leave_out = options.missing == "leave_out"
+    # The coverage is that of all rows, whatever the limit.
+    groups, absent = options.groups(base, replace(request, limit=None) if leave_out else request, roots)
+    where = " or ".join(map(str, options.image_folders(base)))
+    record: dict[str, object] = {"exif": options.exif}
+    if leave_out:
+        here = [group for group in groups if not any(image.name in absent for image in group.images)]
+        if not here:
+            raise OutOfReachError(f"none of {len(groups)} groups has its images in {where}")
+        known = {group.group_id for group in here}
+        missing = [group.group_id for group in groups if group.group_id not in known]
+        record["coverage"] = {"rows": len(groups), "here": len(here), "missing": missing}
+        groups = here[: request.limit]
+    elif absent:
+        name, cell = next(iter(absent.items()))
+        raise DataError(f"{cell.row.where}: image {name} of group {cell.group_id} is not in {where}{hint(name)}")
+    digests = {file: file_digest(below(base, file, "source.file")) for file in options.row_files}
+    if options.file is None or options.join:
+        return Loaded(groups, {"files": digests, **record})
+    return Loaded(groups, {"file": options.file, "sha256": digests[options.file], **record})
+
+
+def _matching_files(pattern: str, folders: Sequence[Path], what: str) -> list[str]:
+    parent, _, last = pattern.rpartition("/")
+    for folder in folders:
+        holder = inside(folder, parent, what) if parent else folder
+        names = [path.name for path in holder.glob(last) if path.is_file()] if holder.is_dir() else []
+        if names:
+            ordered = sorted(names, key=lambda name: ([int(digits) for digits in re.findall(r"\d+", name)][-1:], name))
+            return [f"{parent}/{name}".removeprefix("/") for name in ordered]
+    raise DataError(f"{what}: no file {pattern} in {' or '.join(map(str, folders))}")
+
+
+def _path(cell: Cell, name: str, folders: Sequence[Path], roots: Sequence[Path]) -> Path:
+    """The path of an image in the first of several folders that has it; later ones are not looked at."""
+    first = inside(folders[0], name, cell.where, roots)
+    if first.is_file():
+        return first
+    others = (inside(folder, name, cell.where, roots) for folder in folders[1:])
+    return next((path for path in others if path.is_file()), first)
 
 
 class FolderOptions(BaseModel):
@@ -54,36 +239,38 @@ class FolderOptions(BaseModel):
     npy: Colors = "rgb"
     video: Video | None = None
 
+    def paths(self, request: SourceRequest) -> list[Path]:
+        """The file of groups and the folder of images, which stay in the task's folder."""
+        base = request.folder or Path()
+        return [inside(base, self.path, "source.path"), inside(base, self.images, "source.images")]
 
-def read_folder(request: SourceRequest) -> Iterable[Group]:
+
+def read_folder(request: SourceRequest) -> Loaded:
     """A user's own task: a JSONL, JSON, CSV or TSV file of groups beside an image folder.
 
     The task file's ``group:`` names the columns. Image paths are relative to the ``images`` folder and stay inside it.
     """
-    options, file, images = _own_paths(request)
-
-    def image(cell: ImageCell) -> ImageRef:
-        path = inside(images, cell.name, cell.where)
-        return stored_image(cell.name, path, options.exif, options.npy, options.video)
-
-    yield from groups_from_rows(read_rows(file), request, image)
+    options = read_options(FolderOptions, request)
+    options.paths(request)
+    files = FileOptions(file=options.path, **options.model_dump(exclude={"path"}))
+    return read_files(request.folder or Path(), files, request)
 
 
 def locate_folder(request: SourceRequest) -> list[DataLocation]:
     """A file of groups and a folder of images beside the task file."""
-    return [DataLocation("the task's own folder", [LocalFile(path) for path in _own_paths(request)[1:]])]
-
-
-def _own_paths(request: SourceRequest) -> tuple[FolderOptions, Path, Path]:
-    """The options, the file of groups and the folder of images."""
-    options, base = read_options(FolderOptions, request), request.folder or Path()
-    return options, inside(base, options.path, "source.path"), inside(base, options.images, "source.images")
+    paths = read_options(FolderOptions, request).paths(request)
+    return [DataLocation("the task's own folder", [LocalFile(path) for path in paths])]
 
 
 class HubFilesOptions(FileOptions, HubOptions):
     """Options of ``kind: hub_files``: how files are read, and of which repository."""
 
     allow: tuple[str, ...] = ()  # patterns of the files to fetch; all by default
+
+    @property
+    def patterns(self) -> list[str] | None:
+        """The files to fetch."""
+        return list(self.allow) or None
 
     def is_copy(self, folder: Path) -> bool:
         """Whether a folder has the files of rows."""
@@ -97,18 +284,16 @@ def read_hub_files(request: SourceRequest) -> Loaded:
     wrong.
     """
     options = read_hub_options(HubFilesOptions, request)
-    check_folder(options.path)
-    copy = options.local_copy(data_folder(request.data_dir))
-    if copy is not None:
-        loaded = read_files(copy, options, request)
-        return Loaded(loaded.groups, {"revision": None, "folder": str(copy), **loaded.source})
-    folder = options.snapshot(list(options.allow) or None, request.offline)
-    try:
-        hint = "; `ttmbench download` fetches it again"
-        loaded = read_files(folder, options, request, roots_of(folder), hint=lambda name: hint)
-    except DataError as error:
-        raise type(error)(f"{options.where}: {error}") from None
-    return Loaded(loaded.groups, {"revision": commit_of(folder), **loaded.source})
+    folder, record = options.folder(request)
+    if "folder" in record:
+        loaded = read_files(folder, options, request)
+    else:
+        try:
+            hint = "; `ttmbench download` fetches it again"
+            loaded = read_files(folder, options, request, roots_of(folder), hint=lambda name: hint)
+        except DataError as error:
+            raise type(error)(f"{options.where}: {error}") from None
+    return Loaded(loaded.groups, {**record, **loaded.source})
 
 
 def locate_hub_files(request: SourceRequest) -> list[DataLocation]:
@@ -121,12 +306,12 @@ def locate_hub_files(request: SourceRequest) -> list[DataLocation]:
         if absent:
             return f"{absent[0]} is not in {where}"
         try:  # the Hub's cache is a folder of links; whether they stay inside is for the reader to check
-            images = list(missing_images(folder, options, request, [folder, *folder.parents[1:2]]))
+            images = [*options.groups(folder, replace(request, limit=None), [folder, *folder.parents[1:2]])[1]]
         except TtmbenchError as error:
             return str(error)
         return f"incomplete: {count_of_images(images)} not in {where}" if images else None
 
-    return locate_repository(HubRepository(options, list(options.allow) or None, lacking), request)
+    return options.locations(request, lacking)
 
 
 class AnnotationsOptions(FileOptions):
@@ -219,10 +404,10 @@ def locate_annotations(request: SourceRequest) -> list[DataLocation]:
     options = read_options(AnnotationsOptions, request)
     base = data_folder(request.data_dir)
 
-    def absent() -> dict[str, ImageCell]:
+    def absent() -> dict[str, Cell]:
         """The images that the rows name and that do not exist at the time of the call."""
         files = _find_annotations(base, options)
-        return missing_images(base, files.options, request, files.roots)
+        return files.options.groups(base, replace(request, limit=None), files.roots)[1]
 
     def each(url: str) -> dict[str, str]:
         return {name: f"{url}{quote(name)}" for name in absent()}
@@ -324,4 +509,4 @@ def _class_images(classes: list[Path], exif: Exif) -> Iterator[Group]:
             name = f"{folder.name}/{file.name}"
             # The folder of a class may be a link that the user made; an image may not lead out of it.
             path = inside(folder, file.name, f"image {name}")
-            yield Group(f"{folder.name}/{file.stem}", (stored_image(name, path, exif, "rgb"),), (str(label),), {})
+            yield Group(f"{folder.name}/{file.stem}", (stored_image(name, path, exif),), (str(label),), {})

@@ -22,17 +22,10 @@ from ttmbench._util.console import one_line
 from ttmbench._util.hub import quiet_hub
 from ttmbench._util.images import open_image
 from ttmbench.data.availability import DataLocation
-from ttmbench.data.hub_datasets import (
-    HubOptions,
-    HubRepository,
-    commit_of,
-    locate_repository,
-    read_hub_options,
-    roots_of,
-)
-from ttmbench.data.paths import check_folder, data_folder, inside
+from ttmbench.data.hub_datasets import HubOptions, read_hub_options, roots_of
+from ttmbench.data.paths import inside
 from ttmbench.data.row_files import check_decoded, listed
-from ttmbench.data.rows import ImageCell, Row, groups_from_rows
+from ttmbench.data.rows import Cell, Row, groups_from_rows
 from ttmbench.errors import DataError, OutOfReachError, TtmbenchError, UsageError
 from ttmbench.types import Group, ImageRef, Loaded, SourceRequest
 
@@ -163,19 +156,17 @@ def read_huggingface(request: SourceRequest) -> Loaded:
     task file says.
     """
     options = read_hub_options(HuggingfaceOptions, request)
-    check_folder(options.path)
+    folder, record = options.folder(request)
     import datasets
 
     where = options.where
-    copy = options.local_copy(data_folder(request.data_dir))
-    folder = copy or options.snapshot(options.patterns, request.offline)
     opened = table = open_table(options, folder)
     raw = datasets.Image(decode=False)
     listed = _image_columns(table.features, request.columns["images"])
     for column, is_list in listed.items():
         table = table.cast_column(column, type(table.features[column])(raw) if is_list else raw)
 
-    def image(cell: ImageCell) -> ImageRef:
+    def image(cell: Cell) -> ImageRef:
         if cell.column not in listed:
             raise _no_images(where, cell.column, opened.features, listed)
         item = cell.item or 0 if listed[cell.column] else None
@@ -187,9 +178,6 @@ def read_huggingface(request: SourceRequest) -> Loaded:
     groups = groups_from_rows(_rows(texts, where, options.literals), replace(request, limit=None), image)
     dropped: list[dict[str, str]] = []
     remaining = list(islice(_without(groups, options.drop_captions, dropped), request.limit))
-    record: dict[str, object] = {"revision": None if copy else commit_of(folder), "exif": options.exif}
-    if copy is not None:
-        record["folder"] = str(copy)
     return Loaded(remaining, record | ({"dropped": dropped} if dropped else {}))
 
 
@@ -204,7 +192,7 @@ def locate_huggingface(request: SourceRequest) -> list[DataLocation]:
             return str(error).removeprefix(f"{options.where} is ")
         return None
 
-    return locate_repository(HubRepository(options, options.patterns, lacking, options.split), request)
+    return options.locations(request, lacking)
 
 
 def _without(groups: Iterator[Group], drop: Mapping[str, str], dropped: list[dict[str, str]]) -> Iterator[Group]:
@@ -272,7 +260,7 @@ def _no_images(where: str, column: str, features: Features, listed: Mapping[str,
     )
 
 
-def _raw(table: Dataset, named: ImageCell, item: int | None, folder: Path) -> bytes | Path:
+def _raw(table: Dataset, named: Cell, item: int | None, folder: Path) -> bytes | Path:
     """An encoded image of a table: its bytes, else its path, which must stay in the dataset's folder."""
     cell = table[named.row.index][named.column]
     if item is not None:

@@ -16,9 +16,8 @@ from ttmbench._util.limits import limit, raised_by
 from ttmbench._util.text import Unreadable, check_no_pointer, parse_json
 from ttmbench.data.archive import LITTER, Header, check_end
 from ttmbench.data.availability import DataLocation
-from ttmbench.data.hub_datasets import HubOptions, HubRepository, commit_of, locate_repository, read_hub_options
-from ttmbench.data.paths import check_folder, data_folder
-from ttmbench.data.rows import ImageCell, Row, groups_from_rows
+from ttmbench.data.hub_datasets import HubOptions, read_hub_options
+from ttmbench.data.rows import Cell, Row, groups_from_rows
 from ttmbench.errors import DataError
 from ttmbench.types import ImageRef, Loaded, SourceRequest
 
@@ -100,14 +99,12 @@ def read_webdataset(request: SourceRequest) -> Loaded:
     OutOfReachError if the repository is neither cached nor downloadable; DataError if a shard is missing or wrong.
     """
     options = read_hub_options(WebdatasetOptions, request)
-    check_folder(options.path)
-    copy = options.local_copy(data_folder(request.data_dir))
-    folder = copy or options.snapshot(options.patterns, request.offline)
+    folder, record = options.folder(request)
     lacking = options.incomplete(folder)
     if lacking is not None:
         raise DataError(f"{options.where}: {lacking} in {folder}; `ttmbench download` fetches it again")
 
-    def image(cell: ImageCell) -> ImageRef:
+    def image(cell: Cell) -> ImageRef:
         member = cell.value
         if not isinstance(member, TarMember):
             raise DataError(f"{cell.where} is not an image")
@@ -116,16 +113,13 @@ def read_webdataset(request: SourceRequest) -> Loaded:
 
     shards = [folder / name for name in options.found_in(folder)]
     groups = groups_from_rows(_rows(shards, options.lines), replace(request, limit=None), image)
-    record: dict[str, object] = {"revision": None if copy else commit_of(folder), "exif": options.exif}
-    if copy is not None:
-        record["folder"] = str(copy)
     return Loaded(list(islice(groups, request.limit)), record)
 
 
 def locate_webdataset(request: SourceRequest) -> list[DataLocation]:
     """Shards of a repository of the Hub, or a local folder of them."""
     options = read_hub_options(WebdatasetOptions, request)
-    return locate_repository(HubRepository(options, options.patterns, options.unusable), request)
+    return options.locations(request, options.unusable)
 
 
 def _rows(tars: Sequence[Path], lines: Sequence[str]) -> Iterator[Row]:
