@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,11 +21,8 @@ from ttmbench._util.images import about_frames, frames_of_videos
 from ttmbench.errors import UsageError
 from ttmbench.model_adapters._shared.decisions import Decisions
 from ttmbench.model_adapters._shared.options import OPENAI, QUESTION, ServedOptions, takes
-from ttmbench.model_adapters.api.answers import Answer
-from ttmbench.model_adapters.api.batch_files import some
-from ttmbench.model_adapters.api.client import Body, Server
-from ttmbench.model_adapters.api.costs import money
-from ttmbench.model_adapters.api.model import ChatModel, Prompt
+from ttmbench.model_adapters.api.model import ChatModel, Prompt, money, some
+from ttmbench.model_adapters.api.server import Answer, Body, Server
 from ttmbench.protocols import ChoiceQuestion, ChoiceStyle, UndecidedPairs
 
 if TYPE_CHECKING:
@@ -68,7 +66,7 @@ class _ServedModel:
         self._reported = len(self._refused)
         cost = None if account.cost is None else account.cost - self._spent
         self._spent = account.cost or 0.0
-        notes = [f"model {self._chat.name}: cost {money(cost)}; see model_info.usage"]
+        notes = [f"model {self._chat.asked.model}: cost {money(cost)}; see model_info.usage"]
         if new:
             shown = some([f"{prompt!r} ({reason})" for prompt, reason in new])
             notes.append(f"{len(new)} questions were refused (all are listed in model_info.usage): {shown}")
@@ -80,12 +78,12 @@ class _ServedModel:
 
     def _declared(self, scorer: str, **more: object) -> dict[str, object]:
         return {
-            "model": self._chat.name,
+            "model": self._chat.asked.model,
             "server": self._chat.server.identity,
             **self._chat.server.declared,
             "scorer": scorer,
             "captions": "sent as written",
-            "pictures": self._chat.images.describe(),
+            "pictures": self._chat.pictures(),
             **self._chat.parameters,
             **more,
         }
@@ -195,8 +193,6 @@ def load(asked: ServedOptions) -> VqaScoreModel | ChoosingModel:
     from platformdirs import user_cache_path
 
     _check_address(asked.base_url)
-    asks = not (asked.offline or asked.batch_requests or asked.batch_answers)
-    key = _key(asked.api_key_env, asked.base_url, asks)
     parameters: Body = {"temperature": asked.temperature}
     if asked.scorer == "vqascore":
         parameters |= {"max_tokens": 1, "logprobs": True, "top_logprobs": asked.top_logprobs}
@@ -204,18 +200,19 @@ def load(asked: ServedOptions) -> VqaScoreModel | ChoosingModel:
         parameters |= {"max_tokens": asked.max_tokens}
     if asked.chat_template_kwargs is not None:
         parameters["chat_template_kwargs"] = asked.chat_template_kwargs
-    server = Server(asked.base_url, key, asked.timeout, asked.retries, asked.api_version)
-    cache = user_cache_path("ttmbench", appauthor=False) / "answers.sqlite"
-    chat = ChatModel(asked, server, parameters, cache if asked.cache is None else Path(asked.cache).expanduser())
+    store = user_cache_path("ttmbench", appauthor=False) / "answers.sqlite"
+    store = store if asked.cache is None else Path(asked.cache).expanduser()
+    chat = ChatModel(asked, Server(asked, _key(asked)), parameters, store)
     if asked.scorer == "vqascore":
         return VqaScoreModel(chat, asked.score_as, asked.on_refusal == "wrong")
     return ChoosingModel(chat, ChoiceStyle(asked.order, asked.side_by_side))
 
 
-def _key(name: str, base_url: str, asks: bool) -> str | None:
+def _key(asked: ServedOptions) -> str | None:
     """The key from the environment. OpenAI's server needs one where it is asked, others may not."""
-    key = os.environ.get(name, "").strip()
-    if not key and (base_url == OPENAI or (name != DEFAULT_KEY and name not in os.environ)) and asks:
+    name = asked.api_key_env
+    key, is_named = os.environ.get(name, "").strip(), name != DEFAULT_KEY and name not in os.environ
+    if not key and not asked.offline and (asked.base_url == OPENAI or is_named):
         raise UsageError(f"the environment has no {name}; set it to a key of the API, or name another with api_key_env")
     if not key.isascii() or not key.isprintable():
         raise UsageError(f"the key in {name} holds characters that no header can hold; copy it again")
@@ -226,15 +223,15 @@ def _check_address(base_url: str) -> None:
     """UsageError for a wrong address."""
     if not base_url.startswith(("http://", "https://")):
         raise UsageError(f"base_url must begin with http:// or https://, got {base_url}")
-    address, question, _ = base_url.partition("?")
-    if question or "#" in address:
+    address = re.split("[?#]", base_url)[0]
+    if address != base_url:
         raise UsageError(
-            f"base_url takes no query (?...): give {address.partition('#')[0]}, and Azure's "
-            "api-version by api_version=..., a key by api_key_env=NAME"
+            f"base_url takes no query (?...): give {address}, and Azure's api-version by api_version=..., a key by "
+            "api_key_env=NAME"
         )
-    if address.rstrip("/").endswith("/chat/completions"):
-        shown = address.rstrip("/").removesuffix("/chat/completions")
-        raise UsageError(f"base_url is given without /chat/completions: base_url={shown}")
+    own = address.rstrip("/").removesuffix("/chat/completions")
+    if own != address.rstrip("/"):
+        raise UsageError(f"base_url is given without /chat/completions: base_url={own}")
     try:
         host = urlsplit(address).hostname
     except ValueError:

@@ -413,10 +413,6 @@ class ServedOptions(Choosing):
     """
     on_refusal: Literal["error", "wrong"] | None = None
     """Groups with a pair without VQAScore: ``error`` (default), or ``wrong`` to count them as incorrect."""
-    batch_requests: Text | None = None
-    """Write the questions into this file of OpenAI's batch API instead of asking them."""
-    batch_answers: Text | None = None
-    """Read answers from a batch's output: a file, or a folder of such files."""
     offline: bool = False
     """Use stored answers only."""
 
@@ -424,8 +420,6 @@ class ServedOptions(Choosing):
     def _check_together(self) -> Self:
         if self.max_cost is not None and (self.price_in is None or self.price_out is None):
             raise ValueError("max_cost needs price_in and price_out: what a million tokens cost")
-        if self.max_cost is not None and self.batch_requests is not None:
-            raise ValueError("max_cost limits what is asked here; limit a batch (batch_requests) at its provider")
         if self.scorer == "choice" and self.on_refusal is not None:
             raise ValueError("on_refusal is for scorer=vqascore; in forced choices a refusal is a wrong answer")
         return self

@@ -2,30 +2,36 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
+import io
+import math
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Event, Lock
 from typing import TYPE_CHECKING
 
 from ttmbench._util.console import progress_bar, progress_iter, warn
+from ttmbench._util.digests import json_digest
+from ttmbench._util.images import resized
 from ttmbench.errors import DataError, TtmbenchError
-from ttmbench.model_adapters._shared.options import OPENAI, ServedOptions
-from ttmbench.model_adapters.api.answers import Answer, AnswerCache, open_answers, request_key
-from ttmbench.model_adapters.api.batch_files import BatchFiles, some
-from ttmbench.model_adapters.api.client import Body, ChatClient, Dialect, Server
-from ttmbench.model_adapters.api.costs import Account, money
-from ttmbench.model_adapters.api.images import ImageStyle, image_digest, image_tokens
+from ttmbench.model_adapters._shared.options import ServedOptions
+from ttmbench.model_adapters.api.server import Answer, Body, Server
+from ttmbench.model_adapters.api.store import AnswerStore, open_answers
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
 VERSION = 1  # of the keys of stored answers
+JPEG_QUALITY = 95
+MILLION = 1_000_000
 REMEMBERED = 4  # images whose digest and encoding are in memory
 GRACE = 10.0  # seconds that an interrupted run waits for answers underway
+SHOWN = 5  # texts in a message
 
 
 class _Stopped(BaseException):
@@ -40,86 +46,127 @@ class Prompt:
     images: Sequence[Image]
 
 
+@dataclass
+class Tokens:
+    """A sum over answers; ``uncounted`` answers came without token counts."""
+
+    answers: int = 0
+    sent: int = 0
+    received: int = 0
+    uncounted: int = 0
+
+    def add(self, usage: Mapping[str, int] | None) -> None:
+        """Adds one answer's ``usage`` as the server states it."""
+        self.answers += 1
+        self.uncounted += usage is None
+        self.sent += (usage or {}).get("prompt_tokens", 0)
+        self.received += (usage or {}).get("completion_tokens", 0)
+
+
+@dataclass
+class Account:
+    """Requests and costs of a run, in dollars or whatever the server bills in."""
+
+    asked_for: ServedOptions  # prices of a million tokens, and the limit
+    requests: int = 0  # retries included
+    asked: Tokens = field(default_factory=Tokens)
+    stored: Tokens = field(default_factory=Tokens)  # of answers that were stored before
+    estimate: tuple[float, float] = (0.0, 0.0)  # tokens sent and received that one question is expected to take
+
+    def price(self, sent: float, received: float) -> float | None:
+        """The price of tokens; None if a price is unknown."""
+        price_in, price_out = self.asked_for.price_in, self.asked_for.price_out
+        return None if price_in is None or price_out is None else (sent * price_in + received * price_out) / MILLION
+
+    @property
+    def cost(self) -> float | None:
+        """Cost of this run's answers, by the estimate where a count is missing."""
+        counted, (sent, received) = self.asked, self.estimate
+        return self.price(counted.sent + counted.uncounted * sent, counted.received + counted.uncounted * received)
+
+    def has_room(self, underway: int) -> bool:
+        """Whether one more question fits under the limit, beside those underway."""
+        most, cost = self.asked_for.max_cost, self.cost
+        if most is None or cost is None:
+            return True
+        counted = max(1, self.asked.answers - self.asked.uncounted)
+        mean = (self.price(self.asked.sent, self.asked.received) or 0.0) / counted
+        return cost + (underway + 1) * max(self.price(*self.estimate) or 0.0, mean) <= most
+
+    def report(self) -> dict[str, object]:
+        """For the results document; money in the currency of the prices, None if they are unknown."""
+        return {
+            "requests": self.requests,
+            "answers": self.asked.answers,
+            "answers_without_count": self.asked.uncounted,
+            "prompt_tokens": self.asked.sent,
+            "completion_tokens": self.asked.received,
+            "cost": self.cost,
+            "stored_answers": self.stored.answers,
+            "stored_cost": self.price(self.stored.sent, self.stored.received),
+            "price_in": self.asked_for.price_in,
+            "price_out": self.asked_for.price_out,
+        }
+
+
 class ChatModel:
-    """Answers questions from the cache, and else from the server.
+    """Answers questions from the store, and else from the server.
 
     Args:
         asked: the user's arguments.
         server: where to ask.
         parameters: of each request; they are part of the keys of stored answers.
-        cache: file of stored answers.
+        store: file of stored answers.
     """
 
-    def __init__(self, asked: ServedOptions, server: Server, parameters: Body, cache: Path) -> None:
-        self.name, self.server, self.parameters = asked.model, server, parameters
-        self.images = ImageStyle(asked.image_size, asked.image_format, asked.detail)
-        self.account = Account(asked.price_in, asked.price_out, asked.max_cost)
-        self._cache, self._concurrency, self._offline = cache, asked.concurrency, asked.offline
+    def __init__(self, asked: ServedOptions, server: Server, parameters: Body, store: Path) -> None:
+        self.asked, self.server, self.parameters, self._store = asked, server, parameters, store
+        self.account = Account(asked)
         self.served: set[str] = set()  # names of models in answers, with the fingerprint of the server's system
         self.models: set[str] = set()  # the same without the fingerprint
-        self._dialect = Dialect()
-        self._batch: BatchFiles | None = None
-        if asked.batch_requests is not None or asked.batch_answers is not None:
-            url = "/chat/completions" if server.api_version else "/v1/chat/completions"
-            self._batch = BatchFiles(asked.batch_requests, asked.batch_answers, url)
-            if asked.base_url == OPENAI:
-                self._dialect.limit_name = "max_completion_tokens"  # which all its models take
         self._digests: deque[tuple[Image, str]] = deque(maxlen=REMEMBERED)
         self._encoded: dict[str, dict[str, object]] = {}
 
     def answers(self, prompts: Sequence[Prompt]) -> list[Answer]:
-        """One answer to each prompt, as `ChatClient.ask` gives it; equal prompts are asked once.
+        """One answer to each prompt, as `Server.ask` gives it; equal prompts are asked once.
 
         Raises:
             TtmbenchError: the server does not answer, or the questions do not fit under the limit of costs.
         """
-        with open_answers(self._cache) as cache:
-            keys, questions, tokens = [], dict[str, tuple[Prompt, Body]](), 0.0
+        with open_answers(self._store) as store:
+            keys, questions, tokens = [], dict[str, tuple[Prompt, list[str]]](), 0.0
             for prompt in progress_iter(prompts, "looking up", "questions", len(prompts)):
                 images = list(prompt.images)
-                request = self._request(prompt.text, [self._digest(image) for image in images])
-                keys.append(request_key(request))
-                questions.setdefault(keys[-1], (prompt, request))
-                sizes = [self.images.sent_size(image.size) for image in images]
-                tokens += len(prompt.text) / 4 + 8 + sum(image_tokens(size, self.images.detail) for size in sizes)
-            known = cache.get(questions)
-            if self._batch is not None and self._batch.answers is not None:
-                wanted = [key for key in questions if key not in known]
-                for key, answer in self._batch.read(wanted, bool(self.parameters.get("logprobs")), self.server).items():
-                    known[key] = answer
-                    cache.put(key, questions[key][1], answer)
+                digests = [self._digest(image) for image in images]
+                keys.append(self._key(prompt.text, digests))
+                questions.setdefault(keys[-1], (prompt, digests))
+                tokens += len(prompt.text) / 4 + 8 + sum(image_tokens(image.size, self.asked) for image in images)
+            known = store.get(questions)
             for answer in known.values():
                 self._note_served(answer)
                 self.account.stored.add(answer["usage"])
             missing = {key: question for key, question in questions.items() if key not in known}
-            if missing and self._batch is not None:
-                raise self._left_to_batch(self._batch, missing, len(questions))
             if missing:
                 self.account.estimate = (tokens / len(prompts), self.parameters["max_tokens"])
                 self._announce(len(questions), len(missing))
-                known |= self._ask(cache, missing)
+                known |= self._ask(store, missing)
         return [known[key] for key in keys]
 
-    def _left_to_batch(self, batch: BatchFiles, missing: dict[str, tuple[Prompt, Body]], of: int) -> DataError:
-        """What is to be done about questions without an answer; they are written if that was asked for."""
-        if batch.requests is None:
-            shown = some([repr(prompt.text) for prompt, _ in missing.values()])
-            return DataError(
-                f"{batch.answers} has no answer to {len(missing)} of {of} questions of this task and this model: "
-                f"{shown}; batch_requests=FILE writes these alone (answers so far are stored)"
-            )
-        written = progress_iter(missing.items(), "writing", "requests", len(missing))
-        files = batch.write((key, self._dialect.translated(self._body(*question))) for key, question in written)
-        return DataError(
-            f"{len(missing)} questions are written to {' '.join(map(str, files))}, and none is scored yet: send them "
-            "as a batch, then run the same command with batch_answers=OUTPUT in place of batch_requests "
-            "(--on_error continue goes on with the questions of further tasks)"
-        )
+    def pictures(self) -> dict[str, object]:
+        """How images are sent: entries of fingerprints and of the keys of stored answers."""
+        asked = self.asked
+        quality = {"quality": JPEG_QUALITY, "subsampling": "4:4:4"} if asked.image_format == "jpeg" else {}
+        resampling = "lanczos" if asked.image_size else None
+        return {
+            **{"longest_side": asked.image_size, "resampling": resampling, "format": asked.image_format},
+            **quality,
+            "detail": asked.detail,
+        }
 
-    def _ask(self, cache: AnswerCache, missing: dict[str, tuple[Prompt, Body]]) -> dict[str, Answer]:
+    def _ask(self, store: AnswerStore, missing: dict[str, tuple[Prompt, list[str]]]) -> dict[str, Answer]:
         """Asks, the first question alone, since its error is likely that of all; answers underway are never lost."""
         fresh, left, running = dict[str, Answer](), iter(missing), dict[Future[Answer], str]()
-        stopping, lock = Event(), Lock()
+        stopping, lock, most = Event(), Lock(), self.asked.concurrency
 
         def before(_: object) -> None:
             if stopping.is_set():
@@ -130,21 +177,19 @@ class ChatModel:
         def keep(future: Future[Answer]) -> None:
             key = running.pop(future)
             fresh[key] = answer = future.result()
-            cache.put(key, missing[key][1], answer)
+            store.put(key, answer)
             self._note_served(answer)
             self.account.asked.add(answer["usage"])
             shown.update(1)
 
-        pool, client = ThreadPoolExecutor(self._concurrency), self.server.client(before)
-        ask = ChatClient(self.server, client, self._dialect).ask
-        with progress_bar(len(missing), f"asking {self.name}", "questions") as shown:
+        pool, client = ThreadPoolExecutor(most), self.server.client(before)
+        with progress_bar(len(missing), f"asking {self.asked.model}", "questions") as shown:
             try:
                 while True:
-                    most = self._concurrency if fresh else 1
-                    while len(running) < most and self.account.has_room(len(running)):
+                    while len(running) < (most if fresh else 1) and self.account.has_room(len(running)):
                         if (key := next(left, None)) is None:
                             break
-                        running[pool.submit(ask, self._body(*missing[key]))] = key
+                        running[pool.submit(self.server.ask, client, self._body(*missing[key]))] = key
                     if not running:
                         break
                     for future in wait(running, return_when=FIRST_COMPLETED).done:
@@ -161,53 +206,46 @@ class ChatModel:
                     client.close()
         if len(fresh) < len(missing):
             raise TtmbenchError(
-                f"stopped before max_cost={self.account.max_cost:g}: {len(fresh)} of {len(missing)} questions were "
-                f"asked for {money(self.account.cost)}. Their answers are stored; a rerun with a higher max_cost asks "
-                "the rest"
+                f"stopped before max_cost={self.asked.max_cost:g}: {len(fresh)} of {len(missing)} questions were asked "
+                f"for {money(self.account.cost)}. Their answers are stored; a rerun with a higher max_cost asks on"
             )
         return fresh
 
-    def _request(self, text: str, digests: list[str]) -> Body:
-        """Everything that an answer depends on; its digest is the key in the cache."""
-        return {
-            "version": VERSION,
-            "model": self.name,
-            "server": self.server.identity,
-            "prompt": text,
-            "pictures": digests,
-            "sent_as": self.images.describe(),
-            **self.server.declared,
-            **self.parameters,
-        }
+    def _key(self, text: str, digests: list[str]) -> str:
+        """Digest of everything that an answer depends on."""
+        own = {"version": VERSION, "model": self.asked.model, "server": self.server.identity}
+        question = {"prompt": text, "pictures": digests, "sent_as": self.pictures()}
+        return json_digest({**own, **question, **self.server.declared, **self.parameters})
 
-    def _body(self, prompt: Prompt, request: Body) -> Body:
+    def _body(self, prompt: Prompt, digests: list[str]) -> Body:
         parts = []
-        for position, digest in enumerate(request["pictures"]):
+        for position, digest in enumerate(digests):
             if digest not in self._encoded:
                 while len(self._encoded) >= REMEMBERED:
                     self._encoded.pop(next(iter(self._encoded)))
-                self._encoded[digest] = self.images.part(prompt.images[position])
+                self._encoded[digest] = image_part(prompt.images[position], self.asked)
             parts.append(self._encoded[digest])
         content = [*parts, {"type": "text", "text": prompt.text}]
         parameters = {name: value for name, value in self.parameters.items() if value is not None}
-        return {"model": self.name, "messages": [{"role": "user", "content": content}], **parameters}
+        return {"model": self.asked.model, "messages": [{"role": "user", "content": content}], **parameters}
 
     def _digest(self, image: Image) -> str:
-        """Digest of an image; those of the last few are remembered."""
+        """Digest of an image's size and pixels; those of the last few are remembered."""
         for seen, digest in self._digests:
             if seen is image:
                 return digest
-        digest = image_digest(image)
+        head = f"{image.width}x{image.height}:{image.mode}:".encode()
+        digest = hashlib.sha256(head + image.tobytes()).hexdigest()
         self._digests.append((image, digest))
         return digest
 
     def _announce(self, total: int, missing: int) -> None:
-        if self._offline:
+        if self.asked.offline:
             raise DataError(f"{missing} of {total} answers are not stored, and --offline does not ask for them")
         each, out = self.account.estimate
         cost = self.account.price(missing * each, missing * out)
         warn(
-            f"{self.name}: {missing} of {total} questions to ask, about {missing * each:,.0f} tokens in and "
+            f"{self.asked.model}: {missing} of {total} questions to ask, about {missing * each:,.0f} tokens in and "
             f"at most {missing * out:,} out, estimated cost {money(cost)}"
         )
 
@@ -215,3 +253,53 @@ class ChatModel:
         if answer["model"]:
             self.models.add(answer["model"])
             self.served.add(" ".join(filter(None, (answer["model"], answer["system_fingerprint"]))))
+
+
+def sent_size(size: tuple[int, int], most: int | None) -> tuple[int, int]:
+    """Width and height of an image when it is sent: larger ones are made smaller.
+
+    >>> sent_size((1024, 768), 512), sent_size((100, 50), 512)
+    ((512, 384), (100, 50))
+    """
+    longest = max(size)
+    if most is None or longest <= most:
+        return size
+    return max(1, round(size[0] * most / longest)), max(1, round(size[1] * most / longest))
+
+
+def image_part(image: Image, asked: ServedOptions) -> dict[str, object]:
+    """An image as a part of a chat message."""
+    from PIL import Image as Pillow
+
+    size, form = sent_size(image.size, asked.image_size), asked.image_format
+    sent = image if size == image.size else resized(image, size, Pillow.Resampling.LANCZOS)
+    buffer = io.BytesIO()
+    options: dict[str, int] = {"quality": JPEG_QUALITY, "subsampling": 0} if form == "jpeg" else {}
+    sent.convert("RGB").save(buffer, form.upper(), **options)
+    url = f"data:image/{form};base64,{base64.b64encode(buffer.getvalue()).decode('ascii')}"
+    return {"type": "image_url", "image_url": {"url": url, **({"detail": asked.detail} if asked.detail else {})}}
+
+
+def image_tokens(size: tuple[int, int], asked: ServedOptions) -> int:
+    """About how many tokens an image costs, by the rule of GPT-4o and GPT-4.1: 85, and 170 for each tile of 512 px."""
+    if asked.detail == "low":
+        return 85
+    width, height = sent_size(size, asked.image_size)
+    shrink = min(1.0, 2048 / max(width, height), 768 / min(width, height))
+    return 85 + 170 * math.ceil(width * shrink / 512) * math.ceil(height * shrink / 512)
+
+
+def money(amount: float | None) -> str:
+    """Dollars, rounded for reading.
+
+    >>> money(1.5), money(0.00042), money(None)
+    ('$1.50', '$0.00042', 'unknown (give price_in and price_out)')
+    """
+    if amount is None:
+        return "unknown (give price_in and price_out)"
+    return f"${amount:.2f}" if amount >= 0.1 or amount == 0 else f"${amount:.2g}"
+
+
+def some(texts: Sequence[str]) -> str:
+    """The first of them, and how many more there are."""
+    return "; ".join(texts[:SHOWN]) + (f"; {len(texts) - SHOWN} more" if len(texts) > SHOWN else "")
