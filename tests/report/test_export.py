@@ -19,8 +19,8 @@ import yaml
 import ttmbench
 from ttmbench.cli import main
 from ttmbench.errors import UsageError
-from ttmbench.report.export import hub
-from ttmbench.report.export.lm_eval import file_name, lm_eval_document
+from ttmbench.report.export.hub import export_model_index
+from ttmbench.report.export.lm_eval import export_lm_eval
 from ttmbench.report.export.tables import to_csv, to_latex
 from ttmbench.results.document import ResultsDocument
 from ttmbench.results.numbers import DocumentFile, newest, read_runs
@@ -80,6 +80,19 @@ def run_of(document, path="x.json"):
     return DocumentFile(Path(path), ResultsDocument.of(document))
 
 
+def lm_eval_document(run):
+    return json.loads(export_lm_eval([run], None, None)[0][None])
+
+
+def model_index(*runs, url=None):
+    """What the Hub's library reads of the metadata, and the tasks that were left out."""
+    from huggingface_hub.repocard_data import model_index_to_eval_results
+
+    texts, left_out = export_model_index(runs, None, url)
+    name, results = model_index_to_eval_results(yaml.safe_load(texts[None])["model-index"])
+    return name, results, left_out
+
+
 def keys(document):
     return {
         (task, *key.split(","))
@@ -106,8 +119,8 @@ def test_a_part_of_a_task_never_replaces_the_whole(reference):
     for order in (runs, runs[::-1]):
         assert {one.file for one in newest(number for run in order for number in run.numbers())} == {"x.json"}
         assert "8 of 200" not in to_latex(order) and "200 of 200" in to_latex(order)
-        numbers, left_out = hub.results_of(order)
-        assert {one.groups for one in numbers} == {200} and not left_out
+        _, results, left_out = model_index(*order)
+        assert {one.dataset_args["groups"] for one in results} == {200} and not left_out
     other = {**part, "model_name": "a-model"}
     text = to_latex([run_of(other), run_of(reference)])
     places = [text.index(model) for model in ("tiny-clip &", "a-model &")]
@@ -115,7 +128,7 @@ def test_a_part_of_a_task_never_replaces_the_whole(reference):
     table = pd.read_csv(io.StringIO(to_csv(runs)))
     assert table.groupby("file")["limited"].first().to_dict() == {"x.json": False}
     with pytest.raises(UsageError, match="8 of 200 groups are not a result for the task"):
-        hub.results_of([run_of(part)])
+        model_index(run_of(part))
 
 
 # lm-evaluation-harness
@@ -159,7 +172,8 @@ def test_lm_eval_file_lies_where_its_readers_look(tmp_path, capsys):
     assert main(["export", str(REFERENCE), str(REFERENCE), "--to", "lm-eval"]) == 2
     assert "is one run" in capsys.readouterr().err
     document = json.loads(REFERENCE.read_text(encoding="utf-8")) | {"model_name": "../../x"}
-    assert ".." not in file_name(run_of(document)).split("/")
+    ((outside, _),) = export_lm_eval([run_of(document)], tmp_path, None)[0].items()
+    assert outside.resolve().is_relative_to(tmp_path)
 
 
 def test_lm_evals_own_table_reads_it(adapted, reference):
@@ -171,21 +185,16 @@ def test_lm_evals_own_table_reads_it(adapted, reference):
     assert ["", "", "ttm", "0", "group_match", "↑", f"{TTM['value']:.4f}", "±", f"{TTM['stderr']:.4f}"] in lines
     assert any(line[0] == "shapes" and line[6] == "0.7300" and line[8] == "N/A" for line in lines)
     assert utils.make_table(json.loads(json.dumps(lm_eval_document(read_runs([adapted])[0][0])))).count("N/A") > 10
-    assert utils.get_results_filenames([f"out/{file_name(run_of(reference))}"])
+    (path,) = export_lm_eval([run_of(reference)], Path("out"), None)[0]
+    assert utils.get_results_filenames([str(path)])
 
 
 # The hub
 
 
 def test_model_index_is_read_back_by_the_hubs_library(reference):
-    from huggingface_hub import ModelCardData
-    from huggingface_hub.repocard_data import model_index_to_eval_results
-
-    data, left_out = hub.model_card_data([run_of(on_hub(reference))], "https://example.org/results")
-    assert not left_out
-    content = yaml.safe_load(data.to_yaml())
-    name, found = model_index_to_eval_results(content["model-index"])
-    assert name == "tiny-clip" and len(found) == 10
+    name, found, left_out = model_index(run_of(on_hub(reference)), url="https://example.org/results")
+    assert name == "tiny-clip" and len(found) == 10 and not left_out
     values = {one.metric_type: one.metric_value for one in found}
     assert values["group_score (raw)"] == 12.5 and values["group_match (SimpleMatch)"] == 73
     assert values["group_match (TTM)"] == pytest.approx(100 * TTM["value"]) and len(values) == 10, (
@@ -196,19 +205,14 @@ def test_model_index_is_read_back_by_the_hubs_library(reference):
     assert one.metric_args["seeds"] == 4 and one.metric_args["seed_std"] == pytest.approx(100 * TTM["seed_std"])
     assert one.metric_name == "group match (TTM, test-time track), percent"
     assert one.source_url == "https://example.org/results"
-    again = ModelCardData(**content)
-    assert [vars(one) for one in again.eval_results] == [vars(one) for one in data.eval_results]
 
 
 def test_two_tasks_on_one_dataset_are_two_entries(reference):
-    from huggingface_hub.repocard_data import model_index_to_eval_results
-
     for value in reference.values():
         if isinstance(value, dict) and "shapes_color" in value:
             value["shapes_color_again"] = json.loads(json.dumps(value["shapes_color"]))
     on_hub(on_hub(reference), "shapes_color_again")
-    data, _ = hub.model_card_data([run_of(reference)])
-    _, found = model_index_to_eval_results(yaml.safe_load(data.to_yaml())["model-index"])
+    _, found, _ = model_index(run_of(reference))
     assert {one.dataset_name for one in found} == {"shapes_color", "shapes_color_again"} and len(found) == 20
 
 
@@ -252,7 +256,7 @@ def test_evaluation_results_are_read_back_by_the_hubs_library(tmp_path, referenc
     (one,) = [one for one in entries if one.task_id == "shapes_color_group_match_ttm"]
     assert (one.dataset_id, one.dataset_revision) == ("owner/colours", "abc123")
     assert one.value == pytest.approx(100 * TTM["value"])
-    assert one.notes.startswith("group match, TTM (test-time track), percent; adapted to the images")
+    assert one.notes.startswith("group match (TTM, test-time track), percent; adapted to the images")
     assert f"4 seeds, standard deviation {100 * TTM['seed_std']:.2f}" in one.notes and one.date == began(reference)
     assert main(["export", str(source), "--to", "evaluation-results", "-o", str(tmp_path / "all.yaml")]) == 0
     assert len(parse_eval_result_entries(yaml.safe_load((tmp_path / "all.yaml").read_text()))) == 10
@@ -273,12 +277,11 @@ def test_what_is_no_result_stays_off_the_hub(adapted, reference, capsys):
     document = json.loads(adapted.read_text())
     for counts in document["n-samples"].values():
         counts["original"] = counts["effective"]
-    found, _ = hub.results_of([run_of(document)])
-    assert {one.filter for one in found} == {"none", "ttm", "simple_match"} and all(
-        one.value is not None for one in found
-    )
+    _, found, _ = model_index(run_of(document))
+    methods = {re.search(r"\((.*)\)", one.metric_type)[1] for one in found}
+    assert methods == {"raw", "SimpleMatch", "TTM", "overfitted"} and all(one.metric_value is not None for one in found)
     with pytest.raises(UsageError, match="for one model"):
-        hub.model_card_data([run_of(document), run_of({**reference, "model_name": "other"})])
+        model_index(run_of(document), run_of({**reference, "model_name": "other"}))
 
 
 # Tables
@@ -353,8 +356,7 @@ def test_names_from_data_are_never_code(reference):
     assert set(table["model"]) == {"'" + EVIL}
     text = to_latex([run])
     assert r"\input" not in text and r"\textbackslash{}input\{x\}\_\%\&" in text
-    data, _ = hub.model_card_data([run])
-    assert yaml.safe_load(data.to_yaml())["model-index"][0]["name"] == EVIL
+    assert model_index(run)[0] == EVIL
 
 
 # The command

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 import re
 
 import pytest
+import yaml
 
 from ttmbench import simple_evaluate
 from ttmbench.cli import main
 from ttmbench.report.compared_methods import methods_of
-from ttmbench.report.export import hub
-from ttmbench.report.export.lm_eval import lm_eval_document
+from ttmbench.report.export.hub import export_model_index
+from ttmbench.report.export.lm_eval import export_lm_eval
 from ttmbench.report.export.tables import to_csv, to_latex
 from ttmbench.report.html.report_page import read_report, to_html
 from ttmbench.report.terminal import print_results
@@ -96,7 +98,7 @@ def test_exports_have_them(run):
     ]
     assert "test images and captions (tent)" in latex
     assert latex.index("no training (SimpleMatch)") < latex.index("(dual_softmax)")
-    harness = lm_eval_document(run)
+    harness = json.loads(export_lm_eval([run], None, None)[0][None])
     assert harness["ttmbench"]["columns"][T]["group_match,zero"] == "zero"
     assert harness["results"][T]["group_match,zero"] == run.document.results[T]["group_match,zero"]
 
@@ -104,10 +106,10 @@ def test_exports_have_them(run):
 def test_exports_for_the_hub_state_a_methods_own_chance(run):
     whole = run.document.model_copy(deep=True)
     whole.n_samples[T] = whole.n_samples[T].model_copy(update={"original": 12})
-    data, _ = hub.model_card_data([DocumentFile(run.path, whole)])
-    found = {one.metric_type: one for one in data.eval_results}
-    assert found["group_score (dual_softmax)"].metric_args["track"] == "matching"
-    own, usual = (found[f"group_score ({name})"].metric_args["chance"] for name in ("dual_softmax", "raw"))
+    index = yaml.safe_load(export_model_index([DocumentFile(run.path, whole)], None, None)[0][None])["model-index"]
+    found = {one["type"]: one["args"] for result in index[0]["results"] for one in result["metrics"]}
+    assert found["group_score (dual_softmax)"]["track"] == "matching"
+    own, usual = (found[f"group_score ({name})"]["chance"] for name in ("dual_softmax", "raw"))
     assert own > usual
 
 

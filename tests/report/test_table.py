@@ -16,13 +16,12 @@ from ttmbench.cli import main
 from ttmbench.data.benchmarks import benchmarks
 from ttmbench.data.catalog import all_tasks
 from ttmbench.plugins.registry import build_registry
-from ttmbench.report.table import GAP, TableColumn, lay_out, plain_lines, print_table
+from ttmbench.report.table import GAP, TableColumn, fitted, print_table
 from ttmbench.report.terminal import print_results
 from ttmbench.results.reader import read_document
 
 WIDTHS = (60, 80, 120, 200)
 COLUMNS = [
-    TableColumn("task", "heading"),
     TableColumn("metric", "key"),
     TableColumn("value", "number", 3),
     TableColumn("95% interval", "number", 1),
@@ -31,8 +30,9 @@ COLUMNS = [
 ]
 NUMBERS = ["32.50 ± 1.20", "-12.3 .. +37.5", "2.50", "<0.001"]
 ROWS = [
-    ["shapes_color_global", "global_assignment_accuracy", *NUMBERS, "one two"],
-    ["", "group_match", "65.00", "43.3 .. 81.9", "50.00", "1.000", "captions " * 12],
+    ["shapes_color_global"],
+    ["global_assignment_accuracy", *NUMBERS, "one two"],
+    ["group_match", "65.00", "43.3 .. 81.9", "50.00", "1.000", "captions " * 12],
 ]
 
 
@@ -62,9 +62,9 @@ def test_a_table_fits_and_breaks_no_number(monkeypatch, width, stream):
     caption = "caption " * 30
     text = printed(monkeypatch, width, lambda: print_table(COLUMNS, ROWS, title="title", caption=caption), stream())
     assert max(map(len, text.splitlines())) <= width
-    shown = [column.name for column in lay_out(COLUMNS, ROWS, width)[0]]
-    for row in ROWS:
-        for column, cell in zip(COLUMNS[2:6], row[2:6], strict=True):
+    shown = [COLUMNS[at].name for at in fitted(COLUMNS, [[column.name for column in COLUMNS], *ROWS], width)]
+    for row in ROWS[1:]:
+        for column, cell in zip(COLUMNS[1:5], row[1:5], strict=True):
             is_whole = re.search(rf"(?<!\S){re.escape(cell)}(?!\S)", text)
             assert bool(is_whole) == (column.name in shown), (width, cell)
     assert "shapes_color_global" in text and text.count("group_match") == 1
@@ -72,11 +72,11 @@ def test_a_table_fits_and_breaks_no_number(monkeypatch, width, stream):
 
 
 def test_the_least_important_columns_are_dropped_first():
-    names = {width: [column.name for column in lay_out(COLUMNS, ROWS, width)[0]] for width in WIDTHS}
-    assert names[200] == [column.name for column in COLUMNS]
-    assert names[120] == names[200][1:], "the heading is a separate row"
+    rows = [[column.name for column in COLUMNS], *ROWS]
+    names = {width: [COLUMNS[at].name for at in fitted(COLUMNS, rows, width)] for width in (*WIDTHS, 48)}
+    assert names[200] == names[120] == [column.name for column in COLUMNS]
     assert names[80] == names[60] == ["metric", "value", "95% interval", "chance", "p (Holm)"]
-    assert [column.name for column in lay_out(COLUMNS, ROWS, 48)[0]] == ["metric", "value", "chance", "p (Holm)"]
+    assert names[48] == ["metric", "value", "chance", "p (Holm)"]
 
 
 @pytest.mark.parametrize("stream", [Terminal, io.StringIO])
@@ -97,14 +97,6 @@ def test_the_first_table_of_a_run_is_one_block_in_80_columns(monkeypatch, refere
     tasks = [task for task in reference_document["results"] if f"\n{task}: " in first]
     assert len(tasks) > 3 and max(map(len, first.splitlines())) <= 80
     assert first.count("\nTTM: ") == len(tasks) and first.count("chance") == 1, "no row and no head stands twice"
-
-
-def test_a_single_text_spans_the_table():
-    rows = [["a heading that is wider than the first column"], ["a", "1.5"]]
-    columns, cells, widths = lay_out([TableColumn("k", "key"), TableColumn("value", "number")], rows, 50)
-    assert widths == [1, 5] and cells == rows
-    _, lines = plain_lines(columns, cells, [10, 12], "-")
-    assert lines == ["-" * 24, "a heading that is wider", "than the first column", "a                    1.5"]
 
 
 @pytest.fixture
@@ -134,7 +126,7 @@ def test_a_pipe_has_no_width(monkeypatch, capsys, columns):
         monkeypatch.setenv("COLUMNS", columns)
     print_table(COLUMNS, ROWS)
     lines = capsys.readouterr().out.splitlines()
-    assert len(lines) == 4 and "captions " * 11 + "captions" in lines[3], "nothing wrapped or dropped"
+    assert len(lines) == 5 and "captions " * 11 + "captions" in lines[4], "nothing wrapped or dropped"
     assert all(line == line.rstrip() for line in lines)
 
 
@@ -166,7 +158,7 @@ class Windows(io.TextIOWrapper):
 
 def test_a_console_without_lines_gets_dashes(monkeypatch):
     rows = [["猫", "1.00 ± 0.20"]]
-    text = printed(monkeypatch, 80, lambda: print_table(COLUMNS[1:3], rows), Windows())
+    text = printed(monkeypatch, 80, lambda: print_table(COLUMNS[:2], rows), Windows())
     assert "-----" in text and "1.00 ± 0.20" in text and "\\u732b" in text
 
 
@@ -214,15 +206,13 @@ def test_a_listing_has_one_line_a_task_below_its_benchmark(monkeypatch):
 def test_every_column_is_shown_whole_or_dropped(kinds, lengths, width):
     kinds = [kind if kinds[:place].count("key") < 2 else "number" for place, kind in enumerate(kinds)]
     columns = [TableColumn(str(place), kind) for place, kind in enumerate(kinds)]
-    rows = [["7" * length for length in lengths[: len(kinds)]]]
-    some, cells, widths = lay_out(columns, rows, width)
-    head, body = plain_lines(some, cells, widths, "-")
-    assert max(map(len, [*head, *body])) <= width
-    for column, cell, room in zip(some, cells[0], widths, strict=True):
-        assert column.kind != "number" or len(cell) <= room
-    others = [column for column in columns if column.kind != "key"]
-    shown = [column for column in some if column.kind != "key"]
-    assert [column for column in columns if column.kind == "key"] == [column for column in some if column.kind == "key"]
+    cells = ["7" * length for length in lengths[: len(kinds)]]
+    widths = fitted(columns, [[column.name for column in columns], cells], width)
+    assert sum(widths.values()) + GAP * (len(widths) - 1) <= width
+    assert all(columns[at].kind != "number" or len(cells[at]) <= room for at, room in widths.items())
+    others = [at for at, column in enumerate(columns) if column.kind != "key"]
+    shown = [at for at in widths if columns[at].kind != "key"]
+    assert [at for at in range(len(columns)) if at not in others] == [at for at in widths if at not in shown]
     assert shown == others[: len(shown)], "of equal importance the last columns are dropped"
     if others and not shown:
-        assert others[0].kind == "text" or lengths[columns.index(others[0])] + (GAP + 8) * kinds.count("key") > width
+        assert columns[others[0]].kind == "text" or lengths[others[0]] + (GAP + 8) * kinds.count("key") > width

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 import re
 from pathlib import Path
 
@@ -13,8 +14,8 @@ import yaml
 from ttmbench.plugins.trackers import COLUMNS as TRACKED
 from ttmbench.plugins.trackers import result_rows
 from ttmbench.report import leaderboard as formats
-from ttmbench.report.export import hub
-from ttmbench.report.export.lm_eval import lm_eval_document
+from ttmbench.report.export.hub import export_evaluation_results, export_model_index
+from ttmbench.report.export.lm_eval import export_lm_eval
 from ttmbench.report.export.tables import to_csv, to_latex
 from ttmbench.report.html.report_page import read_report, to_html
 from ttmbench.report.leaderboard import as_document, merge
@@ -121,7 +122,7 @@ def test_exports(document, readme):
     )
     cells = dict(zip(head.rstrip("\\ ").split(" & "), line.rstrip("\\ ").split(" & "), strict=True))
     assert {name: cells[name].split(" ")[0] for name in FOUR} == readme
-    harness = lm_eval_document(run)
+    harness = json.loads(export_lm_eval([run], None, None)[0][None])
     columns, values = harness["ttmbench"]["columns"][TASK], harness["results"][TASK]
     agree(readme, {(name, key.split(",")[0]): values[key] for key, name in columns.items()})
 
@@ -131,14 +132,14 @@ def test_exports_for_the_hub(document, readme):
     copied = document.model_copy(deep=True)
     copied.datasets[TASK].source = {"kind": "huggingface", "path": "owner/colours"}
     run = DocumentFile(MAIN, copied)
-    data, _ = hub.model_card_data([run])
-    metrics = [one for one in data.eval_results if one.dataset_name == TASK]
-    pairs = {re.fullmatch(r"(\w+) \(([^)]+)\)", one.metric_type): one.metric_value for one in metrics}
+    index = yaml.safe_load(export_model_index([run], None, None)[0][None])["model-index"]
+    metrics = [one for of in index[0]["results"] if of["dataset"]["name"] == TASK for one in of["metrics"]]
+    pairs = {re.fullmatch(r"(\w+) \(([^)]+)\)", one["type"]): one["value"] for one in metrics}
     agree(readme, {(match[2], match[1]): value / 100 for match, value in pairs.items() if match})
-    texts, _ = hub.export_evaluation_results([run], Path("out"), None)
+    texts, _ = export_evaluation_results([run], Path("out"), None)
     entries = [entry for text in texts.values() for entry in yaml.safe_load(text)]
-    notes = {tuple(entry["notes"].split(" (")[0].split(", ")): entry["value"] / 100 for entry in entries}
-    agree(readme, {(name, metric.replace(" ", "_")): value for (metric, name), value in notes.items()})
+    notes = {re.match(r"([\w ]+) \(([^,]+),", entry["notes"]): entry["value"] / 100 for entry in entries}
+    agree(readme, {(note[2], note[1].replace(" ", "_")): value for note, value in notes.items()})
 
 
 def test_trackers(document, readme):

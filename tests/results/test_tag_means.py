@@ -18,7 +18,7 @@ from ttmbench.data.catalog import find_task
 from ttmbench.data.loader import check_groups
 from ttmbench.errors import AssertionNotMet, DataError
 from ttmbench.plugins.registry import build_registry
-from ttmbench.report.export import hub
+from ttmbench.report.export.hub import export_evaluation_results, export_model_index
 from ttmbench.report.terminal import print_results
 from ttmbench.results.assertions import check_assertions
 from ttmbench.results.cell_means import weights_of
@@ -234,12 +234,11 @@ def test_exports_for_the_hub_take_them_as_results_of_their_task(place):
     source = {"kind": "huggingface", "path": "owner/mine", "revision": "abc", "split": "test"}
     document["datasets"]["mine"] |= {"source": source, "revision": "abc"}
     run = DocumentFile(Path("x.json"), ResultsDocument.of(document))
-    texts, _ = hub.export_evaluation_results([run], Path("out"), None)
+    texts, _ = export_evaluation_results([run], Path("out"), None)
     entries = yaml.safe_load(texts[Path("out") / "ttmbench_mine_zero_shot.yaml"])
     ids = {entry["task"]["id"] if "task" in entry else entry["dataset"]["task_id"]: entry for entry in entries}
     assert "mean over" in ids["mine_relations_text_score"]["notes"]
-    card, _ = hub.model_card_data([run])
-    assert "mine/relations" in {one.dataset_name for one in card.eval_results}
+    assert "mine/relations" in export_model_index([run], None, None)[0][None]
 
 
 def test_runs_are_compared_by_them_group_by_group(place, tmp_path):

@@ -15,7 +15,7 @@ from ttmbench.cli.options import add_how, add_ttm_settings, add_verbosity, add_w
 from ttmbench.cli.run import settings_of
 from ttmbench.config import make_run_config
 from ttmbench.errors import UsageError
-from ttmbench.report.table import NOTHING, TableColumn, percent, print_table, signed_interval, spread
+from ttmbench.report.table import NOTHING, TableColumn, percent, points, print_table, signed_interval, spread
 from ttmbench.results.labels import RAW
 from ttmbench.types import Record
 
@@ -77,8 +77,7 @@ def analyze(options: argparse.Namespace) -> int:
         task = document.get("task") or f"{len(document['tasks'])} tasks"
         echo(f"{document['model_name']} on {task}: {document['analysis']}")
         heads, rows, caption = _TABLES.get(document["analysis"], _curves)(document)
-        keys = ("heading", "key") if compares else ("key",)
-        columns = zip(heads, (*keys, *["number"] * (len(heads) - len(keys))), strict=True)
+        columns = zip(heads, ("key", *["number"] * (len(heads) - 1)), strict=True)
         print_table([TableColumn(name, kind) for name, kind in columns], rows, caption=caption)
         for file in write_analysis(Path(config.output_path or "."), document, started):
             echo(f"  {file}")
@@ -159,21 +158,21 @@ def _matrix(document: Record) -> Table:
 
 def _methods(document: Record) -> Table:
     """Methods in the order of the run; those that differ from their baseline after Holm's correction are marked."""
-    about, rows = document["data"]["methods"], []
+    about, rows = document["data"]["methods"], list[list[str]]()
     for row in document["data"]["rows"]:
         is_raw, more = row["method"] == RAW, about[row["method"]]
-        gain, p = (NOTHING, NOTHING) if is_raw else (f"{100 * row['gain']:+z.2f}", f"{row['p_holm']:.2g}")
+        gain, p = (NOTHING, NOTHING) if is_raw else (points(row["gain"]), f"{row['p_holm']:.2g}")
         mark = " *" if not is_raw and row["p_holm"] < LEVEL else ""
         value, ends = spread(row["value"], row["seed_std"]), signed_interval(row.get("ci"))
-        name = "raw" if is_raw else row["method"]
-        rows.append([row["metric"] if is_raw else "", name, value, gain + mark, ends, p, *_cost(more)])
+        rows += [[row["metric"]]] if is_raw else []
+        rows.append(["raw" if is_raw else row["method"], value, gain + mark, ends, p, *_cost(more)])
     caption = (
         "gain over the raw metric, or over SimpleMatch for scores that assume a matching; * differs at "
         f"{LEVEL:g} after Holm's correction over the methods (paired permutation test)\n"
         "passes: of images and captions through the towers; scoring the task once is 2\n"
         "ECE: calibration error of each image's answer, for scores that are logits"
     )
-    heads = ("metric", "method", "value", "gain", "95 % interval", "p", "passes", "s", "ECE")
+    heads = ("method", "value", "gain", "95 % interval", "p", "passes", "s", "ECE")
     return heads, rows, "\n".join([caption, *(f"failed: {error}" for error in document["errors"])])
 
 
@@ -190,7 +189,7 @@ def _difference(cell: Record) -> str:
     if cell["difference"] is None:
         return NOTHING
     ends = "" if cell["ci"] is None else f" ({signed_interval(cell['ci'])})"
-    return f"{100 * cell['difference']:+z.2f}{ends}"
+    return f"{points(cell['difference'])}{ends}"
 
 
 def _mean(values: Sequence[float | None]) -> float | None:

@@ -12,9 +12,8 @@ from ttmbench._util.files import to_json, write_text
 from ttmbench._util.option_values import split_names
 from ttmbench.cli.options import count
 from ttmbench.errors import DataError, UsageError
-from ttmbench.report.table import TableColumn, print_table, signed_interval
+from ttmbench.report.table import TableColumn, points, print_table, signed_interval
 from ttmbench.report.terminal import p_value
-from ttmbench.report.text_table import markdown_table
 from ttmbench.results.clusters import clusters_note
 from ttmbench.results.comparison import adjust_for_several, compare_runs, pairs_of
 from ttmbench.results.labels import SLASH, key_of, name_of
@@ -142,7 +141,7 @@ def _cells(row: Row, tracks: Tracks) -> list[str]:
         ">".join(name_of(name, of_task.get(key_of(row["metric"], name)), row["metric"]) for name in filters),
         f"{100 * row['baseline']:.2f}",
         f"{100 * row['other']:.2f}",
-        f"{100 * row['difference']:+z.2f}",
+        points(row["difference"]),
         signed_interval(row["ci"]),
         p_value(row["p"]),
         p_value(row["p_holm"]),
@@ -203,4 +202,6 @@ def _markdown(comparison: Row, tracks: Tracks) -> str:
     rows = [_cells(row, tracks) for row in comparison["rows"]]
     names = [f'"{markdown(name)}"' for name in comparison["names"]]
     remarks = "".join(f"\n{markdown(line)}\n" for line in _remarks(comparison["rows"], tracks))
-    return f"{names[0]} -> {names[1]}, percent\n\n{markdown_table(HEAD, rows, texts=3)}{remarks}"
+    lines = [[*map(markdown, HEAD)], ["---"] * 3 + ["---:"] * (len(HEAD) - 3), *([*map(markdown, row)] for row in rows)]
+    table = "".join(f"| {' | '.join(line)} |\n" for line in lines)
+    return f"{names[0]} -> {names[1]}, percent\n\n{table}{remarks}"

@@ -10,10 +10,25 @@ from ttmbench._util.files import write_text
 from ttmbench._util.option_values import split_names
 from ttmbench.errors import UsageError
 from ttmbench.plugins.registry import load_target
-from ttmbench.report.export import EXPORTERS
 from ttmbench.results.numbers import merged, read_runs, same_rows
 
-FORMATS = {exporter.name: exporter for exporter in EXPORTERS}
+FORMATS = {
+    "lm-eval": "ttmbench.report.export.lm_eval:export_lm_eval",
+    "model-index": "ttmbench.report.export.hub:export_model_index",
+    "evaluation-results": "ttmbench.report.export.hub:export_evaluation_results",
+    "mteb": "ttmbench.report.export.mteb:export_mteb",
+    "csv": "ttmbench.report.export.tables:export_csv",
+    "latex": "ttmbench.report.export.tables:export_latex",
+}
+"""``--to`` -> ``"module:function"`` of ``(runs, target, source_url) -> (texts, skipped)``.
+
+``target`` is ``--output_path``, None for the terminal; ``texts`` maps a file, or None for the terminal, to its content;
+``skipped`` maps a task to the reason.
+"""
+_TAKEN_BY = {
+    "source_url": ("model-index", "evaluation-results"),
+    **dict.fromkeys(("metrics", "columns", "mark_best"), ("latex",)),
+}
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -23,13 +38,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--to", required=True, metavar="FORMAT", help=f"One of {', '.join(FORMATS)}")
     add("--source_url", metavar="URL", help="Web page with the results, for the Hub formats")
     add("--metrics", metavar="A,B", type=split_names, default=[], help="LaTeX: these metrics (default: all)")
-    add(
-        "--columns",
-        metavar="A,B",
-        type=split_names,
-        default=[],
-        help="LaTeX: columns of the first table (default: all)",
-    )
+    columns = "LaTeX: columns of the first table (default: all)"
+    add("--columns", metavar="A,B", type=split_names, default=[], help=columns)
     add("--mark_best", action="store_true", help="LaTeX: print the best value in bold")
     add("--output_path", "-o", metavar="FILE|DIR", help="Output file or directory (default: standard output)")
 
@@ -38,13 +48,10 @@ def export(options: argparse.Namespace) -> int:
     """Write runs in a format and list what was skipped."""
     if options.to not in FORMATS:
         raise UsageError(f"--to must be one of {', '.join(FORMATS)}, got {options.to}")
-    exporter = FORMATS[options.to]
-    if options.source_url and not exporter.takes_source_url:
-        others = " or ".join(name for name, exporter in FORMATS.items() if exporter.takes_source_url)
-        raise UsageError(f"--to must be {others} for --source_url, got {options.to}")
-    choices = {name: value for name in ("metrics", "columns", "mark_best") if (value := getattr(options, name))}
-    if choices and not exporter.takes_choices:
-        raise UsageError(f"--to must be latex for --{next(iter(choices))}, got {options.to}")
+    given = {name: value for name in _TAKEN_BY if (value := getattr(options, name))}
+    for name in given:
+        if options.to not in _TAKEN_BY[name]:
+            raise UsageError(f"--to must be {' or '.join(_TAKEN_BY[name])} for --{name}, got {options.to}")
     runs, skipped = read_runs([Path(name) for name in options.runs])
     for path, why in skipped.items():
         warn(f"skipped: {path}: {why}")
@@ -53,10 +60,10 @@ def export(options: argparse.Namespace) -> int:
             warn(f"{run.path}: status {run.document.status}: only finished tasks are exported")
     numbers = [number for run in runs for number in (*run.numbers(), *run.numbers_elsewhere())]
     older = sum(len(replaced) for _, replaced in map(merged, same_rows(numbers)))
-    if older and exporter.name in ("csv", "latex"):
+    if older and options.to in ("csv", "latex"):
         warn(f"skipped: {older} older numbers of the same configurations")
     target = Path(options.output_path) if options.output_path else None
-    texts, skipped_tasks = load_target(exporter.target)(runs, target, options.source_url, **choices)
+    texts, skipped_tasks = load_target(FORMATS[options.to])(runs, target, **{"source_url": None, **given})
     for task, why in skipped_tasks.items():
         warn(f"skipped: {task}: {why}")
     for file, text in texts.items():

@@ -75,13 +75,14 @@ def print_all(rows: Sequence[PublishedRow], registry: Registry, *, as_json: bool
         return
     from ttmbench.report.table import TableColumn, percent, print_table, spread  # rich is not needed for JSON
 
-    columns = [TableColumn("task", "heading"), TableColumn("model", "key"), TableColumn("metric", "key")]
+    columns = [TableColumn("model", "key"), TableColumn("metric", "key")]
     columns += [TableColumn("percent", "number"), TableColumn("chance", "number"), TableColumn("source")]
-    cells, above = [], ""
+    cells, above = list[list[str]](), ""
     for row in rows:
         task, measured = one_line(row.task, 200), row.number.measured
         numbers = (spread(measured.value, measured.std), percent(chance(row, registry)))
-        cells.append(["" if task == above else task, row.model, row.label, *numbers, row.number.place])
+        cells += [] if task == above else [[task]]
+        cells.append([row.model, row.label, *numbers, row.number.place])
         above = task
     print_table(columns, cells)
 

@@ -168,18 +168,19 @@ def _print(table: PublishedTable, rows: Sequence[ComparedRow], *, with_ours: boo
         print_line(f"{spec.source}, {subject}: {rule}.")
     has_tracks = len({row.number.track for row in rows}) > 1
     keys = ("model", *(("track",) if has_tracks else ()), "method: metric")
-    columns = [TableColumn("task", "heading"), *(TableColumn(name, "key") for name in keys)]
+    columns = [TableColumn(name, "key") for name in keys]
     columns.append(TableColumn("published", "number", 1))
     if with_ours:
         columns += [TableColumn("ours", "number", 1), TableColumn("verdict", importance=2)]
         columns += [TableColumn(name, "number") for name in ("difference", "allowed", "groups")]
     else:
         columns.append(TableColumn("here"))
-    shown, above = [], ""
+    shown, above = list[list[str]](), ""
     for row in rows:
         number = row.number
-        cells = ["" if number.task == above else number.task, number.model]
+        shown += [] if number.task == above else [[number.task]]
         above = number.task
+        cells = [number.model]
         cells += [str(number.track).replace("_", " ")] if has_tracks else []
         cells.append(f"{number.column.name}: {number.metric.replace('_', ' ')}")
         cells.append(_percent(number.measured.value, number.measured.std, spec.decimals))

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from ttmbench.report.leaderboard import COST_COLUMNS, Leaderboard, cost_text, legends
 from ttmbench.report.ranking import TaskFacts
-from ttmbench.report.table import NOTHING, TableColumn, number_text, percent, print_line, print_table
-from ttmbench.report.text_table import marks
+from ttmbench.report.table import NOTHING, TableColumn, marks, number_text, percent, print_line, print_table
 from ttmbench.results.labels import FROM_FILE, TRACK_TITLES
 from ttmbench.results.numbers import Number
 

@@ -14,9 +14,8 @@ from typing import TypedDict
 
 from ttmbench._util.console import one_line
 from ttmbench.errors import UsageError
-from ttmbench.report import text_table
 from ttmbench.report.load import ReportedRun
-from ttmbench.report.table import NOTHING
+from ttmbench.report.table import NOTHING, csv_text
 from ttmbench.results.cost import COST_FIELDS, cost_of
 from ttmbench.results.document import ResultsDocument
 from ttmbench.results.files import SCHEMA_VERSION
@@ -262,7 +261,7 @@ def to_csv(board: Leaderboard, cost: bool = False) -> str:
     """One line per row, in fractions; with ``cost``, also in seconds, bytes, kWh and kg."""
     columns = (*ROW, "setting") if any(row.setting for row in board.rows) else ROW
     rows = ({"setting": "", **as_row(row), **(board.cost(row) if cost else {})} for row in board.rows)
-    return text_table.to_csv((*columns, *COST_FIELDS) if cost else columns, rows)
+    return csv_text((*columns, *COST_FIELDS) if cost else columns, rows)
 
 
 def cost_text(value: float | None, unit: float) -> str:

@@ -11,10 +11,11 @@ from ttmbench.report.table import (
     TableColumn,
     number_text,
     percent,
+    points,
     print_line,
     print_table,
     signed_interval,
-    spread,
+    transfer_cells,
 )
 from ttmbench.results.document import ResultsDocument
 from ttmbench.results.labels import (
@@ -170,47 +171,40 @@ def _print_metrics(document: ResultsDocument, numbers: Sequence[Number], width: 
         if document.baseline is None
         else {(row.task, key_of(row.metric, row.filter)): row for row in document.baseline.rows}
     )
-    columns = [TableColumn("task", "heading"), TableColumn("metric", "key"), TableColumn("", "key")]
+    columns = [TableColumn("metric", "key"), TableColumn("", "key")]
     heads = [("value", 4), ("± stderr", 1), ("95% interval", 1), ("chance", 3), ("ties", 0)]
     heads += [("difference", 3), ("95% interval", 1), ("p", 2)] if compared else []
     columns += [TableColumn(name, "number", rank) for name, rank in heads]
     rows: list[list[str]] = []
     shown, undecided = None, document.undecided_tasks()
     for row in numbers:
-        task = f"{row.task} (undecided)" if row.task in undecided else row.task
-        if row.task in document.datasets and document.datasets[row.task].coverage:
-            task += f" ({row.extent.words} groups)"
+        if row.task != shown:
+            is_part = row.task in document.datasets and document.datasets[row.task].coverage
+            words = f" ({row.extent.words} groups)" if is_part else ""
+            rows.append([f"{row.task}{' (undecided)' if row.task in undecided else ''}{words}"])
+            shown = row.task
         rows.append(
             [
-                "" if row.task == shown else task,
                 *(row.metric, row.method, percent(row.value), percent(row.stderr)),
                 f"{percent(row.ci_low, 1)} .. {percent(row.ci_high, 1)}" if row.interval else NOTHING,
                 *(percent(row.chance), _count(row.ties)),
                 *(_difference(compared.get((row.task, row.key))) if compared else ()),
             ]
         )
-        shown = row.task
     caption = "" if document.baseline is None or not compared else _about_baseline(document.baseline)
     print_table(columns, rows, title=f"{document.model_name}: every metric, percent", caption=caption, width=width)
 
 
 def _print_transfers(document: ResultsDocument, width: int | None) -> None:
     """What adapting to each task does to the others."""
-    columns = [TableColumn("adapted to", "heading"), TableColumn("measured on", "key"), TableColumn("metric", "key")]
-    heads = {"raw": 1, "adapted": 2, "difference": 3, "95% interval": 1, "over seeds": 0}
+    columns = [TableColumn("measured on", "key"), TableColumn("metric", "key")]
+    heads = {"raw": 1, "adapted": 2, "difference": 3, "95 % interval": 1, "over seeds": 0}
     columns += [TableColumn(name, "number", rank) for name, rank in heads.items()]
-    shown, rows = None, []
+    shown, rows = None, list[list[str]]()
     for row in (row for row in transfers_of(document) if row.shown):
-        rows.append(
-            [
-                "" if row.adapted_to == shown else row.adapted_to,
-                "itself" if row.measured_on == row.adapted_on else row.measured_on,
-                *(row.metric, percent(row.raw), spread(row.value, row.seed_std)),
-                NOTHING if row.difference is None else f"{100 * row.difference:+z.2f}",
-                *(signed_interval(ends) for ends in (row.interval, (row.seed_ci_low, row.seed_ci_high))),
-            ]
-        )
-        shown = row.adapted_to
+        rows += [] if row.adapted_to == shown else [[f"adapted to {row.adapted_to}"]]
+        shown, cells = row.adapted_to, transfer_cells(row)
+        rows.append([cells[column.name] for column in columns])
     caption = "Intervals are of the difference: paired over groups, and over seeds. These numbers are not ranked."
     title = f"{document.model_name}: adapted to one task, measured on another, percent"
     print_table(columns, rows, title=title, caption=caption, width=width)
@@ -223,7 +217,7 @@ def gains(before: Number | None, after: Number | None) -> tuple[str, str, str]:
     relative = stats.relative_gain(before.value, after.value)
     reduction = stats.error_reduction(before.value, after.value)
     fractions = (NOTHING if part is None else f"{100 * part:+.1f}%" for part in (relative, reduction))
-    return (f"{100 * (after.value - before.value):+z.2f}", *fractions)  # type: ignore[return-value]
+    return (points(after.value - before.value), *fractions)  # type: ignore[return-value]
 
 
 def p_value(value: float) -> str:
@@ -235,10 +229,9 @@ def _difference(row: Difference | None) -> tuple[str, str, str]:
     """The difference to the baseline, its interval and p."""
     if row is None:
         return NOTHING, NOTHING, NOTHING
-    difference = f"{100 * row.difference:+z.2f}"
     if not row.paired or row.p is None:
-        return difference, "unpaired", NOTHING
-    return difference, signed_interval(row.ci), p_value(row.p)
+        return points(row.difference), "unpaired", NOTHING
+    return points(row.difference), signed_interval(row.ci), p_value(row.p)
 
 
 def _about_baseline(baseline: BaselineRecord) -> str:

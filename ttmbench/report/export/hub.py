@@ -6,6 +6,7 @@ Numbers that are not a result of the task are skipped: the oracle, controls, hel
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,7 +19,7 @@ from ttmbench.results.numbers import DocumentFile, Number, newest
 from ttmbench.results.records import Dataset
 
 if TYPE_CHECKING:
-    from huggingface_hub import EvalResult, ModelCardData
+    from huggingface_hub import ModelCardData
 
 RANKED = ("zero_shot", "forced_choice", "matching", "test_time")
 # The Hub's task type for models that compare images with captions.
@@ -29,28 +30,71 @@ _HUB_KINDS = ("huggingface", "hub_files", "webdataset")
 def export_model_index(
     runs: Sequence[DocumentFile], target: Path | None, source_url: str | None
 ) -> tuple[dict[Path | None, str], dict[str, str]]:
-    """The `Exporter` ``model-index``; a target ``*.md`` is a model card."""
-    data, left_out = model_card_data(runs, source_url)
+    """The format ``model-index``; a target ``*.md`` is a model card, of which the rest is kept.
+
+    UsageError if the runs are of several models, or every task is skipped.
+    """
+    from huggingface_hub import EvalResult, ModelCardData
+
+    numbers, left_out = _results_of(runs)
+    results = [
+        EvalResult(
+            task_type=TASK_TYPE,
+            task_name=TASK_NAME,
+            dataset_type=_on_hub(data) or row.task,
+            dataset_name=row.task,
+            # huggingface_hub would merge two tasks on one dataset that share a config.
+            dataset_config=row.task,
+            dataset_split=data.source.get("split"),
+            dataset_revision=data.revision if _on_hub(data) else None,
+            dataset_args={"task_version": row.version, "groups": row.groups},
+            metric_type=f"{row.metric} ({row.method})",
+            metric_name=f"{_called(row)}, percent",
+            metric_value=percent(row.value),
+            metric_args=_circumstances(row),
+            source_url=source_url,
+            source_name="ttmbench results" if source_url else None,
+        )
+        for row, data in numbers
+    ]
+    data = ModelCardData(model_name=numbers[0][0].model, eval_results=results, tags=["ttmbench"])
     if target is not None and target.suffix == ".md":
-        return {target: write_card(target, data)}, left_out
+        return {target: _card(target, data)}, left_out
     return {target: data.to_yaml() + "\n"}, left_out
+
+
+def _card(path: Path, data: ModelCardData) -> str:
+    """The text of a model card with these results; DataError if an existing card cannot be read."""
+    from huggingface_hub import ModelCard
+
+    if not path.exists():
+        return f"---\n{data.to_yaml()}\n---\n"
+    try:
+        card = ModelCard.load(path)
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        raise DataError(f"{path}: must be a model card ({' '.join(str(error).split())})") from None
+    metric, new = attrgetter("task_type", "dataset_type", "dataset_config", "metric_type"), data.eval_results or []
+    replaced = set(map(metric, new))
+    old = [result for result in card.data.eval_results or [] if metric(result) not in replaced]
+    card.data.eval_results = [*old, *new]
+    card.data.model_name = card.data.model_name or data.model_name
+    card.data.tags = list(dict.fromkeys([*(card.data.tags or []), *(data.tags or [])]))
+    return str(card)
 
 
 def export_evaluation_results(
     runs: Sequence[DocumentFile], target: Path | None, source_url: str | None
 ) -> tuple[dict[Path | None, str], dict[str, str]]:
-    """The `Exporter` ``evaluation-results``: one YAML file, or a directory with one per task and track."""
+    """The format ``evaluation-results``: one YAML file, or a directory with one per task and track."""
     try:
         from huggingface_hub import EvalResultEntry, eval_result_entries_to_yaml
     except ImportError:
         raise DataError("evaluation-results needs huggingface_hub 1.4: pip install -U huggingface_hub") from None
 
-    numbers, left_out = results_of(runs)
-    datasets = _datasets(runs)
+    numbers, left_out = _results_of(runs)
     files: dict[str, list[EvalResultEntry]] = {}
-    for row in numbers:
-        data = datasets[row.own_task]
-        dataset = _hub_dataset(data)
+    for row, data in numbers:
+        dataset = _on_hub(data)
         if dataset is None:
             left_out[row.own_task] = "its data are not a dataset on the Hub"
             continue
@@ -71,80 +115,20 @@ def export_evaluation_results(
         raise nothing_to_export(left_out)
     if target is None or target.suffix in (".yaml", ".yml"):
         every = [entry for entries in files.values() for entry in eval_result_entries_to_yaml(entries)]
-        return {target: to_yaml(every)}, left_out
+        return {target: _to_yaml(every)}, left_out
     return {
-        target / f"{safe_name(name)}.yaml": to_yaml(eval_result_entries_to_yaml(entries))
+        target / f"{safe_name(name)}.yaml": _to_yaml(eval_result_entries_to_yaml(entries))
         for name, entries in files.items()
     }, left_out
 
 
-def model_card_data(
-    runs: Sequence[DocumentFile], source_url: str | None = None
-) -> tuple[ModelCardData, dict[str, str]]:
-    """The metadata of a model card with the newest numbers, and the skipped tasks: task -> why.
-
-    Raises:
-        UsageError: the runs are of several models, or every task is skipped.
-    """
-    from huggingface_hub import EvalResult, ModelCardData
-
-    numbers, left_out = results_of(runs)
-    datasets = _datasets(runs)
-    results = [
-        EvalResult(
-            task_type=TASK_TYPE,
-            task_name=TASK_NAME,
-            dataset_type=_hub_dataset(data) or row.task,
-            dataset_name=row.task,
-            # huggingface_hub would merge two tasks on one dataset that share a config.
-            dataset_config=row.task,
-            dataset_split=data.source.get("split"),
-            dataset_revision=data.revision if _hub_dataset(data) else None,
-            dataset_args={"task_version": row.version, "groups": row.groups},
-            metric_type=f"{row.metric} ({row.method})",
-            metric_name=f"{row.metric.replace('_', ' ')} ({row.method}, {_track(row)} track), percent",
-            metric_value=percent(row.value),
-            metric_args=_circumstances(row),
-            source_url=source_url,
-            source_name="ttmbench results" if source_url else None,
-        )
-        for row in numbers
-        for data in [datasets[row.own_task]]
-    ]
-    return ModelCardData(model_name=numbers[0].model, eval_results=results, tags=["ttmbench"]), left_out
-
-
-def write_card(path: Path, data: ModelCardData) -> str:
-    """The text of a model card with these results; an existing card keeps the rest of its content.
-
-    DataError if an existing card cannot be read.
-    """
-    from huggingface_hub import ModelCard
-
-    if not path.exists():
-        return f"---\n{data.to_yaml()}\n---\n"
-    try:
-        card = ModelCard.load(path)
-    except (OSError, ValueError, yaml.YAMLError) as error:
-        raise DataError(f"{path}: must be a model card ({' '.join(str(error).split())})") from None
-
-    def metric(result: EvalResult) -> tuple[str | None, ...]:
-        return result.task_type, result.dataset_type, result.dataset_config, result.metric_type
-
-    new = list(data.eval_results or [])
-    old = [result for result in card.data.eval_results or [] if metric(result) not in set(map(metric, new))]
-    card.data.eval_results = [*old, *new]
-    card.data.model_name = card.data.model_name or data.model_name
-    card.data.tags = list(dict.fromkeys([*(card.data.tags or []), *(data.tags or [])]))
-    return str(card)
-
-
-def results_of(runs: Sequence[DocumentFile]) -> tuple[list[Number], dict[str, str]]:
-    """The numbers of a model that are results of a task, and why others are not: task -> why."""
+def _results_of(runs: Sequence[DocumentFile]) -> tuple[list[tuple[Number, Dataset]], dict[str, str]]:
+    """The numbers of a model that are results of a task, with its data, and why others are not: task -> why."""
     numbers = newest(number for run in runs for number in run.numbers())
     models = dict.fromkeys(row.model for row in numbers if not row.limited)
     if len(models) > 1:
         raise UsageError(f"metadata of the Hub is for one model, got {', '.join(models)}; export each separately")
+    datasets = {task: data for run in runs for task, data in run.document.datasets.items()}
     left_out: dict[str, str] = {}
     results = []
     for row in numbers:
@@ -155,10 +139,11 @@ def results_of(runs: Sequence[DocumentFile]) -> tuple[list[Number], dict[str, st
         elif row.limited or row.groups != row.groups_of_task:
             left_out[row.own_task] = f"{row.extent.words} groups are not a result for the task"
         else:
-            results.append(row)
+            results.append((row, datasets[row.own_task]))
     if not results:
         raise nothing_to_export(left_out)
-    return results, {task: why for task, why in left_out.items() if all(task != row.own_task for row in results)}
+    exported = {row.own_task for row, _ in results}
+    return results, {task: why for task, why in left_out.items() if task not in exported}
 
 
 def nothing_to_export(left_out: Mapping[str, str]) -> UsageError:
@@ -176,21 +161,17 @@ def percent(value: float | None) -> float | None:
     return None if value is None else round(100 * value, 6)
 
 
-def to_yaml(content: object) -> str:
-    """YAML that keeps the order of keys."""
+def _to_yaml(content: object) -> str:
     return yaml.safe_dump(content, sort_keys=False, allow_unicode=True, width=120)
 
 
-def _datasets(runs: Sequence[DocumentFile]) -> dict[str, Dataset]:
-    return {task: data for run in runs for task, data in run.document.datasets.items()}
-
-
-def _hub_dataset(data: Dataset) -> str | None:
+def _on_hub(data: Dataset) -> str | None:
+    """The dataset on the Hub that a task's data are of."""
     return str(data.source["path"]) if data.source.get("kind") in _HUB_KINDS and "path" in data.source else None
 
 
-def _track(row: Number) -> str:
-    return str(row.track).replace("_", "-")
+def _called(row: Number) -> str:
+    return f"{row.metric.replace('_', ' ')} ({row.method}, {str(row.track).replace('_', '-')} track)"
 
 
 def _circumstances(row: Number) -> dict[str, object]:
@@ -198,7 +179,7 @@ def _circumstances(row: Number) -> dict[str, object]:
     values = {
         "track": row.track,
         "stderr": percent(row.stderr),
-        "ci95": None if row.ci_low is None else [percent(row.ci_low), percent(row.ci_high)],
+        "ci95": None if row.interval is None else [*map(percent, row.interval)],
         "seeds": row.seeds,
         "seed_std": percent(row.seed_std),
         "chance": percent(row.chance),
@@ -208,7 +189,7 @@ def _circumstances(row: Number) -> dict[str, object]:
 
 
 def _note(row: Number) -> str:
-    parts = [f"{row.metric.replace('_', ' ')}, {row.method} ({_track(row)} track), percent"]
+    parts = [f"{_called(row)}, percent"]
     if row.cells is not None:
         parts.append(f"mean over {row.cells} kinds of groups ({row.task.partition(SLASH)[2]})")
     if row.track == "test_time":

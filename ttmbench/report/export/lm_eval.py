@@ -26,74 +26,64 @@ _OWN = (
 )
 
 
-def export_lm_eval_file(
+def export_lm_eval(
     runs: Sequence[DocumentFile], target: Path | None, source_url: str | None
 ) -> tuple[dict[Path | None, str], dict[str, str]]:
-    """The `Exporter` ``lm-eval``; UsageError for more than one run."""
+    """The format ``lm-eval``; UsageError for more than one run."""
     if len(runs) > 1:
         raise UsageError("a file of lm-evaluation-harness is one run; export each results document separately")
-    path = target if target is None or target.suffix == ".json" else target / file_name(runs[0])
-    return {path: to_json(lm_eval_document(runs[0]))}, {}
+    (run,) = runs
+    if target is not None and target.suffix != ".json":  # a folder, in which its readers look for this name
+        stamp = datetime.fromtimestamp(float(run.document.date)).isoformat().replace(":", "-")
+        target = target / sanitised(run.model) / f"results_{stamp}.json"
+    return {target: to_json(_document(run))}, {}
 
 
-def lm_eval_document(run: DocumentFile) -> dict[str, object]:
+def _document(run: DocumentFile) -> dict[str, object]:
     """A run in the format of lm-evaluation-harness, with additional keys below ``ttmbench``."""
-    document, numbers = run.document, run.numbers()
+    document, numbers, content = run.document, run.numbers(), run.document.to_dict()
     own_task = {row.task: row.own_task for row in numbers}  # a mean over values of tags is a separate task
-    own_task = dict.fromkeys(document.results, "") | own_task
-    own_task = {task: parent or task for task, parent in own_task.items()}
-    results = _values(own_task, numbers)
+    own_task = {task: own_task.get(task, task) for task in dict.fromkeys([*document.results, *own_task])}
     means = _values(document.groups, means_of(document))
-    in_a_group = {task for tasks in document.group_subtasks.values() for task in tasks}
+    subtasks = document.group_subtasks
+    in_a_group = {task for tasks in subtasks.values() for task in tasks}
     directions = {task: dict(document.higher_is_better[parent]) for task, parent in own_task.items()}
-    for group, tasks in document.group_subtasks.items():
+    for group, tasks in subtasks.items():
         directions[group] = {metric: up for task in tasks for metric, up in directions.get(task, {}).items()}
-    content = document.to_dict()
     of_cells = {row.task: {"original": row.groups, "effective": row.groups} for row in numbers if row.cells is not None}
+    columns: dict[str, dict[str, str]] = {task: {} for task in own_task}
+    spreads: dict[str, dict[str, float | None]] = {task: {} for task in own_task}
+    for row in numbers:
+        columns[row.task][row.key] = row.method
+        if row.seeds is not None:
+            spreads[row.task][seed_std_key(row.metric, row.filter)] = row.seed_std
     return {
-        "results": {**results, **means},
+        "results": {**_values(own_task, numbers), **means},
         **({"groups": means} if means else {}),
-        "group_subtasks": {**document.group_subtasks, **{task: [] for task in own_task if task not in in_a_group}},
+        "group_subtasks": {**subtasks, **{task: [] for task in own_task if task not in in_a_group}},
         "configs": {task: _task_config(task, parent, document) for task, parent in own_task.items()},
-        "versions": {
-            **{task: document.versions[parent] for task, parent in own_task.items()},
-            **dict.fromkeys(means, MISSING),
-        },
+        "versions": {task: document.versions[parent] for task, parent in own_task.items()}
+        | dict.fromkeys(means, MISSING),
         "n-shot": dict.fromkeys([*own_task, *means], 0),
         "higher_is_better": directions,
         "n-samples": {**content["n-samples"], **of_cells},
         "config": _config(document),
-        "git_hash": document.git_hash,
-        "date": document.date,
+        **{key: content[key] for key in ("git_hash", "date", "task_hashes")},
         "pretty_env_info": "\n".join(
             f"{name}: {value}" for name, value in {**document.packages, **document.hardware}.items()
         ),
         "transformers_version": document.packages.get("transformers", MISSING),
-        "task_hashes": document.task_hashes,
         "model_source": document.config.get("model", "ttmbench"),
         "model_name": run.model,
         "model_name_sanitized": sanitised(run.model),
         "total_evaluation_time_seconds": str(document.total_evaluation_time_seconds),
         "ttmbench": {
             **{key: content[key] for key in _OWN if key in content},
-            "columns": {task: {row.key: row.method for row in numbers if row.task == task} for task in own_task},
-            "seed_std": {
-                task: {
-                    seed_std_key(row.metric, row.filter): row.seed_std
-                    for row in numbers
-                    if row.task == task and row.seeds is not None
-                }
-                for task in own_task
-            },
+            "columns": columns,
+            "seed_std": spreads,
             "version": document.packages.get("ttmbench"),
         },
     }
-
-
-def file_name(run: DocumentFile) -> str:
-    """The path of lm-evaluation-harness below its output folder: ``<model>/results_<time>.json``."""
-    stamp = datetime.fromtimestamp(float(run.document.date)).isoformat().replace(":", "-")
-    return f"{sanitised(run.model)}/results_{stamp}.json"
 
 
 def sanitised(model: str) -> str:
@@ -141,17 +131,13 @@ def _config(document: ResultsDocument) -> dict[str, object]:
         "model_dtype": _DTYPES.get(config.get("dtype", ""), config.get("dtype")),
         "model_revision": model_args.get("revision"),
     }
-    seeds = ("random_seed", "numpy_seed", "torch_seed", "fewshot_seed")
     return {
         "model": config.get("model", "ttmbench"),
         "model_args": ",".join(f"{key}={value}" for key, value in model_args.items()),
         **{key: value for key, value in known.items() if value is not None},
         "batch_size": str(config.get("batch_size", "")),
         "batch_sizes": [],
-        "device": config.get("device"),
-        "use_cache": None,
-        "limit": config.get("limit"),
-        "bootstrap_iters": config.get("bootstrap_iters"),
-        "gen_kwargs": None,
-        **dict.fromkeys(seeds, config.get("seed", 0)),
+        **{key: config.get(key) for key in ("device", "limit", "bootstrap_iters")},
+        **dict.fromkeys(("use_cache", "gen_kwargs")),
+        **dict.fromkeys(("random_seed", "numpy_seed", "torch_seed", "fewshot_seed"), config.get("seed", 0)),
     }

@@ -7,7 +7,8 @@ are skipped.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -37,89 +38,66 @@ _WHY_NOT = {
     "imagenet": "mteb has one prompt a class, this task several",
 }
 _NO_REVISION = ("no_revision_available", "revision_not_applicable")  # mteb's words, of a model and of data
+_SQUARE = {"text_acc": "text_score", "image_acc": "image_score", "accuracy": "group_score"}
 
 
 def export_mteb(
     runs: Sequence[DocumentFile], target: Path | None, source_url: str | None
 ) -> tuple[dict[Path | None, str], dict[str, str]]:
-    """The `Exporter` ``mteb``: a file a task below a directory; the terminal or a file takes one task."""
+    """The format ``mteb``: a file a task below a directory; the terminal or a file takes one task."""
     contents: dict[Path, str] = {}
     skipped: dict[str, str] = {}
     for run in runs:
-        for name, content in _contents(run.document, skipped).items():
-            revision = run.document.config.get("model_args", {}).get("revision")
-            folder = Path(sanitised(run.model)) / sanitised(str(revision or _NO_REVISION[0]))
-            contents[folder / f"{name}.json"] = to_json(content)
+        document = run.document
+        folder = Path(sanitised(run.model)) / sanitised(
+            str(document.config.get("model_args", {}).get("revision") or _NO_REVISION[0])
+        )
+        theirs = {task: name for name, tasks in _TASKS.items() for task in tasks}
+        absent = (task for task in document.results if task not in theirs)
+        skipped |= {task: _WHY_NOT.get(task, "mteb has no such task") for task in absent}
+        for name in dict.fromkeys(theirs[task] for task in document.results if task in theirs):
+            try:
+                contents[folder / f"{name}.json"] = to_json(_file(document, name))
+            except UsageError as error:
+                skipped[name if len(_TASKS[name]) > 1 else _TASKS[name][0]] = str(error)
     if not contents:
         raise nothing_to_export(skipped)
-    if target is None or target.suffix == ".json":
-        if len(contents) > 1:
-            raise UsageError(
-                f"a file of mteb is one task of one model, and there are {len(contents)}; name a directory"
-            )
-        return {target: next(iter(contents.values()))}, skipped
-    return {target / name: text for name, text in contents.items()}, skipped
+    if target is not None and target.suffix != ".json":
+        return {target / name: text for name, text in contents.items()}, skipped
+    if len(contents) > 1:
+        raise UsageError(f"a file of mteb is one task of one model, and there are {len(contents)}; name a directory")
+    return {target: next(iter(contents.values()))}, skipped
 
 
-def _contents(document: ResultsDocument, skipped: dict[str, str]) -> dict[str, dict[str, object]]:
-    """Task of mteb -> its file; tasks that have none go to ``skipped`` with the reason."""
-    found: dict[str, dict[str, object]] = {}
-    done: set[str] = set()
-    for name, tasks in _TASKS.items():
-        here = [task for task in tasks if task in document.results]
-        done |= set(here)
-        if not here:
-            continue
-        absent = len(tasks) - len(here)
-        why = f"mteb's {name} is all {len(tasks)} parts, of which {absent} are missing" if absent else None
-        scores = None if why else _scores(document, tasks)
-        if isinstance(scores, Mapping):
-            found[name] = _file(document, name, tasks, scores)
-        else:
-            skipped[name if absent else here[0]] = why or str(scores)
-    for task in document.results:
-        if task not in done:
-            skipped[task] = _WHY_NOT.get(task, "mteb has no such task")
-    return found
-
-
-def _scores(document: ResultsDocument, tasks: Sequence[str]) -> dict[str, float] | str:
-    """Mteb's scores of all groups of some tasks, or why there are none."""
-    counts: dict[str, int] = {}
-    total = 0
+def _file(document: ResultsDocument, name: str) -> dict[str, object]:
+    """A file of mteb; UsageError with why there is none."""
+    tasks, counts, total = _TASKS[name], Counter[str](), 0
+    if absent := sum(task not in document.results for task in tasks):
+        raise UsageError(f"mteb's {name} is all {len(tasks)} parts, of which {absent} are missing")
     for task in tasks:
         numbers, ties, extent = document.results[task], document.ties[task], document.extent(task)
         if extent.limited or extent.groups != extent.of:
-            return f"{extent.words} groups were scored"
-        size = document.n_samples[task].effective
-        one_image = document.datasets[task].shape[0] == 1
-        wanted = {"text_acc": "text_score"} if one_image else _SQUARE
-        for theirs, ours in wanted.items():
+            raise UsageError(f"{extent.words} groups were scored")
+        size, one_image = document.n_samples[task].effective, document.datasets[task].shape[0] == 1
+        for theirs, ours in ({"text_acc": "text_score"} if one_image else _SQUARE).items():
             value, tied = numbers.get(key_of(ours, RAW)), ties.get(key_of(ours, RAW))
             if value is None:
-                return f"it has no {ours} of scores"
+                raise UsageError(f"it has no {ours} of scores")
             if tied is None:
-                return "its ties are not known"
+                raise UsageError("its ties are not known")
             if tied and not one_image:
-                return f"{tied:g} groups have ties, which mteb decides by position"
-            counts[theirs] = counts.get(theirs, 0) + round(value * size) + round(tied)
+                raise UsageError(f"{tied:g} groups have ties, which mteb decides by position")
+            counts[theirs] += round(value * size) + round(tied)
         total += size
-    return {name: count / total for name, count in counts.items()}
-
-
-_SQUARE = {"text_acc": "text_score", "image_acc": "image_score", "accuracy": "group_score"}
-
-
-def _file(document: ResultsDocument, name: str, tasks: Sequence[str], scores: Mapping[str, float]) -> dict[str, object]:
-    revisions = {document.datasets[task].revision for task in tasks}
-    seconds = sum(sum(document.timing.get(task, {}).values()) for task in tasks)
+    scores = {name: count / total for name, count in counts.items()}
     main = scores.get("accuracy", scores["text_acc"])
+    revisions = {document.datasets[task].revision for task in tasks}
     return {
         "dataset_revision": (revisions.pop() if len(revisions) == 1 else None) or _NO_REVISION[1],
         "task_name": name,
         "mteb_version": None,  # it was not mteb that computed them
         "scores": {"test": [{**scores, "main_score": main, "hf_subset": "default", "languages": ["eng-Latn"]}]},
-        "evaluation_time": seconds,
+        "evaluation_time": sum(sum(document.timing.get(task, {}).values()) for task in tasks),
         "kg_co2_emissions": None,
         "date": datetime.fromtimestamp(document.date, UTC).timestamp(),
     }

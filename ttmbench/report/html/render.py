@@ -17,12 +17,12 @@ from markupsafe import Markup, escape
 from ttmbench.report.charts import short
 from ttmbench.report.leaderboard import beats_chance, legends
 from ttmbench.report.ranking import interval_of
-from ttmbench.report.table import NOTHING, percent
-from ttmbench.report.text_table import marks
+from ttmbench.report.table import NOTHING, TRANSFER_HEADS, marks, percent
 from ttmbench.results.document import ResultsDocument
 from ttmbench.results.labels import TRACK_TITLES, UNRANKED_TITLE
 from ttmbench.results.models import command_of
 from ttmbench.results.numbers import Number
+from ttmbench.results.transfer_deltas import TITLE
 
 # Not allowed in HTML, or not encodable.
 _UNPRINTABLE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
@@ -155,6 +155,7 @@ def _environment() -> jinja2.Environment:
     helpers = (number_cell, percent_cell, result_cell, interval_cell, percent, beats_chance, interval_of, legends)
     environment.globals |= {helper.__name__: helper for helper in (*helpers, facts_of, command_of, short, marks)}
     environment.globals |= {"titles": dict[str | None, str]([*TRACK_TITLES.items(), (None, UNRANKED_TITLE)])}
+    environment.globals |= {"transfer_title": TITLE, "transfer_heads": TRANSFER_HEADS}
     environment.filters["words"] = _plain
     return environment
 

@@ -16,7 +16,7 @@ from ttmbench.report.groups import GroupSet, read_groups
 from ttmbench.report.html.render import json_block, render
 from ttmbench.report.load import Gathered, ReportedRun, gather
 from ttmbench.report.summary_table import AnswerRow, answer_of
-from ttmbench.report.text_table import transfer_table
+from ttmbench.report.table import transfer_cells
 from ttmbench.report.thumbnails import ThumbnailOptions, Thumbnails, thumbnails_for
 from ttmbench.results.labels import TRACK_ORDER, TRACK_TITLES
 from ttmbench.results.numbers import Number
@@ -74,9 +74,12 @@ def to_html(report: Report, title: str = "Report") -> str:
         nouns={task: _NOUNS.get(kind, "groups") for task, kind in kinds.items()},
         runs=runs,
         tracks=_tracks(runs),
-        transfers=transfer_table(
-            replace(transfer, model=run.model) for run in runs for transfer in transfers_of(run.document)
-        ),
+        transfers=[
+            transfer_cells(replace(row, model=run.model))
+            for run in runs
+            for row in transfers_of(run.document)
+            if row.shown
+        ],
         methods=[(run.index, row) for run in runs for row in methods_of(run.document, run.model)],
         not_ranked=NOT_RANKED,
         courses=[(run, course) for run in runs for course in courses_of(run.document)],

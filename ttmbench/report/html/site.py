@@ -37,7 +37,7 @@ from ttmbench.report.ranking import (
     references,
     with_ranks,
 )
-from ttmbench.report.text_table import transfer_table
+from ttmbench.report.table import transfer_cells
 from ttmbench.results.labels import NO_MODEL, ORACLE, SLASH, TRACK_TITLES
 from ttmbench.results.numbers import Number
 
@@ -172,7 +172,7 @@ class _Site:
             tables=tables,
             methods=sorted({row.method for table in tables for row in table["rows"]}),
             sources={},
-            transfers=transfer_table(self.board.transfers if is_start else ()),
+            transfers=[transfer_cells(row) for row in self.board.transfers if is_start and row.shown],
         )
 
     def _task(self, task: str) -> str:
