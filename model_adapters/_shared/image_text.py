@@ -149,43 +149,6 @@ def _common(rows: Sequence[torch.Tensor]) -> int:
     return int(differs[0]) if len(differs) else shortest
 
 
-@dataclass(frozen=True)
-class Beginning:
-    """What prompts begin with up to the end of their image: tokens of the text, and of the model."""
-
-    text: list[int]  # with one placeholder for the image, the last
-    row: Row  # with as many as the image has features
-    rest: dict[str, torch.Tensor]  # what follows in every tensor but the tokens', the same at each place
-
-    def followed_by(self, ids: list[int]) -> Row | None:
-        """The row of a prompt with these tokens of its text; None if it begins otherwise."""
-        count = len(self.text)
-        if ids[:count] != self.text:
-            return None
-        tokens = torch.tensor(ids[count:], dtype=self.row["input_ids"].dtype)
-        more = {name: value.expand(len(tokens)) for name, value in self.rest.items()} | {"input_ids": tokens}
-        return {name: torch.cat([value, more[name]]) for name, value in self.row.items()}
-
-
-def beginning(ids: list[int], row: Row, image_token: int) -> Beginning | None:
-    """How a processor begins a prompt, by the tokens of its text alone and its row; None if these do not fit together.
-
-    With it the row of every other prompt to the image follows from the tokens of its text, which are fewer by far.
-    """
-    if ids.count(image_token) != 1 or ids[-1] == image_token:
-        return None
-    place = ids.index(image_token)
-    end = len(row["input_ids"]) - (len(ids) - place - 1)
-    whole = row["input_ids"].tolist()
-    if whole[:place] != ids[:place] or whole[end:] != ids[place + 1 :] or end <= place:
-        return None
-    rest = {name: value[end:] for name, value in row.items() if name != "input_ids"}
-    if any(bool((value != value[0]).any()) for value in rest.values()):
-        return None
-    first = {name: value[:end] for name, value in row.items()}
-    return Beginning(ids[: place + 1], first, {name: value[:1] for name, value in rest.items()})
-
-
 def padded(rows: Sequence[Row], pad: Callable[[str], int], side: Literal["left", "right"] = "right") -> Row:
     """Rows of several lengths as one tensor per name, [rows, tokens], padded by ``pad(name)``."""
     pads = torch.nn.utils.rnn.pad_sequence
@@ -204,14 +167,12 @@ class PreparedImage:
         answer: output of the image processor.
         features: inputs of the model, with one row for the image.
         rows: tokens of each prompt that was shown with it.
-        beginning: what its prompts begin with, where they can be made of it.
     """
 
     image: Image
     answer: BatchFeature | None
     features: dict[str, torch.Tensor]
     rows: dict[str, Row] = field(default_factory=dict)
-    beginning: Beginning | None = None
 
 
 SeenImage = tuple[PreparedImage, EncodedImage]
@@ -385,26 +346,13 @@ class ImageTextModel(PromptedModel):
         return prepared
 
     def row(self, image: PreparedImage, prompt: str) -> Row:
-        """A prompt's tokens for an image, with as many placeholders as the image has features.
-
-        The processor makes the first row of an image; others are made of that and of the tokens of their text.
-        """
-        if prompt in image.rows:
-            return image.rows[prompt]
-        ids: list[int] = []
-        if self.kind in REUSES_PREFIX:
-            ids = self.tokenizer(prompt, **self.special_tokens(prompt))["input_ids"]
-        row = None if image.beginning is None else image.beginning.followed_by(ids)
-        if row is None:
+        """A prompt's tokens for an image, with as many placeholders as the image has features."""
+        if prompt not in image.rows:
             known = _Memory(self.processor.image_processor, image.answer)
             inputs = self.process(prompt, frames_of(image.image), known)
-            row = {
-                name: inputs[name][0] for name in self._of_text(inputs) if name in self._forward and name != "labels"
-            }
-            if ids:
-                image.beginning = beginning(ids, row, self.model.config.image_token_id)
-        image.rows[prompt] = row
-        return row
+            own = [name for name in self._of_text(inputs) if name in self._forward and name != "labels"]
+            image.rows[prompt] = {name: inputs[name][0] for name in own}
+        return image.rows[prompt]
 
     def process(self, prompt: str, images: Sequence[Image], instead: _Memory | None = None) -> BatchFeature:
         """Output of the model's own processor for a prompt and its images; ``instead`` of its image processor."""

@@ -86,26 +86,6 @@ def test_images_of_equal_shape_are_encoded_together_and_prepared_in_threads(kind
     assert np.ptp(alone) > 1e-3
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_rows_made_of_an_images_first_are_the_processors_own(kind, tiny_vlm, monkeypatch):
-    """The tokens of a text are a tenth of a prompt's, so that the model does not wait for them."""
-    chat = vqascore.load(pretrained=str(tiny_vlm("chat", kind=kind)), device="cpu").chat
-    asked = [chat.ask(text) for text in ("a cat", "two dogs on the left of a blue square", "a cat?", "unknown 7 words")]
-    asked += [chat.with_caption("Describe", "a cat on the left") or chat.before_caption("Describe")]
-    calls, process = [], chat.process
-    monkeypatch.setattr(chat, "process", lambda *of: calls.append(of[0]) or process(*of))
-    for size in ((50, 40), (90, 30)):
-        (image,), (other,) = chat.prepare(random_images(1, size)), chat.prepare(random_images(1, size))
-        calls.clear()
-        rows = [chat.row(image, prompt) for prompt in asked]
-        assert len(calls) == (len(asked) if kind == "paligemma" else 1)
-        for row, prompt in zip(rows, asked, strict=True):
-            other.rows.clear()
-            other.beginning = None
-            own = chat.row(other, prompt)
-            assert row.keys() == own.keys() and all(torch.equal(row[name], own[name]) for name in own)
-
-
 def test_weights_are_as_the_checkpoint_has_them_on_an_accelerator(tiny_vlm, tmp_path, monkeypatch):
     """And what they are is stated; such weights are too coarse to train, which is known before anything is scored."""
     from transformers import AutoModelForImageTextToText
