@@ -1,13 +1,12 @@
-"""Times TTM on an accelerator: a SigLIP or CLIP with random weights, and on request the authors' way of loading.
+"""Times TTM on an accelerator: a SigLIP or CLIP with random weights.
 
     python benchmarks/accelerator.py                      # siglip-b16 on CUDA, fp32, tf32 and bf16
     python benchmarks/accelerator.py --dtypes bf16 --width 1024 --layers 24 --side 256          # siglip-l16
     python benchmarks/accelerator.py --model clip                                               # CLIP B/32
-    python benchmarks/accelerator.py --device cpu --dtypes fp32 --width 64 --layers 1 --groups 8 --beside 1
+    python benchmarks/accelerator.py --device cpu --dtypes fp32 --width 64 --layers 1 --groups 8
 
 Reports seconds, images a second in training, memory, and the share of what a large matrix product reaches on the same
-device in the same precision. ``--beside N`` also times `straightforward.py` in float32, whose images come from N worker
-processes. The file of ``--output`` is written after every run.
+device in the same precision. The file of ``--output`` is written after every run.
 """
 
 from __future__ import annotations
@@ -22,7 +21,6 @@ from typing import Any
 import numpy as np
 import torch
 from material import FORMATS, make_clip, make_groups_of_files, make_siglip
-from straightforward import Settings, Straightforward
 from torch.utils.flop_counter import FlopCounterMode
 from transformers.utils import logging
 
@@ -83,26 +81,6 @@ def time_run(model: Path, groups: list[Group], dtype: str, options: argparse.Nam
     }
 
 
-def time_straightforward(model: Path, groups: list[Group], options: argparse.Namespace) -> dict:
-    """The same run as Algorithm 1 reads, with the DataLoader's processes: all seconds, images a second."""
-    files = [[Path(image.name) for image in group.images] for group in groups]
-    captions = [group.captions for group in groups]
-    straight = Straightforward(model, files, captions, options.device, options.beside)
-    started = time.perf_counter()
-    history = straight.run(Settings(options.iterations, options.epochs, options.batch, RATE, seed=0))
-    _wait(options.device)
-    seconds = time.perf_counter() - started
-    images = 2 * options.epochs * sum(len(step.selected) for step in history)
-    losses = [history[0].losses[:1], history[-1].losses[-1:]]
-    return {
-        "total_seconds": seconds,
-        "trained_images": images,
-        "images_per_second": images / seconds,
-        "seconds_by_stage": dict(straight.clock.seconds),
-        "first_and_last_loss": losses,
-    }
-
-
 def flops_of_a_step(adapter: Any, prepared: Any, batch: int) -> float:
     """Floating-point operations of one forward and backward pass of a full batch, as torch counts them."""
     images = prepared.rows.images[:batch].reshape(-1)
@@ -139,7 +117,6 @@ def read_options() -> argparse.Namespace:
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--dtypes", nargs="+", choices=("fp32", "tf32", "bf16"), default=["fp32", "tf32", "bf16"])
     parser.add_argument("--compile", action="store_true")
-    parser.add_argument("--beside", type=int, metavar="N", help="also the authors' loader, with so many workers")
     parser.add_argument("--model", choices=("siglip", "clip"), default="siglip")
     parser.add_argument("--groups", type=int, default=400)
     parser.add_argument("--width", type=int, default=768)
@@ -166,12 +143,6 @@ def main() -> None:
         "runs": {},
     }
 
-    def add(name: str, run: dict) -> None:
-        report["runs"][name] = run
-        print(f"{name}: {json.dumps(run)}", flush=True)
-        if options.output is not None:
-            options.output.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
-
     with tempfile.TemporaryDirectory() as folder:
         model, images = Path(folder) / "model", Path(folder) / "images"
         images.mkdir()
@@ -183,9 +154,10 @@ def main() -> None:
         for dtype in options.dtypes:
             settings = RunConfig(model="hf", tasks=["timed"], device=options.device, dtype=dtype)  # type: ignore[arg-type]
             with arithmetic_of(settings):
-                add(dtype, time_run(model, groups, dtype, options))
-        if options.beside is not None:
-            add("straightforward", time_straightforward(model, groups, options))
+                report["runs"][dtype] = time_run(model, groups, dtype, options)
+            print(f"{dtype}: {json.dumps(report['runs'][dtype])}", flush=True)
+            if options.output is not None:
+                options.output.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -2,8 +2,7 @@
 
 Images are opened and preprocessed whenever they are needed, every batch is scored against itself, evaluation and
 matching each run the model, captions are padded to the model's maximum. It shares no code with the package; only the
-random streams of the batches are the same, so that both give the same numbers. With ``workers`` images come from
-torch's DataLoader, whose processes are started for every pass over the data, as float32, as in the authors' code.
+random streams of the batches are the same, so that both give the same numbers.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ import math
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import permutations
@@ -22,7 +21,6 @@ from pathlib import Path
 import numpy as np
 import torch
 from PIL import Image
-from torch.utils.data import DataLoader, Dataset
 from transformers import AutoImageProcessor, AutoModel, AutoTokenizer
 
 
@@ -66,16 +64,8 @@ class Iteration:
 class Straightforward:
     """A model and a task's files, 2x2 groups, and nothing kept from one step to the next."""
 
-    def __init__(
-        self,
-        folder: Path,
-        images: Sequence[Sequence[Path]],
-        captions: Sequence[Sequence[str]],
-        device: str = "cpu",
-        workers: int = 0,
-    ) -> None:
-        self.device, self.workers = device, workers
-        self.model = AutoModel.from_pretrained(folder).to(device)
+    def __init__(self, folder: Path, images: Sequence[Sequence[Path]], captions: Sequence[Sequence[str]]) -> None:
+        self.model = AutoModel.from_pretrained(folder)
         self.tokenizer = AutoTokenizer.from_pretrained(folder)
         self.processor = AutoImageProcessor.from_pretrained(folder)
         self.images, self.captions = images, captions
@@ -117,8 +107,8 @@ class Straightforward:
         """Each batch scored against itself, of which only the blocks inside groups are used."""
         self.model.eval()
         starts = range(0, len(self.images), batch)
-        batches = [range(start, min(start + batch, len(self.images))) for start in starts]
-        for groups, pixels in zip(batches, self.loaded(batches), strict=True):
+        for groups in (range(start, min(start + batch, len(self.images))) for start in starts):
+            pixels = self.preprocess(groups)
             tokens = self.tokenise([caption for g in groups for caption in self.captions[g]])
             with self.clock.stage("score"), torch.no_grad():
                 logits = self.model(pixel_values=pixels, **tokens).logits_per_image.cpu().numpy().astype(np.float64)
@@ -140,8 +130,9 @@ class Straightforward:
         for epoch in range(settings.epochs):
             order, total = rng.permutation(len(selected)), 0.0
             starts = range(0, len(selected), settings.batch)
-            parts = [[selected[i] for i in order[start : start + settings.batch]] for start in starts]
-            for b, (part, pixels) in enumerate(zip(parts, self.loaded(parts), strict=True)):
+            for b, start in enumerate(starts):
+                part = [selected[i] for i in order[start : start + settings.batch]]
+                pixels = self.preprocess(part)
                 done = (epoch * per_epoch + b) / (per_epoch * settings.epochs)
                 optimizer.param_groups[0]["lr"] = (
                     settings.learning_rate * 0.95 ** (iteration - 1) * (0.1 + 0.45 * (1 + math.cos(math.pi * done)))
@@ -156,21 +147,11 @@ class Straightforward:
             losses.append(total / len(selected))
         return losses
 
-    def loaded(self, batches: Sequence[Sequence[int]]) -> Iterator[torch.Tensor]:
-        """The images of each batch of groups, on the device."""
-        loader: Iterator[torch.Tensor] = map(self.preprocess, batches)
-        if self.workers:
-            rows = DataLoader(_Batches(self.preprocess, batches), batch_size=None, num_workers=self.workers)
-            loader = iter(rows)
-        for _ in batches:
-            with self.clock.stage("prepare"):
-                pixels = next(loader).to(self.device)
-            yield pixels
-
     def preprocess(self, groups: Sequence[int]) -> torch.Tensor:
         """Opened, resized and normalised, each time."""
-        images = [Image.open(path).convert("RGB") for g in groups for path in self.images[g]]
-        pixels: torch.Tensor = self.processor(images=images, return_tensors="pt")["pixel_values"]
+        with self.clock.stage("prepare"):
+            images = [Image.open(path).convert("RGB") for g in groups for path in self.images[g]]
+            pixels: torch.Tensor = self.processor(images=images, return_tensors="pt")["pixel_values"]
         return pixels
 
     def tokenise(self, captions: Sequence[str]) -> dict[str, torch.Tensor]:
@@ -178,21 +159,7 @@ class Straightforward:
         with self.clock.stage("prepare"):
             length = self.model.config.text_config.max_position_embeddings
             tokens = self.tokenizer(list(captions), padding="max_length", max_length=length, return_tensors="pt")
-            return dict(tokens.to(self.device))
-
-
-@dataclass(frozen=True)
-class _Batches(Dataset[torch.Tensor]):
-    """Batches as a data set, of which a worker makes each."""
-
-    preprocess: Callable[[Sequence[int]], torch.Tensor]
-    batches: Sequence[Sequence[int]]
-
-    def __len__(self) -> int:
-        return len(self.batches)
-
-    def __getitem__(self, index: int) -> torch.Tensor:
-        return self.preprocess(self.batches[index])
+            return dict(tokens)
 
 
 def main() -> None:

@@ -50,12 +50,8 @@ def test_the_accelerator_benchmark_runs_on_a_stand_in_and_a_cpu(tmp_path):
     assert done.returncode == 0, done.stderr[-2000:]
     reports = {
         "fp32": json.loads((tmp_path / "gpu.json").read_text()),
-        "bf16": run(
-            "accelerator.py", tmp_path / "cpu.json", *options, "--device", "cpu", "--dtypes", "bf16", "--beside", "1"
-        ),
+        "bf16": run("accelerator.py", tmp_path / "cpu.json", *options, "--device", "cpu", "--dtypes", "bf16"),
     }
-    beside = reports["bf16"]["runs"].pop("straightforward")
-    assert beside["trained_images"] == 2 * 2 * (1 + 4)
     assert reports["fp32"]["device"] == "stand-in" and reports["bf16"]["device"] == "CPU"
     ran = {dtype: report["runs"][dtype] for dtype, report in reports.items()}
     for one in ran.values():
@@ -64,7 +60,6 @@ def test_the_accelerator_benchmark_runs_on_a_stand_in_and_a_cpu(tmp_path):
         assert one["flops_per_trained_image"] > 1e8 and one["peak_flops"] > 1e7
     first = [ran[dtype]["first_and_last_loss"][0][0] for dtype in ("fp32", "bf16")]
     assert first[0] == pytest.approx(first[1], rel=0.02)
-    assert beside["first_and_last_loss"][0][0] == pytest.approx(first[0], rel=1e-3), "both are computed in float32"
 
 
 def test_the_store_changes_no_score(tmp_path):
