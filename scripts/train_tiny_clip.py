@@ -9,8 +9,7 @@ the tasks' style is ever drawn here.
 
 import argparse
 import math
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -249,14 +248,8 @@ def build_optimizer(model: CLIPModel, recipe: Recipe) -> torch.optim.Optimizer:
     return torch.optim.AdamW(groups, lr=recipe.lr, betas=(0.9, 0.98))
 
 
-def train(
-    recipe: Recipe,
-    seed: int,
-    pools: tuple[Pool, Pool],
-    tokenizer: PreTrainedTokenizerFast,
-    report: Callable[[CLIPModel, int, float], None],
-) -> CLIPModel:
-    """Train a model from scratch on pools of pairs and singles; model, step and loss are reported every 50 steps."""
+def train(recipe: Recipe, seed: int, pools: tuple[Pool, Pool], tokenizer: PreTrainedTokenizerFast) -> CLIPModel:
+    """Train a model from scratch on pools of pairs and singles."""
     torch.manual_seed(seed)
     model = build_model(recipe, tokenizer).train()
     optimizer = build_optimizer(model, recipe)
@@ -276,7 +269,7 @@ def train(
         with torch.no_grad():
             model.logit_scale.clamp_(max=math.log(recipe.max_scale))
         if (step + 1) % 50 == 0:
-            report(model, step + 1, loss.item())
+            print(f"step {step + 1} of {recipe.steps}, loss {loss.item():.3f}", flush=True)
     return model.eval()
 
 
@@ -333,17 +326,11 @@ def main() -> None:
     torch.use_deterministic_algorithms(True)
     recipe = Recipe(steps=args.steps)
     tokenizer = build_processor().tokenizer
-    started = time.perf_counter()
-
-    def report(_: CLIPModel, step: int, loss: float) -> None:
-        print(f"step {step} of {recipe.steps}, loss {loss:.3f}, {time.perf_counter() - started:.0f} s", flush=True)
-
     pools = render_pool(recipe.pair_families, 2, args.seed), render_pool(recipe.single_families, 1, args.seed)
     print(f"rendered {4 * sum(len(pool.looks) for pool in pools)} images", flush=True)
-    model = train(recipe, args.seed, pools, tokenizer, report)
+    model = train(recipe, args.seed, pools, tokenizer)
     # A new processor, because a tokenizer that has padded writes the padding into its file.
     save(model, build_processor(), recipe, args.seed, args.out)
-    print(f"wrote {args.out} after {time.perf_counter() - started:.0f} s")
 
 
 if __name__ == "__main__":

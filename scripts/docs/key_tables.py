@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from attribute_docs import attributes_of
 from page_parts import table
 from pydantic import BaseModel
+from schema import attributes_of
 
 from ttmbench.data.paths import Origin
 from ttmbench.data.task_file import ClassSpec, GroupSpec, TaskSpec
