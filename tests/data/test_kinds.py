@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 
 import pytest
@@ -213,8 +212,9 @@ def test_folders_of_classes_are_for_classification_and_one_for_each_class(tmp_pa
         load(write(tmp_path, spec))
 
 
-def test_class_names_and_prompts_are_those_of_the_installed_package(tmp_path, monkeypatch):
-    open_clip = pytest.importorskip("open_clip")
+def test_class_names_and_prompts_are_those_of_the_installed_package(tmp_path):
+    import open_clip
+
     spec = find_task(build_registry(), "imagenet").spec
     classes = load_classes(spec)
     assert classes.names == list(open_clip.IMAGENET_CLASSNAMES) and len(set(classes.names)) == 998
@@ -226,20 +226,5 @@ def test_class_names_and_prompts_are_those_of_the_installed_package(tmp_path, mo
 
     assert doubled_names(classes.names) == {"missile": [657, 744], "sunglasses": [836, 837]}
     strange = changed(CLASSES, "classes", {"names": "open_clip:NOTHING_HERE", "count": 4})
-    with pytest.raises(UsageError, match="the installed package has IMAGENET_CLASSNAMES"):
+    with pytest.raises(UsageError, match=r"the installed package has .*IMAGENET_CLASSNAMES"):
         load_classes(load_task(write(tmp_path, strange)).spec)
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(UsageError, match="pip install open_clip_torch"):
-        load_classes(spec)
-
-
-def test_class_names_are_read_without_importing_torch():
-    import subprocess
-
-    code = (
-        "import sys\nfrom ttmbench.data.classes import load_classes\nfrom ttmbench.data.catalog import find_task\n"
-        "from ttmbench.plugins.registry import build_registry\n"
-        "load_classes(find_task(build_registry(), 'imagenet').spec)\nprint('torch' in sys.modules)"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "False"

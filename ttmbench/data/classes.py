@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
-from pathlib import Path
-from types import ModuleType
 
 import numpy as np
 
-from ttmbench._util.third_party_errors import foreign_errors
 from ttmbench.data.task_file import TaskSpec
 from ttmbench.errors import DataError, UsageError
 from ttmbench.types import Group
 
-METADATA = "zero_shot_metadata.py"
 IN_FILE = "the task file"
 
 
@@ -33,8 +28,8 @@ class Classes:
 def load_classes(spec: TaskSpec) -> Classes:
     """The classes and prompts of a task.
 
-    DataError for another number of classes than the task states; UsageError if the task does not classify, or a
-    package that it names is not installed or has no such list.
+    DataError for another number of classes than the task states; UsageError if the task does not classify, or the
+    package has no list that it names.
     """
     classes = spec.classes
     if classes is None:
@@ -68,31 +63,15 @@ def labels_of(spec: TaskSpec, classes: Classes, groups: Sequence[Group]) -> np.n
 
 
 def _resolved(spec: TaskSpec, key: str, stated: str | list[str]) -> tuple[list[str], str]:
-    """The texts of a task or of a package that it names, and where they come from."""
+    """The texts of a task or of open_clip's list that it names, and where they come from."""
     if isinstance(stated, list):
         return list(stated), IN_FILE
-    package, _, name = stated.partition(":")
-    where = f"task '{spec.task}': classes.{key}: {stated}"
-    module = _module(package, where)
-    values = getattr(module, name, None)
+    import open_clip
+
+    values = getattr(open_clip, stated.partition(":")[2], None)
     if not isinstance(values, Sequence) or isinstance(values, str) or not values:
-        known = ", ".join(sorted(name for name in vars(module) if name.isupper()))
-        raise UsageError(f"{where} is not there; the installed package has {known}")
-    with foreign_errors(where):
-        # Prompts are functions there: of a name, a sentence.
-        texts = [str(value("{}")) if callable(value) else str(value) for value in values]
-    return texts, f"{stated} of {package}_torch {version('open_clip_torch')}"
-
-
-def _module(package: str, where: str) -> ModuleType:
-    """The package's lists, without its models: importing these would load torch."""
-    installed = importlib.util.find_spec(package)
-    path = Path(installed.origin).parent / METADATA if installed is not None and installed.origin else None
-    if path is None or not path.is_file():
-        raise UsageError(f"{where} is read from the package {package}; pip install open_clip_torch")
-    spec = importlib.util.spec_from_file_location(f"_ttmbench_{package}_metadata", path)
-    assert spec is not None and spec.loader is not None, "a Python file can be loaded"
-    module = importlib.util.module_from_spec(spec)
-    with foreign_errors(where):
-        spec.loader.exec_module(module)
-    return module
+        known = ", ".join(sorted(name for name, value in vars(open_clip).items() if name.isupper() and value))
+        raise UsageError(f"task '{spec.task}': classes.{key}: {stated} is not there; the installed package has {known}")
+    # Prompts are functions there: of a name, a sentence.
+    texts = [str(value("{}")) if callable(value) else str(value) for value in values]
+    return texts, f"{stated} of open_clip_torch {version('open_clip_torch')}"

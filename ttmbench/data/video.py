@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
-from ttmbench._util.images import BadImage, as_rgb, check_size, quiet_decoding, stacked
+from ttmbench._util.images import BadImage, check_size, stacked
 from ttmbench._util.limits import limit, raised_by
 from ttmbench._util.text import check_no_pointer
 from ttmbench.errors import DataError, UsageError
@@ -35,8 +35,6 @@ CONTAINERS = {
     ".webm": "matroska",
 }
 """Endings of files that PyAV decodes, with the one format that each is read as: no playlist that names other files."""
-ANIMATIONS = {".gif": "GIF", ".png": "PNG", ".webp": "WEBP"}
-"""Endings of animated images, which Pillow reads."""
 
 
 class Video(BaseModel):
@@ -75,26 +73,14 @@ def sampled(total: int, frames: int, rule: str) -> list[int]:
 
 def stored_video(name: str, path: Path, video: Video) -> ImageRef:
     """A video in a file; UsageError if it needs a package that is not installed, DataError for another kind of file."""
-    suffix = path.suffix.lower()
-    if suffix in CONTAINERS:
-        try:
-            version("av")
-        except PackageNotFoundError:
-            raise UsageError(f"reading {name} needs the package av; pip install 'ttmbench[video]'") from None
-    elif suffix not in ANIMATIONS:
-        known = ", ".join(sorted({*CONTAINERS, *ANIMATIONS}))
-        raise DataError(f"{name} is not a video: its name must end in one of {known}")
+    if path.suffix.lower() not in CONTAINERS:
+        raise DataError(f"{name} is not a video: its name must end in one of {', '.join(sorted(CONTAINERS))}")
+    try:
+        version("av")
+    except PackageNotFoundError:
+        raise UsageError(f"reading {name} needs the package av; pip install 'ttmbench[video]'") from None
     how = f"video {video.frames} {video.rule};"
     return ImageRef(name, partial(open_video, path, video), None, path.read_bytes, variant=how)
-
-
-def open_video(path: Path, video: Video) -> Image:
-    """The sampled frames of a file as one image, below one another; BadImage if it is damaged or too short."""
-    check_no_pointer(path)
-    suffix = path.suffix.lower()
-    if suffix in CONTAINERS:
-        return stacked(_of_container(path, CONTAINERS[suffix], video))
-    return stacked(_of_animation(path, ANIMATIONS[suffix], video))
 
 
 def open_clip(total: int, draw: Callable[[int], Image], video: Video) -> Image:
@@ -111,32 +97,22 @@ def _chosen(total: int, video: Video) -> list[int]:
     return sampled(total, video.frames, video.rule)
 
 
-def _of_animation(path: Path, kind: str, video: Video) -> list[Image]:
-    from PIL import Image, UnidentifiedImageError
+def open_video(path: Path, video: Video) -> Image:
+    """The sampled frames of a file as one image, below one another; BadImage if it is damaged or too short.
 
-    try:
-        with quiet_decoding(), Image.open(path, formats=[kind]) as image:
-            check_size(image.size)
-            frames = []
-            for position in _chosen(getattr(image, "n_frames", 1), video):
-                image.seek(position)
-                frames.append(as_rgb(image))
-            return frames
-    except UnidentifiedImageError:
-        raise BadImage(f"it is not a {kind} file") from None
-
-
-def _of_container(path: Path, kind: str, video: Video) -> list[Image]:
-    """Decodes from the first frame on, so that a frame's position is its place in the video and not a time stamp."""
+    Decodes from the first frame on, so that a frame's position is its place in the video and not a time stamp.
+    """
     import av
 
+    check_no_pointer(path)
+    kind = CONTAINERS[path.suffix.lower()]
     try:
         total = _packets(path, kind)
         for _ in range(2):
             positions = _chosen(total, video)
             images, count = _decoded(path, kind, set(positions))
             if count == total:  # else there are packets without a frame of their own, and the file is read again
-                return [images[position] for position in positions]
+                return stacked([images[position] for position in positions])
             total = count
         raise BadImage("it is damaged: it decodes to another number of frames each time")
     except (av.error.FFmpegError, OSError) as error:
