@@ -113,10 +113,10 @@ SHARDS = "data/{}-00000-of-00001.parquet"
     [
         (SHARDS, {"split": "test"}),
         (SHARDS, {"split": "train"}),
-        (SHARDS, {"split": "train", "data_files": {"train": "**/train-*"}}),
-        (SHARDS.removeprefix("data/"), {"split": "train", "data_files": {"train": "**/train-*"}}),
+        (SHARDS, {"split": "train", "data_files": "**/train-*"}),
+        (SHARDS.removeprefix("data/"), {"split": "train", "data_files": "**/train-*"}),
         ("{}.parquet", {}),
-        ("default/{}/0000.parquet", {"name": "default"}),
+        ("default/{}/0000.parquet", {}),
     ],
 )
 def test_the_tables_of_the_split_are_fetched_and_read_offline(hub, tmp_path, fetched, layout, source, revision):
@@ -144,7 +144,7 @@ def test_the_tables_of_the_split_are_fetched_and_read_offline(hub, tmp_path, fet
 def test_a_damaged_shard_in_the_cache_is_fetched_again(hub, tmp_path, fetched):
     files = {f"test/{shard}.tar": packed(samples=shard + 3) for shard in range(2)}
     repository(hub, "me/shards", files)
-    source = {"kind": "webdataset", "path": "me/shards", "revision": SHA, "lines": ["txt"]}
+    source = {"kind": "huggingface", "path": "me/shards", "revision": SHA, "lines": ["txt"], "data_files": "test/*.tar"}
     more = {"kind": "retrieval", "group": {"images": ["image"], "captions": "txt"}, "metrics": ["i2t_recall_at_1"]}
     path = task_file(tmp_path, source, **more)
     assert fetched(path)[0] == 0

@@ -337,19 +337,17 @@ def test_which_tables_hold_a_split_is_never_guessed(tmp_path):
     shutil.copy(path / "data" / "test-00000-of-00001.parquet", path / "data" / "test-more-00000-of-00001.parquet")
 
     def read(**more: object) -> int:
-        source = {"path": str(path), "data_files": None, **more}
+        source = {"path": str(path), **more}
         return len(task_data.load(changed("colorswap", source, n_groups=2)).groups)
 
     assert read() == 2
     shutil.copytree(path / "data", path / "other")
     with pytest.raises(DataError, match="has several splits 'test'"):
         read()
-    for choice in ({"name": "other"}, {"data_files": "other/test-0*"}, {"data_files": {"test": ["data/test-0*"]}}):
+    for choice in ({"data_files": "other/test-0*"}, {"data_files": ["data/test-0*"]}):
         assert read(**choice) == 2
     with pytest.raises(OutOfReachError, match=r"validation.* is missing in"):
         read(split="validation")
-    with pytest.raises(UsageError, match="has no split 'test'; it has train"):
-        read(data_files={"train": "x"})
 
 
 def test_a_gated_dataset_out_of_reach_still_says_where_its_terms_are():
@@ -501,9 +499,8 @@ def test_a_missing_folder_is_an_error_that_names_it_and_nothing_takes_its_place(
         assert "ttmbench download" not in str(found.value)
     code, _, err = run(capsys, "run", "--model", "tiny-clip", "--tasks", file, "--offline")
     assert code == 4 and f"the folder {tmp_path / 'tasks' / 'own'} does not exist" in err
-    for kind, more in (("hub_files", {"file": "rows.jsonl"}), ("webdataset", {})):
-        with pytest.raises(OutOfReachError, match=r"the folder .*tasks.own does not exist"):
-            task_data.load(local_task(tmp_path / "tasks", "./own", kind, **more))
+    with pytest.raises(OutOfReachError, match=r"the folder .*tasks.own does not exist"):
+        task_data.load(local_task(tmp_path / "tasks", "./own", "hub_files", file="rows.jsonl"))
 
 
 def test_a_name_without_a_dot_or_slash_in_front_is_an_id_and_a_folder_of_that_name_is_no_guess(tmp_path, monkeypatch):

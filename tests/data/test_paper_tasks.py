@@ -198,7 +198,7 @@ def test_hub_sources_are_pinned_or_say_why_not(specs):
         source = specs[name].source
         lines = (TASKS / f"{name}.yaml").read_text(encoding="utf-8").splitlines()
         for one in source.get("of", [source]):
-            if one["kind"] in ("huggingface", "hub_files", "webdataset"):
+            if one["kind"] in ("huggingface", "hub_files"):
                 assert "revision" in one, name
         for line in lines:
             if "revision:" in line:

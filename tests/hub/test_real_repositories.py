@@ -154,7 +154,7 @@ def test_retrieval_comes_from_a_mirror_by_name(hub, home):
     assert (stated.n_groups, stated.n_captions) == (5000, 25010), "which is held against the whole as it is fetched"
     assert "1000 images with 5000 captions" in done[-2].out
     source = json.loads(output.read_text(encoding="utf-8"))["datasets"]["flickr30k_retrieval"]["source"]
-    assert source["kind"] == "webdataset" and source["passed_over"] == ["annotations retrieval/flickr30k_test.json"]
+    assert source["kind"] == "huggingface" and source["passed_over"] == ["annotations retrieval/flickr30k_test.json"]
     assert source["revision"] == commit_of(hub.root, "clip-benchmark/wds_flickr30k")
     sent = {"/".join(name.split("/")[4:]) for name in hub.fetched("datasets/clip-benchmark/wds_flickr30k")}
     assert sent == {"test/0.tar", "test/nshards.txt"}

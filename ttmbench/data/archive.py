@@ -19,12 +19,14 @@ from pathlib import Path
 from typing import IO
 
 from ttmbench._util.limits import limit, raised_by
+from ttmbench._util.text import check_no_pointer
 from ttmbench.data.availability import amount
 from ttmbench.data.paths import inside
 from ttmbench.errors import DataError
 
 CHUNK = 1 << 20
 LITTER = re.compile(r"(^|/)(__MACOSX(/|$)|\._[^/]*$|\.DS_Store$)")
+SHOWN = (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".webp", ".cls", ".json", ".txt")  # what shards may hold
 _MOST_PADDING = 16 << 20  # zeros after the last member of a tar
 _EXTENDED = (tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK)
 _DAMAGE = (  # what readers of archives raise of damaged ones
@@ -134,3 +136,28 @@ def check_end(tar: tarfile.TarFile) -> None:
     rest = stream.read(_MOST_PADDING)
     if len(rest) < 2 * tarfile.BLOCKSIZE or rest.strip(b"\0") or stream.read(1):
         raise tarfile.ReadError(f"expected a file header or the end of the archive at byte {tar.offset}, found neither")
+
+
+def check_shard(tar: Path) -> None:
+    """DataError unless a tar is whole, not packed, and has files alone, of kinds that take no more room than they say.
+
+    The library that reads shards takes a damaged header for their end, and unpacks what is packed in them.
+    """
+    check_no_pointer(tar)
+    try:
+        with tarfile.open(tar, "r:", tarinfo=Header) as opened:
+            for count, member in enumerate(opened):
+                if count >= limit("archive_files"):
+                    raise DataError(f"{tar} has more than {limit('archive_files')} files; {raised_by('archive_files')}")
+                name = f"{tar}: {member.name!r:.80}"
+                if not member.isdir() and (not member.isreg() or member.sparse is not None):
+                    raise DataError(f"{name} is neither a file nor a folder")
+                if member.isreg() and not LITTER.search(member.name) and not member.name.lower().endswith(SHOWN):
+                    raise DataError(f"{name} should be an image or a text ({', '.join(SHOWN)})")
+                if member.size > limit("image_bytes"):
+                    raise DataError(f"{name} has {member.size} bytes; {raised_by('image_bytes')}")
+            check_end(opened)
+            if not opened.getmembers():
+                raise tarfile.ReadError("it has no files")
+    except (tarfile.TarError, OSError, ValueError) as error:
+        raise DataError(f"{tar} cannot be read as an uncompressed tar ({error}); download it again") from None

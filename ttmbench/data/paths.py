@@ -14,7 +14,7 @@ from ttmbench._util.third_party_errors import describe
 from ttmbench.errors import DataError, OutOfReachError, UsageError
 from ttmbench.types import SourceRequest
 
-HUB_KINDS = ("huggingface", "hub_files", "webdataset")  # of sources whose path is a dataset of the Hub or a folder
+HUB_KINDS = ("huggingface", "hub_files")  # of sources whose path is a dataset of the Hub or a folder
 DATA_VARIABLE = "TTMBENCH_DATA"
 Options = TypeVar("Options", bound=BaseModel)
 Also = dict[str, tuple[str, ...]]

@@ -1,4 +1,4 @@
-"""Datasets on the Hugging Face Hub: parquet tables with image columns, or what ``save_to_disk`` writes."""
+"""Datasets on the Hugging Face Hub: parquet tables or tar shards with images, or what ``save_to_disk`` writes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dataclasses import replace
 from fnmatch import fnmatchcase
 from functools import partial
 from itertools import islice
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
 from pydantic import Field
@@ -21,12 +21,14 @@ from pydantic import Field
 from ttmbench._util.console import one_line
 from ttmbench._util.hub import quiet_hub
 from ttmbench._util.images import open_image
+from ttmbench.data.archive import check_shard
 from ttmbench.data.availability import DataLocation
 from ttmbench.data.hub_datasets import HubOptions, read_hub_options, roots_of
 from ttmbench.data.paths import inside
 from ttmbench.data.row_files import check_decoded, listed
 from ttmbench.data.rows import Cell, Row, groups_from_rows
-from ttmbench.errors import DataError, OutOfReachError, TtmbenchError, UsageError
+from ttmbench.data.task_file import OneOrMany
+from ttmbench.errors import DataError, OutOfReachError, TtmbenchError
 from ttmbench.types import Group, ImageRef, Loaded, SourceRequest
 
 if TYPE_CHECKING:
@@ -34,77 +36,87 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 _SHARD = re.compile(r"-\d{5}-of-(\d{5})")
+COUNT = "nshards.txt"  # beside tar shards, how many there are
 
 
 class HuggingfaceOptions(HubOptions):
     """Options of ``kind: huggingface``."""
 
     split: str = "test"  # of the dataset
-    name: str | None = None  # configuration of the dataset: the folder of its tables
-    data_files: str | list[str] | dict[str, str | list[str]] | None = None  # patterns, of the split or of each split
+    data_files: OneOrMany = Field(default_factory=list)  # patterns; by default parquet files named after the split
     drop_captions: dict[str, str] = Field(default_factory=dict)  # true caption of a group to leave out -> why
     saved: bool = False  # its files are what ``save_to_disk`` writes, as in folders under ``also``, not parquet
     literals: tuple[str, ...] = ()  # columns whose texts are lists as Python or JSON writes them
+    lines: tuple[str, ...] = ()  # columns of texts whose lines are a list: several captions of an image
 
     @property
     def patterns(self) -> list[str]:
         """The files to fetch: those in the task file, else parquet files that are named after the split."""
-        files = self.data_files
         if self.saved:
             return ["*.arrow", "*.json"]
-        if isinstance(files, dict) and self.split not in files:
-            raise UsageError(f"source.data_files has no split '{self.split}'; it has {', '.join(files) or 'none'}")
-        files = files[self.split] if isinstance(files, dict) else files
-        if files is None:
-            names = (f"{self.split}.parquet", f"{self.split}-[0-9]*.parquet", f"{self.split}/*.parquet")
-            files = [f"{self.name}/{name}" if self.name else f"**/{name}" for name in names]
-        files = [files] if isinstance(files, str) else files
+        names = (f"{self.split}.parquet", f"{self.split}-[0-9]*.parquet", f"{self.split}/*.parquet")
+        files = self.data_files or [f"**/{name}" for name in names]
+        counts = [(PurePosixPath(name).parent / COUNT).as_posix() for name in files if name.endswith(".tar")]
         # For the Hub, "**/" is at least one folder.
-        return [*files, *(pattern.removeprefix("**/") for pattern in files if pattern.startswith("**/"))]
+        return [*files, *counts, *(pattern.removeprefix("**/") for pattern in files if pattern.startswith("**/"))]
 
     def is_copy(self, folder: Path) -> bool:
         """Whether a folder holds tables of the dataset."""
         return (folder.is_dir() and any(folder.rglob("state.json"))) or bool(self._tables(folder))
 
     def files(self, folder: Path) -> list[Path]:
-        """The files of the split: the parquet tables, or the folder that ``save_to_disk`` wrote.
+        """The files of the split: parquet tables or tar shards, or the folder that ``save_to_disk`` wrote.
 
         Raises:
             OutOfReachError: a file is missing.
-            DataError: there are several tables of this name, or a saved split cannot be read.
+            DataError: there are several tables of this name, or a saved split or a shard cannot be read.
         """
         states = sorted(path.parent for path in folder.rglob("state.json"))
         found = [state for state in states if state.name == self.split]
         if len(states) == 1 and not (states[0].parent / "dataset_dict.json").is_file():  # without splits
             found = states
         tables = self._tables(folder)
-        shards = Counter((name[: shard.start()], int(shard[1])) for name in tables if (shard := _SHARD.search(name)))
-        missing = [
-            f"{total - count} of {total} files {stem}-*" for (stem, total), count in shards.items() if count < total
-        ]
         if found:
             missing = [name for name in _saved_files(found[0], folder) if not (found[0] / name).is_file()]
-        elif not tables:
-            missing = [
-                self.split
-                if states or self.saved
-                else f"{' or '.join(self.patterns)} (source.data_files names other files)"
-            ]
+        elif tables:
+            missing = _missing_shards(folder, tables)
+        else:
+            known = f"{' or '.join(self.patterns)} (source.data_files names other files)"
+            missing = [self.split if states or self.saved else known]
         if missing:
             raise OutOfReachError(f"{self.where} is incomplete: {missing[0]} is missing in {folder}")
-        if len(found) > 1 or (
-            not found and self.data_files is None and len({Path(name).parent for name in tables}) > 1
-        ):
+        if len(found) > 1 or (not found and not self.data_files and len({Path(name).parent for name in tables}) > 1):
             several = ", ".join([str(state.relative_to(folder)) for state in found] or tables)
             raise DataError(
                 f"{self.where} has several splits '{self.split}' ({several:.200}); source.data_files chooses"
             )
+        for name in tables:
+            if name.endswith(".tar"):
+                check_shard(folder / name)
         return found or [folder / name for name in tables]
 
     def _tables(self, folder: Path) -> list[str]:
-        """Names of the files of the split; a link of the cache without its file is none."""
-        names = (path.relative_to(folder).as_posix() for path in folder.rglob("*.parquet") if path.is_file())
-        return sorted(name for name in names if any(fnmatchcase(name, pattern) for pattern in self.patterns))
+        """Names of the files of the split, in the order of their numbers; a link without its file is none."""
+        files = (path for path in folder.rglob("*") if path.suffix in (".parquet", ".tar") and path.is_file())
+        names = [path.relative_to(folder).as_posix() for path in files]
+        return sorted(
+            (name for name in names if any(fnmatchcase(name, pattern) for pattern in self.patterns)), key=_order
+        )
+
+
+def _order(name: str) -> list[str | int]:
+    return [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", name)]
+
+
+def _missing_shards(folder: Path, tables: Sequence[str]) -> list[str]:
+    """What the names of parquet tables, or a count beside tar shards, say of files that are not there."""
+    shards = Counter((name[: shard.start()], int(shard[1])) for name in tables if (shard := _SHARD.search(name)))
+    missing = [f"{total - count} of {total} files {stem}-*" for (stem, total), count in shards.items() if count < total]
+    stated = (folder / tables[0]).with_name(COUNT)
+    count = stated.read_text(encoding="utf-8").strip() if stated.is_file() and stated.stat().st_size < 100 else ""
+    if count.isdecimal() and int(count) > len(tables):
+        missing.append(f"{int(count) - len(tables)} of {count} shards")
+    return missing
 
 
 def _saved_files(split: Path, folder: Path) -> list[str]:
@@ -135,9 +147,13 @@ def open_table(options: HuggingfaceOptions, folder: Path) -> Dataset:
         with quiet_hub(offline=True):
             if files[0].is_dir():
                 return datasets.load_from_disk(str(files[0]))
-            check_decoded(files)
+            kind = "webdataset" if files[0].suffix == ".tar" else "parquet"
+            if kind == "parquet":
+                check_decoded(files)
             names = {options.split: [str(file) for file in files]}
-            return datasets.load_dataset("parquet", data_files=names, split=options.split)
+            table = datasets.load_dataset(kind, data_files=names, split=options.split)
+            pictures = [name for name, feature in table.features.items() if isinstance(feature, datasets.Image)]
+            return table.rename_column(pictures[0], "image") if kind == "webdataset" and pictures else table
     except TtmbenchError:
         raise
     except Exception as error:
@@ -175,7 +191,7 @@ def read_huggingface(request: SourceRequest) -> Loaded:
         return ImageRef(name, lambda: _open(raw()), read=lambda: _bytes(raw()), exif=options.exif)
 
     texts = table.remove_columns(list(listed))
-    groups = groups_from_rows(_rows(texts, where, options.literals), replace(request, limit=None), image)
+    groups = groups_from_rows(_rows(texts, options), replace(request, limit=None), image)
     dropped: list[dict[str, str]] = []
     remaining = list(islice(_without(groups, options.drop_captions, dropped), request.limit))
     return Loaded(remaining, record | ({"dropped": dropped} if dropped else {}))
@@ -211,19 +227,23 @@ def _plain(caption: str) -> str:
     return " ".join(caption.split()).rstrip(" .").casefold()
 
 
-def _rows(table: Dataset, where: str, literals: Sequence[str]) -> Iterator[Row]:
-    """The rows of a table, with lists for the texts in ``literals``; DataError where bytes of a text are not UTF-8."""
+def _rows(table: Dataset, options: HuggingfaceOptions) -> Iterator[Row]:
+    """The rows of a table, with lists for texts that are to be lists; DataError where bytes of a text are not UTF-8."""
     index = -1
     try:
         for index, cells in enumerate(table):
-            row = Row(str(index), cells, index, where)
-            yield replace(row, cells={**cells, **{column: listed(row, column) for column in literals}})
+            row = Row(str(index), cells, index, options.where)
+            lists = {column: listed(row, column) for column in options.literals}
+            for column in options.lines:
+                lists[column] = [line.strip() for line in str(row.cell(column)).splitlines() if line.strip()]
+            yield replace(row, cells={**cells, **lists})
     except UnicodeDecodeError:
         column = "?"
         with suppress(UnicodeDecodeError):
             for column in table.column_names:
                 table.select_columns([column])[index + 1]
-        raise DataError(f"{where}: '{column}' of row {index + 1} is not UTF-8 text; save it as UTF-8") from None
+        where = f"{options.where}: '{column}' of row {index + 1}"
+        raise DataError(f"{where} is not UTF-8 text; save it as UTF-8") from None
 
 
 def _image_columns(features: Features, wanted: str | Sequence[str]) -> dict[str, bool]:
