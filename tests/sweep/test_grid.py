@@ -71,13 +71,11 @@ def test_the_grid_of_the_plan_is_of_every_setting_by_its_own_method(tmp_path):
     assert found["ttm lr=0.2"].ttm_args == {"lr": 0.2}
 
 
-def test_include_exclude_and_overrides_go_by_the_name_with_and_without_values(tmp_path):
+def test_exclude_goes_by_names_with_and_without_values(tmp_path):
     settings = {"name": "a", "methods": "dn", "grid": {"strength": [0.1, 0.2]}}, {"name": "b"}
     for globs, left in ((["a"], ["b"]), (["*=0.1"], ["a strength=0.2", "b"]), (["a *"], ["b"])):
         found = settings_of(tmp_path, *settings, exclude=[{"setting": globs}])
         assert list(found) == left
-    found = settings_of(tmp_path, *settings, overrides=[{"setting": "a", "options": {"limit": 3}}])
-    assert [config.limit for config in found.values()] == [3, 3, None]
 
 
 DN = {"name": "x", "methods": ["dn"]}
@@ -117,7 +115,6 @@ def test_what_is_wrong_with_a_grid_is_one_line_before_anything_runs(tmp_path, se
     [
         {"grid": {"strength": [1]}},
         {"models": [{"model": "tiny-clip", "method_args": "dn.strength=1"}]},
-        {"overrides": [{"options": {"method_args": "dn.strength=1"}}]},
     ],
 )
 def test_values_of_a_settings_grid_win(tmp_path, more):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 
 import pytest
 
@@ -19,9 +18,9 @@ UNDERSTOOD = {
     " cpu ": "cpu",
     "cpu:0": "cpu",
     "Auto": "auto",
-    "GPU": "mps" if sys.platform == "darwin" else "cuda",
+    "GPU": "cuda",
     "cuda0": "cuda:0",
-    "gpu1": "mps" if sys.platform == "darwin" else "cuda:1",
+    "gpu1": "cuda:1",
     "CUDA:1": "cuda:1",
     "cuda:": "cuda",
     "1": "cuda:1",
@@ -33,10 +32,8 @@ UNDERSTOOD = {
     "CPU,cpu,": "cpu,cpu",
 }
 ANSWERED = {
-    "cuda:O": "unknown device cuda:O; did you mean cuda:0?",
-    "cude": "unknown device cude; did you mean cuda?",
-    "cpu:3": "unknown device cpu:3; did you mean cpu?",
-    "apple": "unknown device apple; known: auto, cpu, cuda, cuda:1, mps",
+    "cuda:O": "unknown device cuda:O; known: auto, cpu, cuda, cuda:1, mps",
+    "cpu:3": "unknown device cpu:3; known: auto, cpu",
     "": "unknown device ; known: auto, cpu, cuda, cuda:1, mps",
     "cpu,auto": "several devices must differ and have numbers, such as cuda:0,cuda:1, got cpu,auto",
     "cuda:0,cuda:0": "several devices must differ",
@@ -46,7 +43,7 @@ ANSWERED = {
 }
 
 
-@pytest.mark.parametrize("typed", [one for one in UNDERSTOOD if "gpu1" != one or sys.platform != "darwin"])
+@pytest.mark.parametrize("typed", UNDERSTOOD)
 def test_a_device_that_can_only_mean_one_thing_is_understood(typed):
     assert read_device(typed) == UNDERSTOOD[typed]
 

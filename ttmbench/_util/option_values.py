@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-import sys
 from collections.abc import Mapping, Sequence
-from difflib import get_close_matches
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeGuard
@@ -14,13 +12,12 @@ from typing import Any, TypeGuard
 from ttmbench.errors import UsageError
 
 DTYPES = {"float32": "fp32", "float": "fp32", "bfloat16": "bf16", "float16": "fp16", "half": "fp16"}
-_ALONE, _NUMBERED = ("auto", "cpu", "mps"), ("cuda", "xpu", "hpu", "npu", "xla")
-_WORD = re.compile(r"([a-z]*)[:\s_-]*(.*)", re.DOTALL)
+_DEVICE = re.compile(r"(auto|cpu|mps)(?::0)?|(cuda|xpu|hpu|npu|xla):?(\d*)")
+_KNOWN_DEVICES = "known: auto, cpu, cuda, cuda:1, mps"
 _PLACES = ("output_path", "save_adapted", "use_cache", "data_dir", "samples", "baseline")
 _ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.:-]+://")
 _PASSWORD = re.compile(r"\w://[^/\s@,]*:(?!\d+[,/])[^/\s]*@")  # but not http://host:8000,user=a@b
 _HALF_ADDRESS = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/(?!/)")  # gs:/x, but not C:/x
-_SAME = {"gpu": "cuda", "nvidia": "cuda", "metal": "mps"}
 
 
 def read_dtype(value: object) -> object:
@@ -144,19 +141,11 @@ def read_device(given: object) -> str:
     text = str(given).strip().lower()
     if "," in text:
         return _read_devices(text)
-    if text.isdecimal():
-        return f"cuda:{int(text)}"
-    word, rest = _WORD.fullmatch(text).groups()  # type: ignore[union-attr]  # it fits every text
-    kind = "mps" if word == "gpu" and sys.platform == "darwin" else _SAME.get(word, word)
-    if kind in _NUMBERED and (not rest or rest.isdecimal()):
-        return f"{kind}:{int(rest)}" if rest else kind
-    if kind in _ALONE and rest in ("", "0"):
-        return kind
-    near = get_close_matches(kind, [*_ALONE, *_NUMBERED], n=1)
-    if not near:
-        raise UsageError(f"unknown device {given}; known: auto, cpu, cuda, cuda:1, mps")
-    number = f":{int(rest) if rest.isdecimal() else 0}" if rest and near[0] in _NUMBERED else ""
-    raise UsageError(f"unknown device {given}; did you mean {near[0]}{number}?")
+    match = _DEVICE.fullmatch(f"cuda:{text}" if text.isdecimal() else text.replace("gpu", "cuda"))
+    if match is None:
+        raise UsageError(f"unknown device {given}; {_KNOWN_DEVICES}")
+    alone, kind, number = match.groups()
+    return alone or (f"{kind}:{int(number)}" if number else kind)
 
 
 def _read_devices(text: str) -> str:
@@ -164,12 +153,12 @@ def _read_devices(text: str) -> str:
     devices: list[str] = []
     for device in filter(None, (part.strip() for part in text.split(","))):
         kind = devices[-1].partition(":")[0] if devices and device.isdecimal() else ""
-        devices.append(read_device(f"{kind}:{device}" if kind in _NUMBERED else device))
+        devices.append(read_device(f"{kind}:{device}" if kind not in ("", "cpu") else device))
     for name in devices:
-        if len(devices) > 1 and (name == "auto" or (name != "cpu" and devices.count(name) > 1) or name in _NUMBERED):
+        if len(devices) > 1 and name != "cpu" and (":" not in name or devices.count(name) > 1):
             raise UsageError(f"several devices must differ and have numbers, such as cuda:0,cuda:1, got {text}")
     if not devices:
-        raise UsageError(f"unknown device {text}; known: auto, cpu, cuda, cuda:1, mps")
+        raise UsageError(f"unknown device {text}; {_KNOWN_DEVICES}")
     return ",".join(devices)
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import json
 import sys
-import tempfile
 import textwrap
 from collections.abc import Callable, Mapping
 from datetime import datetime
@@ -19,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from ttmbench._util.console import warn
-from ttmbench._util.files import safe_name, to_json
+from ttmbench._util.files import safe_name
 from ttmbench.config import RunConfig
 from ttmbench.errors import UsageError
 from ttmbench.hookspecs import hookimpl
@@ -71,14 +70,8 @@ def _trackio(settings: Record, config: Record) -> tuple[Log, Close]:
     run: Any = trackio.init(config=dict(config), embed=False, **settings)
 
     def close(document: Record) -> None:
-        with contextlib.ExitStack() as stack:
-            stack.callback(trackio.finish)
-            file = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "results.json"
-            file.write_text(to_json(document), encoding="utf-8")
-            run.log({"results": trackio.Table(columns=list(COLUMNS), data=result_rows(document))}, step=0)
-            artifact = trackio.Artifact("results", type="results", metadata={"status": document["status"]})
-            artifact.add_file(str(file))
-            run.log_artifact(artifact)
+        run.log({"results": trackio.Table(columns=list(COLUMNS), data=result_rows(document))}, step=0)
+        trackio.finish()
 
     return lambda values, step: run.log(dict(values), step=step or 0), close
 
@@ -107,10 +100,6 @@ def _wandb(settings: Record, config: Record) -> tuple[Log, Close]:
     def close(document: Record) -> None:
         run.summary.update({"status": document["status"], "run_key": document["run_key"]})
         run.log({"results": wandb.Table(columns=list(COLUMNS), data=result_rows(document))})
-        artifact = wandb.Artifact(f"results-{run.id}", type="results")
-        with artifact.new_file("results.json", mode="w", encoding="utf-8") as file:
-            file.write(to_json(document))
-        run.log_artifact(artifact)
         run.finish(exit_code=0 if document["status"] == "done" else 1)
 
     return log, close

@@ -151,12 +151,6 @@ class Match(_Strict):
         return all(any(fnmatchcase(name, glob) for glob in globs for name in names) for globs, names in pairs)
 
 
-class Override(Match):
-    """Options for some cells, over all others in the plan."""
-
-    options: dict[str, object]
-
-
 class PlannedModel(BaseModel):
     """A model of a plan; further keys are options of its cells."""
 
@@ -190,9 +184,7 @@ class SweepPlan(_Strict):
     settings: list[PlannedSetting] = []  # without any there is one without a name
     grid: Values = {}  # key -> values: every setting is there with each combination (`ttmbench.sweep.plan`)
     options: dict[str, object] = {}  # of every cell
-    overrides: list[Override] = []
-    include: list[Match] = []  # only cells that match one of these; empty for all
-    exclude: list[Match] = []
+    exclude: list[Match] = []  # cells that are left out
 
     @field_validator("models", mode="before")
     @classmethod
@@ -265,19 +257,16 @@ def expand(plan: SweepPlan, origin: str, over: Record, root: Path = Path()) -> l
     registry = build_registry([str(folder) for folder in {**shared, **over}.get("include_path", [])])
     tasks = _tasks(plan, registry, origin)
     of_model = [_options(model.model_extra or {}, f"{origin}: models: {model.model}") for model in plan.models]
-    overrides = [(match, _options(match.options, f"{origin}: overrides")) for match in plan.overrides]
     cells: dict[str, Cell] = {}
     for (model, of_this), (task, word), setting in product(
         zip(plan.models, of_model, strict=True), tasks.values(), _settings(plan, shared, origin)
     ):
         name, names = task.spec.task, [name for name in (model.name, model.model) if name is not None]
         named = (names, [name, *task.spec.tag], [setting.name, setting.base])
-        included = not plan.include or any(match.fits(*named) for match in plan.include)
-        if not included or any(match.fits(*named) for match in plan.exclude):
+        if any(match.fits(*named) for match in plan.exclude):
             continue
-        later = [of_this, *(changes for match, changes in overrides if match.fits(*named)), over]
         where = f"{origin}: cell {_path(setting.name, names[0], name)}"
-        layers = [shared, setting.options, *later, setting.varied]
+        layers = [shared, setting.options, of_this, over, setting.varied]
         options = {"log_samples": True, **merged(layers), "model": model.model, "tasks": [word]}
         if model.name is not None:
             options["model_name"] = model.name
@@ -298,7 +287,7 @@ def expand(plan: SweepPlan, origin: str, over: Record, root: Path = Path()) -> l
             raise UsageError(f"{where}: {error} (`exclude` in the plan leaves cells out)") from None
         cells[folder] = Cell(len(cells) + 1, folder, name, setting.name, config, chosen)
     if not cells:
-        raise UsageError(f"{origin}: include and exclude leave no cell")
+        raise UsageError(f"{origin}: exclude leaves no cell")
     return list(cells.values())
 
 
