@@ -152,6 +152,7 @@ def test_ttm_trains_on_top_or_the_adapter_alone(adapter, tiny_hf_clip):
 def cached(monkeypatch, root: Path, **folders: Path) -> None:
     """The Hub's cache with repositories ``me/NAME``."""
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(root))
+    monkeypatch.setattr(transformers.utils.hub, "TRANSFORMERS_CACHE", str(root), raising=False)  # of transformers 4
     for name, folder in folders.items():
         repository, commit = root / f"models--me--{name}", name.encode().hex().ljust(40, "0")
         shutil.copytree(folder, repository / "snapshots" / commit)

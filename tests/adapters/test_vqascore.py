@@ -286,6 +286,7 @@ def test_what_a_vision_encoder_returns_is_passed_on(kind, tiny_vlm):
 
 def test_logits_at_unknown_places_are_refused(tmp_path):
     """GIT's are those of the image's positions too."""
+    tiny_models.needs_chat()
     words = tiny_models.tokenizer("bert", special=("<image>",))
     images = transformers.CLIPImageProcessor(size={"height": 32, "width": 32}, do_center_crop=False)
     for part in (build("git", words), transformers.GitProcessor(images, words)):
@@ -304,6 +305,7 @@ def test_a_forward_that_fails_is_one_error(llava, monkeypatch):
 
 
 def test_a_model_of_another_kind_is_named_alone(tiny_hf_clip):
+    tiny_models.needs_chat()
     with pytest.raises(DataError, match="CLIPConfig") as caught:
         vqascore.load(pretrained=str(tiny_hf_clip), device="cpu")
     assert "AriaConfig" not in str(caught.value) and "hf takes dual encoders" in str(caught.value)

@@ -7,7 +7,7 @@ import copy
 import numpy as np
 import pytest
 import torch
-from support.adapter_inputs import pooled_of
+from support.adapter_inputs import double_masks, pooled_of
 from support.training_tasks import WORDS, load, scores_of, training_task
 
 from ttmbench.errors import UsageError
@@ -49,7 +49,8 @@ class Published:
         return found / found.norm(dim=1, keepdim=True)
 
     def caption(self, model, j):
-        found = pooled_of(model.get_text_features(**{name: rows[j : j + 1] for name, rows in self.tokens.items()}))
+        with double_masks():
+            found = pooled_of(model.get_text_features(**{name: rows[j : j + 1] for name, rows in self.tokens.items()}))
         return found / found.norm(dim=1, keepdim=True)
 
     def loss(self, logits, cosines, k):
@@ -131,6 +132,8 @@ def test_losses_weights_and_scores_as_published(adapter, steps, k, monkeypatch, 
         moved = [name for name in of_tower if not torch.equal(found[name], before[name])]
         assert len(moved) > 20
         for name, value in found.items():
+            if name.endswith("k_proj.bias"):  # its gradient is 0 but for rounding
+                continue
             if name in of_tower:
                 torch.testing.assert_close(value.double(), of_tower[name], atol=LR / 20, rtol=0)
             else:

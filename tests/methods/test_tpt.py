@@ -6,6 +6,7 @@ import copy
 
 import pytest
 import torch
+from support.adapter_inputs import double_masks
 from support.training_tasks import WORDS, load, scores_of, training_task
 
 from ttmbench.errors import UsageError
@@ -56,7 +57,8 @@ class Published:
         words = torch.stack([self.weights[word] + shift[place] for word, place in self.new])
         larger = {"embeddings.token_embedding.weight": torch.cat([self.weights, words])}
         tokens = {"input_ids": self.ids, "attention_mask": self.mask}
-        features = torch.func.functional_call(self.model.text_model, larger, (), tokens).pooler_output
+        with double_masks():
+            features = torch.func.functional_call(self.model.text_model, larger, (), tokens).pooler_output
         if hasattr(self.model, "text_projection"):
             features = self.model.text_projection(features)
         return features / features.norm(dim=1, keepdim=True)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
 
@@ -141,3 +143,14 @@ def assert_captions_shift(adapter, embedding: torch.nn.Embedding, captions: list
                 one = {name: rows[caption : caption + 1] for name, rows in prepared.items()} | {"input_ids": changed}
             torch.testing.assert_close(adapter.encode_captions(one)[0], features, atol=1e-5, rtol=0)
             weights.copy_(state)
+
+
+@contextmanager
+def double_masks() -> Iterator[None]:
+    """For a model in float64: transformers 4 makes attention masks with its smallest number in the default type."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)

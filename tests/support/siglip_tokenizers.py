@@ -51,8 +51,8 @@ def siglip(folder: Path) -> Path:
 
 def t5(folder: Path) -> Path:
     """The same pieces in T5's class and as ``tokenizer.json``, as timm's repositories have them."""
-    tf.T5Tokenizer.from_pretrained(_sentencepiece(folder, "T5", extra_ids=0)).save_pretrained(folder)
-    (folder / "spiece.model").unlink()
+    tf.T5TokenizerFast.from_pretrained(_sentencepiece(folder, "T5", extra_ids=0)).save_pretrained(folder)
+    (folder / "spiece.model").unlink(missing_ok=True)
     return folder
 
 

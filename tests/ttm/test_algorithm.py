@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 import pickle
 import re
+from contextlib import nullcontext
 from dataclasses import replace
 from itertools import permutations
 
 import numpy as np
 import pytest
 import torch
+from support.adapter_inputs import double_masks
 from support.rounding import Noise
 from support.small_models import stage_of
 
@@ -48,12 +50,14 @@ def naive_ttm(folder, loss_kind, groups, given, taus_of, epochs, batch, lr, seed
     tokenizer, processor = AutoTokenizer.from_pretrained(folder), AutoImageProcessor.from_pretrained(folder)
     pixels = [[processor(images=[i.open()], return_tensors="pt")["pixel_values"] for i in g.images] for g in groups]
     captions = [caption for group in groups for caption in group.captions]
-    tokens = tokenizer(captions, padding="max_length" if loss_kind == "sigmoid" else True, return_tensors="pt")
+    padding = "max_length" if loss_kind == "sigmoid" else True
+    tokens = tokenizer(captions, padding=padding, return_tensors="pt", return_token_type_ids=False)
     m, k = len(groups[0].images), len(groups[0].captions)
 
     def forward(image_list, caption_rows, **options):
         rows = {name: t[caption_rows] for name, t in tokens.items()}
-        return model(pixel_values=torch.cat(image_list).to(dtype), **rows, **options)
+        with double_masks() if dtype == torch.float64 else nullcontext():
+            return model(pixel_values=torch.cat(image_list).to(dtype), **rows, **options)
 
     def all_scores():
         model.eval()
@@ -78,7 +82,7 @@ def naive_ttm(folder, loss_kind, groups, given, taus_of, epochs, batch, lr, seed
         per_epoch = math.ceil(len(chosen) / batch)
         losses = []
         model.train()
-        for epoch in range(epochs):
+        for epoch in range(epochs if chosen else 0):
             order, total = rng.permutation(len(chosen)), 0.0
             for b in range(per_epoch):
                 part = [chosen[i] for i in order[b * batch : (b + 1) * batch]]
@@ -128,7 +132,8 @@ def test_every_iteration_equals_a_naive_algorithm_1(kind, task, n, batch, tiny_s
         np.testing.assert_allclose(
             step.scores.groups, scores, atol=updates * of_scores.after(single[4], scores), rtol=0
         )
-        np.testing.assert_allclose(step.loss, losses, atol=updates * of_losses.after(single[3], losses), rtol=0)
+        allowed = updates * of_losses.after(single[3], losses) if chosen else 0
+        np.testing.assert_allclose(step.loss, losses, atol=allowed, rtol=0)
 
 
 def adapted(stage, config, learning_rate=1e-4, seed=0) -> list[Step]:
