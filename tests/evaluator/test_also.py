@@ -220,7 +220,7 @@ def test_a_damaged_measurement_is_made_again(tmp_path, monkeypatch, capsys, expe
         counted(patched, 5)  # without a cache the first two are the model as it came
         with pytest.raises(KeyboardInterrupt):
             evaluate(tmp_path / "b.json")
-    (kept,) = tmp_path.rglob("ttm_also/seed_0/shapes_place.safetensors")
+    (kept,) = tmp_path.rglob("ttm_also/ttm/seed_0/shapes_place.safetensors")
     kept.write_bytes(kept.read_bytes()[:-1] + b"x")
     again = evaluate(tmp_path / "b.json").document
     assert "shapes_place is measured again" in capsys.readouterr().err

@@ -54,8 +54,8 @@ def test_every_setting_is_a_keyword_with_its_default():
 
 
 def test_every_setting_is_explained():
-    text = inspect.getdoc(ttmbench.simple_evaluate)
-    for name in inspect.signature(ttmbench.simple_evaluate).parameters:
+    text = inspect.getdoc(RunConfig)
+    for name in RunConfig.model_fields:
         assert f"\n    {name}: " in text, name
 
 

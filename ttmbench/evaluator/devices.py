@@ -9,9 +9,8 @@ from __future__ import annotations
 import json
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 import filelock
@@ -32,19 +31,6 @@ from ttmbench.evaluator.task import Methods
 from ttmbench.results.files import RunFiles
 from ttmbench.scoring.capabilities import Capabilities, Model
 from ttmbench.ttm.variants import adapted_folders
-
-
-@dataclass(frozen=True)
-class _Part:
-    """What one process does."""
-
-    config: RunConfig  # of the whole run, on the device of this process
-    tasks: Sequence[str]  # those that are left
-    key: str  # of the run
-    results: str  # the document, whose state folder gets the seeds
-    folder: str  # what the processes of this run share for its time
-    part: int
-    of: int
 
 
 @contextmanager
@@ -95,49 +81,55 @@ def divided(
 
 def main() -> None:
     """Does the part of a run that ``sys.argv`` describes, and ends the process with the reason if it cannot."""
-    settings, *others = json.loads(sys.argv[1])
-    part = _Part(RunConfig.model_validate(settings), *others)
+    settings, left, key, document, folder, part, of = json.loads(sys.argv[1])
+    config = RunConfig.model_validate(settings)
     try:
-        with each_note_once(), arithmetic_of(part.config):
-            _do(part)
+        with each_note_once(), arithmetic_of(config):
+            chosen, cache = choose(config), cache_of(config)
+            assert cache is not None, "the processes exchange scores there"
+            adapter = make_adapter(chosen.registry, config.model, config.model_args, model_settings(config))
+            cache.as_loaded, can = adapter, Capabilities(adapter)
+            if can.reporting is not None:
+                raise UsageError(f"model {config.model} asks a server, whose requests are made side by side already")
+            samples = read_samples(config.samples) if config.samples else None
+            run = Run(chosen.registry, config, can, cache, key, samples)
+            methods = Methods(run, adapted_folders(config, list(chosen.tasks), new=False))
+            for name in left:
+                plan = chosen.tasks[name], chosen.settings[name]
+                state = RunFiles.of(document, config.model_name, "").state_of(name)
+                with foreign_errors(f"task '{name}' with model '{config.model}'"), naming_what_cannot():
+                    _do(run, methods, *plan, state, Path(folder) / f"{name}.scored", (part, of))
     except Exception as error:
         warn(str(error) if isinstance(error, TtmbenchError) else error_line(error))
         sys.exit(1)
 
 
-def _do(part: _Part) -> None:
-    config = part.config
-    chosen, cache = choose(config), cache_of(config)
-    assert cache is not None, "the processes exchange scores there"
-    adapter = make_adapter(chosen.registry, config.model, config.model_args, model_settings(config))
-    cache.as_loaded, can = adapter, Capabilities(adapter)
-    if can.reporting is not None:
-        raise UsageError(f"model {config.model} asks a server, whose requests are made side by side already")
-    samples = read_samples(config.samples) if config.samples else None
-    run = Run(chosen.registry, config, can, cache, part.key, samples)
-    folders = adapted_folders(config, list(chosen.tasks), new=False)
-    for name in part.tasks:
-        with foreign_errors(f"task '{name}' with model '{config.model}'"), naming_what_cannot():
-            _do_task(part, run.on(chosen.tasks[name].spec), chosen.tasks[name], chosen.settings[name], folders)
-
-
-def _do_task(
-    part: _Part, run: Run, task: TaskFile, settings: TTMConfig, folders: Mapping[tuple[str, int], Path]
+def _do(
+    run: Run,
+    methods: Methods,
+    task: TaskFile,
+    settings: TTMConfig,
+    state: Path,
+    first: Path,
+    part_of: tuple[int, int],
 ) -> None:
-    """Scores pair blocks ``part`` modulo ``of`` into the cache, and runs the seeds ``part`` modulo ``of``."""
+    """Scores pair blocks ``part`` modulo ``of`` into the cache, and runs the seeds ``part`` modulo ``of``.
+
+    ``first`` exists once a process has scored the whole task.
+    """
     if task.spec.kind != "groups":
         return
+    run, (part, of) = run.on(task.spec), part_of
     plan, config = plan_task(run, task, settings), run.config
     if plan.way == "pairs":
-        score_share(plan, run, part.part, part.of)
-    seeds, trains = config.run_seeds[part.part :: part.of], plan.adapts or run.registry.trained(config.methods)
+        score_share(plan, run, part, of)
+    seeds, trains = config.run_seeds[part::of], plan.adapts or run.registry.trained(config.methods)
     if not seeds or not trains or len(config.run_seeds) == 1:
         return
     # Seeds start from raw scores, whose bits must be the same for all: one process computes them, and others find them.
-    scored, first = None, Path(part.folder) / f"{task.spec.task}.scored"
+    scored = None
     with filelock.FileLock(f"{first}.lock"):
         if not first.exists():
             scored = score_task(plan, run)
             first.touch()
-    state = RunFiles.of(part.results, config.model_name, "").state_of(task.spec.task)
-    Methods(run, folders).run_seeds(seeds, scored or score_task(plan, run), plan, settings, state)
+    methods.of(run).run_seeds(seeds, scored or score_task(plan, run), plan, settings, state)

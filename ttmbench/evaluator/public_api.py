@@ -98,56 +98,13 @@ def simple_evaluate(
 ) -> EvalResults:
     """Evaluates a model on tasks; the arguments are the command line's options, explained at `ttmbench.RunConfig`.
 
-    Args:
-        model: name of a registered model, or an adapter; a dual encoder of transformers with its ``processor``, or
-            open_clip's ``(model, preprocess, tokenizer)``.
-        tasks: names, tags, globs or files of tasks, and tasks in memory; a string may list several by commas.
-        processor: of a model of transformers that is given as an object: its tokenizer and image processor.
-        model_name: the model's name in results. By default an adapter's own attribute ``model_name``; else its class
-            with a digest of its fingerprint, so that two checkpoints of one class are two models.
-        model_args: arguments of a registered model, also as one string: ``"pretrained=...,weights=safetensors"``.
-        task_args: changes to the tasks' sources.
-        include_path: folders of further task files.
-        ttm: adapt by TTM; a `TTMConfig` or a mapping also says how.
-        ttm_args: settings of TTM that win over every other.
-        ttm_preset: ``paper`` takes the task's preset for this model, and four seeds.
-        methods: further test-time methods, by name.
-        method_args: their settings: ``{"tent": {"lr": 1e-3}}`` or ``{"tent.lr": 1e-3}``.
-        simple_match: run SimpleMatch's overfitting step.
-        oracle: also run TTM with an oracle's selection, which reads labels.
-        ttm_controls: also run TTM with other pseudo-labels.
-        ttm_holdout: also hold out this fraction of groups from adaptation and score it.
-        ttm_also: other tasks to measure each adapted model on: names, tags or globs.
-        audit_labels: fail if TTM's selection depends on the order of captions.
-        save_adapted: a new folder for the adapted model.
-        rerank: in retrieval by a pair scorer: ``model`` ranks all candidates, its best ``k`` are reranked.
-        seeds: of TTM and SimpleMatch.
-        limit: use the first groups only: a number, or below 1 a fraction of them.
-        samples: a JSON file listing the group ids to use.
-        batch_size: images, captions or pairs scored at a time.
-        device: ``auto`` or what torch calls it; of registered models and of a library's objects, which ``auto`` leaves
-            where they are, as are the next two.
-        dtype: compute dtype.
-        compile: run the model through ``torch.compile``.
-        deterministic: the same bits every time on one machine.
-        output_path: a folder, or a ``.json`` file.
-        log_samples: also write one line per group.
-        save_scores: also write the score arrays.
-        use_cache: folder of cached scores, or ``off``.
-        offline: use local files only.
-        data_dir: folder of data files.
-        overwrite: what to do with an earlier run of the same command.
-        on_error: stop at the first failed task, or continue with the next.
-        assertions: conditions on results.
-        baseline: a results document to compare with.
-        track: trackers that log the run.
-        track_args: their settings.
-        bootstrap_iters: resamples of bootstrap intervals; 0 for no interval of any kind.
-        interval: how intervals are made.
-        seed: of everything that ``seeds`` does not govern.
-        trust_remote_code: run code from a model repository on the Hub.
-        command: the command line, for the record.
-        plugins: further plugins, as (name, object).
+    ``model`` is the name of a registered model, an adapter, a dual encoder of transformers with its ``processor``
+    (tokenizer and image processor), or open_clip's ``(model, preprocess, tokenizer)``; with ``device="auto"`` objects
+    of these libraries stay where they are. Its name in results (``model_name``) is by default an adapter's attribute of
+    this name, else its class with a digest of its fingerprint. ``tasks`` are names, tags, globs, files, and tasks in
+    memory; lists of names may be one string with commas. ``ttm`` also takes a `TTMConfig` or a mapping, ``method_args``
+    also ``{"tent": {"lr": 1e-3}}``. ``command`` is the command line, for the record, and ``plugins`` are further ones,
+    each (name, object).
 
     Returns:
         The results. A failed task is listed under ``errors`` if ``on_error="continue"``.

@@ -10,6 +10,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+from ttmbench._util.digests import tensors_digest
 from ttmbench._util.files import write_atomically
 from ttmbench._util.third_party_errors import error_line, phase
 from ttmbench._version import __version__
@@ -21,13 +22,13 @@ from ttmbench.evaluator.ranking_task import rank_task
 from ttmbench.evaluator.score_task import Run, TaskPlan, ask_task, plan_task, score_task
 from ttmbench.evaluator.settings import usual_rate
 from ttmbench.evaluator.task_result import Answered, Scored, TaskResult
-from ttmbench.evaluator.transfer_eval import TransferEvaluation, TransferTasks, gains_of, unadapted_config
+from ttmbench.evaluator.transfer_eval import STAGE, TransferEvaluation, gains_of
 from ttmbench.results.document import MOST_UNDECIDED
 from ttmbench.results.labels import CHOICE, HOLDOUT, RAW, SIMPLE_MATCH, TTM, supervised_tracks
 from ttmbench.results.summary import MethodScores, Summary, summarise
 from ttmbench.results.tag_means import breakdowns
 from ttmbench.scoring.prepare import count_truncated, truncated_notes
-from ttmbench.ttm.checkpoint import AFTER_SEED, AfterSeed, TaskCheckpoint
+from ttmbench.ttm.checkpoint import AFTER_SEED, AfterSeed, TaskCheckpoint, score_tensors
 from ttmbench.ttm.variants import Adaptation
 from ttmbench.types import Group, GroupShape, MethodSpec, MetricSpec, Record
 
@@ -88,8 +89,8 @@ class Methods:
         folders: Mapping[tuple[str, int], Path] | None = None,
         others: Mapping[str, TaskFile] | None = None,
     ) -> None:
-        self._run, self._folders = run, folders or {}
-        self._others = TransferTasks(others, self._score_elsewhere, run.config, run.key) if others else None
+        self._run, self._folders, self._others = run, folders or {}, others or {}
+        self._raw: dict[str, TaskResult] = {}  # other tasks with the original model, scored once a run
 
     def of(self, run: Run) -> Methods:
         """The same with the model as a task takes it."""
@@ -215,20 +216,29 @@ class Methods:
 
     def _transfers(self, scored: Scored, plan: TaskPlan, state: Path | None) -> TransferEvaluation | None:
         """The measurements on other tasks of models trained on this one; None if there are none to make."""
-        if self._others is None:
+        run, task = self._run, scored.spec.task
+        others = [name for name in self._others if name != task]
+        if not others:
             return None
-        if not (plan.adapts and self._run.config.ttm):
+        if not (plan.adapts and run.config.ttm):
             from ttmbench.evaluator.methods import is_left
 
-            if not is_left(self._run, scored.spec):
+            if not is_left(run, scored.spec):
                 return None
-        transfers = self._others.evaluation(scored.spec.task, scored.data.fingerprint, scored.raw, state)
-        return transfers if transfers.others else None
+        with phase(STAGE):
+            for name in others:
+                if name not in self._raw:
+                    self._raw[name] = self._score_elsewhere(name, False)
+        digest = tensors_digest({"raw": score_tensors(scored.raw)["scores.groups"]})
+        start, raw = f"{run.key}:{scored.data.fingerprint}:{digest}", {name: self._raw[name] for name in others}
+        return TransferEvaluation(partial(self._score_elsewhere, is_adapted=True), raw, run.config, start, state)
 
-    def _score_elsewhere(self, task: TaskFile, is_adapted: bool) -> TaskResult:
+    def _score_elsewhere(self, name: str, is_adapted: bool) -> TaskResult:
         """Scores another task with the model as it is now; scores of an adapted one are not cached."""
-        cache, config = None if is_adapted else self._run.cache, unadapted_config(self._run.config)
-        return run_task(replace(self._run, config=config, samples=None, cache=cache), task, TTMConfig())
+        off = {"ttm": False, "simple_match": False, "oracle": False, "methods": [], "method_args": {}, "samples": None}
+        config = self._run.config.model_copy(update={**off, "ttm_also": [], "save_adapted": None})
+        cache = None if is_adapted else self._run.cache
+        return run_task(replace(self._run, config=config, samples=None, cache=cache), self._others[name], TTMConfig())
 
     def _after(self, scored: Scored, name: str, transfers: TransferEvaluation | None) -> AfterSeed:
         """What follows each trained seed of a method: its model is saved and measured elsewhere, if it is to be."""

@@ -8,106 +8,61 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
+import torch
 
-from ttmbench._util.digests import tensors_digest
 from ttmbench._util.third_party_errors import phase
 from ttmbench.config import RunConfig
-from ttmbench.data.task_file import TaskFile
 from ttmbench.evaluator.task_result import Scored, TaskResult, TransferResult
-from ttmbench.results.labels import RAW, TTM, key_of, numbers_in, seed_std_key, stderr_key
+from ttmbench.results.labels import RAW, key_of, numbers_in, seed_std_key, stderr_key
 from ttmbench.results.summary import MethodScores, Summary, difference_of, differences
 from ttmbench.stats import seed_std
-from ttmbench.ttm.checkpoint import read_state, score_tensors, scores_of, write_state
+from ttmbench.ttm.checkpoint import Metadata, Tensors, read_state, score_tensors, scores_of, write_state
 from ttmbench.types import Record, Scores
 
-Score = Callable[[TaskFile, bool], TaskResult]
-"""Scores a task with the model in its current state; the flag says that it is adapted (no cached scores)."""
 Gains = Mapping[str, Record]
 """Metric -> its difference, as results documents have it."""
+Measurement = tuple[Tensors, Metadata]
+"""Score arrays of an adapted model on another task, if it has any; its ``results``, ``ties`` and ``seconds``."""
 STAGE = "ttm_also"
 
 
-@dataclass(frozen=True)
-class Measurement:
-    """An adapted model on another task.
-
-    Attributes:
-        results: numbers of the filter ``none``; ties likewise.
-        ties: see above.
-        scores: None for a kind of task that has no score arrays of groups.
-        seconds: wall time.
-    """
-
-    results: dict[str, float | None]
-    ties: dict[str, float | None]
-    scores: Scores | None
-    seconds: float
-
-
 @dataclass
-class TransferTasks:
-    """The other tasks of a run.
-
-    Attributes:
-        tasks: by name.
-        score: see `Score`.
-        config: the run.
-        key: of the run; stored measurements are for it alone.
-    """
-
-    tasks: Mapping[str, TaskFile]
-    score: Score
-    config: RunConfig
-    key: str = ""
-    _raw: dict[str, TaskResult] = field(default_factory=dict)
-
-    def raw(self, name: str) -> TaskResult:
-        """Another task with the original model, scored once a run; to be called while the model is unadapted."""
-        if name not in self._raw:
-            self._raw[name] = self.score(self.tasks[name], False)
-        return self._raw[name]
-
-    def evaluation(self, task: str, data: str, raw: Scores, state: Path | None) -> TransferEvaluation:
-        """The measurements for one task that the model is trained on; it is still unadapted.
-
-        Args:
-            task: the task.
-            data: fingerprint of its data.
-            raw: its scores.
-            state: folder for what a stopped run resumes from; None to store nothing.
-
-        Returns:
-            Measurements, none made yet; the other tasks have been scored once.
-        """
-        with phase(STAGE):
-            others = {name: self.raw(name) for name in self.tasks if name != task}
-        start = f"{self.key}:{data}:{tensors_digest({'raw': score_tensors(raw)['scores.groups']})}"
-        return TransferEvaluation(self, others, start, None if state is None else state / STAGE)
-
-
 class TransferEvaluation:
     """The measurements for one task: for every method and seed each other task, stored as soon as it is made."""
 
-    def __init__(self, run: TransferTasks, others: Mapping[str, TaskResult], start: str, folder: Path | None) -> None:
-        self._run, self.others, self._start, self._folder = run, others, start, folder
-        self._made: dict[tuple[str, int, str], Measurement] = {}
+    score: Callable[[str], TaskResult]  # another task with the model as it is now
+    others: Mapping[str, TaskResult]  # with the original model
+    config: RunConfig  # the run
+    start: str  # digest of what the models start from; stored measurements are for it alone
+    folder: Path | None  # for what a stopped run resumes from; None to store nothing
+    _made: dict[tuple[str, int, str], Measurement] = field(default_factory=dict)
 
-    def measure(self, seed: int, method: str = TTM) -> None:
+    def measure(self, seed: int, method: str) -> None:
         """Scores every other task that is not measured yet with the model as a seed of a method has trained it."""
         for name in self.others:
-            if self._known(method, seed, name) is None:
-                with phase(STAGE):
-                    result = self._run.score(self._run.tasks[name], True)
-                scores = result.raw if isinstance(result, Scored) else None
-                seconds, summary = math.fsum(result.seconds.values()), result.summary
-                self._made[method, seed, name] = Measurement(summary.results, summary.ties, scores, seconds)
-                self._store(method, seed, name)
+            if self._known(method, seed, name) is not None:
+                continue
+            with phase(STAGE):
+                result = self.score(name)
+            tensors = {}
+            if isinstance(result, Scored):
+                tensors = score_tensors(result.raw)
+                if result.raw.caption_pairs is not None:
+                    tensors["caption_pairs"] = torch.from_numpy(result.raw.caption_pairs)
+            seconds, summary = math.fsum(result.seconds.values()), result.summary
+            about = {"results": summary.results, "ties": summary.ties, "seconds": seconds}
+            self._made[method, seed, name] = tensors, about
+            if self.folder is not None:
+                whole = {**about, "of": self._identity(method, seed, name)}
+                why = f"if the run is stopped, task {name} is measured again"
+                if not write_state(self._path(self.folder, method, seed, name), tensors, whole, why):
+                    self.folder = None
 
-    def complete(self, seed: int, method: str = TTM) -> bool:
+    def complete(self, seed: int, method: str) -> bool:
         """Whether every other task was measured with this seed of a method."""
         return all(self._known(method, seed, name) is not None for name in self.others)
 
@@ -115,75 +70,47 @@ class TransferEvaluation:
         """Every other task over the seeds of each method, all of which are complete."""
         outcomes = {}
         for name, raw in self.others.items():
-            found = {method: [self._known(method, seed, name) for seed in of] for method, of in seeds.items()}
-            made = {method: [known for known in each if known is not None] for method, each in found.items()}
-            assert all(len(made[method]) == len(of) for method, of in seeds.items()), "every seed is complete"
-            scores = {method: [one.scores for one in each if one.scores is not None] for method, each in made.items()}
+            made = {method: [self._made[method, seed, name] for seed in of] for method, of in seeds.items()}
             result: TaskResult
-            if isinstance(raw, Scored) and all(len(scores[method]) == len(made[method]) for method in made):
-                result, gains = with_adapted_scores(raw, scores, self._run.config)
-            else:
-                result, gains = _with_numbers(raw, made)
-            seconds = math.fsum(one.seconds for each in made.values() for one in each)
+            if isinstance(raw, Scored):
+                scores = {method: [_scores_of(tensors) for tensors, _ in each] for method, each in made.items()}
+                columns = [raw.columns[0], *(MethodScores(method, each) for method, each in scores.items())]
+                how = self.config.bootstrap_iters, self.config.seed, self.config.interval
+                result = replace(raw, columns=columns).summarised(how)
+                gains = {method: gains_of(raw, each, self.config) for method, each in scores.items()}
+            else:  # means over seeds, without intervals over groups
+                before = raw.summary
+                summary = Summary(dict(before.results), dict(before.ci), dict(before.chance), dict(before.ties))
+                gains = {method: _gains_in_numbers(before, summary, method, each) for method, each in made.items()}
+                result = replace(raw, summary=summary)
+            seconds = math.fsum(about["seconds"] for each in made.values() for _, about in each)
             outcomes[name] = TransferResult(result, seeds, gains, seconds)
         return outcomes
 
     def _known(self, method: str, seed: int, name: str) -> Measurement | None:
         """A measurement of this process or of a stopped run; None if it has to be made."""
-        if (method, seed, name) not in self._made and self._folder is not None:
-            path = self._path(self._folder, method, seed, name)
-            stored = read_state(path, f"task {name} is measured again")
-            if stored is not None and stored[1].get("of") == self._identity(path, method, name):
-                tensors, about = stored
-                scores = scores_of(tensors) if tensors else None
-                made = Measurement(about["results"], about["ties"], scores, about["seconds"])
-                self._made[method, seed, name] = made
+        if (method, seed, name) not in self._made and self.folder is not None:
+            stored = read_state(self._path(self.folder, method, seed, name), f"task {name} is measured again")
+            if stored is not None and stored[1].get("of") == self._identity(method, seed, name):
+                self._made[method, seed, name] = stored
         return self._made.get((method, seed, name))
 
-    def _store(self, method: str, seed: int, name: str) -> None:
-        if self._folder is not None:
-            path, made = self._path(self._folder, method, seed, name), self._made[method, seed, name]
-            about = {"of": self._identity(path, method, name), **asdict(replace(made, scores=None))}
-            tensors = {} if made.scores is None else score_tensors(made.scores)
-            if not write_state(path, tensors, about, f"if the run is stopped, task {name} is measured again"):
-                self._folder = None
-
-    def _identity(self, path: Path, method: str, name: str) -> list[str]:
-        of_method = [] if method == TTM else [method]
-        return [path.name, self._start, self.others[name].data.fingerprint, *of_method]
+    def _identity(self, method: str, seed: int, name: str) -> list[object]:
+        return [method, seed, name, self.start, self.others[name].data.fingerprint]
 
     @staticmethod
     def _path(folder: Path, method: str, seed: int, name: str) -> Path:
-        of_method = folder if method == TTM else folder / method
-        return of_method / f"seed_{seed}" / f"{name}.safetensors"
+        return folder / STAGE / method / f"seed_{seed}" / f"{name}.safetensors"
 
 
-def unadapted_config(config: RunConfig) -> RunConfig:
-    """The run without its test-time stage: other tasks are measured with the model in its current state."""
-    off = {"ttm": False, "simple_match": False, "oracle": False, "methods": [], "method_args": {}}
-    return config.model_copy(update={**off, "ttm_also": [], "save_adapted": None, "samples": None})
+def _scores_of(tensors: Tensors) -> Scores:
+    pairs = tensors.get("caption_pairs")
+    return replace(scores_of(tensors), caption_pairs=None if pairs is None else pairs.numpy())
 
 
 def gains_of(raw: Scored, adapted: Sequence[Scores], config: RunConfig) -> Gains:
     """Every metric after adaptation minus before it, group by group."""
     return differences(raw.metrics, raw.raw, adapted, raw.data.clusters, config.bootstrap_iters, config.seed)
-
-
-def with_adapted_scores(
-    raw: Scored, adapted: Mapping[str, Sequence[Scores]], config: RunConfig
-) -> tuple[Scored, dict[str, Gains]]:
-    """Numbers of score arrays of each method: as those of every task, and differences group by group."""
-    columns = [raw.columns[0], *(MethodScores(method, list(scores)) for method, scores in adapted.items())]
-    whole = replace(raw, columns=columns).summarised((config.bootstrap_iters, config.seed, config.interval))
-    return whole, {method: gains_of(raw, scores, config) for method, scores in adapted.items()}
-
-
-def _with_numbers(raw: TaskResult, made: Mapping[str, Sequence[Measurement]]) -> tuple[TaskResult, dict[str, Gains]]:
-    """Numbers of a kind of task without score arrays: means over seeds, without intervals over groups."""
-    before = raw.summary
-    summary = Summary(dict(before.results), dict(before.ci), dict(before.chance), dict(before.ties))
-    gains = {method: _gains_in_numbers(before, summary, method, each) for method, each in made.items()}
-    return replace(raw, summary=summary), gains
 
 
 def _gains_in_numbers(before: Summary, summary: Summary, method: str, made: Sequence[Measurement]) -> Gains:
@@ -193,13 +120,13 @@ def _gains_in_numbers(before: Summary, summary: Summary, method: str, made: Sequ
         if name != RAW:
             continue
         raw_key, key = key_of(metric, RAW), key_of(metric, method)
-        by_seed = [measurement.results.get(raw_key) for measurement in made]
+        by_seed = [about["results"].get(raw_key) for _, about in made]
         known = [value for value in by_seed if value is not None]
         is_known = len(known) == len(by_seed)
         summary.results[key] = float(np.mean(known)) if is_known else None
         summary.results[stderr_key(metric, method)] = summary.ci[key] = None
         summary.results[seed_std_key(metric, method)] = seed_std(np.array(known)) if is_known else None
-        ties = [measurement.ties.get(raw_key) for measurement in made]
+        ties = [about["ties"].get(raw_key) for _, about in made]
         summary.ties[key] = None if None in ties else float(np.mean([tie or 0 for tie in ties]))
         gains[metric] = difference_of(before.results[raw_key], by_seed)
     return {metric: gain for metric, gain in gains.items() if gain is not None}
