@@ -60,9 +60,9 @@ def test_scores_are_scaled_cosines_of_features_of_any_norm(tmp_path):
 
 
 def test_the_same_scores_as_the_score_command(file):
-    from ttmbench.evaluator.score_files import score_files
+    from ttmbench.evaluator.score_files import score_stored
 
-    stored = score_files([file], "winoground", logit_scale=100.0, bootstrap_iters=0)["results"]["winoground"]
+    stored = score_stored([file], "winoground", logit_scale=100.0, bootstrap_iters=0)["results"]["winoground"]
     numbers = evaluate(file).results["winoground"]
     assert all(numbers[key] == stored[key] for key in numbers)
 

@@ -11,7 +11,7 @@ import pytest
 
 import ttmbench
 from ttmbench.errors import AssertionNotMet, DataError, TtmbenchError, UsageError
-from ttmbench.evaluator.score_files import score_files
+from ttmbench.evaluator.score_files import score_stored
 from ttmbench.hookspecs import hookimpl
 from ttmbench.results.files import schema
 
@@ -91,7 +91,7 @@ def test_stored_scores_give_the_same_numbers_to_the_last_digit(full_run, kind, t
     if kind == "samples" and task.endswith("global"):
         pytest.skip("samples hold no scores across groups")
     (file,) = full_run.path.parent.glob(f"{kind}_{task}_2*")
-    again = score_files([file], task, limit=8, bootstrap_iters=50).document
+    again = score_stored([file], task, limit=8, bootstrap_iters=50).document
     jsonschema.Draft202012Validator(schema("results")).validate(again)
     for part in ("results", "ci", "ties"):
         for key, value in full_run[part][task].items():

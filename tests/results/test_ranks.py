@@ -14,7 +14,7 @@ import pytest
 import ttmbench
 from ttmbench import stats
 from ttmbench.errors import DataError, TtmbenchError, UsageError
-from ttmbench.evaluator.score_files import score_files
+from ttmbench.evaluator.score_files import score_stored
 from ttmbench.plugins.registry import build_registry
 from ttmbench.results.files import schema
 from ttmbench.results.ranks import RANK_METRICS, Ranks, chance, rank_values, summarise_ranks
@@ -85,7 +85,7 @@ def _published(model: str) -> dict[tuple[str, str], str]:
 def test_stored_ranks_of_a_real_model_give_its_published_recalls(task, data):
     files = [STORED / f"{data}_clipcap_coco_test_{side}.txt.npy" for side in ("i2t", "t2i")]
     for order in (files, files[::-1]):
-        document = score_files(order, task, bootstrap_iters=100).document
+        document = score_stored(order, task, bootstrap_iters=100).document
         numbers = document["results"][task]
         known = {metric: value for (name, metric), value in _published("clipcap-coco").items() if name == task}
         assert len(known) == 6
@@ -109,8 +109,8 @@ def test_captions_of_one_image_are_put_together_where_a_file_says_whose_they_are
     each[:8], each[8] = 6, 7
     owner = np.repeat(np.arange(5000), each)
     np.savez(tmp_path / "t2i.npz", ranks=np.load(captions), image_of_caption=owner)
-    apart = score_files([images, captions], "coco_retrieval", bootstrap_iters=100).document
-    known = score_files([images, tmp_path / "t2i.npz"], "coco_retrieval", bootstrap_iters=100).document
+    apart = score_stored([images, captions], "coco_retrieval", bootstrap_iters=100).document
+    known = score_stored([images, tmp_path / "t2i.npz"], "coco_retrieval", bootstrap_iters=100).document
     key = "t2i_recall_at_1,none"
     assert known["results"]["coco_retrieval"][key] == apart["results"]["coco_retrieval"][key]
     error, narrow = (one["results"]["coco_retrieval"]["t2i_recall_at_1_stderr,none"] for one in (known, apart))
@@ -135,18 +135,18 @@ def test_images_of_captions_that_cannot_be_are_named(tmp_path, small_task, owner
     np.savez(tmp_path / "embeddings.npz", img=_unit(4, 1), cap=_unit(8, 2), image_of_caption=owner)
     for name in ("ranks", "embeddings"):
         with pytest.raises(DataError, match=message):
-            score_files([tmp_path / f"{name}.npz"], small_task, bootstrap_iters=0)
+            score_stored([tmp_path / f"{name}.npz"], small_task, bootstrap_iters=0)
 
 
 def test_images_of_captions_tell_how_many_are_true(tmp_path, small_task):
     np.savez(tmp_path / "t2i.npz", ranks=np.zeros(8, int), image_of_caption=np.array([0, 0, 0, 0, 0, 1, 2, 3]))
     np.save(tmp_path / "i2t.npy", np.zeros(4, int))
     paths = [tmp_path / "i2t.npy", tmp_path / "t2i.npz"]
-    chance = score_files(paths, small_task, bootstrap_iters=0).document["chance"]["small"]
+    chance = score_stored(paths, small_task, bootstrap_iters=0).document["chance"]["small"]
     assert chance["i2t_recall_at_1"] == (5 + 1 + 1 + 1) / 4 / 8
     assumed = tmp_path / "t2i.npy"
     np.save(assumed, np.zeros(8, int))
-    notes = score_files([assumed], small_task, bootstrap_iters=0).document["notes"]["small"]
+    notes = score_stored([assumed], small_task, bootstrap_iters=0).document["notes"]["small"]
     assert any("taken to stand 2 an image" in note for note in notes)
 
 
@@ -155,7 +155,7 @@ def test_saved_ranks_know_images_of_the_same_pixels(tmp_path, small_task):
     ranks["t2i"] = Ranks(np.array([0, 0, 1, 1, 0, 1, 1, 0]), None, None, np.ones(8, int), 4)
     owner = {"i2t": np.arange(4), "t2i": np.repeat(np.arange(4), 2)}
     save_ranks(tmp_path / "x.safetensors", ranks, owner, {}, np.array([0, 1, 1, 2]))
-    results = score_files([tmp_path / "x.safetensors"], small_task, bootstrap_iters=0).results["small"]
+    results = score_stored([tmp_path / "x.safetensors"], small_task, bootstrap_iters=0).results["small"]
     assert results["t2i_recall_at_1,none"] == 0.5
     expected = stats.standard_error((ranks["t2i"].strict < 1).astype(float), np.repeat([0, 1, 1, 2], 2))
     assert results["t2i_recall_at_1_stderr,none"] == expected
@@ -187,16 +187,16 @@ def small_task(tmp_path) -> str:
 def test_ranks_that_no_query_can_have_are_named(tmp_path, small_task, values, message):
     np.save(tmp_path / "r.npy", np.array(values, dtype=np.float64))
     with pytest.raises(DataError, match=message):
-        score_files([tmp_path / "r.npy"], small_task)
+        score_stored([tmp_path / "r.npy"], small_task)
 
 
 def test_too_many_files_and_two_of_one_side_are_refused(tmp_path, small_task):
     for name in "ab":
         np.save(tmp_path / f"{name}.npy", np.zeros(4))
     with pytest.raises(DataError, match="another file of the ranks of 'i2t'"):
-        score_files([tmp_path / "a.npy", tmp_path / "b.npy"], small_task)
+        score_stored([tmp_path / "a.npy", tmp_path / "b.npy"], small_task)
     with pytest.raises(UsageError, match="give 2 files at most, not 3"):
-        score_files([tmp_path / "a.npy"] * 3, small_task)
+        score_stored([tmp_path / "a.npy"] * 3, small_task)
 
 
 def _unit(rows: int, seed: int) -> np.ndarray:
@@ -231,7 +231,7 @@ def test_embeddings_that_do_not_fit_the_task_are_named(tmp_path, small_task, cha
     arrays = {"img": _unit(4, 1), "cap": _unit(8, 2), "image_of_caption": np.repeat(np.arange(4), 2), **change}
     np.savez(tmp_path / "e.npz", **arrays)
     with pytest.raises(DataError, match=message):
-        score_files([tmp_path / "e.npz"], small_task)
+        score_stored([tmp_path / "e.npz"], small_task)
 
 
 def test_every_metric_is_listed_with_its_rule():

@@ -37,7 +37,7 @@ def score(options: argparse.Namespace) -> int:
     """Compute the metrics, print and write them, and check the assertions."""
     from ttmbench.evaluator.eval_results import sample_lines
     from ttmbench.evaluator.resume import archive_existing
-    from ttmbench.evaluator.score_files import score_files
+    from ttmbench.evaluator.score_files import score_stored
 
     assertions = options.assertions or []
     for assertion in assertions:
@@ -46,7 +46,7 @@ def score(options: argparse.Namespace) -> int:
     started = datetime.now().astimezone()
     name = "+".join(source.stem for source in sources)
     files = open_run_files(options.output_path, name, started) if options.output_path else None
-    results = score_files(
+    results = score_stored(
         sources,
         options.task,
         include_path=options.include_path or [],

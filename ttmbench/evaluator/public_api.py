@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
-import time
 from collections.abc import Mapping, Sequence
-from datetime import datetime
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
@@ -14,37 +11,24 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 
 from ttmbench._annotations import ArrayLike
-from ttmbench._util.arrays import LARGEST
 from ttmbench._util.console import warn
 from ttmbench._util.option_values import place_of, split_names
 from ttmbench.config import RunConfig, TTMConfig, make_run_config
-from ttmbench.data.catalog import all_tasks, find_task
-from ttmbench.data.loader import check_count
+from ttmbench.data.catalog import all_tasks
 from ttmbench.data.memory import Task
-from ttmbench.data.task_file import TaskFile
 from ttmbench.errors import DataError, UsageError
 from ttmbench.evaluator.adapters import as_adapter, check_scores, name_of_adapter
 from ttmbench.evaluator.eval_results import EvalResults
-from ttmbench.evaluator.score_files import (
-    evaluated,
-    first_groups,
-    metrics_of_scores,
-    score_files,
-    scored_task,
-    spec_of_scores,
-)
+from ttmbench.evaluator.score_files import score_stored
 from ttmbench.plugins.registry import build_registry
 from ttmbench.results.assertions import check_assertions
 from ttmbench.results.comparison import adjust_for_several, compare_runs
-from ttmbench.results.coverage import STORED_SCORES
-from ttmbench.results.labels import RAW
 from ttmbench.results.models import names_of_runs, setting_in_sweep
 from ttmbench.results.reader import read_document, walk_documents
-from ttmbench.results.stored_files import StoredScores
 from ttmbench.results.stored_runs import StoredRun
 from ttmbench.scoring.capabilities import Model
 from ttmbench.stats import IntervalMethod
-from ttmbench.types import Record, Scores
+from ttmbench.types import Record
 
 
 def simple_evaluate(
@@ -271,42 +255,19 @@ def score(
     >>> score([[[2.0, 1.0], [0.0, 3.0]]]).results["scores"]["group_match,none"]
     1.0
     """
-    common: Record = {"limit": limit, "bootstrap_iters": bootstrap_iters, "interval": interval, "seed": seed}
-    if isinstance(scores, str | os.PathLike):
-        path = place_of(scores, "scores")
-        return score_files(
-            [path],
-            task,
-            include_path=include_path,
-            logit_scale=logit_scale,
-            model_name=model_name,
-            choice=choice,
-            **common,
-        )
-    if task is None and limit is not None:
-        raise UsageError("limit says that scores are of a task's first groups; name the task, or omit it")
-    started, clock, registry = datetime.now().astimezone(), time.perf_counter(), build_registry(include_path)
-    array = _checked(np.asarray(scores))
-    task_file: TaskFile | None = find_task(registry, task) if isinstance(task, str) else task
-    spec = spec_of_scores(array, registry) if task_file is None else task_file.spec
-    pairs = None if all_pairs is None else np.asarray(all_pairs, dtype=array.dtype)
-    if array.shape[1:] != spec.group.shape:
-        raise DataError(
-            f"the scores have shape {list(array.shape)}; task '{spec.task}' needs [groups, {spec.shape.images} images, "
-            f"{spec.shape.captions} captions]"
-        )
-    wanted = (len(array) * spec.shape.images, len(array) * spec.shape.captions)
-    if pairs is not None and (pairs.shape != wanted or not np.isfinite(pairs).all()):
-        raise DataError(f"all_pairs should be finite and of shape {list(wanted)}, got {list(pairs.shape)}")
-    if limit is not None and spec.group.n_groups is not None and limit >= spec.group.n_groups:
-        common["limit"] = None  # the whole task
-    check_count(first_groups(spec, common["limit"]), len(array), "the array of scores")
-    digest = hashlib.sha256(np.ascontiguousarray(array).tobytes()).hexdigest()
-    stored = StoredScores({RAW: [Scores(array, pairs)]}, [str(index) for index in range(len(array))], "array")
-    source = {"kind": STORED_SCORES, "file": None, "format": "array", "sha256": digest}
-    read = scored_task(spec, stored, metrics_of_scores(spec, registry), source, registry)
-    config = {"scores": None, "task": spec.task, **common}
-    return evaluated(model_name or "scores", config, (), started, clock, [read], (bootstrap_iters, seed, interval))
+    is_file = isinstance(scores, str | os.PathLike)
+    return score_stored(
+        [place_of(scores, "scores")] if is_file else (np.asarray(scores), all_pairs),
+        task,
+        include_path=include_path,
+        logit_scale=logit_scale,
+        limit=limit,
+        bootstrap_iters=bootstrap_iters,
+        interval=interval,
+        seed=seed,
+        model_name=model_name,
+        choice=choice,
+    )
 
 
 def list_tasks(*patterns: str, include_path: Sequence[str] = ()) -> list[str]:
@@ -349,18 +310,3 @@ def _run(source: EvalResults | PathLike) -> StoredRun:
     if not results.task_groups:
         raise DataError(f"{path}: has no values of groups to compare; its run needs log_samples")
     return StoredRun(path, results.typed, results.task_groups)
-
-
-def _checked(array: np.ndarray) -> np.ndarray:
-    """Scores as float32 or float64 [groups, images, captions]; DataError for anything else."""
-    if array.ndim != 3 or array.dtype.kind not in "fiu" or 0 in array.shape:
-        raise DataError(
-            f"the scores are an array {array.dtype} {list(array.shape)}; expected numbers [groups, images, captions]"
-        )
-    if array.dtype.kind != "f":
-        array = array.astype(np.float64)
-    array = array if array.dtype == np.float64 else array.astype(np.float32)
-    sound = (np.abs(array) <= LARGEST).all(axis=(1, 2))
-    if not sound.all():
-        raise DataError(f"group {int(np.argmin(sound))} has a score that is NaN, infinite or above {LARGEST:g}")
-    return array

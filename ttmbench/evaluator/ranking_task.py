@@ -153,19 +153,19 @@ def _from_features(run: Run, spec: TaskSpec) -> Ranked:
     adapter, stored = can.dual_encoder, can.stored_features
     assert adapter is not None and stored is not None, "this is what such models are"
     with phase("score"):
-        pool, is_used, fingerprint = stored_pool(stored, spec, feature_limit(run, spec, "images"))
-        features = encode_stored(adapter, stored, len(pool.images), is_used, run.sizer)
+        images, others, is_used, fingerprint = stored_pool(stored, spec, feature_limit(run, spec, "images"))
+        features = encode_stored(adapter, stored, len(images), is_used, run.sizer)
         by_image, by_other = image_scores(adapter, features), caption_scores(adapter, features)
-        ranks = pool_ranks(spec.kind, by_image, by_other, pool.images, pool.others)
-    images = np.arange(len(pool.images))
+        ranks = pool_ranks(spec.kind, by_image, by_other, images, others)
+    count = np.arange(len(images))
     return Ranked(
         spec=spec,
         metrics=[run.registry.metric(name) for name in spec.metrics],
         data=Data([], {"kind": "stored_features"}, fingerprint),
         seconds={"score": time.perf_counter() - clock},
         ranks=ranks,
-        of_query={I2T: images, T2I: pool.others} if spec.kind == "retrieval" else {CLASS: images},
-        pool=pool.shape,
+        of_query={I2T: count, T2I: others} if spec.kind == "retrieval" else {CLASS: count},
+        pool=(len(images), len(others)),
     )
 
 

@@ -1,12 +1,14 @@
-"""From files of stored scores, ranks or answers to results: the numbers of a paper checked without its model."""
+"""From stored scores, ranks or answers to results: the numbers of a paper checked without its model."""
 
 from __future__ import annotations
 
+import hashlib
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -17,22 +19,25 @@ from ttmbench.data.task_file import SCOPES, GroupSpec, TaskFile, TaskSpec
 from ttmbench.errors import DataError, UsageError
 from ttmbench.evaluator.eval_results import EvalResults, RunRecord
 from ttmbench.evaluator.settings import datasets_of
-from ttmbench.evaluator.stored_outcomes import TIES_NOTE, Outcomes, read_outcomes
+from ttmbench.evaluator.stored_outcomes import Outcomes, read_answers, read_csv_results
 from ttmbench.evaluator.stored_ranks import stored_ranks
-from ttmbench.evaluator.task_result import Answered, Data, Judged, Resampling, Scored, TaskResult
+from ttmbench.evaluator.task_result import Answered, Data, Judged, Scored, TaskResult
 from ttmbench.plugins.registry import Registry, build_registry, metric_for
 from ttmbench.results.coverage import STORED_ANSWERS, STORED_NOTE, STORED_SCORES
 from ttmbench.results.labels import BUILT_IN_FILTERS, RAW, columns_in
-from ttmbench.results.stored_files import StoredScores, read_scores
+from ttmbench.results.stored_files import StoredScores, checked_scores, read_scores
 from ttmbench.results.summary import MethodScores
-from ttmbench.scoring.forced_choice.arrays import choice_values, unread_notes
-from ttmbench.scoring.forced_choice.stored_answers import COLORSWAP, is_answers, read_answers
+from ttmbench.scoring.forced_choice.arrays import choice_values
 from ttmbench.stats import IntervalMethod
-from ttmbench.types import GroupShape, MetricSpec, Record
+from ttmbench.types import GroupShape, MetricSpec, Record, Scores
+
+Given = Sequence[Path] | tuple[np.ndarray, Any]
+"""Files, or an array of scores of groups and one of all pairs or None."""
+_ARRAY = Path("the array of scores")
 
 
-def score_files(
-    paths: Sequence[Path],
+def score_stored(
+    given: Given,
     task: str | TaskFile | None,
     *,
     include_path: Sequence[str] = (),
@@ -47,38 +52,52 @@ def score_files(
 ) -> EvalResults:
     """Computes every metric that stored scores, ranks or answers define; arguments and errors as for `ttmbench.score`.
 
-    Several ``paths`` hold ranks, one file for each side, or ColorSwap's two files of answers. Parts of a task that tags
-    name become further tasks. ``task`` may also be the tag of several tasks, of which the file has all rows.
+    Several files hold ranks, one for each
+    side, or ColorSwap's two files of answers. Parts of a task that tags name become further tasks. ``task`` may also be
+    the tag of several tasks, of which a file has all rows.
     """
     started, clock, registry = datetime.now().astimezone(), time.perf_counter(), build_registry(include_path)
     files = _tasks(registry, task)
-    specs: list[TaskSpec | None] = [file.spec for file in files]
-    specs = specs or [None]
-    spec = specs[0]
+    specs = [file.spec for file in files]
+    spec = specs[0] if specs else None
     if spec is not None and limit is not None and spec.group.n_groups is not None and limit >= spec.group.n_groups:
         limit = None  # the whole task
-    names, tasks = [path.name for path in paths], list[TaskResult]()
-    config: Record = {"scores": "+".join(names), "task": task, "logit_scale": logit_scale}
-    if spec is not None and spec.kind != "groups":
-        tasks += [stored_ranks(paths, spec, registry, limit, logit_scale)]
-    elif all(is_answers(path) for path in paths):
-        if spec is None:
-            raise UsageError(f"{paths[0]}: answers do not say the task that they are of; name it with --task")
-        config = {"answers": names, "task": task}
-        tasks += [_answered(paths, spec, registry, limit)]
+    if spec is None and limit is not None:
+        raise UsageError("--limit says that scores are of a task's first groups; name the task with --task")
+    paths = [path for path in given if isinstance(path, Path)]
+    config: Record = {"scores": "+".join(path.name for path in paths) or None, "logit_scale": logit_scale}
+    tasks: list[TaskResult]
+    answers = read_answers(paths, None if spec is None else spec.shape) if paths and _of_groups(spec) else None
+    if spec is not None and not _of_groups(spec):
+        if not paths:
+            raise UsageError(f"task '{spec.task}' is of kind {spec.kind}: give a file of ranks, embeddings or a matrix")
+        tasks = [stored_ranks(paths, spec, registry, limit, logit_scale)]
+    elif answers is not None and spec is not None:
+        config = {"answers": [path.name for path in paths]}
+        source = {"kind": STORED_ANSWERS, "files": config["answers"], "format": answers.format}
+        tasks = [_judged(paths, answers, spec, registry, limit, True, source)]
     else:
         absent = [path for path in paths if not path.is_file()]
         if len(paths) > 1 and not absent:
             raise UsageError("scores are read from one file; two may hold ColorSwap's answers, or ranks with --task")
-        if spec is None and limit is not None:
-            raise UsageError("--limit says that scores are of a task's first groups; name the task with --task")
-        for of in specs:
-            tasks += _scored((absent or paths)[0], of, registry, limit, logit_scale, choice)
-    config["task"] = task if isinstance(task, str) else tasks[0].spec.task
-    config |= {"limit": limit, "seed": seed, "bootstrap_iters": bootstrap_iters, "interval": interval}
-    name = model_name or "+".join(path.stem for path in paths)
+        known = [(absent or paths)[0]] if paths else given
+        tasks = [
+            result for of in specs or (None,) for result in _scored(known, of, registry, limit, logit_scale, choice)
+        ]
+    config |= {"task": task if isinstance(task, str) else tasks[0].spec.task, "limit": limit, "seed": seed}
+    config |= {"bootstrap_iters": bootstrap_iters, "interval": interval}
+    name = model_name or "+".join(path.stem for path in paths) or "scores"
     datasets = datasets_of(registry, {file.spec.task: file for file in files})
-    return evaluated(name, config, command, started, clock, tasks, (bootstrap_iters, seed, interval), datasets)
+    record = RunRecord(name, config, command, started, datasets=datasets, clock=clock)
+    for read in tasks:
+        result = read.summarised((bootstrap_iters, seed, interval))
+        before, clock = clock, time.perf_counter()
+        record.add(replace(result, seconds={"score": clock - before}))
+    return record.evaluated(record.document("done"))
+
+
+def _of_groups(spec: TaskSpec | None) -> bool:
+    return spec is None or spec.kind == "groups"
 
 
 def _tasks(registry: Registry, task: str | TaskFile | None) -> list[TaskFile]:
@@ -97,39 +116,33 @@ def _tasks(registry: Registry, task: str | TaskFile | None) -> list[TaskFile]:
     return files
 
 
-def evaluated(
-    name: str,
-    config: Mapping[str, object],
-    command: Sequence[str],
-    started: datetime,
-    clock: float,
-    tasks: Sequence[TaskResult],
-    resampling: Resampling,
-    datasets: Mapping[str, Sequence[str]] | None = None,
-) -> EvalResults:
-    """Computes the numbers of stored tasks; ``clock`` is the start by ``time.perf_counter``."""
-    record = RunRecord(name, config, command, started, datasets=datasets, clock=clock)
-    for task in tasks:
-        result = task.summarised(resampling)
-        before, clock = clock, time.perf_counter()
-        record.add(replace(result, seconds={"score": clock - before}))
-    return record.evaluated(record.document("done"))
-
-
 def _scored(
-    path: Path, spec: TaskSpec | None, registry: Registry, limit: int | None, logit_scale: float, choice: bool
+    given: Given,
+    spec: TaskSpec | None,
+    registry: Registry,
+    limit: int | None,
+    logit_scale: float,
+    choice: bool,
 ) -> list[TaskResult]:
-    """A file of scores or results of groups as a task, and each part of the task that the tags of scores name."""
-    if path.suffix.lower() == ".csv":
+    """Scores or results of groups as a task, and each part of the task that the tags of scores name."""
+    path = given[0]
+    stored: StoredScores | Outcomes
+    if not isinstance(path, Path):
+        stored = _of_array(path, given[1], spec, registry)
+        path = _ARRAY
+    elif path.suffix.lower() == ".csv":
         by_group = [name for name, (metric, _) in registry.metrics.items() if metric.scope == "group"]
-        stored = read_outcomes(path, spec, by_group)
+        stored = read_csv_results(path, spec, by_group)
     else:
         stored = read_scores(path, None if spec is None else spec.shape, logit_scale)
-    form = "per-sample results" if isinstance(stored, Outcomes) else stored.format
-    source = {"kind": STORED_SCORES, "file": path.name, "format": form, "sha256": file_digest(path)}
+    source: Record = {"kind": STORED_SCORES, "file": None, "format": stored.format}
+    if isinstance(given[0], Path):
+        source |= {"file": path.name, "sha256": file_digest(path)}
+    else:
+        source["sha256"] = hashlib.sha256(np.ascontiguousarray(given[0]).tobytes()).hexdigest()
     if isinstance(stored, Outcomes):
         assert spec is not None, "results of groups are read for a task"
-        return [_judged(path, stored, spec, registry, limit, choice, source)]
+        return [_judged([path], stored, spec, registry, limit, choice, source)]
     if choice:
         raise UsageError(f"{path}: --choice is for results of groups (true or false), and it holds scores")
     spec = spec_of_scores(stored.scores[RAW][0].groups, registry, stored.true_captions) if spec is None else spec
@@ -137,12 +150,27 @@ def _scored(
     if any(tag in tags for tags in stored.tags or () for tag in wanted):
         stored = _some(stored, wanted, spec, path)
     parts = [] if limit is not None else _parts(registry, spec, stored, path)
-    check_count(first_groups(spec, limit), len(stored.group_ids), str(path))
+    check_count(_first_groups(spec, limit), len(stored.group_ids), str(path))
     whole = scored_task(spec, stored, metrics_of_scores(spec, registry), source, registry)
     return [
         whole,
         *(scored_task(part, of, metrics_of_scores(part, registry, False), source, registry) for part, of in parts),
     ]
+
+
+def _of_array(array: np.ndarray, pairs: Any, spec: TaskSpec | None, registry: Registry) -> StoredScores:
+    """Scores in memory; DataError for what is no scores of the task's groups."""
+    if array.ndim != 3 or array.dtype.kind not in "fiu" or 0 in array.shape:
+        raise DataError(
+            f"the scores are an array {array.dtype} {list(array.shape)}; expected numbers [groups, images, captions]"
+        )
+    ids, shape = [str(index) for index in range(len(array))], (spec or spec_of_scores(array, registry)).shape
+    scores = checked_scores(_ARRAY, array, shape, ids)
+    pairs = None if pairs is None else np.asarray(pairs, dtype=scores.dtype)
+    wanted = (len(array) * shape.images, len(array) * shape.captions)
+    if pairs is not None and (pairs.shape != wanted or not np.isfinite(pairs).all()):
+        raise DataError(f"all_pairs should be finite and of shape {list(wanted)}, got {list(pairs.shape)}")
+    return StoredScores({RAW: [Scores(scores, pairs)]}, ids, "array")
 
 
 def _some(stored: StoredScores, wanted: Mapping[str, str], spec: TaskSpec, path: Path) -> StoredScores:
@@ -177,7 +205,7 @@ def _fits(tags: Mapping[str, str], wanted: Mapping[str, str]) -> bool:
     return bool(known) and all(tags[tag] == wanted[tag] for tag in known)
 
 
-def first_groups(spec: TaskSpec, limit: int | None) -> TaskSpec:
+def _first_groups(spec: TaskSpec, limit: int | None) -> TaskSpec:
     """The task as far as a limit takes it."""
     if limit is None:
         return spec
@@ -234,7 +262,7 @@ def scored_task(
 
 
 def _judged(
-    path: Path,
+    paths: Sequence[Path],
     outcomes: Outcomes,
     spec: TaskSpec,
     registry: Registry,
@@ -243,48 +271,25 @@ def _judged(
     source: Record,
 ) -> TaskResult:
     """Results of groups as a task; with ``choice`` those of forced choices."""
-    notes = [STORED_NOTE, TIES_NOTE, *_size_notes(spec, len(outcomes.group_ids), limit, path)]
-    data = Data.of_file(spec, source, outcomes.group_ids, outcomes.tags, outcomes.clusters)
+    size, path = len(outcomes.group_ids), paths[0]
+    notes = [STORED_NOTE, *outcomes.notes]
+    if limit is None and size in spec.group.wrong_sizes:  # what cannot be fetched again may have one that is known
+        why = spec.group.wrong_sizes[size].partition(";")[0]  # what follows is how to fetch the data again
+        notes.append(f"these are results of {size} groups, the task has {spec.group.n_groups}: {why}")
+    else:
+        check_count(_first_groups(spec, limit), size, str(path))
+    data = Data.of_file(
+        spec, {**source, "sha256": file_digest(*paths)}, outcomes.group_ids, outcomes.tags, outcomes.clusters
+    )
     if choice:
         asked = [side for side in ("text", "image") if getattr(outcomes.choices, side) is not None]
         if not asked:
             raise DataError(f"{path}: forced choices are text_score, image_score or both, and it has neither")
         metrics = [registry.metric(name) for name in choice_values(outcomes.choices)]
-        record = {"asked": asked, "orders": 1, "unread": []}
+        unread = [dict(zip(("group_id", "question", "answer"), one, strict=True)) for one in outcomes.unread]
+        record = {"asked": asked, "orders": 1, "unread": unread}
         return Answered(spec=spec, metrics=metrics, data=data, notes=notes, choices=outcomes.choices, record=record)
     absent = [name for name in spec.metrics if name not in outcomes.values]
     notes += [f"not computed without scores: {', '.join(absent)}"] if absent else []
     metrics = [metric for metric in metrics_of_scores(spec, registry) if metric.name in outcomes.values]
     return Judged(spec=spec, metrics=metrics, data=data, notes=notes, values=outcomes.values)
-
-
-def _answered(paths: Sequence[Path], spec: TaskSpec, registry: Registry, limit: int | None) -> Answered:
-    """Stored answers as a task; UsageError for files that do not belong together, DataError for a wrong one."""
-    stored = read_answers(paths, spec.shape)
-    notes = [STORED_NOTE]
-    if stored.format == COLORSWAP:
-        notes.append("answers are read by the rules of ColorSwap's release, which are not those for answers of a run")
-    notes += [*stored.notes, *_size_notes(spec, len(stored.choices), limit, paths[0]), *unread_notes(stored.unread)]
-    names = [path.name for path in paths]
-    source = {"kind": STORED_ANSWERS, "files": names, "format": stored.format, "sha256": file_digest(*paths)}
-    return Answered(
-        spec=spec,
-        metrics=[registry.metric(name) for name in choice_values(stored.choices)],
-        data=Data.of_file(spec, source, stored.group_ids),
-        notes=notes,
-        choices=stored.choices,
-        record={
-            "asked": [side for side in ("text", "image") if getattr(stored.choices, side) is not None],
-            "orders": 1,
-            "unread": [dict(zip(("group_id", "question", "answer"), one, strict=True)) for one in stored.unread],
-        },
-    )
-
-
-def _size_notes(spec: TaskSpec, size: int, limit: int | None, path: Path) -> list[str]:
-    """What cannot be fetched again may have a size of which the task file knows why it differs: a note says so."""
-    if limit is None and size in spec.group.wrong_sizes:
-        why = spec.group.wrong_sizes[size].partition(";")[0]  # what follows is how to fetch the data again
-        return [f"these are results of {size} groups, the task has {spec.group.n_groups}: {why}"]
-    check_count(first_groups(spec, limit), size, str(path))
-    return []

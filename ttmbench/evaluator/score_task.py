@@ -18,12 +18,12 @@ from ttmbench.data.task_file import TaskFile, TaskSpec
 from ttmbench.errors import DataError, UsageError
 from ttmbench.evaluator.resume import DataNow, groups_digest
 from ttmbench.evaluator.stored_ranks import stored_pool
-from ttmbench.evaluator.task_result import Answered, Data, Resampling, Scored
+from ttmbench.evaluator.task_result import Answered, Data, Scored
 from ttmbench.plugins.registry import Registry, metric_for
 from ttmbench.protocols import ChoiceStyle, Debiasable, TrainableInParts
 from ttmbench.results.clusters import clusters_of
 from ttmbench.results.labels import RAW, SIMPLE_MATCH, TTM
-from ttmbench.results.summary import MethodScores
+from ttmbench.results.summary import MethodScores, Resampling
 from ttmbench.scoring.batches import BatchSizer, BlockStore, Share, device_of
 from ttmbench.scoring.capabilities import Capabilities, Model, Trained
 from ttmbench.scoring.debiasing import Likelihoods, declared_prior, likelihoods, prior_for
@@ -516,7 +516,7 @@ def data_now(run: Run, task: TaskFile) -> DataNow:
     can, config = run.capabilities, run.config
     if can.stored_features is not None and task.spec.kind != "groups":
         limit = groups_of(config.limit, task.spec.group.n_groups)
-        return DataNow(stored_pool(can.stored_features, task.spec, limit)[2])
+        return DataNow(stored_pool(can.stored_features, task.spec, limit)[-1])
     if way_of(can) == "stored_features":
         return DataNow(_stored(run, task.spec)[1])
     groups = load_data(run.registry, config, task, run.samples).groups

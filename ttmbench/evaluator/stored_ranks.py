@@ -77,6 +77,13 @@ def _sizes(spec: TaskSpec, limit: int | None) -> tuple[int | None, int | None]:
     return images, spec.group.n_captions if limit is None else None
 
 
+def _check_sizes(spec: TaskSpec, limit: int | None, pool: tuple[int, int], where: str) -> None:
+    others = "captions" if spec.classes is None else "classes"
+    for what, wanted, found in zip(("images", others), _sizes(spec, limit), pool, strict=True):
+        if wanted not in (None, found):
+            raise DataError(f"{where} has {found} {what}, but task '{spec.task}' has {wanted}")
+
+
 def _saved(path: Path, content: Arrays, spec: TaskSpec, limit: int | None) -> _Stored:
     """Ranks that ``--save_scores`` wrote."""
     candidates = content.about.get("candidates")
@@ -87,25 +94,19 @@ def _saved(path: Path, content: Arrays, spec: TaskSpec, limit: int | None) -> _S
     for scope, count in candidates.items():
         arrays = {name: content.arrays.get(f"{scope}.{name}") for name in (*COUNTS, "image", "cluster")}
         strict, true, image = arrays["strict"], arrays["true"], arrays["image"]
-        if strict is None or true is None or image is None or type(count) is not int or count < 1:
-            raise DataError(f"{path}: has no whole ranks of '{scope}'")
-        if len({row.shape for row in arrays.values() if row is not None}) > 1 or strict.ndim != 1 or not len(strict):
-            raise DataError(f"{path}: the arrays of '{scope}' differ in length")
+        shapes = {row.shape for row in arrays.values() if row is not None}
+        if strict is None or true is None or image is None or type(count) is not int or shapes != {(len(strict),)}:
+            raise DataError(f"{path}: has no whole ranks of '{scope}', each array with a number for every query")
         for array in (strict, arrays["as_topk"], arrays["above"]):
             if array is not None:
                 _check_ranks(path, array, count)
-        if true.min() < 1 or true.max() > count or image.min() < 0:
+        if not len(true) or true.min() < 1 or true.max() > count or image.min() < 0:
             raise DataError(f"{path}: the arrays of '{scope}' hold what no query can have")
         ranks[scope], images[scope] = Ranks(strict, arrays["as_topk"], arrays["above"], true, count), image
         if arrays["cluster"] is not None:
             clusters[scope] = arrays["cluster"]
     pool = len(ranks[scopes[0]]), ranks[scopes[0]].candidates
-    wanted = _sizes(spec, limit)
-    if any(count not in (None, found) for count, found in zip(wanted, pool, strict=True)):
-        raise DataError(
-            f"{path} has {pool[0]} images and {pool[1]} candidates, but task '{spec.task}' has {wanted[0]} and "
-            f"{wanted[1]}"
-        )
+    _check_sizes(spec, limit, pool, str(path))
     return _Stored("ttmbench ranks", pool, ranks, images, clusters)
 
 
@@ -115,6 +116,7 @@ def _plain(contents: Sequence[tuple[Path, Arrays]], spec: TaskSpec, limit: int |
     The files of two sides are distinguished by their number of queries, else by ``i2t`` or ``t2i`` in the name.
     """
     n_images, n_others = _sizes(spec, limit)
+    queries = {CLASS: n_images} if spec.kind == "classification" else {I2T: n_images, T2I: n_others}
     ranks: dict[str, Ranks] = {}
     where, owner = Path(), None
     for path, content in contents:
@@ -123,7 +125,15 @@ def _plain(contents: Sequence[tuple[Path, Arrays]], spec: TaskSpec, limit: int |
             raise DataError(f"{path}: {_EXPECTED}")
         if OWNER in content.arrays:
             where, owner = path, content.arrays[OWNER]
-        scope = _side(path, spec.kind, len(arrays[0]), n_images, n_others)
+        length = len(arrays[0])
+        fitting = [scope for scope, count in queries.items() if count in (None, length)]
+        fitting = [scope for scope in fitting if len(fitting) == 1 or scope in path.name]
+        if len(fitting) != 1:
+            raise DataError(
+                f"{path}: has {length} ranks, the task {n_images} images and {n_others} captions or classes; where "
+                "both are as many, the file's name should say i2t or t2i"
+            )
+        scope = fitting[0]
         if scope in ranks:
             raise DataError(f"{path}: is another file of the ranks of '{scope}'")
         count = n_images if scope == T2I else n_others
@@ -131,7 +141,7 @@ def _plain(contents: Sequence[tuple[Path, Arrays]], spec: TaskSpec, limit: int |
             raise DataError(f"{path}: the task does not say how many candidates there are, so ranks cannot be checked")
         _check_ranks(path, arrays[0], count)
         true = max(1, (n_others or 0) // (n_images or 1)) if scope == I2T else 1  # as many as on the mean
-        ranks[scope] = Ranks(arrays[0].astype(np.int64), None, None, np.full(len(arrays[0]), true), count)
+        ranks[scope] = Ranks(arrays[0].astype(np.int64), None, None, np.full(length, true), count)
     notes = ["ranks say nothing of ties: these were broken by whoever made the file"]
     captions = len(ranks[T2I]) if T2I in ranks else n_others or 0
     if owner is not None:
@@ -139,7 +149,7 @@ def _plain(contents: Sequence[tuple[Path, Arrays]], spec: TaskSpec, limit: int |
         if I2T in ranks:
             ranks[I2T] = replace(ranks[I2T], true=np.bincount(owner))
     elif T2I in ranks and n_images and captions % n_images == 0:
-        owner, each = _in_order(n_images, captions), captions // n_images
+        owner, each = np.repeat(np.arange(n_images), captions // n_images), captions // n_images
         notes.append(
             f"captions are taken to stand {each} an image, one image's after the other's: intervals go by images"
         )
@@ -150,19 +160,6 @@ def _plain(contents: Sequence[tuple[Path, Arrays]], spec: TaskSpec, limit: int |
         )
     of_query = {T2I: owner} if owner is not None and T2I in ranks else {}
     return _Stored("ranks", (n_images or 1, n_others or 1), ranks, of_query, notes=notes)
-
-
-def _side(path: Path, kind: str, length: int, n_images: int | None, n_others: int | None) -> str:
-    counts = {CLASS: n_images} if kind == "classification" else {I2T: n_images, T2I: n_others}
-    fitting = [side for side, count in counts.items() if count in (None, length)]
-    if len(fitting) > 1:
-        fitting = [side for side in fitting if side in path.name]
-    if len(fitting) == 1:
-        return fitting[0]
-    raise DataError(
-        f"{path}: has {length} ranks, the task {n_images} images and {n_others} captions or classes; where both are as "
-        "many, the file's name should say i2t or t2i"
-    )
 
 
 def _check_ranks(path: Path, values: np.ndarray, candidates: int) -> None:
@@ -177,88 +174,51 @@ def _check_ranks(path: Path, values: np.ndarray, candidates: int) -> None:
 def _from_scores(
     path: Path, arrays: dict[str, np.ndarray], spec: TaskSpec, limit: int | None, logit_scale: float
 ) -> _Stored:
+    of_images: ScoreRows
+    of_captions: ScoreRows
     if "scores" in arrays:
-        scores, form = arrays["scores"], "matrix"
+        scores = arrays["scores"]
         if scores.ndim != 2 or 0 in scores.shape:
             raise DataError(f"{path}: 'scores' should be [images, captions or classes], got shape {list(scores.shape)}")
         if not all(np.isfinite(row).all() and not too_large(row) for row in scores):
             raise DataError(f"{path}: 'scores' has a number that is not finite, or larger than a logit")
-        pool = pool_of(spec, scores.shape[0], scores.shape[1], arrays, str(path), limit)
-
-        def of_images(rows: slice) -> np.ndarray:
-            return scores[rows]
-
-        def of_captions(rows: slice) -> np.ndarray:
-            return scores[:, rows].T
+        sizes, form = scores.shape, "matrix"
+        of_images, of_captions = lambda rows: scores[rows], lambda rows: scores[:, rows].T
     else:
-        form = "embeddings"
         check_embeddings(path, arrays)
         left, right = (arrays[name].astype(np.float32, copy=False) for name in ("img", "cap"))
-        pool = pool_of(spec, len(left), len(right), arrays, str(path), limit)
-        scale = np.float32(logit_scale)
-
-        def of_images(rows: slice) -> np.ndarray:
-            return scale * (left[rows] @ right.T)
-
-        def of_captions(rows: slice) -> np.ndarray:
-            return scale * (right[rows] @ left.T)
-
-    ranks = pool_ranks(spec.kind, of_images, of_captions, pool.images, pool.others)
-    of_query = {I2T: pool.images, T2I: pool.others}
-    if spec.kind == "classification":
-        of_query = {CLASS: np.arange(len(pool.images))}
-    return _Stored(form, pool.shape, ranks, of_query)
+        sizes, form, scale = (len(left), len(right)), "embeddings", np.float32(logit_scale)
+        of_images, of_captions = (
+            lambda rows: scale * (left[rows] @ right.T),
+            lambda rows: scale * (right[rows] @ left.T),
+        )
+    images, others = _labels_of_pool(spec, sizes[0], sizes[1], arrays, str(path), limit)
+    ranks = pool_ranks(spec.kind, of_images, of_captions, images, others)
+    of_query = {CLASS: np.arange(len(images))} if spec.kind == "classification" else {I2T: images, T2I: others}
+    return _Stored(form, (len(images), len(others)), ranks, of_query)
 
 
-@dataclass(frozen=True)
-class StoredPool:
-    """Images and captions or classes that are ranked, and which belong together."""
-
-    images: np.ndarray  # label of each image: its number, or its class
-    others: np.ndarray  # label of each caption, or each class: the number of its image, or its own
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        """Number of images, and of captions or classes."""
-        return len(self.images), len(self.others)
-
-    def first(self, limit: int | None, kind: str) -> tuple[StoredPool, np.ndarray]:
-        """The first images, in retrieval with their captions alone; and which others are used, bool [others]."""
-        images = self.images[:limit]
-        is_used = np.isin(self.others, images) if kind == "retrieval" else np.ones(len(self.others), bool)
-        return StoredPool(images, self.others[is_used]), is_used
-
-
-def pool_of(
+def _labels_of_pool(
     spec: TaskSpec, n_images: int, n_others: int, labels: Mapping[str, np.ndarray], where: str, limit: int | None = None
-) -> StoredPool:
+) -> tuple[np.ndarray, np.ndarray]:
     """Which images and captions or classes of a file belong together; DataError if it does not fit the task.
 
-    ``labels`` holds ``image_of_caption`` int [captions] or ``label`` int [images]; without the first, every image has
-    equally many captions, in the order of the images. ``where`` names the file in messages.
+    A label for each image (its number, or its class), and one for each caption or class (the number of its image, or
+    its own). ``labels`` holds ``image_of_caption`` int [captions] or ``label`` int [images]; without the first, every
+    image has equally many captions, in the order of the images. ``where`` names the file in messages.
     """
-    expected, others = _sizes(spec, limit)
-    if expected not in (None, n_images):
-        raise DataError(f"{where} has {n_images} images, but task '{spec.task}' has {expected}")
-    if others not in (None, n_others):
-        what = "captions" if spec.classes is None else "classes"
-        raise DataError(f"{where} has {n_others} {what}, but task '{spec.task}' has {others}")
+    _check_sizes(spec, limit, (n_images, n_others), where)
     if spec.kind == "classification":
         if LABEL not in labels:
             raise DataError(f"{where} has no array '{LABEL}': the class of each image, int [images]")
-        return StoredPool(_labels(labels[LABEL], n_images, n_others, LABEL, where), np.arange(n_others))
+        return _labels(labels[LABEL], n_images, n_others, LABEL, where), np.arange(n_others)
     if OWNER not in labels and n_others % n_images:
         raise DataError(
             f"{where} has {n_others} captions for {n_images} images, not as many for each; it needs '{OWNER}': "
             "the number of each caption's image, int [captions]"
         )
-    owner = labels[OWNER] if OWNER in labels else _in_order(n_images, n_others)
-    return StoredPool(np.arange(n_images), _owners(owner, n_images, n_others, where))
-
-
-def _in_order(n_images: int, n_captions: int) -> np.ndarray:
-    """The image of each caption where each image has as many, in order."""
-    return np.repeat(np.arange(n_images), n_captions // n_images)
+    owner = labels[OWNER] if OWNER in labels else np.repeat(np.arange(n_images), n_others // n_images)
+    return np.arange(n_images), _owners(owner, n_images, n_others, where)
 
 
 def _owners(owner: np.ndarray, n_images: int, n_captions: int, where: str) -> np.ndarray:
@@ -279,22 +239,29 @@ def _labels(array: np.ndarray, length: int, most: int, name: str, where: str) ->
     return values.astype(np.int64)
 
 
-def stored_pool(adapter: StoredFeatures, spec: TaskSpec, limit: int | None) -> tuple[StoredPool, np.ndarray, str]:
-    """Labels, which captions or classes are used (bool), and the data's digest of a model with precomputed features."""
+def stored_pool(
+    adapter: StoredFeatures, spec: TaskSpec, limit: int | None
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, str]:
+    """Of a model with precomputed features the labels of the first images and of their captions or of all classes.
+
+    Also which captions or classes these are (bool), and the data's digest.
+    """
     from ttmbench.scoring.inputs import n_rows  # with torch, which files of embeddings alone do not need
 
-    images, others = adapter.stored_images(), adapter.stored_captions()
-    labels: Mapping[str, np.ndarray] = getattr(adapter, "labels", {})
-    pool = pool_of(spec, n_rows(images), n_rows(others), labels, "the file of features")
+    features, others = adapter.stored_images(), adapter.stored_captions()
+    known: Mapping[str, np.ndarray] = getattr(adapter, "labels", {})
+    labels = _labels_of_pool(spec, n_rows(features), n_rows(others), known, "the file of features")
     digest = hashlib.sha256()
-    for batch in (images, others):
+    for batch in (features, others):
         assert not isinstance(batch, list), "features are tensors"
         for tensor in batch.values() if isinstance(batch, Mapping) else [batch]:
             digest.update(tensor.contiguous().numpy().data)
-    for array in (pool.images, pool.others):
+    for array in labels:
         digest.update(array.astype(np.int64).tobytes())
     digest.update(str(limit).encode())
-    return *pool.first(limit, spec.kind), digest.hexdigest()
+    images = labels[0][:limit]
+    is_used = np.isin(labels[1], images) if spec.kind == "retrieval" else np.ones(len(labels[1]), bool)
+    return images, labels[1][is_used], is_used, digest.hexdigest()
 
 
 def pool_ranks(

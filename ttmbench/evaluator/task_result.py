@@ -15,18 +15,14 @@ from ttmbench.data.task_file import TaskSpec
 from ttmbench.results.clusters import Clusters
 from ttmbench.results.labels import CHOICE, HOLDOUT, ORACLE, RAW, SIMPLE_MATCH, TTM, UNRANKED
 from ttmbench.results.ranks import Ranks, ranking_record, summarise_ranks
-from ttmbench.results.summary import MethodScores, Summary, summarise, summarise_values
+from ttmbench.results.summary import MethodScores, Resampling, Summary, summarise, summarise_values
 from ttmbench.results.tag_means import means_of_rows, tag_means
-from ttmbench.scoring.forced_choice.arrays import Choices, choice_values, summarise_choices
-from ttmbench.stats import IntervalMethod
-from ttmbench.types import Group, MetricSpec, Record, Scores
+from ttmbench.scoring.forced_choice.arrays import Choices, choice_chance, choice_values
+from ttmbench.types import Group, MetricSpec, Record, Scores, Track
 
 if TYPE_CHECKING:  # both import torch, which `ttmbench score` does without
     from ttmbench.scoring.debiasing import Likelihoods
     from ttmbench.scoring.prepare import PreparedTask
-
-Resampling = tuple[int, int, IntervalMethod]
-"""Resamples of bootstrap intervals, the seed of the resampling, and how intervals are made."""
 
 
 @dataclass(frozen=True)
@@ -250,8 +246,11 @@ class Answered(TaskResult):
     def summarised(self, resampling: Resampling) -> Self:
         """As `TaskResult.summarised`: the scores that follow from the questions that were asked."""
         data, orders = self.data, self.record["orders"]
-        summary = summarise_choices(self.choices, self.spec.shape, orders, *resampling, data.clusters)
-        rows = {(name, CHOICE): np.asarray([row], np.float64) for name, row in choice_values(self.choices).items()}
+        values, shape = choice_values(self.choices), self.spec.shape
+        tracks: dict[str, Track] = {name: "forced_choice" for name in values}
+        chance = choice_chance(shape.images, shape.captions, orders)
+        summary = summarise_values(values, CHOICE, tracks, chance, resampling, data.clusters)
+        rows = {(name, CHOICE): np.asarray([row], np.float64) for name, row in values.items()}
         means = means_of_rows(data.groups, rows, self.spec.means, data.clusters, resampling)
         return replace(self, summary=summary, tag_means=means)
 
@@ -273,8 +272,13 @@ class Judged(TaskResult):
 
     def summarised(self, resampling: Resampling) -> Self:
         """As `TaskResult.summarised`: means, with the chance levels of scores."""
-        data = self.data
-        summary = summarise_values(self.values, self.metrics, self.spec.shape, *resampling, data.clusters)
+        data, shape = self.data, self.spec.shape
+        values = {metric.name: self.values[metric.name] for metric in self.metrics}
+        tracks = {metric.name: metric.track for metric in self.metrics}
+        chance = {
+            one.name: None if one.chance is None else one.chance(shape.images, shape.captions) for one in self.metrics
+        }
+        summary = summarise_values(values, RAW, tracks, chance, resampling, data.clusters)
         rows = {(name, RAW): row[None] for name, row in self.values.items()}
         means = means_of_rows(data.groups, rows, self.spec.means, data.clusters, resampling)
         return replace(self, summary=summary, tag_means=means)

@@ -17,7 +17,7 @@ import numpy as np
 from ttmbench._annotations import Bool, Int
 from ttmbench._util.third_party_errors import foreign_errors
 from ttmbench.errors import TtmbenchError
-from ttmbench.results.labels import RAW, key_of, stderr_key
+from ttmbench.results.labels import RAW, key_of
 from ttmbench.types import MetricSpec
 
 if TYPE_CHECKING:
@@ -98,25 +98,18 @@ def summarise_ranks(
         interval: how intervals are made.
         clusters: scope -> a number for each query, equal for queries about one image.
     """
-    from ttmbench import stats  # with scipy, which no listing of metrics should wait for
-    from ttmbench.results.summary import Summary
+    from ttmbench.results.summary import Summary  # with scipy, which no listing of metrics should wait for
 
     summary = Summary()
     for metric in metrics:
-        key, stderr = key_of(metric.name, RAW), stderr_key(metric.name, RAW)
-        summary.tracks[key] = metric.track
-        ranked = ranks.get(metric.scope)
+        key, ranked = key_of(metric.name, RAW), ranks.get(metric.scope)
         values = None if ranked is None else rank_values(metric, ranked)
-        summary.results[key] = summary.results[stderr] = summary.ci[key] = summary.ties[key] = None
-        summary.chance[metric.name] = None if ranked is None or metric.chance is None else metric.chance(ranked)
-        if values is None or ranked is None:
-            continue
         among = (clusters or {}).get(metric.scope)
-        ends = stats.interval(values, interval, bootstrap_iters, seed, clusters=among)
-        summary.results[key], summary.results[stderr] = stats.mean(values), stats.standard_error(values, among)
-        summary.ci[key] = None if ends is None else list(ends)
-        if metric.ties is not None and ranked.above is not None:  # ties of stored ranks are unknown
-            summary.ties[key] = int(np.sum(metric.ties(ranked)))
+        summary.add(metric.name, RAW, values, (bootstrap_iters, seed, interval), among)
+        summary.tracks[key] = metric.track
+        summary.chance[metric.name] = None if ranked is None or metric.chance is None else metric.chance(ranked)
+        if values is not None and metric.ties is not None and ranked is not None and ranked.above is not None:
+            summary.ties[key] = int(np.sum(metric.ties(ranked)))  # ties of stored ranks are unknown
     return summary
 
 

@@ -14,7 +14,10 @@ from ttmbench._util.third_party_errors import foreign_errors, place_of_function
 from ttmbench.errors import TtmbenchError
 from ttmbench.results.clusters import Clusters
 from ttmbench.results.labels import HOLDOUT_RAW, RAW, key_of, seed_std_key, stderr_key, track_of
-from ttmbench.types import GroupShape, MetricSpec, Scores, Track
+from ttmbench.types import MetricSpec, Scores, Track
+
+Resampling = tuple[int, int, stats.IntervalMethod]
+"""Resamples of bootstrap intervals (0 for no interval of any kind), the seed, and how intervals are made."""
 
 
 @dataclass(frozen=True)
@@ -29,6 +32,17 @@ class Summary:
     chance: dict[str, float | None] = field(default_factory=dict)  # expected value of random scores
     ties: dict[str, float | None] = field(default_factory=dict)  # groups (or images) with a tie; mean over seeds
     tracks: dict[str, Track] = field(default_factory=dict)  # none for controls and held-out groups
+
+    def add(
+        self, metric: str, filter_: str, values: np.ndarray | None, resampling: Resampling, among: np.ndarray | None
+    ) -> None:
+        """Adds the mean of values, its standard error and interval by clusters; all None where there are none."""
+        (iterations, seed, interval), key, stderr = resampling, key_of(metric, filter_), stderr_key(metric, filter_)
+        self.results[key] = self.results[stderr] = self.ci[key] = self.ties[key] = None
+        if values is not None:
+            ends = stats.interval(values, interval, iterations, seed, clusters=among)
+            self.results[key], self.results[stderr] = stats.mean(values), stats.standard_error(values, among)
+            self.ci[key] = None if ends is None else list(ends)
 
 
 @dataclass(frozen=True)
@@ -158,19 +172,15 @@ def summarise(
                 summary.tracks[key] = track
             if column.chance is not None:
                 summary.chance[key] = column.chance.get(metric.name)
+            over_seeds = None if values is None else np.mean(values, axis=0)
+            summary.add(metric.name, name, over_seeds, (bootstrap_iters, seed, interval), among)
             if values is None:
-                summary.results[key] = summary.results[stderr_key(metric.name, name)] = None
-                summary.ci[key] = summary.ties[key] = None
                 summary.chance.setdefault(metric.name, None)
                 continue
             means = np.array([stats.mean(value) for value in values])
-            over_seeds = np.mean(values, axis=0)
             summary.results[key] = float(np.mean(means))
-            summary.results[stderr_key(metric.name, name)] = stats.standard_error(over_seeds, among)
             if name not in (RAW, HOLDOUT_RAW):
                 summary.results[seed_std_key(metric.name, name)] = stats.seed_std(means)
-            ends = stats.interval(over_seeds, interval, bootstrap_iters, seed, clusters=among)
-            summary.ci[key] = None if ends is None else list(ends)
             summary.ties[key] = _ties(metric, per_seed)
             summary.chance.setdefault(metric.name, metric_chance(metric, per_seed[0]))
     return summary
@@ -178,30 +188,18 @@ def summarise(
 
 def summarise_values(
     values: Mapping[str, np.ndarray],
-    metrics: Sequence[MetricSpec],
-    shape: GroupShape,
-    bootstrap_iters: int,
-    seed: int,
-    interval: stats.IntervalMethod = "wilson",
-    clusters: Clusters | None = None,
+    filter_: str,
+    tracks: Mapping[str, Track],
+    chance: Mapping[str, float | None],
+    resampling: Resampling,
+    clusters: Clusters | None,
 ) -> Summary:
-    """Metrics of which only the values of groups are known (metric -> fraction [groups]): ties are None.
-
-    The other arguments are as of `summarise`; ``shape`` gives the chance levels of scores.
-    """
-    summary, among = Summary(), None if clusters is None else clusters.groups
-    for metric in (metric for metric in metrics if metric.name in values):
-        key, each = key_of(metric.name, RAW), np.asarray(values[metric.name], np.float64)
-        summary.results[key] = stats.mean(each)
-        summary.results[stderr_key(metric.name, RAW)] = stats.standard_error(each, among)
-        ends = stats.interval(each, interval, bootstrap_iters, seed, clusters=among)
-        summary.ci[key] = None if ends is None else list(ends)
-        summary.ties[key] = None
-        level = None if metric.chance is None else metric.chance(shape.images, shape.captions)
-        summary.chance[metric.name] = None if level is None else float(level)
-        track = track_of(RAW, metric.track)
-        assert track is not None, "the raw model ranks"
-        summary.tracks[key] = track
+    """Metrics of which only the values of groups are known (metric -> fraction [groups]), so that ties are None."""
+    summary = Summary()
+    for metric, each in values.items():
+        among = None if clusters is None else clusters.groups
+        summary.add(metric, filter_, np.asarray(each, np.float64), resampling, among)
+        summary.tracks[key_of(metric, filter_)], summary.chance[metric] = tracks[metric], chance[metric]
     return summary
 
 

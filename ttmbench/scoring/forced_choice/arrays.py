@@ -12,12 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ttmbench import stats
 from ttmbench._annotations import Bool
-from ttmbench.results.clusters import Clusters
-from ttmbench.results.labels import CHOICE
-from ttmbench.results.summary import Summary
-from ttmbench.types import GroupShape
 
 SHOWN, LENGTH = 5, 60  # answers in a note, and characters of each
 
@@ -80,34 +75,6 @@ def choice_chance(images: int, captions: int, orders: int = 1) -> Mapping[str, f
         return {"text_score": text, "image_score": None, "group_score": None}
     image = 1 / images**questions
     return {"text_score": text, "image_score": image, "group_score": text * image}
-
-
-def summarise_choices(
-    choices: Choices,
-    shape: GroupShape,
-    orders: int,
-    bootstrap_iters: int,
-    seed: int,
-    interval: stats.IntervalMethod = "wilson",
-    clusters: Clusters | None = None,
-) -> Summary:
-    """Metrics of the questions that were asked, without ties: an answer names one option, or is wrong.
-
-    ``orders`` is how often each question was asked; ``bootstrap_iters`` is 0 for no interval of any kind.
-    """
-    summary = Summary()
-    among = None if clusters is None else clusters.groups
-    chance = choice_chance(shape.images, shape.captions, orders)
-    for metric, right in choice_values(choices).items():
-        key, values = f"{metric},{CHOICE}", right.astype(np.float64)
-        summary.results[key] = stats.mean(values)
-        summary.results[f"{metric}_stderr,{CHOICE}"] = stats.standard_error(values, among)
-        ends = stats.interval(values, interval, bootstrap_iters, seed, clusters=among)
-        summary.ci[key] = None if ends is None else list(ends)
-        summary.ties[key] = None
-        summary.chance[metric] = chance[metric]
-        summary.tracks[key] = "forced_choice"
-    return summary
 
 
 def unread_notes(unread: Sequence[tuple[str, str, str | None]]) -> list[str]:
