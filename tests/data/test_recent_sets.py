@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 from pathlib import Path
 
 import pytest
@@ -123,22 +122,6 @@ def test_the_items_that_are_not_picked_are_foils_of_captions_and_of_images(tmp_p
     group["images"] = ["true", "one", "*foils"]
     with pytest.raises(DataError, match="group 0 has 4 images, but 3 are needed"):
         load(task_file(tmp_path, source, group), tmp_path)
-
-
-def test_mmvp_names_the_places_where_its_sibling_is_wrong(tmp_path, capsys):
-    hub_datasets.mmvp(tmp_path)
-    (questions,) = tmp_path.rglob("Questions.csv")
-    text = questions.read_text(encoding="utf-8")
-    for number, words in ((187, "the elephant has long Tusks"), (188, "the elephant has short tusks")):
-        text = re.sub(rf"(?m)^{number},(.*),.*$", rf"{number},\1,{words}", text)
-    questions.write_text(text, encoding="utf-8")
-    path = rewritten(tmp_path, "mmvp_vlm", lambda spec: spec["source"].update(path=str(questions.parent), also={}))
-    code, said, _ = run(capsys, "validate", path, "--offline")
-    first, tusks, elderly = said.splitlines()
-    assert code == 0 and "135 groups, all images decode" in first
-    images = "Structural Character/187.jpg, Structural Character/188.jpg"
-    assert tusks.startswith(f"  look at 187-188 ({images}), which has 'tusk': ") and "rows 99 and 100" in tusks
-    assert elderly.startswith("  look for 'elderly', which no caption has: ") and "ids 61 to 90, State" in elderly
 
 
 PHOTO = {"caption_template": "a photo of {}"}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 import shutil
@@ -245,8 +244,8 @@ def test_without_data_both_places_are_named_with_their_published_ids(tmp_path):
         ),
         ("whatsup_b", "https://drive.google.com/uc?id=13jdBpg8t3NqW3jrL6FK8HO93vwsUjDxG (unpacked)"),
         ("whatsup_b", "(2) dataset ServiceNow/whatsup_all cannot be loaded"),
-        ("whatsup_a", "[controlled_images_dataset.json, Google Drive id 1ap8mmmpQjLIjPGuplkpBgc1hoEHCj4hm]"),
-        ("whatsup_a", "[controlled_images.tar.gz, Google Drive id 19KGYVQjrV3syb00GgcavB2nZTW5NXX0H]"),
+        ("whatsup_a", "uc?id=1ap8mmmpQjLIjPGuplkpBgc1hoEHCj4hm [controlled_images_dataset.json]"),
+        ("whatsup_a", "uc?id=19KGYVQjrV3syb00GgcavB2nZTW5NXX0H (unpacked) [controlled_images.tar.gz]"),
     ):
         with pytest.raises(OutOfReachError, match=re.escape(words)):
             load(task, tmp_path)
@@ -294,8 +293,7 @@ def test_a_missing_photograph_names_the_archive_it_is_in(tmp_path):
         load("whatsup_a", root)
     text = str(caught.value)
     assert "image controlled_images/pillow_on_chair.jpeg of group" in text
-    assert "https://drive.google.com/uc?id=19KGYVQjrV3syb00GgcavB2nZTW5NXX0H (unpacked)" in text
-    assert "[controlled_images.tar.gz, Google Drive id 19KGYVQjrV3syb00GgcavB2nZTW5NXX0H]" in text
+    assert "uc?id=19KGYVQjrV3syb00GgcavB2nZTW5NXX0H (unpacked) [controlled_images.tar.gz]" in text
 
 
 def test_doctor_and_download_count_missing_photographs(tmp_path, capsys):
@@ -311,46 +309,6 @@ def test_doctor_and_download_count_missing_photographs(tmp_path, capsys):
     assert "whatsup/controlled_images_dataset.json" in out and "2 images" in out.partition("failed")[2]
 
 
-# --- the correction looks first ------------------------------------------------------------------------------
-
-
-def digests(root: Path) -> list[str]:
-    files = (root / "whatsup" / "controlled_images" / f"pillow_{side}_of_chair.jpeg" for side in ("left", "right"))
-    return [hashlib.sha256(file.read_bytes()).hexdigest() for file in files]
-
-
-def pillow(root: Path, **known: object) -> tuple[list[str], dict]:
-    entry = {"photographs": ["pillow_left_of_chair", "pillow_right_of_chair"], **known}
-    loaded = load("whatsup_a_left_right", root, wrong_labels=[entry])
-    (pair,) = (group for group in loaded.groups if group.group_id == "pillow__chair")
-    for caption, side in zip(pair.captions, ("left", "right"), strict=True):
-        assert caption == f"A pillow to the {side} of a chair" or known == {}
-    return [Path(image.name).stem for image in pair.images], loaded.source
-
-
-def test_without_a_known_digest_the_correction_says_so(data):
-    checks = load("whatsup_a", data).source["label_checks"]
-    assert checks == {"pillow_left_of_chair and pillow_right_of_chair": "not checked: no digest known"}
-    assert load("whatsup_b", data).source["label_checks"] == {}
-
-
-@pytest.mark.parametrize(
-    ("known", "is_exchanged", "said"),
-    [
-        (digests, True, "checked: the files are those that were published with the error"),
-        (lambda root: digests(root)[::-1], False, "corrected: the files have been exchanged in the data; nothing is"),
-        (lambda root: ["0" * 64, "1" * 64], True, "are not those known"),
-    ],
-)
-def test_files_are_exchanged_unless_they_were_corrected(tmp_path, known, is_exchanged, said):
-    root = archive(tmp_path, "a")
-    names, source = pillow(root, sha256=known(root))
-    assert names == [f"pillow_{side}_of_chair" for side in (("right", "left") if is_exchanged else ("left", "right"))]
-    assert bool(source["corrections"]) is is_exchanged
-    (check,) = source["label_checks"].values()
-    assert said in check
-
-
 def test_captions_that_were_corrected_need_no_exchange(tmp_path):
     root = archive(tmp_path, "a")
     file = root / "whatsup" / SETS["a"][1]
@@ -358,11 +316,7 @@ def test_captions_that_were_corrected_need_no_exchange(tmp_path):
     one, other = (next(row for row in rows if f"pillow_{side}_of" in row["image_path"]) for side in ("left", "right"))
     one["caption_options"], other["caption_options"] = other["caption_options"], one["caption_options"]
     file.write_text(json.dumps(rows), encoding="utf-8")
-    names, source = pillow(root)
-    assert names == ["pillow_left_of_chair", "pillow_right_of_chair"] and source["corrections"] == []
-    assert next(iter(source["label_checks"].values())).startswith("corrected: their captions")
-
-
-def test_a_digest_that_is_none_is_refused(data):
-    with pytest.raises(UsageError, match="string should match pattern"):
-        pillow(data, sha256=["abc", "0" * 64])
+    loaded = load("whatsup_a_left_right", root)
+    (pair,) = (group for group in loaded.groups if group.group_id == "pillow__chair")
+    assert [Path(image.name).stem for image in pair.images] == ["pillow_left_of_chair", "pillow_right_of_chair"]
+    assert loaded.source["corrections"] == []

@@ -13,7 +13,6 @@ from ttmbench.cli.options import add_data_files, count
 from ttmbench.config import parse_pairs
 from ttmbench.data.availability import DataNeed, amount
 from ttmbench.data.catalog import select_tasks
-from ttmbench.data.download import Images
 from ttmbench.data.loader import data_locations, load_task_data
 from ttmbench.data.paths import data_folder
 from ttmbench.data.task_file import TaskFile
@@ -34,7 +33,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--trust_remote_code", action="store_true", help="Also download code from the Hub repository")
     add_data_files(parser)
     add("--alternative", metavar="N", type=count, help="Download each task from its N-th source only")
-    add("--retry", action="store_true", help="Retry single images that were unavailable before")
     add("--dry_run", action="store_true", help="List the downloads with their sizes and exit")
 
 
@@ -57,7 +55,7 @@ def download(options: argparse.Namespace) -> int:
     model_args = parse_pairs(options.model_args or "")
     if options.trust_remote_code:
         model_args["trust_remote_code"] = True
-    downloads = Downloads(registry, folder, options.alternative, options.dry_run, options.retry)
+    downloads = Downloads(registry, folder, options.alternative, options.dry_run)
     try:
         missing = [] if model is None or _fetch_model(model, model_args, options.dry_run) else [f"model {model.name}"]
         missing += [name for name, task in tasks.items() if not downloads.fetch(task)]
@@ -77,7 +75,6 @@ class Downloads:
     data_dir: Path
     alternative: int | None
     dry_run: bool
-    retry: bool
     _done: dict[str, bool] = field(default_factory=dict)
     _origins: dict[str, str] = field(default_factory=dict)
 
@@ -97,8 +94,6 @@ class Downloads:
                     f"{need.name} cannot come from both {first} and {need.origin}; download such tasks into different "
                     "data folders (--data_dir)"
                 )
-            if self.retry and not self.dry_run and isinstance(need, Images):
-                need.ask_again()
         here = next((place for place in places if place.is_here), None)
         lacking: list[str] = []
         for place in [here] if here else places[:1] if self.dry_run else places:

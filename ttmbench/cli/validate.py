@@ -14,7 +14,7 @@ from ttmbench._util.option_values import split_names
 from ttmbench.cli.options import OFFLINE, add_data_files, count
 from ttmbench.data.catalog import find_task, is_named, select_tasks
 from ttmbench.data.classes import labels_of, load_classes
-from ttmbench.data.loader import audit_groups, data_locations, left_out, load_task_data, suspects_in
+from ttmbench.data.loader import audit_groups, data_locations, left_out, load_task_data
 from ttmbench.data.paths import data_folder, given_data_folder
 from ttmbench.data.task_chance import chance_of
 from ttmbench.data.task_file import TaskFile
@@ -129,7 +129,6 @@ def _check_data(registry: Registry, task: TaskFile, options: argparse.Namespace)
     return (
         f"{_size(task, loaded)}, all {items} decode{notes}; {report.images} {items} from {source}; "
         f"first: {first.group_id} ({sizes} px{frames}) {' | '.join(first.captions)}"
-        + "".join(f"\n  {line}" for line in suspects_in(task.spec, loaded.groups))
     )
 
 

@@ -50,23 +50,19 @@ _ADVICE = {401: _LOGIN, 403: _LOGIN, 404: _MOVED, 410: _MOVED}
 T = TypeVar("T")
 
 
+class _MayPassError(OutOfReachError):
+    """A failure that may pass."""
+
+    def __init__(self, why: str) -> None:
+        super().__init__(f"{why}; try again later")
+
+
 class NoAnswerError(OutOfReachError):
-    """The server cannot be reached at all."""
-
-
-class _MayPassError(Exception):
-    """A failure that may pass; whether the server answered."""
-
-    def __init__(self, why: str, answered: bool = True) -> None:
-        super().__init__(why)
-        self.answered = answered
+    """No server was reached at all."""
 
 
 def _patiently(once: Callable[[], T], tries: int = TRIES) -> T:
-    try:
-        return patiently(once, lambda error: isinstance(error, _MayPassError), tries)
-    except _MayPassError as error:
-        raise (OutOfReachError if error.answered else NoAnswerError)(f"{error}; try again later") from None
+    return patiently(once, lambda error: isinstance(error, _MayPassError | NoAnswerError), tries)
 
 
 def _open(url: str, **headers: str) -> HTTPResponse:
@@ -84,7 +80,7 @@ def _open(url: str, **headers: str) -> HTTPResponse:
         raise _MayPassError(why) if error.code in _PASSING else OutOfReachError(why) from None
     except (HTTPException, OSError) as error:
         why = f"{_followed(request)} cannot be reached ({getattr(error, 'reason', None) or error})"
-        raise _MayPassError(why, answered=False) from None
+        raise NoAnswerError(f"{why}; try again later") from None
     if url.startswith("https:") and not response.url.startswith("https:"):
         response.close()
         raise OutOfReachError(f"{url} leads to {response.url}, which is not a safe address")
@@ -247,14 +243,13 @@ class DataFile:
 
     def size(self) -> int | None:
         """Bytes to fetch, from the task file or the server."""
-        if self.origin_of is None or self.origin_of.url is None:
-            return None
-        if self.origin_of.bytes is not None:
-            return self.origin_of.bytes
+        stated = self.origin_of
+        if stated is None or stated.url is None or stated.bytes is not None:
+            return None if stated is None else stated.bytes
         try:
-            with _open_file(self.origin_of.url)[1] as response:
+            with _open_file(stated.url)[1] as response:
                 return _digits(response.headers.get("Content-Length"))
-        except (TtmbenchError, _MayPassError):
+        except TtmbenchError:
             return None
 
     def fetch(self) -> str:
@@ -272,25 +267,24 @@ class DataFile:
         if origin.page is not None:
             raise OutOfReachError(f"{self.name} is fetched by hand: {origin.page}; put it at {self.target}")
         with self.writing():
-            return "present" if self.missing() is None else self._fetch(origin)
-
-    def _fetch(self, origin: Origin) -> str:
-        folder, name = self.target.parent, self.target.name
-        if self.target.is_symlink() or (self.target.is_dir() and not origin.unpack):
-            raise DataError(f"{self.target} is a link or a folder, and {self.missing()}; move it away")
-        part = fetch_file(origin, folder, name)
-        detail = amount(part.stat().st_size)
-        if origin.unpack:
-            try:
-                detail += f", {unpack(part, self.target, origin.member)}"
-            except DataError:
-                part.unlink()
-                raise
-        else:
-            part.replace(self.target)
-        for old in folder.glob(f".{glob.escape(name)}.*.part"):
-            old.unlink()
-        return detail
+            if self.missing() is None:  # another process was faster
+                return "present"
+            if self.target.is_symlink() or (self.target.is_dir() and not origin.unpack):
+                raise DataError(f"{self.target} is a link or a folder, and {self.missing()}; move it away")
+            folder, name = self.target.parent, self.target.name
+            part = fetch_file(origin, folder, name)
+            detail = amount(part.stat().st_size)
+            if origin.unpack:
+                try:
+                    detail += f", {unpack(part, self.target, origin.member)}"
+                except DataError:
+                    part.unlink()
+                    raise
+            else:
+                part.replace(self.target)
+            for old in folder.glob(f".{glob.escape(name)}.*.part"):
+                old.unlink()
+            return detail
 
     @contextmanager
     def writing(self) -> Iterator[None]:
@@ -323,11 +317,6 @@ class Images(DataFile):
         """The record of images that could not be fetched."""
         return self.target.with_name(f"{self.target.name}.lost.jsonl")
 
-    def ask_again(self) -> None:
-        """Forgets which images could not be fetched."""
-        if self.lost_file.is_file():
-            self.lost_file.write_text("", encoding="utf-8")
-
     def missing(self) -> str | None:
         """Which images are missing and not recorded as lost."""
         has_any = self.target.is_dir() and next(self.target.iterdir(), None) is not None
@@ -357,8 +346,8 @@ class Images(DataFile):
             OutOfReachError: no server answers, or an image is lost that may not be.
             DataError: an image cannot be written.
         """
-        wanted, sizes, answered = self._wanted(), list[int](), False
-        lost: list[dict[str, str]] = []
+        wanted, sizes, lost = self._wanted(), list[int](), list[dict[str, str]]()
+        answered = not wanted
         pool = ThreadPoolExecutor(AT_ONCE, initializer=quiet_thread)
         with self.writing(), progress_bar(len(wanted), "fetching", "images") as shown:
             self.target.mkdir(exist_ok=True)
@@ -376,19 +365,16 @@ class Images(DataFile):
                         lost.append({"image": name, "address": url, "why": str(error)})
                         answered = answered or not isinstance(error, NoAnswerError)
                     if not answered and len(lost) == min(SILENT, len(wanted)):
-                        why = lost[0]["why"]
-                        raise OutOfReachError(f"{self.name}: no server of the first {len(lost)} images answered: {why}")
+                        break
             finally:
                 pool.shutdown(cancel_futures=True)
                 if self.may_fail and answered:
                     with self.lost_file.open("a", encoding="utf-8") as file:
                         file.writelines(json.dumps(line, ensure_ascii=False) + "\n" for line in lost)
-        if lost and not self.may_fail:
-            first = lost[0]["why"]
-            raise OutOfReachError(
-                f"{self.name}: {len(lost)} of {len(wanted)} images could not be fetched, first {first}"
-            )
-        why = f"; {len(lost)} could not be fetched: see {self.lost_file.name}" if lost else ""
+        if lost and not (self.may_fail and answered):
+            why = f"first {lost[0]['why']}" if answered else f"and no server answered: {lost[0]['why']}"
+            raise OutOfReachError(f"{self.name}: {len(lost)} of {len(wanted)} images could not be fetched, {why}")
+        why = f"; {len(lost)} could not be fetched: see {self.lost_file.name} (empty it to ask again)" if lost else ""
         return f"{len(sizes)} images, {amount(sum(sizes))}{why}"
 
     def _fetch_image(self, name: str, url: str) -> int:

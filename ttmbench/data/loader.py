@@ -304,19 +304,6 @@ def audit_groups(spec: TaskSpec, groups: Sequence[Group], digest_of: Callable[[I
     return report
 
 
-def suspects_in(spec: TaskSpec, groups: Sequence[Group]) -> list[str]:
-    """One line for each suspicious text of the task file: the groups whose captions contain it, and the reason."""
-    lines = []
-    for text, why in spec.group.suspects.items():
-        found = [group for group in groups if any(text.casefold() in caption.casefold() for caption in group.captions)]
-        shown = [f"{group.group_id} ({', '.join(image.name for image in group.images)})" for group in found]
-        where = (
-            f"look at {', '.join(shown)}, which has '{text}'" if found else f"look for '{text}', which no caption has"
-        )
-        lines.append(f"{where}: {why}")
-    return lines
-
-
 def _repeated(values: Iterable[str | None]) -> int:
     """Number of values other than None that are equal to an earlier one."""
     present = [value for value in values if value is not None]

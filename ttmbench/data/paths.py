@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import TypeVar
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
@@ -188,23 +188,12 @@ class Origin(BaseModel):
             raise ValueError("'member' is a part of an archive, so it needs 'unpack: true'")
         return self
 
-    @property
-    def drive_id(self) -> str | None:
-        """The published id of a file of Google Drive; None for any other address.
-
-        >>> Origin(url="https://drive.google.com/uc?id=19KG").drive_id
-        '19KG'
-        """
-        address = urlsplit(self.url or "")
-        return parse_qs(address.query).get("id", [None])[0] if address.hostname == "drive.google.com" else None
-
     def __str__(self) -> str:
         if self.listed:
             return "the addresses in its rows"
-        drive = f"Google Drive id {self.drive_id}" if self.drive_id else None
-        known = ", ".join(text for text in (self.name, drive) if text)
         each = " (each image by its name)" if self.each else ""
-        return f"{self.url or self.page}{each}{' (unpacked)' if self.unpack else ''}{f' [{known}]' if known else ''}"
+        name = f" [{self.name}]" if self.name else ""
+        return f"{self.url or self.page}{each}{' (unpacked)' if self.unpack else ''}{name}"
 
 
 class PathOrMapping(BaseModel):

@@ -59,8 +59,7 @@ class PreparedFile(DataFile):
                 f" (from {self.origin}), and download again"
             )
         lists, lines = _read_lists(original, how), []
-        first = max(0, how.rows - (how.last or how.rows))
-        for number in range(first, how.rows):
+        for number in range(max(0, how.rows - (how.last or how.rows)), how.rows):
             row = Row(str(number), {name: items[number] for name, items in lists.items()}, number, str(original))
             cells: dict[str, object] = {"row": number}
             for name, path in how.cells.items():
@@ -84,12 +83,10 @@ def _read_lists(path: Path, how: Preparation) -> dict[str, list[object]]:
         asked = re.search(r"GLOBAL (\S+)", str(error))
         why = f"it holds {one_line(asked[1], 80)}" if asked else "it is damaged or holds objects of other kinds"
         raise DataError(f"{path}: {why}, and only plain values and tensors are read from a pickle") from error
-    names = sorted({cell.partition(".")[0] for cell in how.cells.values()})
     content = content if isinstance(content, dict) else {}
-    lists = {name: items for name in names if isinstance(items := content.get(name), list) and len(items) == how.rows}
-    if len(lists) < len(names):
-        found = ", ".join(f"{name} {len(items) if isinstance(items, list) else ''}" for name, items in content.items())
-        raise DataError(
-            f"{path}: must hold lists of {how.rows} rows named {', '.join(names)}; it has {found or 'none'}"
-        )
-    return lists
+    sizes = {name: len(items) for name, items in content.items() if isinstance(items, list)}
+    names = sorted({cell.partition(".")[0] for cell in how.cells.values()})
+    if any(sizes.get(name) != how.rows for name in names):
+        found = ", ".join(f"{name} {sizes.get(name, '')}" for name in content) or "none"
+        raise DataError(f"{path}: must hold lists of {how.rows} rows named {', '.join(names)}; it has {found}")
+    return {name: content[name] for name in names}

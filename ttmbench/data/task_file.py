@@ -131,7 +131,6 @@ class GroupSpec(Columns):
             ``rendered``.
         n_captions: number of captions of a retrieval task; another number is an error.
         wrong_sizes: number of groups in incorrect copies of the data -> what is wrong with them.
-        suspects: text in a caption -> why to check such groups; ``ttmbench validate`` lists them.
         known_defects: ``equal_captions``, ``equal_images``, ``equal_groups``: ``ttmbench validate`` counts them instead
             of failing.
         constant_tags: tag -> value for all groups.
@@ -144,7 +143,6 @@ class GroupSpec(Columns):
     n_groups: int | None = Field(None, ge=1)
     n_captions: int | None = Field(None, ge=1)
     wrong_sizes: dict[int, str] = {}
-    suspects: dict[str, str] = Field({}, exclude_if=not_)
     known_defects: list[Defect] = []
     constant_tags: dict[str, str] = {}
     tag_files: dict[str, TagFile] = {}
@@ -315,7 +313,7 @@ class TaskFile:
     groups: tuple[Group, ...] | None = field(default=None, repr=False)
 
     def with_source(self, changes: Mapping[str, object]) -> TaskFile:
-        """The task with changes to its source and ``caption_template`` (``--task_args``); UsageError for another kind.
+        """The task with changes to its source and ``caption_template`` (``--task_args``); UsageError for a wrong one.
 
         Where it lists several sources, ``revision`` and ``exif`` change those of them that have one.
         """
@@ -324,41 +322,30 @@ class TaskFile:
         if "kind" in changes:
             raise UsageError("--task_args cannot change the kind of a source")
         try:
-            source, changed = dict(self.spec.source), nested(changes, ["video"])
+            changed = nested(changes, ["video"])
         except ValueError as error:
             raise UsageError(f"--task_args: {error}") from None
-        spec = self._templated(changed.pop("caption_template")) if "caption_template" in changed else self.spec
-        inner = [dict(part) for part in _inner(source)]
+        stated = self.spec.model_dump(exclude_unset=True, by_alias=True)
+        stated |= {key: changed.pop(key) for key in ("caption_template",) if key in changed}
+        source, inner = dict(self.spec.source), [dict(part) for part in _inner(self.spec.source)]
         if "video" in changed:
-            video = self._changed_video(changed.pop("video"))
+            video, asked = self.spec.video, changed.pop("video")
+            if video is None or not isinstance(asked, Mapping):
+                raise UsageError(f"--task_args video.frames=N: task '{self.spec.task}' has no videos")
             for part in (source, *inner):
-                part |= {"video": video} if "video" in part else {}
+                part |= {"video": {**video.model_dump(), **asked}} if "video" in part else {}
         for key in OF_EACH_SOURCE:
             if any(key in part for part in inner) and key in changed:
                 value = changed.pop(key)
                 inner = [{**part, key: value} if key in part else part for part in inner]
         if source["kind"] in HUB_KINDS and isinstance(path := changed.get("path"), str):
             changed["path"] = local_path(path, Path())  # of the command line, so of the working directory
-        if inner:
-            source["of"] = inner
-        return TaskFile(spec.model_copy(update={"source": {**source, **changed}}), self.folder)
-
-    def _templated(self, template: object) -> TaskSpec:
-        """The task with another caption template; UsageError for a wrong one."""
-        stated = self.spec.model_dump(exclude_unset=True, by_alias=True)
+        source |= {"of": inner} if inner else {}
         try:
-            return TaskSpec.model_validate({**stated, "caption_template": template})
+            spec = TaskSpec.model_validate({**stated, "source": source | changed})
         except ValidationError as error:
             raise UsageError(f"--task_args for task '{self.spec.task}': {describe_error(error)}") from None
-
-    def _changed_video(self, changes: object) -> dict[str, Any]:
-        """The settings of the task's videos with the user's; UsageError if it has none, or for a wrong one."""
-        if self.spec.video is None or not isinstance(changes, Mapping):
-            raise UsageError(f"--task_args video.frames=N: task '{self.spec.task}' has no videos")
-        try:
-            return Video(**{**self.spec.video.model_dump(), **changes}).model_dump()
-        except ValidationError as error:
-            raise UsageError(f"--task_args video: {describe(error, Video)}") from None
+        return TaskFile(spec, self.folder)
 
 
 def describe_error(error: ValidationError) -> str:

@@ -6,16 +6,14 @@ four options of a photograph are the same for all photographs of the objects, an
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import islice, takewhile
 from pathlib import PurePosixPath
-from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
+from pydantic import BaseModel, ConfigDict, Field
 
 from ttmbench.data.availability import DataLocation
 from ttmbench.data.paths import read_options
@@ -32,24 +30,7 @@ RELATIONS = {  # relation in file names -> its word in captions
 }
 OPTIONS = 4
 _NAME = re.compile(rf"(?P<first>.+?)_(?P<relation>{'|'.join(RELATIONS)})_(?P<second>.+)")
-Digest = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 _ARTICLES = {"a", "an", "the"}
-
-
-class WrongLabels(BaseModel):
-    """Two photographs whose files show each other's relation. The two names alone may be written as a list.
-
-    ``sha256``: of the two published files, in this order, where known.
-    """
-
-    model_config = ConfigDict(extra="forbid")
-    photographs: tuple[str, str]
-    sha256: tuple[Digest, Digest] | None = None
-
-    @model_validator(mode="before")
-    @classmethod
-    def _names(cls, value: object) -> object:
-        return {"photographs": value} if isinstance(value, list | tuple) else value
 
 
 class WhatsupOptions(BaseModel):
@@ -58,8 +39,8 @@ class WhatsupOptions(BaseModel):
     model_config = ConfigDict(extra="forbid")
     of: list[dict[str, object]] = Field(min_length=1)  # photographs with four captions each, tried in this order
     relations: tuple[str, str] | None = None  # of a 2x2 group of each scene; without, photographs are 1x4
-    wrong_labels: list[WrongLabels] = []  # pairs that show each other's relation, as ``object_relation_object``
-    fix_labels: bool = True  # exchange the images of these pairs, unless they have been corrected
+    wrong_labels: list[tuple[str, str]] = []  # photographs that show each other's relation, by their names
+    fix_labels: bool = True  # exchange the images of these pairs, unless their captions have been exchanged
 
 
 @dataclass(frozen=True)
@@ -101,14 +82,13 @@ def read_whatsup(request: SourceRequest) -> Loaded:
         raise UsageError(f"{stated} makes {wanted} groups, but group.shape is {request.shape}")
     raw = request.read(*_photographs(options, request))
     scenes = _scenes(raw.groups)
-    checks = _exchange(scenes, options.wrong_labels) if options.fix_labels else {}
+    exchanged = _exchange(scenes, options.wrong_labels) if options.fix_labels else []
     groups = _pairs(scenes, relations) if relations else _singles(scenes)
     record = {
         "kind": "whatsup",
         "relations": list(relations) if relations else None,
         "fix_labels": options.fix_labels,
-        "corrections": [f"images of {pair} exchanged" for pair, (exchanged, _) in checks.items() if exchanged],
-        "label_checks": {pair: detail for pair, (_, detail) in checks.items()},
+        "corrections": [f"images of {first} and {second} exchanged" for first, second in exchanged],
         "data": raw.source,
         "revision": raw.source.get("revision"),
     }
@@ -165,46 +145,29 @@ def _scenes(groups: Iterable[Group]) -> dict[str, dict[str, Photo]]:
     return scenes
 
 
-def _exchange(scenes: dict[str, dict[str, Photo]], pairs: Iterable[WrongLabels]) -> dict[str, tuple[bool, str]]:
-    """Exchanges the images of wrongly labelled pairs in place, unless the data are corrected.
+def _exchange(scenes: dict[str, dict[str, Photo]], pairs: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
+    """Exchanges the images of wrongly labelled pairs in place, unless their captions have been exchanged in the data.
 
-    Returns pair -> whether its images were exchanged, and why.
+    Returns the pairs that were exchanged.
     """
     by_name = {photo.name: photo for scene in scenes.values() for photo in scene.values()}
-    done = {}
+    exchanged = []
     for pair in pairs:
-        absent = [name for name in pair.photographs if name not in by_name]
+        absent = [name for name in pair if name not in by_name]
         if absent:
             raise DataError(
                 f"the label correction needs photograph {absent[0]}, which the data do not have; "
                 "--task_args fix_labels=false takes the labels as they are"
             )
-        first, second = (by_name[name] for name in pair.photographs)
-        exchange, detail = _still_wrong(first, second, pair.sha256)
-        if exchange:
-            scenes[first.scene][first.relation] = replace(first, image=second.image)
-            scenes[second.scene][second.relation] = replace(second, image=first.image)
-        done[f"{first.name} and {second.name}"] = exchange, detail
-    return done
-
-
-def _still_wrong(first: Photo, second: Photo, published: tuple[str, str] | None) -> tuple[bool, str]:
-    """Whether the two files still show each other's relation, as far as known, and why."""
-    with suppress(DataError):
-        labelled = [told_by_captions(Group(photo.name, (photo.image,), photo.captions))[1] for photo in (first, second)]
-        if labelled == [second.relation, first.relation]:
-            return False, "corrected: their captions have been exchanged in the data; nothing is done"
-    if published is None:
-        return True, "not checked: no digest known"
-    contents = [photo.image.read() for photo in (first, second) if photo.image.read is not None]
-    if len(contents) < 2:
-        return True, "not checked: the images have no bytes to compare"
-    digests = tuple(hashlib.sha256(content).hexdigest() for content in contents)
-    if digests == published:
-        return True, "checked: the files are those that were published with the error"
-    if digests == published[::-1]:
-        return False, "corrected: the files have been exchanged in the data; nothing is done"
-    return True, f"not checked: the digests {digests[0][:12]} and {digests[1][:12]} are not those known"
+        first, second = (by_name[name] for name in pair)
+        with suppress(DataError):
+            told = [told_by_captions(Group(one.name, (one.image,), one.captions))[1] for one in (first, second)]
+            if told == [second.relation, first.relation]:
+                continue
+        scenes[first.scene][first.relation] = replace(first, image=second.image)
+        scenes[second.scene][second.relation] = replace(second, image=first.image)
+        exchanged.append(pair)
+    return exchanged
 
 
 def _singles(scenes: Mapping[str, Mapping[str, Photo]]) -> Iterator[Group]:
