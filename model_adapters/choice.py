@@ -1,7 +1,6 @@
 """Forced choices in words of a model with a chat template, by greedy generation.
 
-Questions are asked one by one, without padding, so that no answer depends on the other questions, unless the user asks
-for batches.
+Questions are asked one by one, without padding, so that no answer depends on the other questions.
 """
 
 from __future__ import annotations
@@ -17,7 +16,6 @@ from ttmbench.model_adapters._shared.image_text import (
     ImageTextModel,
     load_image_text,
     own_forward_fails,
-    padded,
 )
 from ttmbench.model_adapters._shared.options import ChoiceOptions, takes
 from ttmbench.model_adapters._shared.pair_model import FrozenModel
@@ -57,7 +55,7 @@ class ChatChooser(FrozenModel):
             "side_by_side": self.choice_style.side_by_side,
             "decoding": "greedy",
             "max_tokens": self.max_tokens,
-            **{name: True for name in ("constrained", "batched") if getattr(self.asked, name)},
+            **({"constrained": True} if self.asked.constrained else {}),
             "prompt": self.chat.ask("{question}"),
             "image_processor": type(self.chat.processor.image_processor).__name__,
         }
@@ -68,34 +66,22 @@ class ChatChooser(FrozenModel):
         Raises:
             UsageError: the template or the processor cannot show several images, or options cannot be distinguished.
         """
-        if not self.asked.batched:
-            return [self._answers([self._inputs(one.prompt, list(one.images))], [one])[0] for one in questions]
-        inputs = [self._inputs(question.prompt, list(question.images)) for question in questions]
-        answers: list[str | None] = [None] * len(questions)
-        for members in _together(inputs):
-            found = self._answers([inputs[at] for at in members], [questions[at] for at in members])
-            for at, text in zip(members, found, strict=True):
-                answers[at] = text
-        return answers
+        return [self._answer(question) for question in questions]
 
-    def _answers(self, inputs: Sequence[BatchFeature], questions: Sequence[ChoiceQuestion]) -> list[str]:
-        """Answers to questions whose inputs go together."""
-        self.chat.tokens_read += sum(one["input_ids"].shape[1] for one in inputs)
-        whole = inputs[0] if len(inputs) == 1 else self._joined(inputs)
-        whole = whole.to(self.device, self.model.dtype)  # whole numbers stay what they are
-        chosen = [self._options(question) for question in questions] if self.asked.constrained else []
-        first = {"max_new_tokens": 1, "output_logits": True, "return_dict_in_generate": True} if chosen else {}
+    def _answer(self, question: ChoiceQuestion) -> str:
+        inputs = self._inputs(question.prompt, list(question.images)).to(self.device, self.model.dtype)
+        self.chat.tokens_read += inputs["input_ids"].shape[1]
+        options = self._options(question) if self.asked.constrained else []
+        first = {"max_new_tokens": 1, "output_logits": True, "return_dict_in_generate": True} if options else {}
         with torch.inference_mode(), self.arithmetic():
             try:
-                made = self.model.generate(**whole, **first)
+                made = self.model.generate(**inputs, **first)
             except AttributeError as error:  # as for scores (Llama 4)
                 raise own_forward_fails(self.chat.architecture, error) from error
-        if not chosen:
-            tokens = made[:, whole["input_ids"].shape[1] :]
-            return [self.chat.tokenizer.decode(row, skip_special_tokens=True).strip() for row in tokens]
-        logits = made.logits[0].float().cpu()
-        best = [int(row[tokens].argmax()) for row, tokens in zip(logits, chosen, strict=True)]
-        return [question.options[option] for question, option in zip(questions, best, strict=True)]
+        if options:
+            return question.options[int(made.logits[0][0].float().cpu()[options].argmax())]
+        tokens = made[0, inputs["input_ids"].shape[1] :]
+        return str(self.chat.tokenizer.decode(tokens, skip_special_tokens=True)).strip()
 
     def _options(self, question: ChoiceQuestion) -> list[int]:
         """The token that each option begins with."""
@@ -107,16 +93,6 @@ class ChatChooser(FrozenModel):
             )
         return [int(token) for token in tokens]
 
-    def _joined(self, inputs: Sequence[BatchFeature]) -> BatchFeature:
-        """Inputs of several questions as one batch, tokens padded on the left."""
-        length = [one["input_ids"].shape for one in inputs]
-        words = [name for name, value in inputs[0].items() if value.shape == length[0]]
-        pad = self.model.generation_config.pad_token_id or 0
-        rows = [{name: one[name][0] for name in words} for one in inputs]
-        tokens = padded(rows, lambda name: pad if name == "input_ids" else 0, "left")
-        shown = {name: torch.cat([one[name] for one in inputs]) for name in inputs[0] if name not in words}
-        return type(inputs[0])({**tokens, **shown})
-
     def _inputs(self, prompt: str, images: Sequence[Image]) -> BatchFeature:
         asked = self.chat.ask_several(prompt, len(images))
         try:
@@ -126,16 +102,6 @@ class ChatChooser(FrozenModel):
                 raise
             refused = f"{self.chat.architecture} cannot be shown {len(images)} images at once"
             raise UsageError(f"{refused}: {error}; {JOINED}") from error
-
-
-def _together(inputs: Sequence[BatchFeature]) -> list[list[int]]:
-    """Numbers of questions whose images can be one batch, since they differ in their number of rows alone."""
-    alike: dict[object, list[int]] = {}
-    for at, one in enumerate(inputs):
-        length = one["input_ids"].shape
-        key = tuple((name, None if value.shape == length else value.shape[1:]) for name, value in one.items())
-        alike.setdefault(key, []).append(at)
-    return list(alike.values())
 
 
 def _greedy(chat: ImageTextModel, max_tokens: int) -> GenerationConfig:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -37,7 +37,6 @@ if TYPE_CHECKING:
 _FILTERS = threading.Lock()  # filters of warnings are of the whole process: one thread at a time changes them
 CHAT = "5.21"  # transformers before it ignores encoded images or a shared prefix, and scores something else
 ACROSS = "cross_attention_mask"  # which tokens see an image that is not among them; it comes with each prompt
-SEEN_TOGETHER = 16  # images of equal shape that the vision encoder gets at a time on an accelerator
 Row = dict[str, torch.Tensor]
 """Tokens of one prompt, each tensor [tokens]."""
 
@@ -66,22 +65,6 @@ class EncodedImage:
     beside: dict[str, torch.Tensor]
 
 
-def divided(output: ModelOutput, beside: Mapping[str, torch.Tensor], images: int) -> list[EncodedImage]:
-    """What belongs to each image of a batch, which all have as many rows."""
-    fields = {name: value for name, value in vars(output).items() if value is not None and name not in _INNER}
-    if images == 1:
-        return [EncodedImage(type(output)(**fields), dict(beside))]
-    encoded = []
-    for at in range(images):
-        own = {name: _share(value, at, images, name in _LAYERED) for name, value in fields.items()}
-        encoded.append(
-            EncodedImage(
-                type(output)(**own), {name: _share(value, at, images, False) for name, value in beside.items()}
-            )
-        )
-    return encoded
-
-
 def together(outputs: Sequence[ModelOutput]) -> ModelOutput:
     """Outputs of several images as one batch."""
     if len(outputs) == 1:
@@ -99,14 +82,6 @@ def _joined(parts: Sequence[Any], is_layered: bool) -> Any:
             return [tensor for part in parts for tensor in part]
         return [_joined(layer, isinstance(layer[0], tuple)) for layer in zip(*parts, strict=True)]
     return parts[0]  # the number of a layer
-
-
-def _share(value: Any, at: int, images: int, is_layered: bool) -> Any:
-    """What belongs to one of several images, each of which has as many rows as the others; in every layer, if any."""
-    if is_layered:
-        return [_share(layer, at, images, False) for layer in value]
-    rows = len(value) // images  # an image may have several: its tiles
-    return value[at * rows : (at + 1) * rows]
 
 
 def by_prefix(
@@ -149,13 +124,10 @@ def _common(rows: Sequence[torch.Tensor]) -> int:
     return int(differs[0]) if len(differs) else shortest
 
 
-def padded(rows: Sequence[Row], pad: Callable[[str], int], side: Literal["left", "right"] = "right") -> Row:
-    """Rows of several lengths as one tensor per name, [rows, tokens], padded by ``pad(name)``."""
+def padded(rows: Sequence[Row], pad: Callable[[str], int]) -> Row:
+    """Rows of several lengths as one tensor per name, [rows, tokens], padded on the right by ``pad(name)``."""
     pads = torch.nn.utils.rnn.pad_sequence
-    return {
-        name: pads([row[name] for row in rows], batch_first=True, padding_value=pad(name), padding_side=side)
-        for name in rows[0]
-    }
+    return {name: pads([row[name] for row in rows], batch_first=True, padding_value=pad(name)) for name in rows[0]}
 
 
 @dataclass(eq=False)
@@ -190,7 +162,6 @@ class PromptedModel(ABC):
 
     def __init__(self, loaded: LoadedModel, device: torch.device) -> None:
         self.device = settle(loaded.model, device)
-        self.sees_together = 1 if self.device.type == "cpu" else SEEN_TOGETHER  # on a CPU it would only move rounding
         self.loaded, self.model, self.processor = loaded, loaded.model.eval(), loaded.processor
         self.tokenizer = loaded.tokenizer
         head = self.model.get_output_embeddings()
@@ -219,14 +190,12 @@ class PromptedModel(ABC):
         return [int(token) for token in both[len(before) :]] if both[: len(before)] == before else None
 
     @abstractmethod
-    def _encoded(self, images: Sequence[PreparedImage]) -> list[EncodedImage]:
-        """Vision encoder and projection of images whose features have equal shapes."""
+    def _encoded(self, image: PreparedImage) -> EncodedImage:
+        """Vision encoder and projection of an image."""
 
     def see(self, images: Sequence[PreparedImage]) -> list[EncodedImage]:
         """Vision encoder and projection of each image; an image that comes twice is encoded once."""
-        known: dict[int, EncodedImage] = {}
-        for alike in _alike(images, self.sees_together):
-            known.update(zip(map(id, alike), self._encoded(alike), strict=True))
+        known = {number: self._encoded(image) for number, image in {id(image): image for image in images}.items()}
         return [known[id(image)] for image in images]
 
 
@@ -257,8 +226,6 @@ class ImageTextModel(PromptedModel):
                 f"{self.architecture} takes images neither encoded (mm_encoder_outputs) nor by cross-attention, so"
                 f" it is not known which of its logits follow the text; use {instead}"
             )
-        if self.kind not in (*REUSES_PREFIX, *PREFIXES):
-            self.sees_together = 1  # how the encoder's output would be divided among images is not known
         if not self.processor.chat_template and self.kind not in PREFIXES:
             raise UsageError(f"{self.architecture} has no chat template, so it is not known how to ask it")
         self.tokenizer("?")  # leaves it without padding, so that no call in a thread changes it
@@ -373,20 +340,17 @@ class ImageTextModel(PromptedModel):
         of_text = {name for name, value in inputs.items() if value.shape == length and name not in self._of_image}
         return [name for name in inputs if name in of_text or name in (ACROSS, "labels")]
 
-    def _encoded(self, images: Sequence[PreparedImage]) -> list[EncodedImage]:
-        inputs = {
-            name: on_device(torch.cat([image.features[name] for image in images]), self.device)
-            for name in images[0].features
-        }
-        dtype = self.model.dtype
+    def _encoded(self, image: PreparedImage) -> EncodedImage:
+        inputs, dtype = on_device(image.features, self.device), self.model.dtype
         inputs = {name: value.to(dtype) if value.is_floating_point() else value for name, value in inputs.items()}
         if not self._is_encoded:
-            return [EncodedImage(None, inputs)]
+            return EncodedImage(None, inputs)
         taken = self._of_image & set(inputs)
         with with_weights(self._core):
             output = self._core.get_image_features(**{name: inputs[name] for name in taken}, return_dict=True)
         beside = {name: value for name, value in inputs.items() if name.endswith(("grid_thw", "target_sizes"))}
-        return divided(output, beside, len(images))
+        fields = {name: value for name, value in vars(output).items() if value is not None and name not in _INNER}
+        return EncodedImage(type(output)(**fields), beside)
 
     def logits(self, seen: Sequence[EncodedImage], rows: Sequence[Row], keep: Sequence[torch.Tensor]) -> torch.Tensor:
         """Next-token logits. Without gradients, what several prompts of an image begin with is computed once.
@@ -551,14 +515,6 @@ def refuse_chat_arguments(asked: ChatOptions) -> None:
             f"{asked.pretrained} has no chat template and is loaded whole, on one device: device_map and quantisation "
             "are for models with one"
         )
-
-
-def _alike(images: Sequence[PreparedImage], most: int) -> list[list[PreparedImage]]:
-    """The distinct images in lists of at most so many whose features have equal shapes."""
-    by_shape: dict[object, list[PreparedImage]] = {}
-    for image in {id(image): image for image in images}.values():
-        by_shape.setdefault(tuple((name, value.shape) for name, value in image.features.items()), []).append(image)
-    return [group[at : at + most] for group in by_shape.values() for at in range(0, len(group), most)]
 
 
 def _padding(pretrained: Pretrained, processor: BaseImageProcessor, pad: bool) -> BaseImageProcessor:

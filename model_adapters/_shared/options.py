@@ -260,8 +260,6 @@ class ChoiceOptions(Choosing, ChatOptions):
 
     constrained: bool = False
     """Answer with the option whose first token is most probable, in one pass, instead of generating text."""
-    batched: bool = False
-    """Answer all questions of a batch at once, padded on the left; rounding may change an answer."""
 
 
 class NoiseOptions(LanguageOptions):

@@ -90,10 +90,9 @@ class QFormerModel(PromptedModel):
         )
         return {**row, **{name: torch.cat([row[name], value]) for name, value in more.items()}}
 
-    def _encoded(self, images: Sequence[PreparedImage]) -> list[EncodedImage]:
-        pixels = on_device(torch.cat([image.features[PIXELS] for image in images]), self.device)
-        states = self.model.vision_model(pixel_values=pixels.to(self.model.dtype)).last_hidden_state
-        return [EncodedImage(row[None], {}) for row in states]
+    def _encoded(self, image: PreparedImage) -> EncodedImage:
+        pixels = on_device(image.features[PIXELS], self.device).to(self.model.dtype)
+        return EncodedImage(self.model.vision_model(pixel_values=pixels).last_hidden_state, {})
 
     def last_logits(self, seen: Sequence[EncodedImage], rows: Sequence[Row], count: int) -> torch.Tensor:
         """Next-token logits after the last ``count`` tokens of every row, float32 [rows, count, vocabulary]."""
