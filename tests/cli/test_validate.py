@@ -81,7 +81,7 @@ def several(folder: Path) -> None:
             ],
         ),
         ({"caption_1": " "}, ["caption 'caption_1' of group g1 is empty"]),
-        ({"image_0": "nothing.png"}, ["image nothing.png of group g1 cannot be read"]),
+        ({"image_0": "nothing.png"}, ["image nothing.png of group g1 is not in "]),
         ({"id": "g0"}, ["group id g0 is given to several groups"]),
         ({"image_0": "../../x.png"}, ["leaves the folder"]),
         ("images/0_0.png", ["image 0_0.png of group g0"]),
