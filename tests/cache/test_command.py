@@ -82,16 +82,6 @@ def test_prune_removes_what_meets_all_conditions(filled, capsys):
     assert cache(capsys, filled, "prune", "--all")[0] == 0 and not list((filled / "scores").iterdir())
 
 
-def test_prune_by_size_keeps_the_most_recently_used(filled, capsys):
-    files = [Path(entry["files"][0]) for entry in listed(capsys, filled).values()]
-    for age, path in enumerate(files):
-        os.utime(path, (1e9 - age, 1e9 - age))
-    limit = files[0].stat().st_size + files[1].stat().st_size
-    assert cache(capsys, filled, "prune", "--max_size", f"{limit}B")[0] == 0
-    assert set(listed(capsys, filled)) == {"shapes_color", "shapes_place"}
-    assert cache(capsys, filled, "prune", "--max_size", "much")[0] == 2
-
-
 def test_only_the_files_of_the_cache_are_touched(filled, capsys, tmp_path):
     elsewhere = tmp_path / "other" / ("2" * 64) / "scores.safetensors"
     elsewhere.parent.mkdir(parents=True)

@@ -14,9 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pydantic import ByteSize, TypeAdapter, ValidationError
-
-from ttmbench.errors import TtmbenchError, UsageError
+from ttmbench.errors import TtmbenchError
 
 CACHE_VARIABLE = "TTMBENCH_CACHE"
 OFF = "off"
@@ -108,15 +106,3 @@ def _header(path: Path) -> dict[str, Any]:
     except (SafetensorError, OSError, ValueError, KeyError):
         return {}
     return about if isinstance(about, dict) else {}
-
-
-def parse_size(text: str, what: str) -> int:
-    """Bytes of a size such as ``500MB`` or ``2.5GB``; UsageError naming ``what`` for anything else.
-
-    >>> parse_size("1.5 kB", "size")
-    1500
-    """
-    try:
-        return TypeAdapter(ByteSize).validate_python(text)
-    except ValidationError:
-        raise UsageError(f"{what}: {text!r} must be a size such as 500MB or 2.5GB") from None

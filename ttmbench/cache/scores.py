@@ -43,7 +43,7 @@ class ScoreCache:
         self.as_loaded: object | None = None  # a model that the run has loaded itself and not trained yet
         self._model: tuple[Adapter, Record] | None = None
         self._warned: set[str] = set()
-        self._writes = True
+        self.is_writable = True  # until a file could not be written
 
     def warn_once(self, what: str, message: str) -> None:
         """Warns the user, once in a run for each ``what``."""
@@ -61,41 +61,6 @@ class ScoreCache:
         if self._model is None or self._model[0] is not adapter:
             self._model = (adapter, model_description(adapter, adapter is self.as_loaded))
         return score_key(self._model[1], spec, settings, self._exact)
-
-    def read(self, path: Path) -> tuple[dict[str, np.ndarray], Record] | None:
-        """A file's arrays and header; None if it does not exist, or (with a warning) if it cannot be used."""
-        try:
-            tensors, about = load_sealed(path)
-        except (FileNotFoundError, NotADirectoryError):
-            pass
-        except SealError as error:
-            self.damaged(path, str(error))
-        except OSError as error:
-            reason = error.strerror or error
-            self.warn_once("reading", f"the cache cannot be read: {path} ({reason}); scoring without it")
-        else:
-            return {name: np.array(tensor.numpy()) for name, tensor in tensors.items()}, about
-        return None
-
-    def damaged(self, path: Path, why: str) -> None:
-        """Warns of a file that is not used."""
-        self.warn_once(str(path), f"{path} is damaged ({why}) and is computed again")
-
-    def write(self, path: Path, arrays: Mapping[str, np.ndarray], about: Record) -> bool:
-        """Writes a file of the cache and returns whether that worked; warns the first time that it does not."""
-        tensors = {name: torch.from_numpy(np.ascontiguousarray(values)) for name, values in arrays.items()}
-        if self._writes:
-            try:
-                path.parent.mkdir(parents=True, exist_ok=True)
-                # The digest finds half a file, so there is no need to wait for the disk.
-                replace_file(path, lambda temporary: save_sealed(temporary, tensors, about), to_disk=False)
-                return True
-            except (OSError, SafetensorError) as error:
-                self._writes = False
-                reason = getattr(error, "strerror", None) or error
-                message = f"the cache in {self.folder} cannot be written to ({reason}); nothing is cached"
-                self.warn_once("writing", message)
-        return False
 
 
 class TaskCache:
@@ -213,30 +178,50 @@ class TaskCache:
         return "/".join((self._key, *path.parts[-2:]))
 
     def _read(self, name: str, expected: Shapes) -> tuple[dict[str, np.ndarray], Record] | None:
+        """A file's arrays and header; None if it does not exist, or (with a warning) if it cannot be used."""
         if self._cache is None:
             return None
-        path = self._path(name)
-        found = self._cache.read(path)
-        if found is None:
+        path, why = self._path(name), "it holds something else"
+        try:
+            tensors, about = load_sealed(path)
+        except (FileNotFoundError, NotADirectoryError):
             return None
-        arrays, about = found
-        fits = about.get("place") == self._place(path) and set(arrays) == set(expected)
-        if not fits or not all(_is_sound(values, expected[array]) for array, values in arrays.items()):
-            self._cache.damaged(path, "it holds something else")
+        except OSError as error:
+            reason = error.strerror or error
+            self._cache.warn_once("reading", f"the cache cannot be read: {path} ({reason}); scoring without it")
             return None
-        self._hardware += [computer for computer in about["hardware"] if computer not in self._hardware]
-        return found
+        except SealError as error:
+            why = str(error)
+        else:
+            arrays = {array: np.array(tensor.numpy()) for array, tensor in tensors.items()}
+            fits = about.get("place") == self._place(path) and set(arrays) == set(expected)
+            if fits and all(_is_sound(values, expected[array]) for array, values in arrays.items()):
+                self._hardware += [computer for computer in about["hardware"] if computer not in self._hardware]
+                return arrays, about
+        self._cache.warn_once(str(path), f"{path} is damaged ({why}) and is computed again")
+        return None
 
     def _write(self, name: str, arrays: Mapping[str, np.ndarray], more: Record) -> bool:
-        assert self._cache is not None, "there is a cache"
-        this, path = hardware(), self._path(name)
+        """Writes a file and returns whether that worked; warns the first time that it does not."""
+        cache, this, path = self._cache, hardware(), self._path(name)
+        if cache is None or not cache.is_writable:
+            return False
         about = {
             "place": self._place(path),
             "task": self._task,
             "date": datetime.now(UTC).isoformat(timespec="seconds"),
             "hardware": [*(host for host in self._hardware if host != this and name == SCORES), this],
         }
-        return self._cache.write(path, arrays, about | more)
+        tensors = {array: torch.from_numpy(np.ascontiguousarray(values)) for array, values in arrays.items()}
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            # The digest finds half a file, so there is no need to wait for the disk.
+            replace_file(path, lambda temporary: save_sealed(temporary, tensors, about | more), to_disk=False)
+        except (OSError, SafetensorError) as error:
+            cache.is_writable = False
+            reason = getattr(error, "strerror", None) or error
+            warn(f"the cache in {cache.folder} cannot be written to ({reason}); nothing is cached")
+        return cache.is_writable
 
 
 def _block(number: int) -> str:

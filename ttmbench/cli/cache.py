@@ -8,16 +8,15 @@ import time
 from collections.abc import Sequence
 from datetime import datetime
 from fnmatch import fnmatchcase
-from pathlib import Path
 
 from ttmbench._util.console import echo
-from ttmbench.cache.folder import Entry, cache_folder, entries, parse_size, remove
+from ttmbench.cache.folder import Entry, cache_folder, entries, remove
 from ttmbench.cli.options import USE_CACHE
 from ttmbench.data.availability import amount
 from ttmbench.errors import UsageError
 from ttmbench.report.table import TableColumn, print_table
 
-_CONDITIONS = ("task", "model", "older_than", "max_size", "all")
+_CONDITIONS = ("task", "model", "older_than", "all")
 _DAY = 24 * 60 * 60
 
 
@@ -31,7 +30,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--task", metavar="GLOB", help="Scores for these tasks")
     add("--model", metavar="GLOB", help="Scores from these models")
     add("--older_than", metavar="DAYS", type=float, help="Scores not used for this many days")
-    add("--max_size", metavar="SIZE", help="Least recently used scores, until the rest fits in SIZE (2.5GB)")
     add("--all", action="store_true", help="All scores")
     add("--dry_run", action="store_true", help="List the scores without removing them")
 
@@ -50,33 +48,19 @@ def cache(options: argparse.Namespace) -> int:
         _print(entries(folder), f"{folder}: ", options.json)
     else:
         if not given or given == ["dry_run"]:
-            raise UsageError("prune needs --task, --model, --older_than, --max_size or --all, which choose the scores")
-        chosen = _chosen(folder, options)
+            raise UsageError("prune needs --task, --model, --older_than or --all, which choose the scores")
+        since = time.time() - (options.older_than or 0) * _DAY
+        chosen = [
+            entry
+            for entry in entries(folder)
+            if (options.task is None or fnmatchcase(entry.task, options.task))
+            and (options.model is None or fnmatchcase(entry.model, options.model))
+            and (options.older_than is None or entry.used <= since)
+        ]
         if not options.dry_run:
             remove(chosen)
         _print(chosen, "would be removed: " if options.dry_run else "removed: ", options.json)
     return 0
-
-
-def _chosen(folder: Path, options: argparse.Namespace) -> list[Entry]:
-    """The entries that meet every given condition; with ``max_size`` as many of them as must go."""
-    found = entries(folder)
-    now = time.time()
-    chosen = [
-        entry
-        for entry in found
-        if (options.task is None or fnmatchcase(entry.task, options.task))
-        and (options.model is None or fnmatchcase(entry.model, options.model))
-        and (options.older_than is None or now - entry.used >= options.older_than * _DAY)
-    ]
-    if options.max_size is None:
-        return chosen
-    over, gone = sum(entry.bytes for entry in found) - parse_size(options.max_size, "--max_size"), []
-    for entry in sorted(chosen, key=lambda entry: entry.used):
-        if over > 0:
-            gone.append(entry)
-            over -= entry.bytes
-    return gone
 
 
 def _print(found: Sequence[Entry], title: str, as_json: bool) -> None:
