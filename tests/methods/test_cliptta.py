@@ -15,7 +15,6 @@ from support.norm_towers import (
     plain_entropy,
     plain_logits,
     run_method,
-    vector_task,
 )
 
 from ttmbench.errors import UsageError
@@ -93,29 +92,6 @@ def test_three_batches_of_cliptta(shape, labels, beta, as_published, monkeypatch
         assert torch.allclose(model.state_dict()[name], value, rtol=0, atol=1e-8), name
     images = shape[0] * shape[1]
     assert (task.cost.image_rows_backward, task.cost.image_rows, task.cost.caption_rows) == (3 * images, 4 * images, 0)
-
-
-@pytest.mark.parametrize("beta", [0.0, 1.0])
-@pytest.mark.parametrize("as_published", [False, True])
-def test_the_gradient_of_the_first_step(beta, as_published):
-    model = NormTowers()
-    mine, task = copied(model), vector_task(model, (6, 2, 2))
-    next(cliptta(task, steps=1, beta_reg=beta, as_published_columns=as_published))
-    loss, _, _ = plain_loss(mine, task, batches_of(task, 128)[0], "argmax", beta, as_published)
-    gradients = torch.autograd.grad(loss, norms_of(mine))
-    for parameter, expected in zip(norms_of(model), gradients, strict=True):
-        assert torch.allclose(parameter.grad, expected, rtol=0, atol=1e-10)
-
-
-def test_matching_gives_each_caption_of_a_group_once():
-    scores = torch.tensor([[[3.0, 2.0], [2.5, 1.0]], [[1.0, 2.0], [0.0, 0.5]]])
-    assert pseudo_captions(scores, "argmax").tolist() == [[0, 0], [1, 1]]
-    assert pseudo_captions(scores, "matching").tolist() == [[1, 0], [1, 0]]
-
-
-def test_equal_features_stay_equal():
-    scores, _, _ = run(NormTowers(), same=True)
-    assert (scores - scores[:, :1, :1]).abs().max() < 1e-9
 
 
 CHANGES = {

@@ -116,37 +116,13 @@ def one_group(task):
     return task.scores[:1]
 
 
-def listed(task):
-    return task.scores.tolist()
-
-
-def failing(task):
-    return task.scores[:, 7]
-
-
-def greedy(task):
-    return task.scores * task.images.sum()
-
-
-def squares_only(task):
-    if task.scores.shape[1] != task.scores.shape[2]:
-        raise UsageError("squares only, thank you")
-    return task.scores
-
-
 def refusing(task):
     raise UsageError("groups of 17 only")
 
 
-def talkative(task):
-    if task.scores.shape[1] != task.scores.shape[2]:
-        raise UsageError("squares only\nplease")
-    return task.scores
-
-
 def test_functions_that_keep_the_contract(check):
     assert len(check(halved)) == len(check(halved, {"by": 3})) > 7
-    assert check(squares_only) and check(centred, scope="task")
+    assert check(centred, scope="task")
 
 
 @pytest.mark.parametrize(
@@ -162,13 +138,7 @@ def test_functions_that_keep_the_contract(check):
         (in_place, {}, "the task is not changed in place: its scores or features were written to"),
         (nan, {}, r"scores are finite and of every group: NaN or infinite in groups \["),
         (one_group, {}, r"scores have the shape of the task: shape is \[1, 2, 2\] in place of \[4, 2, 2\]"),
-        (listed, {}, "a method without gradients returns a tensor: it returns list"),
-        (failing, {}, r"runs: IndexError: index 7 is out of bounds .* \(test_contract\.py, line \d+\)"),
-        (greedy, {}, "runs: AttributeError: 'ScoreTask' object has no attribute 'images'"),
         (refusing, {}, "is defined for 2x2 groups: groups of 17 only"),
-        (talkative, {}, "groups of another shape are refused in one line"),
-        (lambda task, lr=1: task.scores, {}, "settings can be read: .* is not a setting that can be read"),
-        (halved, {"settings": {"to": 1}}, "settings can be read: method 'made' states a setting 'to', which"),
     ],
 )
 def test_functions_that_break_it(function, more, says, check):
@@ -227,12 +197,6 @@ def kept_state(task) -> Iterator[Any]:
         yield batch.step(task.scores[batch.groups] - task.state["mean"])
 
 
-def numbers_in_state(task) -> Iterator[Any]:
-    for batch in task.stream(images=2):
-        task.state["turns"] = task.state.get("turns", 0) + 1
-        yield batch.step(task.scores[batch.groups])
-
-
 def behind_the_back(task) -> Iterator[Any]:
     task.train("norm_images")
     for batch in task.stream(images=4):
@@ -247,22 +211,6 @@ def hooked(task) -> Iterator[Any]:
         layer.register_forward_hook(lambda module, given, found: found + 0.1)
     for batch in task.stream(images=4):
         yield batch.step(task.scores[batch.groups])
-
-
-def leaving_out(task) -> Iterator[Any]:
-    for batch in task.stream(images=4):
-        if 0 not in batch.groups:
-            yield batch.step(task.scores[batch.groups])
-
-
-def of_others(task) -> Iterator[Any]:
-    for batch in task.stream(images=4):
-        yield batch.step(task.scores)
-
-
-def plain_tensors(task) -> Iterator[Any]:
-    for batch in task.stream(images=4):
-        yield task.scores[batch.groups]
 
 
 def low_rank(task, *, lr: float = 1e-2) -> Iterator[Any]:
@@ -288,12 +236,8 @@ def test_training_that_keeps_the_contract(check):
     [
         (own_optimizer, {}, "a resumed run ends with the scores of an uninterrupted one: stopped after turn 1 of 4"),
         (local_state, {}, "a resumed run ends .*: keep what changes from turn to turn in task.state"),
-        (numbers_in_state, {}, "task.state has tensors: 'turns' is of type int"),
         (behind_the_back, {}, r"only parameters of task\.train are changed: .*projection.* changed \(1 in all\)"),
         (hooked, {}, "nothing stays in the model: it encodes otherwise than before: a hook, or dropout"),
-        (leaving_out, {}, r"scores are finite and of every group: NaN or infinite in groups \[0"),
-        (of_others, {}, r"a step's scores have shape \[4, 2, 2\] in place of \[2, 2, 2\]"),
-        (plain_tensors, {}, r"steps are of batch\.step\(scores, loss\): it yields Tensor"),
         (halved, {}, "a method with gradients yields steps: it returns Tensor"),
         (
             tented_after,

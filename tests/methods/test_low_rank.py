@@ -6,8 +6,6 @@ import pytest
 import torch
 from pydantic import TypeAdapter, ValidationError
 from support import tiny_models
-from support.norm_towers import NormTowers, vector_task
-from support.open_clip_models import open_clip_model
 from support.training_tasks import load, scores_of, training_task
 
 from ttmbench.errors import UsageError
@@ -91,7 +89,7 @@ def test_what_bert_calls_its_layers(tmp_path):
 @pytest.fixture(scope="module", params=["clip", "siglip"])
 def fused(request):
     """A model whose layers make queries, keys and values by one matrix: attention of torch's, or timm's ``qkv``."""
-    return open_clip_model(request.param)
+    return tiny_models.open_clip_model(request.param)
 
 
 def inputs_of(model):
@@ -156,11 +154,6 @@ def test_a_pass_that_fails_leaves_the_matrix_as_it_was(fused):
     assert dict(fused.model.named_parameters())[name] is weights[name]
     remove_low_rank(fused)
     assert not any(module._forward_hooks or module._forward_pre_hooks for module in fused.model.modules())
-
-
-def test_a_model_without_attention_is_refused_in_one_line():
-    with pytest.raises(UsageError, match=r"train=lora:4 needs .* this model has no attention$"):
-        vector_task(NormTowers()).train("lora:4")
 
 
 def test_a_compiled_model_is_refused(adapter):

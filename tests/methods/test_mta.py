@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from support.view_tasks import BIAS, SCALE, view_task
+from support.method_tasks import BIAS, SCALE, view_task
 
 from ttmbench.errors import UsageError
 from ttmbench.methods.mta import bandwidths, mode, mta

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import torch
 from support import tiny_models
-from support.open_clip_models import open_clip_model
 from support.small_models import Towers
 
 from ttmbench.config import RunConfig
@@ -20,7 +19,7 @@ from ttmbench.model_adapters import hf, itc
 from ttmbench.model_adapters.embeddings import EmbeddingsModel
 from ttmbench.plugins.registry import build_registry
 from ttmbench.scoring.inputs import Prepared, Rows
-from ttmbench.ttm.parameters import SETS, digest, is_of_captions, is_of_images, is_temperature, select
+from ttmbench.ttm.parameters import SETS, is_of_captions, is_of_images, is_temperature, select
 
 CPU = {"device": "cpu", "dtype": "fp32"}
 CAPTIONS = ["a red circle", "a cat on the left", "two dogs"]
@@ -42,7 +41,7 @@ def model_of(tmp_path_factory) -> Iterator[Callable[[str], object]]:
         if family not in made:
             library, _, kind = family.partition("-")
             if library == "open_clip":
-                made[family] = open_clip_model(kind)
+                made[family] = tiny_models.open_clip_model(kind)
             else:
                 options = {"captioner": False} if kind.startswith("blip") else {}
                 folder = getattr(tiny_models, kind)(tmp_path_factory.mktemp(family), **options)
@@ -202,10 +201,6 @@ def test_what_cannot_be_trained_is_refused_before_anything_is_scored(dtype, whic
     config = RunConfig(model="x", tasks=("y",), methods=("tent",), method_args={"tent.train": which}, dtype=dtype)
     with pytest.raises(UsageError, match=message):
         check_methods(build_registry(), config, {}, embeddings())
-
-
-def test_the_digest_is_of_the_names():
-    assert digest(["a", "b"]) == digest(iter(["b", "a"])) != digest(["a"]) and len(digest([])) == 64
 
 
 def training_task(adapter, groups: int = 4, seed: int = 0) -> TrainingTask:

@@ -198,15 +198,6 @@ def test_a_run_that_was_stopped_goes_on_at_the_next_turn(tmp_path, monkeypatch):
     assert costs_of(stopped, "drift") == costs_of(whole, "drift")
 
 
-def test_an_episodic_method_scores_a_group_as_if_it_were_alone(tmp_path):
-    found = {}
-    for groups in (1, 6):
-        evaluate("episode", limit=groups, save_scores=True, output_path=str(tmp_path / str(groups)))
-        found[groups] = scores_of(tmp_path / str(groups))["episode"]
-    assert not np.array_equal(found[6][0], scores_of(tmp_path / "6")["none"][0])
-    np.testing.assert_array_equal(found[1][0], found[6][0])
-
-
 def test_ttm_and_its_kin_are_methods_with_options_of_their_own():
     asked = make_run_config(
         {
@@ -218,17 +209,6 @@ def test_ttm_and_its_kin_are_methods_with_options_of_their_own():
     )
     assert (asked.ttm, asked.oracle, asked.ttm_controls, asked.methods) == (True, True, ["placebo"], ["tent"])
     assert (asked.ttm_args, asked.method_args) == ({"iterations": 2}, {"tent.lr": 1e-3})
-
-
-def test_a_target_that_is_no_function_is_refused():
-    class Broken:
-        @staticmethod
-        @own_methods.hookimpl
-        def ttmbench_register_methods():
-            return [own_methods.MethodSpec("broken", "support.own_methods:TURNS")]
-
-    with pytest.raises(TtmbenchError, match="own_methods:TURNS must be a function"):
-        ttmbench.simple_evaluate("tiny-clip", TASK, methods="broken", plugins=[("own", Broken)], **QUICK)
 
 
 @pytest.mark.parametrize("method", ["doubled", "centred", "drift"])

@@ -66,43 +66,30 @@ def test_settings_of_the_specification_stand_in_for_those_of_the_function():
     spec = spec_of(settings={"lr": 1e-4, "filter": "eta"}, sources={"lr": "arXiv:2006.10726, section 4"})
     assert checked_settings(spec, {"filter": None})["filter"] is None
     assert checked_settings(spec, {})["lr"] == 1e-4 and checked_settings(spec, {"lr": 0.5})["lr"] == 0.5
-    assert next((one.name, one.default, one.source) for one in arguments(spec)) == (
-        "lr",
-        1e-4,
-        "arXiv:2006.10726, section 4",
-    )
+    first = next(iter(arguments(spec)))
+    assert (first.name, first.default, first.source) == ("lr", 1e-4, "arXiv:2006.10726, section 4")
 
 
 @pytest.mark.parametrize(
     ("given", "says"),
     [
-        (
-            {"rate": 1},
-            "--method_args made.rate: unknown argument; known: lr, direction, filter, views, train, betas, flip",
-        ),
-        ({"lr": 0}, "--method_args made.lr: must be a number > 0 and <= 1, got 0"),
-        ({"lr": "fast"}, "--method_args made.lr: must be a number > 0 and <= 1, got 'fast'"),
-        ({"lr": float("nan")}, "--method_args made.lr: must be a number > 0 and <= 1, got nan"),
-        ({"direction": "up"}, "--method_args made.direction: must be i2t or t2i or both, got 'up'"),
-        (
-            {"filter": "x" * 200},
-            f"--method_args made.filter: must be eta or sar or none, got {repr('x' * 200)[:77]}...",
-        ),
-        ({"views": 3}, "--method_args made.views: a number of views is even here, got 3"),
-        ({"betas": [0.9]}, "--method_args made.betas: must be a list of a number, got [0.9]"),
+        ({"rate": 1}, "made.rate: unknown argument"),
+        ({"lr": 0}, "made.lr: must be a number > 0 and <= 1"),
+        ({"lr": "fast"}, "made.lr: must be a number"),
+        ({"lr": float("nan")}, "got nan"),
+        ({"direction": "up"}, "must be i2t or t2i or both"),
+        ({"filter": "x" * 200}, f"{repr('x' * 200)[:77]}..."),
+        ({"views": 3}, "a number of views is even here"),
+        ({"betas": [0.9]}, "made.betas: must be a list"),
     ],
 )
 def test_a_wrong_value_is_one_line(given, says):
     with pytest.raises(UsageError) as caught:
         checked_settings(spec_of(), given)
-    assert str(caught.value) == says
+    assert says in str(caught.value) and "\n" not in str(caught.value)
 
 
 def _without_annotation(task, *, lr=1e-3):
-    return task
-
-
-def _with_anything(task: object, **more: float) -> object:
     return task
 
 
@@ -121,13 +108,12 @@ def _wrong_default(task: object, *, lr: Annotated[float, Field(gt=0)] = -1.0) ->
 @pytest.mark.parametrize(
     ("function", "says"),
     [
-        (_without_annotation, "made_methods:function: 'lr=0.001' is not a setting that can be read; a method takes"),
-        (_with_anything, "made_methods:function: '**more: 'float'' is not a setting that can be read; a method takes"),
-        (_with_a_tensor, "setting 'weights': pydantic cannot check values of <class 'module'>; use numbers, texts"),
-        (_unreadable, "the annotations of its settings cannot be read: name 'Nowhere' is not defined"),
-        (_wrong_default, "method 'made': the default of 'lr': must be a number > 0, got -1.0"),
-        (lambda: None, "made_methods:function must be a function that takes a task and its settings"),
-        (7, "made_methods:function must be a function that takes a task and its settings"),
+        (_without_annotation, "'lr=0.001'"),
+        (_with_a_tensor, "setting 'weights'"),
+        (_unreadable, "'Nowhere'"),
+        (_wrong_default, "the default of 'lr'"),
+        (lambda: None, "must be a function"),
+        (7, "must be a function"),
     ],
 )
 def test_a_signature_that_cannot_be_read_is_one_line(function, says):
@@ -143,5 +129,5 @@ def _with_a_requirement(task: object, *, path: str) -> object:
 def test_a_setting_without_default_is_required():
     with pytest.raises(UsageError) as caught:
         checked_settings(spec_of(_with_a_requirement), {})
-    assert str(caught.value) == "method 'made' needs --method_args made.path=VALUE: a text"
+    assert "made.path=VALUE" in str(caught.value)
     assert checked_settings(spec_of(_with_a_requirement, settings={"path": "x"}), {}) == {"path": "x"}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
+import shutil
 
 import numpy as np
 import pytest
@@ -84,33 +84,11 @@ def test_reset_every_so_many_batches(method, every):
     assert bool(noted) == (method is tent and every == 1)
 
 
-def test_the_run_knows_which_groups_share_images(monkeypatch):
-    """Four pairs of groups get one cluster each; held-out parts keep to their own groups."""
-    from ttmbench.evaluator import score_task
-
-    seen, init, made_of = [], task.TrainingTask.__init__, score_task.clusters_of
-
-    def shared(groups, digest):
-        return dataclasses.replace(made_of(groups, digest), groups=np.arange(len(groups)) // 2)
-
-    def remembered(self, *given, **named):
-        init(self, *given, **named)
-        seen.append([batch.tolist() for batch in self.batches(8)])
-
-    monkeypatch.setattr(score_task, "clusters_of", shared)
-    monkeypatch.setattr(task.TrainingTask, "__init__", remembered)
-    args = {"tent": {"images": 8, "reset_every": 2}}
-    document = ttmbench.simple_evaluate(
-        *("tiny-clip", "shapes_color"),
-        methods="tent",
-        method_args=args,
-        limit=8,
-        device="cpu",
-        bootstrap_iters=0,
-        ttm_holdout=0.5,
-    ).document
-    (turns, of_part) = seen
-    assert [len(batch) for batch in turns] == [4, 4] and [len(batch) for batch in of_part] == [4]
-    assert all(group ^ 1 in batch for batch in turns for group in batch)
-    settings = document["methods"]["shapes_color"]["tent"]["settings"]
-    assert (settings["clusters"], settings["reset_every"]) == ("together", 2)
+def test_the_run_knows_which_groups_share_images(folder_task):
+    folder = folder_task()
+    shutil.copy(folder / "images" / "0_0.png", folder / "images" / "3_1.png")
+    settings = {"methods": "tent", "method_args": {"tent": {"images": 2}}, "device": "cpu", "bootstrap_iters": 0}
+    document = ttmbench.simple_evaluate("tiny-clip", str(folder / "mine.yaml"), **settings).document
+    record = document["methods"]["mine"]["tent"]
+    assert record["notes"] == ["groups that share images stay in one batch, so one has 2 groups; others at most 1"]
+    assert record["settings"]["clusters"] == "together" and record["turns"] == 5

@@ -8,16 +8,15 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from support.rounding import bound
+from support.method_tasks import rebuilt, view_task
 from support.stand_in_gpu import stand_in_gpu
 from support.training_tasks import load, training_task
-from support.view_tasks import rebuilt, view_task
 
 import ttmbench
 from ttmbench.errors import DataError, UsageError
 from ttmbench.methods import views as views_module
 from ttmbench.methods.mta import mta
-from ttmbench.methods.views import Views, crop_box, input_size, random_crop, views_of
+from ttmbench.methods.views import Views, crop_box, random_crop, views_of
 from ttmbench.methods.vte import vte
 from ttmbench.methods.zero import zero
 from ttmbench.model_adapters import tiny_clip
@@ -193,18 +192,6 @@ def test_crops_are_those_of_torchvision_from_the_same_numbers(size, scale):
         assert crop_box(size, scale, TorchDraws()) == (left, top, left + wide, top + high)
 
 
-@pytest.mark.parametrize("scale", [0.08, 0.5, 0.9])
-def test_areas_and_ratios_fill_their_ranges(scale):
-    generator = np.random.default_rng(0)
-    boxes = np.array([crop_box((1000, 1000), scale, generator) for _ in range(2000)])
-    wide, high = boxes[:, 2] - boxes[:, 0], boxes[:, 3] - boxes[:, 1]
-    area = (wide * high / 1e6 - scale) / (1 - scale)
-    assert boxes.min() >= 0 and boxes.max() <= 1000 and area.min() > -0.01 and area.max() <= 1
-    assert (np.histogram(area, 4, (-0.01, 1))[0] > 100).all()
-    assert 0.74 < (wide / high).min() and (wide / high).max() < 1.35
-    assert 850 < (wide > high).sum() < 1150
-
-
 @pytest.mark.parametrize("size", [(900, 200), (200, 900)])
 def test_of_a_long_image_crops_have_the_full_short_side_at_different_places(size):
     generator = np.random.default_rng(0)
@@ -220,12 +207,6 @@ def test_a_crop_of_the_smallest_image_has_a_pixel(size):
     generator = np.random.default_rng(0)
     for _ in range(20):
         assert random_crop(Image.new("RGB", size), (8, 8), 0.01, True, generator).size == (8, 8)
-
-
-def test_input_size_is_width_and_height_of_images_alone():
-    assert input_size(torch.zeros(1, 3, 20, 30)) == (30, 20)
-    assert input_size({"mask": torch.zeros(1, 7), "pixels": torch.zeros(1, 3, 20, 30)}) == (30, 20)
-    assert input_size({"patches": torch.zeros(1, 16, 48)}) is None and input_size([torch.zeros(3, 20, 30)]) is None
 
 
 # --- once for all methods --------------------------------------------------------------------------------------------
@@ -290,21 +271,6 @@ def test_views_are_those_of_the_model_as_it_came_after_it_was_trained(tiny_hf_cl
     assert all(torch.equal(*pair) for pair in zip(parameters, trained, strict=True))
 
 
-def views_on(device, groups) -> torch.Tensor:
-    return views_of(tiny_clip.load(device=device, dtype="fp32"), groups, 64)(0, Cost())(6, 0.5, False)
-
-
-def test_views_are_encoded_on_a_gpu(images):
-    groups = [images.group(0, 1), images.group(2, 0)]
-    expected = views_on("cpu", groups)
-    with stand_in_gpu():
-        found = views_on("cuda", groups)
-        assert found.device.type == "cuda"
-        found = found.cpu()
-    model = tiny_clip.load(device="cpu", dtype="fp32").model  # its towers are other code on a GPU
-    torch.testing.assert_close(found, expected, atol=bound(model, expected), rtol=0)
-
-
 def test_methods_with_views_run_on_a_gpu_and_give_the_same():
     task = view_task(4, 2, 3)
     expected = [method(task, views=6) for method in (zero, vte, mta)]
@@ -330,8 +296,3 @@ def test_no_views_and_crops_of_no_area_are_refused(wrong, images):
     with pytest.raises(UsageError, match="views: at least one"):
         made([images.group(0)], **wrong)
     assert not images.opened
-
-
-def test_views_can_be_made_of_a_list_of_images(images):
-    listed = [("g", images.image(0)), ("g", images.image(1))]
-    assert torch.equal(Views(Pixels(), listed, 0, 64)(6, 0.5, False), made([images.group(0, 1)]))

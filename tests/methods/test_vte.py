@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from support.view_tasks import BIAS, SCALE, view_task
+from support.method_tasks import BIAS, SCALE, view_task
 
 from ttmbench.methods.vte import vte
 

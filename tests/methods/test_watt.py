@@ -12,7 +12,7 @@ from support.training_tasks import WORDS, load, scores_of, training_task
 from ttmbench.errors import UsageError
 from ttmbench.methods import watt as module
 from ttmbench.methods.settings import checked_settings
-from ttmbench.methods.watt import WRAPPERS, watt
+from ttmbench.methods.watt import watt
 from ttmbench.model_adapters import tiny_clip
 from ttmbench.plugins.methods import METHODS
 
@@ -143,30 +143,6 @@ def test_losses_weights_and_scores_as_published(adapter, variant, monkeypatch):
     torch.testing.assert_close(step.scores[order].double(), expected, atol=1e-4, rtol=1e-5)
 
 
-def test_targets_have_gradients():
-    generator = torch.Generator().manual_seed(0)
-    v, t = (torch.nn.functional.normalize(torch.randn(2, 2, 6, generator=generator), dim=2) for _ in range(2))
-
-    class Task:
-        @staticmethod
-        def logits(images, captions):
-            return 20 * images @ captions.mT
-
-    def gradient(detached):
-        image = v.clone().requires_grad_()
-        likeness = image.detach() if detached else image
-        loss = module.pseudo_caption_loss(Task, image, t, 0.01)
-        if detached:
-            best = Task.logits(v, t).argmax(2)
-            own = t.take_along_dim(best[..., None], 1).flatten(0, 1)
-            targets = ((likeness.flatten(0, 1) @ likeness.flatten(0, 1).T + own @ own.T) / 0.02).softmax(1)
-            loss = -(targets.T * Task.logits(image.flatten(0, 1), own).log_softmax(1)).sum(1).mean()
-        return loss.item(), torch.autograd.grad(loss, image)[0]
-
-    (loss, through), (same, without) = gradient(False), gradient(True)
-    assert loss == pytest.approx(same, rel=1e-6) and not torch.allclose(through, without, atol=1e-3)
-
-
 def test_of_one_image_the_loss_is_zero_and_only_the_averaged_captions_act(adapter):
     task, without = (training_task(adapter, m=1, n=3) for _ in range(2))
     before = {name: tensor.clone() for name, tensor in adapter.state_dict().items()}
@@ -261,18 +237,6 @@ def test_one_caption_is_refused_and_truncated_ones_are_noted(adapter):
     next(watt(task, wrappers=("{}", "the photo of the dogs and the cat and the dogs and the cat and {}"), rounds=0))
     if adapter._max_tokens() < 20:
         assert "6 of 6 captions are truncated with the words 'the photo of" in task.notes[0]
-
-
-def test_texts_are_needed(adapter):
-    task = training_task(adapter)
-    task._texts = ()
-    with pytest.raises(UsageError, match="needs the texts of captions, but the task has only their features"):
-        next(watt(task, wrappers=KNOWN))
-
-
-def test_the_shipped_wrappers_are_eight_and_differ():
-    assert len(set(WRAPPERS)) == 8 and all(wrapper.count("{}") == 1 for wrapper in WRAPPERS)
-    assert "watt" in {spec.name for spec in METHODS}
 
 
 def test_wrappers_of_the_command_line_are_separated_by_bars():

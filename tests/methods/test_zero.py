@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from support.view_tasks import rebuilt, view_task
+from support.method_tasks import rebuilt, view_task
 
 from ttmbench.errors import UsageError
 from ttmbench.methods.losses import confident

@@ -1,7 +1,8 @@
-"""Tasks as test-time methods see them, with random features."""
+"""Tasks as test-time methods see them, with random features, and views that are noise around them."""
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 
 from ttmbench.methods.features import FeatureTask, ScoreTask
@@ -24,48 +25,68 @@ def feature_task(
     images: int = 2,
     captions: int = 2,
     *,
-    seed: int = 0,
-    size: int = 8,
-    same: bool = False,
-    order: torch.Tensor | None = None,
     image_rows: torch.Tensor | None = None,
     caption_rows: torch.Tensor | None = None,
 ) -> FeatureTask:
-    """Groups of items of their own, or of the given rows; with ``same`` all items have one feature.
-
-    ``order`` is that of the captions of each group, [groups, captions].
-    """
-    generator = torch.Generator().manual_seed(seed)
+    """Groups of items of their own, or of the given rows."""
+    generator = torch.Generator().manual_seed(0)
     if image_rows is None:
         image_rows = torch.arange(groups * images).reshape(groups, images)
     if caption_rows is None:
         caption_rows = torch.arange(groups * captions).reshape(groups, captions)
-    all_images = units(generator, int(image_rows.max()) + 1, size)
-    all_captions = units(generator, int(caption_rows.max()) + 1, size)
-    if same:
-        all_images = all_captions = all_images[:1].expand(len(all_images) + len(all_captions), -1)
-    if order is not None:
-        caption_rows = caption_rows.gather(1, order)
+    all_images = units(generator, int(image_rows.max()) + 1, 8)
+    all_captions = units(generator, int(caption_rows.max()) + 1, 8)
     scores = torch.stack(
         [logits(*group) for group in zip(all_images[image_rows], all_captions[caption_rows], strict=True)]
     )
-    return FeatureTask(
-        scores,
-        seed,
-        model=logits,
-        images=all_images,
-        captions=all_captions,
-        image_rows=image_rows,
-        caption_rows=caption_rows,
-    )
+    return rebuilt(scores, all_images, all_captions, image_rows, caption_rows, None)
 
 
-def score_task(groups: int = 6, images: int = 2, captions: int = 2, *, seed: int = 0, spread: float = 2.0) -> ScoreTask:
+def score_task(groups: int = 6, images: int = 2, captions: int = 2, *, spread: float = 2.0) -> ScoreTask:
     """Normal scores."""
-    generator = torch.Generator().manual_seed(seed)
-    return ScoreTask(spread * torch.randn(groups, images, captions, generator=generator), seed)
+    generator = torch.Generator().manual_seed(0)
+    return ScoreTask(spread * torch.randn(groups, images, captions, generator=generator), 0)
 
 
 def orders(groups: int, captions: int, seed: int) -> torch.Tensor:
     """A random order of the captions of each group, int64 [groups, captions]."""
     return torch.rand(groups, captions, generator=torch.Generator().manual_seed(seed)).argsort(dim=1)
+
+
+def unit(values) -> torch.Tensor:
+    return torch.nn.functional.normalize(torch.from_numpy(np.asarray(values, dtype=np.float32)), dim=-1)
+
+
+def view_task(groups=4, images=2, captions=2, dim=12, spread=0.3, seed=0) -> FeatureTask:
+    """A task in which every image and caption occurs once; the number of views, crop_scale and flip change its views.
+
+    Views of a group's images do not depend on how many groups there are.
+    """
+    rng = np.random.default_rng(seed)
+    plain = unit(rng.normal(size=(groups * images, dim)))
+    texts = unit(rng.normal(size=(groups * captions, dim)))
+
+    def views(count, crop_scale, flip):
+        made = [plain[:, None]]
+        for row in range(len(plain)):
+            noise = np.random.default_rng([seed, row, int(100 * crop_scale), flip]).normal(size=(count - 1, dim))
+            made.append(unit(plain[row].numpy() + spread * noise))
+        return torch.cat([made[0], torch.stack(made[1:])], dim=1)
+
+    image_rows = torch.arange(groups * images).reshape(groups, images)
+    caption_rows = torch.arange(groups * captions).reshape(groups, captions)
+    scores = torch.stack([logits(plain[i], texts[j]) for i, j in zip(image_rows, caption_rows, strict=True)])
+    return rebuilt(scores, plain, texts, image_rows, caption_rows, views)
+
+
+def rebuilt(scores, images, captions, image_rows, caption_rows, views) -> FeatureTask:
+    return FeatureTask(
+        scores,
+        0,
+        model=logits,
+        images=images,
+        captions=captions,
+        image_rows=image_rows,
+        caption_rows=caption_rows,
+        views=views,
+    )

@@ -55,26 +55,22 @@ def vector_task(
     model: NormTowers,
     shape: tuple[int, int, int] = (9, 2, 2),
     *,
-    seed: int = 0,
     same: bool = False,
-    order: torch.Tensor | None = None,
     resume=None,
     shared: list[int] | None = None,
 ) -> TrainingTask:
-    """Random inputs, all equal with ``same``; ``order`` is of the captions of each group, ``shared`` are clusters."""
+    """Random inputs, all equal with ``same``; ``shared`` are clusters."""
     groups, m, n = shape
     rng = np.random.default_rng(7)
     images, captions = (torch.from_numpy(rng.normal(size=(groups * count, 5))) for count in (m, n))
     if same:
         images, captions = (side[:1].expand(len(side), -1).clone() for side in (images, captions))
     image_rows, caption_rows = (torch.arange(groups * count).reshape(groups, count) for count in (m, n))
-    if order is not None:
-        caption_rows = caption_rows.gather(1, order)
     all_images, all_captions = model.encode_images(images), model.encode_captions(captions)
     pairs = zip(image_rows, caption_rows, strict=True)
     features = FeatureTask(
         torch.stack([model.logits(all_images[i], all_captions[j]).detach() for i, j in pairs]),
-        seed,
+        0,
         model=model.logits,
         images=all_images,
         captions=all_captions,
@@ -82,7 +78,7 @@ def vector_task(
         caption_rows=caption_rows,
     )
     prepared = Prepared(images, captions, Rows(image_rows.numpy(), caption_rows.numpy()))
-    return TrainingTask(features, seed, adapter=model, prepared=prepared, resume=resume, clusters=shared)
+    return TrainingTask(features, 0, adapter=model, prepared=prepared, resume=resume, clusters=shared)
 
 
 def run_method(
@@ -91,12 +87,11 @@ def run_method(
     shape: tuple[int, int, int] = (9, 2, 2),
     *,
     same=False,
-    order=None,
     shared=None,
     **settings,
 ) -> tuple[torch.Tensor, list[MethodStep], TrainingTask]:
     """The last scores of every group, the steps and the task of a method on `vector_task`."""
-    task = vector_task(model, shape, same=same, order=order, shared=shared)
+    task = vector_task(model, shape, same=same, shared=shared)
     scores, steps = torch.full_like(task.scores, torch.nan), []
     for step in method(task, **settings):
         scores[step.groups] = step.scores
@@ -164,9 +159,9 @@ class PlainMomentum:
             parameter.data -= self.lr * velocity
 
 
-def norms_of(model: NormTowers, side: str = "visual") -> list[nn.Parameter]:
-    """Scale and shift of one side's layer."""
-    return [getattr(model, side)[1].weight, getattr(model, side)[1].bias]
+def norms_of(model: NormTowers) -> list[nn.Parameter]:
+    """Scale and shift of the images' layer."""
+    return [model.visual[1].weight, model.visual[1].bias]
 
 
 def copied(model: NormTowers) -> NormTowers:

@@ -36,17 +36,16 @@ def images(count: int, side: int = 32) -> list[Image.Image]:
 
 
 class GivenViews:
-    """Views of each image: the plain one, and noise around it; ``asked`` holds how they were asked for."""
+    """Views of each image: the plain one, and noise around it."""
 
-    def __init__(self, features: torch.Tensor, noise: float = 0.5) -> None:
-        self.features, self.noise, self.asked = features, noise, []
+    def __init__(self, features: torch.Tensor) -> None:
+        self.features = features
 
     def __call__(self, count: int, crop_scale: float, flip: bool) -> torch.Tensor:
-        self.asked.append((count, crop_scale, flip))
         drawn = torch.randn(
             len(self.features), count, *self.features.shape[1:], generator=torch.Generator().manual_seed(3)
         )
-        noise = self.noise * (1 + crop_scale + flip)
+        noise = 0.5 * (1 + crop_scale + flip)
         views = self.features[:, None] + noise * drawn / drawn.norm(dim=-1, keepdim=True)
         views[:, 0] = self.features
         return views / views.norm(dim=-1, keepdim=True)

@@ -256,12 +256,5 @@ def test_learning_rates_are_compared_by_runs_of_ttm(tmp_path, capsys, png_alone)
     assert "lr = 0.0005 (default)" in printed and "diverged with 2 of 2 seeds" in printed
 
 
-def test_a_figure_of_learning_rates_that_all_diverge_is_drawn(tmp_path, png_alone):
-    assert main(["analyze", "lr", *QUICK, *SHORT, "--lrs", "1e6", "-o", str(tmp_path)]) == 0
-    (figure,) = tmp_path.rglob("*.png")
-    with Image.open(figure) as drawn:
-        assert len(drawn.convert("RGB").getcolors(drawn.width * drawn.height)) > 20
-
-
 def test_the_command_knows_every_analysis_before_it_imports_them():
     assert {*analysis.ANALYSES, analysis.ALPHA, TRANSFER, METHODS} == set(KNOWN)

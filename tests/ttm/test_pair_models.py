@@ -127,9 +127,6 @@ def test_it_is_algorithm_1_with_yes_and_no(llava):
         np.testing.assert_allclose(step.loss, losses, atol=of_losses.after(near[1], losses), rtol=0)
 
 
-# --- what is trained on -------------------------------------------------------------------------------------------
-
-
 # --- as columns of a run ------------------------------------------------------------------------------------------
 
 

@@ -121,16 +121,6 @@ def test_samples_and_scores_of_held_out_groups_name_the_right_ones(full):
         assert np.allclose(line["scores"], raw[line["group_id"]]["scores"], atol=1e-4)
 
 
-def test_the_table_names_what_reads_labels(full, capsys):
-    from ttmbench.report.terminal import print_results
-
-    print_results(full.document, width=120)
-    out = " ".join(capsys.readouterr().out.split())
-    for words in ("oracle (uses labels): group match", "placebo: group match", "held out, raw: group match"):
-        assert words in out
-    assert "Held-out gains are over the raw matching of the same groups." in out
-
-
 class Peeking(hf.TransformersModel):
     """Scores that depend on a caption's place: caption i of a group gets more with image i, as an index bias would."""
 
@@ -290,10 +280,6 @@ def test_a_saved_model_loads_with_transformers_and_scores_the_same(tmp_path, tin
 
 
 # --- settings -------------------------------------------------------------------------------------------------
-
-
-def test_auto_is_a_word_for_the_automatic_threshold():
-    assert TTMConfig().with_changes({"tau_start": "auto"}, "test").tau_start is None
 
 
 def test_a_learning_rate_is_not_chosen_by_itself(capsys):
