@@ -247,13 +247,6 @@ def test_chance_of_shapes_that_no_group_has_is_refused(name):
     level(1, 1), level(2, 2), level(2, 4, 2)
 
 
-def test_schedules_end_where_they_should_whatever_the_cosine_rounds_to(monkeypatch):
-    plain = np.cos
-    monkeypatch.setattr(schedules.np, "cos", lambda phase: plain(phase) * (1 - EPS))
-    assert schedules.cosine(2.0, 0.5, 1).tolist() == [2.0]
-    assert schedules.cosine(2.0, 0.5, 2)[-1] == 0.5 and schedules.cosine(2.0, 0.5, 3)[-1] == 0.5
-
-
 def test_a_coverage_forgives_rounding_alone():
     margins = np.arange(10.0)
     assert schedules.threshold_for_coverage(margins, 0.3) == 7.0

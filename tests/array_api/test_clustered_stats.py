@@ -14,14 +14,6 @@ from ttmbench import stats
 ALONE = st.lists(st.sampled_from([0.0, 0.25, 0.5, 1.0]), min_size=2, max_size=40)
 
 
-def draws(rng, sizes, rate, alike):
-    """Answers of clusters: those of one correlate by ``alike`` (beta-binomial)."""
-    sizes = np.asarray(sizes)
-    more = (1 - alike) / alike
-    own = rng.beta(rate * more, (1 - rate) * more, len(sizes))
-    return (rng.random(sizes.sum()) < np.repeat(own, sizes)).astype(float), np.repeat(np.arange(len(sizes)), sizes)
-
-
 @settings(max_examples=40)
 @given(ALONE)
 def test_clusters_of_one_group_change_no_bit(values):
@@ -60,43 +52,3 @@ def test_the_exact_test_counts_every_exchange(seed):
     assert stats.mcnemar(before, after, clusters) == pytest.approx(expected, abs=1e-12)
     drawn = stats.sign_flip(before.astype(float), after.astype(float), 4000, 0, clusters)
     assert drawn == pytest.approx(expected, abs=0.03)
-
-
-# swap_obj of SugarCrepe: 245 groups over 224 images.
-SWAP_OBJ = [2] * 21 + [1] * 203
-
-
-@pytest.mark.parametrize(
-    ("sizes", "rate", "alike"),
-    [
-        ([5] * 60, 0.7, 0.4),
-        ([2] * 120, 0.9, 0.8),
-        ([1, 2, 3, 6] * 30, 0.5, 0.5),
-        ([4] * 100, 0.3, 0.05),
-        (SWAP_OBJ, 0.6, 0.9),
-    ],
-    ids=["fives", "pairs", "unequal", "hardly alike", "swap_obj"],
-)
-def test_clustered_intervals_cover_95_percent_and_plain_ones_do_not(sizes, rate, alike):
-    rng, runs = np.random.default_rng(11), 1000
-    held = {"clustered": 0, "plain": 0}
-    for _ in range(runs):
-        values, clusters = draws(rng, sizes, rate, alike)
-        for name, given_ in (("clustered", clusters), ("plain", None)):
-            low, high = stats.score_interval(values, clusters=given_)
-            held[name] += low <= rate <= high
-    # 93 to 97 percent, widened by 1.5 standard deviations of a count of 1000.
-    assert 0.93 - 0.01 <= held["clustered"] / runs <= 0.97 + 0.01
-    if sizes is not SWAP_OBJ and alike > 0.1:  # 21 pairs of 245 groups make little of a difference
-        assert held["plain"] / runs < 0.9
-
-
-def test_the_clustered_test_keeps_its_level_and_the_plain_one_does_not():
-    """Two models that are equally good, each right or wrong about an image as a whole."""
-    rng, runs = np.random.default_rng(13), 700
-    found = {"clustered": 0, "plain": 0}
-    for _ in range(runs):
-        (before, clusters), (after, _) = (draws(rng, [4] * 40, 0.6, 0.6) for _ in range(2))
-        found["clustered"] += stats.mcnemar(before == 1, after == 1, clusters) <= 0.05
-        found["plain"] += stats.mcnemar(before == 1, after == 1) <= 0.05
-    assert 0.025 <= found["clustered"] / runs <= 0.065 and found["plain"] / runs > 0.12

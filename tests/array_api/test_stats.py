@@ -80,41 +80,6 @@ def test_a_bootstrap_of_rare_successes_covers_less():
     assert exact_coverage(50, 0.02, "percentile", 300) < 0.7 and exact_coverage(50, 0.02, "bca", 300) < 0.7
 
 
-def means_over_seeds(rng, n: int, rate: float, seeds: int, alike: float) -> np.ndarray:
-    """Values of groups that are right with a probability of their own, drawn for each seed."""
-    own = rng.beta(rate * (1 - alike) / alike, (1 - rate) * (1 - alike) / alike, n)
-    return (rng.random((seeds, n)) < own).mean(axis=0)
-
-
-def shares_of_images(rng, n: int, rate: float) -> np.ndarray:
-    """Individual match of groups of four: wholly right, or two, three or four captions exchanged."""
-    wrong = min(1.0, (1 - rate) / 0.7)
-    if wrong == 1.0:
-        return (rng.random((n, 4)) < rate).mean(axis=1)
-    return np.where(rng.random(n) < wrong, rng.choice([0.5, 0.25, 0.0], p=[0.4, 0.4, 0.2], size=n), 1.0)
-
-
-def simulated_coverage(draw, n: int, rate: float, runs: int) -> float:
-    rng = np.random.default_rng([n, round(100 * rate)])
-    ends = [stats.score_interval(draw(rng, n, rate)) for _ in range(runs)]
-    return float(np.mean([low <= rate <= high for low, high in ends]))
-
-
-DRAWS = {
-    "four seeds": lambda rng, n, rate: means_over_seeds(rng, n, rate, 4, 0.5),
-    "four seeds that differ": lambda rng, n, rate: means_over_seeds(rng, n, rate, 4, 0.1),
-    "three seeds that agree": lambda rng, n, rate: means_over_seeds(rng, n, rate, 3, 0.9),
-    "individual match": shares_of_images,
-}
-
-
-@pytest.mark.parametrize("draw", DRAWS.values(), ids=DRAWS)
-@pytest.mark.parametrize(("n", "rate"), [(135, 0.1), (135, 0.9), (400, 0.02), (400, 0.5), (400, 0.98)])
-def test_the_default_interval_covers_means_over_seeds_and_shares_too(draw, n, rate):
-    # 93 to 97 percent, widened by 1.5 standard deviations of a count of 400.
-    assert 0.93 - 0.018 <= simulated_coverage(draw, n, rate, 400) <= 0.97 + 0.012
-
-
 def test_the_method_is_the_one_that_is_named():
     values = np.repeat([1.0, 0.0], [8, 392])
     assert stats.interval(values, "wilson", 1000, 0) == stats.score_interval(values)

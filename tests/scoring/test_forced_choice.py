@@ -24,7 +24,7 @@ from ttmbench.results.files import schema
 from ttmbench.scoring.capabilities import Capabilities
 from ttmbench.scoring.forced_choice.arrays import Choices, choice_chance, choice_values
 from ttmbench.scoring.forced_choice.ask import ask_choices
-from ttmbench.scoring.forced_choice.prompts import image_prompt, read_caption_choice, read_image_choice, text_prompt
+from ttmbench.scoring.forced_choice.prompts import read_caption_choice, read_image_choice
 from ttmbench.testing import ContractError, check_adapter
 
 CAPTIONS = ["a red cat on a blue mat", "a blue cat on a red mat"]
@@ -136,12 +136,6 @@ def test_reading_which_image_was_chosen(answer):
 
 def test_left_and_right_name_images_that_were_joined():
     assert [read_image_choice(f"The {side} image.", 2, side_by_side=True) for side in ("left", "right")] == [0, 1]
-
-
-def test_prompts_list_every_option():
-    assert text_prompt(list("wxyz")).startswith("Does this image present (A) w, (B) x, (C) y, or (D) z? Note")
-    assert "one of the four options" in text_prompt(list("wxyz"))
-    assert "The first image, the second image or the third image?" in image_prompt("a cat", 3)
 
 
 def test_chance_is_that_of_independent_answers():

@@ -7,7 +7,6 @@ from support.plans import SMALL, cells_of
 
 from ttmbench.cli import main
 from ttmbench.errors import UsageError
-from ttmbench.sweep import plan as grid
 from ttmbench.types import Record
 
 
@@ -128,12 +127,6 @@ def test_values_of_a_settings_grid_win(tmp_path, more):
 def test_settings_of_one_name_are_refused(tmp_path):
     with pytest.raises(UsageError, match="would both write to x/tiny-clip"):
         settings_of(tmp_path, {"name": "x"}, {"name": "x", "ttm": True})
-
-
-def test_a_long_name_is_cut_and_stays_distinct(tmp_path):
-    values = [f"norm_{'x' * 200}{end}" for end in "ab"]
-    names = [grid._name("tent", {"train": value}) for value in values]
-    assert len({*names}) == 2 and {len(name) for name in names} == {120}
 
 
 def test_a_dry_run_lists_the_combinations(tmp_path, capsys):
