@@ -174,11 +174,6 @@ def test_assertions_hold_for_stored_scores_too(tmp_path, capsys):
     assert not (tmp_path / "x.json").exists()
 
 
-def test_debug_shows_the_traceback_and_keeps_the_exit_code(capsys):
-    code, _, err = run(capsys, "--model", "tiny-clip", "--tasks", "nothing", "--verbosity", "debug")
-    assert code == 2 and "Traceback" in err
-
-
 def test_ctrl_c_exits_130(monkeypatch, capsys):
     from ttmbench.evaluator import run as evaluator
 

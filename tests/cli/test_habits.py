@@ -34,17 +34,6 @@ def test_short_options_and_tasks_between_blanks(tmp_path, capsys):
     assert document["config"]["batch_size"] == "auto" and document["config"]["limit"] == 4
 
 
-@pytest.mark.parametrize(("key", "near"), [("task", "tasks"), ("models", "model"), ("batch", "batch_size")])
-def test_a_misspelt_key_of_the_configuration_is_named_with_the_right_one(key, near, tmp_path, capsys):
-    file = tmp_path / "c.yaml"
-    settings = {"model": "tiny-clip", "tasks": "shapes_color", key: "x"}
-    settings.pop(near, None)
-    file.write_text(json.dumps(settings))
-    assert refused(capsys, "--config", str(file)) == (
-        f"ttmbench: --config {file}: unknown key '{key}'; did you mean '{near}'?"
-    )
-
-
 @pytest.mark.parametrize(
     "words",
     [["analyze", "lr", "--tasks", "a", "b"], ["doctor", "--tasks", "a", "b"], ["reproduce", "t", "--tasks", "a", "b"]],
@@ -156,22 +145,17 @@ def test_every_command_has_examples_that_it_takes(name):
 
 # ---- options of which the last alone would count, and objects that are not adapters
 
-TWICE = {
-    "-M a -M b -t shapes_color": "-M is given twice (a and b): one run has one model; run the command once for each",
-    "--model a --model=b -t shapes_color": "--model is given twice (a and b): one run has one model",
-    "-M tiny-clip -t shapes_color -t shapes_place": "-t is given twice (shapes_color and shapes_place): separate names",
-    "-M hf -a pretrained=x -a revision=y -t x": "-a is given twice (pretrained=x and revision=y): separate arguments",
-    "-M tiny-clip -t x --ttm_args lr=1 --ttm_args epochs=2": "is given twice (lr=1 and epochs=2): separate settings",
-    "-M tiny-clip -t x -o a -o b": "-o is given twice (a and b): a run writes to one location",
-    "doctor -M tiny-clip -M blip-itm": "-M is given twice (tiny-clip and blip-itm): separate names by commas",
-}
 
-
-@pytest.mark.parametrize("command", TWICE)
-def test_an_option_that_is_given_twice_is_an_error(command, capsys):
-    assert main(command.split()) == 2
-    err = capsys.readouterr().err
-    assert TWICE[command] in err and err.count("\n") == 1, err
+@pytest.mark.parametrize(
+    ("command", "option"),
+    [
+        ("--model a --model=b -t shapes_color", "--model"),
+        ("-M hf -a pretrained=x -a revision=y -t x", "-a"),
+        ("doctor -M tiny-clip -M blip-itm", "-M"),
+    ],
+)
+def test_an_option_that_is_given_twice_is_an_error(command, option, capsys):
+    assert f"{option} is given twice" in refused(capsys, *command.split())
 
 
 def test_the_same_value_twice_is_none(capsys):
@@ -179,31 +163,19 @@ def test_the_same_value_twice_is_none(capsys):
     assert main(options) == 0
 
 
-def test_a_bare_model_of_transformers_gets_the_call_that_works():
-    transformers = pytest.importorskip("transformers")
-    text = {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1, "vocab_size": 9}
-    vision = {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1}
-    config = transformers.CLIPConfig(text_config=text, vision_config={**vision, "image_size": 8, "patch_size": 8})
-    model = transformers.CLIPModel(config)
-    with pytest.raises(UsageError) as caught:
-        ttmbench.simple_evaluate(model, "shapes_color")
-    assert str(caught.value).startswith(
-        "model CLIPModel: CLIPModel is a model of transformers and no adapter, since it comes without its "
-        "preprocessing; give simple_evaluate(model, ..., processor=AutoProcessor.from_pretrained('FOLDER')), or "
-        "simple_evaluate('hf', ..., model_args={'pretrained': 'FOLDER'})"
-    )
+def model_of(module):
+    return type("CLIP", (torch.nn.Module,), {"__module__": module, "save_pretrained": 0, "get_image_features": 0})()
 
 
-@pytest.mark.parametrize("given", [torch.nn.Linear(2, 2), object(), 3, {"model": 1}])
-def test_another_object_is_sent_to_the_page_on_adapters(given):
-    with pytest.raises(UsageError, match=r"can neither score pairs .*; docs/add-an-adapter\.md shows how to wrap"):
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        (object(), "docs/add-an-adapter"),
+        (torch.nn.Linear(2, 2), "docs/add-an-adapter"),
+        (model_of("transformers.models.clip.modeling_clip"), r"processor=AutoProcessor"),
+        (model_of("open_clip.model"), r"simple_evaluate\(\(model, preprocess, tokenizer\)"),
+    ],
+)
+def test_an_object_that_is_no_adapter_gets_what_works(given, says):
+    with pytest.raises(UsageError, match=says):
         ttmbench.simple_evaluate(given, "shapes_color")
-
-
-def test_a_part_of_open_clip_gets_the_call_that_works():
-    kind = type("CLIP", (torch.nn.Module,), {"__module__": "open_clip.model"})
-    with pytest.raises(
-        UsageError,
-        match=r"CLIP is a model of open_clip and no adapter.*simple_evaluate\(\(model, preprocess, tokenizer\)",
-    ):
-        ttmbench.simple_evaluate(kind(), "shapes_color")

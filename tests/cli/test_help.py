@@ -11,11 +11,6 @@ from ttmbench.cli.examples import EXAMPLES
 from ttmbench.cli.parser import COMMAND_GROUPS, COMMANDS
 
 WIDTHS = (60, 80, 120)
-COMMON = {
-    *("--model", "--model_args", "--tasks", "--limit", "--config", "--ttm", "--ttm_args", "--ttm_preset", "--seeds"),
-    *("--batch_size", "--device", "--dtype", "--use_cache", "--offline", "--data_dir", "--output_path"),
-    *("--log_samples", "--save_scores", "--dry_run"),
-}
 
 
 def shown(capsys, monkeypatch, width: int, *words: str) -> str:
@@ -60,15 +55,3 @@ def test_a_command_line_without_words_prints_the_short_help(capsys, monkeypatch)
     text = shown(capsys, monkeypatch, 80)
     assert text == shown(capsys, monkeypatch, 80, "--help")
     assert len(text.splitlines()) <= 50, "one screen"
-
-
-def test_the_options_of_a_run_that_people_use_come_first(capsys, monkeypatch):
-    text = shown(capsys, monkeypatch, 80, "run", "--help")
-    found = sections(text[text.index("\n\n") :])
-    options = {title: re.findall(r"^  (?:-h, )?(--\w+)", part, flags=re.MULTILINE) for title, part in found.items()}
-    first, *others = [title for title in options if title != "examples"]
-    assert first == "options" and COMMON <= set(options[first]) and len(options[first]) <= 22
-    assert len(others) >= 3 and all(options[title] for title in others)
-    listed = [option for group in options.values() for option in group]
-    assert len(listed) == len(set(listed))
-    assert len(text[: text.index("\n\n")].splitlines()) == 1, "the usage does not repeat every option"

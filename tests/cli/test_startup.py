@@ -13,10 +13,6 @@ import sys
 
 import pytest
 
-from ttmbench.errors import UsageError
-from ttmbench.evaluator.settings import choose
-from ttmbench.plugins.trackers import make_trackers
-
 PROGRAM = """
 import contextlib, io, json, sys
 found, at_start = {}, set(sys.modules)
@@ -116,25 +112,3 @@ def test_scores_need_scipys_functions_alone(light):
 def test_a_small_run_imports_what_it_uses_alone(runs, stage):
     assert {"torch", "transformers"} <= packages(runs[stage])
     assert not {name for name in runs[stage] if name in NOT_IN_A_RUN}
-
-
-def test_a_name_that_was_looked_up_is_not_looked_up_again(monkeypatch):
-    from ttmbench.config import make_run_config
-    from ttmbench.evaluator import run as evaluator
-
-    config = make_run_config({"model": "tiny-clip", "tasks": ["shapes_color"], "limit": 2, "use_cache": "off"})
-    chosen = choose(config)
-    assert list(chosen.tasks) == list(chosen.settings) == ["shapes_color"]
-    monkeypatch.setattr(evaluator, "choose", lambda *_, **__: pytest.fail("looked up again"))
-    results = evaluator.run(config, chosen=chosen)
-    assert results.results["shapes_color"]
-
-
-def test_choosing_refuses_what_no_plugin_has(tmp_path):
-    from ttmbench.config import make_run_config
-
-    config = make_run_config({"model": "nonsense", "tasks": ["shapes_color"]})
-    with pytest.raises(UsageError, match="unknown model 'nonsense'"):
-        choose(config)
-    assert choose(config, is_registered=False).settings, "an adapter that is given as an object has no name"
-    assert make_trackers(config) == []

@@ -17,7 +17,6 @@ from support import processes
 from support.checkout import ROOT, blocks
 
 from ttmbench.cli import main
-from ttmbench.config import RunConfig
 from ttmbench.data.catalog import load_task
 from ttmbench.reproduce.tables import load_table
 from ttmbench.sweep.plan import expand, read_plan
@@ -155,19 +154,6 @@ def test_the_program_on_results_reads_the_reference(tmp_path):
     ((_, text),) = blocks(ROOT / "docs" / "results-format.md", "python")
     (tmp_path / "results").symlink_to(ROOT / "results")
     assert "shapes_color" in execute(text, tmp_path)
-
-
-def test_the_call_with_a_tracker_names_what_there_is():
-    """It asks W&B's server, so its names are looked up and it is not run."""
-    from ttmbench.plugins.trackers import TRACKERS
-
-    ((_, text),) = blocks(ROOT / "docs" / "trackers.md", "python")
-    compile(text, "trackers.md", "exec")
-    assert all(f'"{name}"' not in text or name in TRACKERS for name in re.findall(r'track=\["(\w+)"\]', text))
-    config = RunConfig(
-        model="siglip-b16", tasks=["winoground"], ttm=True, track=["wandb"], track_args={"project": "ttm"}
-    )
-    assert config.track == ["wandb"] or config.track == ("wandb",)
 
 
 # Files

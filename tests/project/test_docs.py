@@ -13,10 +13,8 @@ from support import processes
 from support.checkout import BLOCK, LESSONS, PAGES, ROOT, WALKED, blocks, load_script
 
 import ttmbench
-from ttmbench import hookspecs
 from ttmbench.cli import main
 from ttmbench.cli.parser import COMMANDS
-from ttmbench.plugins.methods import METHODS
 
 
 def console_commands(page: Path) -> list[str]:
@@ -69,13 +67,6 @@ def test_every_command_is_explained_and_has_a_page_of_its_options():
         assert f"usage: ttmbench {name}" in made[f"commands/{name}.md"], name
 
 
-def test_every_hook_has_a_line_in_its_page():
-    text = (ROOT / "docs" / "hooks.md").read_text(encoding="utf-8")
-    for name in vars(hookspecs):
-        if name.startswith("ttmbench_"):
-            assert name in text, name
-
-
 def test_every_key_of_the_results_is_explained():
     """Or its records are; `results_keys` of the site is made from the schema."""
     schema = json.loads((ROOT / "ttmbench" / "results" / "schemas" / "results-1.0.json").read_text(encoding="utf-8"))
@@ -92,14 +83,6 @@ def test_no_page_or_source_names_this_machine_or_a_registry():
 def test_the_tables_of_models_and_tasks_are_those_of_the_catalogue_and_the_task_files():
     done = processes.run([ROOT / "scripts" / "docs" / "tables.py", "check"], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-
-
-def test_the_page_on_methods_places_every_method_and_states_its_cost():
-    text = (ROOT / "docs" / "methods.md").read_text(encoding="utf-8")
-    for heading in ("## Episodic, online, transductive", "## Cost"):
-        section = text.partition(f"{heading}\n")[2].partition("\n## ")[0]
-        named = {name for row in section.splitlines() if row[:1] == "|" for name in re.findall(r"`(\w+)`", row)}
-        assert {spec.name for spec in METHODS} - {"oracle", "placebo", "shuffle", "finetuned"} <= named, heading
 
 
 # Python

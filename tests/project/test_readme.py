@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
 
@@ -73,14 +72,6 @@ def test_numbers_computed_here_are_those_of_the_released_scores(real_scores):
             }
         for name, value in expected.items():
             assert row[name, "here"] == value, (shown, name)
-
-
-def test_the_time_of_the_first_command_is_that_of_its_run():
-    first = json.loads((ROOT / "results" / "reference" / "first.json").read_text(encoding="utf-8"))
-    minutes = {1: "one minute", 2: "two minutes", 3: "three minutes"}[
-        round(first["total_evaluation_time_seconds"] / 60)
-    ]
-    assert f"{minutes} on a CPU with two cores" in TEXT and first["hardware"]["cpus"] == 2
 
 
 def test_what_is_to_be_cited_is_what_the_citation_file_says():

@@ -34,25 +34,17 @@ def test_nothing_in_the_configuration_asks_another_host():
     ("page", "link", "turned"),
     [
         ("index.md", "[x](docs/metrics.md#definitions)", "[x](metrics.md#definitions)"),
-        ("index.md", "![x](docs/images/styles.png)", "![x](images/styles.png)"),
         ("index.md", "[x](docs/adr)", "x"),
         ("metrics.md", "[x](architecture.md)", "x"),
         ("metrics.md", "[x](../CONTRIBUTING.md#tests)", "[x](contributing.md#tests)"),
-        ("lessons/first-lesson.md", "[x](../metrics.md)", "[x](../metrics.md)"),
         ("lessons/first-lesson.md", "[`chance`](../../ttmbench/chance.py)", "`chance`"),
         ("contributing.md", "[x](https://example.org) [y](#tests)", "[x](https://example.org) [y](#tests)"),
-        (
-            "contributing.md",
-            "![x](docs/images/group.svg)",
-            "![x](images/group.svg#only-light)![x](images/group_dark.svg#only-dark)",
-        ),
         (
             "index.md",
             '<picture>\n<source srcset="group_dark.svg">\n<img alt="x" src="docs/images/group.svg">\n</picture>',
             "![x](images/group.svg#only-light)![x](images/group_dark.svg#only-dark)",
         ),
         ("index.md", "`[x](nowhere.md)`", "`[x](nowhere.md)`"),
-        ("index.md", "```text\n[x](nowhere.md)\n```", "```text\n[x](nowhere.md)\n```"),
     ],
 )
 def test_links_are_turned_as_the_site_needs_them(page, link, turned):
@@ -118,13 +110,3 @@ def test_every_benchmark_has_a_page_with_its_files_chance_and_problems():
     assert "drive.google.com/uc?id=1ap8mmmpQjLIjPGuplkpBgc1hoEHCj4hm" in pages["benchmarks/whatsup.md"]
     assert "written by `save_to_disk` is also found as `stanfordnlp_colorswap`" in pages["benchmarks/colorswap.md"]
     assert hooks.turn_links("[x](../tasks/whatsup_a.yaml)", "tasks.md") == "[x](benchmarks/whatsup.md)"
-
-
-def test_the_leaderboard_is_published_with_the_pages():
-    make = (ROOT / "Makefile").read_text(encoding="utf-8")
-    assert (
-        "leaderboard results --published all --site site/board --docs .."
-        in make.partition("\ndocs:")[2].split("\n\n")[0]
-    )
-    assert "make docs" in (ROOT / ".github" / "workflows" / "docs.yml").read_text(encoding="utf-8")
-    assert 'href="board/index.html"' in (ROOT / "docs" / "leaderboard.md").read_text(encoding="utf-8")
