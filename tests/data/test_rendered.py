@@ -11,7 +11,6 @@ from ttmbench.data.rendered.drawing import SHAPES, SIZE, UNIT, Thing
 from ttmbench.data.rendered.scenes import (
     COLORS,
     KINDS,
-    OPPOSITE,
     PLACES,
     RELATIONS,
     STYLES,
@@ -40,6 +39,17 @@ DIGESTS = {
     "place": "92543992a623e59353875a9f4ce439c7ab45b5a646c69fb8c0e1a6ff78d58a54",
     "describe": "02e73ac52a1d777deec073bd088ce7125a16af8c4c20471ddf3b798182519464",
     "name": "cdbc60a724addae4c218b1cedbf411111516592f6d3c746293c687de844b701b",
+}
+
+
+# Of the ids, captions and tags of the first 200 groups of seed 1000.
+TEXTS = {
+    "color": "f1f914afee3cb3ccdd497878b05f9e34b2c6432035569bd7c2248881483b5947",
+    "spatial": "b85ca5c4555bbe5fde93cafaaabaf830828c3c715ce86779d7f7d41957b05a0b",
+    "replace": "1d6d8ddb7986fa1d1a18973ab8700573ee3920a75a9a7f37939f01d4b6ffc154",
+    "place": "ea20a3ef6b2b2e259f36ad433dd02597683b6b6e88148b4e9deb6be3ad2a19f1",
+    "describe": "a690b62d5a6c34cddec5187a7fb8a248bda79fcfccf7ace6bcf9b9594c717f83",
+    "name": "b6b8cd4f05967c721742b29c07f1ee3052559d58655b14ad473557a8a4a1ebb6",
 }
 
 
@@ -83,9 +93,11 @@ def holds(relation: str, first: Thing, second: Thing) -> bool:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_images_have_pinned_bytes(kind: str) -> None:
+def test_images_and_texts_are_pinned(kind: str) -> None:
     groups = [group for style in STYLES for group in make_groups(kind, 5, 1000, style)]
     assert digest_of(scene for group in groups for scene in group.scenes) == DIGESTS[kind]
+    texts = [(group.group_id, group.captions, group.tags) for group in make_groups(kind, 200, 1000)]
+    assert hashlib.sha256(repr(texts).encode()).hexdigest() == TEXTS[kind]
 
 
 def test_every_shape_in_every_color_has_pinned_bytes() -> None:
@@ -115,48 +127,6 @@ def test_a_description_is_true_of_its_own_image_alone() -> None:
             assert is_true(caption, other.scenes[0]) == (group is other)
 
 
-def test_color_groups_exchange_colors_only() -> None:
-    for group in make_groups("color", 50, 1000):
-        first, second = (sorted(caption.split()) for caption in group.captions)
-        assert [w for w in first if w not in ("a", "an")] == [w for w in second if w not in ("a", "an")]
-        shapes = [[word for word in caption.split() if word in SHAPES] for caption in group.captions]
-        assert shapes[0] == shapes[1]
-
-
-def test_spatial_captions_differ_in_the_relation_only() -> None:
-    for group in make_groups("spatial", 50, 1000):
-        relation = RELATIONS[group.tags["relation"]]
-        assert relation in group.captions[0]
-        rests = {
-            caption.replace(phrase, "?")
-            for caption, phrase in itertools.product(group.captions, RELATIONS.values())
-            if phrase in caption
-        }
-        assert len(rests) == 1
-
-
-def test_replace_groups_replace_one_word_and_say_which() -> None:
-    seen = set()
-    for group in make_groups("replace", 50, 1000):
-        shown, false = ([word for word in caption.split() if word not in ("a", "an")] for caption in group.captions)
-        ((old, new),) = [pair for pair in zip(shown, false, strict=True) if pair[0] != pair[1]]
-        names = {"color": COLORS, "shape": tuple(SHAPES)}[group.tags["replaced"]]
-        assert {old, new} <= set(names)
-        assert new not in shown
-        seen.add(group.tags["replaced"])
-    assert seen == {"color", "shape"}
-
-
-def test_place_groups_move_one_object_to_the_opposite_side() -> None:
-    sides = {phrase: name for name, phrase in PLACES.items()}
-    for group in make_groups("place", 50, 1000):
-        (one,), (other,) = (scene.things for scene in group.scenes)
-        assert (one.shape, one.color) == (other.shape, other.color)
-        first, second = (sides[caption.removeprefix(words(one) + " ")] for caption in group.captions)
-        assert second == OPPOSITE[first]
-        assert group.tags["axis"] == ("left-right" if first in ("left", "right") else "top-bottom")
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_fewer_groups_are_a_prefix(kind: str) -> None:
     assert make_groups(kind, 7, 3) == make_groups(kind, 20, 3)[:7]
@@ -168,16 +138,12 @@ def test_no_two_groups_are_alike(kind: str) -> None:
     groups = [group for seed in (1000, 1001) for group in make_groups(kind, 200, seed)]
     assert len({group.group_id for group in groups}) == len(groups)
     assert len({group.scenes for group in groups}) == len(groups)
+    if kind not in ("place", "name"):  # of which there are few
+        assert len({frozenset(group.captions) for group in groups[:200]}) == 200
     scenes = [scene for group in groups for scene in group.scenes]
     assert len(set(scenes)) == len(scenes)
     drawn = [scene for group in groups[150:250] for scene in group.scenes]  # of both seeds
     assert len({pixels(scene) for scene in drawn}) == len(drawn)
-
-
-@pytest.mark.parametrize("kind", sorted(set(KINDS) - {"place", "name"}))
-def test_captions_do_not_repeat_while_there_are_new_ones(kind: str) -> None:
-    groups = make_groups(kind, 300, 1000)
-    assert len({frozenset(group.captions) for group in groups}) == len(groups)
 
 
 def test_styles_share_their_layouts() -> None:

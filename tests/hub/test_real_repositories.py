@@ -1,7 +1,4 @@
-"""Copies of the named repositories behind a server that speaks the hub's protocol: the ordinary command runs them.
-
-All names and all tasks, one process a command and in a fresh environment, are in ``test_real_repositories_installed``.
-"""
+"""Copies of the named repositories behind a server that speaks the hub's protocol: the ordinary command runs them."""
 
 from __future__ import annotations
 
@@ -16,6 +13,7 @@ from support.commands import run_commands
 from support.hub_copies import COPIES, write_copies
 from support.hub_runs import (
     CLIP,
+    KINDS,
     NAMED,
     RAW,
     SIGLIP_OF_TIMM,
@@ -72,7 +70,7 @@ def test_every_name_and_every_dataset_has_a_copy():
     for name in NAMED:
         arguments = registry.adapter(name).model_args
         assert arguments["pretrained"] in COPIES
-    assert {repo for repo, _ in TAGS.values()} <= set(COPIES)
+    assert {*TAGS.values()} <= set(COPIES)
     sources = {name: json.dumps(dict(task.spec.source)) for name, task in all_tasks(registry).items()}
     of_copies = {name for name, source in sources.items() if any(f'"{repo}"' in source for repo in COPIES)}
     twice = {name for name in of_copies if name.endswith(("_global", "_train"))}  # the same table, read otherwise
@@ -107,6 +105,36 @@ def test_models_run_and_run_again_without_the_hub(hub, home):
     check_done(run_commands([run.command for run in offline], hub.environment(home), home))
     assert len(hub.log) == asked
     check_same(online, offline)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("model", "arguments"), [*((name, "") for name in NAMED), *KINDS])
+def test_every_model_runs_offline_as_online(hub, home, model, arguments):
+    write_copies(hub.root, [copy_of(model, arguments), "stanfordnlp/colorswap"])
+    online, offline = (runs([(model, arguments)], home, offline=offline) for offline in (False, True))
+    given = f"--model_args {arguments}" if arguments else ""
+    fetch = f"download --model {model} {given} --tasks colorswap"
+    commands = [fetch, *(one.command for one in (*offline, *online))]
+    check_done(run_commands(commands, hub.environment(home, TOKEN), home))
+    weights = weights_of(hub)
+    kinds, commits = {Path(name).suffix for name in weights}, {name.partition("/")[0] for name in weights}
+    assert len(kinds) == len(commits) == 1, "one set of weights a model"
+    check_same(online, offline)
+
+
+@pytest.mark.slow
+def test_every_task_is_fetched_and_read_offline(hub, home):
+    write_copies(hub.root, {copy_of(name) for name in ("siglip-b16", *TASKS)})
+    write_tags(home)
+    names, output = ",".join(TASKS), home / "r.json"
+    fetch = f"download --tasks {names} --alternative 2 --model siglip-b16"
+    run = f"--model siglip-b16 {RAW.replace('colorswap', names)} -o {output} --offline"
+    validate = f"validate {' '.join(TASKS)} --offline"
+    fetched, validated, ran = run_commands([fetch, validate, run], hub.environment(home, TOKEN), home, timeout=3600)
+    check_done([fetched, ran])
+    check_validated(validated, TASKS)
+    sent = {name.rpartition("/")[2].rpartition("-000")[0] for name in hub.fetched("datasets/")}
+    assert not sent & {"train", "VG_Relation", "VG_Attribution", "COCO_Order"}
 
 
 def test_download_brings_what_an_offline_run_of_tasks_needs(hub, home):

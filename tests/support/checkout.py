@@ -1,10 +1,9 @@
-"""The files of this repository: its pages and their fenced blocks, its scripts as modules, and copies of it."""
+"""The files of this repository: its pages and their fenced blocks, its scripts as modules."""
 
 from __future__ import annotations
 
 import importlib.util
 import re
-import shutil
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -22,8 +21,6 @@ PAGES = sorted([*(ROOT / f"{name}.md" for name in _ROOTED), *(ROOT / "docs").rgl
 LESSONS = {page.name for page in (ROOT / "docs" / "lessons").glob("*.md")}  # a separate test runs them
 WALKED = {"add-a-task.md", "exports.md"}  # run from top to bottom, with the files that the page writes
 BLOCK = re.compile(r"(?:<!-- (run|file: [^ ]+|\w+) -->\n)?```(\w+)\n(.*?)```", flags=re.DOTALL)
-_MADE = {"__pycache__", ".git", ".mypy_cache", ".ruff_cache", ".pytest_cache", ".hypothesis", ".venv", "venv"}
-_MADE_AT_THE_TOP = {"results", "build", "dist", "site"}  # and not the packages of the same name below
 
 
 def blocks(page: Path, language: str) -> list[tuple[str, str]]:
@@ -43,13 +40,3 @@ def load_script(name: str) -> ModuleType:
     sys.modules[spec.name] = module  # dataclasses look their module up
     spec.loader.exec_module(module)
     return module
-
-
-def copy_checkout(target: Path, project: Path = ROOT) -> None:
-    """Copies a project without what was made in it: runs, builds, environments, caches."""
-
-    def made(folder: str, names: list[str]) -> set[str]:
-        unwanted = _MADE | (_MADE_AT_THE_TOP if folder == str(project) else set())
-        return {name for name in names if name in unwanted or name.endswith(".egg-info")}
-
-    shutil.copytree(project, target, ignore=made)

@@ -11,14 +11,8 @@ from support import family_copies, hub_datasets, hub_models
 COPIES: dict[str, Callable[..., None]] = {**family_copies.WRITERS, **hub_models.WRITERS, **hub_datasets.WRITERS}
 
 
-def write_copies(root: Path, names: Iterable[str] | None = None, **how: str) -> None:
-    """Writes these copies, or all; a copy that exists stays as it is.
-
-    Args:
-        root: of the stand-in for the Hub.
-        names: repositories.
-        how: for all of them; ``architecture=NAME`` makes open_clip's as large as its model of that name.
-    """
+def write_copies(root: Path, names: Iterable[str]) -> None:
+    """Writes copies of repositories below the root of the stand-in; a copy that exists stays as it is."""
     import datasets
 
     from ttmbench.model_adapters._shared.repository import quiet_hub
@@ -28,9 +22,9 @@ def write_copies(root: Path, names: Iterable[str] | None = None, **how: str) -> 
     try:
         with warnings.catch_warnings(), quiet_hub():
             warnings.simplefilter("ignore")
-            for name in COPIES if names is None else names:
+            for name in names:
                 if not any((root / kind / name).exists() for kind in ("models", "datasets")):
-                    COPIES[name](root, **how)
+                    COPIES[name](root)
     finally:
         if shown:
             datasets.enable_progress_bars()

@@ -102,7 +102,6 @@ def laion(
     *,
     safe: str | None = None,
     pull: tuple[str, str] | None = None,
-    architecture: str | None = None,
 ) -> None:
     """A CLIP of LAION for open_clip.
 
@@ -112,28 +111,26 @@ def laion(
         main: commit.
         safe: name of the safetensors on main, if there are any; else it has a pickle.
         pull: reference and commit of a bot's safetensors, which have a name of their own.
-        architecture: open_clip's name of the full-size model that its tags build; without, a small one.
     """
     folder = write_repository(root, "models", repo, {"main": main, **dict([pull] if pull else [])}).folder
-    tensors = _open_clip(folder / main, tiny_models.OPEN_CLIP, architecture)
+    tensors = _open_clip(folder / main, tiny_models.OPEN_CLIP)
     # transformers' own files lie beside open_clip's.
     (folder / main / "config.json").write_text('{"architectures": ["CLIPModel"], "model_type": "clip"}')
     torch.save({"text_model.embeddings.weight": torch.ones(1)}, folder / main / "pytorch_model.bin")
     if safe:
         save_file(tensors, folder / main / safe)
-    if architecture is None or not safe:
-        torch.save(tensors, folder / main / "open_clip_pytorch_model.bin")
+    torch.save(tensors, folder / main / "open_clip_pytorch_model.bin")
     if pull:
         shutil.copytree(folder / main, folder / pull[1], dirs_exist_ok=True)
         save_file(tensors, folder / pull[1] / "open_clip_pytorch_model.safetensors")
 
 
-def timm_siglip(root: Path, repo: str, main: str, *, version: int, architecture: str | None = None) -> None:
+def timm_siglip(root: Path, repo: str, main: str, *, version: int) -> None:
     """A SigLIP of timm's: no ``config.json``, a tokenizer that the configuration names by this repository's id."""
     folder = write_repository(root, "models", repo, {"main": main}).folder / main
     (siglip_tokenizers.t5 if version == 1 else siglip_tokenizers.gemma)(folder)
     shape = timm_shape(repo, SIGLIP_WORDS if version == 1 else SIGLIP2_WORDS)
-    tensors = _open_clip(folder, shape, architecture)
+    tensors = _open_clip(folder, shape)
     if version == 1:  # whether the first has safetensors too is not known
         torch.save(tensors, folder / "open_clip_pytorch_model.bin")
     else:
@@ -153,19 +150,17 @@ def timm_shape(repo: str, rows: int) -> dict[str, object]:
     }
 
 
-def _open_clip(folder: Path, shape: dict[str, object], architecture: str | None) -> dict[str, torch.Tensor]:
+def _open_clip(folder: Path, shape: dict[str, object]) -> dict[str, torch.Tensor]:
     """Writes the configuration; returns the tensors of a random model with it."""
     import open_clip
 
-    if architecture is not None:
-        shape = open_clip.get_model_config(architecture)
     preprocess = {"mean": [0.5, 0.5, 0.5], "std": [0.5, 0.5, 0.5], "interpolation": "bicubic", "resize_mode": "squash"}
     config = {"model_cfg": shape, "preprocess_cfg": preprocess if "custom_text" in shape else {}}
     (folder / "open_clip_config.json").write_text(json.dumps(config), encoding="utf-8")
     torch.manual_seed(12)
     logging.disable(logging.WARNING)  # open_clip warns that these weights are random
     try:
-        model = open_clip.create_model(architecture or f"local-dir:{folder}", load_weights=False)
+        model = open_clip.create_model(f"local-dir:{folder}", load_weights=False)
     finally:
         logging.disable(logging.NOTSET)
     return dict(model.state_dict())

@@ -22,12 +22,12 @@ NAMED = (
     *("blip-itc", "blip-itm", "blip2-itc", "blip2-itm", "flava-itc", "flava-itm"),
     *("vqascore-smolvlm-256m", "visualgpt-blip", "visualgpt-blip2"),
 )
-TAGS = {  # named models of open_clip: their tags build full-size models; repository of the weights, architecture
-    "open_clip-vit-b32": ("laion/CLIP-ViT-B-32-laion2B-s34B-b79K", "ViT-B-32"),
-    "open_clip-vit-b16": ("laion/CLIP-ViT-B-16-DataComp.XL-s13B-b90K", "ViT-B-16"),
-    "open_clip-vit-l14": ("laion/CLIP-ViT-L-14-DataComp.XL-s13B-b90K", "ViT-L-14"),
-    "open_clip-siglip-b16": (SIGLIP_OF_TIMM, "ViT-B-16-SigLIP"),
-    "open_clip-siglip2-b16": ("timm/ViT-B-16-SigLIP2", "ViT-B-16-SigLIP2"),
+TAGS = {  # named models of open_clip, whose tags build full-size models; repository of the weights
+    "open_clip-vit-b32": "laion/CLIP-ViT-B-32-laion2B-s34B-b79K",
+    "open_clip-vit-b16": "laion/CLIP-ViT-B-16-DataComp.XL-s13B-b90K",
+    "open_clip-vit-l14": "laion/CLIP-ViT-L-14-DataComp.XL-s13B-b90K",
+    "open_clip-siglip-b16": SIGLIP_OF_TIMM,
+    "open_clip-siglip2-b16": "timm/ViT-B-16-SigLIP2",
 }
 KINDS = (  # models without a name: kind, its arguments
     ("hf", "pretrained=openai/clip-vit-large-patch14"),
@@ -37,8 +37,8 @@ KINDS = (  # models without a name: kind, its arguments
     ("choice", f"pretrained={LLAVA},max_tokens=2"),
     ("choice", f"pretrained={QWEN},side_by_side=true,max_tokens=2"),
     ("blind", "pretrained=gpt2"),
-    *(("open_clip", f"model=hf-hub:{repo}") for repo, _ in TAGS.values()),
-    ("open_clip", f"model=hf-hub:{TAGS['open_clip-vit-b16'][0]},revision=refs/pr/2"),
+    *(("open_clip", f"model=hf-hub:{repo}") for repo in TAGS.values()),
+    ("open_clip", f"model=hf-hub:{TAGS['open_clip-vit-b16']},revision=refs/pr/2"),
 )
 WEIGHTS = (".safetensors", ".bin", ".h5", ".msgpack", ".onnx", ".ot", ".tflite")
 UNTRAINED = ("choice", "blind", "visualgpt-blip", "visualgpt-blip2")
