@@ -19,7 +19,6 @@ from PIL import Image
 from support import processes
 from support.small_models import Counting, run
 
-import ttmbench
 from ttmbench._util.digests import SealError, load_sealed, save_sealed
 from ttmbench.cache import scores as module
 from ttmbench.cache.folder import cache_folder
@@ -164,25 +163,6 @@ def test_changed_data_and_other_pairs_are_scored_again(tmp_path, folder_task):
     with Image.open(image) as opened:
         opened.copy().save(image, compress_level=1)
     assert calls() == 24 and calls() == 0
-
-
-def test_in_memory_images_count_by_their_pixels(tmp_path):
-    pixels = np.zeros((2, 2, 8, 8, 3), np.uint8)
-    captions = [["a", "b"], ["c", "d"]]
-
-    def calls(images) -> int:
-        model = Counting(tmp_path / "log")
-        before = model.calls
-        task = ttmbench.Task.from_groups(images=images, captions=captions, name="mine")
-        run(model, task, use_cache=str(tmp_path / "store"))
-        return model.calls - before
-
-    for index in range(4):
-        pixels[index // 2, index % 2] += 10 * index
-    assert calls(list(pixels)) == 8
-    assert calls([[Image.fromarray(image) for image in row] for row in pixels]) == 0
-    pixels[0, 0, 3, 4, 1] ^= 1
-    assert calls(list(pixels)) == 8 and calls(list(pixels)) == 0
 
 
 def test_a_hit_opens_no_image_file(tmp_path, folder_task, monkeypatch):

@@ -13,7 +13,6 @@ from PIL import Image
 from support import task_data
 from support.task_data import encoded, find, load, write
 
-from ttmbench.cli import main
 from ttmbench.data.loader import data_locations
 from ttmbench.data.paths import data_folder, inside
 from ttmbench.errors import DataError, OutOfReachError, UsageError
@@ -342,16 +341,6 @@ def test_what_cannot_be_drawn_says_so(foils, folder_task, tmp_path):
     (folder / "one.yaml").write_text(yaml.safe_dump(source))
     with pytest.raises(DataError, match="1 groups have no pair that is a foil of group g0"):
         load(folder / "one.yaml")
-
-
-def test_the_task_of_colorswap_is_validated_and_names_where_its_data_are(capsys):
-    spec = find("colorswap_random").spec
-    assert (spec.group.n_groups, str(spec.shape), spec.source["kind"]) == (300, "2x2", "random_foils")
-    assert "not published" in spec.description and spec.ttm == {} and "compositional" not in spec.tag
-    (inner,) = spec.source["of"]
-    assert inner == find("colorswap").spec.source
-    assert main(["download", "colorswap_random", "--dry_run"]) in (0, 4)
-    assert "stanfordnlp/colorswap" in capsys.readouterr().out
 
 
 # --- tags ----------------------------------------------------------------------------------------------------

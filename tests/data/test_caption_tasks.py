@@ -119,17 +119,6 @@ def test_only_confirmed_rows_of_every_instrument_are_read(valse):
     }
 
 
-def test_the_public_command_measures_valse_on_a_small_copy(valse, tmp_path):
-    out = tmp_path / "x.json"
-    asked = ["--model", "tiny-clip", "--tasks", "valse,valse_plurals", "--limit", "33", "--data_dir", str(valse)]
-    assert main([*asked, "--use_cache", "off", "-o", str(out)]) == 0
-    document = json.loads(out.read_text(encoding="utf-8"))
-    assert document["n-samples"]["valse"]["effective"] == 33
-    assert set(document["breakdowns"]["valse"]["instrument"]) == set(VALSE)
-    means = document["tag_means"]["valse"]
-    assert (means["over_11_instruments"]["cells"], means["over_7_pieces"]["by"]) == (11, ["piece", "instrument"])
-
-
 def test_a_row_and_the_one_beside_it_make_a_triple(triples):
     for kind in REPLACE:
         first = load(changed(f"hard_positives_replace_{kind}", n_groups=None), triples).groups[0]

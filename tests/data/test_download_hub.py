@@ -193,23 +193,3 @@ def test_loose_files_are_fetched_and_read_offline(hub, tmp_path, fetched):
     assert code == 0 and said[where].startswith("fetched 4 files, ") and "weights.bin" not in asked(hub)
     hub.pages.clear()
     assert read_offline(path) == [f"a {color} circle" for color in COLORS]
-
-
-@pytest.mark.parametrize("refused", ["/api/", "/resolve/"])
-def test_a_gated_dataset_tells_the_page_and_the_token(hub, tmp_path, fetched, refused):
-    refusal = {"X-Error-Code": "GatedRepo", "X-Error-Message": "Access to dataset me/secret is restricted."}
-    repository(hub, "me/secret", {"data/test-00000-of-00001.parquet": b"x"})
-    for page in [page for at, page in hub.pages.items() if refused in at]:
-        page.first = [(401, refusal, b"{}")] * 20
-    source = {"kind": "huggingface", "path": "me/secret", "revision": SHA}
-    code, said = fetched(task_file(tmp_path, source, gated=True))
-    terms = "accept its terms at https://huggingface.co/datasets/me/secret and set HF_TOKEN"
-    assert code == 4 and terms in said[f"dataset me/secret at revision {SHA}, test"]
-
-
-def test_a_mirror_stands_in_for_files_that_are_gone(hub, tmp_path, fetched):
-    repository(hub, "me/colors", {"data/test-00000-of-00001.parquet": table(tmp_path / "t", "test")})
-    first = {"kind": "annotations", "file": "rows.json", "images": "i", "get": {"rows.json": f"{hub.url}/gone.json"}}
-    source = {"kind": "first_of", "of": [first, {"kind": "huggingface", "path": "me/colors", "revision": SHA}]}
-    code, said = fetched(task_file(tmp_path, source))
-    assert code == 0 and said["mine"] == "ready 3 groups, without annotations rows.json"

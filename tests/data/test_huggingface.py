@@ -145,14 +145,6 @@ def test_the_mirror_of_sugarcrepe_without_its_wrong_group(tmp_path):
     assert len(load("sugarcrepe_swap_obj", tmp_path / "nothing", limit=110, of=of).groups) == 110
 
 
-def test_spatial_rows_of_the_mirror(tmp_path):
-    columns = {"image_options": images(291), "caption_options": [[f"right {i}", f"wrong {i}"] for i in range(291)]}
-    path = parquet(tmp_path / "copy", columns, "VG_QA_two_obj")
-    (tmp_path / "copy" / "data" / "VG_Relation-00000-of-00001.parquet").write_bytes(b"nobody asked for this split")
-    loaded = load("whatsup_vg_two", tmp_path / "nothing", of=mirror_of("whatsup_vg_two", path))
-    assert loaded.groups[290].captions == ("right 290", "wrong 290"), "the true caption is the first"
-
-
 def test_a_column_of_several_images(tmp_path):
     columns = {"both": [images(2), images(2)[::-1]], "texts": [["a", "b"], ["c", "d"]]}
     path = parquet(tmp_path / "copy", columns)
@@ -436,30 +428,9 @@ def test_mmvp_vlm_in_a_folder_is_read_before_the_hub(tmp_path, place):
         load("mmvp_vlm", tmp_path / "data", 2, **source)
 
 
-def test_mmvp_vlm_out_of_reach():
-    with pytest.raises(OutOfReachError, match=r"dataset MMVP/MMVP_VLM at revision 211372d.*not in the cache"):
-        load("mmvp_vlm")
-    with pytest.raises(UsageError, match="unknown key 'spilt'"):
-        load("mmvp_vlm", spilt="test")
-
-
 # --- by the public command -----------------------------------------------------------------------------------
 
 RUN = ["--model", "tiny-clip", "--device", "cpu", "--offline", "--bootstrap_iters", "0"]
-
-
-def test_a_run_of_mmvp_vlm_from_the_hubs_cache(tmp_path, cached_mmvp, capsys):
-    blob = (cached_mmvp / "MLLM_VLM Images" / "Color" / "151.jpg").resolve()
-    Image.new("CMYK", (224, 30), (10, 90, 0, 20)).save(blob, format="JPEG")
-    code, out, err = run(capsys, *RUN, "--tasks", "mmvp_vlm,mmvp_vlm_global", "--output_path", tmp_path / "x.json")
-    assert code == 0 and "global_assignment_accuracy" in out, err
-    document = json.loads((tmp_path / "x.json").read_text())
-    samples = document["n-samples"]["mmvp_vlm"]
-    assert (samples["original"], samples["effective"]) == (135, 135) and samples["clusters"] < 135, "images repeat"
-    assert {name: row["groups"] for name, row in document["breakdowns"]["mmvp_vlm"]["Type"].items()} == dict.fromkeys(
-        PATTERNS, 15
-    )
-    assert document["datasets"]["mmvp_vlm"]["revision"] == cached_mmvp.name
 
 
 # --- a local folder in place of a dataset --------------------------------------------------------------------

@@ -10,7 +10,6 @@ from PIL import Image
 
 import ttmbench
 from ttmbench import DataError, Task, UsageError
-from ttmbench.cli import main
 
 COLORS = {"red": (220, 20, 20), "green": (20, 220, 20), "blue": (20, 20, 220), "grey": (90, 90, 90)}
 METRICS = ["text_score", "image_score", "group_score", "group_match", "individual_match"]
@@ -170,24 +169,6 @@ def test_the_store_and_resume_know_the_data_by_what_they_show(tmp_path, capsys):
     assert changed.results != first.results
     kept = run(Task.from_groups(images, captions, name="walls"), use_cache=settings["use_cache"])
     assert "key" in kept["datasets"]["walls"]["from_store"]
-
-
-def test_a_task_in_memory_stands_beside_a_named_one_and_ttm_adapts_to_it(tmp_path):
-    images, captions = walls()
-    task = Task.from_groups(images, captions, name="walls")
-    how = {
-        "limit": 3,
-        "ttm": {"iterations": 1, "epochs": 1},
-        "log_samples": True,
-        "output_path": str(tmp_path / "runs"),
-    }
-    result = ttmbench.simple_evaluate("tiny-clip", [task, "shapes_color"], **how)
-    assert list(result.results) == ["walls", "shapes_color"] and result["config"]["tasks"] == list(result.results)
-    assert result.results["walls"]["group_match,ttm"] is not None
-    page = tmp_path / "page.html"
-    assert main(["report", str(tmp_path / "runs"), "--output_path", str(page)]) == 0
-    assert "walls" in page.read_text()
-    assert main(["leaderboard", str(tmp_path / "runs")]) == 0
 
 
 def rows(images, captions):

@@ -17,7 +17,6 @@ import pytest
 from PIL import Image
 from support.task_data import load, rewritten, write
 
-import ttmbench
 from ttmbench.cli import main
 from ttmbench.data import download as module
 from ttmbench.errors import AssertionNotMet, DataError
@@ -197,26 +196,6 @@ def test_a_run_says_what_its_numbers_are_of(ran, capsys):
     assert document["ttm"]["svo_probes"]["audit_labels"]["passed"] is True
     found = next(one for one in numbers_of(ResultsDocument.of(document)) if one.key == "image_score,none")
     assert found.extent.words == "9 of 12" and not found.limited
-
-
-def test_samples_report_and_leaderboard_of_it(ran, capsys):
-    stored = next((ran / "out").rglob("samples*svo_probes*.jsonl"))
-    lines = [json.loads(line) for line in stored.read_text(encoding="utf-8").splitlines()]
-    raw = [line for line in lines if line["filter"] == "none"]
-    assert len(raw) == 9
-    for line in raw:
-        scores = np.array(line["scores"])
-        assert scores.shape == (2, 1)
-        assert line["matching"] == ([0, None] if scores[0, 0] > scores[1, 0] else [None, 0])
-        assert line["metrics"]["image_score"] == float(scores[0, 0] > scores[1, 0])
-        assert line["margin"] == pytest.approx(abs(scores[0, 0] - scores[1, 0]), abs=1e-6)
-    assert main(["report", str(ran / "out"), "--output_path", str(ran / "report.html")]) == 0
-    page = (ran / "report.html").read_text(encoding="utf-8")
-    assert "9 of 12" in page
-    assert main(["leaderboard", str(ran / "out")]) == 0
-    assert "svo_probes" in capsys.readouterr().out
-    again = ttmbench.score(stored, "svo_probes", bootstrap_iters=0)
-    assert again.results["svo_probes"]["image_score,none"] == np.mean([one["metrics"]["image_score"] for one in raw])
 
 
 def test_coverage_can_be_asserted(ran):

@@ -8,12 +8,10 @@ import shutil
 from pathlib import Path
 
 import pytest
-import yaml
 from PIL import Image
 from support import task_data
 from support.task_data import encoded, find, write
 
-import ttmbench
 from ttmbench.cli import main
 from ttmbench.data.loader import data_locations
 from ttmbench.data.sources.whatsup import told_by_captions
@@ -124,12 +122,6 @@ def test_the_pillow_and_the_chair_are_exchanged_and_recorded(data):
     json.dumps(loaded.source)
 
 
-def test_only_set_a_has_a_correction():
-    for task in ("whatsup_b", "whatsup_b_left_right", "whatsup_b_front_behind", "whatsup_a_on_under"):
-        assert not find(task).spec.source.get("wrong_labels"), task
-        assert not find(task).spec.label_errors, task
-
-
 def mirror(root: Path, which: str, in_a_list: bool) -> Path:
     """The mirror's format: a split a set, image_options and caption_options, no file names."""
     import datasets
@@ -145,9 +137,6 @@ def mirror(root: Path, which: str, in_a_list: bool) -> Path:
     (root / "data").mkdir(parents=True)
     datasets.Dataset.from_dict(columns).to_parquet(root / "data" / f"{split}-00000-of-00001.parquet")
     (root / "data" / "VG_Relation-00000-of-00001.parquet").write_bytes(b"a large split that nobody asked for")
-    files = [{"split": name, "path": f"data/{name}-*"} for name in (split, "VG_Relation")]
-    configs = [{"config_name": "default", "data_files": files}]
-    (root / "README.md").write_text(f"---\n{yaml.safe_dump({'configs': configs})}---\n", encoding="utf-8")
     return root
 
 
@@ -227,15 +216,6 @@ def test_wrong_options_are_told(data, task, changes, message):
     assert message in str(caught.value)
 
 
-def test_a_run_and_validate_read_the_data_folder(data, monkeypatch, capsys):
-    monkeypatch.setenv("TTMBENCH_DATA", str(data))
-    result = ttmbench.simple_evaluate("tiny-clip", "whatsup_a_left_right", limit=4, device="cpu", bootstrap_iters=0)
-    assert result["n-samples"]["whatsup_a_left_right"]["effective"] == 4
-    assert result["datasets"]["whatsup_a_left_right"]["source"]["kind"] == "whatsup"
-    assert main(["validate", "whatsup_b_front_behind", "--offline"]) == 0
-    assert "102 groups, all images decode" in capsys.readouterr().out
-
-
 def test_without_data_both_places_are_named_with_their_published_ids(tmp_path):
     for task, words in (
         (
@@ -267,23 +247,6 @@ def test_folders_of_the_authors_code_are_read_as_they_are(tmp_path, data, folder
     assert places[0].missing() == {}
     with pytest.raises(OutOfReachError, match=r"whatsup/controlled_clevr_dataset\.json and whatsup/controlled_clevr"):
         load("whatsup_b", tmp_path / "cache")
-
-
-def test_images_elsewhere_may_be_linked(tmp_path):
-    archive(tmp_path / "own", "a")
-    (tmp_path / "data" / "whatsup").mkdir(parents=True)
-    for name in ("controlled_images", "controlled_images_dataset.json"):
-        (tmp_path / "data" / "whatsup" / name).symlink_to(tmp_path / "own" / "whatsup" / name)
-    group = load("whatsup_a", tmp_path / "data").groups[0]
-    assert group.images[0].open().size == (6, 4)
-    photo = tmp_path / "own" / "whatsup" / "controlled_images" / "beer-bottle0_on_armchair.jpeg"
-    photo.rename(tmp_path / "secret.jpeg")
-    photo.symlink_to(tmp_path / "secret.jpeg")
-    (tmp_path / "linked").mkdir()
-    (tmp_path / "linked" / "whatsup").symlink_to(tmp_path / "own" / "whatsup")
-    for root in ("own", "data", "linked"):  # a link among the photographs is not an arrangement of folders
-        with pytest.raises(DataError, match="leaves the folder"):
-            load("whatsup_a", tmp_path / root)
 
 
 def test_a_missing_photograph_names_the_archive_it_is_in(tmp_path):

@@ -10,8 +10,6 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
 from pathlib import Path
 
-import yaml
-
 from support.hub_repos import made_up_commit, write_repository
 
 COLORS = ("red", "blue", "green", "yellow", "black", "white", "orange", "purple")
@@ -59,28 +57,24 @@ def write_dataset(
     gated: str | bool = False,
     classes: Mapping[str, Sequence[str]] | None = None,
     shards: int = 1,
-    unread: Mapping[str, int] | None = None,
+    unread: Sequence[str] = (),
 ) -> Path:
-    """Writes a repository as ``push_to_hub`` does; columns of `cell` are images.
+    """Writes a repository as ``push_to_hub`` does, without its card, and returns the folder of the commit.
 
     Args:
         root: of the stand-in for the Hub.
         repo: id.
-        splits: split -> column -> values.
+        splits: split -> column -> values; those of `cell` are images.
         commit: made up unless it is known.
         gated: whether terms have to be accepted.
         classes: column of class indices -> names.
         shards: files of each split.
-        unread: split that no task reads -> its number of rows; its file holds no table.
-
-    Returns:
-        The folder of the commit.
+        unread: splits that no task reads; their files hold no table.
     """
     import datasets
 
     folder = new_repository(root, repo, commit, gated)
     (folder / "data").mkdir()
-    entries = []
     for split, columns in splits.items():
         table = datasets.Dataset.from_dict(dict(columns))
         for name, values in columns.items():
@@ -91,20 +85,9 @@ def write_dataset(
         for shard in range(shards):
             path = folder / "data" / f"{split}-{shard:05d}-of-{shards:05d}.parquet"
             table.shard(shards, shard, contiguous=True).to_parquet(path)
-        entries.append({"name": split, "num_bytes": int(table.data.nbytes), "num_examples": len(table)})
-    for split, count in (unread or {}).items():
+    for split in unread:
         content = f"nobody asked for {split}".encode() * 5000
         (folder / "data" / f"{split}-00000-of-00001.parquet").write_bytes(content)
-        entries.append({"name": split, "num_bytes": len(content), "num_examples": count})
-    files = [{"split": entry["name"], "path": f"data/{entry['name']}-*"} for entry in entries]
-    info = {
-        **{"features": table.features._to_yaml_list(), "splits": entries},
-        "download_size": sum(path.stat().st_size for path in (folder / "data").iterdir()),
-        "dataset_size": sum(entry["num_bytes"] for entry in entries),
-    }
-    card = {"dataset_info": info, "configs": [{"config_name": "default", "data_files": files}]}
-    text = yaml.safe_dump(card, sort_keys=False, allow_unicode=True)
-    (folder / "README.md").write_text(f"---\n{text}---\n\n# Dataset card\n", encoding="utf-8")
     return folder
 
 
@@ -178,8 +161,7 @@ def whatsup(root: Path) -> None:
                 for index in range(count)
             ],
         }
-    unread = {"VG_Relation": 23937, "VG_Attribution": 28748, "COCO_Order": 25010}
-    write_dataset(root, "ServiceNow/whatsup_all", splits, unread=unread)
+    write_dataset(root, "ServiceNow/whatsup_all", splits, unread=("VG_Relation", "VG_Attribution", "COCO_Order"))
 
 
 SUGARCREPE = {
