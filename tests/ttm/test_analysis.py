@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 from contextlib import redirect_stdout
-from dataclasses import replace
 from functools import cache
 from types import SimpleNamespace
 
@@ -14,15 +13,13 @@ import pytest
 from PIL import Image, ImageColor
 
 from ttmbench.cli import main
-from ttmbench.cli.analyze import KNOWN
-from ttmbench.config import AUTHORS_LEARNING_RATE, DEFAULT_LEARNING_RATE, TTMConfig
+from ttmbench.config import AUTHORS_LEARNING_RATE, DEFAULT_LEARNING_RATE, RunConfig, TTMConfig
 from ttmbench.data.catalog import find_task
 from ttmbench.errors import UsageError
-from ttmbench.evaluator.analyze import METHODS, TRANSFER
+from ttmbench.evaluator import analyze as analysis
 from ttmbench.plugins.registry import build_registry
 from ttmbench.report import charts
-from ttmbench.ttm import analysis
-from ttmbench.ttm.selection import PseudoLabels
+from ttmbench.ttm.selection import PseudoLabels, candidates
 from ttmbench.ttm.variants import Adaptation
 from ttmbench.types import Scores
 
@@ -31,11 +28,11 @@ QUICK = ["--model", "tiny-clip", "--tasks", "shapes_color", "--limit", "8", "--d
 SHORT = ["--ttm_args", "iterations=2,epochs=1"]
 
 
-def question(scores, task="shapes_color", **settings) -> analysis.Question:
-    """A question about given scores, with no model behind them."""
+def stage_of(scores, task="shapes_color", **settings) -> Adaptation:
+    """Given scores, with no model behind them."""
     spec = find_task(REGISTRY, task).spec
     raw = scores if isinstance(scores, Scores) else Scores(np.array(scores, dtype=np.float32))
-    stage = Adaptation(
+    return Adaptation(
         REGISTRY,
         spec,
         SimpleNamespace(is_global=spec.is_global),
@@ -45,7 +42,6 @@ def question(scores, task="shapes_color", **settings) -> analysis.Question:
         [REGISTRY.metric(name) for name in ("group_score", "image_score", "global_assignment_accuracy", "group_match")],
         [0],
     )
-    return analysis.Question(stage, REGISTRY.metric("group_match"), bootstrap_iters=0)
 
 
 @pytest.fixture
@@ -63,7 +59,7 @@ def with_margins(margins) -> list:
 
 
 def test_thresholds_count_what_is_kept_and_how_much_of_it_is_right():
-    found = analysis.thresholds(question(with_margins([4.0, 3.0, -2.0, 1.0, 0.0])))
+    found = analysis.thresholds(stage_of(with_margins([4.0, 3.0, -2.0, 1.0, 0.0])))
     assert (found["candidates"], found["tied"]) == (5, 1)
     at = dict(zip(np.round(found["threshold"], 6), zip(found["selected"], found["accuracy"], strict=True), strict=True))
     assert at[0.0] == (4, 3 / 4), "the tied group is never kept"
@@ -73,20 +69,21 @@ def test_thresholds_count_what_is_kept_and_how_much_of_it_is_right():
 
 def test_thresholds_of_a_constant_scorer_are_refused():
     with pytest.raises(UsageError, match="ties"):
-        analysis.thresholds(question(np.zeros((5, 2, 2))))
+        analysis.thresholds(stage_of(np.zeros((5, 2, 2))))
 
 
 def test_global_thresholds_are_those_of_pairs():
     pairs = np.full((4, 4), -9.0, dtype=np.float32)
     pairs[0, 0], pairs[1, 1], pairs[2, 3], pairs[3, 2] = 2.0, 1.0, -1.0, -2.0
     scores = Scores(np.stack([pairs[:2, :2], pairs[2:, 2:]]), pairs)
-    found = analysis.thresholds(question(scores, "shapes_color_global"))
+    found = analysis.thresholds(stage_of(scores, "shapes_color_global"))
     assert found["threshold"][0] == -2.0 and found["selected"][0] == 4 and found["accuracy"][0] == 0.5
     assert found["selected"][-1] == 1 and found["accuracy"][-1] == 1.0
 
 
 def test_supervision_is_the_raw_metrics_with_chance():
-    found = analysis.supervision(question(with_margins([4.0, 3.0, -2.0, 1.0])))["metrics"]
+    config = RunConfig(model="tiny-clip", tasks=["shapes_color"], bootstrap_iters=0)
+    found = analysis.supervision(stage_of(with_margins([4.0, 3.0, -2.0, 1.0])), None, config)["metrics"]
     assert found["group_match"] == {"value": 0.75, "ci": None, "chance": 0.5}
     assert found["group_score"]["value"] == 0.0, "every row and column but one ties"
     assert found["global_assignment_accuracy"] == {"value": None, "ci": None, "chance": None}
@@ -94,10 +91,9 @@ def test_supervision_is_the_raw_metrics_with_chance():
 
 def test_taus_keep_15_to_30_percent():
     margins = np.arange(1, 101, dtype=float)
-    assert analysis._taus(question(with_margins(margins)).stage) == [86.0, 81.0, 76.0, 71.0]
-    assert analysis._taus(question(with_margins(margins), threshold="share").stage) == pytest.approx(
-        [0.7, 0.6, 0.5, 0.4]
-    )
+    assert analysis.first_thresholds(stage_of(with_margins(margins))) == [86.0, 81.0, 76.0, 71.0]
+    by_share = stage_of(with_margins(margins), threshold="share")
+    assert analysis.first_thresholds(by_share) == pytest.approx([0.7, 0.6, 0.5, 0.4])
 
 
 @pytest.fixture(scope="module")
@@ -171,17 +167,13 @@ def test_names_from_data_cannot_break_a_figure(tmp_path):
         "task": "t",
         "matching": "group",
         "metric": "group_match",
-        "data": analysis.thresholds(question(with_margins([4.0, 3.0, -2.0]))),
+        "data": analysis.thresholds(stage_of(with_margins([4.0, 3.0, -2.0]))),
     }
     charts.save_figure(lambda: charts.draw_analysis(document), tmp_path / "x.svg", "svg")
     assert "<b>" not in (tmp_path / "x.svg").read_text()
 
 
 # --- learning rates -------------------------------------------------------------------------------------------
-
-
-def seen(captions, tie=None, **more) -> analysis.Seen:
-    return analysis.Seen(labels_of(captions, tie), (), (), None, **more)
 
 
 def labels_of(captions, tie=None, confidence=None) -> PseudoLabels:
@@ -191,19 +183,17 @@ def labels_of(captions, tie=None, confidence=None) -> PseudoLabels:
 
 
 def test_the_grid_has_the_rate_that_would_be_used_and_reaches_the_authors():
-    assert analysis.grid(5e-4) == (3e-5, 1e-4, 2e-4, 5e-4, 1e-3, 2e-3)
-    assert {DEFAULT_LEARNING_RATE, AUTHORS_LEARNING_RATE} < set(analysis.grid(DEFAULT_LEARNING_RATE))
+    assert analysis.rates_around(5e-4) == [3e-5, 1e-4, 2e-4, 5e-4, 1e-3, 2e-3]
+    assert {DEFAULT_LEARNING_RATE, AUTHORS_LEARNING_RATE} < set(analysis.rates_around(DEFAULT_LEARNING_RATE))
 
 
 def test_seeds_agree_where_they_match_alike_and_a_tie_is_like_nothing():
     one, other = [[0, 1], [1, 0], [0, 1], [0, 1]], [[0, 1], [0, 1], [0, 1], [0, 1]]
-    assert analysis.agreement([seen(one), seen(other)]) == 0.75
-    assert analysis.agreement([seen(one), seen(other), seen(one)]) == pytest.approx((0.75 + 1 + 0.75) / 3)
-    tied = [False, False, False, True]
-    assert analysis.agreement([seen(one, tied), seen(other)]) == 0.5
-    assert analysis.agreement([seen(one)]) is None
-    broken = replace(seen(one), matching=None, diverged="the loss became nan")
-    assert analysis.agreement([seen(one), seen(other), broken]) is None
+    assert analysis.agreement([labels_of(one), labels_of(other)]) == 0.75
+    three = [labels_of(one), labels_of(other), labels_of(one)]
+    assert analysis.agreement(three) == pytest.approx((0.75 + 1 + 0.75) / 3)
+    assert analysis.agreement([labels_of(one, [False, False, False, True]), labels_of(other)]) == 0.5
+    assert analysis.agreement(three[:1]) is None and analysis.agreement([*three, None]) is None
 
 
 def test_the_surest_quarter_is_that_of_the_raw_model():
@@ -221,9 +211,8 @@ def test_what_is_seen_of_a_run_does_not_depend_on_the_order_of_captions():
     moved = [np.take_along_axis(one, order[:, None, :], axis=2) for one in scores]
     found = []
     for three in (scores, moved):
-        labels = [analysis.candidates(Scores(one.astype(np.float32)), False) for one in three]
-        runs = [analysis.Seen(one, (), (), None) for one in labels]
-        found.append((analysis.agreement(runs), analysis.confident_kept(labels[0], labels[1])))
+        labels = [candidates(Scores(one.astype(np.float32)), False) for one in three]
+        found.append((analysis.agreement(labels), analysis.confident_kept(labels[0], labels[1])))
     assert found[0] == found[1] and 0 < found[0][0] < 1 and 0 < found[0][1] < 1
 
 
@@ -254,7 +243,3 @@ def test_learning_rates_are_compared_by_runs_of_ttm(tmp_path, capsys, png_alone)
     assert all("a lower learning rate may help" in reason for reason in broken["diverged"])
     printed = capsys.readouterr().out
     assert "lr = 0.0005 (default)" in printed and "diverged with 2 of 2 seeds" in printed
-
-
-def test_the_command_knows_every_analysis_before_it_imports_them():
-    assert {*analysis.ANALYSES, analysis.ALPHA, TRANSFER, METHODS} == set(KNOWN)

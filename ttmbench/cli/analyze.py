@@ -5,9 +5,10 @@ from __future__ import annotations
 import argparse
 import math
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
+from statistics import fmean
 
 from ttmbench._util.console import echo
 from ttmbench._util.option_values import split_names
@@ -61,24 +62,17 @@ def analyze(options: argparse.Namespace) -> int:
     from ttmbench.evaluator.settings import choose
 
     choose(config)  # reports a wrong name before torch is imported, which takes seconds
-    from ttmbench.evaluator.analyze import TRANSFER, analyze_tasks, methods_documents, transfer_document
+    from ttmbench.evaluator.analyze import documents
     from ttmbench.report.charts import write_analysis
 
     started = datetime.now().astimezone()
-    command = ["ttmbench", *sys.argv[1:]]
-    documents: Iterable[Record]
-    if options.analysis == TRANSFER:
-        documents = [transfer_document(config, started, command)]
-    elif compares:
-        documents = methods_documents(config, started, command)
-    else:
-        documents = analyze_tasks(options.analysis, config, started, command, taus=options.taus, lrs=options.lrs)
-    for document in documents:
+    grid = options.taus if options.taus is not None else options.lrs
+    for document in documents(options.analysis, config, started, ["ttmbench", *sys.argv[1:]], grid):
         task = document.get("task") or f"{len(document['tasks'])} tasks"
         echo(f"{document['model_name']} on {task}: {document['analysis']}")
         heads, rows, caption = _TABLES.get(document["analysis"], _curves)(document)
-        columns = zip(heads, ("key", *["number"] * (len(heads) - 1)), strict=True)
-        print_table([TableColumn(name, kind) for name, kind in columns], rows, caption=caption)
+        kinds = ("key", *["number"] * (len(heads) - 1))
+        print_table(list(map(TableColumn, heads, kinds)), rows, caption=caption)
         for file in write_analysis(Path(config.output_path or "."), document, started):
             echo(f"  {file}")
     return 0
@@ -108,7 +102,7 @@ def _curves(document: Record) -> Table:
     data = document["data"]
     rows = [["no adaptation", percent(data["baseline"]), NOTHING]]
     for name, curve in data["curves"].items():
-        selected = sum(row[0] for row in curve["coverage"]) / len(curve["coverage"])
+        selected = fmean(row[0] for row in curve["coverage"])
         label = f"tau_1 = {name}" if document["analysis"] == "tau" else name
         label += " (uses labels)" if name == "oracle" else ""
         rows.append([label, spread(curve["final"], curve["final_seed_std"]), f"{100 * selected:.0f} %"])
@@ -121,10 +115,10 @@ def _rates(document: Record) -> Table:
     broken = []
     for rate in data["rates"]:
         label = f"lr = {rate['lr']:g}" + (" (default)" if rate["lr"] == data["default"] else "")
-        diverged = [reason for reason in rate["diverged"] if reason]
+        diverged = sum(reason is not None for reason in rate["diverged"])
         if diverged:
             rows.append([label, *[NOTHING] * 4])
-            broken.append(f"lr = {rate['lr']:g}: diverged with {len(diverged)} of {len(rate['diverged'])} seeds")
+            broken.append(f"lr = {rate['lr']:g}: diverged with {diverged} of {len(rate['diverged'])} seeds")
             continue
         value, loss = spread(rate["final"], rate["final_seed_std"]), _mean(rate["final_loss"])
         agreement = NOTHING if rate["agreement"] is None else f"{100 * rate['agreement']:.1f} %"
@@ -132,6 +126,11 @@ def _rates(document: Record) -> Table:
         rows.append([label, value, NOTHING if loss is None else f"{loss:.3g}", unchanged, agreement])
     heads = ("TTM", document["metric"], "last loss", "most confident unchanged", "seeds agree")
     return heads, rows, "\n".join([f"{document['metric']} uses labels; the other columns do not", *broken])
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return fmean(known) if known else None
 
 
 def _alphas(document: Record) -> Table:
@@ -150,7 +149,8 @@ def _matrix(document: Record) -> Table:
     data = document["data"]
     rows = [["no adaptation", *(percent(data["raw"][task]) for task in data["measured_on"])]]
     for task, cells in zip(data["adapted_on"], data["cells"], strict=True):
-        rows.append([task, *(_difference(cell) for cell in cells)])
+        ends = ["" if cell["ci"] is None else f" ({signed_interval(cell['ci'])})" for cell in cells]
+        rows.append([task, *(points(cell["difference"]) + end for cell, end in zip(cells, ends, strict=True))])
     metrics = ", ".join(dict.fromkeys(name.replace("_", " ") for name in data["metrics"].values()))
     caption = f"{metrics}: change by adaptation, with its 95 % interval over groups; it uses labels"
     return ("adapted to, measured on", *data["measured_on"]), rows, caption
@@ -164,8 +164,10 @@ def _methods(document: Record) -> Table:
         gain, p = (NOTHING, NOTHING) if is_raw else (points(row["gain"]), f"{row['p_holm']:.2g}")
         mark = " *" if not is_raw and row["p_holm"] < LEVEL else ""
         value, ends = spread(row["value"], row["seed_std"]), signed_interval(row.get("ci"))
+        cost = [NOTHING if more[key] is None else f"{more[key]:.1f}" for key in ("tower_passes", "seconds")]
         rows += [[row["metric"]]] if is_raw else []
-        rows.append(["raw" if is_raw else row["method"], value, gain + mark, ends, p, *_cost(more)])
+        name = "raw" if is_raw else row["method"]
+        rows.append([name, value, gain + mark, ends, p, *cost, percent(more["calibration_error"], 1)])
     caption = (
         "gain over the raw metric, or over SimpleMatch for scores that assume a matching; * differs at "
         f"{LEVEL:g} after Holm's correction over the methods (paired permutation test)\n"
@@ -176,32 +178,7 @@ def _methods(document: Record) -> Table:
     return heads, rows, "\n".join([caption, *(f"failed: {error}" for error in document["errors"])])
 
 
-def _cost(about: Record) -> list[str]:
-    passes, seconds = about["tower_passes"], about["seconds"]
-    return [
-        NOTHING if passes is None else f"{passes:.1f}",
-        NOTHING if seconds is None else f"{seconds:.1f}",
-        percent(about["calibration_error"], 1),
-    ]
-
-
-def _difference(cell: Record) -> str:
-    if cell["difference"] is None:
-        return NOTHING
-    ends = "" if cell["ci"] is None else f" ({signed_interval(cell['ci'])})"
-    return f"{points(cell['difference'])}{ends}"
-
-
-def _mean(values: Sequence[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return sum(known) / len(known) if known else None
-
-
 _TABLES = {
-    "thresholds": _thresholds,
-    "supervision": _supervision,
-    "alpha": _alphas,
-    "lr": _rates,
-    "transfer": _matrix,
+    **{"thresholds": _thresholds, "supervision": _supervision, "alpha": _alphas, "lr": _rates, "transfer": _matrix},
     "methods": _methods,
 }
