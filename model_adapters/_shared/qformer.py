@@ -28,6 +28,7 @@ from ttmbench.model_adapters._shared.pretrained import (
     load_weights,
     tokenizer_digest,
 )
+from ttmbench.model_adapters._shared.tokenizers import check_size
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -153,5 +154,7 @@ def load_qformer(pretrained: Pretrained, family: str, device: torch.device) -> Q
     model = load_weights(getattr(transformers, CLASSES[family]), pretrained)
     if model.get_output_embeddings() is None:
         raise UsageError(f"{pretrained.name} has no language model that could answer")
+    if hasattr(processor, "qformer_tokenizer"):
+        check_size(processor.qformer_tokenizer, model.config.qformer_config.vocab_size, pretrained.name)
     loaded = LoadedModel(model, pretrained.files, processor.tokenizer, processor.image_processor, processor)
     return QFormerModel(loaded, device)
