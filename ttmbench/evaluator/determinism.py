@@ -60,8 +60,11 @@ def arithmetic_of(config: RunConfig) -> Iterator[None]:
     else:
         with ExitStack() as stack:
             stack.callback(_precision())
-            torch.backends.cuda.matmul.fp32_precision = "tf32"
-            torch.backends.cudnn.conv.fp32_precision = "tf32"  # type: ignore[attr-defined]
+            matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
+            if hasattr(matmul, "fp32_precision"):
+                matmul.fp32_precision = cudnn.conv.fp32_precision = "tf32"  # type: ignore[attr-defined]
+            else:  # torch before 2.9
+                matmul.allow_tf32 = cudnn.allow_tf32 = True
             yield
 
 
