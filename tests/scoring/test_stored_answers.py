@@ -12,6 +12,7 @@ from ttmbench.cli import main
 from ttmbench.errors import DataError, UsageError
 from ttmbench.evaluator.stored_outcomes import read_answers
 from ttmbench.results.files import schema
+from ttmbench.scoring.forced_choice.prompts import read_caption_choice, read_image_choice
 from ttmbench.types import GroupShape
 
 SHARED = Path(__file__).resolve().parents[3] / "shared" / "real-scores"
@@ -44,6 +45,29 @@ def test_table_2_of_colorswap(released, model, expected, order):
     assert tuple(round(100 * numbers[f"{metric},choice"], 2) for metric in metrics) == expected
     assert [document["chance"]["colorswap"][metric] for metric in metrics] == [0.25, 0.25, 0.0625]
     assert document["datasets"]["colorswap"]["n_groups"] == 300
+
+
+@pytest.mark.parametrize(("model", "right"), [("gpt4v", (274, 229)), ("llava", (210, 163))])
+def test_our_own_reading_differs_from_the_releases_by_one_group(model, right):
+    folder = SHARED / "colorswap_vlm"
+    if not folder.is_dir():
+        pytest.skip("real answers are not at hand")
+    text, image = (json.loads((folder / f"{side}-{model}-colorswap.json").read_text()) for side in ("text", "image"))
+
+    def caption(entry, number):
+        log = entry[f"log_{number}"]
+        chosen = read_caption_choice(entry[f"response_image_{number}"], [log["caption_1"], log["caption_2"]])
+        return chosen == ["A", "B"].index(log["correct_answer"])
+
+    def chosen_image(entry, number):
+        chosen = read_image_choice(entry[f"response_caption_{number}"], 2)
+        return chosen == ["first", "second"].index(entry[f"log_{number}"]["correct_answer"])
+
+    found = [
+        sum(is_right(entry, 1) and is_right(entry, 2) for entry in entries)
+        for is_right, entries in ((caption, text), (chosen_image, image))
+    ]
+    assert tuple(found) == right
 
 
 def test_one_side_alone_gives_its_score(released):
