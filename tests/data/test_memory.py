@@ -76,8 +76,6 @@ def test_names_ids_tags_and_the_rest_reach_the_results(tmp_path):
     lines = [json.loads(line) for line in samples.read_text().splitlines()]
     assert [line["group_id"] for line in lines] == ["a", "b", "7"]
     assert lines[2]["images"] == ["7/0", "7/1"] and lines[0]["tags"] == {"light": "day"}
-    by_group = Task.from_groups(images, captions, name="walls", tags=[{"light": word} for word in ("a", "b", "c")])
-    assert [group.tags["light"] for group in by_group.groups] == ["a", "b", "c"]
 
 
 def test_one_object_is_one_image():
@@ -110,7 +108,6 @@ def test_a_global_task_is_matched_over_all_images():
         ({"ids": ["a", "b"]}, DataError, "3 of captions, and 2 ids"),
         ({"ids": ["a", "b", "a"]}, DataError, "group id a is given to several groups"),
         ({"tags": {"light": ["day"]}}, DataError, "tag 'light' should have one value for each of 3 groups"),
-        ({"tags": [{"light": "day"}]}, DataError, "tags for 1 groups, and 3 groups"),
         ({"images": [[wall("red")] * 2, [wall("red")], [wall("red")] * 2]}, DataError, "group 1 is 1x2"),
         ({"images": [[wall("red")]] * 3, "captions": [["a wall"]] * 3}, UsageError, "at least 2 images or 2 captions"),
         ({"captions": [["a red wall", " "]] * 3}, DataError, "caption 1 of group 0 is empty"),

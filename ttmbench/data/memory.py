@@ -5,16 +5,17 @@ from __future__ import annotations
 import os
 import sys
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, TypeAlias, TypedDict, Unpack
+from types import MappingProxyType
+from typing import Any, Literal, TypedDict, Unpack
 
 import numpy as np
 from pydantic import ValidationError
 
-from ttmbench._annotations import Image, ImageLike
+from ttmbench._annotations import ImageLike
 from ttmbench._util.images import as_rgb, open_image, stacked
 from ttmbench._util.third_party_errors import describe
 from ttmbench.data.loader import check_groups
@@ -25,8 +26,6 @@ from ttmbench.types import Group, GroupShape, ImageRef, SourceRequest
 
 KIND = "memory"
 USUAL_METRICS = ("text_score", "image_score", "group_score", "group_match", "individual_match")
-Tags: TypeAlias = Mapping[str, Sequence[object]] | Sequence[Mapping[str, object]]
-"""Tag -> its value for every group; or, for every group, tag -> value."""
 
 
 class TaskFields(TypedDict, total=False):
@@ -58,7 +57,7 @@ class Task(TaskFile):
         *,
         name: str,
         ids: Sequence[str | int] | None = None,
-        tags: Tags = (),
+        tags: Mapping[str, Sequence[object]] = MappingProxyType({}),
         **fields: Unpack[TaskFields],
     ) -> Task:
         """A task of images and captions, group by group.
@@ -69,7 +68,7 @@ class Task(TaskFile):
             captions: `[groups][k]`, m <= k; caption i is true for image i.
             name: of the task, in results and names of files.
             ids: of the groups, all different; by default their numbers from 0.
-            tags: to break numbers down by: tag -> a value for every group, or a mapping for every group.
+            tags: to break numbers down by: tag -> a value for every group.
             fields: ``metrics``: names; by default those of the built-in tasks that are defined for the shape.
                 ``matching`` of TTM: inside groups ("group"), or over all images and captions at once ("global").
                 ``true_captions``: t, how many captions are true for each image: the first t of the first image, and
@@ -91,18 +90,22 @@ class Task(TaskFile):
         labels = [str(label) for label in (range(len(images)) if ids is None else ids)]
         if doubled := [label for label, count in Counter(labels).items() if count > 1]:
             raise DataError(f"{where}: group id {doubled[0]} is given to several groups")
-        for what, nested in (("images", images), ("captions", captions)):
-            _check_nested(where, what, nested, labels)
-        references, every_tag = _Images(where), _tags_of(where, tags, len(labels))
-        groups = [
-            Group(
-                label,
-                tuple(references.of(image, f"{label}/{index}", label) for index, image in enumerate(row)),
-                tuple(texts),
-                group_tags,
-            )
-            for label, row, texts, group_tags in zip(labels, images, captions, every_tag, strict=True)
-        ]
+        for tag, values in tags.items():
+            if isinstance(values, str) or len(values) != len(labels):
+                raise DataError(f"{where}: tag '{tag}' should have one value for each of {len(labels)} groups")
+        references, groups = _Images(where), []
+        for index, (label, row, texts) in enumerate(zip(labels, images, captions, strict=True)):
+            for what, items in (("images", row), ("captions", texts)):
+                if (
+                    isinstance(items, str | os.PathLike)
+                    or not hasattr(items, "__len__")
+                    or getattr(items, "ndim", 9) == 0
+                ):
+                    kind = type(items).__name__
+                    raise DataError(f"{where}: the {what} of group {label} are a {kind}; expected a list, also of one")
+            shown = tuple(references.of(image, f"{label}/{at}", label) for at, image in enumerate(row))
+            group_tags = {tag: str(values[index]) for tag, values in tags.items()}
+            groups.append(Group(label, shown, tuple(texts), group_tags))
         return cls._of(name, groups, fields, _frames_of_each(where, images, labels))
 
     @classmethod
@@ -135,23 +138,21 @@ class Task(TaskFile):
         where = f"task '{name}'"
         if len(dataset) == 0:
             raise DataError(f"{where}: the dataset has no row")
-        lazy = _is_hub_dataset(dataset)
-        image_columns = [images] if isinstance(images, str) else list(images)
-        shape = _shape_of(dataset[0], images, captions, where)
-        references = _Images(where)
+        library = sys.modules.get("datasets")  # which is not imported for this
+        lazy = library is not None and isinstance(dataset, library.Dataset)
+        shape, references = _shape_of(dataset[0], images, captions, where), _Images(where)
 
         def image(cell: Cell) -> ImageRef:
             label = f"{cell.group_id}/{cell.column}" + (f"/{cell.item}" if cell.item else "")
-            if lazy:
-                view = dataset.select_columns([cell.column])
-                return ImageRef(label, partial(_cell_image, view, cell, shape.images, f"image {label} of {where}"))
-            return references.of(cell.value, label, cell.group_id)
+            if not lazy:
+                return references.of(cell.value, label, cell.group_id)
+            what, view = f"image {label} of {where}", dataset.select_columns([cell.column])
+            return ImageRef(label, lambda: _reference(_of_cell(view, cell, shape.images, what), what, what).open())
 
         columns = {"id": id, "images": images, "captions": captions, "tags": list(tags)}
-        request = SourceRequest({}, columns, shape)
-        texts = dataset.remove_columns(image_columns) if lazy else dataset
+        texts = dataset.remove_columns([images] if isinstance(images, str) else list(images)) if lazy else dataset
         rows = (Row(str(index), texts[index], index, where) for index in range(len(dataset)))
-        groups = list(groups_from_rows(rows, request, image))
+        groups = list(groups_from_rows(rows, SourceRequest({}, columns, shape), image))
         return cls._of(name, groups, fields)
 
     @classmethod
@@ -262,32 +263,6 @@ def _reference(image: object, name: str, what: str) -> ImageRef:
     )
 
 
-def _check_nested(where: str, what: str, nested: Sequence[Sequence[object]], labels: Sequence[str]) -> None:
-    """DataError unless every group has a sequence."""
-    for label, row in zip(labels, nested, strict=True):
-        if isinstance(row, str | os.PathLike) or not hasattr(row, "__len__") or getattr(row, "ndim", 9) == 0:
-            raise DataError(
-                f"{where}: the {what} of group {label} are a {type(row).__name__}; expected a list, also of one"
-            )
-
-
-def _tags_of(where: str, tags: Tags, count: int) -> list[dict[str, str]]:
-    if isinstance(tags, Mapping):
-        for tag, values in tags.items():
-            if isinstance(values, str) or len(values) != count:
-                raise DataError(f"{where}: tag '{tag}' should have one value for each of {count} groups")
-        return [{tag: str(values[index]) for tag, values in tags.items()} for index in range(count)]
-    if tags and len(tags) != count:
-        raise DataError(f"{where}: there are tags for {len(tags)} groups, and {count} groups")
-    return [{tag: str(value) for tag, value in group_tags.items()} for group_tags in tags] or [{} for _ in range(count)]
-
-
-def _is_hub_dataset(dataset: object) -> bool:
-    """Whether it is a ``datasets.Dataset``, without importing that library."""
-    library = sys.modules.get("datasets")
-    return library is not None and isinstance(dataset, library.Dataset)
-
-
 def _shape_of(
     row: Mapping[str, object], images: str | Sequence[str], captions: str | Sequence[str], where: str
 ) -> GroupShape:
@@ -304,12 +279,11 @@ def _shape_of(
         raise UsageError(f"{where}: {error}") from None
 
 
-def _cell_image(view: Any, cell: Cell, count: int, what: str) -> Image:
-    """Decodes one image of a row of a ``datasets.Dataset``."""
+def _of_cell(view: Any, cell: Cell, count: int, what: str) -> object:
+    """One image of a row of a ``datasets.Dataset``."""
     value = view[cell.row.index][cell.column]
-    if cell.item is not None and isinstance(value, list):
-        if len(value) != count:
-            raise DataError(f"{what}: the column holds {len(value)} images, the first row {count}")
-        value = value[cell.item]
-    opened: Callable[[], Image] = _reference(value, what, what).open
-    return opened()
+    if cell.item is None or not isinstance(value, list):
+        return value
+    if len(value) != count:
+        raise DataError(f"{what}: the column holds {len(value)} images, the first row {count}")
+    return value[cell.item]
