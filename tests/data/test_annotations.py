@@ -417,7 +417,7 @@ def test_sugarcrepe_with_its_images_beside_its_files(tmp_path, folder):
 
 def test_the_real_tags_of_winoground(tmp_path):
     """Diwan et al.'s file through the code that adds its tags."""
-    from ttmbench.data.loader import add_tags
+    from ttmbench.data.loader import finished
     from ttmbench.types import Group, Loaded
 
     origin = SHARED / "annotations" / "winoground_tags.json"
@@ -425,9 +425,8 @@ def test_the_real_tags_of_winoground(tmp_path):
         pytest.skip("the real tags are not at hand")
     (tmp_path / "winoground").mkdir()
     shutil.copy(origin, tmp_path / "winoground" / "new_tag_assignments.json")
-    files = find("winoground").spec.group.tag_files
     groups = [Group(str(index), (), ("a", "b")) for index in range(400)]
-    loaded = add_tags(Loaded(groups), {}, files, tmp_path)
+    loaded = finished(find("winoground").spec, Loaded(groups), tmp_path)
     tags = [group.tags["diwan"].split(", ") if group.tags["diwan"] else [] for group in loaded.groups]
     assert Counter(tag for several in tags for tag in several) == {
         "Complex Reasoning": 78,

@@ -14,7 +14,7 @@ from ttmbench._util.files import file_digest
 from ttmbench._util.limits import limit, raised_by
 from ttmbench._util.third_party_errors import foreign_errors
 from ttmbench.data.availability import DataLocation, DataNeed
-from ttmbench.data.paths import TagFile, below, given_data_folder, is_local
+from ttmbench.data.paths import below, given_data_folder, is_local
 from ttmbench.data.task_file import Columns, Defect, TaskFile, TaskSpec
 from ttmbench.errors import DataError, OutOfReachError, UsageError
 from ttmbench.plugins.manager import BUILTIN
@@ -42,10 +42,9 @@ def load_task_data(
         DataError: data out of reach, or not what the task file says.
         UsageError: the source is unknown or its options are wrong.
     """
-    spec = task.spec
+    spec, folder = task.spec, given_data_folder(data_dir)
     if task.groups is not None:
-        return fill_template(Loaded(list(task.groups[:limit]), dict(spec.source)), spec.caption_template)
-    folder = given_data_folder(data_dir)
+        return finished(spec, Loaded(list(task.groups[:limit]), dict(spec.source)), folder)
     request = replace(_request(registry, task, folder), limit=limit, offline=offline)
     try:
         loaded = _read_source(registry, spec.source, request)
@@ -58,8 +57,7 @@ def load_task_data(
         if spec.gated and "path" in spec.source and page not in text:
             text += f". It is gated: before the first run accept its terms at {page} and set HF_TOKEN"
         raise OutOfReachError(text) from error
-    loaded = fill_template(loaded, spec.caption_template)
-    loaded = add_tags(loaded, spec.group.constant_tags, spec.group.tag_files, folder)
+    loaded = finished(spec, loaded, folder)
     if spec.video is not None:  # with its defaults
         loaded = replace(loaded, source={**loaded.source, "video": spec.video.model_dump()})
     check_groups(spec, loaded.groups, limit, left_out(loaded.source))
@@ -141,34 +139,34 @@ def _read_source(registry: Registry, source: Mapping[str, object], request: Sour
     return Loaded(groups, loaded.source if "kind" in loaded.source else {**source, **loaded.source})
 
 
-def fill_template(loaded: Loaded, template: str | None) -> Loaded:
-    """Every caption in its place in a template such as ``a photo of {}``, which the record then states."""
-    if template is None:
-        return loaded
+def finished(spec: TaskSpec, loaded: Loaded, data_dir: Path) -> Loaded:
+    """Groups with captions in the task's template and with its further tags, which the record then states.
+
+    A file of tags in the data folder is a JSON object, group id -> tag or list of tags; a missing one adds nothing. The
+    record has the digest of each file, or None. DataError if a file is wrong.
+    """
+    record, tags = dict(loaded.source), dict[str, dict[str, str]]()
+    for tag, stated in spec.group.tag_files.items():
+        file = below(data_dir, stated.file, "group.tag_files")
+        found = {"file": stated.file, "sha256": file_digest(file)} if file.is_file() else None
+        record["tag_files"] = {**record.get("tag_files", {}), tag: found}
+        if found is not None:
+            tags[tag] = _tags_in(file)
+    if spec.caption_template is not None:
+        record["caption_template"] = spec.caption_template
     groups = [
-        replace(group, captions=tuple(template.replace("{}", caption) for caption in group.captions))
+        replace(
+            group,
+            captions=tuple((spec.caption_template or "{}").replace("{}", caption) for caption in group.captions),
+            tags={
+                **spec.group.constant_tags,
+                **group.tags,
+                **{tag: of.get(group.group_id, "") for tag, of in tags.items()},
+            },
+        )
         for group in loaded.groups
     ]
-    return Loaded(groups, {**loaded.source, "caption_template": template})
-
-
-def add_tags(loaded: Loaded, constant: Mapping[str, str], tag_files: Mapping[str, TagFile], data_dir: Path) -> Loaded:
-    """Adds tags to every group: the same for all, and those of files in the data folder by the groups' ids.
-
-    A file is a JSON object, group id -> tag or list of tags; a missing file adds nothing. The record has the digest of
-    each file, or None. DataError if a file is wrong.
-    """
-    if not constant and not tag_files:
-        return loaded
-    groups = [replace(group, tags={**constant, **group.tags}) for group in loaded.groups]
-    record: dict[str, object] = {}
-    for tag, stated in tag_files.items():
-        file = below(data_dir, stated.file, "group.tag_files")
-        record[tag] = {"file": stated.file, "sha256": file_digest(file)} if file.is_file() else None
-        if file.is_file():
-            tags = _tags_in(file)
-            groups = [replace(group, tags={**group.tags, tag: tags.get(group.group_id, "")}) for group in groups]
-    return Loaded(groups, {**loaded.source, **({"tag_files": record} if record else {})})
+    return Loaded(groups, record)
 
 
 def _tags_in(file: Path) -> dict[str, str]:

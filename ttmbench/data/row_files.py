@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import csv
 import io
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ttmbench._util import text as textfile
+from ttmbench._util.console import one_line
 from ttmbench._util.limits import limit, raised_by
 from ttmbench._util.text import check_no_pointer, read_json_lines
 from ttmbench.data.rows import Row
@@ -32,7 +34,7 @@ def read_rows(
     """The rows of a file, in order.
 
     ``.csv`` and ``.tsv`` have a header. ``.json`` is a list of rows, or an object whose values are rows and whose keys
-    name them. Anything else is JSON lines.
+    name them. ``.pt`` is what ``torch.save`` wrote of a mapping of lists. Anything else is JSON lines.
 
     Args:
         file: the file.
@@ -53,6 +55,8 @@ def read_rows(
     elif suffix == ".json":
         value = read_json(file, name)
         yield from _json(dict(_leaves(value, levels, (), name)) if nested or levels else value, fields, name)
+    elif suffix == ".pt":
+        yield from _of_lists(file, name)
     else:
         for index, (_, cells) in enumerate(read_json_lines(file)):
             yield Row(str(index), cells, index, name)
@@ -140,6 +144,25 @@ def csv_rows(text: str, name: str, tabs: bool = False) -> Iterator[Row]:
         why = str(error).replace("\t", "\\t")
         why = f"TSV ({why}); quote a cell that begins with a quote, and double its quotes" if tabs else f"CSV ({why})"
         raise DataError(f"{name}: line {reader.reader.line_num} is not {why}") from None
+
+
+def _of_lists(file: Path, name: str) -> Iterator[Row]:
+    """Rows of the longest lists of a mapping; a pickle that would do more than build plain values is refused."""
+    import torch
+
+    check_no_pointer(file)
+    try:
+        content = torch.load(file, map_location="cpu", weights_only=True)
+    except Exception as error:
+        asked = re.search(r"GLOBAL (\S+)", str(error))
+        why = f"it holds {one_line(asked[1], 80)}" if asked else "it is damaged or holds objects of other kinds"
+        raise DataError(f"{name}: {why}, and only plain values and tensors are read from a pickle") from error
+    lists = (
+        {key: items for key, items in content.items() if isinstance(items, list)} if isinstance(content, dict) else {}
+    )
+    rows = max(map(len, lists.values()), default=0)
+    for index in range(rows):
+        yield Row(str(index), {key: items[index] for key, items in lists.items() if len(items) == rows}, index, name)
 
 
 def _refuse_parquet(file: Path, name: str) -> None:

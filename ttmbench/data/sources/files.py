@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Literal, NamedTuple, Self
+from typing import Literal, Self
 from urllib.parse import quote
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -29,7 +29,6 @@ from ttmbench.data.paths import (
     inside,
     read_options,
 )
-from ttmbench.data.prepare import Preparation, PreparedFile
 from ttmbench.data.row_files import joined, listed, read_rows
 from ttmbench.data.rows import Cell, Row, groups_from_rows, stored_image
 from ttmbench.data.video import Video
@@ -67,6 +66,7 @@ class FileOptions(BaseModel):
     levels: tuple[str, ...] = ()  # names of the cells, where the keys of objects in objects are data
     listings: dict[str, str] = {}  # name of a cell -> pattern of files in the images folder that it lists, by number
     literals: tuple[str, ...] = ()  # columns whose texts are lists as Python or JSON writes them
+    without: dict[str, str] = {}  # column of a text -> characters that are removed from it
     rows_per_group: int = Field(1, ge=1)  # consecutive rows that make one group
     exif: Exif = "apply"  # whether images are turned upright by their EXIF data
     npy: Colors = "rgb"  # order of the colours in images that are ``.npy`` arrays
@@ -135,6 +135,9 @@ class FileOptions(BaseModel):
             for row in read_rows(below(base, part.file, "source.file"), self.fields, self.nested, self.levels):
                 cells = {**({NAME: name} if name else {}), **part.cells, **row.cells}
                 cells |= {column: listed(row, column) for column in self.literals}
+                for column, letters in self.without.items():
+                    text = row.cell(column)
+                    cells[column] = text.translate(dict.fromkeys(map(ord, letters))) if isinstance(text, str) else text
                 yield replace(row, cells=cells, file=name)
 
     def _listed(self, rows: Iterable[Row], folders: Sequence[Path]) -> Iterator[Row]:
@@ -319,22 +322,12 @@ class AnnotationsOptions(FileOptions):
 
     get: dict[str, Origin] = Field(default_factory=dict)  # path below the data folder -> its origin
     also: Also = Field(default_factory=dict)  # other names for these paths (`ttmbench.data.paths.Also`)
-    prepare: Preparation | None = None  # how a download makes ``file`` of an original
 
     @model_validator(mode="after")
     def _has_addresses(self) -> AnnotationsOptions:
         if bool(self.addresses) != any(origin.listed for origin in self.get.values()):
             raise ValueError("'addresses' names the columns of addresses for a folder that is 'listed' in 'get'")
-        if self.prepare is not None and not (self.file or "").endswith(".jsonl"):
-            raise ValueError("'prepare' makes one 'file' of JSON lines, whose name ends in .jsonl")
         return self
-
-    @property
-    def needed(self) -> list[str]:
-        """Paths that must exist in the data folder; a folder that only holds others is not listed itself."""
-        paths = dict.fromkeys([*self.row_files, *self.folders, *self.get])
-        holders = {path for path in paths if path not in self.get and any(_is_in(inner, [path]) for inner in paths)}
-        return [path for path in paths if path != "." and path not in holders]
 
     def hint(self, paths: Iterable[str]) -> str:
         """Where to get these paths, as the end of a message; empty if the task file does not say."""
@@ -342,37 +335,67 @@ class AnnotationsOptions(FileOptions):
         return f"; get {', and '.join(known)}" if known else ""
 
 
-class _Found(NamedTuple):
-    """Where everything of an `annotations` source lies in the data folder.
+class _Annotations:
+    """What an `annotations` source needs, and where it lies in the data folder now.
 
-    ``paths`` maps each documented path to the present one, ``missing`` lists documented paths. Images may lie in
-    ``roots``: a link in the place of a documented folder is the user's own arrangement, links among images are not.
+    Attributes:
+        paths: each documented path -> the present one.
+        missing: documented paths that do not exist.
+        options: with the present paths.
+        roots: where images may lie: a link in the place of a documented folder is the user's own arrangement, links
+            among images are not.
     """
 
-    options: AnnotationsOptions
-    paths: dict[str, str]
-    missing: list[str]
-    roots: tuple[Path, ...]
+    def __init__(self, request: SourceRequest) -> None:
+        self.stated, self._request = read_options(AnnotationsOptions, request), request
+        self.base, stated = data_folder(request.data_dir), self.stated
+        every = dict.fromkeys([*stated.row_files, *stated.folders, *stated.get])
+        # A folder that only holds others is not needed itself.
+        holders = {path for path in every if path not in stated.get and any(_is_in(inner, [path]) for inner in every)}
+        self.paths = {path: find(self.base, path, stated.also) for path in every if path != "." and path not in holders}
+        folders: dict[str, str] = {}
+        for folder in stated.folders:
+            name = self.paths.get(folder)
+            if name is None:
+                held = [path for path in self.paths if path not in stated.row_files and _is_in(path, [folder])]
+                inner = [path.removeprefix(f"{folder}/") for path in held]
+                name = find(self.base, folder, stated.also, inner)
+                self.paths |= {path: f"{name}/{rest}" for path, rest in zip(held, inner, strict=True)}
+            folders[folder] = name
+        present = {path: below(self.base, name, "source") for path, name in self.paths.items()}
+        self.missing = [name for name, path in present.items() if not path.exists()]
+        self.options = stated.moved({**self.paths, **folders})
+        self.roots = (
+            *(below(self.base, name, "source") for name in folders.values()),
+            *(path for path in present.values() if path.is_dir()),
+        )
 
+    def absent(self) -> dict[str, Cell]:
+        """Name of each image that the rows name and that does not exist -> the first cell that names it."""
+        return self.options.groups(self.base, replace(self._request, limit=None), self.roots)[1]
 
-def _find_annotations(base: Path, options: AnnotationsOptions) -> _Found:
-    """Looks for the files and folders of a source, under all of their names."""
-    needed = options.needed
-    paths = {path: find(base, path, options.also) for path in needed}
-    folders: dict[str, str] = {}
-    for folder in options.folders:
-        name = paths.get(folder)
-        if name is None:  # a folder that only holds what is needed
-            held = [path for path in needed if path not in options.row_files and _is_in(path, [folder])]
-            inner = [path.removeprefix(f"{folder}/") for path in held]
-            name = find(base, folder, options.also, inner)
-            paths |= {path: f"{name}/{rest}" for path, rest in zip(held, inner, strict=True)}
-        folders[folder] = name
-    present = {path: below(base, name, "source") for path, name in paths.items()}
-    holders = [path for path in present.values() if path.is_dir()]
-    missing = [name for name, path in present.items() if not path.exists()]
-    roots = (*(below(base, name, "source") for name in folders.values()), *holders)
-    return _Found(options.moved({**paths, **folders}), paths, missing, roots)
+    def holding(self, image: str) -> list[str]:
+        """The paths of ``get`` with which an image comes."""
+        path = f"{self.stated.folders[0]}/{image}".removeprefix("./")
+        return [folder for folder in self.stated.get if _is_in(path, [folder])]
+
+    def lacking(self) -> str | None:
+        """Which images are missing of those that the rows name, once everything else is there."""
+        one_by_one = any(origin.each for path, origin in self.stated.get.items() if self.paths[path] == path)
+        if self.missing or self.stated.missing == "leave_out" or one_by_one:  # that folder tells it
+            return None
+        try:
+            names = list(self.absent())
+        except TtmbenchError as error:
+            return str(error)
+        if not names:
+            return None
+        moved = [
+            f", or move {self.paths[one]} away, and `ttmbench download` fetches it whole"
+            for one in self.holding(names[0])
+        ]
+        where = f"{' or '.join(self.options.folders)}; put what is missing there"
+        return f"{count_of_images(names)} not in {where}{''.join(moved[:1])}"
 
 
 def read_annotations(request: SourceRequest) -> Loaded:
@@ -381,76 +404,49 @@ def read_annotations(request: SourceRequest) -> Loaded:
     ``file``, ``images`` and the keys of ``get`` are paths below the data folder. OutOfReachError if something is not
     there, with where it comes from; DataError names file and group if the file or an image is not what it should be.
     """
-    options = read_options(AnnotationsOptions, request)
-    base = data_folder(request.data_dir)
-    files = _find_annotations(base, options)
-    if files.missing:
-        verb = "is" if len(files.missing) == 1 else "are"
+    data = _Annotations(request)
+    if data.missing:
+        verb = "is" if len(data.missing) == 1 else "are"
         raise OutOfReachError(
-            f"{' and '.join(files.missing)} {verb} not in the data folder {base} (--data_dir or {DATA_VARIABLE} names "
-            f"another one){options.hint(files.missing)}"
+            f"{' and '.join(data.missing)} {verb} not in the data folder {data.base} (--data_dir or {DATA_VARIABLE} "
+            f"names another one){data.stated.hint(data.missing)}"
         )
-
-    def hint(name: str) -> str:
-        path = f"{options.folders[0]}/{name}".removeprefix("./")
-        return options.hint(folder for folder in options.get if _is_in(path, [folder]))
-
-    loaded = read_files(base, files.options, request, files.roots, hint)
-    return Loaded(loaded.groups, {"kind": "annotations", "images": files.options.images, **loaded.source})
+    hint = lambda name: data.stated.hint(data.holding(name))  # noqa: E731
+    loaded = read_files(data.base, data.options, request, data.roots, hint)
+    return Loaded(loaded.groups, {"kind": "annotations", "images": data.options.images, **loaded.source})
 
 
 def locate_annotations(request: SourceRequest) -> list[DataLocation]:
     """Files and folders of the data folder, and the images that the file of rows names."""
-    options = read_options(AnnotationsOptions, request)
-    base = data_folder(request.data_dir)
-
-    def absent() -> dict[str, Cell]:
-        """The images that the rows name and that do not exist at the time of the call."""
-        files = _find_annotations(base, options)
-        return files.options.groups(base, replace(request, limit=None), files.roots)[1]
+    data = _Annotations(request)
+    stated = data.stated
 
     def each(url: str) -> dict[str, str]:
-        return {name: f"{url}{quote(name)}" for name in absent()}
+        return {name: f"{url}{quote(name)}" for name in _Annotations(request).absent()}
 
     def listed() -> dict[str, str]:
         """Addresses from the rows."""
         columns = request.columns["images"]
-        beside = dict(zip([columns] if isinstance(columns, str) else columns, options.addresses, strict=True))
-        return {name: str(image.row.cell(beside[image.column])) for name, image in absent().items()}
+        beside = dict(zip([columns] if isinstance(columns, str) else columns, stated.addresses, strict=True))
+        return {
+            name: str(image.row.cell(beside[image.column])) for name, image in _Annotations(request).absent().items()
+        }
 
     def lacking() -> str | None:
-        """Which images are missing of those that the rows name, once everything else is there."""
-        files = _find_annotations(base, options)
-        one_by_one = any(origin.each for path, origin in options.get.items() if files.paths[path] == path)
-        if files.missing or options.missing == "leave_out" or one_by_one:  # that folder tells it
-            return None
-        try:
-            names = list(absent())
-        except TtmbenchError as error:
-            return str(error)
-        if not names:
-            return None
-        first = f"{options.folders[0]}/{names[0]}".removeprefix("./")
-        folder = next((path for path in options.get if _is_in(first, [path])), None)
-        fetched = f", or move {files.paths[folder]} away, and `ttmbench download` fetches it whole" if folder else ""
-        where = " or ".join(files.options.folders)
-        return f"{count_of_images(names)} not in {where}; put what is missing there{fetched}"
+        return _Annotations(request).lacking()
 
     needs: list[DataFile] = []
-    for path, name in _find_annotations(base, options).paths.items():
-        if path not in options.get and _is_in(path, options.get):
+    for path, name in data.paths.items():
+        if path not in stated.get and _is_in(path, stated.get):
             continue  # what lies in a fetched folder comes with it
-        origin = options.get.get(path) if name == path else None
-        if options.prepare is not None and name == path == options.file:
-            needs.append(PreparedFile(base, name, origin, lacking, how=options.prepare))
-        elif any(file == path or _is_in(file, [path]) for file in options.row_files):
-            needs.append(DataFile(base, name, origin, lacking))
-        elif origin is not None and origin.each:
-            needs.append(Images(base, name, origin, addresses=partial(each, str(origin.url))))
-        elif origin is not None and origin.listed:
-            needs.append(Images(base, name, origin, addresses=listed, may_fail=True))
+        origin = stated.get.get(path) if name == path else None
+        if any(file == path or _is_in(file, [path]) for file in stated.row_files):
+            needs.append(DataFile(data.base, name, origin, lacking))
+        elif origin is not None and (origin.each or origin.listed):
+            addresses = listed if origin.listed else partial(each, str(origin.url))
+            needs.append(Images(data.base, name, origin, addresses=addresses, may_fail=origin.listed))
         else:
-            needs.append(DataFile(base, name, origin))
+            needs.append(DataFile(data.base, name, origin))
     return [DataLocation("the data folder", needs)]
 
 
