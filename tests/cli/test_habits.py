@@ -25,29 +25,18 @@ def refused(capsys, *words: str) -> str:
     return line
 
 
-def test_short_options_and_tasks_between_blanks(tmp_path, capsys):
+def test_short_options(tmp_path, capsys):
     target = tmp_path / "x.json"
-    words = [*RUN, *"-t shapes_color shapes_place, shapes_spatial -b auto:4 -L 4 -o".split(), str(target)]
+    words = [*RUN, *"-t shapes_color,shapes_place -b auto:4 -L 4 -o".split(), str(target)]
     assert main(words) == 0, capsys.readouterr().err
     document = json.loads(target.read_text(encoding="utf-8"))
-    assert list(document["results"]) == ["shapes_color", "shapes_place", "shapes_spatial"]
+    assert list(document["results"]) == ["shapes_color", "shapes_place"]
     assert document["config"]["batch_size"] == "auto" and document["config"]["limit"] == 4
 
 
-@pytest.mark.parametrize(
-    "words",
-    [["analyze", "lr", "--tasks", "a", "b"], ["doctor", "--tasks", "a", "b"], ["reproduce", "t", "--tasks", "a", "b"]],
-)
-def test_blanks_where_words_can_be_nothing_else(words):
-    assert normalise(words)[-2:] == ["--tasks", "a,b"]
-
-
-def test_a_word_that_may_be_the_analysis_stays_one(capsys):
-    words = ["analyze", "--tasks", "shapes_color", "thresholds"]
-    assert normalise(words) == words
-    assert normalise(["--tasks=a", "b", "--limit", "3"]) == ["run", "--tasks=a,b", "--limit", "3"]
-    line = refused(capsys, "analyze", "thresholds", "extra", "--model", "tiny-clip")
-    assert "unexpected argument 'extra'; separate several names by commas" in line
+def test_names_between_blanks_are_answered_with_a_comma(capsys):
+    line = refused(capsys, *RUN, "--tasks", "shapes_color", "shapes_place")
+    assert "unexpected argument 'shapes_place'; separate several names by commas" in line
 
 
 @pytest.mark.parametrize(("word", "said"), [("list", "shapes_color  "), ("list_tags", "compositional")])

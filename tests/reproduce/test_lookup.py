@@ -67,22 +67,20 @@ def test_the_models_that_most_sources_measured_come_first(every):
 @pytest.mark.parametrize(
     ("name", "line"),
     [
-        ("winoground", "9.00 16.67 group_score clip-b32 mteb"),
-        ("siglip-b16", "10.25 16.67 group_score winoground mteb"),
+        ("winoground", "8.00-9.00 chance 16.67 group_score clip-b32"),
+        ("siglip-b16", "30.33-30.67 chance 16.67 group_score colorswap"),
     ],
 )
 def test_a_task_and_a_model_say_what_is_published(name, line, capsys):
-    text = printed(capsys, "show", name, "--json")
-    published = json.loads(text)["published"]
+    published = json.loads(printed(capsys, "show", name, "--json"))["published"]
     assert line in [" ".join(shown.split()) for shown in published["lines"]]
-    assert 2 < len(published["lines"]) <= 13 and published["all"] == f"ttmbench show {name} --published"
+    assert len(published["lines"]) == 3 and published["all"] == f"ttmbench show {name} --published"
     assert published["about"].startswith(f"{published['numbers']} numbers of ")
-    assert all(len(shown) <= 80 for shown in text[text.index('"lines"') :].splitlines())
 
 
 def test_what_is_of_several_tasks_is_no_number_of_one(capsys):
     lines = json.loads(printed(capsys, "show", "sugarcrepe_swap_att", "--json"))["published"]["lines"]
-    assert any("63.96" in line for line in lines) and not any("mteb" in line for line in lines)
+    assert lines and not any("mteb" in line for line in lines)
     assert "mteb, SugarCrepe" in " ".join(printed(capsys, "show", "sugarcrepe_swap_att", "--published").split())
     assert json.loads(printed(capsys, "show", "shapes_color", "--json"))["published"] == {"numbers": 0}
 

@@ -235,30 +235,7 @@ def normalise(arguments: Sequence[str]) -> list[str]:
         words.append(word)
     if words and words[0].startswith("-") and words[0] not in ("-h", "--help", "--version"):
         words.insert(0, "run")
-    return _with_commas(words)
-
-
-def _with_commas(words: list[str]) -> list[str]:
-    """Rewrite ``--tasks a b`` as ``--tasks a,b`` where the second word can be nothing else.
-
-    >>> _with_commas(["analyze", "lr", "--tasks", "a", "b", "--ttm"])
-    ['analyze', 'lr', '--tasks', 'a,b', '--ttm']
-    """
-    if words[:1] in (["analyze"], ["reproduce"]) and words[1:2] and words[1].startswith("-"):
-        return words  # the last word may be the analysis or the table
-    if words[:1] not in (["run"], ["finetune"], ["analyze"], ["reproduce"], ["doctor"]):
-        return words
-    joined: list[str] = []
-    option = ""
-    for index, word in enumerate(words):
-        is_first = words[index - 1].startswith("-") and "=" not in option
-        if word.startswith("-"):
-            option = word
-        elif option.partition("=")[0] in ("--tasks", "-t") and not is_first:
-            joined[-1] = f"{joined[-1].removesuffix(',')},{word.removeprefix(',')}"
-            continue
-        joined.append(word)
-    return joined
+    return words
 
 
 def parse(words: Sequence[str]) -> argparse.Namespace:

@@ -44,7 +44,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def show(options: argparse.Namespace) -> int:
     """Print a page about a task, a model, a method or a metric, or published numbers; or either as JSON."""
     registry = build_registry(options.include_path or [])
-    name, in_full = options.name, options.json
+    name = options.name
     is_task = name in registry.task_files or name.endswith((".yaml", ".yml"))
     is_known = is_task or any(name in table for table in (registry.adapters, registry.methods, registry.metrics))
     if options.published or not (is_known or (tasks := _dataset(name, registry))):
@@ -54,10 +54,10 @@ def show(options: argparse.Namespace) -> int:
         assert tasks is not None
         shown, facts = tasks, _dataset_facts(tasks)
     elif is_task:
-        shown = _task(name, registry, in_full)
+        shown = _task(name, registry)
         facts = _task_facts(shown)
     elif name in registry.adapters:
-        shown = _model(name, registry, in_full)
+        shown = _model(name, registry)
         facts = _model_facts(shown)
     elif name in registry.methods:
         shown, facts = _method(*registry.methods[name])
@@ -108,7 +108,7 @@ def _default(argument: Record) -> str:
     return ",".join(map(str, value)) if isinstance(value, tuple | list) else str(value)
 
 
-def _task(name: str, registry: Registry, in_full: bool) -> Record:
+def _task(name: str, registry: Registry) -> Record:
     from ttmbench.cli.published_page import in_brief
     from ttmbench.reproduce.lookup import of_task, published_rows
 
@@ -121,7 +121,7 @@ def _task(name: str, registry: Registry, in_full: bool) -> Record:
         metrics[metric.name] = row
     presets = {model: with_rate_note(settings) for model, settings in spec.ttm.items()}
     rows = of_task(published_rows(registry), spec.task)
-    published = in_brief(rows, name, registry, is_task=True, in_full=in_full)
+    published = in_brief(rows, name, registry, is_task=True)
     notes = {"benchmark": benchmark and benchmark.title, "notes": list(benchmark.notes) if benchmark else []}
     more = {"metrics": metrics, "ttm": presets, "first_group": _first_group(registry, file), "published": published}
     return {**spec.model_dump(mode="json"), **notes, **more}
@@ -177,7 +177,7 @@ def _task_facts(task: Record) -> Facts:
     }
 
 
-def _model(name: str, registry: Registry, in_full: bool) -> Record:
+def _model(name: str, registry: Registry) -> Record:
     from ttmbench.cli.published_page import in_brief
     from ttmbench.reproduce.lookup import of_model, published_rows
 
@@ -189,7 +189,7 @@ def _model(name: str, registry: Registry, in_full: bool) -> Record:
         rows = [{"name": key, "default": None, "required": "default" not in about, **about} for key, about in described]
         shown |= {"option": "--model_args NAME=VALUE", "arguments": rows}
     found = of_model(published_rows(registry), adapter.name)
-    published = in_brief(found, name, registry, is_task=False, in_full=in_full)
+    published = in_brief(found, name, registry, is_task=False)
     return {**shown, "published": published}
 
 
