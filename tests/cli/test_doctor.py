@@ -153,18 +153,6 @@ def test_a_dataset_in_the_cache_is_present(tmp_path):
     assert found.state == "present" and found.detail == f"dataset stanfordnlp/colorswap in {tmp_path / 'hub'}"
 
 
-def test_absent_tags_are_told_and_are_no_hindrance(tmp_path):
-    registry = build_registry()
-    cached(tmp_path, "facebook/winoground", "data/test-00000-of-00001.parquet", kind="datasets")
-    revision = find_task(registry, "winoground").spec.source["revision"]
-    (tmp_path / "hub" / "datasets--facebook--winoground" / "snapshots" / SHA).rename(
-        tmp_path / "hub" / "datasets--facebook--winoground" / "snapshots" / revision
-    )
-    found = check_task(registry, find_task(registry, "winoground"), tmp_path / "data")
-    assert found.state == "present" and "without the tags of winoground/new_tag_assignments.json" in found.detail
-    assert found.fix == "ttmbench download winoground"
-
-
 # --- models --------------------------------------------------------------------------------------------------
 
 
@@ -181,16 +169,6 @@ def test_a_model_in_the_cache(tmp_path):
     (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
     assert check_model(adapter(pretrained="me/model")).state == "present"
     assert check_model(adapter(pretrained="me/model", weights="safetensors")).state == "missing"
-
-
-def test_weights_in_several_files(tmp_path):
-    folder = cached(tmp_path, "me/model", "config.json", "model.safetensors.index.json", "a.safetensors")
-    weights = {"weight_map": {"x": "a.safetensors", "y": "b.safetensors"}}
-    (folder / "model.safetensors.index.json").write_text(json.dumps(weights), encoding="utf-8")
-    found = check_model(adapter(pretrained="me/model"))
-    assert found.state == "missing" and "missing b.safetensors" in found.detail and "--model mine" in found.fix
-    cached(tmp_path, "me/model", "b.safetensors")
-    assert check_model(adapter(pretrained="me/model")).state == "present"
 
 
 def test_a_model_whose_extra_is_not_installed_is_missing(monkeypatch):

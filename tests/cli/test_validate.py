@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import json
 import shutil
-import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import yaml
 from PIL import Image
 
-from ttmbench import SourceSpec, hookimpl
 from ttmbench.cli import main
 
 
@@ -163,21 +160,3 @@ def test_a_folder_that_is_not_there_is_called_so(capsys):
     assert run(capsys, "shapes_color", "results/none")[0] == 2
     code, out = run(capsys, "results/none")
     assert code == 2 and out.startswith("ttmbench: results/none does not exist;")
-
-
-def test_validate_shows_the_traceback_if_asked(folder_task, monkeypatch, capsys):
-    def read(request):
-        return request.options["colours"]
-
-    monkeypatch.setitem(sys.modules, "evil_source", SimpleNamespace(read=read))
-    made = type(
-        "Made", (), {"ttmbench_register_sources": hookimpl(lambda self: [SourceSpec("evil", "evil_source:read")])}
-    )
-    point = SimpleNamespace(name="evil", value="evil:plugin", dist=None, load=lambda: made())
-    monkeypatch.setattr("ttmbench.plugins.manager.entry_points", lambda group: [point])
-    task = str(folder_task(source={"kind": "evil"}, group={"shape": [2, 2]}) / "mine.yaml")
-    for verbosity, shown in (("info", False), ("debug", True)):
-        assert main(["validate", task, "--verbosity", verbosity]) == 4
-        out, err = capsys.readouterr()
-        assert "source 'evil' of plugin 'evil' failed: KeyError: 'colours' (test_validate.py, line" in out
-        assert ('return request.options["colours"]' in err) is shown

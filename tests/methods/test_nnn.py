@@ -66,14 +66,6 @@ def test_a_side_with_one_item_is_dropped_and_this_is_noted(images, captions, lef
         nnn(task, direction=other)
 
 
-def test_too_few_references_are_refused_in_one_line():
-    with pytest.raises(UsageError, match=r"^references=others needs at least two reference images, .* only 0: .*task$"):
-        nnn(feature_task(groups=1))
-    one_caption = torch.zeros(5, 1, dtype=torch.long)
-    with pytest.raises(UsageError, match=r"^references=task .* reference captions, .* only 1: give a larger task$"):
-        nnn(feature_task(5, 3, 1, caption_rows=one_caption), references="task")
-
-
 def test_captions_of_every_group_are_measured_by_the_images_of_others():
     """As in classification, where no group has captions of its own."""
     task = feature_task(5, 1, 4, caption_rows=torch.arange(4).expand(5, 4))

@@ -92,12 +92,6 @@ NORMS = {
         layers("text_model.encoder.layers", range(2), "layer_norm1", "layer_norm2")
         | both("text_model.final_layer_norm"),
     ),
-    "hf-siglip": (
-        layers("vision_model.encoder.layers", range(2), "layer_norm1", "layer_norm2")
-        | both("vision_model.post_layernorm", "vision_model.head.layernorm"),
-        layers("text_model.encoder.layers", range(2), "layer_norm1", "layer_norm2")
-        | both("text_model.final_layer_norm"),
-    ),
     "open_clip-clip": (
         layers("visual.transformer.resblocks", range(2), "ln_1", "ln_2") | both("visual.ln_pre", "visual.ln_post"),
         layers("transformer.resblocks", range(2), "ln_1", "ln_2") | both("ln_final"),

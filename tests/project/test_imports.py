@@ -1,11 +1,9 @@
-"""What `make lint` does not hold of the structure: adapters, dangerous readers and circles."""
+"""What `make lint` does not hold of the structure: adapters and dangerous readers."""
 
 from __future__ import annotations
 
 import ast
 import functools
-from collections import defaultdict
-from graphlib import TopologicalSorter
 from pathlib import Path
 
 from support.checkout import ROOT
@@ -54,44 +52,3 @@ def test_nothing_reads_a_pickle_or_unsafe_yaml():
                 assert "safe_globals" not in called or path.name == "pickled_weights.py", path.name
                 assert called not in ("eval", "exec", "yaml.unsafe_load", "yaml.full_load"), path.name
             assert "allow_pickle=True" not in text, path.name
-
-
-def modules() -> dict[str, Path]:
-    """Every file of the package by its dotted name; that of a folder ends in `__init__`."""
-    found = {}
-    for folder, package in (("ttmbench", "ttmbench"), ("model_adapters", "ttmbench.model_adapters")):
-        for path in (ROOT / folder).rglob("*.py"):
-            found[".".join([package, *path.relative_to(ROOT / folder).with_suffix("").parts])] = path
-    return found
-
-
-def imported(path: Path, known: set[str]) -> set[str]:
-    """The modules that a file imports, those inside functions and for type checkers alone included.
-
-    That Python runs a folder's `__init__` before a file in it is not an import of that file's.
-    """
-    names = set()
-    for node in nodes(path):
-        if isinstance(node, ast.Import):
-            names |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom):
-            assert not node.level, f"{path}: imports are absolute"
-            names |= {
-                submodule if {submodule, f"{submodule}.__init__"} & known else node.module
-                for submodule in (f"{node.module}.{alias.name}" for alias in node.names)
-            }
-    return {name if name in known else f"{name}.__init__" for name in names} & known
-
-
-def test_nothing_imports_itself_by_way_of_others():
-    """Neither files nor packages, at any depth, whatever kind of import."""
-    known = modules()
-    edges = [(name, other) for name, path in known.items() for other in imported(path, set(known)) - {name}]
-    assert len(known) > 200 and len(edges) > 2 * len(known), "imports were read"
-    inside = defaultdict(lambda: defaultdict(set))  # package -> file or package in it -> those that it imports
-    for start, end in edges:
-        here, there = start.split("."), end.split(".")
-        common = next(depth for depth, (one, other) in enumerate(zip(here, there, strict=False)) if one != other)
-        inside[".".join(here[:common])][here[common]].add(there[common])
-    for imports_inside in inside.values():
-        TopologicalSorter(imports_inside).prepare()  # raises CycleError, which names the circle

@@ -10,14 +10,10 @@ import sys
 import tomllib
 from pathlib import Path
 
-import pluggy
 import pytest
 import yaml
 from support import processes
 from support.checkout import ROOT, load_script
-
-from ttmbench import hookspecs
-from ttmbench.plugins.manager import load_plugins
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 
@@ -152,23 +148,6 @@ def test_nothing_is_gone_that_others_rely_on():
     contract = load_script("contract")
     assert contract.broken(contract.found(), contract.read()) == []
     assert len(contract.read()["hooks"]) >= 9 and len(contract.read()["results 1.0"]) > 150
-
-
-def test_a_hook_that_will_go_says_so_to_those_who_have_it(monkeypatch):
-    """As docs/versions.md promises: by a warning that is shown without being asked for."""
-    marker = pluggy.HookspecMarker(hookspecs.PROJECT)
-    notice = FutureWarning("ttmbench_run_started will go in 0.9; use ttmbench_task_scored")
-    marked = marker(warn_on_impl=notice)(lambda config: None)
-    marked.__name__ = "ttmbench_run_started"
-    monkeypatch.setattr(hookspecs, "ttmbench_run_started", marked)
-
-    class Plugin:
-        @hookspecs.hookimpl
-        def ttmbench_run_started(self, config):
-            """Listens."""
-
-    with pytest.warns(FutureWarning, match=r"will go in 0\.9"):
-        load_plugins([("old", Plugin())])
 
 
 # Warnings

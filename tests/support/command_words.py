@@ -19,7 +19,7 @@ from ttmbench.reproduce.tables import load_table
 # Models that a page makes; tests/project/test_blocks.py runs them.
 NEW_MODELS = {"add-an-adapter.md": {"color-counter", "two-towers"}}
 NEW_METHODS = {"add-a-method.md": {"sharpened", "centred", "mean_teacher"}}
-MODULES = ("mkdocs", "sglang.launch_server", "venv")
+MODULES = ("mkdocs", "pytest", "sglang.launch_server", "venv")
 # Other programs, and commands of the shell: their words are not checked.
 FOREIGN = (".", "cd", "docker", "eval", "export", "git", "llama-server", "mv", "ray", "uv", "vllm")
 EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
@@ -43,8 +43,6 @@ def problem(words: list[str], page: str = "") -> str | None:
     program, *rest = words
     if program == "ttmbench":
         return _problem_of_ttmbench(rest, page)
-    if program in ("python", "python3") and rest[:2] == ["-m", "pytest"]:
-        return _problem_of_tests(rest[2:])
     if program in ("python", "python3"):
         if rest[0] == "-m":
             return None if rest[1] in MODULES else f"no module {rest[1]}"
@@ -56,19 +54,6 @@ def problem(words: list[str], page: str = "") -> str | None:
         extras = {extra for match in named if match and match[1] for extra in match[1].split(",")}
         return None if all(named) and extras <= set(EXTRAS) else f"not this package, or no such extra: {words}"
     return None if program in FOREIGN else f"no program {program} is known here"
-
-
-def _problem_of_tests(words: list[str]) -> str | None:
-    """For pytest: files, names of tests, and words of an expression, each of which must be in a name."""
-    for word in (word for word in words if word.startswith("tests/")):
-        file, _, name = word.partition("::")
-        if not (ROOT / file).exists() or (name and f"def {name}(" not in (ROOT / file).read_text(encoding="utf-8")):
-            return f"no test {word}"
-    if "-k" in words:
-        text = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "tests").rglob("test_*.py"))
-        names = " ".join(re.findall(r"^def (test_\w+)", text, re.MULTILINE))
-        return next((f"no test named {w}" for w in words[words.index("-k") + 1].split(" or ") if w not in names), None)
-    return None
 
 
 def _problem_of_ttmbench(words: list[str], page: str) -> str | None:

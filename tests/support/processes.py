@@ -2,7 +2,7 @@
 
 ``run`` and ``start`` do what ``subprocess.run`` and ``subprocess.Popen`` do with ``[sys.executable, *words]``. The
 process is forked from a server (``fork_server.py``) that has imported torch, transformers and the package, but has its
-own arguments, environment, folder, streams, exit code and signals; ``test_processes.py`` checks that it behaves alike.
+own arguments, environment, folder, streams, exit code and signals.
 
 There are two servers, each started when it is first needed: one has imported everything under the suite's variables,
 the other has imported only libraries that read no variable. A process is started cold, from nothing, with ``cold=True``

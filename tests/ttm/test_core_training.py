@@ -15,7 +15,6 @@ from ttmbench.config import TTMConfig
 from ttmbench.errors import DivergedError, TtmbenchError
 from ttmbench.scoring import inputs
 from ttmbench.scoring.batches import BatchSizer
-from ttmbench.scoring.inputs import Prepared, Rows
 from ttmbench.ttm import finetune
 from ttmbench.ttm.finetune import TrainingPairs
 from ttmbench.types import ScheduleSpec
@@ -187,31 +186,3 @@ def test_a_loss_that_is_not_finite_ends_training_at_its_epoch(epoch):
             batch=4,
             rng=np.random.default_rng(0),
         )
-
-
-# --- where the inputs of training are ------------------------------------------------------------------------------
-
-ROWS = Rows(np.arange(2)[:, None], np.arange(2)[:, None])
-
-
-def prepared(images, enlarged=None):
-    return Prepared(images, {"input_ids": torch.zeros(2, 3, dtype=torch.long)}, ROWS, enlarged)
-
-
-def test_images_that_are_bytes_go_to_the_device_once_and_nothing_else():
-    adapter = SimpleNamespace(device=torch.device("meta"))
-    pixels = torch.zeros(2, 3, 4, 4, dtype=torch.uint8)
-    moved = finetune.images_on_device(adapter, prepared({"pixel_values": pixels}, enlarged=pixels))
-    assert moved.images["pixel_values"].device.type == "meta"
-    assert moved.images["pixel_values"].dtype == torch.uint8
-    assert moved.enlarged.device.type == "meta"
-    assert moved.captions["input_ids"].device.type == "cpu"
-    uneven = [pixels[0], pixels[1, :, :2]]  # of several sizes, as CLIP's are enlarged
-    sent = finetune.images_on_device(adapter, prepared(uneven)).images
-    assert [part.shape for part in sent] == [part.shape for part in uneven] and sent[1].device.type == "meta"
-    floats = torch.zeros(2, 3, 4, 4)
-    for stays in (floats, [*floats], ["no tensor"]):
-        assert finetune.images_on_device(adapter, prepared(stays)).images is stays
-    given = prepared(pixels)
-    for on_cpu in (SimpleNamespace(device=torch.device("cpu")), object()):
-        assert finetune.images_on_device(on_cpu, given) is given

@@ -241,12 +241,6 @@ class Plain:
         return getattr(self._inner, name)
 
 
-def test_methods_passed_on_by_getattr_are_methods():
-    models = tiny_clip.load(device="cpu"), Plain(tiny_clip.load(device="cpu"))
-    one, other = (ttmbench.simple_evaluate(model, "shapes_color", ttm=SHORT, **QUICK) for model in models)
-    assert one.results == other.results
-
-
 def test_an_adapter_without_crops_says_so():
     with pytest.raises(UsageError, match="cannot augment"):
         ttmbench.simple_evaluate(
