@@ -273,20 +273,6 @@ def test_one_saved_method_has_the_folder_itself(tmp_path):
     assert (tmp_path / "saved" / "ttmbench.json").is_file() and "ttm_also" not in run.document
 
 
-def test_a_stopped_method_measures_nothing_twice(tmp_path, monkeypatch):
-    expected = by_methods(methods=["tent"]).document
-    settings = {"methods": ["tent"], "use_cache": str(tmp_path / "cache")}
-    with monkeypatch.context() as patched:
-        first = counted(patched, 4)
-        with pytest.raises(KeyboardInterrupt):
-            by_methods(tmp_path / "b.json", **settings)
-    with monkeypatch.context() as patched:
-        second = counted(patched)
-        again = by_methods(tmp_path / "b.json", **settings).document
-    assert [*first[:-1], *second] == ["shapes_place", "shapes_spatial"] * 2, "every task once a seed"
-    assert without_times(again["ttm_also"]) == without_times(expected["ttm_also"])
-
-
 @pytest.mark.parametrize(
     ("changes", "message"),
     [

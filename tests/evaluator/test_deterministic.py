@@ -182,11 +182,6 @@ def test_what_cannot_be_deterministic_is_named(message, told):
         ttmbench.simple_evaluate(NoWay(message), "shapes_color", **QUICK)
 
 
-def test_another_runtime_error_stays_what_it_is():
-    with pytest.raises(RuntimeError, match=r"^mine$"), naming_what_cannot():
-        raise RuntimeError("mine")
-
-
 def test_torch_refuses_in_the_words_that_are_looked_for():
     """An operation that has no deterministic version on any device."""
     with (

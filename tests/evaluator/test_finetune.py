@@ -12,7 +12,6 @@ import torch
 import ttmbench
 from ttmbench.cli import main
 from ttmbench.errors import DataError, UsageError
-from ttmbench.evaluator import finetune as work
 from ttmbench.evaluator.adapters import RECORD
 from ttmbench.results.document import ResultsDocument
 from ttmbench.results.files import schema
@@ -133,18 +132,6 @@ def test_the_same_command_goes_on_and_ends_with_the_same_weights(made, stop, tmp
     assert "is already fine-tuned" in capsys.readouterr().out
 
 
-def test_a_damaged_state_starts_again(made, tmp_path, monkeypatch, capsys):
-    folder = tmp_path / "weights"
-    with monkeypatch.context() as patched:
-        stopped_after(patched, 2)
-        assert main([*WORDS, *SHORT, "-o", str(folder)]) == 130
-    state = folder / ".finetune" / "seed_0" / "training.safetensors"
-    state.write_bytes(state.read_bytes()[:-1] + b"x")
-    assert main([*WORDS, *SHORT, "-o", str(folder)]) == 0
-    assert "cannot resume from" in capsys.readouterr().err
-    assert all(torch.equal(one, weights(made)[name]) for name, one in weights(folder).items())
-
-
 def test_seeds_differ_and_deterministic_repeats(made, tmp_path):
     for name, more in (("a", ["--deterministic"]), ("b", ["--deterministic"]), ("c", ["--seed", "1"])):
         assert main([*WORDS, *SHORT, *more, "-o", str(tmp_path / name)]) == 0
@@ -162,15 +149,6 @@ def test_a_folder_of_something_else_is_left_alone(made, tmp_path, capsys):
     assert "holds another finetuning (shapes_color, status done)" in capsys.readouterr().err
     assert main([*WORDS, *SHORT]) == 2
     assert "needs --output_path DIR" in capsys.readouterr().err
-
-
-def test_a_folder_has_one_writer(tmp_path, capsys):
-    import filelock
-
-    (tmp_path / "x" / work.STATE).mkdir(parents=True)
-    with filelock.FileLock(tmp_path / "x" / work.STATE / work.LOCK):
-        assert main([*WORDS, *SHORT, "-o", str(tmp_path / "x")]) == 2
-    assert "another finetuning is writing to" in capsys.readouterr().err
 
 
 def test_what_cannot_be_finetuned_says_so(tmp_path, capsys, tiny_vlm):

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import jsonschema
@@ -363,35 +361,3 @@ def test_a_label_that_is_no_class_is_named(tmp_path, labels, message):
     task = _class_task(tmp_path, ["a red circle", "a blue star", "a red circle"], labels)
     with pytest.raises(DataError, match=message):
         ttmbench.simple_evaluate("tiny-clip", task, **QUICK)
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="memory of a process is read as Linux tells it")
-@pytest.mark.parametrize("way", ["score", "run"])
-def test_coco_in_full_size_takes_less_than_a_gigabyte(tmp_path, way):
-    """5,000 x 25,010 scores are 500 MB; what is held beside Python and torch is features and blocks of 4 MB."""
-    rng = np.random.default_rng(0)
-    owner = np.sort(np.concatenate([np.repeat(np.arange(5000), 5), rng.choice(5000, 10, replace=False)]))
-    img = rng.standard_normal((5000, 512)).astype(np.float32)
-    cap = img[owner] + 4 * rng.standard_normal((25010, 512)).astype(np.float32)
-    img, cap = (one / np.linalg.norm(one, axis=1, keepdims=True) for one in (img, cap))
-    path = tmp_path / "coco.npz"
-    np.savez(path, img=img, cap=cap, image_of_caption=owner)
-    command = {
-        "score": f"score {path} --task coco_retrieval",
-        "run": f"--model embeddings --model_args path={path} --tasks coco_retrieval --device cpu",
-    }[way]
-    code = (
-        "import sys\nfrom pathlib import Path\nfrom ttmbench import cli\n"
-        f"assert cli.main({[*command.split(), '-o', str(tmp_path / 'r.json')]!r}) == 0\n"
-        "print(Path('/proc/self/status').read_text(), file=sys.stderr)"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    # Not by the system's account of a child (ru_maxrss), which begins with what its parent held.
-    kilobytes = int(next(line.split()[1] for line in done.stderr.splitlines() if line.startswith("VmHWM:")))
-    assert kilobytes < 1e6
-    numbers = json.loads((tmp_path / "r.json").read_text(encoding="utf-8"))["results"]["coco_retrieval"]
-    # By the whole matrix, for the first captions and images.
-    some = cap[:200] @ img.T
-    t2i = (some > some[np.arange(200), owner[:200]][:, None]).sum(axis=1) < 1
-    assert numbers["t2i_recall_at_1,none"] == pytest.approx(t2i.mean(), abs=0.05)

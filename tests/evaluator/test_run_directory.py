@@ -6,11 +6,9 @@ import json
 import shutil
 from pathlib import Path
 
-import filelock
 import pytest
 
 import ttmbench
-from ttmbench._util.files import lock_holds
 from ttmbench.cli import main
 from ttmbench.errors import UsageError
 from ttmbench.hookspecs import hookimpl
@@ -50,22 +48,6 @@ def test_a_link_in_the_state_folder_is_not_followed(tmp_path, victim, link, over
     assert evaluate(path, overwrite=overwrite)["status"] == "done"
 
 
-def test_two_later_runs_do_not_meet_when_an_earlier_one_ends(tmp_path, monkeypatch):
-    """Who opened the lock's file before it was removed holds a lock that nobody else can see."""
-    folder = tmp_path / ".x.state"
-    folder.mkdir()
-    earlier = filelock.FileLock(folder / "lock")
-    earlier.acquire()
-    assert lock_holds(earlier)
-    (folder / "lock").unlink()
-    assert not lock_holds(earlier)
-    later = filelock.FileLock(folder / "lock")
-    later.acquire(timeout=0)
-    assert lock_holds(later) and not lock_holds(earlier)
-    later.release()
-    earlier.release()
-
-
 def test_what_a_killed_run_was_writing_is_removed(tmp_path):
     names = ("x.json", "x_samples_shapes_color.jsonl", "x_scores_shapes_color.safetensors", "y.json")
     *strays, foreign = (tmp_path / f".{name}.0123456789ab.tmp" for name in names)
@@ -73,40 +55,6 @@ def test_what_a_killed_run_was_writing_is_removed(tmp_path):
         file.write_bytes(b"half")
     assert evaluate(tmp_path / "x.json", log_samples=True)["status"] == "done"
     assert not any(stray.exists() for stray in strays) and foreign.exists()
-
-
-@pytest.mark.parametrize(("moves", "then"), [(1, "the new command"), (2, "the old command")])
-def test_a_kill_while_files_are_moved_aside_orphans_none(tmp_path, monkeypatch, moves, then):
-    path = tmp_path / "x.json"
-    first = evaluate(path, log_samples=True, save_scores=True)
-    files = {name: (tmp_path / name).read_bytes() for name in first["artifacts"]}
-    assert len(files) == 2
-    with monkeypatch.context() as patched:
-        left = [moves]
-        replace, unlink = Path.replace, Path.unlink
-
-        def counted(move):
-            def one(self, *words, **more):
-                if self.name in files or self == path:
-                    left[0] -= 1
-                    if left[0] < 0:
-                        raise Killed
-                return move(self, *words, **more)
-
-            return one
-
-        patched.setattr(Path, "replace", counted(replace))
-        patched.setattr(Path, "unlink", counted(unlink))
-        with pytest.raises(Killed):
-            evaluate(path, log_samples=True, save_scores=True, seed=1)
-    more = {"seed": 1} if then == "the new command" else {}
-    assert evaluate(path, log_samples=True, save_scores=True, **more)["status"] == "done"
-    documents = [json.loads(one.read_text(encoding="utf-8")) for one in sorted(tmp_path.glob("x*.json"))]
-    named = [name for document in documents for name in document["artifacts"]]
-    assert sorted(named) == sorted(one.name for one in tmp_path.glob("x*") if one.suffix in (".jsonl", ".safetensors"))
-    kept = [(tmp_path / name).read_bytes() for name in named]
-    assert all(content in kept for name, content in files.items() if name.endswith("jsonl"))
-    assert not list(tmp_path.glob(".*.tmp"))
 
 
 def test_models_adapted_from_other_weights_are_moved_aside(tmp_path, tiny_siglip, capsys):

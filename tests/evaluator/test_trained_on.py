@@ -14,9 +14,6 @@ from ttmbench.data.catalog import all_tasks
 from ttmbench.errors import UsageError
 from ttmbench.evaluator.adapters import trained_on
 from ttmbench.plugins.registry import build_registry
-from ttmbench.results.document import ResultsDocument
-from ttmbench.results.numbers import numbers_of
-from ttmbench.types import ModelFiles
 
 QUICK = {"limit": 6, "device": "cpu", "bootstrap_iters": 0}
 
@@ -80,20 +77,6 @@ def test_trained_on_nothing_is_not_the_same_as_unknown(coco_task, tmp_path, caps
     for name, stated in (("clip-b32", None), ("tiny-clip", ["rendered-scenes"])):
         assert main(["show", name, "--json"]) == 0
         assert json.loads(capsys.readouterr().out)["card"]["trained_on"] == stated
-
-
-def test_a_document_and_a_record_of_older_versions_know_nothing(tmp_path, coco_task):
-    made = ttmbench.simple_evaluate(Silent(), coco_task, output_path=str(tmp_path), **QUICK)
-    document = json.loads(json.dumps(made.document))
-    del document["model_info"]["trained_on"]
-    assert {one.trained_on for one in numbers_of(ResultsDocument.of(document), "x.json")} == {"unknown"}
-
-    class Finetuned(Scorer):
-        files = ModelFiles(name="x", folder=tmp_path, weights=(), commit=None)
-
-    record = '{"kind": "finetuning", "tasks": [{"task": "t"}], "trained_on": []}'
-    (tmp_path / "ttmbench_finetune.json").write_text(record)
-    assert trained_on(build_registry(), "x", {}, Finetuned()) is None
 
 
 def test_a_card_is_of_its_own_weights_alone():

@@ -246,36 +246,6 @@ def {hook}():
 """
 
 
-@pytest.mark.parametrize(
-    ("hook", "item"),
-    [
-        ("ttmbench_register_adapters", 'AdapterSpec(f"m{n}", "a:b")'),
-        ("ttmbench_register_task_dirs", "pathlib.Path(__file__).parent"),
-    ],
-)
-def test_a_plugin_that_registers_without_end_is_refused_with_its_name(hook, item, installed, capsys, monkeypatch):
-    monkeypatch.setenv("TTMBENCH_LIMITS", "plugin_items=200")  # more than the built-in models
-    installed("endless_a", HEAD + ENDLESS.format(hook=hook, item=item))
-    assert main(["ls", "models"]) == 0
-    out, err = capsys.readouterr()
-    assert f"plugin 'endless_a' returns more than 200 items from {hook}" in err and "tiny-clip" in out
-    assert "endless_a/plugin.py, line 4" in err and "TTMBENCH_LIMITS=plugin_items=N raises the limit" in err
-    assert not re.search(r"\bm\d+\b", out)
-
-
-@pytest.mark.parametrize(
-    ("text", "doing"),
-    [
-        ("raise KeyboardInterrupt\n", "imported"),
-        ("@hookimpl\ndef ttmbench_register_metrics():\n    raise KeyboardInterrupt\n", "asked what it registers"),
-    ],
-)
-def test_an_interrupt_inside_a_plugin_names_it(text, doing, installed, capsys):
-    installed("slow_a", HEAD + text)
-    assert main(["ls", "models"]) == 130
-    assert capsys.readouterr().err == f"ttmbench: interrupted while plugin 'slow_a' was being {doing}\n"
-
-
 def test_a_refused_method_leaves_the_plugins_others(installed):
     installed("broken_a", HEAD + BROKEN["labels"][0])
     registry = build_registry(quiet=True)

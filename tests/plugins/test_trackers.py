@@ -91,13 +91,6 @@ def test_tensorboard_holds_the_run(tmp_path):
     assert texts["results/text_summary"].count("\n") == 1 + len(result_rows(document))
 
 
-def test_a_second_run_of_one_name_gets_a_folder_of_its_own(tmp_path):
-    library("tensorboard")
-    for _ in range(2):
-        evaluate("tensorboard", tmp_path, ttm=False, seeds=None, ttm_controls=[])
-    assert sorted(path.name for path in (tmp_path / "logs" / "p").iterdir()) == ["first", "first-2"]
-
-
 def wandb_records(path) -> list[Any]:
     """The records of an offline run: LevelDB's log format behind a header of seven bytes."""
     from wandb.proto import wandb_internal_pb2

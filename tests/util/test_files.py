@@ -62,10 +62,3 @@ def test_the_whole_content_is_on_the_disk_before_the_name_is(tmp_path, monkeypat
         assert (state.st_size, state.st_ino, before) == (15, path.stat().st_ino, "old")
     else:
         assert not synced
-
-
-def test_files_of_the_users_are_written_to_the_disk(tmp_path, monkeypatch):
-    synced = []
-    monkeypatch.setattr(os, "fsync", synced.append)
-    write_atomically(tmp_path / "x", lambda place: place.write_text("new"))
-    assert len(synced) == 1

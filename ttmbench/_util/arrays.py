@@ -49,7 +49,10 @@ def read_arrays(path: Path) -> Arrays:
         size = path.stat().st_size
         if kind != "npz" and size > limit("array_bytes"):
             raise DataError(f"{path}: {size} bytes are more than {limit('array_bytes')}; {raised_by('array_bytes')}")
-        contents = {"npz": _read_npz, "npy": _read_npy, "safetensors": _read_safetensors}[kind](path)
+        if kind == "npy":
+            contents = Arrays({"array": _npy(path.read_bytes())})
+        else:
+            contents = _read_npz(path) if kind == "npz" else _read_safetensors(path)
     except DataError:
         raise
     except Exception as error:  # numpy, zipfile and safetensors raise many kinds for damaged files
@@ -91,10 +94,6 @@ def _read_npz(path: Path) -> Arrays:
                 f"{path}: {packed} bytes say that they unpack to {total}, more than {most}; {raised_by('array_bytes')}"
             )
         return Arrays({name: _npy(archive.read(entry)) for name, entry in zip(names, entries, strict=True)})
-
-
-def _read_npy(path: Path) -> Arrays:
-    return Arrays({"array": _npy(path.read_bytes())})
 
 
 def _npy(content: bytes) -> np.ndarray:

@@ -109,13 +109,8 @@ def take_lock(path: Path, timeout: float = 0.0) -> BaseFileLock:
 def lock_holds(lock: BaseFileLock) -> bool:
     """Whether the locked file still has its name: the previous holder may have removed it before it was locked."""
     descriptor = lock._context.lock_file_fd
-    return descriptor is None or _is_open(descriptor, Path(lock.lock_file))
-
-
-def _is_open(descriptor: int, path: Path) -> bool:
-    """Whether an open file is the one with this name."""
     try:
-        return os.path.samestat(os.fstat(descriptor), path.stat())
+        return descriptor is None or os.path.samestat(os.fstat(descriptor), Path(lock.lock_file).stat())
     except FileNotFoundError:
         return False
 

@@ -53,7 +53,10 @@ def open_image(file: Path | io.BytesIO) -> Image:
             with Image.open(io.BytesIO(content), formats=FORMATS) as image:
                 check_size(image.size)
                 if image.format in ("JPEG", "MPO"):
-                    _check_scans(content)
+                    # Each takes the time of a whole image. Inside one its first byte never stands before its second.
+                    scans = content.count(_START_OF_SCAN)
+                    if scans > (most := limit("jpeg_scans")):
+                        raise BadImage(f"it has {scans} scans, more than {most}; {raised_by('jpeg_scans')}")
                 image.seek(0)
                 animated = bool(getattr(image, "is_animated", False))
                 image.seek(0)
@@ -143,13 +146,6 @@ def check_size(size: tuple[int, int]) -> None:
             f"it is a strip of {width}x{height} pixels: one side is more than {limit('image_aspect')} times the "
             f"other; {raised_by('image_aspect')}"
         )
-
-
-def _check_scans(content: bytes) -> None:
-    """Refuses a JPEG with many scans: each takes the decoding time of a whole image, and few bytes."""
-    scans = content.count(_START_OF_SCAN)  # inside a scan the first of these two bytes is always followed by another
-    if scans > limit("jpeg_scans"):
-        raise BadImage(f"it has {scans} scans, more than {limit('jpeg_scans')}; {raised_by('jpeg_scans')}")
 
 
 def as_rgb(image: Image, turn: bool = True) -> Image:

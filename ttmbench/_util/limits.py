@@ -38,7 +38,6 @@ DEFAULTS: dict[str, int] = {
     "groups": 10_000_000,  # that a task file may promise
     "rendered_groups": 100_000,  # drawn for one task
     "caption_characters": 100_000,  # of a caption, an id or an image name
-    "plugin_items": 10_000,  # that a plugin registers through one hook
     "message_characters": 2_000,  # of one line on the terminal or in results
 }
 PIXELS_AT_MOST = 178_000_000  # Pillow refuses larger images itself

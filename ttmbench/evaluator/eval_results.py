@@ -456,7 +456,9 @@ class RunRecord:
             previous = output.previous
             if previous is not None:  # of this model
                 document = previous.to_dict()
-                self.take_over(document, done)
+                for task in done:
+                    known = (key for key in keys_by_task() if task in document.get(key, {}))
+                    self._earlier[task] = {key: document[key][task] for key in known}
                 self.errors.extend(error for error in document["errors"] if error["task"] in done)
                 self._date = datetime.fromtimestamp(previous.date).astimezone()
                 self._earlier_seconds = previous.total_evaluation_time_seconds
@@ -464,12 +466,6 @@ class RunRecord:
             self.is_new = True
         self._save_running()
         return done
-
-    def take_over(self, document: Record, tasks: Sequence[str]) -> None:
-        """Takes what an earlier document has of some tasks."""
-        for task in tasks:
-            known = (key for key in keys_by_task() if task in document.get(key, {}))
-            self._earlier[task] = {key: document[key][task] for key in known}
 
     @contextmanager
     def recording(self, notify: Callable[..., object]) -> Iterator[None]:
@@ -498,8 +494,11 @@ class RunRecord:
         """Records how a task ends; its checkpoints in ``state`` are removed once a document with the task is saved."""
         self._task, began = name, time.perf_counter()
         try:
-            with self._measured(name):
+            machine.peak_memory(restart=True)
+            try:
                 yield
+            finally:
+                self._used[name] = machine.peak_memory()
         except Exception as error:
             self._fail(name, phase_of(error, "run"), error)
             if is_last_failure:
@@ -511,15 +510,6 @@ class RunRecord:
         # A document takes longer to write the more tasks it has: work that took less than that can wait for the next.
         if self._unsaved >= self._saving or self.errors:
             self._save_running()
-
-    @contextmanager
-    def _measured(self, task: str) -> Iterator[None]:
-        """Records the memory of a task."""
-        machine.peak_memory(restart=True)
-        try:
-            yield
-        finally:
-            self._used[task] = machine.peak_memory()
 
     def add(self, result: TaskResult) -> None:
         """Takes a task's result; raises the failure that ended its test-time stage early, if one did."""

@@ -46,7 +46,6 @@ from ttmbench.scoring.prepare import PreparedTask, prepare
 from ttmbench.ttm.checkpoint import TRAINING, SeedCheckpoint
 from ttmbench.ttm.supervised import (
     PRESET_NOTES,
-    FinetuneConfig,
     loss_of,
     settings_of,
     train,
@@ -116,7 +115,9 @@ def _finetune(
     preset: str | None,
     changes: Mapping[str, object],
 ) -> Finetuned:
-    before = _earlier_record(folder)
+    before = read_record(folder)
+    if before is None and any(inside.name != STATE for inside in folder.iterdir()):
+        raise UsageError(f"--output_path {folder} is not empty and has no earlier fine-tuning; choose a new folder")
     registry = build_registry(config.include_path)
     tasks = tasks_of(registry, config)
     _check_tasks(tasks)
@@ -127,7 +128,9 @@ def _finetune(
     groups, about = _load(registry, config, tasks)
     prepared, data = prepare(adapter, groups, DECODED)
     code = code_of(registry, config, list(tasks.values()), {})
-    key = _key(RunKey.of(config, tasks, {}, {}, code).sha256, settings, model, data)
+    content = {"run": RunKey.of(config, tasks, {}, {}, code).sha256, "settings": settings.model_dump(mode="json")}
+    content |= {"model": model_info(model)["fingerprint"], "data": data}
+    key = digests.json_digest(content, default=str)
     if before is not None and before.get("key") != key:
         raise UsageError(
             f"{folder} holds another finetuning ({', '.join(entry['task'] for entry in before['tasks'])}, status "
@@ -139,7 +142,7 @@ def _finetune(
     training = {"loss": loss, "pairs": pairs, "hyperparameters": settings.model_dump(mode="json"), "preset": preset}
     record = _record(config, registry, model, about, training)
     record |= {"date": started.timestamp(), "command": " ".join(command), "data_sha256": data, "key": key}
-    checkpoint = SeedCheckpoint(folder / STATE / f"seed_{config.seed}", key, _not_kept, "finetuning")
+    checkpoint = SeedCheckpoint(folder / STATE / f"seed_{config.seed}", key, warn, "finetuning")
     kept = checkpoint.read()
     epochs: list[Record] = kept.about.get("epochs", [])
     if epochs:
@@ -160,37 +163,14 @@ def _finetune(
                 raise
             finally:
                 checkpoint.finish_writing()
-        _save(savable, folder)
+        try:
+            savable.save_pretrained(folder)
+        except OSError as error:
+            raise TtmbenchError(f"the model cannot be written to {folder}: {error.strerror or error}") from None
         record |= {"status": "done", "epochs": epochs, "weights_sha256": tensors_digest(adapter.state_dict())}
         write_record(folder, record)
         checkpoint.remove()
     return Finetuned(folder, record)
-
-
-def _not_kept(why: str) -> None:
-    warn(f"{why}; fine-tuning continues, but would resume from an earlier state")
-
-
-def _earlier_record(folder: Path) -> Record | None:
-    """The record of a finetuning in the folder; None in a new folder, UsageError in one that is used otherwise."""
-    record = read_record(folder)
-    if record is None and any(inside.name != STATE for inside in folder.iterdir()):
-        raise UsageError(f"--output_path {folder} is not empty and has no earlier fine-tuning; choose a new folder")
-    return record
-
-
-def _save(model: Savable, folder: Path) -> None:
-    try:
-        model.save_pretrained(folder)
-    except OSError as error:
-        raise TtmbenchError(f"the model cannot be written to {folder}: {error.strerror or error}") from None
-
-
-def _key(run: str, settings: FinetuneConfig, model: Capabilities, data: str) -> str:
-    """Digest of what makes two finetunings the same: settings, code, weights and data."""
-    fingerprint = model_info(model)["fingerprint"]
-    content = {"run": run, "settings": settings.model_dump(mode="json"), "model": fingerprint, "data": data}
-    return digests.json_digest(content, default=str)
 
 
 def _record(

@@ -62,12 +62,6 @@ def reference_tasks(registry: Registry, config: RunConfig) -> dict[str, TaskFile
     return tasks
 
 
-def is_its_own_reference(settings: Mapping[str, object], task: str) -> bool:
-    """Whether the settings of a method name the very task that is tested."""
-    asked = read_references(settings.get("references"))
-    return asked is not None and asked[0] == task
-
-
 def reference_set(run: Run, name: str) -> ReferenceSet:
     """The references that a setting names (``TASK`` or ``TASK:GROUPS``), once for all methods and tasks of a run.
 
@@ -358,7 +352,8 @@ def refusal(
         return f"it chooses views by their answers among captions, and a {task.shape} group has one caption"
     if "views" in spec.needs and task.video is not None:
         return "it needs views of images, and the items are videos"
-    if "references" in spec.needs and is_its_own_reference(settings or {}, task.task):
+    references = read_references((settings or {}).get("references"))
+    if "references" in spec.needs and references is not None and references[0] == task.task:
         return "its references are the task itself; name another task, or give references=task"
     if adapter is None:
         return None
@@ -369,7 +364,7 @@ def refusal(
         return None if loss else "the model cannot be adapted (it has no matching_loss or pair_loss)"
     if spec.takes_features and not isinstance(adapter, DualEncoder):
         return "it needs the features of a dual encoder"
-    if isinstance(adapter, StoredFeatures) and read_references((settings or {}).get("references")) is not None:
+    if isinstance(adapter, StoredFeatures) and references is not None:
         return "it encodes references of another task, and the model reads stored features"
     if "views" in spec.needs and isinstance(adapter, StoredFeatures):
         return "it needs views of images, and the model reads stored features"

@@ -6,8 +6,8 @@ import hashlib
 import json
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -80,7 +80,7 @@ def _retrieval(run: Run, task: TaskFile) -> Ranked:
     pool = RetrievalPool(groups)
     with phase("model"):
         first = first_stage(run, spec, pool)
-    about = {} if first is None else {"rerank": first.about}
+    about = {} if first is None else {"rerank": first[0]}
     prior = prior_for(can.debiasable, spec.noise_images)
     debiasing = None if prior is None else declared_prior(prior)
     cache = TaskCache(run.cache, can, spec, groups, {"debiasing": debiasing, **about}, "ranks")
@@ -92,7 +92,7 @@ def _retrieval(run: Run, task: TaskFile) -> Ranked:
             by_image, by_caption = score_pool(can.dual_encoder, run.sizer, pool, cache)
             ranks = pool_ranks(spec.kind, by_image, by_caption, images, pool.owner)
         elif ranks is None:
-            chosen = None if first is None else first.choose(run, spec, pool)
+            chosen = None if first is None else first[1]()
             first = None  # its weights are not needed beside those of the model
             ranks = rank_pairs(run, prior, pool, cache, chosen)
     return Ranked(
@@ -242,36 +242,14 @@ def score_pool(
     return image_scores(adapter, features), caption_scores(adapter, features)
 
 
-@dataclass(frozen=True)
-class FirstStage:
-    """The model that chooses candidates."""
+def first_stage(
+    run: Run, spec: TaskSpec, pool: RetrievalPool
+) -> tuple[Record, Callable[[], dict[str, np.ndarray]]] | None:
+    """The model whose candidates are reranked: what results report of it, and what chooses them.
 
-    capabilities: Capabilities  # of the model
-    adapter: DualEncoder  # the model
-    name: str  # what the user calls it
-    k: int  # how many candidates of each query it chooses
-
-    @property
-    def about(self) -> Record:
-        """What results report of it."""
-        return {"model": self.name, "k": self.k, "fingerprint": model_info(self.capabilities)["fingerprint"]}
-
-    def choose(self, run: Run, spec: TaskSpec, pool: RetrievalPool) -> dict[str, np.ndarray]:
-        """Positions of the best k captions of each image and images of each caption, in ascending order."""
-        cache = TaskCache(run.cache, self.capabilities, spec, pool.groups, {"best": self.k}, "candidates")
-        positions = cache.find({I2T: (pool.n_images, self.k), T2I: (pool.n_captions, self.k)})
-        if positions is None:
-            by_image, by_caption = score_pool(self.adapter, run.sizer, pool, cache)
-            positions = {
-                I2T: best_candidates(by_image, pool.n_images, pool.n_captions, self.k, "images"),
-                T2I: best_candidates(by_caption, pool.n_captions, pool.n_images, self.k, "captions"),
-            }
-        cache.keep({scope: of.astype(np.float32) for scope, of in positions.items()}, f"{self.name}, best {self.k}")
-        return {scope: indices.astype(np.int64) for scope, indices in positions.items()}
-
-
-def first_stage(run: Run, spec: TaskSpec, pool: RetrievalPool) -> FirstStage | None:
-    """The model whose candidates are reranked; None to rank all, UsageError if it is needed and not given."""
+    These are the positions of the best k captions of each image and images of each caption, in ascending order. None to
+    rank all, UsageError if a model is needed and not given.
+    """
     config = run.config
     if run.capabilities.dual_encoder is not None:
         return None
@@ -283,17 +261,31 @@ def first_stage(run: Run, spec: TaskSpec, pool: RetrievalPool) -> FirstStage | N
                 f"{MAX_GLOBAL_PAIRS}; {_ADVICE}"
             )
         return None
-    k, name = config.rerank.get("k", spec.rerank_k), str(config.rerank["model"])
-    if k is None:
+    asked, name = config.rerank.get("k", spec.rerank_k), str(config.rerank["model"])
+    if asked is None:
         raise UsageError(f"task '{spec.task}' does not say how many candidates are ranked again; give --rerank k=N")
     arguments = {key: value for key, value in config.rerank.items() if key not in ("model", "k")}
     can = Capabilities(make_adapter(run.registry, name, arguments, model_settings(config)))
     can = replace(run, capabilities=can).on(spec).capabilities
-    if can.dual_encoder is None or can.stored_features is not None:
+    adapter, k = can.dual_encoder, min(asked, pool.n_images, pool.n_captions)
+    if adapter is None or can.stored_features is not None:
         raise UsageError(f"--rerank: model {name} cannot rank all candidates, since it does not encode them")
     for remark in remarks(can.adapter):
         warn(remark)
-    return FirstStage(can, can.dual_encoder, name, min(k, pool.n_images, pool.n_captions))
+
+    def choose() -> dict[str, np.ndarray]:
+        cache = TaskCache(run.cache, can, spec, pool.groups, {"best": k}, "candidates")
+        positions = cache.find({I2T: (pool.n_images, k), T2I: (pool.n_captions, k)})
+        if positions is None:
+            by_image, by_caption = score_pool(adapter, run.sizer, pool, cache)
+            positions = {
+                I2T: best_candidates(by_image, pool.n_images, pool.n_captions, k, "images"),
+                T2I: best_candidates(by_caption, pool.n_captions, pool.n_images, k, "captions"),
+            }
+        cache.keep({scope: of.astype(np.float32) for scope, of in positions.items()}, f"{name}, best {k}")
+        return {scope: indices.astype(np.int64) for scope, indices in positions.items()}
+
+    return {"model": name, "k": k, "fingerprint": model_info(can)["fingerprint"]}, choose
 
 
 def rank_pairs(

@@ -88,29 +88,23 @@ class RunKey:
         return dict(self.content["code"])
 
     def changes_since(self, document: Record) -> str | None:
-        """Which source or package versions changed since a document of the same command; None for any other change."""
-        packages, code = document.get("packages"), document.get("code", {})
-        if not isinstance(packages, Mapping) or not isinstance(code, Mapping):
+        """Which source or packages changed since a document of the same settings and tasks; None for other changes."""
+        packages, code, stated = (document.get(name) or {} for name in ("packages", "code", "config"))
+        now, asked = self.content["packages"], self.content["config"]
+        settings = [name for name in asked if name not in ("tasks", "seeds", "samples")]
+        same = all(isinstance(one, Mapping) for one in (packages, code, stated))
+        if not same or any(stated.get(name) != asked[name] for name in settings):
             return None
-        unread = [name for name, digest in sorted(self.code.items()) if digest is None and code.get(name, "") is None]
-        if unread:
-            text = f"the source of {' and '.join(unread)} cannot be read, so it may have changed"
-            return text if self._asks_the_same(document) else None
-        content = {name: value for name, value in self.content.items() if name not in ("once", "code")}
-        content |= {"packages": packages, **({"code": code} if code else {})}
-        if document.get("run_key") != json_digest(content):
+        if sorted(document.get("task_status", {})) != asked["tasks"]:
             return None
-        edited, now = _differing(code, self.code), self.content["packages"]
-        changes = [f"the source of package{'s' if edited[1:] else ''} {' and '.join(edited)} changed"] if edited else []
+        unread = [name for name in sorted(self.code) if self.code[name] is None and code.get(name, "") is None]
+        edited = _differing(code, self.code)
+        changes = [f"the source of {' and '.join(unread)} cannot be read, so it may have changed"] if unread else []
+        changes += (
+            [f"the source of package{'s' if edited[1:] else ''} {' and '.join(edited)} changed"] if edited else []
+        )
         changes += [f"{name} {packages.get(name)} became {now.get(name)}" for name in _differing(packages, now)]
         return " and ".join(changes) or None
-
-    def _asks_the_same(self, document: Record) -> bool:
-        """Whether a document states the same settings and tasks."""
-        stated, asked = document.get("config", {}), self.content["config"]
-        settings = [name for name in asked if name not in ("tasks", "seeds")]
-        tasks = sorted(document.get("task_status", {}))
-        return tasks == asked["tasks"] and all(stated.get(name) == asked[name] for name in settings)
 
 
 def _differing(then: Mapping[str, object], now: Mapping[str, object]) -> list[str]:

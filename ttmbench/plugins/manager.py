@@ -9,12 +9,11 @@ from __future__ import annotations
 import re
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, redirect_stdout
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import redirect_stdout
 from dataclasses import dataclass, field, fields, replace
 from importlib.metadata import EntryPoint, entry_points
 from importlib.resources.abc import Traversable
-from itertools import islice
 from typing import Any
 
 import pluggy
@@ -23,7 +22,6 @@ from pydantic.dataclasses import dataclass as dataclass_of_pydantic
 
 from ttmbench import hookspecs
 from ttmbench._util.console import one_line
-from ttmbench._util.limits import limit, raised_by
 from ttmbench._util.third_party_errors import describe, error_line, error_with_place, place_of_function
 from ttmbench.config import TTMConfig
 from ttmbench.errors import UsageError
@@ -137,22 +135,17 @@ class Plugins:
     def _each(self, hook: str) -> list[tuple[str, list[Any]]]:
         """Yields (plugin name, items) from a registering hook of each plugin, the built-in plugin first."""
         results = []
-        most = limit("plugin_items")
         implementations = self._implementations(hook)
         for implementation in sorted(implementations, key=lambda impl: self.names.index(impl.plugin_name)):
             name = implementation.plugin_name
             try:
-                with _code_of(name, "asked what it registers"):
+                with redirect_stdout(sys.stderr):  # since stdout may be JSON
                     returned: Any = implementation.function()
-                    items = list(islice(returned, most + 1))
+                    items = list(returned)
             except KeyboardInterrupt:
                 raise
             except BaseException as error:  # any exception of third-party code
                 self._refuse(name, f"failed in {hook}: {error_with_place(error)}")
-                continue
-            if len(items) > most:
-                origin = self._place(name, hook)
-                self._refuse(name, f"returns more than {most} items from {hook}{origin}; {raised_by('plugin_items')}")
                 continue
             results.append((name, items))
         return results
@@ -197,7 +190,7 @@ def load_plugins(extra: Iterable[tuple[str, object]] = ()) -> Plugins:
     for point in sorted(entry_points(group=hookspecs.PROJECT), key=lambda point: point.name):
         name = _label(point)
         try:
-            with _code_of(name, "imported"):
+            with redirect_stdout(sys.stderr):
                 plugin = point.load()
         except KeyboardInterrupt:
             raise
@@ -216,16 +209,6 @@ def load_plugins(extra: Iterable[tuple[str, object]] = ()) -> Plugins:
     for name, plugin in extra:
         _register(manager, name, plugin)
     return plugins
-
-
-@contextmanager
-def _code_of(plugin: str, doing: str) -> Iterator[None]:
-    """Runs plugin code: its prints go to stderr, since stdout may be JSON, and KeyboardInterrupt names the plugin."""
-    try:
-        with redirect_stdout(sys.stderr):
-            yield
-    except KeyboardInterrupt as error:
-        raise KeyboardInterrupt(f"while plugin '{plugin}' was being {doing}") from error
 
 
 def _register(manager: pluggy.PluginManager, name: str, plugin: object) -> None:
