@@ -11,12 +11,12 @@ import numpy as np
 import torch
 
 from ttmbench.errors import DataError, UsageError
-from ttmbench.model_adapters._shared.caption_tokens import CaptionTokens
 from ttmbench.model_adapters._shared.contrastive import (
     ADVICE_ON_GELU,
     GELU,
     PIXELS,
     QUICK,
+    CaptionTokens,
     PixelScale,
     Tower,
     count_parameters,

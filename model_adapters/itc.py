@@ -1,7 +1,7 @@
 """The contrastive halves of BLIP, BLIP-2 and FLAVA: dual encoders, trained as CLIP is.
 
 BLIP and BLIP-2 learn a temperature that their models of transformers do not store. Their cosines are divided by 0.07,
-where the training of both starts, unless ``temperature`` says otherwise; no metric depends on it.
+where the training of both starts; no metric depends on it.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 
 import torch
 
-from ttmbench.errors import UsageError
 from ttmbench.model_adapters._shared.contrastive import Tower, key_mask
 from ttmbench.model_adapters._shared.options import ContrastiveHalfOptions, takes
 from ttmbench.model_adapters._shared.pretrained import LoadedModel, locate
@@ -25,9 +24,7 @@ TEMPERATURE = 0.07
 def load(asked: ContrastiveHalfOptions) -> ContrastiveHalf:
     """Loads the contrastive half of a model from the Hub or a folder; errors as for `hf.load`."""
     hint = ". A CLIP or SigLIP is for the model 'hf'"
-    family, loaded, adapter = load_family(asked, FAMILIES, "contrastive half", hint)
-    if asked.temperature is not None and family == "flava":
-        raise UsageError(f"temperature={asked.temperature}: FLAVA has its own")
+    _, loaded, adapter = load_family(asked, FAMILIES, "contrastive half", hint)
     return adapter(loaded, asked)
 
 
@@ -39,7 +36,6 @@ class ContrastiveHalf(TransformersModel):
 
     def __init__(self, loaded: LoadedModel, asked: ContrastiveHalfOptions) -> None:
         super().__init__(loaded, asked)
-        self.temperature = asked.temperature or self.temperature
         self.max_tokens = caption_tokens(asked.max_tokens, self.trained_tokens, self.model.config, self.tokenizer)
 
     def fingerprint(self) -> Mapping[str, object]:

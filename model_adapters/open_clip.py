@@ -35,9 +35,9 @@ from ttmbench._util.digests import tensors_digest
 from ttmbench._util.images import resized
 from ttmbench.errors import UsageError
 from ttmbench.model_adapters._shared import open_clip_weights as sources
-from ttmbench.model_adapters._shared.caption_tokens import CaptionTokens
 from ttmbench.model_adapters._shared.contrastive import (
     QUICK,
+    CaptionTokens,
     PixelScale,
     count_parameters,
     declared_name,

@@ -33,9 +33,14 @@ from ttmbench._util.text import check_no_pointer
 from ttmbench.errors import DataError, UsageError
 from ttmbench.model_adapters._shared.contrastive import ADVICE_ON_GELU, QUICK
 from ttmbench.model_adapters._shared.options import OpenClipFiles
-from ttmbench.model_adapters._shared.pickled_weights import read_pickle
-from ttmbench.model_adapters._shared.repository import Repository, described, find_repository, is_small
-from ttmbench.model_adapters._shared.requirements import what_to_install
+from ttmbench.model_adapters._shared.repository import (
+    Repository,
+    described,
+    find_repository,
+    is_small,
+    read_pickle,
+    what_to_install,
+)
 from ttmbench.model_adapters._shared.tokenizers import WHOLE, check_files, check_size, has_vocabulary, lacking
 from ttmbench.types import ModelFiles
 
@@ -235,7 +240,7 @@ def _from_repository(asked: OpenClipFiles) -> Found:
     others = sorted(file for file in repository.files if repository.is_folder and file.endswith((_SAFE, *_PICKLES)))
     tags = [open_clip.get_pretrained_cfg(*pair) for pair in open_clip.list_pretrained()]
     gelu = {tag["hf_hub"].rpartition("/")[0] for tag in tags if tag.get("hf_hub") and not tag.get(QUICK)}
-    return config, _weights_in(repository, others, asked), None if repo in gelu else f"{CONFIG} of {model}", repository
+    return config, _weights_in(repository, others), None if repo in gelu else f"{CONFIG} of {model}", repository
 
 
 def _from_library(asked: OpenClipFiles) -> Found:
@@ -251,7 +256,7 @@ def _from_library(asked: OpenClipFiles) -> Found:
     if pretrained.startswith(HUB):
         return config, _weights_of_hub(pretrained.removeprefix(HUB), asked), silent, None
     if not tag:
-        path = _own_file(pretrained, model, _near(pretrained, tags) or listed, asked)
+        path = _own_file(pretrained, model, _near(pretrained, tags) or listed)
         return config, ModelFiles(pretrained, path.parent, (path.name,)), silent, None
     repo, _, file = tag["hf_hub"].rpartition("/")
     if not repo:
@@ -261,7 +266,7 @@ def _from_library(asked: OpenClipFiles) -> Found:
     config["model_cfg"] = model_config
     repository = find_repository(repo, asked.revision, offline=asked.offline)
     named = (str(Path(file).with_suffix(_SAFE)), file) if file else ()
-    return config, _weights_in(repository, (), asked, named), None, repository
+    return config, _weights_in(repository, (), named), None, repository
 
 
 def _name(asked: OpenClipFiles) -> str:
@@ -302,7 +307,7 @@ def _weights_of_hub(place: str, asked: OpenClipFiles) -> ModelFiles:
         )
     if file:
         repository = replace(repository, files=frozenset([file]))
-    return _weights_in(repository, others, asked)
+    return _weights_in(repository, others)
 
 
 def _base_of(asked: OpenClipFiles) -> ModelFiles:
@@ -322,24 +327,19 @@ def _with_positions_of(path: Path, model_config: Config) -> Config:
     return {**model_config, "text_cfg": {**model_config["text_cfg"], "context_length": len(found)}}
 
 
-def _weights_in(
-    repository: Repository, others: Iterable[str], asked: OpenClipFiles, named: Sequence[str] = ()
-) -> ModelFiles:
+def _weights_in(repository: Repository, others: Iterable[str], named: Sequence[str] = ()) -> ModelFiles:
     """The first file whose tensors have open_clip's names, of names in this order, safetensors before pickles."""
     names = dict.fromkeys([*named, *_NAMES, *_PICKLE_NAMES, *others])
     existing = sorted((name for name in names if name in repository.files), key=lambda name: not name.endswith(_SAFE))
-    refused = [name for name in existing if asked.weights == "safetensors" and not name.endswith(_SAFE)]
-    for name in existing[: len(existing) - len(refused)]:
+    for name in existing:
         if _holds_open_clip(repository.get([name]) / name):
             return ModelFiles(repository.name, repository.get([name]), (name,), repository.commit)
-    if refused:
-        raise repository.refused(refused[0])
     if repository.folder is not None and not repository.is_folder:
         raise repository.lacking([WEIGHTS])
     raise DataError(f"{repository.name} has no weights of open_clip ({WEIGHTS} or {_PICKLE_NAMES[0]})")
 
 
-def _own_file(pretrained: str, model: str, hint: str, asked: OpenClipFiles) -> Path:
+def _own_file(pretrained: str, model: str, hint: str) -> Path:
     path = Path(pretrained)
     if path.suffix not in (_SAFE, *_PICKLES):
         endings = f"files of weights end in {_SAFE}, {', '.join(_PICKLES)}"
@@ -350,8 +350,6 @@ def _own_file(pretrained: str, model: str, hint: str, asked: OpenClipFiles) -> P
         )
     if not path.is_file():
         raise DataError(f"pretrained={pretrained}: there is no such file")
-    if asked.weights == "safetensors" and path.suffix != _SAFE:
-        raise DataError(f"pretrained={pretrained} is not a safetensors file, which weights=safetensors asks for")
     _holds_open_clip(path)
     return path
 

@@ -112,10 +112,8 @@ class Compiled(Options):
 
 
 class Weights(Options):
-    """Which files of weights are read."""
+    """Where files are taken from."""
 
-    weights: Literal["auto", "safetensors"] = "auto"
-    """``auto`` reads safetensors, else a pickle (tensors only); ``safetensors`` refuses pickles."""
     offline: bool = False
     """Use files on this machine only."""
 
@@ -169,9 +167,6 @@ class Cutting(Options):
 
 class ContrastiveHalfOptions(Cutting, Compiled, HubModel):
     """The contrastive half of BLIP, BLIP-2 or FLAVA (``itc``)."""
-
-    temperature: Annotated[float, Field(gt=0)] | None = None
-    """Divisor of cosines (BLIP and BLIP-2: 0.07); FLAVA has its own."""
 
 
 class MatchingOptions(Cutting, HubModel):

@@ -20,8 +20,7 @@ import torch
 from ttmbench._util.console import one_line
 from ttmbench._util.digests import json_digest, tensors_digest
 from ttmbench.errors import DataError, UsageError
-from ttmbench.model_adapters._shared.pickled_weights import read_pickle
-from ttmbench.model_adapters._shared.repository import Repository, find_repository, read_json_file
+from ttmbench.model_adapters._shared.repository import Repository, find_repository, read_json_file, read_pickle
 from ttmbench.types import ModelFiles
 
 if TYPE_CHECKING:
@@ -66,20 +65,18 @@ class AppliedAdapter:
     kept: Any = None
 
 
-def find_adapter(name: str, *, offline: bool, safetensors_only: bool) -> AdapterFiles:
+def find_adapter(name: str, *, offline: bool) -> AdapterFiles:
     """An adapter by folder, Hub id or ``ID@COMMIT``; DataError if it is unavailable or incomplete."""
     place, _, revision = (name, "", "") if Path(name).is_dir() else name.partition("@")
-    return adapter_of(find_repository(place, revision or None, offline=offline), safetensors_only)
+    return adapter_of(find_repository(place, revision or None, offline=offline))
 
 
-def adapter_of(repository: Repository, safetensors_only: bool) -> AdapterFiles:
+def adapter_of(repository: Repository) -> AdapterFiles:
     """The adapter of a repository; its configuration is fetched. DataError as for `find_adapter`."""
     weights = next((file for file in _WEIGHTS if file in repository.files), None)
     if ADAPTER_CONFIG not in repository.files or weights is None:
         absent = [file for file in (ADAPTER_CONFIG, _WEIGHTS[0]) if file not in repository.files]
         raise DataError(f"{repository.name} is not an adapter of peft: it has no {absent[0]}")
-    if safetensors_only and weights != _WEIGHTS[0]:
-        raise repository.refused(weights)
     folder = repository.get([ADAPTER_CONFIG])
     config = read_json_file(folder / ADAPTER_CONFIG)
     if not isinstance(config, dict) or not isinstance(config.get("peft_type"), str):

@@ -133,18 +133,18 @@ def find(asked: HubFiles) -> Pretrained:
         UsageError: a model whose code is in no library.
     """
     name = asked.pretrained
-    repository, only = find_repository(name, asked.revision, offline=asked.offline), asked.weights == "safetensors"
+    repository = find_repository(name, asked.revision, offline=asked.offline)
     if ADAPTER_CONFIG in repository.files and CONFIG not in repository.files:
         if asked.peft is not None:
             raise UsageError(f"{name} is an adapter of peft, and so is {asked.peft}; give one of them with its base")
-        adapter = adapter_of(repository, only)
+        adapter = adapter_of(repository)
         base = asked.model_copy(update={"pretrained": base_of(adapter), "revision": adapter.revision})
         return _with_adapter(find(base), adapter)
     if asked.peft is not None:
-        adapter = find_adapter(asked.peft, offline=asked.offline, safetensors_only=only)
+        adapter = find_adapter(asked.peft, offline=asked.offline)
         _remark_on_base(adapter, name)
         return _with_adapter(find(asked.model_copy(update={"peft": None})), adapter)
-    chosen = _choose(repository, only)
+    chosen = _choose(repository)
     if CONFIG not in repository.files:
         if repository.folder is not None and not repository.is_folder:
             raise repository.lacking([CONFIG])
@@ -295,13 +295,11 @@ def _refuse_unknown_code(name: str, config: object) -> None:
         )
 
 
-def _choose(repository: Repository, safetensors_only: bool) -> str:
+def _choose(repository: Repository) -> str:
     """The file of weights that is read, or the index of its shards."""
     name = repository.name
     for file in (*SAFETENSORS, *PICKLES):
         if file in repository.files:
-            if safetensors_only and file in PICKLES:
-                raise repository.refused(file)
             return file
     if any(file.startswith("open_clip") for file in repository.files):
         kind = "local-dir" if repository.is_folder else "hf-hub"

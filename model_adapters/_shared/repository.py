@@ -1,24 +1,140 @@
 """A repository of the Hub, or a folder that holds the same: its list of files, and those of them that are needed.
 
 The list is that of one commit. Where the Hub does not answer, or may not be asked, the copy in its cache is listed.
+Of weights in pickles, tensors, plain values and float64 numbers are read, settings skipped, everything else refused.
 """
 
 from __future__ import annotations
 
 import glob
 import re
+import shlex
+import struct
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+import zipfile
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
+
+import torch
 
 from ttmbench._util import hub
 from ttmbench._util.console import one_line
 from ttmbench._util.text import Unreadable, check_no_pointer, read_json
 from ttmbench.errors import DataError
-from ttmbench.model_adapters._shared.pickled_weights import why_refused
-from ttmbench.model_adapters._shared.requirements import what_to_install
+
+# Module, or title in a message -> what pip installs; modules that are not named here are parts of other packages.
+_PACKAGES = {
+    **{name: name for name in ("einops", "pillow", "sentencepiece", "tiktoken", "timm", "torch", "torchvision")},
+    **{"cv2": "opencv-python", "opencv": "opencv-python", "google": "protobuf", "google.protobuf": "protobuf"},
+    **{"open_clip": "open_clip_torch", "pil": "pillow", "pytorch": "torch", "sklearn": "scikit-learn"},
+    **{"yaml": "PyYAML", "accelerate": "ttmbench[large]", "av": "ttmbench[video]", "pyav": "ttmbench[video]"},
+    **{"bitsandbytes": "ttmbench[quantized]", "num2words": "ttmbench[smolvlm]", "openai": "ttmbench[api]"},
+    "peft": "ttmbench[lora]",
+}
+_NAME = r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?"
+_SAID = re.compile(
+    rf"requires (?:the )?`?({_NAME})`? (?:library,? but it was not found|>= [\d.]+, but \S+ was not found|to be inst)"
+    rf"|Missing optional dependencies: ({_NAME}(?:, {_NAME})*)|Package `({_NAME})` is required"
+    rf"|pip install ((?:(?:-U|--upgrade|{_NAME}(?:\[[a-z0-9,_-]+\])?)(?: |(?=[`.,;'\n]|$)))+)"
+)
+# transformers' message for a SentencePiece file where one of the first two is missing: it then takes it for another.
+_READS_AS_TIKTOKEN = "required to read a `tiktoken` file"
+_SENTENCEPIECE = ("sentencepiece", "protobuf", "tiktoken")
+
+
+def what_to_install(error: BaseException | None) -> str | None:
+    """The command that installs a missing package; None if an error and its causes are about something else.
+
+    >>> what_to_install(ModuleNotFoundError("No module named 'peft'", name="peft"))
+    "pip install 'ttmbench[lora]'"
+    >>> what_to_install(OSError("no such file")) is None
+    True
+    """
+    while error is not None:
+        names = [_PACKAGES.get(name.lower(), name) for name in _missing(error)]
+        if names:
+            return shlex.join(["pip", "install", *dict.fromkeys(names)])
+        error = error.__cause__
+    return None
+
+
+def _missing(error: BaseException) -> list[str]:
+    """Names or titles of missing packages in one error, and the words of a command that it suggests."""
+    if isinstance(error, ModuleNotFoundError) and error.name is not None:
+        return [error.name] if error.name in _PACKAGES else []
+    detail = str(error)
+    if _READS_AS_TIKTOKEN in detail:
+        return list(_SENTENCEPIECE)
+    said = [match[match.lastindex or 0] for match in _SAID.finditer(detail)]
+    return [name for words in said for name in re.split(r", ?| ", words) if name]
+
+
+_PLAIN = (3, "<", None, None, None, -1, -1, 0)  # numpy's state of float64: byte order, and no fields
+
+
+class _Float64:
+    """Stands for ``numpy.dtype`` in a pickle, and takes float64 alone."""
+
+    def __init__(self, code: object, align: object = False, copy: object = False) -> None:
+        if code != "f8":
+            raise ValueError(f"it holds a number of numpy's type {code!r:.40}, and only float64 is read")
+
+    def __setstate__(self, state: object) -> None:
+        if state != _PLAIN:
+            raise ValueError(f"it holds a float64 with the unknown settings {state!r:.80}")
+
+
+def _number(kind: object, content: object) -> float:
+    """Stands for numpy's ``scalar`` in a pickle."""
+    if type(kind) is not _Float64 or type(content) is not bytes or len(content) != 8:
+        raise ValueError("it holds a number of numpy that is not a float64 of 8 bytes")
+    return float(struct.unpack("<d", content)[0])
+
+
+class _Settings:
+    """Stands for ``argparse.Namespace`` in a pickle, the settings of a training, and keeps nothing of it."""
+
+    def __setstate__(self, state: object) -> None:
+        pass
+
+
+_STAND_INS: list[Callable[..., object] | tuple[Callable[..., object], str]] = [
+    (_Float64, "numpy.dtype"),
+    (_number, "numpy._core.multiarray.scalar"),
+    (_number, "numpy.core.multiarray.scalar"),  # its name in numpy 1
+    (_Settings, "argparse.Namespace"),
+]
+
+
+def read_pickle(path: Path) -> object:
+    """The tensors, plain values and float64 numbers in a file of weights; an ``argparse.Namespace`` is left empty.
+
+    Raises:
+        DataError: it holds anything else, or is damaged.
+    """
+    try:
+        with torch.serialization.safe_globals(_STAND_INS):
+            return torch.load(path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path))
+    except Exception as error:
+        raise DataError(f"{path} cannot be read: {why_refused(error)}") from error
+
+
+def why_refused(error: Exception) -> str:
+    """Why ``torch.load(weights_only=True)`` refused a file, without its advice to read it all the same."""
+    text = str(error)
+    if "TorchScript" in text:
+        return "it is a program (TorchScript), and only tensors are read"
+    asked = re.search(r"GLOBAL (\S+)", text)
+    if asked is not None:
+        return (
+            f"it holds more than tensors ({one_line(asked[1], 80)}), and reading that could run a program; save "
+            "the tensors alone, by torch.save({'state_dict': model.state_dict()}, FILE)"
+        )
+    cause = text.rpartition("WeightsUnpickler error: ")[2].partition("\n")[0]
+    return f"it is damaged, or holds more than tensors ({type(error).__name__}: {one_line(cause, 240)})"
+
 
 # Beside the weights: configuration, tokenizer, processor and chat template, as the libraries look for them.
 _ENDINGS = {".json", ".txt", ".model", ".jinja", ".tiktoken", ".bpe", ".vocab", ".spm"}
@@ -82,13 +198,6 @@ class Repository:
         else:
             advice = "another revision of it may be complete (--model_args revision=...)"
         return DataError(f"{self.name} is incomplete: missing {listed}; {advice}")
-
-    def refused(self, file: str) -> DataError:
-        """The error to raise for a pickle where only safetensors are asked for."""
-        return DataError(
-            f"{self.name} holds its weights as {file} and not as safetensors, which weights=safetensors asks for; "
-            "another revision may hold both (--model_args revision=...)"
-        )
 
 
 def find_repository(name: str, revision: str | None = None, *, offline: bool = False) -> Repository:

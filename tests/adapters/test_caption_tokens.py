@@ -8,9 +8,8 @@ from support.adapter_inputs import assert_captions_shift
 from support.tiny_models import FEW_WORDS, open_clip
 
 from ttmbench.errors import UsageError
-from ttmbench.model_adapters import hf, itc, tiny_clip
+from ttmbench.model_adapters import hf, tiny_clip
 from ttmbench.model_adapters import open_clip as open_clip_models
-from ttmbench.scoring.capabilities import Capabilities
 
 CAPTIONS = ["a red circle on the left", "two dogs", "cat", "a blue square and a red circle on top"]
 
@@ -67,12 +66,6 @@ def test_no_gradient_in_half_precision(tiny_hf_clip):
     adapter = load(tiny_hf_clip, dtype="fp16")
     with pytest.raises(UsageError, match="fp16 cannot train"):
         adapter.encode_shifted_captions(adapter.prepare_captions(CAPTIONS), torch.zeros(1, 32, requires_grad=True))
-
-
-def test_other_text_towers_have_no_embeddings_to_shift(tiny_vlm, tiny_hf_clip):
-    blip = itc.load(pretrained=str(tiny_vlm("blip", captioner=False)), device="cpu")
-    assert Capabilities(blip).caption_embeddings is None
-    assert Capabilities(load(tiny_hf_clip)).caption_embeddings is not None
 
 
 def test_unknown_words(tiny_hf_clip, tmp_path):

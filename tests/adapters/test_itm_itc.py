@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from functools import cache
 
 import numpy as np
@@ -11,7 +10,6 @@ import torch
 from support.adapter_inputs import groups_of, quick_scores
 from support.rounding import bound
 
-from ttmbench.cli import main
 from ttmbench.errors import DataError, UsageError
 from ttmbench.model_adapters import itc, itm
 from ttmbench.testing import check_adapter
@@ -134,26 +132,6 @@ def test_the_contrastive_half_cuts_where_the_matching_head_does(family, most, ti
             assert adapter.fingerprint()["max_tokens"] == expected
 
 
-def test_scores_of_another_start_or_cut_are_not_taken_from_the_cache(tiny_vlm, tmp_path, capsys):
-    folder = tiny_vlm("blip", captioner=False)
-    found, from_cache = [], []
-    for more in ("", ",itm_start=cls", ",max_tokens=8", ""):
-        out = tmp_path / "x.json"
-        words = ["--model", "blip-itm", "--model_args", f"pretrained={folder}{more}", "--tasks", "shapes_color"]
-        words += ["--limit", "3", "--device", "cpu", "--use_cache", str(tmp_path / "cache"), "--overwrite", "always"]
-        assert main([*words, "--output_path", str(out), "--save_scores"]) == 0
-        document = json.loads(out.read_text())
-        found.append(document["model_info"]["fingerprint"])
-        from_cache.append(bool(document["datasets"]["shapes_color"].get("from_store")))
-    assert [(one["itm_start"], one["max_tokens"]) for one in found] == [
-        ("enc", 35),
-        ("cls", 35),
-        ("enc", 8),
-        ("enc", 35),
-    ]
-    assert from_cache == [False, False, False, True]
-
-
 def test_what_an_architecture_does_not_have_is_refused(tiny_vlm):
     blip, blip2 = (str(tiny_vlm(family, captioner=False)) for family in ("blip", "blip2"))
     with pytest.raises(UsageError, match="itm_start=enc: BLIP has enc or cls, other models have one start"):
@@ -245,18 +223,6 @@ def test_bf16_scores_are_fp32_and_near(tiny_vlm):
     np.testing.assert_allclose(exact, fast, atol=0.2 * np.abs(exact).max())
     rounded = torch.from_numpy(fast).bfloat16().float().numpy()
     assert not np.array_equal(rounded, fast), "the head's logits are not rounded to bf16"
-
-
-def test_a_temperature_scales_scores_and_is_on_record(tiny_vlm):
-    folder = str(tiny_vlm("blip", captioner=False))
-    found = []
-    for temperature in (0.07, 0.5):
-        scores, run = quick_scores("blip-itc", "shapes_color", pretrained=folder, temperature=temperature)
-        assert run["model_info"]["fingerprint"]["temperature"] == temperature
-        found.append(scores * temperature)
-    np.testing.assert_allclose(*found, atol=1e-5)
-    with pytest.raises(UsageError, match="FLAVA has its own"):
-        itc.load(pretrained=str(tiny_vlm("flava")), temperature=0.1)
 
 
 def test_what_has_no_such_half_is_refused(tiny_hf_clip, tiny_vlm):

@@ -10,13 +10,11 @@ import math
 import os
 import signal
 import sqlite3
-import subprocess
 
 import jsonschema
 import numpy as np
 import pytest
 from PIL import Image
-from support import processes
 from support.chat_server import ChatServer
 
 import ttmbench
@@ -267,22 +265,6 @@ def test_a_short_key_is_a_word_that_answers_may_hold(chat_server, evaluate, quie
     assert code == 0 and numbers(tmp_path) == quiet
 
 
-def test_a_process_that_is_killed_leaves_its_answers(chat_server, evaluate, tmp_path):
-    arguments = f"model=test-model,base_url={chat_server.url},concurrency=1,cache={tmp_path / 'answers.sqlite'}"
-    command = ["-m", "ttmbench", "--model", "openai", "--model_args", arguments]
-    process = processes.start(
-        [*command, "--tasks", "shapes_color", "--limit", "3"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    )
-    chat_server.before = lambda number: process.kill() if number == 5 else None
-    assert process.wait(timeout=600) != 0
-    kept = len(chat_server.answered)
-    chat_server.before = lambda number: None
-    code, document, _ = evaluate()
-    assert code == 0 and document["model_info"]["usage"]["stored_answers"] >= 5
-    # The answer to the request during which the process ended was on its way and never came.
-    assert sum(chat_server.answered.values()) <= N_PAIRS + 1 and 5 <= kept <= 6
-
-
 def test_a_server_that_dies_half_way_costs_nothing(chat_server, evaluate, quiet, tmp_path):
     chat_server.fault = lambda number: "drop" if number >= 5 else None
     code, document, printed = evaluate(concurrency=2, retries=2)
@@ -300,11 +282,6 @@ def test_a_server_that_dies_half_way_costs_nothing(chat_server, evaluate, quiet,
     assert document["model_info"]["usage"]["stored_answers"] == len(first)
 
 
-def test_a_server_that_is_not_there(chat_server, evaluate):
-    code, _, printed = evaluate(base_url="http://127.0.0.1:9/v1", retries=1)
-    assert code == 4 and "ConnectError" in printed and "did not answer in 2 tries" in printed
-
-
 def test_an_interrupt_keeps_what_was_answered(chat_server, evaluate, quiet, tmp_path):
     chat_server.delay = 0.05
     chat_server.before = lambda number: os.kill(os.getpid(), signal.SIGINT) if number == 5 else None
@@ -317,14 +294,6 @@ def test_an_interrupt_keeps_what_was_answered(chat_server, evaluate, quiet, tmp_
     assert code == 0 and numbers(tmp_path) == quiet
     assert asked_once(chat_server) and len(chat_server.answered) == N_PAIRS
     assert f"{N_PAIRS - kept} of {N_PAIRS} questions to ask" in printed
-
-
-def test_the_bound_on_concurrency_is_used_and_kept(chat_server, evaluate):
-    for bound in (1, 3, 7):
-        chat_server.forget()
-        chat_server.delay = 0.03 if bound > 1 else 0.01  # long enough for others to come meanwhile
-        assert evaluate(concurrency=bound, cache=f"{bound}.sqlite")[0] == 0
-        assert chat_server.most_at_once <= bound and (bound == 1 or chat_server.most_at_once > 1)
 
 
 @pytest.mark.parametrize("fault", ["refusal", "policy"])
@@ -371,13 +340,6 @@ def test_max_cost_stops_with_what_there_is(concurrency, chat_server, evaluate, q
     assert document["model_info"]["usage"]["cost"] == pytest.approx(7)
 
 
-def test_an_answer_without_a_count_goes_by_the_estimate(chat_server, evaluate):
-    chat_server.usage = None
-    _, document, _ = evaluate(price_in=2, price_out=8)
-    usage = document["model_info"]["usage"]
-    assert usage["answers_without_count"] == N_PAIRS and usage["cost"] > 0
-
-
 def test_what_changes_an_answer_is_asked_anew(chat_server, evaluate):
     for changes in (
         {},
@@ -413,18 +375,6 @@ def test_images_are_sent_as_stated(chat_server, evaluate):
         assert url.startswith(f"data:image/{form};base64,")
         image = Image.open(io.BytesIO(base64.b64decode(url.partition(",")[2])))
         assert max(image.size) == size and image.format == form.upper()
-
-
-def test_the_store_holds_no_image_and_no_key(chat_server, evaluate, tmp_path):
-    evaluate()
-    rows = sqlite3.connect(tmp_path / "answers.sqlite")
-    try:
-        assert rows.execute("PRAGMA journal_mode").fetchone() == ("wal",)
-        (count,) = rows.execute("SELECT count(*) FROM answers").fetchone()
-        text = " ".join(map(str, rows.execute("SELECT * FROM answers").fetchall()))
-    finally:
-        rows.close()
-    assert count == N_PAIRS and "base64" not in text and "Bearer" not in text and "top_logprobs" in text
 
 
 def test_wrong_arguments_are_named(chat_server, monkeypatch, tmp_path):
@@ -551,17 +501,6 @@ def test_p_yes_needs_no_no(chat_server, evaluate, tmp_path):
     assert not any("bounds" in note for note in document["notes"]["shapes_color"])
     assert 0.7 < scores.min() and scores.max() < 1
     assert evaluate(score_as="yes_token")[0] == 0 and np.allclose(numbers(tmp_path)[1], scores)
-
-
-def test_a_few_undecided_pairs_are_counted_and_pass(chat_server, evaluate):
-    def listed(share):
-        return without_no(share) if share > 0.75 else [("Yes", math.log(share + 0.01)), ("No", math.log(0.2))]
-
-    chat_server.listed = listed
-    code, document, printed = evaluate()
-    found = document["undecided"]["shapes_color"]
-    assert code == 0 and 0 < found["pairs"] <= N_PAIRS / 2 and found["of"] == N_PAIRS
-    assert "(undecided)" not in printed
 
 
 def test_an_answer_with_neither_yes_nor_no_is_undecided(chat_server, evaluate, tmp_path):

@@ -11,7 +11,7 @@ import torch
 from support.checkpoints import rename_global
 
 from ttmbench.errors import DataError
-from ttmbench.model_adapters._shared.pickled_weights import read_pickle
+from ttmbench.model_adapters._shared.repository import read_pickle
 
 
 @pytest.mark.parametrize("numpy_1", [False, True], ids=["numpy 2", "numpy 1"])
@@ -86,13 +86,3 @@ def test_the_refusal_names_what_was_found(tmp_path):
     with pytest.raises(DataError) as caught:
         read_pickle(tmp_path / "x.pt")
     assert "posix.system" in str(caught.value) and "state_dict" in str(caught.value)
-
-
-def test_types_are_allowed_while_weights_are_read_and_no_longer(tmp_path):
-    path = tmp_path / "x.pt"
-    torch.save({"lr": np.float64(1)}, path)
-    before = set(torch.serialization.get_safe_globals())
-    assert read_pickle(path) == {"lr": 1.0}
-    assert set(torch.serialization.get_safe_globals()) == before
-    with pytest.raises(Exception, match="numpy"):
-        torch.load(path, weights_only=True)

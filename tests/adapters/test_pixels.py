@@ -19,7 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from ttmbench.cli import main
 from ttmbench.model_adapters import hf, open_clip
 from ttmbench.model_adapters._shared import contrastive
-from ttmbench.model_adapters._shared.contrastive import PatchProduct, PixelScale, QuickGELU, few_images, use_cpu_layers
+from ttmbench.model_adapters._shared.contrastive import PatchProduct, PixelScale, QuickGELU, use_cpu_layers
 
 HEADS = {name: partial(getattr(tiny_models, name), captioner=False) for name in ("blip", "blip2")}
 HEADS["flava"] = tiny_models.flava
@@ -36,10 +36,6 @@ def test_parts_of_a_batch_have_the_bits_of_the_whole(images, form, monkeypatch):
     mean, std = (torch.tensor(one)[:, None, None] for one in (scale.mean, scale.std))
     assert found.dtype == torch.float32 and found.stride() == given.stride()
     assert torch.equal(found, given.float() * (scale.rescale / std) - mean / std)
-
-
-def test_an_image_that_is_larger_than_a_part_is_one():
-    assert list(few_images(torch.empty(3, 3, 1000, 1000))) == [slice(0, 1), slice(1, 2), slice(2, 3)]
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

@@ -12,7 +12,6 @@ import torch
 from PIL import Image
 
 from ttmbench.cli import main
-from ttmbench.config import make_run_config
 from ttmbench.errors import UsageError
 from ttmbench.model_adapters import choice, visualgpt, vqascore
 from ttmbench.model_adapters._shared import placement as module
@@ -155,10 +154,3 @@ def test_quantisation_is_handed_on_and_named(monkeypatch):
         "quantization": {"load_in_4bit": True, "bnb_4bit_compute_dtype": "torch.bfloat16"}
     }
     assert "its weights are quantised" in untrainable(packed)
-
-
-def test_names_in_the_configuration():
-    given = {"model": "vqascore", "tasks": ["shapes_color"], "model_args": "max_memory.0=20GiB,device_map=auto"}
-    assert make_run_config(given).model_args == {"max_memory": {"0": "20GiB"}, "device_map": "auto"}
-    asked = placement(device="auto", device_map="auto", max_memory={"0": "20GiB", "cpu": "9GiB"})
-    assert asked["max_memory"] == {0: "20GiB", "cpu": "9GiB"}

@@ -17,7 +17,6 @@ from support.tiny_models import OPEN_CLIP as CLIP
 
 from ttmbench.cache.key import model_description
 from ttmbench.cli import main
-from ttmbench.errors import UsageError
 from ttmbench.evaluator.adapters import remarks
 from ttmbench.model_adapters import hf
 from ttmbench.model_adapters import open_clip as open_clip_models
@@ -108,12 +107,6 @@ def test_a_folder_whose_configuration_does_not_say_is_asked_about(library, tmp_p
     assert open_clip_weights.has_two_forms(larger) and not open_clip_weights.has_two_forms(OTHER)
 
 
-def test_a_tower_of_timm_has_no_such_choice(library, tmp_path):
-    config = {**CLIP, "vision_cfg": {"timm_model_name": "test_vit", "image_size": 160}}
-    with pytest.raises(UsageError, match=r"quick_gelu: the image tower of .* is timm's"):
-        load(f"local-dir:{folder_of(tmp_path, library['tiny-clip-32'], config)}", quick_gelu=True)
-
-
 # --- transformers ----------------------------------------------------------------------------------------------------
 
 
@@ -198,12 +191,6 @@ def test_models_that_cannot_be_openais_are_not_asked_about(tmp_path):
     assert not note(
         "./CLIP-ViT-H-14", hidden_size=1280, num_attention_heads=16
     )  # OpenAI's largest image tower has 1024
-
-
-def test_a_siglip_of_transformers_has_no_such_choice(tiny_siglip):
-    assert not remarks(hf_load(tiny_siglip)) and "quick_gelu" not in hf_load(tiny_siglip).fingerprint()
-    with pytest.raises(UsageError, match="quick_gelu is for CLIP, and this is a model of type siglip"):
-        hf_load(tiny_siglip, quick_gelu=True)
 
 
 # --- runs ------------------------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ttmbench.model_adapters._shared.requirements import what_to_install
+from ttmbench.model_adapters._shared.repository import what_to_install
 
 ROOT = Path(__file__).resolve().parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
@@ -76,13 +76,6 @@ def test_what_transformers_says_of_a_sentencepiece_file_it_takes_for_tiktoken():
 )
 def test_other_libraries_words(error, command):
     assert what_to_install(error) == command
-
-
-def test_the_error_behind_an_error_is_looked_at():
-    try:
-        raise OSError("cannot load the processor") from missing("num2words")
-    except OSError as error:
-        assert what_to_install(error) == "pip install 'ttmbench[smolvlm]'"
 
 
 @pytest.mark.parametrize(

@@ -168,7 +168,6 @@ def test_a_model_in_the_cache(tmp_path):
     assert check_model(adapter(pretrained="me/model", revision="f" * 40)).state == "missing"
     (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
     assert check_model(adapter(pretrained="me/model")).state == "present"
-    assert check_model(adapter(pretrained="me/model", weights="safetensors")).state == "missing"
 
 
 def test_a_model_whose_extra_is_not_installed_is_missing(monkeypatch):

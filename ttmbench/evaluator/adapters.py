@@ -189,7 +189,7 @@ def remarks(adapter: object) -> list[str]:
         return model_notes(adapter)
     return [
         f"the weights of {files.name} are a pickle ({files.weights[0]}), read as tensors only, without running code "
-        "(torch.load, weights_only=True); --model_args weights=safetensors refuses such files",
+        "(torch.load, weights_only=True)",
         *model_notes(adapter),
     ]
 
