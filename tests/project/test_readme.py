@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-import yaml
-
 import ttmbench
 from ttmbench.reproduce.tables import load_table
 
@@ -72,14 +70,3 @@ def test_numbers_computed_here_are_those_of_the_released_scores(real_scores):
             }
         for name, value in expected.items():
             assert row[name, "here"] == value, (shown, name)
-
-
-def test_what_is_to_be_cited_is_what_the_citation_file_says():
-    cited = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
-    (paper,) = cited["references"]
-    entry = TEXT[TEXT.index("@inproceedings") :]
-    assert f"title   = {{{paper['title']}}}" in entry and f"{paper['year']}}}" in entry
-    names = " and ".join(f"{one['family-names']}, {one['given-names']}" for one in paper["authors"])
-    assert f"author  = {{{names}}}" in entry
-    software = TEXT[TEXT.index("@software") : TEXT.index("@inproceedings")]
-    assert f"version = {{{cited['version']}}}" in software and cited["version"] == ttmbench.__version__
