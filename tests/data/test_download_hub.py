@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import inspect
 import json
 import re
@@ -12,7 +11,9 @@ import pytest
 from PIL import Image
 from support import task_data
 from support.damaged_tars import damaged
-from support.task_data import encoded, load, run, tar_of
+from support.hub_repos import write_repository
+from support.hub_server import HubServer
+from support.task_data import encoded, load, run, tar_of, write
 
 from ttmbench.data.availability import amount
 from ttmbench.errors import DataError
@@ -25,42 +26,29 @@ GROUP = {"shape": [1, 2], "n_groups": 3, "images": ["image"], "captions": ["good
 
 
 @pytest.fixture
-def hub(site, tmp_path, monkeypatch):
-    """The hub's libraries talk to the test's server, with caches of their own."""
+def hub(tmp_path, monkeypatch):
+    """The hub's libraries talk to the stand-in, with caches of their own."""
     import datasets
     from huggingface_hub import constants, file_download
 
-    monkeypatch.setattr(constants, "ENDPOINT", site.url)
-    for module in (constants, file_download):  # before 1.0 each has its own
-        template = site.url + "/{repo_id}/resolve/{revision}/{filename}"
-        monkeypatch.setattr(module, "HUGGINGFACE_CO_URL_TEMPLATE", template, raising=False)
-    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
-    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
-    monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(tmp_path / "token"))
-    monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", False)
-    monkeypatch.setattr(datasets.config, "HF_ENDPOINT", site.url)
-    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "prepared")
-    monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path / "prepared"))
-    monkeypatch.delenv("HF_TOKEN", raising=False)
-    return site
+    with HubServer(tmp_path / "origin") as running:
+        monkeypatch.setattr(constants, "ENDPOINT", running.url)
+        for module in (constants, file_download):  # before 1.0 each has its own
+            template = running.url + "/{repo_id}/resolve/{revision}/{filename}"
+            monkeypatch.setattr(module, "HUGGINGFACE_CO_URL_TEMPLATE", template, raising=False)
+        monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+        monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+        monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(tmp_path / "token"))
+        monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "prepared")
+        monkeypatch.delenv("HF_TOKEN", raising=False)
+        yield running
 
 
-def repository(site, name: str, files: dict[str, bytes], revision: str = SHA) -> None:
+def repository(hub, name: str, files: dict[str, bytes]) -> None:
     """A dataset repository of these files."""
-    commit = revision if len(revision) == 40 else SHA
-    info = {"id": name, "sha": commit, "private": False, "downloads": 0, "likes": 0, "tags": [], "disabled": False}
-    info["siblings"] = [{"rfilename": path} for path in files]
-    tree = [
-        {"type": "file", "path": path, "size": len(body), "oid": hashlib.sha1(body).hexdigest()}
-        for path, body in files.items()
-    ]
-    for at in {revision, commit, "main"}:
-        site.put(f"/api/datasets/{name}/revision/{at}", json.dumps(info).encode(), kind="application/json", etag=None)
-        site.put(f"/api/datasets/{name}/tree/{at}", json.dumps(tree).encode(), kind="application/json", etag=None)
-        for path, body in files.items():
-            etag = f'"{hashlib.sha1(body).hexdigest()}"'
-            address = f"/datasets/{name}/resolve/{at}/{path.replace(' ', '%20')}"
-            site.put(address, body, etag=etag, headers={"X-Repo-Commit": commit})
+    folder = write_repository(hub.root, "datasets", name, {"main": SHA}).folder / SHA
+    for path, body in files.items():
+        write(folder / path, body)
 
 
 def table(folder: Path, split: str) -> bytes:
@@ -111,8 +99,8 @@ def read_offline(path: Path) -> list[str]:
 
 
 def asked(hub) -> set[str]:
-    """Names of the files that were asked for."""
-    return {at.rpartition("/")[2] for _, at, _ in hub.log if "/resolve/" in at}
+    """Names of the files that were sent."""
+    return {name.rpartition("/")[2] for name in hub.fetched()}
 
 
 SHARDS = "data/{}-00000-of-00001.parquet"
@@ -145,7 +133,7 @@ def test_the_tables_of_the_split_are_fetched_and_read_offline(hub, tmp_path, fet
     code, said = fetched(path)
     assert code == 0 and said[where].startswith("fetched ") and said["mine"] == "ready 3 groups"
     assert asked(hub) == {layout.format(split).rpartition("/")[2]}
-    hub.pages.clear()
+    hub.misbehave("", 503, times=1000)
     loaded = load(path)
     assert loaded.groups[0].captions[0] == f"a red circle of {split}" and loaded.source["revision"] == SHA
     assert [group.captions[0] for group in load(path, offline=False).groups] == read_offline(path)
@@ -170,14 +158,14 @@ def test_a_damaged_shard_in_the_cache_is_fetched_again(hub, tmp_path, fetched):
 def test_an_interrupted_fetch_is_not_taken_for_the_dataset(hub, tmp_path, fetched, capsys):
     files = {f"data/test-0000{part}-of-00002.parquet": table(tmp_path / "t", "test") for part in (0, 1)}
     repository(hub, "me/colors", files)
-    del hub.pages[f"/datasets/me/colors/resolve/{SHA}/data/test-00001-of-00002.parquet"]
+    hub.misbehave("test-00001-of-00002", 403, times=1000)
     source = {"kind": "huggingface", "path": "me/colors", "revision": SHA}
     path = task_file(tmp_path, source, group={**GROUP, "n_groups": 6})
     assert fetched(path)[0] == 4
     assert run(capsys, "doctor", path)[0] == 4
     with pytest.raises(DataError, match=r"not in the cache|1 of 2 files"):
         read_offline(path)
-    repository(hub, "me/colors", files)
+    hub.forget()
     assert fetched(path)[0] == 0 and run(capsys, "doctor", path)[0] == 0
 
 
@@ -191,5 +179,5 @@ def test_loose_files_are_fetched_and_read_offline(hub, tmp_path, fetched):
     assert fetched(path, "--dry_run")[1][where].startswith(planned_size(total))
     code, said = fetched(path)
     assert code == 0 and said[where].startswith("fetched 4 files, ") and "weights.bin" not in asked(hub)
-    hub.pages.clear()
+    hub.misbehave("", 503, times=1000)
     assert read_offline(path) == [f"a {color} circle" for color in COLORS]

@@ -18,20 +18,17 @@ def says_pointer(capsys, file: str, *arguments: str) -> None:
     assert file in error and "Git LFS pointer" in error and "git lfs pull" in error
 
 
-@pytest.mark.parametrize("file", ["model.safetensors", "tokenizer.json", "tokenizer_config.json", "config.json"])
-def test_a_pointer_in_a_model_is_called_that(tmp_path, tiny_hf_clip, capsys, file):
+@pytest.mark.parametrize(
+    "file", ["model.safetensors", "tokenizer.json", "config.json", "weights.pt", "s.npz", "s.jsonl"]
+)
+def test_a_pointer_as_weights_or_scores_is_called_that(tmp_path, tiny_hf_clip, capsys, file):
     shutil.copytree(tiny_hf_clip, tmp_path / "model")
-    assert (tmp_path / "model" / file).is_file()
-    (tmp_path / "model" / file).write_bytes(POINTER)
-    arguments = "--model", "hf", "--model_args", f"pretrained={tmp_path / 'model'}", "--tasks", "shapes_color"
-    says_pointer(capsys, file, *arguments)
-
-
-@pytest.mark.parametrize("file", ["weights.pt", "weights.safetensors"])
-def test_a_pointer_as_weights_of_open_clip(tmp_path, capsys, file):
-    (tmp_path / file).write_bytes(POINTER)
-    options = f"model=ViT-B-32,pretrained={tmp_path / file}"
-    says_pointer(capsys, file, "--model", "open_clip", "--model_args", options, "--tasks", "shapes_color")
+    at = tmp_path / "model" / file
+    at.write_bytes(POINTER)
+    words = ["--model", "hf", "--model_args", f"pretrained={at.parent}", "--tasks", "shapes_color"]
+    if file == "weights.pt":
+        words = ["--model", "open_clip", "--model_args", f"model=ViT-B-32,pretrained={at}", "--tasks", "shapes_color"]
+    says_pointer(capsys, file, *(["score", str(at), "--task", "shapes_color"] if file.startswith("s.") else words))
 
 
 @pytest.mark.parametrize("file", ["rows.jsonl", "rows.json", "rows.csv", "test-00000-of-00001.parquet", "test/0.tar"])
@@ -58,12 +55,6 @@ def test_a_pointer_as_image_or_video_is_called_that(folder_task, capsys, file):
     for image in (folder / "images").iterdir():
         image.with_suffix(Path(file).suffix).write_bytes(POINTER)
     says_pointer(capsys, file, "--model", "tiny-clip", "--tasks", str(folder / "mine.yaml"))
-
-
-@pytest.mark.parametrize("file", ["s.npz", "s.npy", "s.safetensors", "s.jsonl"])
-def test_a_pointer_as_stored_scores_is_called_that(tmp_path, capsys, file):
-    (tmp_path / file).write_bytes(POINTER)
-    says_pointer(capsys, file, "score", str(tmp_path / file), "--task", "shapes_color")
 
 
 def test_blanks_in_a_header_are_shown(folder_task, capsys):
