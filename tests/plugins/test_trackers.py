@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import math
 import struct
 import sys
 import time
@@ -278,14 +277,6 @@ def test_a_run_that_goes_on_has_whole_curves_in_order(tmp_path, monkeypatch, sto
     again = Fake()
     assert run_with(again, **settings)["results"] == document["results"]
     assert len(again.named("curve")) == 6 and again.named("numbers"), "a finished run can be sent later"
-
-
-def test_numbers_are_told_once(tmp_path):
-    fake = Fake()
-    document = run_with(fake, ttm=SHORT, ttm_controls=["placebo"]).document
-    names = [name for (values,) in fake.named("numbers") for name in values]
-    assert len(names) == len(set(names)) and set(names) == set(expected_finals(document))
-    assert not any(math.isnan(value) for (values,) in fake.named("numbers") for value in values.values())
 
 
 def test_settings_go_to_the_trackers_that_have_them(monkeypatch):

@@ -10,7 +10,6 @@ import pytest
 from support.documents import PUBLISHED, whole_document, write_run
 
 from ttmbench.cli import main
-from ttmbench.report.charts import draw_answer
 from ttmbench.report.load import gather
 from ttmbench.report.summary_table import answer_of
 from ttmbench.reproduce.beside_runs import published_numbers
@@ -108,13 +107,6 @@ def test_the_page_opens_with_it(tmp_path, capsys):
     assert "published: paper, Table 1" in answer and "84.00" in answer
     assert main([*words[:-1], str(tmp_path / "absent.csv")]) != 0
     assert "absent.csv" in capsys.readouterr().err
-
-
-def test_names_in_the_figure_are_text_and_short(tmp_path):
-    write(tmp_path, "x.json", model="<script>$" + "x" * 300)
-    (axes,) = draw_answer(answer_of(gather(tmp_path).runs)).axes
-    task, label = axes.get_yticklabels()
-    assert len(label.get_text()) < 60 and not label.get_parse_math() and task.get_text() == "t"
 
 
 def test_a_task_that_ranks_stands_beside_published_numbers_by_its_first_metric(tmp_path):

@@ -199,34 +199,3 @@ def test_of_thousands_of_groups_one_page_is_in_the_document(opened, reported_run
         assert len(answers) == 2 and "(A) <b>it</b>" in answers[0] and "refused" in answers[1]
         assert "correct" in page.locator("#cards h3").inner_text()
         assert "x.png" in page.locator("#cards figure").first.inner_text()
-
-
-def test_numbers_sort_as_numbers_and_parts_of_tasks_stay_below(opened, reported_runs, tmp_path):
-    """9 before 10: cells are compared by value, not by their text."""
-    path = next((reported_runs / "tiny-clip-seed1").glob("results_*.json"))
-    for at, (value, scored) in enumerate(((0.09, 9), (1.0, 4), (0.1, 9), (0.0, 4))):
-        document = json.loads(path.read_text(encoding="utf-8")) | {"model_name": f"model {at}"}
-        for task, numbers in document["results"].items():
-            numbers["group_match,none"] = value
-            document["n-samples"][task] = {"original": 9, "effective": scored}
-        (tmp_path / f"{at}.json").write_text(json.dumps(document), encoding="utf-8")
-    assert main(["report", str(tmp_path), "--images", "none"]) == 0
-    with opened(tmp_path / "report.html") as page:
-        head = page.locator(f"{MATCHING} th", has_text="value").locator("button")
-        for order in (["10.00", "9.00", "100.00", "0.00"], ["9.00", "10.00", "0.00", "100.00"]):
-            head.press("Enter")
-            assert of(page, MATCHING, "value") == order
-        assert of(page, MATCHING, "groups") == ["9 of 9", "9 of 9", "4 of 9", "4 of 9"]
-
-
-def test_on_a_phone_a_value_stands_in_the_first_view(opened, reported_runs, tmp_path):
-    (one,) = (path for path in (reported_runs / "tiny-clip").glob("results_*.json"))
-    target = tmp_path / "phone.html"
-    assert main(["report", str(one), "--images", "none", "-o", str(target)]) == 0
-    with opened(target, width=390) as page:
-        for table in page.locator("#results-tables table").all():
-            value = table.locator("tbody td.number").first.bounding_box()
-            assert value["x"] + value["width"] <= 390
-        chart = page.locator("details img.chart").first
-        assert chart.evaluate("image => image.decode().then(() => image.naturalWidth)") > 390
-        assert chart.evaluate("image => image.width === image.naturalWidth"), "moved sideways, not made smaller"

@@ -207,15 +207,6 @@ def test_model_index_is_read_back_by_the_hubs_library(reference):
     assert one.source_url == "https://example.org/results"
 
 
-def test_two_tasks_on_one_dataset_are_two_entries(reference):
-    for value in reference.values():
-        if isinstance(value, dict) and "shapes_color" in value:
-            value["shapes_color_again"] = json.loads(json.dumps(value["shapes_color"]))
-    on_hub(on_hub(reference), "shapes_color_again")
-    _, found, _ = model_index(run_of(reference))
-    assert {one.dataset_name for one in found} == {"shapes_color", "shapes_color_again"} and len(found) == 20
-
-
 def test_a_model_card_that_exists_keeps_what_it_has(tmp_path, reference):
     from huggingface_hub import EvalResult, ModelCard
 
@@ -339,17 +330,6 @@ def test_latex_shows_what_is_undefined_and_the_oracle_apart(adapted):
     assert re.search(r"shapes\\_replace & [0-9.]+ & - & ", text), "the undefined image score"
 
 
-def test_forced_choices_have_tables_of_their_own(reference):
-    choices = {"shapes_color": {"text_score,choice": 0.5, "text_score_stderr,choice": 0.03}}
-    maps = {"ci": {"text_score,choice": None}, "ties": {"text_score,choice": None}}
-    maps |= {"tracks": {"text_score,choice": "forced_choice"}}
-    document = {**reference, "results": choices, **{key: {"shapes_color": value} for key, value in maps.items()}}
-    text = to_latex([run_of(document)])
-    assert text.count("\\begin{tabular}") == 1 and text.startswith(
-        "% Forced choice: the model picks an option, so chance differs from that of scores"
-    )
-
-
 def test_names_from_data_are_never_code(reference):
     run = run_of({**on_hub(reference), "model_name": EVIL})
     table = pd.read_csv(io.StringIO(to_csv([run])))
@@ -378,14 +358,6 @@ def test_the_command_takes_folders_and_names_what_it_skips(tmp_path, reference, 
     (tmp_path / "a.json").write_text(json.dumps({**reference, "status": "interrupted"}))
     assert main(["export", str(tmp_path / "a.json"), "--to", "latex"]) == 0
     assert "status interrupted: only finished tasks are exported" in capsys.readouterr().err
-
-
-def test_the_address_of_the_results_is_the_one_option_that_may_be_one(tmp_path, capsys):
-    address = "https://example.org/results"
-    words = ["export", str(REFERENCE), "--to", "model-index", "-o", str(tmp_path / "card.md"), "--source_url", address]
-    assert main(words) == 0, capsys.readouterr().err
-    assert address in (tmp_path / "card.md").read_text(encoding="utf-8")
-    assert main([*words[:-3], address]) == 2 and "is an address" in capsys.readouterr().err
 
 
 def test_mteb_gets_the_tasks_that_it_has(tmp_path, capsys):

@@ -21,7 +21,7 @@ from ttmbench.cli import main
 from ttmbench.data.catalog import find_task
 from ttmbench.errors import DataError, UsageError
 from ttmbench.plugins.registry import build_registry
-from ttmbench.report.charts import Chart, Point, courses_of, draw_chart, draw_scatter, save_figures
+from ttmbench.report.charts import Chart, courses_of, draw_chart, save_figures
 from ttmbench.report.groups import read_groups
 from ttmbench.report.html.render import json_block
 from ttmbench.report.load import gather
@@ -29,7 +29,7 @@ from ttmbench.report.summary_table import answer_of
 from ttmbench.report.thumbnails import ThumbnailOptions, copies_allowed, thumbnails_for
 from ttmbench.results.document import ResultsDocument
 from ttmbench.results.labels import name_of
-from ttmbench.results.numbers import means_of, numbers_of
+from ttmbench.results.numbers import numbers_of
 
 
 class Page(HTMLParser):
@@ -246,20 +246,6 @@ def test_forced_choices_are_groups_without_scores(tmp_path, reported_runs):
         read_groups(run, "t", path)
 
 
-def test_a_tag_of_many_values_is_folded_away(tmp_path):
-    tags = {
-        name: {f"value {number}": {"groups": 2, "group_match,none": 0.5} for number in range(count)}
-        for name, count in (("few", 3), ("many", 25))
-    }
-    document = whole_document({"a": {"group_match,none": 0.5}}, breakdowns={"a": tags})
-    (tmp_path / "results_x.json").write_text(json.dumps(document))
-    assert main(["report", str(tmp_path), "-o", str(tmp_path / "page.html")]) == 0
-    page = (tmp_path / "page.html").read_text(encoding="utf-8")
-    opened = dict(re.findall(r'<details class="card"( open)?>\n<summary>a by (\w+):', page))
-    assert {name: bool(is_open) for is_open, name in opened.items()} == {"few": True, "many": False}
-    assert "value 24" in page
-
-
 # ---- images
 
 
@@ -331,17 +317,6 @@ def test_no_path_of_a_foreign_document_is_followed(reported_runs, evil_task, tmp
 # ---- numbers
 
 
-def test_means_over_datasets_are_numbers_too():
-    document = whole_document(
-        {"a": {"m,none": 0.5}, "b": {"m,none": 1.0}},
-        tracks={"a": {"m,none": "matching"}, "b": {}},
-        groups={"both": {"m,none": 0.75, "m_stderr,none": 0.01}},
-        group_subtasks={"both": ["a", "b"]},
-    )
-    last = means_of(ResultsDocument.of(document))[-1]
-    assert (last.task, last.value, last.stderr, last.of_tasks, last.track) == ("both", 0.75, 0.01, 2, "matching")
-
-
 def test_held_out_numbers_are_of_their_groups_and_seeds():
     control = {"seeds": [0, 1], "iterations": []}
     holdout = {**control, "share": 0.3, "adapted_groups": [0], "scored_groups": [1, 5, 6]}
@@ -382,14 +357,6 @@ def test_charts_with_gaps_and_without_values():
     low, high = axes.get_ylim()
     assert 10 <= high - low < 12 and high < 101, "ten points, about 0 to 100"
     assert axes.lines[0].get_ydata() == pytest.approx([97.0, math.nan, 99.0], nan_ok=True)
-
-
-def test_a_level_far_above_all_points_is_named_without_a_line():
-    points = [Point(10.0**at, 10.0 + at, f"m{at}") for at in range(5)]
-    (axes,) = draw_scatter(points, "x", "y", {"chance": 16.67, "human": 85.5}).axes
-    names = [text.get_text() for text in axes.texts]
-    assert "human 85.5 ↑" in names and "chance" in names and axes.get_ylim()[1] < 30
-    assert "m4" in names, "no cheaper one surpasses it"
 
 
 def test_figures_are_svg_with_text_and_png(copied, tmp_path, capsys):

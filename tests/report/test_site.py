@@ -230,17 +230,6 @@ def test_methods_are_compared_by_gain_and_cost(tmp_path):
     assert page.read_text().count('<img class="chart" alt="gain of 5 methods on t, &lt;m&gt; against') == 1
 
 
-def test_documentation_is_linked_by_an_address_or_a_path(tmp_path, capsys):
-    write(tmp_path / "runs", "a.json", model="a")
-    for docs, link in (("https://example.org/d/", "https://example.org/d/index.html"), ("..", "../../index.html")):
-        page = build(tmp_path / "runs", tmp_path / "site", "--docs", docs) / "models" / "a.html"
-        assert f'<a href="{link}">Docs</a>' in page.read_text()
-    assert (
-        main(["leaderboard", str(tmp_path / "runs"), "--site", str(tmp_path / "site"), "--docs", "javascript:x"]) == 2
-    )
-    assert "--docs must be an address" in capsys.readouterr().err
-
-
 def test_texts_from_documents_are_never_code(tmp_path):
     evil = '"><script>alert(1)</script>{{ 7*7 }}'
     path = write(tmp_path / "runs", "x.json", model=f"../../{evil}", task="t")
@@ -324,25 +313,6 @@ def test_filters_and_order_are_restored_from_the_address(opened, site, start):
     start.evaluate("location.hash = 'text=beta'")
     start.wait_for_function("document.querySelector('form.filters [name=text]').value === 'beta'")
     assert column(start, matching, 2) == ["beta SimpleMatch"]
-
-
-def test_from_the_start_page_to_a_run(start):
-    start.locator("section:has(> #matching) th[data-task=t] a").click()
-    assert start.locator("h1").inner_text() == "t"
-    start.locator("section:has(> #matching) tbody tr", has_text="beta").locator("td a").click()
-    assert start.url.endswith("models/beta.html#run-1") and start.locator("#run-1 pre").is_visible()
-    start.locator(".bar-nav a", has_text="2×2").click()
-    assert start.locator("h1").inner_text() == "Leaderboard: 2×2 groups"
-
-
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_no_page_is_wider_than_a_phone(opened, site, scheme):
-    colors = set()
-    for name in ("index.html", "tasks/t.html", "models.html", "models/alpha.html", "models/theirs.html"):
-        with opened(site / name, width=360, color_scheme=scheme) as page:
-            assert page.evaluate("document.documentElement.scrollWidth") == 360, name
-            colors.add(page.evaluate("getComputedStyle(document.body).backgroundColor"))
-    assert len(colors) == 1 and colors != ({"rgb(255, 255, 255)"} if scheme == "dark" else {"rgb(17, 22, 27)"})
 
 
 def test_the_chance_level_in_a_head_is_that_of_random_scores():

@@ -91,14 +91,6 @@ def test_results_fit(monkeypatch, width, stream, reference_document):
         assert f"{value} ± {spread}" in text, task
 
 
-def test_the_first_table_of_a_run_is_one_block_in_80_columns(monkeypatch, reference_document):
-    text = printed(monkeypatch, 80, lambda: print_results(reference_document))
-    first = text[: text.index("every metric")]
-    tasks = [task for task in reference_document["results"] if f"\n{task}: " in first]
-    assert len(tasks) > 3 and max(map(len, first.splitlines())) <= 80
-    assert first.count("\nTTM: ") == len(tasks) and first.count("chance") == 1, "no row and no head stands twice"
-
-
 @pytest.fixture
 def reference_document(pytestconfig):
     return read_document(pytestconfig.rootpath / "results" / "reference" / "builtin.json").to_dict()
@@ -160,19 +152,6 @@ def test_a_console_without_lines_gets_dashes(monkeypatch):
     rows = [["猫", "1.00 ± 0.20"]]
     text = printed(monkeypatch, 80, lambda: print_table(COLUMNS[:2], rows), Windows())
     assert "-----" in text and "1.00 ± 0.20" in text and "\\u732b" in text
-
-
-def test_no_number_breaks_where_the_encoding_has_nothing(tmp_path):
-    """As `PYTHONIOENCODING=ascii ttmbench ...` prints it."""
-    program = "from ttmbench.report.table import *; print_table([TableColumn('a', 'number')], [['1.00 ± 0.20']])"
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        capture_output=True,
-        text=True,
-        check=True,
-        env={"PYTHONIOENCODING": "ascii", "PATH": ""},
-    )
-    assert "1.00 +/- 0.20" in done.stdout and "---" in done.stdout
 
 
 @pytest.mark.parametrize("words", [["ls", "tasks"], ["reproduce", "ttm_table1"]], ids=" ".join)

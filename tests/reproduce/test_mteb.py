@@ -129,19 +129,6 @@ def test_the_script_reads_files_as_mteb_writes_them(script, tmp_path, monkeypatc
         script.line("a/b", "Winoground", "accuracy", 0.0912)
 
 
-@pytest.mark.parametrize(("correct", "verdict"), [(32, "agrees"), (40, "agrees"), (31, "differs"), (41, "differs")])
-def test_four_groups_of_winoground_may_differ(registry, correct, verdict):
-    """The official scores give 8.00, other code bases 8.25 to 9.00: all agree with mteb's 36 of 400 groups."""
-    table = select(load_table("mteb_winoground"), [B32], [])
-    numbers = {"text_score": 0.3125, "image_score": 0.1125, "group_score": correct / 400}
-    rows = {
-        row.number.metric: row for row in compare(table, run_of("clip-b32", {"winoground": (400, numbers)}), registry)
-    }
-    assert (rows["text_score"].verdict, rows["group_score"].verdict) == ("agrees", verdict)
-    assert rows["group_score"].counts == {"published": 36, "ours": correct, "of": 400}
-    assert round(100 * rows["group_score"].allowed, 6) == 1
-
-
 def test_ties_and_another_commit_are_noted(registry):
     table = select(load_table("mteb_winoground"), [B32], [])
     pinned = run_of("clip-b32", {"winoground": (400, {"group_score": 0.09})}, ties=3)

@@ -8,7 +8,6 @@ import pytest
 from ttmbench import stats
 from ttmbench.results.cell_means import CellValues
 
-SHARES = (0.3, 0.5, 0.8, 0.95)
 SIZES = (12, 25, 40, 60)
 MEMBERS = {
     (f"kind {number}",): list(range(sum(SIZES[:number]), sum(SIZES[: number + 1]))) for number in range(len(SIZES))
@@ -17,34 +16,6 @@ MEMBERS = {
 
 def laid_out(values, members=MEMBERS, clusters=None):
     return CellValues.of(np.asarray(values, np.float64), members, clusters)
-
-
-def drawn(rng, clusters=None):
-    """Answers by kind; those of one cluster, which has groups of several kinds, go together."""
-    chances = rng.random(sum(SIZES)) if clusters is None else rng.random(clusters.max() + 1)[clusters]
-    return (chances < np.repeat(SHARES, SIZES)).astype(float)
-
-
-def misses(found, truth):
-    return found[0] > truth or found[1] < truth
-
-
-@pytest.mark.parametrize("shared", [False, True])
-def test_intervals_and_errors_cover_the_true_mean(shared):
-    """Four kinds of unequal size and difficulty, 137 groups; alone, or three to a cluster across kinds."""
-    rng = np.random.default_rng(0)
-    clusters = rng.permutation(np.arange(sum(SIZES)) // 3) if shared else None
-    truth, tries = float(np.mean(SHARES)), 400
-    made = [laid_out(drawn(rng, clusters), clusters=clusters) for _ in range(tries)]
-    wilson = np.mean([misses(one.interval("wilson", 1, 0), truth) for one in made])
-    assert 0.02 <= wilson <= 0.08
-    spread = np.std([one.mean for one in made], ddof=1)
-    assert np.mean([one.standard_error() for one in made]) == pytest.approx(spread, rel=0.1)
-    for method, most in (("percentile", 0.1), ("bca", 0.1)):
-        assert np.mean([misses(one.interval(method, 200, 0), truth) for one in made[:200]]) <= most, method
-    if shared:
-        alone = [laid_out(one.values).standard_error() for one in made]
-        assert np.mean(alone) < 0.85 * spread, "groups taken for independent would promise too much"
 
 
 def test_one_kind_is_a_mean_over_groups():

@@ -12,7 +12,6 @@ import pytest
 import ttmbench
 from ttmbench.cli import main
 from ttmbench.errors import DataError
-from ttmbench.results.stored_files import read_scores
 
 SHARED = Path(__file__).resolve().parents[3] / "shared"
 REAL = SHARED / "real-scores" / "valse" / "clipcap_cc.jsonl"
@@ -163,13 +162,6 @@ def tagged(rows: list[dict], name: str) -> list[dict]:
 def test_what_is_wrong_is_named(tmp_path, change, task, fact):
     with pytest.raises(DataError, match=fact):
         ttmbench.score(write(tmp_path / "m.jsonl", change(lines(RIGHT))), task, bootstrap_iters=0)
-
-
-def test_a_caption_is_the_first_of_two(tmp_path):
-    path = write(tmp_path / "m.jsonl", [{"label": "a_f", "score": 1}, {"label": "a_c", "score": 2.5}])
-    stored = read_scores(path, None)
-    assert stored.format == "captions and foils" and stored.group_ids == ["a"]
-    assert stored.scores["none"][0].groups.tolist() == [[[2.5, 1.0]]]
 
 
 @pytest.mark.skipif(not REAL.exists(), reason="the real outputs are not beside the checkout")

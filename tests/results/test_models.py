@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import io
 import json
-import re
 import shutil
 from pathlib import Path
 
@@ -235,15 +234,6 @@ def test_runs_outside_sweeps_are_told_apart_by_the_arguments_that_differ(tmp_pat
     assert len(tables(board, capsys)["latex"]) == 8, "std and cov have the same arguments here, so the newest counts"
 
 
-def test_one_sweep_beside_another_of_other_arguments(tmp_path, board):
-    write_cell(tmp_path / "again", "std", "clip", "shapes_color", 0.9)
-    again = tmp_path / "again" / "std" / "clip" / "shapes_color" / "results.json"
-    again.write_text(again.read_text().replace("1e-05", "0.5"))
-    (tmp_path / "again" / "sweep.json").write_text("{}")
-    settings = {run.model for run in read_runs([tmp_path])[0] if run.document.model_name == "clip"}
-    assert settings == {"clip [cov]", "clip [lr3]", "clip [std lr=1e-05]", "clip [std lr=0.5]"}
-
-
 def test_tables_of_one_setting_are_without_it(board, capsys):
     runs, _ = read_runs([board / "std"])
     assert {run.called.words for run in runs} == {*MODELS}
@@ -257,29 +247,6 @@ def test_long_settings_stay_apart(tmp_path):
         write_run(tmp_path, f"{name}.json", {"group_match,ttm": 0.5}, ttm={"t": trained(**long)})
     names = names_of_runs([(run.path, run.document) for run in read_runs([tmp_path])[0]])
     assert len({name.words for name in names}) == 2 and all(len(name.setting) < 150 for name in names)
-
-
-def test_files_are_named_by_their_path_below_the_folder(board):
-    assert {number.file for run in read_runs([board])[0] for number in run.numbers()} == {
-        f"{setting}/{model}/{task}/results.json" for setting in RATES for model in MODELS for task in TASKS
-    }
-
-
-def test_latex_has_the_chosen_columns_with_the_best_in_bold(board, capsys):
-    words = ["export", str(board), "--to", "latex", "--columns", "raw,TTM", "--metrics", "group_match", "--mark_best"]
-    assert main(words) == 0
-    summary, *others = capsys.readouterr().out.split("\\end{tabular}\n")
-    assert "model & task & raw & TTM & groups \\\\" in summary and "group\\_score" not in "".join(others)
-    bold = [line for line in summary.splitlines() if re.search(r"& \\textbf\{\d+\.\d\d\} & 10", line)]
-    assert [line.split(" & ")[0] for line in bold] == ["other [cov]", "other [cov]"], "the largest of each task"
-    assert main([*words[:4], "--metrics", "group_mach"]) == 2
-    assert "--metrics: these results have no group_mach; choose from group_score" in capsys.readouterr().err
-    assert main(["export", str(board), "--to", "csv", "--mark_best"]) == 2
-
-
-def test_a_model_card_of_several_settings_is_refused(board, capsys):
-    assert main(["export", str(board), "--to", "model-index"]) == 2
-    assert "clip [cov]" in capsys.readouterr().err
 
 
 def test_a_command_is_made_of_the_configuration_and_quoted():

@@ -9,12 +9,8 @@ import pytest
 from support.documents import full_document
 
 from ttmbench.errors import DataError
-from ttmbench.plugins.registry import build_registry
 from ttmbench.report.leaderboard import merge
-from ttmbench.reproduce.rows import compare
-from ttmbench.reproduce.tables import load_table
 from ttmbench.results.files import schema
-from ttmbench.results.numbers import DocumentFile
 from ttmbench.results.reader import read_document, walk_documents
 
 REFERENCE = Path(__file__).resolve().parents[2] / "results" / "reference" / "first.json"
@@ -109,36 +105,6 @@ def test_files_that_are_no_json(tmp_path):
             read_document(tmp_path / "x.json")
     with pytest.raises(DataError, match=r"absent\.json: cannot be read"):
         read_document(tmp_path / "absent.json")
-
-
-def test_no_damage_stops_those_who_walk_a_folder(tmp_path, document):
-    """Every value of the first three levels replaced by something else: skipped with a reason, or of no harm."""
-    for record in document["ttm"].values():
-        record["iterations"] = record["iterations"][:1]  # most of the text, and below what is replaced
-    count = 0
-
-    def damaged(value, depth):
-        yield from (None, 3)
-        if isinstance(value, dict) and depth > 0:
-            for key in value:
-                for other in damaged(value[key], depth - 1):
-                    yield {**value, key: other}
-
-    for key in document:
-        for other in damaged(document[key], 2):
-            write(tmp_path / f"{count}.json", {**document, key: other})
-            count += 1
-    found = list(walk_documents(tmp_path))
-    assert len(found) == count > 200
-    good = [one for one in found if not isinstance(one[1], str)]
-    assert 20 < len(good) < count
-    for one in good:
-        assert all(number.model and number.task for number in DocumentFile(*one).numbers())
-    rows = compare(load_table("builtin"), good, build_registry())
-    mine = [row for row in rows if row.number.task == "shapes_color" and row.number.method != "overfitted"]
-    mine = [row for row in mine if row.number.model == "tiny-clip"]
-    assert len(mine) == 10 and {row.verdict for row in mine} <= {"agrees", "differs"}
-    assert merge(tmp_path).rows
 
 
 def test_bad_files_are_named_and_the_rest_read(tmp_path, document):

@@ -175,22 +175,6 @@ def test_seeds_of_several_runs_are_averaged(document, tmp_path):
     assert row.seeds == 4 and row.seed_std == pytest.approx(((2 * 0.01 + 0.1875) / 3) ** 0.5)
 
 
-def test_orders_of_tasks_never_share_a_name(document, tmp_path):
-    """Labels that join the values of several tasks are equal here, and the rows are not."""
-    for name, tasks in (("one", ("a", "b")), ("two", ("b", "a"))):
-        made = deepcopy(document)
-        for entries in made.values():
-            if isinstance(entries, dict) and TASK in entries:
-                entries |= {task: deepcopy(entries[TASK]) for task in tasks}
-                del entries[TASK]
-        for task, rate in zip(tasks, (0.1, 0.2), strict=True):
-            made["ttm"][task]["learning_rate"]["value"] = rate
-        made["artifacts"], made["groups"], made["group_subtasks"] = {}, {}, {}
-        (tmp_path / f"{name}.json").write_text(json.dumps(made), encoding="utf-8")
-    names = {run.model for run in read_runs([tmp_path])[0]}
-    assert len(names) == 2, names
-
-
 def test_runs_that_state_a_default_are_one_row_and_others_are_two(tmp_path, capsys):
     """Real runs: a default that is given, another optimizer, and another learning rate."""
     for given in ("coverage=0.25", "ties=exclude", "optimizer=sgd", "lr=1e-3"):

@@ -9,8 +9,6 @@ from pathlib import Path
 import jsonschema
 import numpy as np
 import pytest
-import yaml
-from pydantic import ValidationError
 
 import ttmbench
 from ttmbench.cli import main
@@ -18,7 +16,6 @@ from ttmbench.data.catalog import find_task
 from ttmbench.data.loader import check_groups
 from ttmbench.errors import AssertionNotMet, DataError
 from ttmbench.plugins.registry import build_registry
-from ttmbench.report.export.hub import export_evaluation_results, export_model_index
 from ttmbench.report.terminal import print_results
 from ttmbench.results.assertions import check_assertions
 from ttmbench.results.cell_means import weights_of
@@ -26,7 +23,7 @@ from ttmbench.results.clusters import Clusters
 from ttmbench.results.comparison import compare_runs
 from ttmbench.results.document import ResultsDocument
 from ttmbench.results.files import schema
-from ttmbench.results.numbers import DocumentFile, numbers_of
+from ttmbench.results.numbers import numbers_of
 from ttmbench.results.stored_runs import read_run
 from ttmbench.results.tag_means import (
     TagMean,
@@ -130,11 +127,6 @@ def test_data_that_do_not_fit_are_told(how, problem):
     assert TagMean(by=["kind"], only={"kind": ["a"]}, cells=1).problem(groups) is None
 
 
-def test_unknown_keys_are_told():
-    with pytest.raises(ValidationError, match="least"):
-        TagMean(by=["a"], least=3)
-
-
 def test_groups_without_the_tags_have_no_mean_over_them():
     """As those of stored features, which are numbers only."""
     scores = {"none": [Scores(np.zeros((2, 1, 2), np.float32))]}
@@ -226,19 +218,6 @@ def test_tables_pages_and_exports_name_them(place, tmp_path, capsys):
     assert float(row["ci_low"]) == mean["ci"]["group_match,ttm"][0] and int(row["cells"]) == mean["cells"]
     assert main(["export", result, "--to", "latex"]) == 0
     assert "tiny-clip & mine/relations & " in capsys.readouterr().out
-
-
-def test_exports_for_the_hub_take_them_as_results_of_their_task(place):
-    pytest.importorskip("huggingface_hub", minversion="1.4")  # knows them
-    document = document_of(place)
-    source = {"kind": "huggingface", "path": "owner/mine", "revision": "abc", "split": "test"}
-    document["datasets"]["mine"] |= {"source": source, "revision": "abc"}
-    run = DocumentFile(Path("x.json"), ResultsDocument.of(document))
-    texts, _ = export_evaluation_results([run], Path("out"), None)
-    entries = yaml.safe_load(texts[Path("out") / "ttmbench_mine_zero_shot.yaml"])
-    ids = {entry["task"]["id"] if "task" in entry else entry["dataset"]["task_id"]: entry for entry in entries}
-    assert "mean over" in ids["mine_relations_text_score"]["notes"]
-    assert "mine/relations" in export_model_index([run], None, None)[0][None]
 
 
 def test_runs_are_compared_by_them_group_by_group(place, tmp_path):
