@@ -11,8 +11,7 @@ from PIL import Image
 
 import ttmbench
 from ttmbench.cli import main
-from ttmbench.cli.examples import EXAMPLES, NOT_TAKEN
-from ttmbench.cli.parser import COMMANDS, normalise, parse
+from ttmbench.cli.parser import COMMANDS, EXAMPLES, NOT_TAKEN, normalise, parse
 from ttmbench.config import make_run_config
 from ttmbench.errors import UsageError
 

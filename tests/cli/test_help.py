@@ -7,8 +7,7 @@ import re
 import pytest
 
 from ttmbench.cli import main
-from ttmbench.cli.examples import EXAMPLES
-from ttmbench.cli.parser import COMMAND_GROUPS, COMMANDS
+from ttmbench.cli.parser import COMMAND_GROUPS, COMMANDS, EXAMPLES
 
 WIDTHS = (60, 80, 120)
 

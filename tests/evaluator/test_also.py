@@ -17,10 +17,9 @@ from ttmbench.errors import UsageError
 from ttmbench.evaluator import task as one_task
 from ttmbench.results.document import ResultsDocument
 from ttmbench.results.files import schema
-from ttmbench.results.numbers import numbers_of
+from ttmbench.results.numbers import numbers_of, transfers_of
 from ttmbench.results.stored_files import read_scores
 from ttmbench.results.summary import difference_of, seed_interval
-from ttmbench.results.transfer_deltas import transfers_of
 
 SHORT = {"iterations": 2, "epochs": 1, "lr": 2e-3}
 QUICK = {"limit": 6, "device": "cpu", "bootstrap_iters": 50}

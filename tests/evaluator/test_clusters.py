@@ -12,7 +12,7 @@ from ttmbench import stats
 from ttmbench.cli import main
 from ttmbench.errors import UsageError
 from ttmbench.results.clusters import connected, held_out
-from ttmbench.results.stored_runs import read_run
+from ttmbench.results.comparison import read_run
 
 QUICK = {"device": "cpu", "bootstrap_iters": 100, "use_cache": "off"}
 

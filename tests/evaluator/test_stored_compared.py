@@ -15,7 +15,7 @@ from ttmbench.errors import UsageError
 from ttmbench.report.leaderboard import merge
 from ttmbench.report.load import gather
 from ttmbench.report.summary_table import answer_of
-from ttmbench.results.coverage import STORED_NOTE
+from ttmbench.results.labels import STORED_NOTE
 
 TASK = "shapes_color"
 GROUPS = 200

@@ -14,11 +14,10 @@ from support.browser import column
 from support.documents import PUBLISHED, trained, whole_document, write_run
 
 from ttmbench.cli import main
-from ttmbench.report.group_values import GroupValues
-from ttmbench.report.ranking import BoardLine, chance_levels, with_ranks
-from ttmbench.results.coverage import Extent
+from ttmbench.report.ranking import BoardLine, GroupValues, chance_levels, with_ranks
 from ttmbench.results.document import ResultsDocument
 from ttmbench.results.files import schema
+from ttmbench.results.labels import Extent
 from ttmbench.results.numbers import Number
 
 DAY = 86_400

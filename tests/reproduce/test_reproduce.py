@@ -20,12 +20,19 @@ from ttmbench.cli.parser import normalise, parse
 from ttmbench.data.catalog import find_task
 from ttmbench.errors import UsageError
 from ttmbench.plugins.registry import build_registry
-from ttmbench.reproduce.agreement import Measured, Rule, agrees, tolerance
 from ttmbench.reproduce.beside_runs import published_numbers
 from ttmbench.reproduce.rows import compare as compare_typed
-from ttmbench.reproduce.rows import select
-from ttmbench.reproduce.run import plan
-from ttmbench.reproduce.tables import TaskEntry, load_table, published_tables, shipped_tables
+from ttmbench.reproduce.rows import plan, select
+from ttmbench.reproduce.tables import (
+    Measured,
+    Rule,
+    TaskEntry,
+    agrees,
+    load_table,
+    published_tables,
+    shipped_tables,
+    tolerance,
+)
 from ttmbench.results.document import ResultsDocument
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -12,8 +12,7 @@ from support.documents import DIGEST, whole_document
 import ttmbench
 from ttmbench.cli import main
 from ttmbench.errors import DataError, UsageError
-from ttmbench.results.comparison import adjust_for_several, compare_runs
-from ttmbench.results.stored_runs import read_run
+from ttmbench.results.comparison import adjust_for_several, compare_runs, read_run
 
 
 def write_run(folder, name, values, *, version=1, digest="d", seeds=1, model="m"):

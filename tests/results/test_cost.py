@@ -14,7 +14,7 @@ from support.documents import method_record, trained, whole_document, write_run
 import ttmbench
 from ttmbench.cli import main
 from ttmbench.model_adapters import choice, visualgpt, vqascore
-from ttmbench.results.cost import cost_of
+from ttmbench.report.leaderboard import cost_of
 from ttmbench.results.document import ResultsDocument
 
 COST = method_record()["cost"][0]

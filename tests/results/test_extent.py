@@ -8,8 +8,8 @@ from support.documents import whole_document
 
 import ttmbench
 from ttmbench.cli import main
-from ttmbench.results.coverage import Extent
 from ttmbench.results.document import ResultsDocument
+from ttmbench.results.labels import Extent
 from ttmbench.results.numbers import means_of, numbers_of
 from ttmbench.results.reader import read_document
 

@@ -11,9 +11,8 @@ import pytest
 from ttmbench import stats
 from ttmbench.cli import main
 from ttmbench.errors import DataError
-from ttmbench.results.reader import read_document
-from ttmbench.results.sample_logs import read_sample_log
-from ttmbench.results.stored_runs import read_run
+from ttmbench.results.comparison import read_run
+from ttmbench.results.reader import read_document, read_sample_log
 
 LMMS, HARNESS = "20260923_172512_samples_mme.jsonl", "samples_gsm8k_2026-07-03T14-50-12.123456.jsonl"
 RIGHT = {"a": [1, 0, 0, 1, 0, 0, 1, 0], "b": [1, 1, 1, 1, 0, 0, 1, 1]}

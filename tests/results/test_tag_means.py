@@ -20,11 +20,10 @@ from ttmbench.report.terminal import print_results
 from ttmbench.results.assertions import check_assertions
 from ttmbench.results.cell_means import weights_of
 from ttmbench.results.clusters import Clusters
-from ttmbench.results.comparison import compare_runs
+from ttmbench.results.comparison import compare_runs, read_run
 from ttmbench.results.document import ResultsDocument
 from ttmbench.results.files import schema
 from ttmbench.results.numbers import numbers_of
-from ttmbench.results.stored_runs import read_run
 from ttmbench.results.tag_means import (
     TagMean,
     aggregates,

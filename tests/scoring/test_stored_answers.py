@@ -10,7 +10,7 @@ import pytest
 
 from ttmbench.cli import main
 from ttmbench.errors import DataError, UsageError
-from ttmbench.evaluator.stored_outcomes import read_answers
+from ttmbench.evaluator.score_files import read_answers
 from ttmbench.results.files import schema
 from ttmbench.scoring.forced_choice.prompts import read_caption_choice, read_image_choice
 from ttmbench.types import GroupShape

@@ -15,11 +15,10 @@ from ttmbench.errors import DataError, UsageError
 from ttmbench.report.table import TableColumn, points, print_table, signed_interval
 from ttmbench.report.terminal import p_value
 from ttmbench.results.clusters import clusters_note
-from ttmbench.results.comparison import adjust_for_several, compare_runs, pairs_of
+from ttmbench.results.comparison import StoredRun, adjust_for_several, compare_runs, pairs_of, read_run, runs_in
 from ttmbench.results.labels import SLASH, key_of, name_of
 from ttmbench.results.models import names_of_runs
 from ttmbench.results.reader import NOT_A_DOCUMENT
-from ttmbench.results.stored_runs import StoredRun, read_run, runs_in
 
 Row = Mapping[str, Any]
 """A row of `ttmbench.results.comparison.compare_runs`."""

@@ -19,8 +19,19 @@ from ttmbench.cli.options import add_data_files, count
 from ttmbench.errors import INTERRUPTED, AssertionNotMet, UsageError
 from ttmbench.plugins.registry import Registry, build_registry
 from ttmbench.report.table import NOTHING, TableColumn, print_line, print_table
-from ttmbench.reproduce.rows import AGREES, DIFFERS, MISSING, NOT_HERE, OTHER, VERDICTS, ComparedRow, compare, select
-from ttmbench.reproduce.run import PlannedRun, plan
+from ttmbench.reproduce.rows import (
+    AGREES,
+    DIFFERS,
+    MISSING,
+    NOT_HERE,
+    OTHER,
+    VERDICTS,
+    ComparedRow,
+    PlannedRun,
+    compare,
+    plan,
+    select,
+)
 from ttmbench.reproduce.tables import PublishedTable, load_table, shipped_tables
 from ttmbench.results.reader import walk_documents
 

@@ -109,8 +109,7 @@ def _default(argument: Record) -> str:
 
 
 def _task(name: str, registry: Registry) -> Record:
-    from ttmbench.cli.published_page import in_brief
-    from ttmbench.reproduce.lookup import of_task, published_rows
+    from ttmbench.reproduce.lookup import in_brief, of_task, published_rows
 
     file = find_task(registry, name)
     spec, benchmark = file.spec, benchmark_of(file.spec.task)
@@ -178,8 +177,7 @@ def _task_facts(task: Record) -> Facts:
 
 
 def _model(name: str, registry: Registry) -> Record:
-    from ttmbench.cli.published_page import in_brief
-    from ttmbench.reproduce.lookup import of_model, published_rows
+    from ttmbench.reproduce.lookup import in_brief, of_model, published_rows
 
     adapter, plugin = registry.adapters[name]
     shown = {**vars(adapter), "card": None if adapter.card is None else vars(adapter.card), "plugin": plugin}
@@ -313,8 +311,7 @@ def _metric_facts(metric: Record) -> Facts:
 
 def _print_published(name: str, registry: Registry, options: argparse.Namespace) -> None:
     """Every published number of a name, which may be one that only the sources have."""
-    from ttmbench.cli.published_page import print_all
-    from ttmbench.reproduce.lookup import of_method, of_model, of_task, published_rows
+    from ttmbench.reproduce.lookup import of_method, of_model, of_task, print_all, published_rows
 
     every = published_rows(registry)
     own = registry.adapters[name][0].name if name in registry.adapters else name

@@ -30,6 +30,7 @@ from ttmbench.evaluator.task_result import Scored
 from ttmbench.plugins.registry import Registry, build_registry, metric_for
 from ttmbench.results.document import ResultsDocument
 from ttmbench.results.labels import HOLDOUT, HOLDOUT_RAW, RAW, TTM
+from ttmbench.results.numbers import transfers_of
 from ttmbench.results.summary import (
     metric_chance,
     metric_mean,
@@ -38,7 +39,6 @@ from ttmbench.results.summary import (
     seed_interval,
     seed_values,
 )
-from ttmbench.results.transfer_deltas import transfers_of
 from ttmbench.schedules import threshold_for_coverage
 from ttmbench.scoring.capabilities import Capabilities
 from ttmbench.scoring.debiasing import sweep

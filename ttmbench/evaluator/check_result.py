@@ -27,11 +27,9 @@ from ttmbench.evaluator.transfer_eval import gains_of
 from ttmbench.plugins.registry import Registry
 from ttmbench.protocols import ChoiceStyle
 from ttmbench.results.clusters import Clusters, clusters_of, connected
-from ttmbench.results.document import ResultsDocument
+from ttmbench.results.document import AlsoRecord, Artifact, Part, ResultsDocument
 from ttmbench.results.labels import HOLDOUT, TTM, key_of, supervised_tracks
-from ttmbench.results.method_record import AlsoRecord
 from ttmbench.results.reader import read_document
-from ttmbench.results.records import Artifact, Part
 from ttmbench.results.stored_files import read_scores
 from ttmbench.results.summary import metric_mean
 from ttmbench.results.tag_means import aggregates, breakdowns

@@ -33,13 +33,22 @@ from ttmbench.evaluator.task_result import Answered, Judged, Ranked, Scored, Tas
 from ttmbench.matching import match_groups
 from ttmbench.protocols import Reporting
 from ttmbench.results.clusters import clusters_note
-from ttmbench.results.comparison import adjust_for_several, compare_runs, why_not_same
+from ttmbench.results.comparison import (
+    StoredRun,
+    TaskGroups,
+    Values,
+    adjust_for_several,
+    compare_runs,
+    read_run,
+    stored_groups,
+    values_of_lines,
+    why_not_same,
+)
 from ttmbench.results.document import ResultsDocument, keys_by_task
 from ttmbench.results.files import SCHEMA_VERSION
 from ttmbench.results.labels import AT, CHOICE, HOLDOUT_RAW, RAW, TRACK_ORDER, key_of, supervised_tracks
 from ttmbench.results.numbers import Number, numbers_elsewhere, numbers_of, to_frame
 from ttmbench.results.ranks import rank_values
-from ttmbench.results.stored_runs import StoredRun, TaskGroups, Values, read_run, stored_groups, values_of_lines
 from ttmbench.results.summary import metric_values
 from ttmbench.results.tag_means import aggregates, shared_images_note
 from ttmbench.scoring.capabilities import Capabilities

@@ -22,10 +22,9 @@ from ttmbench.evaluator.eval_results import EvalResults
 from ttmbench.evaluator.score_files import score_stored
 from ttmbench.plugins.registry import build_registry
 from ttmbench.results.assertions import check_assertions
-from ttmbench.results.comparison import adjust_for_several, compare_runs
+from ttmbench.results.comparison import StoredRun, adjust_for_several, compare_runs
 from ttmbench.results.models import names_of_runs, setting_in_sweep
 from ttmbench.results.reader import read_document, walk_documents
-from ttmbench.results.stored_runs import StoredRun
 from ttmbench.scoring.capabilities import Model
 from ttmbench.stats import IntervalMethod
 from ttmbench.types import Record

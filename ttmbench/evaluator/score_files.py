@@ -1,11 +1,21 @@
-"""From stored scores, ranks or answers to results: the numbers of a paper checked without its model."""
+"""From stored scores, ranks or answers to results: the numbers of a paper checked without its model.
+
+Results of groups that others publish are CSV, or answers to forced choices in the JSON of two releases. ColorSwap has a
+list with one entry per group, in one file the questions for each image and in another those for each caption;
+SugarCrepe has a mapping of items with the answer that was chosen. ColorSwap's free-text answers are read as its release
+reads them, so that its Table 2 comes out to the digit: by fixed phrases, letter by letter, and an option counts as
+chosen only if no other one is.
+"""
 
 from __future__ import annotations
 
 import hashlib
+import io
+import math
+import re
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -13,23 +23,392 @@ from typing import Any
 import numpy as np
 
 from ttmbench._util.files import file_digest
+from ttmbench._util.text import Unreadable, read_json, read_text
 from ttmbench.data.catalog import all_tasks, find_task, is_named, select_tasks
 from ttmbench.data.loader import check_count
 from ttmbench.data.task_file import SCOPES, GroupSpec, TaskFile, TaskSpec
 from ttmbench.errors import DataError, UsageError
 from ttmbench.evaluator.eval_results import EvalResults, RunRecord
 from ttmbench.evaluator.settings import datasets_of
-from ttmbench.evaluator.stored_outcomes import Outcomes, read_answers, read_csv_results
 from ttmbench.evaluator.stored_ranks import stored_ranks
 from ttmbench.evaluator.task_result import Answered, Data, Judged, Scored, TaskResult
 from ttmbench.plugins.registry import Registry, build_registry, metric_for
-from ttmbench.results.coverage import STORED_ANSWERS, STORED_NOTE, STORED_SCORES
-from ttmbench.results.labels import BUILT_IN_FILTERS, RAW, columns_in
-from ttmbench.results.stored_files import StoredScores, checked_scores, read_scores
+from ttmbench.results.clusters import Clusters, connected
+from ttmbench.results.labels import BUILT_IN_FILTERS, RAW, STORED_ANSWERS, STORED_NOTE, STORED_SCORES, columns_in
+from ttmbench.results.stored_files import StoredScores, checked_scores, read_scores, stated_shape
 from ttmbench.results.summary import MethodScores
-from ttmbench.scoring.forced_choice.arrays import choice_values
+from ttmbench.scoring.forced_choice.arrays import Choices, choice_values, unread_notes
 from ttmbench.stats import IntervalMethod
 from ttmbench.types import GroupShape, MetricSpec, Record, Scores
+
+COLORSWAP, SUGARCREPE, CSV = "colorswap answers", "sugarcrepe answers", "per-sample results"
+EXPECTED = (
+    "expected columns of scores (c0_i0, c0_i1, ...), questions (text_score_i0, image_score_c0, ...), metrics "
+    "(text_score, image_score, group_score) or 'correct' (groups with one image or one caption)"
+)
+_CELL = re.compile(r"^c([0-9]{1,4})_i([0-9]{1,4})\Z")
+_TRUTH = {"true": True, "1": True, "false": False, "0": False}
+_FUNCTION_WORDS = (" a ", " an ", " the ", " with ", " and ")
+_ARTICLES = ("a ", "an ", "the ")
+# Where a letter follows one of these, the answer is read as that option, whatever else it says.
+_INTRODUCTIONS = (
+    r"image presents \({0}\)",
+    r"image presents option \({0}\)",
+    r"image presents option {0}",
+    r"it would imply \({0}\)",
+    r"it could metaphorically represent \({0}\)",
+    r"it is \({0}\)",
+)
+_Table = dict[str, list[str]]  # column -> cells
+_Unread = list[tuple[str, str, str | None]]  # as of `unread_notes`
+
+
+@dataclass(frozen=True)
+class Outcomes:
+    """Which groups are right."""
+
+    format: str  # of the files
+    group_ids: list[str]  # in the order of the arrays
+    choices: Choices  # which questions were answered correctly; a side is None where it is not known
+    values: dict[str, np.ndarray] = field(default_factory=dict)  # metric -> fraction [groups]; none of answers
+    tags: list[dict[str, str]] | None = None
+    clusters: Clusters | None = None
+    unread: _Unread = field(default_factory=list)  # answers that choose nothing
+    notes: list[str] = field(default_factory=list)  # for the reader
+
+
+# --- CSV ------------------------------------------------------------------------------------------------------------
+
+
+def read_csv_results(path: Path, spec: TaskSpec | None, metrics: Sequence[str]) -> StoredScores | Outcomes:
+    """What CSV holds of a task's groups.
+
+    Args:
+        path: the file: rows of groups, of this task or of several that a column tells apart.
+        spec: the task; None for scores, whose shape is then that of the columns.
+        metrics: of groups, that columns may be named by.
+
+    Raises:
+        DataError: the file has neither scores nor results of groups, or a cell is wrong; the row is named.
+    """
+    table = _read_table(path, spec)
+    rows = len(next(iter(table.values())))
+    if not rows:
+        raise DataError(f"{path}: has no rows of the task")
+    ids = table.get("group_id", list(map(str, range(rows))))
+    if doubled := [name for name in dict.fromkeys(ids) if ids.count(name) > 1] if len(set(ids)) < len(ids) else []:
+        raise DataError(f"{path}: has group_id {doubled[0]!r:.80} twice")
+    tags: list[dict[str, str]] = [{} for _ in ids]
+    for tag in () if spec is None else spec.group.tags:
+        for of_group, value in zip(tags, table[tag] if tag in table else (), strict=False):
+            of_group |= {tag: value} if value else {}
+    tags = tags if spec is None else [of_group | spec.group.constant_tags for of_group in tags]
+    scores = _scores(path, table, ids, None if spec is None else spec.shape)
+    if scores is not None:
+        clusters = _clusters(table, scores.scores[RAW][0].shape)
+        return replace(scores, tags=tags if any(tags) else None, clusters=clusters)
+    if spec is None:
+        raise DataError(f"{path}: has no scores; results of groups need their task: name it with --task")
+    shape = spec.shape
+    choices = Choices(*(_questions(path, table, side, shape) for side in ("text", "image")))
+    values = _values(path, table, choices, shape, metrics)
+    if not values:
+        raise DataError(f"{path}: has columns {', '.join(list(table)[:12])}; {EXPECTED}")
+    sides = {"text": choices.text, "image": choices.image}
+    for side, known in sides.items():  # of which only the metric is known, as one question each
+        if known is None and f"{side}_score" in values:
+            sides[side] = values[f"{side}_score"][:, None].astype(bool)
+    notes = ["per-sample results say nothing of ties: these were decided by whoever made the file"]
+    return Outcomes(CSV, ids, Choices(**sides), values, tags, _clusters(table, shape), notes=notes)
+
+
+def _read_table(path: Path, spec: TaskSpec | None) -> _Table:
+    """The rows of a task, where columns with the names of its tags, or ``type`` and ``subtype``, say what they are."""
+    import pandas as pd
+
+    try:
+        table = pd.read_csv(io.StringIO(read_text(path)), header=None, dtype=str, keep_default_na=False)
+    except (Unreadable, ValueError) as error:
+        raise DataError(f"{path}: is not CSV ({' '.join(str(error).split())})") from None
+    header = table.iloc[0].tolist()  # given as a header, pandas would rename a column that is there twice
+    if len(set(header)) < len(header):
+        raise DataError(f"{path}: the header of a CSV names each column once; it has {', '.join(header)}")
+    table = table.iloc[1:].set_axis(header, axis=1)
+    for tag, wanted in {} if spec is None else spec.group.constant_tags.items():
+        if tag in table:
+            table = table[table[tag] == wanted]
+        elif {"type", "subtype"} <= set(header):  # as BiVLC's release
+            table = table[table["type"] + "_" + table["subtype"] == wanted]
+    return {name: table[name].tolist() for name in header}
+
+
+def _clusters(table: _Table, shape: GroupShape) -> Clusters | None:
+    """By a column that names a cluster, or the image of groups that have one."""
+    names = ("cluster", "filename") if shape.images == 1 else ("cluster",)
+    column = next((name for name in names if name in table), None)
+    if column is None:
+        return None
+    groups = np.array(connected([[name] for name in table[column]]))
+    images = groups if shape.images == 1 else np.arange(len(groups) * shape.images)
+    return Clusters(groups, images.reshape(len(groups), -1))
+
+
+def _scores(path: Path, table: _Table, ids: Sequence[str], shape: GroupShape | None) -> StoredScores | None:
+    """The scores of rows, if these have any; DataError for one that lacks a cell."""
+    cells = {(int(match[2]), int(match[1])): name for name in table if (match := _CELL.match(name)) is not None}
+    if not cells:
+        return None
+    images, captions = (1 + max(cell[axis] for cell in cells) for axis in (0, 1))
+    if len(cells) != images * captions:
+        raise DataError(f"{path}: has columns {', '.join(cells.values())}, not one for each image and caption")
+    numbers = [list(map(_number, table[cells[cell]])) for cell in sorted(cells)]
+    known = shape or stated_shape(path, images, captions)
+    array = checked_scores(path, np.array(numbers).T.reshape(-1, images, captions), known, ids)
+    return StoredScores({RAW: [Scores(array)]}, list(ids), "score cells", true_captions=known.true_captions)
+
+
+def _number(cell: str) -> float:
+    """The number of a cell; NaN for none, which is refused as one."""
+    try:
+        return float(cell)
+    except ValueError:
+        return math.nan
+
+
+def _truth(path: Path, table: _Table, name: str) -> np.ndarray:
+    """A column of true and false: bool [groups]."""
+    for row, cell in enumerate(table[name]):
+        if cell.lower() not in _TRUTH:
+            raise DataError(f"{path}: row {row} has {name} {cell!r:.80}; expected true/false or 1/0")
+    return np.array([_TRUTH[cell.lower()] for cell in table[name]])
+
+
+def _questions(path: Path, table: _Table, side: str, shape: GroupShape) -> np.ndarray | None:
+    """Whether each question of a side was answered correctly: bool [groups, questions]; None where it was not asked."""
+    stem = f"{side}_score_{'i' if side == 'text' else 'c'}"
+    found = sorted(name for name in table if name.startswith(stem))
+    wanted = [f"{stem}{number}" for number in range(min(shape.images, shape.captions))]
+    if found and found != sorted(wanted):
+        raise DataError(f"{path}: has {', '.join(found)}; a {shape} group needs {', '.join(wanted)}")
+    return np.column_stack([_truth(path, table, name) for name in wanted]) if found else None
+
+
+def _values(
+    path: Path, table: _Table, choices: Choices, shape: GroupShape, metrics: Sequence[str]
+) -> dict[str, np.ndarray]:
+    """Metric -> values of groups: those of columns, and those that follow from them and from questions."""
+    values = {name: _truth(path, table, name).astype(np.float64) for name in table if name in metrics}
+    if "correct" in table and not values and choices.text is None and choices.image is None:
+        if min(shape.images, shape.captions) > 1 or shape.true_captions > 1:
+            raise DataError(
+                f"{path}: 'correct' does not say which metric of a {shape} group it is; name the columns text_score, "
+                "image_score and group_score"
+            )
+        metric = "image_score" if shape.more_images else "text_score"
+        values[metric] = _truth(path, table, "correct").astype(np.float64)
+    for metric, followed in _followed(choices, values, shape).items():
+        differing = np.flatnonzero(values.setdefault(metric, followed) != followed)
+        if len(differing):
+            raise DataError(f"{path}: row {differing[0]} has {metric} that contradicts its other columns")
+    return values
+
+
+def _followed(choices: Choices, values: Mapping[str, np.ndarray], shape: GroupShape) -> dict[str, np.ndarray]:
+    """Metrics that follow from questions, and from each other."""
+    known: dict[str, np.ndarray] = {}
+    if choices.text is not None:
+        known["text_score"] = np.asarray(choices.text.all(axis=1), np.float64)
+        if shape.true_captions == 1:
+            known["individual_match"] = np.asarray(choices.text.mean(axis=1), np.float64)
+    if choices.image is not None:
+        known["image_score"] = np.asarray(choices.image.all(axis=1), np.float64)
+    text, image = ({**values, **known}.get(f"{side}_score") for side in ("text", "image"))
+    deciding = image if shape.more_images else text
+    if shape.images == shape.captions:
+        deciding = None if text is None or image is None else text * image
+    if deciding is not None and shape.true_captions == 1:
+        known["group_score"] = deciding
+        if min(shape.images, shape.captions) == 1:  # the best candidate of one side is the matching
+            known["group_match"] = deciding
+            known |= {} if shape.more_images else {"individual_match": deciding}
+    return known
+
+
+# --- answers --------------------------------------------------------------------------------------------------------
+
+
+def read_answers(paths: Sequence[Path], shape: GroupShape | None) -> Outcomes | None:
+    """Stored answers of one file, or of ColorSwap's two in any order; None if a file holds none.
+
+    Raises:
+        DataError: an entry is incomplete, or the files are not of the same groups, or not of the task's shape.
+        UsageError: more files than the format has, or no task is named.
+    """
+    contents: list[tuple[Path, Any]] = []
+    for path in paths:
+        try:
+            with path.open("rb") as file:
+                head = file.read(64).removeprefix(b"\xef\xbb\xbf").lstrip()
+            contents.append((path, read_json(path) if head[:1] in (b"[", b"{") else None))
+        except (OSError, ValueError):  # lines of JSON, say
+            return None
+    formats = {_format_of(content) for _, content in contents}
+    if None in formats:
+        return None
+    if len(formats) > 1 or len(paths) > (1 if SUGARCREPE in formats else 2):
+        raise UsageError("several files are read together only if they are ColorSwap's text and image answers")
+    if shape is None:
+        raise UsageError(f"{paths[0]}: answers do not say the task that they are of; name it with --task")
+    wanted = GroupShape(1, 2) if SUGARCREPE in formats else GroupShape(2, 2)
+    if shape != wanted:
+        raise DataError(f"{paths[0]}: {formats.pop()} are of {wanted} groups, the task has {shape} groups")
+    outcomes = _sugarcrepe(*contents[0]) if SUGARCREPE in formats else _colorswap(contents)
+    return replace(outcomes, notes=[*outcomes.notes, *unread_notes(outcomes.unread)])
+
+
+def _format_of(content: Any) -> str | None:
+    if isinstance(content, list) and content and isinstance(content[0], dict):
+        return COLORSWAP if {"log_1", "log_2", "id"} <= set(content[0]) else None
+    if isinstance(content, dict):
+        first = next((value for value in content.values() if isinstance(value, dict)), {})
+        return SUGARCREPE if {"answer", "caption", "negative_caption"} <= set(first) else None
+    return None
+
+
+def _colorswap(contents: Sequence[tuple[Path, list[dict[str, Any]]]]) -> Outcomes:
+    sides: dict[str, dict[str, list[bool]]] = {}
+    unread: _Unread = []
+    for path, entries in contents:
+        side = "text" if "response_image_1" in entries[0] else "image"
+        if side in sides:
+            raise UsageError(f"both files hold answers to the {side} questions; one should hold the other side's")
+        rows = sides.setdefault(side, {})
+        for entry in entries:
+            group = str(entry.get("id") if isinstance(entry, dict) else None)
+            if group in rows:
+                raise DataError(f"{path}: duplicate group id {group}")
+            rows[group] = [_colorswap_right(path, group, entry, side, number, unread) for number in (1, 2)]
+    order = list(next(iter(sides.values())))
+    for rows in sides.values():
+        if absent := set(order) ^ set(rows):
+            raise DataError(f"group {min(absent)} is not in both files")
+    choices = {side: np.array([rows[group] for group in order]) for side, rows in sides.items()}
+    notes = ["answers are read by the rules of ColorSwap's release, which are not those for answers of a run"]
+    return Outcomes(COLORSWAP, order, Choices(choices.get("text"), choices.get("image")), unread=unread, notes=notes)
+
+
+def _colorswap_right(path: Path, group: str, entry: dict[str, Any], side: str, number: int, unread: _Unread) -> bool:
+    """Whether one answer is correct. The options were shuffled, so the correct one is what the log says."""
+    subject = "image" if side == "text" else "caption"
+    try:
+        answer, log = entry.get(f"response_{subject}_{number}"), entry[f"log_{number}"]
+        correct = (["A", "B"] if side == "text" else ["first", "second"]).index(log["correct_answer"])
+        captions = (str(log["caption_1"]), str(log["caption_2"])) if side == "text" else ("", "")
+    except (KeyError, TypeError, ValueError, AttributeError):
+        raise DataError(
+            f"{path}: group {group} has no usable log_{number} (correct_answer, and the captions as they were shown)"
+        ) from None
+    if answer is None and "error" not in entry:
+        raise DataError(f"{path}: group {group} has no answer response_{subject}_{number}")
+    detail = str(answer or "")
+    choice = read_colorswap_text(detail, captions) if side == "text" else read_colorswap_image(detail)
+    if choice is None:
+        unread.append((group, f"{subject} {number}", detail))
+    return choice == correct
+
+
+def _sugarcrepe(path: Path, content: dict[str, Any]) -> Outcomes:
+    """Items whose chosen caption is stored; where it is empty, the release found no choice in the answer."""
+    right: dict[str, bool] = {}
+    unread: _Unread = []
+    notes, differing = [], []
+    for key, item in content.items():
+        if not isinstance(item, dict):
+            notes.append(f"the key '{key}' of {path.name} is not an item and was skipped")
+            continue
+        answer = item.get("answer")
+        if not {"caption", "negative_caption"} <= set(item) or not isinstance(answer, dict):
+            raise DataError(f"{path}: item {key} has no answer, caption and negative_caption")
+        if "multiple_choice_answer" not in answer:
+            raise DataError(f"{path}: the answer of item {key} has no multiple_choice_answer")
+        chosen, detail = str(answer["multiple_choice_answer"]).strip(), str(answer.get("free_form_answer", ""))
+        caption, negative = str(item["caption"]).strip(), str(item["negative_caption"]).strip()
+        if chosen not in (caption, negative):
+            unread.append((key, "image 1", detail or chosen))
+        right[key] = chosen == caption
+        if "correct" in item and bool(item["correct"]) != right[key]:
+            differing.append(key)
+    if differing:
+        notes.append(
+            f"{len(differing)} items of {path.name} say otherwise of themselves ('correct') than their answers do: "
+            f"{', '.join(differing)}"
+        )
+    choices = Choices(np.array(list(right.values()))[:, None], None)
+    return Outcomes(SUGARCREPE, list(right), choices, unread=unread, notes=notes)
+
+
+def read_colorswap_text(answer: str, captions: tuple[str, str]) -> int | None:
+    """Which of the two captions, (A) or (B), an answer chooses; None for neither or both.
+
+    >>> read_colorswap_text("(B) a blue cat", ("a red cat", "a blue cat"))
+    1
+    >>> read_colorswap_text("The image presents a red cat.", ("a red cat", "a blue cat"))
+    0
+    >>> read_colorswap_text("I cannot tell.", ("a red cat", "a blue cat")) is None
+    True
+    """
+    return _single(
+        _names_caption(answer, captions[0], captions[1], "A", "B"),
+        _names_caption(answer, captions[1], captions[0], "B", "A"),
+    )
+
+
+def read_colorswap_image(answer: str) -> int | None:
+    """Which of the two images, first or second, an answer chooses; None for neither or both.
+
+    >>> read_colorswap_image("The second image better aligns with it. The first image is blue.")
+    1
+    >>> read_colorswap_image("The first image or the second image.") is None
+    True
+    """
+    return _single(_names_image(answer, "first", "second"), _names_image(answer, "second", "first"))
+
+
+def _names_caption(answer: str, caption: str, other: str, letter: str, other_letter: str) -> bool:
+    low, lower_letter = answer.lower(), letter.lower()
+    if caption.lower() in low and (other.lower() not in low or f"this image presents {caption.lower()}" in low):
+        return True
+    if answer == letter or re.match(rf"\(?{letter}\)|Option \(?{letter}", answer):
+        return True
+    if any(re.search(phrase.format(lower_letter), low) for phrase in _INTRODUCTIONS):
+        return True
+    if re.search(rf"option \(?{lower_letter}", low) and f"{other_letter.lower()})" not in low:
+        # "option (a)" as well as "option a", which also begins words such as "option another": as released.
+        return True
+    bare = _without_function_words(answer)
+    return _without_function_words(caption) in bare and _without_function_words(other) not in bare
+
+
+def _names_image(answer: str, ordinal: str, other: str) -> bool:
+    low = answer.lower()
+    if ordinal in low and other not in low:
+        return True
+    return bool(
+        re.search(rf"{ordinal} image (?:better aligns|aligns better)|the {ordinal} image is more relevant", low)
+    )
+
+
+def _without_function_words(text: str) -> str:
+    for word in _FUNCTION_WORDS:
+        text = text.replace(word, " ")
+    for article in _ARTICLES:
+        text = text.removeprefix(article)
+    return text.lower()
+
+
+def _single(first: bool, second: bool) -> int | None:
+    return None if first == second else int(second)
+
 
 Given = Sequence[Path] | tuple[np.ndarray, Any]
 """Files, or an array of scores of groups and one of all pairs or None."""

@@ -26,9 +26,8 @@ from ttmbench.errors import UsageError
 from ttmbench.report.load import ReportedRun
 from ttmbench.report.summary_table import AnswerRow
 from ttmbench.report.table import signed_interval
-from ttmbench.results.document import ResultsDocument
+from ttmbench.results.document import Iteration, ResultsDocument
 from ttmbench.results.labels import RAW, key_of, name_of, numbers_in
-from ttmbench.results.method_record import Iteration
 
 Analysis = Mapping[str, Any]
 """The document of an analysis."""

@@ -11,9 +11,9 @@ from typing import Any
 
 from ttmbench._util.console import one_line
 from ttmbench._util.text import Unreadable, read_json
-from ttmbench.report.group_values import GroupValues
 from ttmbench.report.load import ReportedRun
-from ttmbench.results.document import ResultsDocument
+from ttmbench.report.ranking import GroupValues
+from ttmbench.results.document import Holdout, MethodRecord, ResultsDocument
 from ttmbench.results.labels import (
     NO_MODEL,
     ORACLE,
@@ -26,7 +26,6 @@ from ttmbench.results.labels import (
     key_of,
     name_of,
 )
-from ttmbench.results.method_record import Holdout, MethodRecord
 from ttmbench.results.numbers import Number
 
 NOT_RANKED = {ORACLE: "uses labels", PLACEBO: "control", SHUFFLE: "control"}

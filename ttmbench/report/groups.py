@@ -11,7 +11,7 @@ from ttmbench.errors import DataError
 from ttmbench.report.charts import HEADLINE
 from ttmbench.report.load import ReportedRun
 from ttmbench.results.labels import RAW, TTM, name_of
-from ttmbench.results.sample_logs import sample_lines
+from ttmbench.results.reader import sample_lines
 
 Line = Mapping[str, Any]
 """A samples line."""

@@ -10,21 +10,54 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
+from statistics import fmean
 from typing import TypedDict
 
 from ttmbench._util.console import one_line
 from ttmbench.errors import UsageError
 from ttmbench.report.load import ReportedRun
 from ttmbench.report.table import NOTHING, csv_text
-from ttmbench.results.cost import COST_FIELDS, cost_of
-from ttmbench.results.document import ResultsDocument
+from ttmbench.results.document import MethodCost, ResultsDocument
 from ttmbench.results.files import SCHEMA_VERSION
 from ttmbench.results.labels import CHOICE, DISAGREES_LEGEND, SEEN_LEGEND, TRACK_TITLES
 from ttmbench.results.models import UNKNOWN, RunName, names_of_runs
-from ttmbench.results.numbers import Number, merged, named, numbers_of
+from ttmbench.results.numbers import Number, Transfer, merged, named, numbers_of, transfers_of
 from ttmbench.results.reader import walk_documents
-from ttmbench.results.transfer_deltas import Transfer, transfers_of
 from ttmbench.scoring.forced_choice.arrays import choice_chance
+
+COST_FIELDS = (
+    *("seconds", "images_per_second", "pairs_per_second", "tokens_per_second"),
+    "peak_memory_bytes",
+)
+_SCORING = ("prepare", "score")
+
+
+def cost_of(document: ResultsDocument, task: str, filter_: str) -> dict[str, float | None]:
+    """The cost of a task's numbers under a filter, by `COST_FIELDS`; None where it is not known.
+
+    ``seconds`` are those of preparing and scoring the task, with one seed of what the filter stands for; they are not
+    known where scores came from the cache. Rates are of scoring. Memory is of the whole task, with all methods of
+    the run.
+    """
+    stages, data = document.timing.get(task, {}), document.datasets.get(task)
+    scored = sum(stages.get(stage, 0.0) for stage in _SCORING)
+    trained = _seconds_of_seed(document, task, filter_)
+    is_known = scored > 0 and data is not None and data.from_store is None and trained is not None
+    used = document.efficiency.get(task)
+    return {
+        "seconds": scored + (trained or 0.0) if is_known else None,
+        **{name: None if used is None else getattr(used, name) for name in COST_FIELDS[1:]},
+    }
+
+
+def _seconds_of_seed(document: ResultsDocument, task: str, filter_: str) -> float | None:
+    """What one seed of a method took; 0 for the model as it is, None where that is not known."""
+    training = document.training(task, filter_)
+    if training is None:
+        return 0.0
+    costs: Sequence[MethodCost] | None = getattr(training, "cost", None)
+    return fmean(cost.seconds for cost in costs) if costs else None
+
 
 OWN_FILE = "leaderboard.json"
 NOT_RUN = "published numbers of "  # prefix of skipped published numbers, which have no file
@@ -83,7 +116,7 @@ class Leaderboard:
     runs: list[ReportedRun] = field(default_factory=list)  # every document, with its rows
 
     def cost(self, row: Number) -> dict[str, float | None]:
-        """What a number cost (`ttmbench.results.cost`); all unknown of published ones."""
+        """What a number cost (`ttmbench.report.leaderboard`); all unknown of published ones."""
         document = None if row.published else self._documents.get(row.file)
         return dict.fromkeys(COST_FIELDS) if document is None else cost_of(document, row.own_task, row.filter)
 

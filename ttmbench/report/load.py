@@ -11,8 +11,7 @@ from ttmbench.errors import DataError, UsageError
 from ttmbench.results.document import ResultsDocument
 from ttmbench.results.models import names_of_runs
 from ttmbench.results.numbers import Number, means_of, named, numbers_of
-from ttmbench.results.reader import read_document, task_of_artifact, walk_documents
-from ttmbench.results.sample_logs import walk_sample_logs
+from ttmbench.results.reader import read_document, task_of_artifact, walk_documents, walk_sample_logs
 
 
 @dataclass(frozen=True)

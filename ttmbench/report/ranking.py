@@ -1,4 +1,7 @@
-"""Rows of a leaderboard as lines of a table: which are compared and ranked, and which are only listed."""
+"""Rows of a leaderboard as lines of a table: which are compared and ranked, and which are only listed.
+
+A paired test between two rows takes the values of single groups (`GroupValues`). `print_board` prints a board.
+"""
 
 from __future__ import annotations
 
@@ -6,15 +9,87 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
 
 from ttmbench import stats
-from ttmbench.report.group_values import GroupValues
-from ttmbench.report.leaderboard import beats_chance
+from ttmbench.errors import DataError
+from ttmbench.report.leaderboard import COST_COLUMNS, Leaderboard, beats_chance, cost_text, legends
+from ttmbench.report.table import NOTHING, TableColumn, marks, number_text, percent, print_line, print_table
 from ttmbench.report.terminal import headline
-from ttmbench.results.coverage import together
-from ttmbench.results.document import mapping
-from ttmbench.results.labels import BUILT_IN_FILTERS, CHOICE, CHOICE_COLUMN, FROM_FILE, NO_MODEL, RAW_COLUMN
+from ttmbench.results.clusters import cluster_numbers
+from ttmbench.results.comparison import TaskGroups, stored_groups
+from ttmbench.results.document import ResultsDocument, mapping
+from ttmbench.results.labels import (
+    BUILT_IN_FILTERS,
+    CHOICE,
+    CHOICE_COLUMN,
+    FROM_FILE,
+    NO_MODEL,
+    RAW,
+    RAW_COLUMN,
+    TRACK_TITLES,
+    together,
+)
 from ttmbench.results.numbers import Number
+
+_RESAMPLES = 1000
+
+
+class GroupValues:
+    """Reads the samples beside results documents when they are first asked for.
+
+    Args:
+        folder: of the documents.
+        documents: by `Number.file`.
+    """
+
+    def __init__(self, folder: Path, documents: Mapping[str, ResultsDocument]) -> None:
+        self._folder, self._documents = folder, documents
+        self._groups = lru_cache(maxsize=None)(self._read)
+
+    def p_value(self, one: Number, other: Number) -> float | None:
+        """P of the paired test of two numbers on the same groups: McNemar's, or a permutation test of fractions.
+
+        None if the samples of one are missing or damaged, or the groups differ.
+        """
+        pair = self._pair(one.task, (one.file, one.filter, one.metric), (other.file, other.filter, other.metric))
+        if pair is None:
+            return None
+        before, after, clusters = pair
+        if np.isin(before, (0, 1)).all() and np.isin(after, (0, 1)).all():
+            return stats.mcnemar(before == 1, after == 1, clusters)
+        return stats.sign_flip(before, after, _RESAMPLES, 0, clusters)
+
+    def gain_interval(self, file: str, task: str, metric: str, filter_: str) -> tuple[float, float] | None:
+        """The 95 % interval of a filter's number minus that of the raw model; None without samples."""
+        pair = self._pair(task, (file, RAW, metric), (file, filter_, metric))
+        return None if pair is None else stats.paired_difference(*pair[:2], _RESAMPLES, 0, clusters=pair[2])[1]
+
+    def _pair(self, task: str, *keys: tuple[str, str, str]) -> tuple[np.ndarray, np.ndarray, np.ndarray | None] | None:
+        """Values of the same groups for two keys (file, filter, metric), and the clusters of the groups."""
+        known = [groups for file, _, _ in keys if (groups := self._groups(file).get(task)) is not None]
+        if len(known) < len(keys):
+            return None
+        left, right = (
+            groups.values.get(filter_, {}).get(metric, {})
+            for groups, (_, filter_, metric) in zip(known, keys, strict=True)
+        )
+        if not left or left.keys() != right.keys():
+            return None
+        ids = list(left)
+        clusters = cluster_numbers(ids, [groups.clusters for groups in known])
+        return np.array([left[group] for group in ids]), np.array([right[group] for group in ids]), clusters
+
+    def _read(self, file: str) -> Mapping[str, TaskGroups]:
+        try:
+            document = self._documents.get(file)
+            return {} if document is None else stored_groups((self._folder / file).parent, document)
+        except DataError:
+            return {}
+
 
 RUN, PUBLISHED, PART, OTHER = "run", "published", "part of the groups", "other data or version"
 STORED = FROM_FILE  # beside runs, since it is unknown whether the images are the same
@@ -247,3 +322,55 @@ def best_of(lines: Sequence[BoardLine]) -> dict[str, float]:
         if better:
             best[name] = (max if rows[0].higher_is_better else min)(better)
     return best
+
+
+_COLUMNS = [
+    *(TableColumn(name, "key") for name in ("model", "method")),
+    TableColumn("value", "number", 4),
+    TableColumn("95% interval", "number", 2),
+    TableColumn("chance", "number", 3),
+    TableColumn("groups", "number", 1),
+    TableColumn("source"),
+]
+_SOURCE = len(_COLUMNS) - 1
+
+
+def print_board(board: Leaderboard, cost: bool = False, width: int | None = None) -> None:
+    """Print one table per track, with a row for each model, method and task; with ``cost`` also what each cost.
+
+    ``width`` as for `print_table`.
+    """
+    costs = [column for column in COST_COLUMNS if cost and any(board.cost(row)[column[1]] for row in board.rows)]
+    heads = [*_COLUMNS, *(TableColumn(name, "number", 2 if name == "seconds" else 0) for name, _, _ in costs)]
+    configs = {task: config for run in board.runs for task, config in run.document.configs.items()}
+    tasks = {
+        task: [row for row in board.rows if row.task == task] for task in dict.fromkeys(r.task for r in board.rows)
+    }
+    facts = {task: TaskFacts.of(rows, configs.get(task, {})) for task, rows in tasks.items()}
+    for track, title in TRACK_TITLES.items():
+        rows: list[list[str]] = []
+        for task, of_task in tasks.items():
+            of_track = [row for row in of_task if row.track == track]
+            metric = facts[task].first_metric(of_track) if of_track else ""
+            shown = [row for row in of_track if row.metric == metric]
+            rows += [[], [f"{task}: {metric}"]] if shown else []
+            for row, cost_of_row in ((row, board.cost(row)) for row in shown):
+                rows.append([*_cells(row), *(cost_text(cost_of_row[key], unit) for _, key, unit in costs)])
+        if rows:
+            used = [at for at in range(len(heads)) if at != _SOURCE or any(row[at] for row in rows if len(row) > 1)]
+            cells = [row if len(row) < 2 else [row[at] for at in used] for row in rows[1:]]
+            print_table([heads[at] for at in used], cells, title=title, width=width)
+            print_line(width=width)
+    print_line("All values are in percent. Intervals are over groups.", width)
+    if any(row.seed_std is not None for row in board.rows):
+        print_line("± is the standard deviation over seeds.", width)
+    for line in legends(board.rows):
+        print_line(line, width)
+
+
+def _cells(row: Number) -> list[str]:
+    interval = NOTHING if row.interval is None else f"{percent(row.ci_low, 1)} .. {percent(row.ci_high, 1)}"
+    source = row.file if row.published else FROM_FILE if row.from_file else ""
+    value = number_text(row) + marks(row)
+    groups = row.extent.words if row.limited else NOTHING if row.groups is None else str(row.groups)
+    return [row.model, row.method, value, interval, percent(row.chance), groups, source]

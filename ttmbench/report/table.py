@@ -17,8 +17,7 @@ from ttmbench._util.console import csv_cell, echo, printable
 from ttmbench.results.labels import DISAGREES_MARK, SEEN_MARK
 
 if TYPE_CHECKING:
-    from ttmbench.results.numbers import Number
-    from ttmbench.results.transfer_deltas import Transfer
+    from ttmbench.results.numbers import Number, Transfer
 
 NOTHING = "-"  # a cell without a value
 GAP = 2  # blanks between columns

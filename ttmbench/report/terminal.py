@@ -17,7 +17,7 @@ from ttmbench.report.table import (
     signed_interval,
     transfer_cells,
 )
-from ttmbench.results.document import ResultsDocument
+from ttmbench.results.document import BaselineRecord, Difference, MethodRecord, ResultsDocument
 from ttmbench.results.labels import (
     CHOICE,
     COLUMNS,
@@ -36,10 +36,7 @@ from ttmbench.results.labels import (
     columns_in,
     key_of,
 )
-from ttmbench.results.method_record import MethodRecord
-from ttmbench.results.numbers import Number, means_of, numbers_of
-from ttmbench.results.records import BaselineRecord, Difference
-from ttmbench.results.transfer_deltas import transfers_of
+from ttmbench.results.numbers import Number, means_of, numbers_of, transfers_of
 
 _GAINING = (TTM, PLACEBO, SHUFFLE, HOLDOUT, ORACLE)
 

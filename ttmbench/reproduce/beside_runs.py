@@ -28,9 +28,8 @@ from ttmbench.reproduce.tables import (
     published_tables,
     read_published,
 )
-from ttmbench.results.coverage import Extent
 from ttmbench.results.document import mapping
-from ttmbench.results.labels import NO_MODEL
+from ttmbench.results.labels import NO_MODEL, Extent
 from ttmbench.results.numbers import Number
 
 _TIES = {

@@ -8,46 +8,565 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
+from functools import partial
+from operator import add
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import ConfigDict, Field, model_validator
-from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, WithJsonSchema, model_validator
+from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue, SkipJsonSchema
 
 from ttmbench import protocols
 from ttmbench.errors import UsageError
-from ttmbench.results.coverage import STORED_ANSWERS, STORED_SCORES, Extent
-from ttmbench.results.labels import HOLDOUT, ORACLE, SIMPLE_MATCH, TTM, wrong_number
-from ttmbench.results.method_record import (
-    AlsoRecord,
-    Control,
-    Holdout,
-    MethodRecord,
-    OracleRecord,
-    SimpleMatchRecord,
-    TtmRecord,
+from ttmbench.method_spec import scores_use_matching
+from ttmbench.results.labels import (
+    HOLDOUT,
+    ORACLE,
+    SIMPLE_MATCH,
+    STORED_ANSWERS,
+    STORED_SCORES,
+    TTM,
+    Extent,
+    wrong_number,
 )
-from ttmbench.results.records import (
-    Absent,
-    Artifact,
-    BaselineRecord,
-    Breakdown,
-    ChoiceRecord,
-    Dataset,
-    Digest,
-    Efficiency,
-    Interval,
-    Key,
-    Part,
-    RankingRecord,
-    Real,
-    Samples,
-    TagMeanRecord,
-    TaskError,
-    Truncated,
-    Undecided,
-    Zero,
-)
-from ttmbench.types import Track
+from ttmbench.types import Need, Track
+
+_DIGITS = r"^[0-9a-f]{64}$"
+_KEY = r"^[A-Za-z0-9_]+,[A-Za-z0-9_]+$"
+
+
+def _never(value: None) -> None:
+    raise ValueError("is omitted, not null, where there is none")
+
+
+def _yes(value: bool) -> bool:
+    if not value:
+        raise ValueError("is true where it stands")
+    return value
+
+
+def _distinct(values: list[Any]) -> list[Any]:
+    if len(set(values)) < len(values):
+        raise ValueError("names something twice")
+    return values
+
+
+# A whole number stays one: JSON has but one kind, and files say 0 where 0 was meant. No table should show -0.0.
+Real = Annotated[int | float, AfterValidator(partial(add, 0)), WithJsonSchema({"type": "number"})]
+Positive = Annotated[int | float, Field(gt=0), WithJsonSchema({"type": "number", "exclusiveMinimum": 0})]
+Fraction = Annotated[int | float, Field(ge=0, le=1), WithJsonSchema({"type": "number", "minimum": 0, "maximum": 1})]
+Share = Annotated[
+    int | float,
+    Field(gt=0, lt=1),
+    WithJsonSchema({"type": "number", "exclusiveMinimum": 0, "exclusiveMaximum": 1}),
+]
+NotNegative = Annotated[int | float, Field(ge=0), WithJsonSchema({"type": "number", "minimum": 0})]
+Interval = Annotated[list[Real], Field(min_length=2, max_length=2)]
+Digest = Annotated[str, Field(pattern=_DIGITS)]
+Count = Annotated[int, Field(ge=0)]
+AtLeastOne = Annotated[int, Field(ge=1)]
+Seeds = Annotated[list[int], Field(min_length=1)]
+Key = Annotated[str, Field(pattern=_KEY)]
+Yes = Annotated[bool, AfterValidator(_yes), WithJsonSchema({"const": True})]
+Zero = Annotated[int, Field(ge=0, le=0), WithJsonSchema({"const": 0})]
+Absent = Annotated[SkipJsonSchema[None], AfterValidator(_never)]
+"""Of a key that may be omitted: its default, which no document states."""
+
+
+class Part(BaseModel):
+    """Keys of JSON: each is known, and of the type that is stated."""
+
+    model_config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False, populate_by_name=True)
+
+
+class Samples(Part):
+    """How many groups a task has, and how many were scored."""
+
+    original: int = Field(description="Groups of the task; the scored ones if its file states no size.")
+    effective: int = Field(description="Groups that were scored.")
+    clusters: AtLeastOne | Absent = Field(
+        None,
+        description="Of groups that share an image: one observation in standard errors, intervals and tests. Omitted "
+        "where the images are not known.",
+    )
+
+
+class UnreadAnswer(Part):
+    """An answer that chooses no option."""
+
+    group_id: str
+    question: str
+    answer: str | None
+
+
+class ChoiceRecord(Part):
+    """How the forced choices of a task were asked."""
+
+    asked: Annotated[
+        list[Literal["text", "image"]],
+        Field(min_length=1, json_schema_extra={"uniqueItems": True}),
+        AfterValidator(_distinct),
+    ] = Field(description="text: choose a caption for an image; image: choose an image for a caption.")
+    orders: AtLeastOne = Field(description="Number of orders of options that were asked; all answers must be correct.")
+    order: Literal["random", "both"] | Absent = None
+    seed: int | Absent = Field(None, description="Seed of the order of options.")
+    side_by_side: bool | Absent = Field(None, description="The images of a question were joined into one.")
+    prompts: dict[str, str] | Absent = Field(None, description="text or image -> prompt with {caption}.")
+    unread: list[UnreadAnswer] = Field(
+        description="Answers that choose no option and count as incorrect; null is a refusal."
+    )
+
+
+class ClassesRecord(Part):
+    """The classes of a task and the prompts that name them."""
+
+    names: str = Field(description="Where they come from.")
+    templates: str = Field(description="Where they come from.")
+    n_classes: AtLeastOne
+    n_templates: AtLeastOne
+    sha256: Digest = Field(description="sha256 of names and templates.")
+    doubled: dict[str, list[Count]] = Field(description="Name -> classes that share it; they always tie.")
+
+
+class RerankRecord(Part):
+    """The model that selected the candidates for ranking."""
+
+    model: str
+    k: AtLeastOne = Field(description="Number of candidates of each query.")
+    fingerprint: dict[str, Any]
+
+
+class RankingRecord(Part):
+    """How a task was ranked. Scopes: i2t (images look for captions), t2i (captions look for images), class."""
+
+    kind: Literal["retrieval", "classification"]
+    queries: dict[str, AtLeastOne]
+    candidates: dict[str, AtLeastOne]
+    resampled: str = Field(description="Unit of standard errors and intervals.")
+    classes: ClassesRecord | Absent = None
+    rerank: RerankRecord | Absent = None
+
+
+class Difference(Part):
+    """A number next to that of the baseline."""
+
+    task: str
+    metric: str
+    filter: str
+    baseline: Real
+    value: Real
+    difference: Real = Field(description="Value minus baseline.")
+    paired: bool = Field(description="Whether groups were paired; if not, the rest is null.")
+    ci: Interval | None = Field(description="95 % interval of the difference: paired percentile bootstrap.")
+    p: Real | None
+    p_holm: Real | None = Field(description="p with Holm's correction over the tasks of one metric and filter.")
+    test: Literal["mcnemar", "sign_flip"] | None = Field(
+        description="mcnemar: McNemar's exact test; sign_flip: paired permutation test."
+    )
+    won: int | None = Field(description="Groups in which this run is better.")
+    lost: int | None = Field(description="Groups in which it is worse.")
+    clusters: AtLeastOne | Absent = Field(
+        None, description="Clusters of the paired groups; omitted if every group is one."
+    )
+
+
+class BaselineRecord(Part):
+    """The run that this one was compared with."""
+
+    file: str
+    sha256: str
+    model_name: str
+    rows: list[Difference]
+    refused: str | None = Field(description="Why there are no rows: another version or other data.")
+
+
+class TaskError(Part):
+    """A task or stage that failed, and why."""
+
+    task: str | None = Field(description="null if the model could not be loaded.")
+    stage: str = Field(description="model, load, prepare, score, a filter, save, or run for anything else.")
+    type: str
+    message: str
+
+
+class Truncated(Part):
+    """Captions that are longer than the model reads."""
+
+    captions: Count = Field(description="Distinct captions that were cut.")
+    of: AtLeastOne = Field(description="Distinct captions of the task.")
+    groups: Count = Field(description="Groups with at least one truncated caption.")
+
+
+class Efficiency(Part):
+    """Speed of scoring a task, and memory. Unknown keys are omitted."""
+
+    images_per_second: Positive | Absent = Field(
+        None, description="Distinct images per second of scoring; absent if scores came from the cache."
+    )
+    pairs_per_second: Positive | Absent = Field(
+        None, description="Pairs of image and caption per second of scoring; absent likewise."
+    )
+    tokens_per_second: Positive | Absent = Field(
+        None, description="Tokens that a chat model read per second of scoring; absent likewise."
+    )
+    peak_memory_bytes: Count | Absent = Field(None, description="Peak memory of the whole task, methods included.")
+    peak_memory_of: Literal["cuda", "process"] | Absent = Field(
+        None,
+        description="cuda: tensors on all GPUs during the task; process: resident memory since the process started.",
+    )
+
+
+class Undecided(Part):
+    """Pairs whose score is a bound or missing, or for which yes and no are improbable, and how many were scored."""
+
+    pairs: int
+    of: int = Field(description="Scored pairs; 8 of them where all scores came from the cache.")
+    mass: Real | Absent = Field(None, description="Mean of P(yes) + P(no).")
+    instead: str | Absent = Field(None, description="The most frequent first token where both are improbable.")
+
+
+class StoreEntry(Part):
+    """Raw scores that an earlier run cached."""
+
+    key: str
+    date: str | Absent = None
+    blocks: AtLeastOne | Absent = None
+    of: AtLeastOne | Absent = None
+    hardware: list[dict[str, Any]] | Absent = Field(None, description="Hardware that computed the scores.")
+
+
+class Coverage(Part):
+    """How many groups of a task have their images, and which do not."""
+
+    rows: AtLeastOne = Field(description="Groups of the published dataset.")
+    here: AtLeastOne = Field(description="Groups whose images all exist locally, regardless of --limit.")
+    missing: list[str] = Field(description="IDs of the groups with missing images.")
+
+
+class Dataset(Part):
+    """Where a task's data came from."""
+
+    source: dict[str, Any] = Field(
+        description="Kind and settings of the source, with caption_template; stored_scores and stored_answers: files."
+    )
+    revision: str | None = Field(description="Commit of the Hub that was read; null for a folder.")
+    fingerprint: str = Field(description="As in task_hashes.")
+    n_groups: AtLeastOne
+    shape: Annotated[list[int], Field(min_length=2, max_length=2)]
+    true_captions: Annotated[int, Field(ge=2)] | Absent = Field(
+        None, description="Number of correct captions of each image, which come first; omitted if 1."
+    )
+    coverage: Coverage | Absent = Field(None, description="How many groups have their images, if others are skipped.")
+    license: str
+    groups_sha256: Digest | Absent = Field(None, description="sha256 of IDs and tags of the groups, in order.")
+    from_store: StoreEntry | Absent = Field(
+        None,
+        description="Raw scores from the cache: the entry (with its date), or the number of blocks.",
+    )
+
+
+class Artifact(Part):
+    """A file next to the document."""
+
+    model_config = ConfigDict(extra="allow")
+
+    kind: str
+    sha256: Digest
+    bytes: int
+    task: str | Absent = None
+    measured_on: str | Absent = Field(None, description="Other task that the file belongs to (--ttm_also).")
+
+
+class TagMeanRecord(Part):
+    """A mean of means over the values of tags."""
+
+    by: Annotated[list[str], Field(min_length=1)] = Field(description="Tags, outermost first.")
+    cells: Count = Field(description="Number of combinations of values in the mean.")
+    groups: Count = Field(description="Number of groups in these combinations.")
+    numbers: dict[Key, Real | None] = Field(description="As in results.")
+    ci: dict[Key, Interval | None] = Field({}, description="95 % interval over groups; cells are strata.")
+
+
+class Breakdown(Part):
+    """The numbers of the groups that have a value of a tag."""
+
+    model_config = ConfigDict(extra="allow")
+    __pydantic_extra__: dict[str, Real | None]
+
+    groups: Real | None
+
+
+Scope = Literal["row", "group", "batch", "stream", "task"]
+Reset = Literal["group", "batch", "never"]
+
+
+class MethodCost(Part):
+    """What a method cost with one seed, counted at every call."""
+
+    image_rows: Count = Field(description="Images encoded (forward passes).")
+    caption_rows: Count = Field(description="Captions encoded (forward passes).")
+    image_rows_backward: Count = Field(description="Those whose gradient was computed.")
+    caption_rows_backward: Count = Field(description="Those whose gradient was computed.")
+    optimizer_steps: Count
+    views: Count = Field(description="Augmented images that were encoded.")
+    reward_rows: Count = Field(description="Images and captions that a reward model encoded.")
+    tower_passes: NotNegative = Field(
+        description="One unit encodes every image, or every caption, once; a backward pass counts twice."
+    )
+    view_seconds: NotNegative = Field(
+        description="Seconds to make and encode views, even if an earlier method of the run made them."
+    )
+    seconds: NotNegative = Field(description="Wall time, including that of all views.")
+
+
+class TrainedParameters(Part):
+    """The parameters that a method trained."""
+
+    train: str | None = Field(description="Value of the setting `train`; null if the method has none.")
+    parameters: AtLeastOne = Field(description="Number of trained values.")
+    names_sha256: Digest = Field(description="sha256 of the parameters' names.")
+
+
+class TrainingRecord(Part):
+    """What the record of TTM and of each of its variants has."""
+
+    seeds: Seeds
+    cost: list[MethodCost] | Absent = Field(None, description="Cost of each seed.")
+    trained: TrainedParameters | Absent = Field(None, description="Trained parameters.")
+    positions: list[Fraction] | Absent = Field(
+        None,
+        description="As of other methods: fraction of rows whose best caption is at each position of the shuffled "
+        "group; absent for global tasks.",
+    )
+
+
+class Iteration(Part):
+    """An iteration of TTM."""
+
+    seed: int
+    iteration: AtLeastOne
+    threshold: Real = Field(description="tau_t: logits, or a fraction with the share rule.")
+    selected: Count = Field(description="Pseudo-labels: groups, or pairs in the global variant.")
+    candidates: AtLeastOne = Field(description="Groups, or pairs, that could be selected.")
+    coverage: Fraction = Field(description="selected divided by candidates.")
+    tied: Count = Field(description="Candidates that no threshold could select, because they tie.")
+    pseudo_label_accuracy: Fraction | None = Field(
+        description="Fraction of selected that are correct; uses labels, for diagnosis; null if nothing was selected."
+    )
+    loss: list[Real] = Field(
+        description="Mean loss of each epoch over batches, weighted by their size; empty if nothing was selected."
+    )
+    learning_rate: Real = Field(description="Learning rate at the start of the iteration.")
+    metrics: dict[str, Real | None] = Field(description="Metric -> value after the iteration.")
+    seconds: Real = Field(description="Wall time.")
+
+
+class LearningRate(Part):
+    """The learning rate of a run of TTM, and who stated it."""
+
+    value: Positive
+    source: Literal["stated", "default"] = Field(
+        description="stated: given by user, preset, task or model; default: the package's."
+    )
+    note: str | None = Field(description="What is known about its origin.")
+
+
+class Control(TrainingRecord):
+    """TTM with other pseudo-labels."""
+
+    iterations: list[Iteration]
+
+
+class Holdout(Part):
+    """TTM on some groups, scored on the others."""
+
+    share: Share = Field(description="Fraction of the groups that are held out.")
+    adapted_groups: Annotated[list[Count], Field(min_length=1)] = Field(
+        description="Positions of the groups that were adapted to; no image occurs in both parts."
+    )
+    scored_groups: Annotated[list[Count], Field(min_length=1)]
+    seeds: Seeds
+    iterations: list[Iteration]
+
+
+class LabelAudit(Part):
+    """A second run of every seed with permuted captions."""
+
+    passed: Yes
+    seeds: Seeds
+    iterations: AtLeastOne
+
+
+class Gain(Part):
+    """A number of the adapted model minus that of the model as it was."""
+
+    value: Real = Field(description="Mean over seeds.")
+    ci: Interval | None = Field(description="95 % interval over groups, paired; null without groups.")
+    by_seed: Annotated[list[Real], Field(min_length=1)]
+    seed_ci: Interval | None = Field(description="Student's 95 % interval over seeds; null for one seed.")
+
+
+class AlsoMethod(Part):
+    """A method whose trained model was measured on another task."""
+
+    seeds: Seeds
+    differences: dict[str, Gain] = Field(description="Metric -> value of the method minus the raw value.")
+
+
+class AlsoRecord(Part):
+    """Another task, measured with the model that was adapted to this one."""
+
+    seeds: Seeds
+    results: dict[Key, Real | None] = Field(
+        description="Filters: none (before), ttm (after), and names of other methods (after each)."
+    )
+    ci: dict[Key, Interval | None]
+    chance: dict[str, Real | None]
+    ties: dict[Key, Real | None]
+    differences: dict[str, Gain] = Field(
+        description="Metric -> value after TTM minus the raw value; empty without TTM."
+    )
+    methods: dict[str, AlsoMethod] | Absent = Field(None, description="Name -> method that leaves a trained model.")
+    version: int
+    matching: Literal["group", "global"]
+    n_samples: Samples = Field(alias="n-samples")
+    fingerprint: str
+    shape: Annotated[list[int], Field(min_length=2, max_length=2)]
+    seconds: Real
+
+
+class TtmRecord(TrainingRecord):
+    """How TTM went on a task."""
+
+    hyperparameters: dict[str, Any] = Field(
+        description="Every setting; parts and train if they are not the defaults; tau_start is null if it was derived."
+    )
+    learning_rate: LearningRate | Absent = Field(None, description="The learning rate used, and where it comes from.")
+    preset: Literal["auto", "paper"]
+    variant: Literal["group", "global"]
+    reported: Literal["last iteration"]
+    notes: list[str]
+    iterations: list[Iteration] = Field(description="Iterations of all seeds, seed by seed.")
+    controls: dict[Literal["placebo", "shuffle"], Control] = Field(
+        {}, description="TTM with random or moved pseudo-labels."
+    )
+    holdout: Holdout | Absent = Field(None, description="TTM on some groups, scored on the others.")
+    audit_labels: LabelAudit | Absent = Field(
+        None,
+        description="Whether every seed made the same selections when run again with permuted captions.",
+    )
+    differences: dict[str, Gain] | Absent = Field(
+        None, description="Metric -> value after TTM minus the raw value, with --ttm_also."
+    )
+
+
+class SimpleMatchRecord(TrainingRecord):
+    """How SimpleMatch's overfitting step went on a task."""
+
+    hyperparameters: dict[str, Any]
+    restarts: Annotated[list[AtLeastOne], Field(min_length=1)] = Field(
+        description="Iterations after which each seed ended."
+    )
+
+
+class OracleRecord(TrainingRecord):
+    """How the oracle went on a task."""
+
+    reads_labels: Yes
+    iterations: list[Iteration]
+
+
+class MethodChance(Part):
+    """How the chance levels of a method were found: it was run on random scores or features."""
+
+    distribution: str = Field(description="Distribution of the random scores or features.")
+    draws: AtLeastOne = Field(description="Number of random groups.")
+
+
+class MethodAudit(Part):
+    """Every seed run again with the captions of each group in another order."""
+
+    passed: Literal[True]
+    compared: Count = Field(description="Groups whose margin is above 1 % of the median margin.")
+    of: Count = Field(description="Groups of all seeds.")
+
+
+class HeldOutMetric(Part):
+    """A metric of groups that were not trained on."""
+
+    raw: Fraction | None = Field(description="Value of the raw model.")
+    adapted: list[Fraction | None] = Field(description="Value of the trained model, for each seed.")
+
+
+class MethodHoldout(Part):
+    """Training on a part of the groups, scored on the others."""
+
+    share: Real = Field(description="Fraction of the groups that are held out.")
+    adapted: Count = Field(description="Groups that were trained on.")
+    scored: Count = Field(description="Groups that were held out.")
+    metrics: dict[str, HeldOutMetric] = Field(description="Metric -> its values on held-out groups.")
+
+
+class MethodReferences(Part):
+    """The items of another task by which a method measured those of this one."""
+
+    task: str = Field(description="Name of the task; the setting `references` gives the number of its groups.")
+    images: AtLeastOne = Field(description="Number of distinct items.")
+    captions: AtLeastOne = Field(description="Number of distinct items.")
+    data_sha256: Digest = Field(description="sha256 over its images, their reading options and captions.")
+
+
+class MethodReward(Part):
+    """The model whose scores were a method's rewards."""
+
+    model: str = Field(description="Name of the model; the setting `reward` has its arguments.")
+    fingerprint: dict[str, Any] = Field(description="Fingerprint of the model.")
+    is_student: bool = Field(description="Whether it is the trained model before its training.")
+
+
+class MethodRecord(Part):
+    """How a test-time method went on a task. Its declarations are those of its registration."""
+
+    settings: dict[str, Any] = Field(description="Every argument, defaults included.")
+    reference: str = Field(description="The method's paper; empty if there is none.")
+    needs: list[Need] = Field(description="Inputs from the task and the model.")
+    scope: Scope = Field(description="What an answer depends on.")
+    reset: Reset | None = Field(description="When the model was restored; null if nothing is trained.")
+    order_dependent: bool = Field(description="Whether the order of the groups changes its scores.")
+    assumes_matching: bool = Field(description="Whether it uses that a caption belongs to one image.")
+    scores_before_update: bool = Field(description="Whether a group is scored before it is trained on.")
+    seeds: Seeds = Field(description="A seed draws orders of captions and groups, and random numbers.")
+    turns: Count = Field(description="Steps of its training; 0 if it trains nothing.")
+    updates: Count = Field(description="Those that trained something.")
+    loss: list[Real | None] = Field(description="The mean of each seed; null if nothing was trained.")
+    trained: TrainedParameters | None = Field(description="Null if it trains nothing.")
+    cost: list[MethodCost] = Field(description="Of each seed.")
+    chance: MethodChance | None = Field(
+        description="How its chance levels were found; null if they are those of the metrics."
+    )
+    positions: list[Fraction] = Field(
+        description="Fraction of rows whose best caption is at each position of the shuffled group; equal "
+        "unless a method prefers a position."
+    )
+    notes: list[str] = Field([], description="Remarks on its numbers.")
+    audit_labels: MethodAudit | Absent = Field(None, description="Result of `--audit_labels`.")
+    references: MethodReferences | Absent = Field(
+        None, description="Reference items, if the setting `references` names another task."
+    )
+    reward_model: MethodReward | Absent = Field(
+        None, description="Reward model, if the setting `reward` names another model."
+    )
+    holdout: MethodHoldout | Absent = Field(
+        None, description="Result of `--ttm_holdout`, for methods that leave a trained model."
+    )
+    differences: dict[str, Gain] | Absent = Field(
+        None, description="Metric -> value of the method minus the raw value, with --ttm_also."
+    )
+
+    @property
+    def uses_matching(self) -> bool:
+        """As `ttmbench.method_spec.scores_use_matching`."""
+        return scores_use_matching(self.assumes_matching, self.needs)
+
 
 _BY_TASK = "by task"
 MOST_UNDECIDED = 0.5  # of a task's pairs; beyond it most comparisons are between bounds

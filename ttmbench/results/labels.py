@@ -1,4 +1,4 @@
-"""What a number is called and where it ranks.
+"""What a number is called, where it ranks, and how much of a task it is of.
 
 A number has a metric and a filter (what was done to the model). Its column is what readers call it: ``raw`` and
 ``SimpleMatch`` are both of the model without training (filter ``none``), in the tracks ``zero_shot`` and ``matching``.
@@ -12,6 +12,48 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from ttmbench.types import Track
+
+STORED_SCORES, STORED_ANSWERS = "stored_scores", "stored_answers"
+"""Kinds of source of what ``ttmbench score`` reads: the data themselves were not seen."""
+STORED_NOTE = (
+    "scored from a file, without images and captions: comparable with results from files that have the same task, "
+    "version, shape and group ids"
+)
+
+
+@dataclass(frozen=True)
+class Extent:
+    """How many groups a number is of."""
+
+    groups: int | None = None  # that were scored; None if unknown
+    of: int | None = None  # that the task has; None if unknown
+    limited: bool = False  # the user asked for a part of the task; unavailable images do not count as that
+
+    @property
+    def words(self) -> str:
+        """Both counts.
+
+        >>> Extent(8, 200, True).words, Extent(8, None, True).words, Extent(None, None, False).words
+        ('8 of 200', '8 of ?', '-')
+        """
+        return "-" if self.groups is None else f"{self.groups} of {'?' if self.of is None else self.of}"
+
+
+def together(parts: Iterable[Extent]) -> Extent:
+    """The extent of a mean over several tasks: limited if one of them is.
+
+    >>> together([Extent(8, 200, True), Extent(100, 100, False)])
+    Extent(groups=108, of=300, limited=True)
+    """
+    known = list(parts)
+    groups = [part.groups for part in known if part.groups is not None]
+    totals = [part.of for part in known if part.of is not None]
+    return Extent(
+        sum(groups) if groups and len(groups) == len(known) else None,
+        sum(totals) if totals and len(totals) == len(known) else None,
+        any(part.limited for part in known),
+    )
+
 
 RAW = "none"
 SIMPLE_MATCH = "simple_match"

@@ -14,9 +14,9 @@ import yaml
 
 from ttmbench._util.files import safe_name
 from ttmbench.errors import DataError, UsageError
+from ttmbench.results.document import Dataset
 from ttmbench.results.labels import RAW, SLASH
 from ttmbench.results.numbers import DocumentFile, Number, newest
-from ttmbench.results.records import Dataset
 
 if TYPE_CHECKING:
     from huggingface_hub import ModelCardData

@@ -25,8 +25,7 @@ from ttmbench.results.labels import (
     TTM_COLUMN,
     columns_in,
 )
-from ttmbench.results.numbers import DocumentFile, Number, newest
-from ttmbench.results.transfer_deltas import TITLE, transfers_of
+from ttmbench.results.numbers import TITLE, DocumentFile, Number, newest, transfers_of
 
 if TYPE_CHECKING:
     import pandas as pd

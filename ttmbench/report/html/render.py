@@ -21,8 +21,7 @@ from ttmbench.report.table import NOTHING, TRANSFER_HEADS, marks, percent
 from ttmbench.results.document import ResultsDocument
 from ttmbench.results.labels import TRACK_TITLES, UNRANKED_TITLE
 from ttmbench.results.models import command_of
-from ttmbench.results.numbers import Number
-from ttmbench.results.transfer_deltas import TITLE
+from ttmbench.results.numbers import TITLE, Number
 
 # Not allowed in HTML, or not encodable.
 _UNPRINTABLE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")

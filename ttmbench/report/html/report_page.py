@@ -19,9 +19,8 @@ from ttmbench.report.summary_table import AnswerRow, answer_of
 from ttmbench.report.table import transfer_cells
 from ttmbench.report.thumbnails import ThumbnailOptions, Thumbnails, thumbnails_for
 from ttmbench.results.labels import TRACK_ORDER, TRACK_TITLES
-from ttmbench.results.numbers import Number
+from ttmbench.results.numbers import Number, transfers_of
 from ttmbench.results.tag_means import MOST_VALUES
-from ttmbench.results.transfer_deltas import transfers_of
 
 _NOUNS = {"classification": "images", "retrieval": "queries"}
 """What a line of samples is of a task that has no groups."""

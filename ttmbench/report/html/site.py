@@ -18,7 +18,6 @@ from ttmbench._version import __version__
 from ttmbench.errors import UsageError
 from ttmbench.report.charts import Point, as_image, draw_methods, draw_scatter
 from ttmbench.report.compared_methods import NOT_RANKED, ComparedMethod, compared_methods
-from ttmbench.report.group_values import GroupValues
 from ttmbench.report.html.render import render
 from ttmbench.report.leaderboard import Leaderboard, Published, as_document, to_csv
 from ttmbench.report.load import ReportedRun
@@ -28,6 +27,7 @@ from ttmbench.report.ranking import (
     RANKED,
     REFERENCE,
     BoardLine,
+    GroupValues,
     TaskFacts,
     best_of,
     chance_levels,
