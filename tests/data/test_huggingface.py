@@ -209,7 +209,7 @@ NOT_UTF8 = pyarrow.Array.from_buffers(pyarrow.string(), 3, pyarrow.array([b"good
         ([b"png"] * 3, {}, r"image 0/picture of group 0 cannot be read: it is not an image of a known format"),
         ([None, b"png", b"png"], {}, r"'picture' of group 0 holds no image"),
         (CELLS, {"id": [b"x", b"y", b"z"]}, "'id' of row 0 is b'x'; an id must be "),
-        (CELLS, {"note": NOT_UTF8}, "'note' of row 2 is not UTF-8 text"),
+        (CELLS, {"note": NOT_UTF8}, "row 2 has a text that is not UTF-8"),
     ],
 )
 def test_what_is_wrong_with_a_table_is_one_line(tmp_path, column, more, line, capsys):

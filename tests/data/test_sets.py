@@ -117,7 +117,7 @@ def test_images_of_cola_are_fetched_one_by_one_and_what_is_lost_is_told(site, tm
     for number in range(6):
         site.put(f"/vg/{number}.jpg", draw(tmp_path / "web" / f"{number}.jpg", number).read_bytes())
     site.put("/rows.json", json.dumps(rows).encode())
-    get = {"cola/rows.json": f"{site.url}/rows.json", "cola/images": {"url": f"{site.url}/vg/", "each": True}}
+    get = {"cola/rows.json": f"{site.url}/rows.json", "cola/images": {"listed": True}}
     source = {"strip": f"{site.url}/vg/", "file": "cola/rows.json", "get": get}
     path = reduced(tmp_path, "cola_multiobject", lambda spec: spec["source"].update(source), n_groups=3)
     lost = site.pages.pop("/vg/4.jpg")

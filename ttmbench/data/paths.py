@@ -148,7 +148,6 @@ class Origin(BaseModel):
         name: the owner's name for the file, if the address does not show it.
         unpack: extract the archive (zip, tar, tar.gz, tar.bz2, tar.xz) to this path.
         member: file or folder of the archive to extract; by default everything, without enclosing folders.
-        each: the path is a folder of images, each at this address followed by its name.
         listed: the path is a folder of images whose addresses are in the rows (``addresses`` of the source).
         sha256: digest of the downloaded file.
         bytes: size of the downloaded file.
@@ -160,7 +159,6 @@ class Origin(BaseModel):
     page: str | None = None
     name: str | None = None
     unpack: bool = False
-    each: bool = False
     listed: bool = False
     member: str | None = None
     sha256: str | None = Field(None, pattern=r"^[0-9a-f]{64}$")
@@ -179,8 +177,6 @@ class Origin(BaseModel):
             return self
         if (self.url is None) == (self.page is None):
             raise ValueError("needs either 'url', which is downloaded, or 'page', which users visit")
-        if self.each and (self.url is None or self.unpack or self.sha256 or self.bytes is not None):
-            raise ValueError("'each' needs a 'url' that addresses of images begin with, and nothing else")
         address = urlsplit(self.url or self.page or "")
         if address.scheme not in ("http", "https") or not address.hostname or " " in (self.url or ""):
             raise ValueError("must be an http or https address; 'unpack: true' says that it is an archive")
@@ -191,9 +187,8 @@ class Origin(BaseModel):
     def __str__(self) -> str:
         if self.listed:
             return "the addresses in its rows"
-        each = " (each image by its name)" if self.each else ""
         name = f" [{self.name}]" if self.name else ""
-        return f"{self.url or self.page}{each}{' (unpacked)' if self.unpack else ''}{name}"
+        return f"{self.url or self.page}{' (unpacked)' if self.unpack else ''}{name}"
 
 
 class PathOrMapping(BaseModel):

@@ -5,11 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Literal, Self
-from urllib.parse import quote
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -381,7 +379,7 @@ class _Annotations:
 
     def lacking(self) -> str | None:
         """Which images are missing of those that the rows name, once everything else is there."""
-        one_by_one = any(origin.each for path, origin in self.stated.get.items() if self.paths[path] == path)
+        one_by_one = any(origin.listed for path, origin in self.stated.get.items() if self.paths[path] == path)
         if self.missing or self.stated.missing == "leave_out" or one_by_one:  # that folder tells it
             return None
         try:
@@ -421,9 +419,6 @@ def locate_annotations(request: SourceRequest) -> list[DataLocation]:
     data = _Annotations(request)
     stated = data.stated
 
-    def each(url: str) -> dict[str, str]:
-        return {name: f"{url}{quote(name)}" for name in _Annotations(request).absent()}
-
     def listed() -> dict[str, str]:
         """Addresses from the rows."""
         columns = request.columns["images"]
@@ -442,9 +437,9 @@ def locate_annotations(request: SourceRequest) -> list[DataLocation]:
         origin = stated.get.get(path) if name == path else None
         if any(file == path or _is_in(file, [path]) for file in stated.row_files):
             needs.append(DataFile(data.base, name, origin, lacking))
-        elif origin is not None and (origin.each or origin.listed):
-            addresses = listed if origin.listed else partial(each, str(origin.url))
-            needs.append(Images(data.base, name, origin, addresses=addresses, may_fail=origin.listed))
+        elif origin is not None and origin.listed:
+            may_fail = stated.missing == "leave_out"
+            needs.append(Images(data.base, name, origin, addresses=listed, may_fail=may_fail))
         else:
             needs.append(DataFile(data.base, name, origin))
     return [DataLocation("the data folder", needs)]

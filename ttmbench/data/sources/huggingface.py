@@ -8,7 +8,6 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from functools import partial
@@ -184,7 +183,14 @@ def read_huggingface(request: SourceRequest) -> Loaded:
 
     def image(cell: Cell) -> ImageRef:
         if cell.column not in listed:
-            raise _no_images(where, cell.column, opened.features, listed)
+            known = (
+                opened.features.arrow_schema.field(cell.column).type if cell.column in opened.features else "nothing"
+            )
+            raise DataError(
+                f"{where}: '{cell.column}' holds {known} and no images; an image column holds encoded images as bytes, "
+                f"or structs of bytes and path ({', '.join(sorted(listed)) or 'no column'} does). A file of rows that "
+                "names image files is read by kind: folder, annotations or hub_files"
+            )
         item = cell.item or 0 if listed[cell.column] else None
         name = f"{cell.group_id}/{cell.column}" + (f"/{item}" if item else "")
         raw = partial(_raw, table, cell, item, folder)
@@ -238,12 +244,7 @@ def _rows(table: Dataset, options: HuggingfaceOptions) -> Iterator[Row]:
                 lists[column] = [line.strip() for line in str(row.cell(column)).splitlines() if line.strip()]
             yield replace(row, cells={**cells, **lists})
     except UnicodeDecodeError:
-        column = "?"
-        with suppress(UnicodeDecodeError):
-            for column in table.column_names:
-                table.select_columns([column])[index + 1]
-        where = f"{options.where}: '{column}' of row {index + 1}"
-        raise DataError(f"{where} is not UTF-8 text; save it as UTF-8") from None
+        raise DataError(f"{options.where}: row {index + 1} has a text that is not UTF-8; save it as UTF-8") from None
 
 
 def _image_columns(features: Features, wanted: str | Sequence[str]) -> dict[str, bool]:
@@ -267,17 +268,6 @@ def _holds_bytes(feature: object) -> bool:
     """Whether cells are bytes, or structs of ``bytes`` and optionally ``path``."""
     kind = feature.get("bytes") if isinstance(feature, dict) and set(feature) <= {"bytes", "path"} else feature
     return getattr(kind, "dtype", None) in ("binary", "large_binary")
-
-
-def _no_images(where: str, column: str, features: Features, listed: Mapping[str, bool]) -> DataError:
-    if column not in features:
-        return DataError(f"{where}: there is no column '{column}'; it has {', '.join(features)}")
-    known = f"those that do: {', '.join(sorted(listed))}" if listed else "no column does"
-    return DataError(
-        f"{where}: '{column}' holds {features.arrow_schema.field(column).type} and no images; an image column holds "
-        f"encoded images as bytes, or structs of bytes and path ({known}). A file of rows that names image files is "
-        "read by kind: folder, annotations or hub_files"
-    )
 
 
 def _raw(table: Dataset, named: Cell, item: int | None, folder: Path) -> bytes | Path:
