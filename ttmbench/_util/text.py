@@ -46,21 +46,6 @@ def _reading() -> Iterator[None]:
         raise Unreadable(f"cannot be read ({error})") from None  # a null character in the path
 
 
-def text_lines(path: Path, most: str = "text_bytes") -> Iterator[str]:
-    """Yields the lines of a UTF-8 file without their line feeds, which alone end lines, and without a byte-order mark.
-
-    Unreadable as for `read_text`, and for a line that is too long.
-    """
-    longest = limit("line_bytes")
-    with _reading():
-        _check_regular(path, most)
-        with path.open("rb") as file:
-            for number, line in enumerate(iter(lambda: file.readline(longest + 1), b""), start=1):
-                if len(line) > longest:
-                    raise Unreadable(f"line {number} is longer than {longest} bytes; {raised_by('line_bytes')}")
-                yield _decoded(line.removesuffix(b"\n"), number)
-
-
 def _check_regular(path: Path, most: str) -> None:
     about = path.stat()
     if stat.S_ISDIR(about.st_mode):
@@ -150,19 +135,29 @@ def read_json_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     Raises:
         DataError: the file cannot be read, is not UTF-8 text, or a line is too long or not a JSON object.
     """
-    number = 0
+    longest = limit("line_bytes")
     try:
-        for number, line in enumerate(text_lines(path), start=1):
-            if line.strip():
-                try:
-                    value = parse_json(line, finite=False)
-                except Unreadable as error:
-                    raise DataError(f"{path}: line {number} {error}") from None
-                if not isinstance(value, dict):
-                    raise DataError(f"{path}: line {number} is not a JSON object")
-                yield number, value
+        with _reading():
+            _check_regular(path, "text_bytes")
+            with path.open("rb") as file:
+                for number, line in enumerate(iter(lambda: file.readline(longest + 1), b""), start=1):
+                    if len(line) > longest:
+                        raise Unreadable(f"line {number} is longer than {longest} bytes; {raised_by('line_bytes')}")
+                    text = _decoded(line, number)
+                    if text.strip():
+                        yield number, _object_of_line(text, f"{path}: line {number}")
     except Unreadable as error:
         raise DataError(f"{path}: {error}") from None
+
+
+def _object_of_line(text: str, where: str) -> dict[str, Any]:
+    try:
+        value = parse_json(text, finite=False)
+    except Unreadable as error:
+        raise DataError(f"{where} {error}") from None
+    if not isinstance(value, dict):
+        raise DataError(f"{where} is not a JSON object")
+    return value
 
 
 def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
