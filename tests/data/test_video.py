@@ -131,13 +131,13 @@ def test_files_that_no_reader_takes_are_named_when_the_task_is_read(tmp_path, mo
 def test_clips_of_a_group_are_each_other_backwards_and_have_pinned_bytes():
     groups = make_clips(40, 1000)
     for group in groups:
-        first, second = group.clips
+        first, second = group.scenes
         assert len(first) == FRAMES and [scene.things for scene in first] == [scene.things for scene in second][::-1]
-        for clip, caption in zip(group.clips, group.captions, strict=True):
+        for clip, caption in zip(group.scenes, group.captions, strict=True):
             visible = [Look(thing.color, thing.shape) for scene in clip for thing in scene.things if 0 < thing.x < END]
             one, other = dict.fromkeys(visible)
             assert caption == f"{one} enters before {other}"
-    drawn = [render(scene).tobytes() for group in groups[:2] for clip in group.clips for scene in clip[::5]]
+    drawn = [render(scene).tobytes() for group in groups[:2] for clip in group.scenes for scene in clip[::5]]
     digest = "345d379436ebc60680df39f834bc133dfa747b9e49e5f0dbb957c38cb946f64f"
     assert hashlib.sha256(b"".join(drawn)).hexdigest() == digest
 

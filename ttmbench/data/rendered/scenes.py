@@ -14,6 +14,7 @@ The rules of `ttmbench.data.rendered.drawing` about determinism hold here too.
 import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.random.bit_generator import ISeedSequence
@@ -56,13 +57,14 @@ class Look:
 
 @dataclass(frozen=True)
 class SceneGroup:
-    """Scenes and at least as many captions; caption i is true for scene i (`describe`: both for the one scene).
+    """Scenes, or clips, each its frames in order, and at least as many captions.
 
-    ``group_id`` is unique within the kind and seed; ``tags`` are subsets, such as {"axis": "left-right"}.
+    Caption i is true for scene i (`describe`: both for the one scene). ``group_id`` is unique within the kind and seed;
+    ``tags`` are subsets, such as {"axis": "left-right"}.
     """
 
     group_id: str
-    scenes: tuple[Scene, ...]
+    scenes: tuple[Any, ...]
     captions: tuple[str, ...]
     tags: dict[str, str]
 
@@ -236,23 +238,13 @@ _MOVES = 4  # frames from outside to an object's place
 _OUTSIDE = -24 * UNIT  # beyond an object's largest extent
 
 
-@dataclass(frozen=True)
-class ClipGroup:
-    """Clips, each its frames in order, and as many captions; caption i is true for clip i.
+def make_clips(n_groups: int, seed: int, style: str = "hue") -> list[SceneGroup]:
+    """The first groups of a seed, each with its own random stream; ValueError for an unknown style.
 
     Each clip of a group is, but for its appearance, the other one played backwards: both show each object alone, and
     both objects, for the same number of frames. So what a model knows of single frames tells nothing about which enters
     first.
     """
-
-    group_id: str
-    clips: tuple[tuple[Scene, ...], ...]
-    captions: tuple[str, ...]
-    tags: dict[str, str]
-
-
-def make_clips(n_groups: int, seed: int, style: str = "hue") -> list[ClipGroup]:
-    """The first groups of a seed, each with its own random stream; ValueError for an unknown style."""
     if style not in STYLES:
         raise ValueError(f"style '{style}' is unknown; known: {', '.join(STYLES)}")
     return [
@@ -261,7 +253,7 @@ def make_clips(n_groups: int, seed: int, style: str = "hue") -> list[ClipGroup]:
     ]
 
 
-def _clip_group(rng: np.random.RandomState, group_id: str, style: str) -> ClipGroup:
+def _clip_group(rng: np.random.RandomState, group_id: str, style: str) -> SceneGroup:
     looks, relation = random_looks(rng), ("left", "right")[below(rng, 2)]
     place = draw_two(rng, looks, relation, style)
     clips = []
@@ -269,7 +261,7 @@ def _clip_group(rng: np.random.RandomState, group_id: str, style: str) -> ClipGr
         scene = replace(place, seed=below(rng, 2**32))
         clips.append(tuple(_frame(scene, order, position) for position in range(FRAMES)))
     captions = tuple(f"{first} enters before {second}" for first, second in (looks, looks[::-1]))
-    return ClipGroup(group_id, tuple(clips), captions, {"first": RELATIONS[relation].removesuffix(" of")})
+    return SceneGroup(group_id, tuple(clips), captions, {"first": RELATIONS[relation].removesuffix(" of")})
 
 
 def _frame(scene: Scene, order: tuple[int, int], position: int) -> Scene:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ConfigDict
 
@@ -16,7 +16,7 @@ from ttmbench.errors import UsageError
 from ttmbench.types import Group, ImageRef, SourceRequest
 
 if TYPE_CHECKING:
-    from ttmbench.data.rendered.scenes import ClipGroup
+    from PIL.Image import Image
 
 
 class RenderedOptions(BaseModel):
@@ -41,30 +41,26 @@ def read_rendered(request: SourceRequest) -> Iterable[Group]:
     wanted = request.n_groups if request.limit is None else min(request.limit, request.n_groups)
     if (options.video is None) == (options.scene == scenes.CLIPS):
         raise UsageError(f"source.video: scene {scenes.CLIPS} needs it, and other scenes are images")
-    if options.video is not None:
-        yield from _videos(scenes.make_clips(wanted, options.seed, options.style), options.video)
-        return
     try:
-        groups = scenes.make_groups(options.scene, wanted, options.seed, options.style)
+        if options.video is not None:
+            groups = scenes.make_clips(wanted, options.seed, options.style)
+        else:
+            groups = scenes.make_groups(options.scene, wanted, options.seed, options.style)
     except ValueError as error:
         raise UsageError(f"source.{error}") from None
     for group in groups:
         images = (
-            ImageRef(f"{group.group_id}/{index}", partial(scenes.render, scene))
+            ImageRef(f"{group.group_id}/{index}", partial(_draw, scene, options.video))
             for index, scene in enumerate(group.scenes)
         )
         yield Group(group.group_id, tuple(images), group.captions, group.tags)
 
 
-def _videos(groups: Iterable[ClipGroup], video: Video) -> Iterator[Group]:
+def _draw(shown: Any, video: Video | None) -> Image:
+    """A scene, or the sampled frames of a clip."""
     from ttmbench.data.rendered.scenes import render
 
-    for group in groups:
-        images = []
-        for index, clip in enumerate(group.clips):
-            draw = partial(lambda clip, position: render(clip[position]), clip)
-            images.append(ImageRef(f"{group.group_id}/{index}", partial(open_clip, len(clip), draw, video)))
-        yield Group(group.group_id, tuple(images), group.captions, group.tags)
+    return render(shown) if video is None else open_clip(len(shown), lambda position: render(shown[position]), video)
 
 
 def locate_rendered(request: SourceRequest) -> list[DataLocation]:
