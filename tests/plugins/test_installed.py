@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from support.checkout import ROOT, copy_checkout
+from support.checkout import ROOT
 
 
 @pytest.fixture(scope="module")
@@ -18,7 +19,9 @@ def environment(tmp_path_factory):
     dist = folder / "dist"
     for project in (ROOT, ROOT / "tests" / "third_party"):
         source = folder / project.name
-        copy_checkout(source, project)
+        shutil.copytree(project, source, ignore=shutil.ignore_patterns("__pycache__", ".*", "*.egg-info"))
+        for made in ("build", "dist", "site"):
+            shutil.rmtree(source / made, ignore_errors=True)
         subprocess.run(
             [sys.executable, "-m", "build", "--wheel", "--outdir", dist, source], check=True, capture_output=True
         )
