@@ -155,27 +155,20 @@ class TTMConfig(BaseModel):
 
     @model_validator(mode="after")
     def _shares_are_shares(self) -> TTMConfig:
-        if self.threshold == "share":
-            self._check_shares("threshold=share")
+        self.by_share(is_global=False)
         return self
 
     def by_share(self, is_global: bool) -> bool:
         """Whether tau_t is a fraction; UsageError if it is and ``tau_start`` or ``tau_end`` is outside [0, 1]."""
         shares = self.threshold == "share" or (self.threshold == "auto" and is_global)
-        if shares:
-            try:
-                self._check_shares("threshold=share (the default of the global variant)")
-            except ValueError as error:
-                raise UsageError(str(error)) from None
-        return shares
-
-    def _check_shares(self, rule: str) -> None:
         for name, value in (("tau_start", self.tau_start), ("tau_end", self.tau_end)):
-            if value is not None and not 0 <= value <= 1:
-                raise ValueError(
-                    f"{name} must be a fraction between 0 and 1 for {rule}, which selects the top 1 - {name}, "
-                    f"got {value:g}; choose another {name}, or threshold=absolute for logits"
+            if shares and value is not None and not 0 <= value <= 1:
+                raise UsageError(
+                    f"{name} must be a fraction between 0 and 1 for threshold=share (the default of the global "
+                    f"variant), which selects the top 1 - {name}, got {value:g}; choose another {name}, or "
+                    "threshold=absolute for logits"
                 )
+        return shares
 
     def with_changes(self, changes: Mapping[str, object], origin: str) -> TTMConfig:
         """A checked copy with some settings replaced.

@@ -347,20 +347,17 @@ class Baseline:
     @classmethod
     def read(cls, path: Path, tasks: Mapping[str, TaskFile]) -> Baseline:
         """Reads a results document and its samples; UsageError if it has none of the tasks or other versions."""
-        baseline = cls(read_run(path, need_samples=False), file_digest(path))
-        baseline._check_tasks({name: task.spec.version for name, task in tasks.items()})
-        return baseline
-
-    def _check_tasks(self, versions: Mapping[str, int]) -> None:
-        if not any(task in self.run.document.results for task in versions):
-            raise UsageError(f"--baseline {self.run.path}: has none of this run's tasks ({', '.join(versions)})")
-        for task, version in versions.items():
-            before = self.run.document.versions.get(task, version)
-            if before != version:
+        run, sha256 = read_run(path, need_samples=False), file_digest(path)
+        if not any(task in run.document.results for task in tasks):
+            raise UsageError(f"--baseline {path}: has none of this run's tasks ({', '.join(tasks)})")
+        for name, task in tasks.items():
+            before = run.document.versions.get(name, task.spec.version)
+            if before != task.spec.version:
                 raise UsageError(
-                    f"task '{task}' has version {before} in {self.run.path} and {version} in {THIS}: they are not the "
+                    f"task '{name}' has version {before} in {path} and {task.spec.version} in {THIS}: they are not the "
                     f"same groups{_ADVICE}"
                 )
+        return cls(run, sha256)
 
     def entry(self, document: ResultsDocument, groups: Mapping[str, TaskGroups], iterations: int, seed: int) -> Record:
         """The document's record of the comparison; ``refused`` says why there are no rows, or is None."""
@@ -659,7 +656,9 @@ def _entries(result: TaskResult, trained_on: Sequence[str], finetuning: Record |
             f"the images of {coverage['here']} of {coverage['rows']} groups are here; the others are skipped, so "
             "numbers compare only with those of the same groups (datasets, coverage)"
         )
-    notes += _notes_on_hardware((result.from_store or {}).get("hardware", ()))
+    this, *others = dict.fromkeys(map(_words, (machine.hardware(), *(result.from_store or {}).get("hardware", ()))))
+    if others:
+        notes.append(f"raw scores from the cache were computed with {' and '.join(others)}, and this run has {this}")
     only_some_have = {"tag_means": result.tag_means, **result.records()}
     if isinstance(result, Scored):
         only_some_have |= {"breakdowns": result.breakdowns, "truncated": result.truncated}
@@ -695,18 +694,10 @@ def _with_earlier(used: Record, earlier: Mapping[str, object]) -> Record:
     return total
 
 
-def _notes_on_hardware(earlier: Sequence[Mapping[str, object]]) -> list[str]:
-    """Where an earlier run computed scores on other hardware, which may round differently."""
-
-    def words(hardware: Mapping[str, object]) -> str:
-        parts = (hardware.get(name) for name in ("cpu_capability", "machine", "accelerator"))
-        return " ".join(str(part) for part in parts if part is not None)
-
-    this = words(machine.hardware())
-    others = dict.fromkeys(part for part in map(words, earlier) if part != this)
-    if not others:
-        return []
-    return [f"raw scores from the cache were computed with {' and '.join(others)}, and this run has {this}"]
+def _words(hardware: Mapping[str, object]) -> str:
+    """Hardware, which may round differently than other."""
+    parts = (hardware.get(name) for name in ("cpu_capability", "machine", "accelerator"))
+    return " ".join(str(part) for part in parts if part is not None)
 
 
 def _dataset(result: TaskResult) -> Record:
