@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import re
 import shlex
-import shutil
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -281,18 +280,6 @@ def test_the_commands_that_it_prints_work(tmp_path, monkeypatch, capsys, name, w
     assert all(len(set(group.captions)) == 2 for group in groups)
 
 
-def test_nothing_is_overwritten(tmp_path, capsys):
-    (tmp_path / "mine").mkdir()
-    (tmp_path / "empty").mkdir()
-    assert run(capsys, "new", "task", "mine", "-o", tmp_path / "empty")[0] == 0
-    shutil.rmtree(tmp_path / "empty")
-    (tmp_path / "mine" / "notes.txt").write_text("mine", encoding="utf-8")
-    code, out, err = run(capsys, "new", "task", "mine", "-o", tmp_path / "mine")
-    assert code == 2 and out == "" and "already exists and is not empty" in err
-    assert [path.name for path in (tmp_path / "mine").iterdir()] == ["notes.txt"]
-    assert [path.name for path in tmp_path.iterdir()] == ["mine"]
-
-
 @pytest.mark.parametrize("name", ["../evil", "a b", "", ".hidden", "-x", "a/b", "x.yaml"])
 def test_what_is_no_name_is_refused(tmp_path, monkeypatch, capsys, name):
     monkeypatch.chdir(tmp_path)
@@ -300,11 +287,18 @@ def test_what_is_no_name_is_refused(tmp_path, monkeypatch, capsys, name):
     assert code == 2 and out == "" and err.startswith("ttmbench") and list(tmp_path.iterdir()) == []
 
 
-def test_a_folder_that_cannot_be_made_and_another_thing_than_a_task(tmp_path, capsys):
-    (tmp_path / "file").write_text("", encoding="utf-8")
-    code, _, err = run(capsys, "new", "task", "mine", "-o", tmp_path / "file")
-    assert code == 2 and "is a file" in err
-    code, _, err = run(capsys, "new", "task", "mine", "-o", tmp_path / "file" / "deeper")
-    assert code == 2 and "cannot be written" in err
-    code, _, err = run(capsys, "new", "planet", "mine")
-    assert code == 2 and "planet" in err
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["task", "mine", "-o", "full"], "already exists and is not empty"),
+        (["task", "mine", "-o", "full/notes.txt"], "is a file"),
+        (["task", "mine", "-o", "full/notes.txt/deeper"], "cannot be written"),
+        (["planet", "mine"], "planet"),
+    ],
+)
+def test_nothing_is_overwritten_or_half_made(tmp_path, monkeypatch, capsys, words, message):
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path / "full", "mine", "notes.txt")
+    code, out, err = run(capsys, "new", *words)
+    assert code == 2 and out == "" and message in err
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["full", "notes.txt"]

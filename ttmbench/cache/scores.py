@@ -66,15 +66,8 @@ class ScoreCache:
 class TaskCache:
     """The cache of one task of a run: recognises the data, and stores what was computed of them.
 
-    Without a cache it finds and stores nothing. It is a `ttmbench.scoring.batches.BlockStore`, too.
-
-    Args:
-        cache: the run's.
-        model: whose scores.
-        spec: the task.
-        groups: its data.
-        settings: what else the arrays depend on, for JSON: all pairs, debiasing, classes, candidates.
-        what: what is cached, for the user.
+    Without a cache it finds and stores nothing. It is a `ttmbench.scoring.batches.BlockStore`, too. ``settings`` is
+    what else the arrays depend on, for JSON: all pairs, debiasing, classes, candidates; ``what`` is cached, for users.
     """
 
     def __init__(

@@ -38,14 +38,9 @@ _DAMAGE = (  # what readers of archives raise of damaged ones
 def unpack(archive: Path, target: Path, member: str | None = None) -> str:
     """Unpacks an archive in place of a file or folder; what was unpacked as text. One process at a time.
 
-    Args:
-        archive: zip, or tar packed by gzip, bzip2, xz or not at all; recognised by content.
-        target: the file or folder.
-        member: file or folder of the archive that becomes the target; without it everything, less the folders that
-            hold it all.
-
-    Raises:
-        DataError: the archive is broken, unsafe or too large, or does not have the member. The target stays as it was.
+    A zip, or a tar packed by gzip, bzip2, xz or not at all, is recognised by its content. ``member`` is the file or
+    folder that becomes the target; without it everything, less the folders that hold it all. DataError if the archive
+    is broken, unsafe or too large, or does not have the member; the target stays as it was.
     """
     new = target.parent.resolve() / f".{target.name}.unpacking"
     shutil.rmtree(new, ignore_errors=True)  # of a process that was killed

@@ -140,9 +140,8 @@ def _open_file(url: str) -> tuple[str, HTTPResponse]:
 def fetch_file(origin: Origin, folder: Path, name: str) -> Path:
     """Fetches a file into a part in ``folder``, which a later call resumes if the server has the same version.
 
-    Raises:
-        OutOfReachError: the server cannot be reached, refuses, or stops in the middle again and again.
-        DataError: the file is not what ``origin`` states.
+    OutOfReachError if the server cannot be reached, refuses, or stops in the middle again and again; DataError if the
+    file is not what ``origin`` states.
     """
 
     def once() -> Path:
@@ -255,9 +254,8 @@ class DataFile:
     def fetch(self) -> str:
         """Fetches it, and unpacks it if it is an archive.
 
-        Raises:
-            OutOfReachError: it cannot be reached, has no address, or images in the user's own folder are missing.
-            DataError: what came is wrong, or cannot be unpacked or written.
+        OutOfReachError if it cannot be reached, has no address, or images in the user's own folder are missing;
+        DataError if what came is wrong, or cannot be unpacked or written.
         """
         why, origin = self.lacking() if self._wrong() is None else None, self.origin_of
         if why is not None:
@@ -342,9 +340,7 @@ class Images(DataFile):
     def fetch(self) -> str:
         """Fetches every missing image, several at a time.
 
-        Raises:
-            OutOfReachError: no server answers, or an image is lost that may not be.
-            DataError: an image cannot be written.
+        OutOfReachError if no server answers, or an image is lost that may not be; DataError if one cannot be written.
         """
         wanted, sizes, lost = self._wanted(), list[int](), list[dict[str, str]]()
         answered = not wanted

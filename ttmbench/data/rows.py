@@ -344,17 +344,10 @@ def stored_image(name: str, path: Path, exif: Exif, npy: Colors = "rgb", video: 
 def groups_from_rows(
     rows: Iterable[Row], request: SourceRequest, image: Callable[[Cell], ImageRef], rows_per_group: int = 1
 ) -> Iterator[Group]:
-    """Makes groups of rows, one after the other.
+    """Makes groups of rows, one after the other; each of ``rows_per_group`` brings its part of images and captions.
 
-    Args:
-        rows: the raw data, in order.
-        request: shape, columns and limit.
-        image: makes an image of a cell.
-        rows_per_group: how many consecutive rows are one group; each brings its part of images and captions.
-
-    Raises:
-        DataError: a cell is missing, empty or of the wrong kind; file and group are named.
-        UsageError: the columns do not fit the task.
+    DataError, with file and group, if a cell is missing, empty or of the wrong kind; UsageError if the columns do not
+    fit the task.
     """
     shape, what = request.shape, {"retrieval": "captions", "classification": "label"}.get(request.kind)
     if what is not None and (not request.columns["captions"] or rows_per_group > 1):

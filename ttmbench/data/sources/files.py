@@ -230,20 +230,21 @@ def _path(cell: Cell, name: str, folders: Sequence[Path], roots: Sequence[Path])
     return next((path for path in others if path.is_file()), first)
 
 
-class FolderOptions(BaseModel):
-    """Options of ``kind: folder``: a file of groups, the folder that its image paths start from, how these are read."""
+class FolderOptions(FileOptions):
+    """Options of ``kind: folder``: ``path`` is the one file of rows, beside the task file."""
 
-    model_config = ConfigDict(extra="forbid")
     path: str
-    images: str = "."
-    exif: Exif = "apply"
-    npy: Colors = "rgb"
-    video: Video | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _file(cls, value: dict[str, object]) -> dict[str, object]:
+        return {**value, "file": value.get("path")}
 
     def paths(self, request: SourceRequest) -> list[Path]:
-        """The file of groups and the folder of images, which stay in the task's folder."""
+        """The files of rows and the folders of images, which stay in the task's folder."""
         base = request.folder or Path()
-        return [inside(base, self.path, "source.path"), inside(base, self.images, "source.images")]
+        files = [inside(base, file, "source.path") for file in self.row_files]
+        return [*files, *(inside(base, folder, "source.images") for folder in self.folders)]
 
 
 def read_folder(request: SourceRequest) -> Loaded:
@@ -253,8 +254,7 @@ def read_folder(request: SourceRequest) -> Loaded:
     """
     options = read_options(FolderOptions, request)
     options.paths(request)
-    files = FileOptions(file=options.path, **options.model_dump(exclude={"path"}))
-    return read_files(request.folder or Path(), files, request)
+    return read_files(request.folder or Path(), options, request)
 
 
 def locate_folder(request: SourceRequest) -> list[DataLocation]:

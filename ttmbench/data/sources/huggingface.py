@@ -66,9 +66,8 @@ class HuggingfaceOptions(HubOptions):
     def files(self, folder: Path) -> list[Path]:
         """The files of the split: parquet tables or tar shards, or the folder that ``save_to_disk`` wrote.
 
-        Raises:
-            OutOfReachError: a file is missing.
-            DataError: there are several tables of this name, or a saved split or a shard cannot be read.
+        OutOfReachError if a file is missing; DataError if there are several tables of this name, or a saved split or a
+        shard cannot be read.
         """
         states = sorted(path.parent for path in folder.rglob("state.json"))
         found = [state for state in states if state.name == self.split]
@@ -133,9 +132,7 @@ def _saved_files(split: Path, folder: Path) -> list[str]:
 def open_table(options: HuggingfaceOptions, folder: Path) -> Dataset:
     """The wanted split of a dataset in a folder, opened by the library ``datasets``.
 
-    Raises:
-        OutOfReachError: a part of it is missing.
-        DataError: it cannot be read.
+    OutOfReachError if a part of it is missing; DataError if it cannot be read.
     """
     import datasets
 
