@@ -22,7 +22,7 @@ def found() -> dict[str, list[str]]:
     """The names that are there now, sorted: of the package, of hooks with their arguments, of keys of results."""
     import ttmbench
     from ttmbench import hookspecs
-    from ttmbench.results.files import SCHEMA_VERSION, schema
+    from ttmbench.results.stored_files import SCHEMA_VERSION, schema
 
     hooks = {name: inspect.signature(hook).parameters for name, hook in vars(hookspecs).items() if "ttmbench_" in name}
     return {

@@ -15,7 +15,7 @@ from ttmbench.cli import main
 from ttmbench.errors import DataError, UsageError
 from ttmbench.model_adapters import choice as chat_choice
 from ttmbench.protocols import ChoiceQuestion
-from ttmbench.results.files import schema
+from ttmbench.results.stored_files import schema
 from ttmbench.testing import check_adapter
 
 KINDS = "llava llava_onevision qwen2_vl qwen2_5_vl qwen3_vl smolvlm idefics3 internvl".split()

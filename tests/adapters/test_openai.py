@@ -21,7 +21,7 @@ import ttmbench
 from ttmbench.cli import main
 from ttmbench.errors import UsageError
 from ttmbench.model_adapters.openai import LEAST_LEFT, load, read_yes_no
-from ttmbench.results.files import schema
+from ttmbench.results.stored_files import schema
 from ttmbench.testing import check_adapter
 
 SECRET = "sk-veryveryverysecret0123456789"

@@ -23,7 +23,7 @@ from ttmbench._util.digests import SealError, load_sealed, save_sealed
 from ttmbench.cache import scores as module
 from ttmbench.cache.folder import cache_folder
 from ttmbench.model_adapters import hf
-from ttmbench.results.files import schema
+from ttmbench.results.stored_files import schema
 
 
 class CountingClip:

@@ -16,9 +16,8 @@ from ttmbench.cli import main
 from ttmbench.errors import UsageError
 from ttmbench.evaluator import task as one_task
 from ttmbench.results.document import ResultsDocument
-from ttmbench.results.files import schema
 from ttmbench.results.numbers import numbers_of, transfers_of
-from ttmbench.results.stored_files import read_scores
+from ttmbench.results.stored_files import read_scores, schema
 from ttmbench.results.summary import difference_of, seed_interval
 
 SHORT = {"iterations": 2, "epochs": 1, "lr": 2e-3}

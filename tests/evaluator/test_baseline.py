@@ -12,7 +12,7 @@ from ttmbench._util.files import file_digest
 from ttmbench.cli import main
 from ttmbench.errors import AssertionNotMet, DataError, UsageError
 from ttmbench.results.comparison import adjust_for_several, compare_runs, read_run
-from ttmbench.results.files import schema
+from ttmbench.results.stored_files import schema
 
 QUICK = {"limit": 12, "device": "cpu", "bootstrap_iters": 50}
 SHORT = {"iterations": 2, "epochs": 1}

@@ -14,8 +14,8 @@ from ttmbench.cli import main
 from ttmbench.errors import DataError, UsageError
 from ttmbench.evaluator.adapters import RECORD
 from ttmbench.results.document import ResultsDocument
-from ttmbench.results.files import schema
 from ttmbench.results.numbers import numbers_of
+from ttmbench.results.stored_files import schema
 from ttmbench.scoring.inputs import Prepared, Rows
 from ttmbench.ttm import checkpoint, supervised, trainer
 

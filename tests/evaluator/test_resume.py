@@ -28,7 +28,7 @@ from ttmbench.errors import DataError, TtmbenchError, UsageError
 from ttmbench.evaluator import resume
 from ttmbench.evaluator import run as evaluator
 from ttmbench.evaluator.settings import choose
-from ttmbench.results.files import schema
+from ttmbench.results.stored_files import schema
 from ttmbench.ttm import checkpoint as checkpoints
 from ttmbench.ttm.algorithm import Step
 from ttmbench.ttm.checkpoint import SeedCheckpoint, TaskCheckpoint

@@ -16,7 +16,7 @@ from ttmbench.cli import main
 from ttmbench.errors import DataError, UsageError
 from ttmbench.hookspecs import hookimpl
 from ttmbench.model_adapters.tiny_clip import load as load_tiny_clip
-from ttmbench.results.files import schema
+from ttmbench.results.stored_files import schema
 from ttmbench.types import AdapterSpec
 
 QUICK = {"device": "cpu", "bootstrap_iters": 50}

@@ -13,7 +13,7 @@ import ttmbench
 from ttmbench.errors import AssertionNotMet, DataError, TtmbenchError, UsageError
 from ttmbench.evaluator.score_files import score_stored
 from ttmbench.hookspecs import hookimpl
-from ttmbench.results.files import schema
+from ttmbench.results.stored_files import schema
 
 QUICK = {"limit": 8, "device": "cpu", "bootstrap_iters": 50}
 SHORT = {"iterations": 2, "epochs": 1}

@@ -12,9 +12,8 @@ import pytest
 import ttmbench
 from ttmbench.cli import main
 from ttmbench.errors import UsageError
-from ttmbench.report.leaderboard import merge
+from ttmbench.report.leaderboard import answer_of, merge
 from ttmbench.report.load import gather
-from ttmbench.report.summary_table import answer_of
 from ttmbench.results.labels import STORED_NOTE
 
 TASK = "shapes_color"

@@ -13,7 +13,7 @@ import pytest
 from support.checkout import load_script
 
 from ttmbench.cli import main
-from ttmbench.results.files import schema
+from ttmbench.results.stored_files import schema
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "results" / "reference"

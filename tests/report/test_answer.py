@@ -10,9 +10,9 @@ import pytest
 from support.documents import PUBLISHED, whole_document, write_run
 
 from ttmbench.cli import main
+from ttmbench.report.leaderboard import answer_of
 from ttmbench.report.load import gather
-from ttmbench.report.summary_table import answer_of
-from ttmbench.reproduce.beside_runs import published_numbers
+from ttmbench.reproduce.lookup import published_numbers
 
 REFERENCE = Path(__file__).resolve().parents[2] / "results" / "reference" / "first.json"
 KEYS = ("group_score,none", "group_match,none", "group_match,ttm")

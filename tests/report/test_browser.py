@@ -10,9 +10,8 @@ import pytest
 from support.browser import column
 
 from ttmbench.cli import main
-from ttmbench.report.groups import GroupSet
-from ttmbench.report.html.report_page import Report, to_html
-from ttmbench.report.load import gather
+from ttmbench.report.html.render import Report, to_html
+from ttmbench.report.load import GroupSet, gather
 from ttmbench.report.thumbnails import Thumbnails
 
 TEST_TIME, MATCHING = "#test_time-table", "#matching-table"

@@ -16,8 +16,8 @@ from ttmbench.cli import main
 from ttmbench.errors import DataError, UsageError
 from ttmbench.report import leaderboard as formats
 from ttmbench.report.leaderboard import as_document, merge
-from ttmbench.reproduce.beside_runs import published_numbers
-from ttmbench.results.files import schema
+from ttmbench.reproduce.lookup import published_numbers
+from ttmbench.results.stored_files import schema
 
 
 def write(folder, name, model="m", date=0.0, value=0.5, filters=("none",), **more):

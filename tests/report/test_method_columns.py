@@ -11,10 +11,10 @@ import pytest
 
 from ttmbench import simple_evaluate
 from ttmbench.cli import main
-from ttmbench.report.compared_methods import methods_of
 from ttmbench.report.export.lm_eval import export_lm_eval
 from ttmbench.report.export.tables import to_csv, to_latex
-from ttmbench.report.html.report_page import read_report, to_html
+from ttmbench.report.html.render import read_report, to_html
+from ttmbench.report.ranking import methods_of
 from ttmbench.report.terminal import print_results
 from ttmbench.report.thumbnails import ThumbnailOptions
 from ttmbench.results.numbers import DocumentFile, numbers_of, to_frame

@@ -22,10 +22,9 @@ from ttmbench.data.catalog import find_task
 from ttmbench.errors import DataError, UsageError
 from ttmbench.plugins.registry import build_registry
 from ttmbench.report.charts import Chart, courses_of, draw_chart, save_figures
-from ttmbench.report.groups import read_groups
 from ttmbench.report.html.render import json_block
-from ttmbench.report.load import gather
-from ttmbench.report.summary_table import answer_of
+from ttmbench.report.leaderboard import answer_of
+from ttmbench.report.load import gather, read_groups
 from ttmbench.report.thumbnails import ThumbnailOptions, copies_allowed, thumbnails_for
 from ttmbench.results.document import ResultsDocument
 from ttmbench.results.labels import name_of

@@ -16,9 +16,9 @@ from support.documents import PUBLISHED, trained, whole_document, write_run
 from ttmbench.cli import main
 from ttmbench.report.ranking import BoardLine, GroupValues, chance_levels, with_ranks
 from ttmbench.results.document import ResultsDocument
-from ttmbench.results.files import schema
 from ttmbench.results.labels import Extent
 from ttmbench.results.numbers import Number
+from ttmbench.results.stored_files import schema
 
 DAY = 86_400
 

@@ -11,14 +11,13 @@ from support.documents import whole_document
 
 from ttmbench.cli import main
 from ttmbench.errors import DataError
-from ttmbench.report.leaderboard import as_document, merge
+from ttmbench.report.leaderboard import answer_of, as_document, merge
 from ttmbench.report.load import gather
-from ttmbench.report.summary_table import answer_of
-from ttmbench.reproduce.beside_runs import published_beside_runs, published_numbers, under_names_of_runs
+from ttmbench.reproduce.lookup import published_beside_runs, published_numbers, under_names_of_runs
 from ttmbench.reproduce.tables import load_table, shipped_tables
 from ttmbench.results.document import ResultsDocument
-from ttmbench.results.files import schema
 from ttmbench.results.numbers import numbers_of
+from ttmbench.results.stored_files import schema
 
 HEAD = "source,table,task,model,method,metric,percent,std_percent,track\n"
 NAMED = (

@@ -20,7 +20,7 @@ from ttmbench.cli.parser import normalise, parse
 from ttmbench.data.catalog import find_task
 from ttmbench.errors import UsageError
 from ttmbench.plugins.registry import build_registry
-from ttmbench.reproduce.beside_runs import published_numbers
+from ttmbench.reproduce.lookup import published_numbers
 from ttmbench.reproduce.rows import compare as compare_typed
 from ttmbench.reproduce.rows import plan, select
 from ttmbench.reproduce.tables import (

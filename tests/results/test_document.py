@@ -18,7 +18,7 @@ from support.checkout import load_script
 from support.documents import full_document, whole_document
 
 from ttmbench.results.document import ResultsDocument, json_schema, keys_by_task
-from ttmbench.results.files import schema
+from ttmbench.results.stored_files import schema
 
 ROOT = Path(__file__).resolve().parents[2]
 VALUES = (*(None, True, 0, -1, 1.5, "x", [], [1], {}),)

@@ -17,7 +17,7 @@ from ttmbench.report import leaderboard as formats
 from ttmbench.report.export.hub import export_evaluation_results, export_model_index
 from ttmbench.report.export.lm_eval import export_lm_eval
 from ttmbench.report.export.tables import to_csv, to_latex
-from ttmbench.report.html.report_page import read_report, to_html
+from ttmbench.report.html.render import read_report, to_html
 from ttmbench.report.leaderboard import as_document, merge
 from ttmbench.report.terminal import print_results
 from ttmbench.report.thumbnails import ThumbnailOptions
@@ -89,7 +89,7 @@ def test_terminal(document, readme, capsys):
 
 
 def test_report(readme, monkeypatch):
-    monkeypatch.setattr("ttmbench.report.html.report_page._chart", lambda *_: "")
+    monkeypatch.setattr("ttmbench.report.html.render._chart", lambda *_: "")
     page = to_html(read_report(MAIN, ThumbnailOptions(images="none")))
     rows = re.findall(rf'<tr[^>]*data-task="{TASK}"[^>]*>.*?</tr>', page, re.S)
     cells = [

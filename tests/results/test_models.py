@@ -14,9 +14,8 @@ from support.documents import trained, whole_document, write_run
 import ttmbench
 from ttmbench.cli import main
 from ttmbench.config import RunConfig
-from ttmbench.report.leaderboard import merge
+from ttmbench.report.leaderboard import answer_of, merge
 from ttmbench.report.load import gather
-from ttmbench.report.summary_table import answer_of
 from ttmbench.results.document import ResultsDocument
 from ttmbench.results.models import command_of, names_of_runs, stated_model, tell_apart
 from ttmbench.results.numbers import newest, read_runs

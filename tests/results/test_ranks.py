@@ -16,9 +16,8 @@ from ttmbench import stats
 from ttmbench.errors import DataError, TtmbenchError, UsageError
 from ttmbench.evaluator.score_files import score_stored
 from ttmbench.plugins.registry import build_registry
-from ttmbench.results.files import schema
 from ttmbench.results.ranks import RANK_METRICS, Ranks, chance, rank_values, summarise_ranks
-from ttmbench.results.stored_files import save_ranks
+from ttmbench.results.stored_files import save_ranks, schema
 from ttmbench.types import MetricSpec
 
 SHARED = Path(__file__).resolve().parents[3] / "shared"

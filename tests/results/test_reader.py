@@ -10,8 +10,8 @@ from support.documents import full_document
 
 from ttmbench.errors import DataError
 from ttmbench.report.leaderboard import merge
-from ttmbench.results.files import schema
 from ttmbench.results.reader import read_document, walk_documents
+from ttmbench.results.stored_files import schema
 
 REFERENCE = Path(__file__).resolve().parents[2] / "results" / "reference" / "first.json"
 

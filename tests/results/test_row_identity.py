@@ -12,9 +12,8 @@ import pytest
 from ttmbench.cli import main
 from ttmbench.config import PART_KINDS, RunConfig, TTMConfig
 from ttmbench.report.export.tables import to_csv, to_latex
-from ttmbench.report.leaderboard import merge
+from ttmbench.report.leaderboard import answer_of, merge
 from ttmbench.report.load import gather
-from ttmbench.report.summary_table import answer_of
 from ttmbench.results.numbers import read_runs
 
 TASK = "shapes_color"

@@ -22,8 +22,8 @@ from ttmbench.results.cell_means import weights_of
 from ttmbench.results.clusters import Clusters
 from ttmbench.results.comparison import compare_runs, read_run
 from ttmbench.results.document import ResultsDocument
-from ttmbench.results.files import schema
 from ttmbench.results.numbers import numbers_of
+from ttmbench.results.stored_files import schema
 from ttmbench.results.tag_means import (
     TagMean,
     aggregates,

@@ -20,7 +20,7 @@ from ttmbench.hookspecs import hookimpl
 from ttmbench.model_adapters.openai import load
 from ttmbench.plugins.registry import build_registry
 from ttmbench.protocols import ChoiceStyle
-from ttmbench.results.files import schema
+from ttmbench.results.stored_files import schema
 from ttmbench.scoring.capabilities import Capabilities
 from ttmbench.scoring.forced_choice.arrays import Choices, choice_chance, choice_values
 from ttmbench.scoring.forced_choice.ask import ask_choices

@@ -11,7 +11,7 @@ import pytest
 from ttmbench.cli import main
 from ttmbench.errors import DataError, UsageError
 from ttmbench.evaluator.score_files import read_answers
-from ttmbench.results.files import schema
+from ttmbench.results.stored_files import schema
 from ttmbench.scoring.forced_choice.prompts import read_caption_choice, read_image_choice
 from ttmbench.types import GroupShape
 

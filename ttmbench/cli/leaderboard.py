@@ -13,7 +13,7 @@ from ttmbench.report import leaderboard as formats
 from ttmbench.report.html.site import check_place, write_site
 from ttmbench.report.leaderboard import Leaderboard, as_document, merge
 from ttmbench.report.ranking import print_board
-from ttmbench.reproduce.beside_runs import published_beside_runs, under_names_of_runs
+from ttmbench.reproduce.lookup import published_beside_runs, under_names_of_runs
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

@@ -11,9 +11,9 @@ from ttmbench._util.option_values import split_names
 from ttmbench.cli.options import add_choice, add_data_files, count
 from ttmbench.errors import UsageError
 from ttmbench.report.charts import save_figures
-from ttmbench.report.html.report_page import read_report, to_html
+from ttmbench.report.html.render import read_report, to_html
 from ttmbench.report.thumbnails import ThumbnailOptions
-from ttmbench.reproduce.beside_runs import published_numbers
+from ttmbench.reproduce.lookup import published_numbers
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

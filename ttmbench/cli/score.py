@@ -12,8 +12,8 @@ from ttmbench.cli.options import add_assertions, add_interval, add_task_files, c
 from ttmbench.report.terminal import print_results
 from ttmbench.results.assertions import check_assertions, check_names, parse_assertion
 from ttmbench.results.document import ResultsDocument
-from ttmbench.results.files import open_run_files
 from ttmbench.results.labels import SLASH, split_key
+from ttmbench.results.stored_files import open_run_files
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

@@ -28,7 +28,7 @@ from ttmbench.evaluator.determinism import arithmetic_of, naming_what_cannot
 from ttmbench.evaluator.score_task import Run, plan_task, score_share, score_task
 from ttmbench.evaluator.settings import Chosen, cache_of, choose, read_samples
 from ttmbench.evaluator.task import Methods
-from ttmbench.results.files import RunFiles
+from ttmbench.results.stored_files import RunFiles
 from ttmbench.scoring.capabilities import Capabilities, Model
 from ttmbench.ttm.variants import adapted_folders
 

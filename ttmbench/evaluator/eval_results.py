@@ -45,10 +45,10 @@ from ttmbench.results.comparison import (
     why_not_same,
 )
 from ttmbench.results.document import ResultsDocument, keys_by_task
-from ttmbench.results.files import SCHEMA_VERSION
 from ttmbench.results.labels import AT, CHOICE, HOLDOUT_RAW, RAW, TRACK_ORDER, key_of, supervised_tracks
 from ttmbench.results.numbers import Number, numbers_elsewhere, numbers_of, to_frame
 from ttmbench.results.ranks import rank_values
+from ttmbench.results.stored_files import SCHEMA_VERSION
 from ttmbench.results.summary import metric_values
 from ttmbench.results.tag_means import aggregates, shared_images_note
 from ttmbench.scoring.capabilities import Capabilities

@@ -38,7 +38,7 @@ from ttmbench.evaluator.score_task import load_data
 from ttmbench.evaluator.settings import check_config, read_samples, tasks_of
 from ttmbench.plugins.registry import Registry, build_registry
 from ttmbench.protocols import Savable
-from ttmbench.results.files import SCHEMA_VERSION
+from ttmbench.results.stored_files import SCHEMA_VERSION
 from ttmbench.scoring.batches import BatchSizer
 from ttmbench.scoring.capabilities import Capabilities, Trained
 from ttmbench.scoring.inputs import DECODED, images_on_device

@@ -27,8 +27,8 @@ from ttmbench.data.task_file import TaskFile
 from ttmbench.errors import DataError, TtmbenchError, UsageError
 from ttmbench.plugins.registry import Registry
 from ttmbench.results.document import ResultsDocument
-from ttmbench.results.files import RunFiles, probe
 from ttmbench.results.reader import read_document
+from ttmbench.results.stored_files import RunFiles, probe
 from ttmbench.scoring.capabilities import Model
 from ttmbench.types import Group, Record
 

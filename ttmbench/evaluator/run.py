@@ -32,8 +32,8 @@ from ttmbench.evaluator.settings import (
 from ttmbench.evaluator.task import Methods, run_task
 from ttmbench.evaluator.task_result import Ranked, Scored, TaskResult
 from ttmbench.results.assertions import check_names
-from ttmbench.results.files import RunFiles
 from ttmbench.results.labels import TTM
+from ttmbench.results.stored_files import RunFiles
 from ttmbench.scoring.capabilities import Capabilities, Model
 from ttmbench.ttm.variants import adapted_folders
 

@@ -23,8 +23,8 @@ from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocato
 
 from ttmbench._util.files import safe_name, to_json, write_atomically, write_text
 from ttmbench.errors import UsageError
-from ttmbench.report.load import ReportedRun
-from ttmbench.report.summary_table import AnswerRow
+from ttmbench.report.leaderboard import AnswerRow
+from ttmbench.report.load import HEADLINE, ReportedRun
 from ttmbench.report.table import signed_interval
 from ttmbench.results.document import Iteration, ResultsDocument
 from ttmbench.results.labels import RAW, key_of, name_of, numbers_in
@@ -34,7 +34,6 @@ Analysis = Mapping[str, Any]
 Line = tuple[list[float], list[float]]
 """Iterations, 0 for the raw model, and their values, NaN where undefined."""
 
-HEADLINE = "group_match"
 COUNT, ACCURACY, BAND, GREY = "#2166ac", "#d9700e", "#cfe0ee", "#666666"
 # Distinguished by colour and by marker, also in grey print and by colour-blind readers.
 LINES = ("#2166ac", "#d9700e", "#1b7837", "#762a83", "#8c510a", "#c51b7d")

@@ -18,8 +18,7 @@ from ttmbench.data.catalog import find_task
 from ttmbench.data.loader import load_task_data
 from ttmbench.data.task_file import TaskSpec
 from ttmbench.errors import DataError, TtmbenchError
-from ttmbench.report.groups import GroupSet
-from ttmbench.report.load import ReportedRun
+from ttmbench.report.load import GroupSet, ReportedRun
 from ttmbench.types import Exif, Group
 
 Images = Literal["thumbnails", "none"]

@@ -26,8 +26,8 @@ from ttmbench._util.third_party_errors import describe
 from ttmbench.errors import DataError
 from ttmbench.results.clusters import connected
 from ttmbench.results.document import Artifact, ResultsDocument, mapping
-from ttmbench.results.files import SCHEMA_VERSION
 from ttmbench.results.labels import RAW, STORED_SCORES, key_of, stderr_key
+from ttmbench.results.stored_files import SCHEMA_VERSION
 
 NOT_A_DOCUMENT = "is not a results document of ttmbench"  # how the reason begins for JSON of another kind
 

@@ -18,7 +18,7 @@ import yaml
 from ttmbench._util.child import shared_threads, start, stop, why_failed
 from ttmbench._util.files import take_lock, write_text
 from ttmbench.evaluator.resume import LOCK
-from ttmbench.results.files import RunFiles
+from ttmbench.results.stored_files import RunFiles
 from ttmbench.sweep.plan import Cell
 
 ATTEMPTS = 3  # of a cell whose process is killed; each goes on where the one before was

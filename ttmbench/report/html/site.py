@@ -17,20 +17,22 @@ from ttmbench._util.text import Unreadable, read_json
 from ttmbench._version import __version__
 from ttmbench.errors import UsageError
 from ttmbench.report.charts import Point, as_image, draw_methods, draw_scatter
-from ttmbench.report.compared_methods import NOT_RANKED, ComparedMethod, compared_methods
 from ttmbench.report.html.render import render
 from ttmbench.report.leaderboard import Leaderboard, Published, as_document, to_csv
 from ttmbench.report.load import ReportedRun
 from ttmbench.report.ranking import (
     CHANCE,
     FAMILIES,
+    NOT_RANKED,
     RANKED,
     REFERENCE,
     BoardLine,
+    ComparedMethod,
     GroupValues,
     TaskFacts,
     best_of,
     chance_levels,
+    compared_methods,
     in_order,
     interval_of,
     lines_of,
