@@ -10,9 +10,9 @@ import pytest
 @pytest.fixture(autouse=True, scope="session")
 def charts_once() -> Iterator[None]:
     """A chart of the same values is drawn once a process."""
-    from ttmbench.report.html import report_page
+    from ttmbench.report.html import render
 
-    draw, drawn = report_page._chart, dict[str, object]()
+    draw, drawn = render._chart, dict[str, object]()
 
     def chart(run, course):
         key = repr((course, run.model))
@@ -21,5 +21,5 @@ def charts_once() -> Iterator[None]:
         return drawn[key]
 
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(report_page, "_chart", chart)
+        patched.setattr(render, "_chart", chart)
         yield
