@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import sysconfig
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from difflib import get_close_matches
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, get_args
 
 from ttmbench._util.console import one_line
 from ttmbench.errors import TtmbenchError
 
 if TYPE_CHECKING:
     from pydantic import BaseModel, ValidationError
-    from pydantic_core import ErrorDetails
 
 
 def error_line(error: BaseException) -> str:
@@ -136,17 +135,27 @@ def foreign_errors(whose: str, kind: type[TtmbenchError] = TtmbenchError) -> Ite
         raise detail from error
 
 
-def first_error(error: ValidationError) -> ErrorDetails:
-    """The error to report: an unknown key if there is one, since it often explains a missing one."""
-    return min(error.errors(), key=lambda detail: detail["type"] != "extra_forbidden")
+def _names_in(annotation: Any, path: Sequence[int | str]) -> list[str]:
+    """The keys that may stand where a path leads, in a value of a type."""
+    if not path and hasattr(annotation, "model_fields"):
+        return sorted(annotation.model_fields)
+    inner = getattr(annotation, "model_fields", {}).get(path[0]) if path else None
+    if inner is not None:
+        return _names_in(inner.annotation, path[1:])
+    parts = get_args(annotation)
+    # The key of a mapping, or else the branch of a union, stands for no field.
+    return next((names for part in parts for rest in (path[1:], path) if (names := _names_in(part, rest))), [])
 
 
 def describe(error: ValidationError, model: type[BaseModel] | None = None) -> str:
-    """A pydantic error in one sentence: the first key with its error, and a near name if there is one."""
-    first = first_error(error)
+    """A pydantic error in one sentence: the first key with its error, and a near name if there is one.
+
+    An unknown key comes first, since it often explains a missing one.
+    """
+    first = min(error.errors(), key=lambda detail: detail["type"] != "extra_forbidden")
     key = ".".join(str(part) for part in first["loc"] if "[" not in str(part))  # brackets: a branch of a union
     if first["type"] == "extra_forbidden":
-        known = sorted(model.model_fields) if model else []
+        known = _names_in(model, first["loc"][:-1])
         near = get_close_matches(str(first["loc"][-1]), known, n=1)
         hint = f"; did you mean '{near[0]}'?" if near else (f"; known: {', '.join(known)}" if known else "")
         return f"unknown key '{key}'{hint}"

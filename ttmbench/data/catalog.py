@@ -13,7 +13,8 @@ from pydantic import ValidationError
 from ttmbench._util.console import warn
 from ttmbench._util.option_values import refuse_password
 from ttmbench._util.text import Unreadable, read_yaml
-from ttmbench.data.task_file import SCOPES, TaskFile, TaskSpec, describe_error
+from ttmbench._util.third_party_errors import describe
+from ttmbench.data.task_file import SCOPES, TaskFile, TaskSpec
 from ttmbench.errors import UsageError
 from ttmbench.plugins.registry import ENDINGS, Registry
 
@@ -127,7 +128,7 @@ def load_task(path: Traversable, read: AlreadyRead | None = None) -> TaskFile:
     try:
         spec = TaskSpec(**_read(path, 0, {} if read is None else read))
     except ValidationError as error:
-        raise UsageError(f"{path}: {describe_error(error)}") from None
+        raise UsageError(f"{path}: {describe(error, TaskSpec)}") from None
     except TypeError as error:
         raise UsageError(f"{path}: keys must be words ({error})") from None
     stem = path.name.rsplit(".", 1)[0]

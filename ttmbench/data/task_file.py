@@ -14,10 +14,10 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from ttmbench._arrays.scores import count_matchings
 from ttmbench._util.limits import limit
 from ttmbench._util.option_values import nested
-from ttmbench._util.third_party_errors import describe, first_error
+from ttmbench._util.third_party_errors import describe
 from ttmbench.config import TTMConfig
 from ttmbench.data.paths import HUB_KINDS, TagFile, local_path
-from ttmbench.data.rows import Condition, PathPart, Pick, Picks, Where
+from ttmbench.data.rows import PathPart, Picks, Where
 from ttmbench.data.video import Video
 from ttmbench.errors import UsageError
 from ttmbench.matching import MAX_INJECTIONS
@@ -344,23 +344,5 @@ class TaskFile:
         try:
             spec = TaskSpec.model_validate({**stated, "source": source | changed})
         except ValidationError as error:
-            raise UsageError(f"--task_args for task '{self.spec.task}': {describe_error(error)}") from None
+            raise UsageError(f"--task_args for task '{self.spec.task}': {describe(error, TaskSpec)}") from None
         return TaskFile(spec, self.folder)
-
-
-def describe_error(error: ValidationError) -> str:
-    """What is wrong with a task, in a sentence, with the known keys of the model that is wrong."""
-    match tuple(map(str, first_error(error)["loc"])):
-        case () | (_,):
-            return describe(error, TaskSpec)
-        case ("group", _):
-            return describe(error, GroupSpec)
-        case ("classes", _):
-            return describe(error, ClassSpec)
-        case ("means", _, _):
-            return describe(error, TagMean)
-        case ("group", "where", _, _):
-            return describe(error, Condition)
-        case ("group", "pick", _, _):
-            return describe(error, Pick)
-    return describe(error)

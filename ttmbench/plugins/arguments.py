@@ -12,7 +12,6 @@ from typing import Any, get_type_hints
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 from pydantic.errors import PydanticUserError
 
-from ttmbench._util.third_party_errors import first_error
 from ttmbench.errors import UsageError
 
 _BOUNDS = {"exclusiveMinimum": ">", "minimum": ">=", "exclusiveMaximum": "<", "maximum": "<="}
@@ -55,7 +54,7 @@ class Argument:
         try:
             return self._adapter.validate_python(value)
         except ValidationError as error:
-            first = first_error(error)
+            first = error.errors()[0]
             from_validator = first["type"] == "value_error"  # use its message
             why = first["msg"].removeprefix("Value error, ") if from_validator else f"must be {self.allowed}"
             shown = repr(value)
