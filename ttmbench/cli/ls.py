@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Callable
 
 from ttmbench._util.console import echo
 from ttmbench.cli.options import add_task_files
@@ -122,41 +123,16 @@ def _tags(registry: Registry) -> list[Row]:
     return [{"tag": tag, "tasks": names} for tag, names in sorted(members.items())]
 
 
-def _methods(registry: Registry) -> list[Row]:
-    return [
-        {
-            "name": name,
-            "needs": list(spec.needs),
-            "scope": spec.scope,
-            "trains": spec.trains,
-            "reset": spec.reset,
-            "reference": spec.reference,
-            "track": spec.track,
-            "order_dependent": spec.order_dependent,
-            "assumes_matching": spec.assumes_matching,
-            "plugin": plugin,
-            "summary": spec.summary,
-        }
-        for name, (spec, plugin) in registry.methods.items()
-    ]
+def _specs(table: str, head: str, *keys: str) -> Callable[[Registry], list[Row]]:
+    """The rows of what a table of the registry holds: the name, some attributes, the plugin and the summary."""
 
+    def rows(registry: Registry) -> list[Row]:
+        return [
+            {head: name, **{key: getattr(spec, key) for key in keys}, "plugin": plugin, "summary": spec.summary}
+            for name, (spec, plugin) in getattr(registry, table).items()
+        ]
 
-def _parts(registry: Registry) -> list[Row]:
-    return [{"part": key, "plugin": plugin, "summary": spec.summary} for key, (spec, plugin) in registry.parts.items()]
-
-
-def _metrics(registry: Registry) -> list[Row]:
-    return [
-        {"metric": name, "scope": spec.scope, "track": spec.track, "plugin": plugin, "summary": spec.summary}
-        for name, (spec, plugin) in registry.metrics.items()
-    ]
-
-
-def _schedules(registry: Registry) -> list[Row]:
-    return [
-        {"schedule": name, "plugin": plugin, "summary": spec.summary}
-        for name, (spec, plugin) in registry.schedules.items()
-    ]
+    return rows
 
 
 def _plugins(registry: Registry) -> list[Row]:
@@ -166,14 +142,15 @@ def _plugins(registry: Registry) -> list[Row]:
     return [{"plugin": name, "status": status, "detail": detail} for name, status, detail in loaded + broken]
 
 
-_ROWS = {
+_METHOD = ("needs", "scope", "trains", "reset", "reference", "track", "order_dependent", "assumes_matching")
+_ROWS: dict[str, Callable[[Registry], list[Row]]] = {
     "tasks": _tasks,
     "models": _models,
-    "methods": _methods,
-    "parts": _parts,
+    "methods": _specs("methods", "name", *_METHOD),
+    "parts": _specs("parts", "part"),
     "tags": _tags,
-    "metrics": _metrics,
-    "schedules": _schedules,
+    "metrics": _specs("metrics", "metric", "scope", "track"),
+    "schedules": _specs("schedules", "schedule"),
     "plugins": _plugins,
 }
 _LONG = {
@@ -191,6 +168,7 @@ _KINDS = {"groups": "number", "size": "number"}
 def _text(row: Row, name: str) -> str:
     """A cell of the table. That a method needs gradients too is said by the column ``trains``."""
     value = row[name]
+    value = list(value) if isinstance(value, tuple) else value
     if name == "reference":
         return _cell(str(value).removeprefix("arXiv:"))
     if name == "needs" and isinstance(value, list):

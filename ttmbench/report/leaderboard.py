@@ -7,7 +7,7 @@ as conflicts. Rows of a part of a task are marked, follow those of whole tasks, 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
 from statistics import fmean
@@ -213,7 +213,7 @@ def as_document(board: Leaderboard, cost: bool = False) -> dict[str, object]:
             for old, new in board.superseded
         ],
         "conflicts": board.conflicts,
-        **({"transfers": [transfer.row() for transfer in board.transfers]} if board.transfers else {}),
+        **({"transfers": [asdict(transfer) for transfer in board.transfers]} if board.transfers else {}),
     }
 
 

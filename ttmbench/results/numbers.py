@@ -5,17 +5,17 @@ Those of models that were adapted to one task and measured on another are `Trans
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from math import sqrt
 from operator import mul
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ttmbench.errors import UsageError
-from ttmbench.results.document import AlsoRecord, Gain, MethodRecord, ResultsDocument, TtmRecord
+from ttmbench.results.document import AlsoMethod, AlsoRecord, MethodRecord, ResultsDocument, Samples, TtmRecord
 from ttmbench.results.labels import (
     AT,
     HOLDOUT,
@@ -392,7 +392,6 @@ def to_frame(numbers: Iterable[Number]) -> pd.DataFrame:
 
 
 TITLE = "Adapted to one task, measured on another: what adaptation costs elsewhere, in no ranking"
-MATCHES = ("group_match", "global_assignment_accuracy")
 
 
 @dataclass(frozen=True)
@@ -436,94 +435,55 @@ class Transfer:
         """Whether it is of a part of the task."""
         return self.groups < self.groups_of_task
 
-    def row(self) -> dict[str, object]:
-        """As JSON values."""
-        return asdict(self)
-
 
 def transfers_of(document: ResultsDocument, file: str = "") -> list[Transfer]:
-    """Metrics of adapted models on their own task, then on other tasks (``--ttm_also``), by the task adapted to."""
-    transfers: list[Transfer] = []
+    """Metrics of adapted models on their own task, then on other tasks (``--ttm_also``), by the task adapted to.
+
+    A table with room for one metric of a task shows the match, if there is one.
+    """
+    fingerprint, transfers = stated_model(document).fingerprint, list[Transfer]()
     for task, others in document.ttm_also.items():
         trained: dict[str, TtmRecord | MethodRecord] = {TTM: document.ttm[task]} if task in document.ttm else {}
         for method, adapted in (trained | document.methods.get(task, {})).items():
-            gains = adapted.differences
-            if gains is not None and task in document.results:
-                transfers += _rows(
-                    document, task, task, _of_itself(document, task), (method, adapted.seeds, gains), file
-                )
+            parts: list[tuple[str, Any, Any, Samples, object, AlsoRecord | AlsoMethod | TtmRecord | MethodRecord]] = []
+            if adapted.differences is not None and task in document.results:
+                own = document.results[task], document.chance[task], document.n_samples[task]
+                parts.append((task, *own, document.configs[task].get("matching"), adapted))
             for other, record in others.items():
                 of_method = record if method == TTM else (record.methods or {}).get(method)
                 if of_method is not None:
-                    measured = method, of_method.seeds, of_method.differences
-                    transfers += _rows(document, task, other, record, measured, file)
+                    about = record.results, record.chance, record.n_samples, record.matching
+                    parts.append((other, *about, of_method))
+            for other, results, levels, counts, matching, measured in parts:
+                names = [metric for metric, name in numbers_in(results) if name == RAW]
+                match = "global_assignment_accuracy" if matching == "global" else "group_match"
+                for metric in (metric for metric in names if key_of(metric, method) in results):
+                    gain = (measured.differences or {}).get(metric)
+                    low, high = (gain and gain.ci) or (None, None)
+                    seed_low, seed_high = (gain and gain.seed_ci) or (None, None)
+                    transfers.append(
+                        Transfer(
+                            adapted_on=task,
+                            measured_on=other,
+                            metric=metric,
+                            raw=results[key_of(metric, RAW)],
+                            value=results[key_of(metric, method)],
+                            seed_std=results.get(seed_std_key(metric, method)),
+                            seeds=len(measured.seeds),
+                            difference=None if gain is None else gain.value,
+                            ci_low=low,
+                            ci_high=high,
+                            seed_ci_low=seed_low,
+                            seed_ci_high=seed_high,
+                            chance=chance_in(levels, metric, method),
+                            groups=counts.effective,
+                            groups_of_task=counts.original,
+                            shown=metric == match or match not in names,
+                            model=document.model_name,
+                            fingerprint=fingerprint,
+                            date=float(document.date),
+                            file=file,
+                            method=method,
+                        )
+                    )
     return transfers
-
-
-def _of_itself(document: ResultsDocument, task: str) -> AlsoRecord:
-    """A task as if it were another one."""
-    return AlsoRecord.model_construct(
-        seeds=[],
-        results=document.results[task],
-        chance=document.chance[task],
-        differences={},
-        matching="global" if document.configs[task].get("matching") == "global" else "group",
-        n_samples=document.n_samples[task],
-        ci=document.ci[task],
-        ties=document.ties[task],
-        version=document.versions[task],
-        fingerprint=document.task_hashes[task],
-        shape=document.datasets[task].shape,
-        seconds=0.0,
-    )
-
-
-def shown_metrics(metrics: Collection[str], matching: str) -> list[str]:
-    """The metrics of a task that a table with room for few shows: the match, else all.
-
-    >>> shown_metrics(["group_score", "group_match"], "group"), shown_metrics(["recall_at_1", "recall_at_5"], "group")
-    (['group_match'], ['recall_at_1', 'recall_at_5'])
-    """
-    match = MATCHES[matching == "global"]
-    return [match] if match in metrics else list(metrics)
-
-
-def _rows(
-    document: ResultsDocument,
-    task: str,
-    other: str,
-    record: AlsoRecord,
-    measured: tuple[str, Sequence[int], Mapping[str, Gain]],
-    file: str,
-) -> Iterator[Transfer]:
-    """The metrics of a task; ``measured`` are the method, its seeds and its differences."""
-    results, (method, seeds, gains) = record.results, measured
-    names = [metric for metric, name in numbers_in(results) if name == RAW]
-    shown, fingerprint = shown_metrics(names, record.matching), stated_model(document).fingerprint
-    for metric in (metric for metric in names if key_of(metric, method) in results):
-        gain = gains.get(metric)
-        low, high = (gain and gain.ci) or (None, None)
-        seed_low, seed_high = (gain and gain.seed_ci) or (None, None)
-        yield Transfer(
-            adapted_on=task,
-            measured_on=other,
-            metric=metric,
-            raw=results[key_of(metric, RAW)],
-            value=results[key_of(metric, method)],
-            seed_std=results.get(seed_std_key(metric, method)),
-            seeds=len(seeds),
-            difference=None if gain is None else gain.value,
-            ci_low=low,
-            ci_high=high,
-            seed_ci_low=seed_low,
-            seed_ci_high=seed_high,
-            chance=chance_in(record.chance, metric, method),
-            groups=record.n_samples.effective,
-            groups_of_task=record.n_samples.original,
-            shown=metric in shown,
-            model=document.model_name,
-            fingerprint=fingerprint,
-            date=float(document.date),
-            file=file,
-            method=method,
-        )
