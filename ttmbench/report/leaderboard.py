@@ -6,7 +6,7 @@ as conflicts. Rows of a part of a task are marked, follow those of whole tasks, 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -386,9 +386,7 @@ def answer_of(runs: Sequence[ReportedRun], published: Sequence[Number] = ()) -> 
         ours = _of_runs(task, of_task, is_global.get(task, False))
         chances = dict.fromkeys(number.metric for number in of_task)
         chances |= {number.metric: number.chance for number in of_task if number.filter in (RAW, TTM)}
-        theirs = _of_papers(
-            task, [number for number in published if number.task == task], chances, is_global.get(task, False)
-        )
+        theirs = _of_papers(task, [row for row in published if row.task == task], chances, is_global.get(task, False))
         for row in ours:
             rows += [row, *(other for other in theirs if other.model == row.model and not row.limited)]
         known = {row.model for row in ours if not row.limited}
@@ -399,63 +397,57 @@ def answer_of(runs: Sequence[ReportedRun], published: Sequence[Number] = ()) -> 
 def _of_runs(task: str, numbers: Sequence[Number], is_global: bool) -> list[AnswerRow]:
     rows = []
     for limited in (False, True):
-        latest = newest(number for number in numbers if number.limited is limited)
-        supervised = {number.model for number in latest if number.track == "supervised"}
-        by_model: dict[str, dict[tuple[str, str], Number]] = {}
-        for number in latest:
-            by_model.setdefault(number.model, {})[number.metric, number.filter] = number
-        for model, by_key in sorted(by_model.items(), key=lambda item: (item[0] in supervised, item[0])):
-            raw_metric, match_metric = headline({metric for metric, name in by_key if name in (RAW, CHOICE)}, is_global)
-            raw = by_key.get((raw_metric, RAW)) or by_key.get((raw_metric, CHOICE))
-            if not {(raw_metric, RAW), (match_metric, RAW), (raw_metric, CHOICE)} & by_key.keys():  # a task that ranks
-                raw = next((number for (_, name), number in by_key.items() if name == RAW), None)
-            row = AnswerRow(
-                task, model, raw, by_key.get((match_metric, RAW)), by_key.get((match_metric, TTM)), limited=limited
-            )
-            rows += [_marked(row)] if row.numbers else []
+        by_model: dict[str, list[Number]] = {}
+        for number in newest(number for number in numbers if number.limited is limited):
+            by_model.setdefault(number.model, []).append(number)
+        supervised = {model for model, same in by_model.items() if any(row.track == "supervised" for row in same)}
+        for model, same in sorted(by_model.items(), key=lambda item: (item[0] in supervised, item[0])):
+            metrics = dict.fromkeys(number.metric for number in same if number.filter in (RAW, CHOICE))
+            rows += _row(task, model, same, metrics, is_global, limited=limited)
     return rows
 
 
 def _of_papers(
     task: str, numbers: Iterable[Number], chances: Mapping[str, float | None], is_global: bool
 ) -> list[AnswerRow]:
-    """One row per model and published table, with another metric where the paper lacks that of the column.
-
-    ``chances`` are the chance levels of the task's metrics, from runs.
-    """
-    raw_metric, match_metric = headline(chances, is_global)
-    raw_metric = raw_metric if raw_metric in chances else next(iter(chances), raw_metric)
+    """One row per model and published table; ``chances`` are the chance levels of the task's metrics, from runs."""
     by_source: dict[tuple[str, str], list[Number]] = {}
     for number in numbers:
         chance = number.chance if number.filter == CHOICE else chances.get(number.metric)
         by_source.setdefault((number.model, number.file), []).append(replace(number, chance=chance))
-    rows = []
-    for (model, source), same in by_source.items():
-        raw = [
-            number for number in same if number.filter in (RAW, CHOICE) and number.method != SIMPLE_MATCH_COLUMN.name
-        ]
-        matched = [number for number in same if number.method == SIMPLE_MATCH_COLUMN.name]
-        adapted = [number for number in same if number.filter == TTM]
-        row = AnswerRow(
-            task,
-            model,
-            _pick(raw, raw_metric),
-            _pick(matched, match_metric),
-            _pick(adapted, match_metric),
-            source=source,
-        )
-        rows += [_marked(row)] if row.numbers else []
-    return rows
+    found = by_source.items()
+    return [row for (model, source), same in found for row in _row(task, model, same, chances, is_global, source)]
 
 
-def _marked(row: AnswerRow) -> AnswerRow:
+def _row(
+    task: str,
+    model: str,
+    numbers: Sequence[Number],
+    metrics: Collection[str],
+    is_global: bool,
+    source: str = "",
+    limited: bool = False,
+) -> list[AnswerRow]:
+    """The row of a model, with another metric where that of a column is missing; nothing without numbers."""
+    raw_metric, match_metric = headline(metrics, is_global)
+    raw_metric = raw_metric if raw_metric in metrics else next(iter(metrics), raw_metric)
+
+    def pick(chosen: list[Number], metric: str) -> Number | None:
+        return next((number for number in chosen if number.metric == metric), chosen[0] if chosen else None)
+
+    matched = [number for number in numbers if number.method == SIMPLE_MATCH_COLUMN.name]
+    raw = [number for number in numbers if number.filter in (RAW, CHOICE) and number not in matched]
+    adapted = [number for number in numbers if number.filter == TTM]
+    row = AnswerRow(
+        task,
+        model,
+        pick(raw, raw_metric),
+        pick(matched, match_metric),
+        pick(adapted, match_metric),
+        limited=limited,
+        source=source,
+    )
     track = next((number.track for number in row.numbers if number.track in _MARKED), None)
-    marks = [
-        *([_MARKED[track]] if track else []),
-        *([FROM_FILE] if any(number.from_file for number in row.numbers) else []),
-    ]
-    return replace(row, model=" ".join([row.model, *(f"({mark})" for mark in marks)]))
-
-
-def _pick(numbers: Sequence[Number], metric: str) -> Number | None:
-    return next((number for number in numbers if number.metric == metric), numbers[0] if numbers else None)
+    marks = [_MARKED[track]] if track else []
+    marks += [FROM_FILE] if any(number.from_file for number in row.numbers) else []
+    return [replace(row, model=" ".join([model, *(f"({mark})" for mark in marks)]))] if row.numbers else []
