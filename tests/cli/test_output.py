@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import io
 import os
-import signal
 import subprocess
 import sys
-import time
 import tomllib
 from pathlib import Path
 from pkgutil import resolve_name
@@ -16,7 +14,6 @@ import pytest
 
 from ttmbench import cli
 from ttmbench._util.console import console, echo, put
-from ttmbench.cli.run import terminated_like_interrupted
 
 
 class TestStreams:
@@ -86,15 +83,3 @@ def test_every_way_to_the_command_gives_its_code(words):
 def test_the_installed_program_is_the_command():
     project = tomllib.loads((Path(__file__).resolve().parents[2] / "pyproject.toml").read_text(encoding="utf-8"))
     assert resolve_name(project["project"]["scripts"]["ttmbench"]) is cli.command
-
-
-def test_an_interrupt_that_a_finalizer_swallows_comes_again():
-    class Interrupted:
-        def __del__(self):
-            signal.raise_signal(signal.SIGTERM)
-
-    before = sys.unraisablehook
-    with pytest.raises(KeyboardInterrupt), terminated_like_interrupted():
-        Interrupted()
-        time.sleep(5)
-    assert sys.unraisablehook is before

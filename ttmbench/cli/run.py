@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import _thread
 import argparse
 import json
 import signal
@@ -22,8 +21,6 @@ from ttmbench.config import RunConfig, make_run_config, parse_pairs
 from ttmbench.errors import INTERRUPTED, UsageError
 
 if TYPE_CHECKING:
-    from sys import UnraisableHookArgs
-
     from ttmbench.evaluator.eval_results import EvalResults
 
 LISTINGS = {"list": "tasks", "list_tags": "tags", "list_groups": "tags"}  # value of --tasks -> what to list
@@ -169,42 +166,11 @@ def terminated_like_interrupted() -> Iterator[None]:
 
     before = signal.signal(signal.SIGTERM, stop)
     try:
-        with _not_lost_in_finalizers():
-            yield
+        yield
     finally:
         signal.signal(signal.SIGTERM, before)
         if ctrl_c == signal.SIG_IGN:
             signal.signal(signal.SIGINT, ctrl_c)
-
-
-def _interrupt_main_thread() -> None:
-    """Use a signal where the system has them, which also ends a sleep."""
-    if hasattr(signal, "pthread_kill"):
-        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
-    else:
-        _thread.interrupt_main()
-
-
-@contextmanager
-def _not_lost_in_finalizers() -> Iterator[None]:
-    """Inside, an interrupt during a ``__del__``, which Python drops, is raised again."""
-    before, again = sys.unraisablehook, list[threading.Timer]()
-
-    def report(what: UnraisableHookArgs) -> None:
-        if not issubclass(what.exc_type, KeyboardInterrupt):
-            before(what)
-            return
-        again.append(threading.Timer(0.05, _interrupt_main_thread))
-        again[-1].daemon = True
-        again[-1].start()
-
-    sys.unraisablehook = report
-    try:
-        yield
-    finally:
-        sys.unraisablehook = before
-        for timer in again:
-            timer.cancel()
 
 
 def _read_config_file(path: Path) -> dict[str, Any]:
