@@ -130,14 +130,6 @@ def test_what_is_wrong_with_annotations_names_file_and_group(read, name, content
     assert not isinstance(caught.value, OutOfReachError), "wrong data are not passed over"
 
 
-def test_an_id_that_is_missing_in_one_of_several_files_names_the_file(tmp_path, data):
-    write(data / "one.json", [{**ROWS[0], "id": "a"}])
-    write(data / "two.json", [{**ROWS[1], "id": None}])
-    source = {"kind": "annotations", "files": {"one": "one.json", "two": "two.json"}, "images": "images"}
-    with pytest.raises(DataError, match=r"two\.json: 'id' of row 0 of two is None"):
-        load(task_file(tmp_path, source, {**PAIR, "id": "id"}), data)
-
-
 def test_one_column_may_hold_all_captions_and_a_template_names_images(read):
     rows = [{"nr": index, "texts": [f"good {index}", "b", "c"]} for index in range(3)]
     groups = read(rows, {"shape": [1, 3], "images": ["{nr}.png"], "captions": "texts", "id": "nr"}).groups

@@ -224,12 +224,6 @@ def test_several_files_make_one_task_and_images_lie_in_several_folders(tmp_path,
     assert set(loaded.source["files"]) == {"first.json", "second.json"}
 
 
-def test_cells_of_a_file_are_tags_of_its_groups(tmp_path, data):
-    files = {name: {"file": one, "cells": {"from": name}} for name, one in (("x", "first.json"), ("y", "second.json"))}
-    groups = load(task_of(tmp_path, {**FILES, "files": files}, {**PAIR, "tags": ["from"]}), data).groups
-    assert [group.tags["from"] for group in groups] == ["x", "x", "x", "y", "y"]
-
-
 def test_known_defects_are_counted_and_others_are_errors(tmp_path, data, capsys):
     task_of(tmp_path, FILES, PAIR)
     assert main(["validate", str(tmp_path / "mine.yaml"), "--data_dir", str(data)]) != 0

@@ -12,7 +12,6 @@ from PIL import Image
 from support import task_data
 from support.task_data import encoded, find, write
 
-from ttmbench.cli import main
 from ttmbench.data.loader import data_locations
 from ttmbench.data.sources.whatsup import told_by_captions
 from ttmbench.errors import DataError, OutOfReachError, UsageError
@@ -257,19 +256,6 @@ def test_a_missing_photograph_names_the_archive_it_is_in(tmp_path):
     text = str(caught.value)
     assert "image controlled_images/pillow_on_chair.jpeg of group" in text
     assert "uc?id=19KGYVQjrV3syb00GgcavB2nZTW5NXX0H (unpacked) [controlled_images.tar.gz]" in text
-
-
-def test_doctor_and_download_count_missing_photographs(tmp_path, capsys):
-    root = archive(tmp_path, "a")
-    for name in ("pillow_on_chair", "pillow_under_chair"):
-        (root / "whatsup" / "controlled_images" / f"{name}.jpeg").unlink()
-    assert main(["doctor", "--tasks", "whatsup_a", "--data_dir", str(root)]) == 4
-    out = capsys.readouterr().out
-    assert "2 images (controlled_images/pillow_on_chair.jpeg and others) are not in whatsup; put what is missing" in out
-    assert "or move whatsup/controlled_images away, and `ttmbench download` fetches it whole" in out
-    assert main(["download", "whatsup_a", "--data_dir", str(root), "--alternative", "1"]) == 4
-    out = capsys.readouterr().out
-    assert "whatsup/controlled_images_dataset.json" in out and "2 images" in out.partition("failed")[2]
 
 
 def test_captions_that_were_corrected_need_no_exchange(tmp_path):
