@@ -152,12 +152,13 @@ def finished(spec: TaskSpec, loaded: Loaded, data_dir: Path) -> Loaded:
         record["tag_files"] = {**record.get("tag_files", {}), tag: found}
         if found is not None:
             tags[tag] = _tags_in(file)
-    if spec.caption_template is not None:
-        record["caption_template"] = spec.caption_template
+    template = spec.caption_template
+    if template is not None:
+        record["caption_template"] = template
     groups = [
         replace(
             group,
-            captions=tuple((spec.caption_template or "{}").replace("{}", caption) for caption in group.captions),
+            captions=group.captions if template is None else tuple(template.replace("{}", x) for x in group.captions),
             tags={
                 **spec.group.constant_tags,
                 **group.tags,
