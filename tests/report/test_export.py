@@ -19,8 +19,8 @@ import yaml
 import ttmbench
 from ttmbench.cli import main
 from ttmbench.errors import UsageError
+from ttmbench.report.export.harnesses import export_lm_eval
 from ttmbench.report.export.hub import export_model_index
-from ttmbench.report.export.lm_eval import export_lm_eval
 from ttmbench.report.export.tables import to_csv, to_latex
 from ttmbench.results.document import ResultsDocument
 from ttmbench.results.numbers import DocumentFile, newest, read_runs

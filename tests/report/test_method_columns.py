@@ -11,7 +11,7 @@ import pytest
 
 from ttmbench import simple_evaluate
 from ttmbench.cli import main
-from ttmbench.report.export.lm_eval import export_lm_eval
+from ttmbench.report.export.harnesses import export_lm_eval
 from ttmbench.report.export.tables import to_csv, to_latex
 from ttmbench.report.html.render import read_report, to_html
 from ttmbench.report.ranking import methods_of

@@ -14,8 +14,8 @@ import yaml
 from ttmbench.plugins.trackers import COLUMNS as TRACKED
 from ttmbench.plugins.trackers import result_rows
 from ttmbench.report import leaderboard as formats
+from ttmbench.report.export.harnesses import export_lm_eval
 from ttmbench.report.export.hub import export_evaluation_results, export_model_index
-from ttmbench.report.export.lm_eval import export_lm_eval
 from ttmbench.report.export.tables import to_csv, to_latex
 from ttmbench.report.html.render import read_report, to_html
 from ttmbench.report.leaderboard import as_document, merge

@@ -13,10 +13,10 @@ from ttmbench.plugins.registry import load_target
 from ttmbench.results.numbers import merged, read_runs, same_rows
 
 FORMATS = {
-    "lm-eval": "ttmbench.report.export.lm_eval:export_lm_eval",
+    "lm-eval": "ttmbench.report.export.harnesses:export_lm_eval",
     "model-index": "ttmbench.report.export.hub:export_model_index",
     "evaluation-results": "ttmbench.report.export.hub:export_evaluation_results",
-    "mteb": "ttmbench.report.export.mteb:export_mteb",
+    "mteb": "ttmbench.report.export.harnesses:export_mteb",
     "csv": "ttmbench.report.export.tables:export_csv",
     "latex": "ttmbench.report.export.tables:export_latex",
 }
