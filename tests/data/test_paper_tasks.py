@@ -185,8 +185,6 @@ def test_tags_select_by_shape_and_dataset(specs):
 def test_what_every_published_task_states(specs):
     for name in SIZES:
         spec = specs[name]
-        assert spec.reference.startswith("https://arxiv.org/abs/") and spec.citation.startswith("@inproceedings"), name
-        assert spec.license and spec.description, name
         # 2: EXIF orientation ignored as the authors do; the share rule counts as theirs. 3: so does its rule for ties.
         first = ("winoground", "colorswap", "colorswap_train", "colorswap_random")
         assert spec.version == (1 if name in first else 3 if name.endswith("_global") else 2), name

@@ -85,8 +85,6 @@ def test_sizes_shapes_and_what_is_stated():
     for name, (images, captions, groups) in SIZES.items():
         spec = specs[name]
         assert (spec.shape.images, spec.shape.captions, spec.group.n_groups) == (images, captions, groups), name
-        assert spec.reference.startswith("https://arxiv.org/abs/") and spec.citation.startswith("@inproceedings"), name
-        assert spec.license and spec.images_needed and spec.evidence["groups"] and spec.ttm == {}, name
         assert ("group_2x2" in spec.tag) is (images == 2) and (f"group_1x{captions}" in spec.tag) is (images == 1), name
     for name in ("naturalbench_retrieval", "vismin"):
         assert specs[f"{name}_global"].is_global and specs[f"{name}_global"].source == specs[name].source

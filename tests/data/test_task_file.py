@@ -43,6 +43,9 @@ def test_every_shipped_task_is_right():
     for name in names:
         spec = find_task(registry, name).spec
         assert spec.license and spec.description, name
+        if spec.source["kind"] != "rendered":
+            assert spec.reference.startswith("https://arxiv.org/abs/") and spec.citation.startswith("@"), name
+            assert spec.images_needed and spec.evidence["groups"], name
         assert spec.group.n_groups or spec.evidence["groups"] == "unknown", f"{name}: only where nobody has counted"
         for metric in spec.metrics if spec.kind == "groups" else ():
             assert registry.metric(metric).defined(spec.shape.images, spec.shape.captions), (name, metric)
