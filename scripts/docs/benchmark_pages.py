@@ -215,7 +215,7 @@ def origin_of(origin: Mapping | str) -> str:
     if origin.get("page"):
         return f"by hand: [page]({origin['page']})" + (f", {name}" if name else "")
     shown = name or url.rstrip("/").rpartition("/")[2].partition("?")[0]
-    how = ", unpacked" if origin.get("unpack") else ", one file per image" if origin.get("each") else ""
+    how = ", unpacked" if origin.get("unpack") else ""
     return f"[{shown}]({url}){how}"
 
 
