@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -80,10 +79,7 @@ def load(asked: ContrastiveOptions) -> TransformersModel:
         raise UsageError(
             f"{asked.pretrained} is a {type(model).__name__}, not a contrastive dual encoder with a temperature"
         )
-    parts_of = processor_of(pretrained, asked)
-    files = pretrained.files
-    if parts_of is not pretrained:
-        files = replace(files, beside=(*files.beside, parts_of.files))
+    parts_of, files = processor_of(pretrained, asked)
     parts = load_part(AutoTokenizer, parts_of), load_part(AutoImageProcessor, parts_of)
     adapter = TransformersModel(LoadedModel(model, files, *parts), asked)
     adapter.model_notes = () if note is None or quick is not None else (note,)
@@ -108,8 +104,8 @@ def locate(asked: DualEncoderFiles) -> list[ModelFiles]:
     """The files that a dual encoder is loaded from, fetched unless ``offline``; errors as for `load`."""
     pretrained = find(asked)
     fetch_weights(pretrained)
-    parts_of, files = processor_of(pretrained, asked), pretrained.files
-    return [files, *files.beside, *([] if parts_of is pretrained else [parts_of.files])]
+    files = processor_of(pretrained, asked)[1]
+    return [files, *files.beside]
 
 
 class TransformersModel(CaptionTokens[Mapping[str, torch.Tensor]]):

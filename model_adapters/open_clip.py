@@ -122,9 +122,10 @@ class OpenClipModel(CaptionTokens[torch.Tensor]):
         model_config, inner = config["model_cfg"].items(), getattr(tokenizer, "tokenizer", tokenizer)
         self._is_quick = bool(config["model_cfg"].get(QUICK))
         # Without the addresses of functions, which differ from process to process.
+        folder = sources.FOLDER
         prepared = asdict(self.preprocessing) if transform is None else re.sub(" at 0x[0-9a-f]+", "", repr(transform))
         self._declared = {
-            "model": _declared_model(name),
+            "model": f"{folder}{declared_name(name.removeprefix(folder))}" if name.startswith(folder) else name,
             "pretrained": declared_name(asked.pretrained) if asked.pretrained else None,
             "architecture": type(self.model).__name__,
             QUICK: self._is_quick,
@@ -248,8 +249,10 @@ class _TextTower(torch.nn.Module):
         tower = self._tower
         self._pooling = getattr(tower, "text_pool_type" if self._is_plain else "pool_type", None)
         self._end: Any = getattr(tower, "text_eos_id" if self._is_plain else "eos_id", None)
+        mask = getattr(tower, "attn_mask", None)
         self.is_causal = (
-            _is_causal(getattr(tower, "attn_mask", None))
+            mask is not None
+            and torch.equal(mask, torch.full_like(mask, -torch.inf).triu(1))
             and getattr(tower, "cls_emb", None) is None
             and self._pooling in ("argmax", "eos")
         )
@@ -287,10 +290,6 @@ class _TextTower(torch.nn.Module):
         return self.model.encode_text(tokens, normalize=False)
 
 
-def _is_causal(mask: torch.Tensor | None) -> bool:
-    return mask is not None and torch.equal(mask, torch.full_like(mask, -torch.inf).triu(1))
-
-
 def _pixel_scale(steps: Sequence[object]) -> PixelScale | None:
     """The normalisation in the last two steps of a transform; None if these are other steps."""
     if len(steps) < 2 or not (isinstance(steps[-2], ToTensor) and isinstance(steps[-1], Normalize)):
@@ -308,12 +307,6 @@ def _resizing(step: Any) -> Any:
         return resized(image, size, Pillow.Resampling[step.interpolation.name])
 
     return resize
-
-
-def _declared_model(model: str) -> str:
-    if model.startswith(sources.FOLDER):
-        return f"{sources.FOLDER}{declared_name(model.removeprefix(sources.FOLDER))}"
-    return model
 
 
 @contextmanager

@@ -27,7 +27,6 @@ from open_clip.model import convert_to_custom_text_state_dict, resize_pos_embed,
 from open_clip.tokenizer import HFTokenizer
 from open_clip.transform import PreprocessCfg, merge_preprocess_dict
 from safetensors import safe_open
-from safetensors.torch import load_file
 
 from ttmbench._util.text import check_no_pointer
 from ttmbench.errors import DataError, UsageError
@@ -38,7 +37,7 @@ from ttmbench.model_adapters._shared.repository import (
     described,
     find_repository,
     is_small,
-    read_pickle,
+    read_weights,
     what_to_install,
 )
 from ttmbench.model_adapters._shared.tokenizers import WHOLE, check_files, check_size, has_vocabulary, lacking
@@ -358,7 +357,7 @@ def _holds_open_clip(path: Path) -> bool:
     """Whether a file's tensors have open_clip's names; DataError if it cannot be read."""
     check_no_pointer(path)
     if path.suffix != _SAFE:
-        return any(name.startswith(_FIRST_TENSORS) for name in unwrapped(read_pickle(path)))
+        return any(name.startswith(_FIRST_TENSORS) for name in unwrapped(read_weights(path)))
     try:
         with safe_open(path, framework="pt") as tensors:
             return any(name.startswith(_FIRST_TENSORS) for name in tensors.keys())
@@ -452,8 +451,7 @@ class OtherPositionsError(Exception):
 
 def tensors_in(path: Path) -> Tensors:
     """The tensors of a file of weights without what surrounds them; DataError if it holds none, or is damaged."""
-    content = load_file(path) if path.suffix == ".safetensors" else read_pickle(path)
-    tensors = unwrapped(content)
+    tensors = unwrapped(read_weights(path))
     if not tensors:
         raise DataError(f"{path} holds no tensors by name, directly or under {', '.join(_UNDER)}")
     return tensors

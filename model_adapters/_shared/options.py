@@ -9,10 +9,11 @@ import functools
 import inspect
 from collections.abc import Callable, Mapping
 from os import PathLike
-from typing import Annotated, Any, Literal, Self, TypeVar
+from typing import Annotated, Literal, Self, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
+from ttmbench._util.third_party_errors import in_words
 from ttmbench.errors import UsageError
 
 OPENAI = "https://api.openai.com/v1"
@@ -58,9 +59,10 @@ class Options(BaseModel):
                 raise UsageError(f"there is no argument '{name}'; known: {known}") from None
             if first["type"] == "value_error":
                 raise UsageError(str(first["ctx"]["error"])) from None
-            schema = cls.model_json_schema()["properties"][name]
-            advice = schema.get("advice", "")
-            raise UsageError(f"{name} {_wanted(schema, name)}, got {first['input']}{advice}") from None
+            schema = {**cls.model_json_schema()["properties"][name], "description": None}
+            raise UsageError(
+                f"{name} must be {in_words(schema)}, got {first['input']}{schema.get('advice', '')}"
+            ) from None
 
     @classmethod
     def described(cls) -> dict[str, dict[str, object]]:
@@ -90,16 +92,11 @@ def takes(kind: type[Kind]) -> Callable[[Callable[[Kind], Result]], Callable[...
     return decorate
 
 
-class OnDevice(Options):
-    """A model that torch computes."""
+class InPrecision(Options):
+    """A model whose arithmetic may be in half precision."""
 
     device: Text = "auto"
     """``auto``, ``cpu``, ``cuda``, ``cuda:1``, ``mps``."""
-
-
-class InPrecision(OnDevice):
-    """A model whose arithmetic may be in half precision."""
-
     dtype: Literal["fp32", "tf32", "bf16", "fp16"] = "fp32"
     """Of the arithmetic; scores are fp32 in any case. ``tf32`` rounds the inputs of products on an NVIDIA GPU."""
 
@@ -111,14 +108,7 @@ class Compiled(Options):
     """Run both towers through ``torch.compile``."""
 
 
-class Weights(Options):
-    """Where files are taken from."""
-
-    offline: bool = False
-    """Use files on this machine only."""
-
-
-class HubFiles(Weights):
+class HubFiles(Options):
     """Which files of transformers a model is loaded from."""
 
     pretrained: Text
@@ -131,6 +121,8 @@ class HubFiles(Weights):
     """
     trust_remote_code: bool = False
     """Run code that the Hub repository ships."""
+    offline: bool = False
+    """Use files on this machine only."""
 
 
 class HubModel(InPrecision, HubFiles):
@@ -301,7 +293,7 @@ class TinyClipOptions(Compiled, InPrecision):
     """As for ``hf``."""
 
 
-class EmbeddingsOptions(OnDevice):
+class EmbeddingsOptions(Options):
     """Precomputed embeddings."""
 
     path: Text
@@ -314,9 +306,11 @@ class EmbeddingsOptions(OnDevice):
     """Factor on cosines, not its logarithm (default: from the file, else CLIP's 100)."""
     logit_bias: float | None = None
     """Bias of every logit; with a bias the loss is SigLIP's pairwise sigmoid."""
+    device: Text = "auto"
+    """As for ``hf``."""
 
 
-class OpenClipFiles(Weights):
+class OpenClipFiles(Options):
     """Which files a model of open_clip is loaded from."""
 
     model: Text | None = None
@@ -343,6 +337,8 @@ class OpenClipFiles(Weights):
     """Resample position embeddings where the weights are for another image size or caption length than the
     architecture; without it such weights are refused.
     """
+    offline: bool = False
+    """Use files on this machine only."""
 
     @model_validator(mode="after")
     def _check_architecture(self) -> Self:
@@ -416,20 +412,3 @@ class ServedOptions(Choosing):
         if self.scorer == "choice" and self.on_refusal is not None:
             raise ValueError("on_refusal is for scorer=vqascore; in forced choices a refusal is a wrong answer")
         return self
-
-
-def _wanted(schema: Mapping[str, Any], name: str) -> str:
-    """The permitted values of a JSON schema, in words."""
-    schema = next((choice for choice in schema.get("anyOf", [schema]) if choice.get("type") != "null"), schema)
-    if "enum" in schema:
-        *others, last = schema["enum"]
-        return f"must be {', '.join(others)} or {last}"
-    if schema.get("type") == "object":
-        return f"takes names with values, such as {name}.NAME=VALUE"
-    if "maximum" in schema:
-        bounds = f" from {schema['minimum']:g} to {schema['maximum']:g}"
-    else:
-        words = (("exclusiveMinimum", "above"), ("minimum", "at least"))
-        bounds = "".join(f" {word} {schema[key]:g}" for key, word in words if key in schema)
-    kinds = {"boolean": "true or false", "integer": f"a whole number{bounds}", "number": f"a number{bounds}"}
-    return f"must be {kinds.get(str(schema.get('type')), 'text')}"

@@ -20,7 +20,7 @@ import torch
 from ttmbench._util.console import one_line
 from ttmbench._util.digests import json_digest, tensors_digest
 from ttmbench.errors import DataError, UsageError
-from ttmbench.model_adapters._shared.repository import Repository, find_repository, read_json_file, read_pickle
+from ttmbench.model_adapters._shared.repository import Repository, find_repository, read_json_file, read_weights
 from ttmbench.types import ModelFiles
 
 if TYPE_CHECKING:
@@ -170,14 +170,7 @@ def merged(model: PreTrainedModel) -> PreTrainedModel:
 
 def _state(path: Path) -> dict[str, torch.Tensor]:
     """The tensors of an adapter; DataError if they cannot be read."""
-    if path.suffix == ".safetensors":
-        from safetensors.torch import load_file
-
-        try:
-            return dict(load_file(path))
-        except Exception as error:
-            raise DataError(f"{path} cannot be read ({one_line(str(error), 200)})") from error
-    content = read_pickle(path)
+    content = read_weights(path)
     if not isinstance(content, dict) or not all(isinstance(tensor, torch.Tensor) for tensor in content.values()):
         raise DataError(f"{path} holds no tensors by name")
     return content

@@ -84,7 +84,11 @@ def placement_of(asked: ChatOptions) -> dict[str, object] | None:
     packed = {**(asked.quantization_config or {}), **bits}
     if device_map is None and not packed:
         return None
-    options: dict[str, object] = {"device_map": _read_map({"": asked.device} if device_map is None else device_map)}
+    if device_map is None or (not isinstance(device_map, Mapping) and device_map not in _AUTOMATIC):
+        device_map = {"": asked.device if device_map is None else device_map}
+    if isinstance(device_map, Mapping):
+        device_map = {name: _device(device) for name, device in device_map.items()}
+    options: dict[str, object] = {"device_map": device_map}
     if asked.max_memory is not None:
         sizes = asked.max_memory.items()
         options["max_memory"] = {int(name) if str(name).isdecimal() else name: size for name, size in sizes}
@@ -92,7 +96,7 @@ def placement_of(asked: ChatOptions) -> dict[str, object] | None:
         options["offload_folder"] = str(Path(asked.offload_folder).expanduser())
     if packed:
         options["quantization_config"] = _quantization(packed)
-    _need("accelerate", "device_map" if device_map is not None else "quantisation", "large")
+    _need("accelerate", "device_map" if asked.device_map is not None else "quantisation", "large")
     return options
 
 
@@ -204,12 +208,6 @@ class _Weights(Mapping[str, torch.Tensor]):
 def _map_of(model: PreTrainedModel) -> dict[str, object]:
     device_map = getattr(model, "hf_device_map", None)
     return device_map if isinstance(device_map, dict) else {}
-
-
-def _read_map(device_map: str | int | Mapping[str, int | str]) -> str | Mapping[str, int | str]:
-    if isinstance(device_map, Mapping):
-        return {name: _device(device) for name, device in device_map.items()}
-    return str(device_map) if device_map in _AUTOMATIC else {"": _device(device_map)}
 
 
 def _device(device: int | str) -> int | str:

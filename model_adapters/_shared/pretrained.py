@@ -142,7 +142,9 @@ def find(asked: HubFiles) -> Pretrained:
         return _with_adapter(find(base), adapter)
     if asked.peft is not None:
         adapter = find_adapter(asked.peft, offline=asked.offline)
-        _remark_on_base(adapter, name)
+        # By the last part of its name: a copy lies in any folder.
+        if adapter.base is not None and Path(adapter.base).name not in (Path(name).name, Path(name).resolve().name):
+            warn(f"the adapter {adapter.files.name} was made for {one_line(adapter.base)}, and is put on {name}")
         return _with_adapter(find(asked.model_copy(update={"peft": None})), adapter)
     chosen = _choose(repository)
     if CONFIG not in repository.files:
@@ -181,21 +183,15 @@ def _with_adapter(base: Pretrained, adapter: AdapterFiles) -> Pretrained:
     return replace(base, adapter=adapter, files=replace(base.files, beside=(adapter.files,)))
 
 
-def _remark_on_base(adapter: AdapterFiles, given: str) -> None:
-    """Warns of an adapter that names another base, by the last part of its name: a copy lies in any folder."""
-    named = adapter.base
-    if named is not None and Path(named).name not in (Path(given).name, Path(given).resolve().name):
-        warn(f"the adapter {adapter.files.name} was made for {one_line(named)}, and is put on {given}")
-
-
-def processor_of(model: Pretrained, asked: DualEncoderFiles) -> Pretrained:
-    """Where tokenizer and image processor come from: ``processor``, else the model's own files."""
+def processor_of(model: Pretrained, asked: DualEncoderFiles) -> tuple[Pretrained, ModelFiles]:
+    """Where tokenizer and image processor come from, ``processor`` or the model itself; the files of both."""
     if asked.processor is None:
-        return model
+        return model, model.files
     name, _, revision = asked.processor.partition("@")
     repository = find_repository(name, revision or None, offline=asked.offline)
     folder = repository.get(filter(is_small, repository.files))
-    return Pretrained(asked, repository, ModelFiles(name, folder, (), repository.commit))
+    files = ModelFiles(name, folder, (), repository.commit)
+    return Pretrained(asked, repository, files), replace(model.files, beside=(*model.files.beside, files))
 
 
 def load_config(model: Pretrained) -> PretrainedConfig:

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
 import torch
+from safetensors.torch import load_file
 
 from ttmbench._util import hub
 from ttmbench._util.console import one_line
@@ -108,13 +109,17 @@ _STAND_INS: list[Callable[..., object] | tuple[Callable[..., object], str]] = [
 ]
 
 
-def read_pickle(path: Path) -> object:
-    """The tensors, plain values and float64 numbers in a file of weights; an ``argparse.Namespace`` is left empty.
+def read_weights(path: Path) -> object:
+    """The tensors of a file of weights, of a pickle also plain values and float64 numbers.
+
+    An ``argparse.Namespace`` is left empty.
 
     Raises:
         DataError: it holds anything else, or is damaged.
     """
     try:
+        if path.suffix == ".safetensors":
+            return load_file(path)
         with torch.serialization.safe_globals(_STAND_INS):
             return torch.load(path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path))
     except Exception as error:

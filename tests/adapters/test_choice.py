@@ -207,7 +207,7 @@ def test_wrong_arguments_are_one_clear_error(tiny_vlm):
     folder = str(tiny_vlm("chat", kind="llava"))
     for arguments, says in (
         ({"order": "up"}, "order must be random or both, got up"),
-        ({"max_tokens": 0}, "max_tokens must be a whole number above 0, got 0"),
+        ({"max_tokens": 0}, "max_tokens must be a whole number > 0, got 0"),
         ({"side_by_side": "no"}, "side_by_side must be true or false, got no"),
     ):
         with pytest.raises(UsageError, match=says):

@@ -391,7 +391,7 @@ def test_wrong_arguments_are_named(chat_server, monkeypatch, tmp_path):
         },
         "base_url takes no query": {"base_url": "http://x/v1#part"},
         "given without /chat/completions: base_url=http://x/v1$": {"base_url": "http://x/v1/chat/completions/"},
-        "timeout must be a number above 0": {"timeout": math.nan},
+        "timeout must be a number > 0": {"timeout": math.nan},
         "top_logprobs must be a whole number": {"top_logprobs": 0},
         "has no NOT_SET": {"api_key_env": "NOT_SET"},
     }

@@ -11,7 +11,7 @@ import torch
 from support.checkpoints import rename_global
 
 from ttmbench.errors import DataError
-from ttmbench.model_adapters._shared.repository import read_pickle
+from ttmbench.model_adapters._shared.repository import read_weights
 
 
 @pytest.mark.parametrize("numpy_1", [False, True], ids=["numpy 2", "numpy 1"])
@@ -22,7 +22,7 @@ def test_float64_numbers_of_numpy_are_read(tmp_path, numpy_1, zipped):
     torch.save(content, path, _use_new_zipfile_serialization=zipped)
     if numpy_1:
         rename_global(path, "numpy._core.multiarray", "numpy.core.multiarray")
-    found = read_pickle(path)
+    found = read_weights(path)
     assert (found["lr"], found["loss"]) == (1e-6, -3.5) and type(found["lr"]) is float
     assert torch.equal(found["state_dict"]["w"], torch.arange(3.0))
 
@@ -76,7 +76,7 @@ def test_everything_else_is_refused_and_nothing_is_run(tmp_path, what):
     torch.save({"visual.proj": HOSTILE[what](trace)}, path)
     with warnings.catch_warnings(), pytest.raises(DataError, match=r"evil\.pt") as caught:
         warnings.simplefilter("error")
-        read_pickle(path)
+        read_weights(path)
     assert not trace.exists()
     assert "\n" not in str(caught.value) and "weights_only` set to `False" not in str(caught.value)
 
@@ -84,5 +84,5 @@ def test_everything_else_is_refused_and_nothing_is_run(tmp_path, what):
 def test_the_refusal_names_what_was_found(tmp_path):
     torch.save({"x": Reduced(os.system, ("true",))}, tmp_path / "x.pt")
     with pytest.raises(DataError) as caught:
-        read_pickle(tmp_path / "x.pt")
+        read_weights(tmp_path / "x.pt")
     assert "posix.system" in str(caught.value) and "state_dict" in str(caught.value)

@@ -228,7 +228,7 @@ def test_debiased_global_scores_are_those_of_the_groups(blip):
 def test_wrong_arguments_are_one_clear_error(blip, tiny_hf_clip):
     for options, match in (
         ({"alpha": "tune"}, "analyze alpha"),
-        ({"alpha": 1.5}, "from 0 to 1"),
+        ({"alpha": 1.5}, ">= 0 and <= 1"),
         ({"prior": "train"}, "noise or test_images"),
         ({"noise_images": 0}, "above 0"),
         ({"pad_images": True}, "does not tile or pad"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sysconfig
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from difflib import get_close_matches
 from pathlib import Path
@@ -166,6 +166,31 @@ def describe(error: ValidationError, model: type[BaseModel] | None = None) -> st
     shown = repr(first["input"])
     got = f", got {shown}" if key and len(shown) < 80 else ""
     return f"'{key}': {message[0].lower()}{message[1:]}{got}" if key else message
+
+
+_BOUNDS = {"exclusiveMinimum": ">", "minimum": ">=", "exclusiveMaximum": "<", "maximum": "<="}
+_TYPES = {
+    **{"number": "a number", "integer": "a whole number", "boolean": "true or false", "string": "a text"},
+    "object": "names with values",
+}
+
+
+def in_words(schema: Mapping[str, Any]) -> str:
+    """A description of a JSON schema."""
+    if schema.get("description"):
+        return str(schema["description"])
+    if "const" in schema or "enum" in schema:
+        return " or ".join(map(str, schema.get("enum", [schema.get("const")])))
+    if "anyOf" in schema:
+        return " or ".join(in_words(branch) for branch in schema["anyOf"])
+    kind = schema.get("type")
+    if kind == "null":
+        return "none"
+    if kind == "array":
+        items = schema.get("prefixItems") or [schema.get("items", {})]
+        return f"a list of {', '.join(dict.fromkeys(map(in_words, items)))}"
+    bounds = " and ".join(f"{sign} {schema[key]:g}" for key, sign in _BOUNDS.items() if key in schema)
+    return " ".join(filter(None, (_TYPES.get(str(kind), "a value"), bounds)))
 
 
 @contextmanager
