@@ -8,7 +8,6 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Generic, TypeVar
 
 import numpy as np
@@ -77,10 +76,6 @@ class CaptionModel(PairModel, ABC, Generic[Images, Encoded]):
             **{name: getattr(self.asked, name) for name in _OF_PRIOR},
             "noise_images": self.noise_images or f"of the task, else {NOISE_IMAGES}",
         }
-
-    def save_pretrained(self, folder: Path) -> None:
-        """Weights and preprocessing, as ``from_pretrained`` loads them."""
-        self.loaded.save(folder)
 
     def prepare_captions(self, captions: Sequence[str]) -> list[str]:
         """The captions: their tokens may depend on the image's prompt."""

@@ -50,8 +50,7 @@ _QUICK_GELUS = {
     "timm.layers.activations.QuickGELU",
 }
 FP16 = "fp16 cannot train (its gradients underflow); use --dtype bf16 or fp32"
-_AT_A_TIME = 2**19  # numbers: what is done with them one after the other stays in a CPU's cache
-_PART = 2**18  # numbers: the same, for three tensors
+_PART = 2**18  # numbers: what is done with three tensors of them one after the other stays in a CPU's cache
 
 
 class ContrastiveModel(ABC, Generic[Prepared]):
@@ -270,12 +269,7 @@ class PixelScale:
             factor, shift = (values.to(pixels.device, non_blocking=True) for values in (self.rescale / std, mean / std))
             self._sent[pixels.device] = factor, shift
         factor, shift = self._sent[pixels.device]
-        if pixels.device.type != "cpu":
-            return pixels.float().mul_(factor).sub_(shift)
-        scaled = torch.empty_like(pixels, dtype=torch.float32)
-        for part in few_images(pixels):
-            scaled[part].copy_(pixels[part]).mul_(factor).sub_(shift)
-        return scaled
+        return pixels.float().mul_(factor).sub_(shift)
 
 
 def random_crop(
@@ -297,12 +291,6 @@ def random_crop(
         top, left = int(down * (image.shape[1] - size[0] + 1)), int(right * (image.shape[2] - size[1] + 1))
         windows.append(image[:, top : top + size[0], left : left + size[1]])
     return torch.stack(windows).to(device, non_blocking=True)
-
-
-def few_images(pixels: torch.Tensor) -> Iterator[slice]:
-    """Parts of a batch [images, ...] that fit into a CPU's cache, for several passes over each."""
-    size = max(1, _AT_A_TIME // max(1, pixels[:1].numel()))
-    return (slice(start, start + size) for start in range(0, len(pixels), size))
 
 
 class PatchProduct(nn.Conv2d):

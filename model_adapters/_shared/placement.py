@@ -123,19 +123,10 @@ def settle(model: torch.nn.Module, device: torch.device) -> torch.device:
             raise
         size = sum(parameter.nbytes for parameter in model.parameters())
         raise UsageError(
-            f"device {device} has too little free memory for the model's weights ({_size(size)}); use a smaller model "
-            "or another device, or for chat models --model_args weights_dtype=bf16 or device_map=auto"
+            f"device {device} has too little free memory for the model's weights ({size / 1e9:.3g} GB); use a smaller "
+            "model or another device, or for chat models --model_args weights_dtype=bf16 or device_map=auto"
         ) from None
     return device
-
-
-def _size(count: int) -> str:
-    """A number of bytes in GB, below 0.1 GB in MB.
-
-    >>> _size(13_400_000_000), _size(8_500_000), _size(2_000)
-    ('13.4 GB', '8.5 MB', '0.1 MB')
-    """
-    return f"{count / 1e9:.1f} GB" if count >= 1e8 else f"{max(0.1, count / 1e6):.1f} MB"
 
 
 def untrainable(model: PreTrainedModel) -> str | None:

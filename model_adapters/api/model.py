@@ -6,7 +6,6 @@ import base64
 import hashlib
 import io
 import math
-from collections import deque
 from collections.abc import Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import suppress
@@ -29,7 +28,6 @@ if TYPE_CHECKING:
 VERSION = 1  # of the keys of stored answers
 JPEG_QUALITY = 95
 MILLION = 1_000_000
-REMEMBERED = 4  # images whose digest and encoding are in memory
 GRACE = 10.0  # seconds that an interrupted run waits for answers underway
 SHOWN = 5  # texts in a message
 
@@ -124,8 +122,6 @@ class ChatModel:
         self.account = Account(asked)
         self.served: set[str] = set()  # names of models in answers, with the fingerprint of the server's system
         self.models: set[str] = set()  # the same without the fingerprint
-        self._digests: deque[tuple[Image, str]] = deque(maxlen=REMEMBERED)
-        self._encoded: dict[str, dict[str, object]] = {}
 
     def answers(self, prompts: Sequence[Prompt]) -> list[Answer]:
         """One answer to each prompt, as `Server.ask` gives it; equal prompts are asked once.
@@ -134,12 +130,12 @@ class ChatModel:
             TtmbenchError: the server does not answer, or the questions do not fit under the limit of costs.
         """
         with open_answers(self._store) as store:
-            keys, questions, tokens = [], dict[str, tuple[Prompt, list[str]]](), 0.0
+            keys, questions, tokens = [], dict[str, Prompt](), 0.0
             for prompt in progress_iter(prompts, "looking up", "questions", len(prompts)):
                 images = list(prompt.images)
-                digests = [self._digest(image) for image in images]
+                digests = list(map(image_digest, images))
                 keys.append(self._key(prompt.text, digests))
-                questions.setdefault(keys[-1], (prompt, digests))
+                questions.setdefault(keys[-1], prompt)
                 tokens += len(prompt.text) / 4 + 8 + sum(image_tokens(image.size, self.asked) for image in images)
             known = store.get(questions)
             for answer in known.values():
@@ -163,7 +159,7 @@ class ChatModel:
             "detail": asked.detail,
         }
 
-    def _ask(self, store: AnswerStore, missing: dict[str, tuple[Prompt, list[str]]]) -> dict[str, Answer]:
+    def _ask(self, store: AnswerStore, missing: dict[str, Prompt]) -> dict[str, Answer]:
         """Asks, the first question alone, since its error is likely that of all; answers underway are never lost."""
         fresh, left, running = dict[str, Answer](), iter(missing), dict[Future[Answer], str]()
         stopping, lock, most = Event(), Lock(), self.asked.concurrency
@@ -189,7 +185,7 @@ class ChatModel:
                     while len(running) < (most if fresh else 1) and self.account.has_room(len(running)):
                         if (key := next(left, None)) is None:
                             break
-                        running[pool.submit(self.server.ask, client, self._body(*missing[key]))] = key
+                        running[pool.submit(self.server.ask, client, self._body(missing[key]))] = key
                     if not running:
                         break
                     for future in wait(running, return_when=FIRST_COMPLETED).done:
@@ -217,27 +213,10 @@ class ChatModel:
         question = {"prompt": text, "pictures": digests, "sent_as": self.pictures()}
         return json_digest({**own, **question, **self.server.declared, **self.parameters})
 
-    def _body(self, prompt: Prompt, digests: list[str]) -> Body:
-        parts = []
-        for position, digest in enumerate(digests):
-            if digest not in self._encoded:
-                while len(self._encoded) >= REMEMBERED:
-                    self._encoded.pop(next(iter(self._encoded)))
-                self._encoded[digest] = image_part(prompt.images[position], self.asked)
-            parts.append(self._encoded[digest])
-        content = [*parts, {"type": "text", "text": prompt.text}]
+    def _body(self, prompt: Prompt) -> Body:
+        content = [*(image_part(image, self.asked) for image in prompt.images), {"type": "text", "text": prompt.text}]
         parameters = {name: value for name, value in self.parameters.items() if value is not None}
         return {"model": self.asked.model, "messages": [{"role": "user", "content": content}], **parameters}
-
-    def _digest(self, image: Image) -> str:
-        """Digest of an image's size and pixels; those of the last few are remembered."""
-        for seen, digest in self._digests:
-            if seen is image:
-                return digest
-        head = f"{image.width}x{image.height}:{image.mode}:".encode()
-        digest = hashlib.sha256(head + image.tobytes()).hexdigest()
-        self._digests.append((image, digest))
-        return digest
 
     def _announce(self, total: int, missing: int) -> None:
         if self.asked.offline:
@@ -265,6 +244,12 @@ def sent_size(size: tuple[int, int], most: int | None) -> tuple[int, int]:
     if most is None or longest <= most:
         return size
     return max(1, round(size[0] * most / longest)), max(1, round(size[1] * most / longest))
+
+
+def image_digest(image: Image) -> str:
+    """sha256 of size and pixels: the same for every file format that decodes to them."""
+    head = f"{image.width}x{image.height}:{image.mode}:".encode()
+    return hashlib.sha256(head + image.tobytes()).hexdigest()
 
 
 def image_part(image: Image, asked: ServedOptions) -> dict[str, object]:
