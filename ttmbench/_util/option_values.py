@@ -201,13 +201,8 @@ def read_place(name: str, given: object, may_be_address: bool = False) -> Any:
     >>> read_place("output_path", "file:///data/my%20results"), read_place("data_dir", "data")
     ('/data/my results', 'data')
     """
-    half = _HALF_ADDRESS.match(given) if isinstance(given, str) else None
-    if half:
-        example = "/FOLDER" if half[1].lower() == "file" else "BUCKET/PATH"
-        raise UsageError(
-            f"{name} {half[1]}:/... is neither an address nor a path: write {half[1]}://{example}, or ./{half[1]}:/... "
-            "for a local folder"
-        )
+    if isinstance(given, str) and _HALF_ADDRESS.match(given):
+        raise UsageError(f"{name} {given} must be an address with ://, or a path: ./{given} is a local folder")
     if not is_address(given):
         return given
     refuse_password(name, given)

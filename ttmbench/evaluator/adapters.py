@@ -46,27 +46,19 @@ def make_adapter(
     factory = load_target(spec.target, spec.needs)
     arguments = arguments_of(spec, model_args)
     with foreign_errors(_whose(registry, name)):
-        parameters = inspect.signature(factory).parameters
+        signature = inspect.signature(factory)
+    parameters = signature.parameters
     takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
-    unknown = [key for key in arguments if key not in parameters and not takes_any]
-    if unknown:
-        known = ", ".join(key for key in parameters if key not in settings) or "none"
-        raise UsageError(f"model '{name}' has no argument '{unknown[0]}' (--model_args); it has: {known}")
     if settings.get("compile") and "compile" not in parameters and not takes_any:
         raise UsageError(f"model '{name}' cannot be compiled; run without --compile")
-    missing = [
-        key
-        for key, parameter in parameters.items()
-        if parameter.default is parameter.empty
-        and parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
-        and key not in arguments
-        and key not in settings
-    ]
-    if missing:
-        raise UsageError(f"model '{name}' needs --model_args {missing[0]}=...")
     passed = {
         key: value for key, value in settings.items() if (key in parameters or takes_any) and key not in arguments
     }
+    try:
+        signature.bind(**passed, **arguments)
+    except TypeError as error:
+        known = ", ".join(key for key in parameters if key not in settings) or "none"
+        raise UsageError(f"model '{name}': {error} (--model_args); it has: {known}") from None
     with foreign_errors(_whose(registry, name)):
         try:
             adapter = factory(**passed, **arguments)

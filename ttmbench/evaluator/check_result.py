@@ -257,19 +257,11 @@ class _Check:
         """Compares everything that follows from the values of a task's groups."""
         document, summary = self.document, result.summary
         tracks = summary.tracks if not document.finetuned else supervised_tracks(summary.tracks)
-        for key, found, expected in (
-            ("results", document.results[name], summary.results),
-            ("ci", document.ci[name], summary.ci),
-            ("chance", document.chance[name], summary.chance),
-            ("ties", document.ties[name], summary.ties),
-            ("tracks", document.tracks[name], tracks),
-            (
-                "higher_is_better",
-                document.higher_is_better[name],
-                {metric.name: metric.higher_is_better for metric in result.metrics},
-            ),
-        ):
-            self.same(f"{key}.{name}", found, expected)
+        for key in ("results", "ci", "chance", "ties"):
+            self.same(f"{key}.{name}", getattr(document, key)[name], getattr(summary, key))
+        self.same(f"tracks.{name}", document.tracks[name], tracks)
+        better = {metric.name: metric.higher_is_better for metric in result.metrics}
+        self.same(f"higher_is_better.{name}", document.higher_is_better[name], better)
         counts, stated = result.counts(), document.n_samples[name]
         for key, count in counts.items():
             self.same(f"n-samples.{name}.{key}", getattr(stated, key), count)

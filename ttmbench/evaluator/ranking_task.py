@@ -122,7 +122,14 @@ def _classification(run: Run, task: TaskFile) -> Ranked:
         loaded = load_data(run.registry, run.config, task, run.samples)
         groups, labels = loaded.groups, labels_of(spec, classes, loaded.groups)
         loading = time.perf_counter() - clock
-    about = {"classes": describe_classes(classes)}
+    digest = hashlib.sha256(json.dumps([classes.names, classes.templates]).encode()).hexdigest()
+    about = {
+        "classes": {
+            **{"names": classes.origin_of_names, "templates": classes.origin_of_templates},
+            **{"n_classes": len(classes.names), "n_templates": len(classes.templates)},
+            **{"sha256": digest, "doubled": doubled_names(classes.names)},
+        }
+    }
     cache = TaskCache(run.cache, run.capabilities, spec, groups, about, "ranks")
     pool, clock = (len(groups), len(classes.names)), time.perf_counter()
     with phase("score"):
@@ -187,19 +194,6 @@ def _cached(cache: TaskCache, kind: str, shapes: dict[str, tuple[int, int]]) -> 
         counts = dict(zip(names, arrays[scope].astype(np.int64), strict=True))
         ranks[scope] = Ranks(**{"true": np.ones(queries, np.int64), **counts}, candidates=candidates)
     return ranks
-
-
-def describe_classes(classes: Classes) -> Record:
-    """What results report of classes and prompts: their origin, number, and a digest of both lists."""
-    content = json.dumps([classes.names, classes.templates])
-    return {
-        "names": classes.origin_of_names,
-        "templates": classes.origin_of_templates,
-        "n_classes": len(classes.names),
-        "n_templates": len(classes.templates),
-        "sha256": hashlib.sha256(content.encode()).hexdigest(),
-        "doubled": doubled_names(classes.names),
-    }
 
 
 def doubled_names(names: Sequence[str]) -> dict[str, list[int]]:

@@ -75,19 +75,11 @@ def choose(
         check_methods(registry, config, tasks)
     if config.assertions:
         check_names(config.assertions, metrics_by_task(tasks), filters_of(config))
-    return Chosen(
-        registry, tasks, settings, also_tasks(registry, config, tasks, in_memory), in_memory, plugins, is_registered
-    )
-
-
-def also_tasks(
-    registry: Registry, config: RunConfig, chosen: Mapping[str, TaskFile], in_memory: Sequence[Task] = ()
-) -> dict[str, TaskFile]:
-    """The tasks that ``--ttm_also`` names, with the run's changes to their sources; UsageError for a wrong name."""
     others = _named(registry, config.ttm_also, {task.name: task for task in in_memory})
-    if len(others) == 1 and set(others) == set(chosen):
+    if len(others) == 1 and set(others) == set(tasks):
         raise UsageError(f"--ttm_also names no task but {next(iter(others))}, which is adapted to; name another")
-    return {name: chosen.get(name) or task.with_source(config.task_args) for name, task in others.items()}
+    also = {name: tasks.get(name) or task.with_source(config.task_args) for name, task in others.items()}
+    return Chosen(registry, tasks, settings, also, in_memory, plugins, is_registered)
 
 
 def _named(registry: Registry, words: Sequence[str], in_memory: Mapping[str, Task]) -> dict[str, TaskFile]:

@@ -242,17 +242,13 @@ def problem_of(item: object, hook: str, is_built_in: bool = False) -> str | None
         taken = "s and ".join(candidate.__name__ for candidate in _KINDS[hook])
         return f"{type(item).__name__} cannot be registered here; expected {taken}s of ttmbench"
     values = {field.name: getattr(item, field.name) for field in fields(kind)}
-    problem = _wrong_type(kind, values) or _wrong_name(kind, values) or _wrong_use(item, is_built_in)
-    return None if problem is None else f"{kind.__name__} {values.get('name', values.get('kind'))!r}: {problem}"
-
-
-def _wrong_type(kind: type[Any], values: Mapping[str, Any]) -> str | None:
-    """The first value that is not of the type which its specification declares."""
     try:
         _CHECKED[kind](**values)
     except ValidationError as error:
-        return describe(error)
-    return None
+        problem: str | None = describe(error)
+    else:
+        problem = _wrong_name(kind, values) or _wrong_use(item, is_built_in)
+    return None if problem is None else f"{kind.__name__} {values.get('name', values.get('kind'))!r}: {problem}"
 
 
 def _wrong_name(kind: type[Any], values: Mapping[str, Any]) -> str | None:
