@@ -230,7 +230,7 @@ def test_wrong_arguments_are_one_clear_error(blip, tiny_hf_clip):
         ({"alpha": "tune"}, "analyze alpha"),
         ({"alpha": 1.5}, ">= 0 and <= 1"),
         ({"prior": "train"}, "noise or test_images"),
-        ({"noise_images": 0}, "above 0"),
+        ({"noise_images": 0}, "> 0"),
         ({"pad_images": True}, "does not tile or pad"),
     ):
         with pytest.raises(UsageError, match=match):

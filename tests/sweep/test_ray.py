@@ -87,9 +87,9 @@ def test_wrong_options_and_unseen_folders_are_refused(cluster, tmp_path, monkeyp
     write_plan(tmp_path, **PLAN)
     words = ["sweep", "plan.yaml", "-o", "board", "--executor", "ray", "--executor_args"]
     assert main([*words, f"address={made.address},num_cpu=1"]) == 2 and "num_cpu" in capsys.readouterr().err
-    from ttmbench.sweep import on_ray
+    from ttmbench.sweep import execute
 
-    monkeypatch.setattr(on_ray, "write_text", lambda path, text: None)  # no node sees the probe
+    monkeypatch.setattr(execute, "write_text", lambda path, text: None)  # no node sees the probe
     assert main([*words, f"address={made.address}"]) == 1
     assert "does not see board" in capsys.readouterr().err and not list(tmp_path.rglob("results.json"))
 

@@ -79,8 +79,7 @@ def sweep(options: argparse.Namespace) -> int:
 
 def _run(options: argparse.Namespace, cells: Sequence[Cell], left: Sequence[Cell], root: Path) -> int:
     """Run the cells that are left, and print how each ends."""
-    from ttmbench.sweep.execute import run_locally
-    from ttmbench.sweep.on_ray import run_on_ray
+    from ttmbench.sweep.execute import run_locally, run_on_ray
 
     arguments, outcomes = parse_pairs(options.executor_args or ""), run_locally(left, options.workers)
     if options.executor == "ray":

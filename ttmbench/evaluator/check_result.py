@@ -22,8 +22,8 @@ from ttmbench.evaluator.resume import groups_digest
 from ttmbench.evaluator.score_files import metrics_of_scores, scored_task
 from ttmbench.evaluator.score_task import load_data
 from ttmbench.evaluator.stored_ranks import stored_ranks
+from ttmbench.evaluator.task import gains_of
 from ttmbench.evaluator.task_result import Answered, Data, Scored, TaskResult
-from ttmbench.evaluator.transfer_eval import gains_of
 from ttmbench.plugins.registry import Registry
 from ttmbench.protocols import ChoiceStyle
 from ttmbench.results.clusters import Clusters, clusters_of, connected
