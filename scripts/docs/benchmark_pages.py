@@ -179,7 +179,7 @@ def data(own: Sequence[TaskSpec]) -> list[str]:
     hub, files, also, saved = [], {}, {}, set()
     for spec in own:
         for part in sources(spec.source):
-            if part["kind"] in ("huggingface", "hub_files", "webdataset"):
+            if part["kind"] in ("huggingface", "hub_files"):
                 hub.append(hub_link(part))
                 saved |= set(part.get("also") or ()) if part["kind"] == "huggingface" else set()
             for path, origin in (part.get("get") or {}).items():

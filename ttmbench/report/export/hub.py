@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 RANKED = ("zero_shot", "forced_choice", "matching", "test_time")
 # The Hub's task type for models that compare images with captions.
 TASK_TYPE, TASK_NAME = "zero-shot-image-classification", "Matching images and captions"
-_HUB_KINDS = ("huggingface", "hub_files", "webdataset")
+_HUB_KINDS = ("huggingface", "hub_files")
 
 
 def export_model_index(
