@@ -309,7 +309,7 @@ class SourceRequest:
     Attributes:
         options: the ``source:`` mapping of the task file without ``kind``.
         columns: the keys of the ``group:`` mapping about columns and rows (``id``, ``images``, ``captions``, ``tags``,
-            ``crop``, ``where``, ``first_rows``).
+            ``crop``, ``where``, ``first_rows``); conditions, parts of paths and picks are models of pydantic.
         shape: images and captions per group; 1x2 for tasks of another kind, whose rows have one image each.
         n_groups: number of groups given in the task file, if any.
         folder: folder of the task file, for relative paths; None for tasks inside a package archive.
