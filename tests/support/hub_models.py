@@ -78,7 +78,8 @@ def siglip(folder: Path, *, version: int = 1) -> None:
     """SigLIP with its SentencePiece tokenizer; SigLIP 2 of one resolution, in configuration SigLIP, with Gemma's."""
     rows = SIGLIP_WORDS if version == 1 else SIGLIP2_WORDS
     tiny_models.siglip(folder, rows=rows, length=siglip_tokenizers.LENGTH)
-    (folder / "tokenizer.json").unlink()
+    for file in ("tokenizer.json", "special_tokens_map.json"):  # the second by transformers 4 alone
+        (folder / file).unlink(missing_ok=True)
     (siglip_tokenizers.siglip if version == 1 else siglip_tokenizers.gemma)(folder)
 
 
