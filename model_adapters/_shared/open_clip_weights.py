@@ -115,9 +115,17 @@ def find(asked: OpenClipFiles, quick_gelu: bool | None = None) -> Source:
         raise UsageError(f"{model} brings its own weights; omit pretrained={asked.pretrained}")
     config, files, silent, repository = _from_library(asked) if is_named else _from_repository(asked)
     model_config: Config = config["model_cfg"]
-    base = None if asked.interpolate is None else _base_of(asked)
-    if base is not None:
-        model_config = _with_positions_of(files.folder / files.weights[0], model_config)
+    base = None
+    if asked.interpolate is not None:
+        if not is_named:
+            raise UsageError("interpolate needs the name of an architecture, or model_config, and pretrained")
+        changes = {"pretrained": asked.base, "revision": None, "interpolate": None, "lora_alpha": None}
+        base, path = _from_library(asked.model_copy(update=changes))[1], files.folder / files.weights[0]
+        tensors = tensors_in(path)
+        found = next((tensors[name] for name in (POSITIONS, f"text.{POSITIONS}") if name in tensors), None)
+        if found is None:
+            raise DataError(f"{path} has no {POSITIONS}, so its weights cannot be interpolated")
+        model_config = {**model_config, "text_cfg": {**model_config["text_cfg"], "context_length": len(found)}}
     notes: tuple[str, ...] = ()
     if quick_gelu is not None:
         if model_config["vision_cfg"].get("timm_model_name"):
@@ -307,23 +315,6 @@ def _weights_of_hub(place: str, asked: OpenClipFiles) -> ModelFiles:
     if file:
         repository = replace(repository, files=frozenset([file]))
     return _weights_in(repository, others)
-
-
-def _base_of(asked: OpenClipFiles) -> ModelFiles:
-    """The weights to interpolate with, under the same architecture."""
-    if _name(asked).startswith((FOLDER, HUB)):
-        raise UsageError("interpolate needs the name of an architecture, or model_config, and pretrained")
-    changes = {"pretrained": asked.base, "revision": None, "interpolate": None, "lora_alpha": None}
-    return _from_library(asked.model_copy(update=changes))[1]
-
-
-def _with_positions_of(path: Path, model_config: Config) -> Config:
-    """A ``model_cfg`` for as many text positions as a file of weights has."""
-    tensors = tensors_in(path)
-    found = next((tensors[name] for name in (POSITIONS, f"text.{POSITIONS}") if name in tensors), None)
-    if found is None:
-        raise DataError(f"{path} has no {POSITIONS}, so its weights cannot be interpolated")
-    return {**model_config, "text_cfg": {**model_config["text_cfg"], "context_length": len(found)}}
 
 
 def _weights_in(repository: Repository, others: Iterable[str], named: Sequence[str] = ()) -> ModelFiles:

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 ADAPTER_CONFIG = "adapter_config.json"
 NAME = "default"  # peft's name of the one adapter, a part of the names of its parameters
 _WEIGHTS = ("adapter_model.safetensors", "adapter_model.bin")
-KEPT = "_ttmbench_peft"  # an attribute of models that have an adapter
+KEPT = "_ttmbench_peft"  # of a model with an adapter: what a fingerprint says of it, and peft's model if not merged
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 # Where it came from and which version wrote it: a copy of the same adapter has other values.
 _OF_A_COPY = ("base_model_name_or_path", "revision", "inference_mode", "peft_version", "auto_mapping")
@@ -74,14 +74,6 @@ class AdapterFiles:
         """The revision of the base that it names."""
         revision = self.config.get("revision")
         return revision if isinstance(revision, str) and revision else None
-
-
-@dataclass(frozen=True)
-class AppliedAdapter:
-    """What is known of the adapter of a loaded model; ``kept`` is peft's model where it was not merged."""
-
-    declared: Mapping[str, object]
-    kept: Any = None
 
 
 def find_adapter(name: str, *, offline: bool) -> AdapterFiles:
@@ -130,7 +122,9 @@ def apply_adapter(model: PreTrainedModel, adapter: AdapterFiles, base: str, merg
     name, folder = adapter.files.name, adapter.repository.get([ADAPTER_CONFIG, *adapter.files.weights])
     if merge and getattr(model, "is_quantized", False):
         raise UsageError("an adapter cannot be merged into quantised weights without loss; use merge=false")
-    state = _state(folder / adapter.files.weights[0])
+    state: Any = read_weights(folder / adapter.files.weights[0])
+    if not isinstance(state, dict) or not all(isinstance(tensor, torch.Tensor) for tensor in state.values()):
+        raise DataError(f"{folder / adapter.files.weights[0]} holds no tensors by name")
     try:
         config = PeftConfig.from_pretrained(str(folder))
         if config.is_prompt_learning:
@@ -152,8 +146,10 @@ def apply_adapter(model: PreTrainedModel, adapter: AdapterFiles, base: str, merg
         plain = wrapped.merge_and_unload() if merge else wrapped.get_base_model()
     for parameter in plain.parameters():
         parameter.requires_grad_(parameter.is_floating_point())
-    declared = {"merged": merge, **_declared(adapter.config), "weights_sha256": tensors_digest(state)}
-    setattr(plain, KEPT, AppliedAdapter({"peft": declared}, None if merge else wrapped))
+    settings = {key: value for key, value in adapter.config.items() if key not in _OF_A_COPY}
+    declared = {"merged": merge, "type": adapter.config["peft_type"], "config_sha256": json_digest(settings)}
+    declared["weights_sha256"] = tensors_digest(state)
+    setattr(plain, KEPT, (declared, None if merge else wrapped))
     return plain
 
 
@@ -165,34 +161,15 @@ def _quiet() -> Iterator[None]:
         yield
 
 
-def _declared(config: Mapping[str, Any]) -> dict[str, object]:
-    settings = {key: value for key, value in config.items() if key not in _OF_A_COPY}
-    return {"type": config["peft_type"], "config_sha256": json_digest(settings)}
-
-
-def applied_to(model: object) -> AppliedAdapter:
-    """What is known of a model's adapter; nothing for a model without one."""
-    known = getattr(model, KEPT, None)
-    return known if isinstance(known, AppliedAdapter) else AppliedAdapter({})
-
-
 def merged(model: PreTrainedModel) -> PreTrainedModel:
     """A model as it can be saved: itself, or a copy into which its adapter is merged."""
-    kept = applied_to(model).kept
+    _, kept = getattr(model, KEPT, (None, None))
     if kept is None:
         return model
     with _quiet():
         copied = deepcopy(kept).merge_and_unload()
     delattr(copied, KEPT)
     return copied
-
-
-def _state(path: Path) -> dict[str, torch.Tensor]:
-    """The tensors of an adapter; DataError if they cannot be read."""
-    content = read_weights(path)
-    if not isinstance(content, dict) or not all(isinstance(tensor, torch.Tensor) for tensor in content.values()):
-        raise DataError(f"{path} holds no tensors by name")
-    return content
 
 
 SAFETENSORS = ("model.safetensors", "model.safetensors.index.json")
@@ -267,7 +244,7 @@ class LoadedModel:
             "device": device.type,
             **describe_inputs(self.tokenizer, self.image_processor, self.processor),
             **quantization_of(self.model),
-            **(applied_to(self.model).declared if hasattr(self.model, KEPT) else {}),
+            **({"peft": getattr(self.model, KEPT)[0]} if hasattr(self.model, KEPT) else {}),
         }
 
 

@@ -59,7 +59,7 @@ from ttmbench.ttm.checkpoint import (
     write_state,
 )
 from ttmbench.ttm.variants import Adaptation
-from ttmbench.types import Group, GroupShape, MethodSpec, MetricSpec, Record, Scores
+from ttmbench.types import Group, MethodSpec, MetricSpec, Record, Scores
 
 Gains = Mapping[str, Record]
 """Metric -> its difference, as results documents have it."""
@@ -240,7 +240,12 @@ class Methods:
         """The task with the columns of all methods; if some fail, with those of the others and the first failure."""
         run = self._run
         if run.registry.adapts(run.config) and not plan.adapts:
-            scored = replace(scored, notes=[*scored.notes, _not_adapted_note(scored.spec.shape, run.config.model)])
+            true = scored.spec.shape.true_captions
+            why = f"{true} captions are true for each image, and no way is defined to adapt a model to several"
+            if true == 1:
+                why = f"model {run.config.model} cannot be adapted (it has no matching_loss or pair_loss)"
+            note = f"{why}, so there are raw and SimpleMatch numbers only"
+            scored = replace(scored, notes=[*scored.notes, note])
         if run.config.methods:
             from ttmbench.evaluator.methods import undefined_notes
 
@@ -476,18 +481,6 @@ def _notify(run: Run, task: str, name: str, summary: Summary) -> None:
     tracks = summary.tracks if finetuned(run.adapter) is None else supervised_tracks(summary.tracks)
     plugins = run.registry.plugins
     plugins.notify("ttmbench_task_scored", task=task, filter=name, results=summary.results, tracks=tracks)
-
-
-def _not_adapted_note(shape: GroupShape, model: str) -> str:
-    if shape.true_captions > 1:
-        return (
-            f"{shape.true_captions} captions are true for each image, and no way is defined to adapt a model to "
-            "several, so there are raw and SimpleMatch numbers only"
-        )
-    return (
-        f"model {model} cannot be adapted (it has no matching_loss or pair_loss), so there are raw and "
-        "SimpleMatch numbers only"
-    )
 
 
 def _blind_notes(run: Run, result: Scored) -> list[str]:
