@@ -27,7 +27,6 @@ METHODS = {
 }
 """Methods that compute numbers; replacing one of them in an object makes the source of its class meaningless."""
 OWN = "ttmbench"
-_OWN_PARTS = (OWN, f"{OWN}.tasks", f"{OWN}.model_adapters")  # in a checkout links, which no search follows
 _VERSIONED = {"PIL", "datasets", "numpy", "open_clip", "scipy", "torch", "transformers"}  # in `PACKAGES`
 
 _ABOUT, _SEAL = "ttmbench", "sha256"
@@ -78,11 +77,11 @@ def modules_of(value: Any) -> list[str]:
 
 @functools.cache  # the running code is what was imported; a sweep asks for every cell
 def _own_digest() -> str | None:
-    roots = {name: root for part in _OWN_PARTS for name, root in _package_of(part, exactly=True)[1].items()}
-    return _digest(OWN, roots, CODE[:1])  # its task files are part of a run's key one by one
+    # Its task files are part of a run's key one by one; in a checkout, models and tasks are links.
+    return _digest(OWN, {OWN: Path(__file__).parents[1]}, CODE[:1])
 
 
-def _package_of(module: str, exactly: bool = False) -> tuple[str, dict[str, Path]]:
+def _package_of(module: str) -> tuple[str, dict[str, Path]]:
     """The package of a module, and the folder or file of each of its names, if found."""
     if module == "__main__":
         main = sys.modules.get(module)
@@ -92,7 +91,7 @@ def _package_of(module: str, exactly: bool = False) -> tuple[str, dict[str, Path
         file = getattr(main, "__file__", None)
         return module, {} if file is None else {module: Path(file)}
     parts = module.split(".")
-    for count in range(len(parts) if exactly else 1, len(parts) + 1):
+    for count in range(1, len(parts) + 1):
         name = ".".join(parts[:count])
         try:
             spec = importlib.util.find_spec(name)
@@ -131,7 +130,7 @@ def _files(name: str, root: Path, endings: tuple[str, ...]) -> Iterator[tuple[st
     if root.is_file():
         yield name, root
         return
-    for parent, folders, files in os.walk(root):
+    for parent, folders, files in os.walk(root, followlinks=name == OWN):
         folders[:] = sorted(folder for folder in folders if folder != "__pycache__" and not folder.startswith("."))
         below = Path(parent).relative_to(root)
         for file in sorted(files):
