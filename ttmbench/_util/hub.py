@@ -26,9 +26,7 @@ _TRANSPORTS = (  # errors of the clients of huggingface_hub, older versions incl
 def quiet_hub(*, offline: bool = False, fetches: bool = False) -> Iterator[None]:
     """Hides progress bars, retries and advice of ``huggingface_hub``.
 
-    Args:
-        offline: ``huggingface_hub`` and ``datasets`` never use the network.
-        fetches: large files may be downloaded; on a terminal their bars are shown.
+    ``offline``: it and ``datasets`` never use the network. ``fetches``: on a terminal, bars of large files are shown.
     """
     from huggingface_hub import constants
     from huggingface_hub.utils.tqdm import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars
@@ -50,10 +48,9 @@ def quiet_hub(*, offline: bool = False, fetches: bool = False) -> Iterator[None]
 def trouble(error: BaseException) -> Trouble:
     """Classifies an error of ``huggingface_hub`` or of a library that wraps it.
 
-    Returns:
-        ``gated``: terms have to be accepted. ``unknown revision``, ``unknown``: it does not exist, or this account may
-        not see it. ``token``: the Hub does not know the token. ``unreachable``: it is not cached and there is no answer
-        (yet). ``refused``: another error status. ``other``: any other error.
+    ``gated``: terms have to be accepted. ``unknown revision``, ``unknown``: it does not exist, or this account may not
+    see it. ``token``: the Hub does not know the token. ``unreachable``: it is not cached and there is no answer (yet).
+    ``refused``: another error status.
     """
     from huggingface_hub import errors
 

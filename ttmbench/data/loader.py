@@ -31,16 +31,8 @@ def load_task_data(
 ) -> Loaded:
     """The groups of a task in its source's order, of the right number and shape, and where they came from.
 
-    Args:
-        registry: where sources are looked up.
-        task: the task.
-        limit: read no more groups than this.
-        offline: never touch the network.
-        data_dir: folder of files that users fetch themselves; see `ttmbench.data.paths.data_folder`.
-
-    Raises:
-        DataError: data out of reach, or not what the task file says.
-        UsageError: the source is unknown or its options are wrong.
+    No more than ``limit`` groups; ``offline`` never touches the network. DataError for data out of reach, or not what
+    the task file says; UsageError if the source is unknown or its options are wrong.
     """
     spec, folder = task.spec, given_data_folder(data_dir)
     if task.groups is not None:

@@ -36,16 +36,10 @@ def read_rows(
     ``.csv`` and ``.tsv`` have a header. ``.json`` is a list of rows, or an object whose values are rows and whose keys
     name them. ``.pt`` is what ``torch.save`` wrote of a mapping of lists. Anything else is JSON lines.
 
-    Args:
-        file: the file.
-        fields: names of the cells, where rows are JSON lists instead of objects.
-        nested: the items of lists are rows, and objects around them are levels: ``{"v1": {"s2": [row]}}`` has the row
-            ``v1/s2/0``.
-        levels: names of the cells, where keys of objects are data: with ``[folder, number, caption]``, the object
-            ``{"a": {"5": "a dog"}}`` has the row ``a/5`` of folder a, number 5 and a caption.
-
-    Raises:
-        DataError: the file cannot be read, or a row is not what it should be.
+    ``fields``: names of the cells, where rows are JSON lists instead of objects. ``nested``: the items of lists are
+    rows, and objects around them are levels: ``{"v1": {"s2": [row]}}`` has the row ``v1/s2/0``. ``levels``: names of
+    the cells, where keys of objects are data: with ``[folder, number, caption]``, the object ``{"a": {"5": "a dog"}}``
+    has the row ``a/5`` of folder a, number 5 and a caption. DataError if the file or a row is not what it should be.
     """
     name = str(file)
     _refuse_parquet(file, name)
