@@ -71,8 +71,13 @@ def load(asked: ContrastiveOptions) -> TransformersModel:
             f"{asked.pretrained} is a {config.model_type} model, whose scores need its own heads; use --model itc "
             "(contrastive) or --model itm (matching)"
         )
-    config = None if quick is None else set_activation(config, quick)
-    model = load_weights(AutoModel, pretrained, config=config)
+    if quick is not None:
+        if config.model_type != "clip":
+            raise UsageError(f"quick_gelu is for CLIP, and this is a model of type {config.model_type}; omit it")
+        for tower in (config.vision_config, config.text_config):
+            if quick or tower.hidden_act == QUICK:
+                tower.hidden_act = QUICK if quick else GELU
+    model = load_weights(AutoModel, pretrained, config=None if quick is None else config)
     note = note_on_activation(model.config, asked.pretrained)
     has_temperature = hasattr(model, "logit_scale") or hasattr(model, "temperature")
     if not (has_temperature and hasattr(model, "get_image_features") and hasattr(model, "get_text_features")):
@@ -290,16 +295,6 @@ def pixel_scale(processor: ProcessorMixin) -> tuple[PixelScale | None, tuple[int
     if not torch.allclose(scale.apply(raw[PIXELS]), plain[PIXELS], atol=1e-5, rtol=0):
         return None, (0, 0)
     return scale, (raw[PIXELS].shape[2], raw[PIXELS].shape[3])
-
-
-def set_activation(config: PretrainedConfig, quick: bool) -> PretrainedConfig:
-    """A CLIP's configuration with this activation; UsageError for other kinds of models."""
-    if config.model_type != "clip":
-        raise UsageError(f"quick_gelu is for CLIP, and this is a model of type {config.model_type}; omit it")
-    for tower in (config.vision_config, config.text_config):
-        if quick or tower.hidden_act == QUICK:
-            tower.hidden_act = QUICK if quick else GELU
-    return config
 
 
 def stated_activation(config: PretrainedConfig) -> dict[str, bool | None]:

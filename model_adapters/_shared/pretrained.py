@@ -238,11 +238,18 @@ class LoadedModel:
 
     def describe(self, device: torch.device) -> dict[str, object]:
         """Entries of a fingerprint: everything except tensors that changes a score, the kind of device included."""
+        processor, declared = self.processor, dict[str, object]()
+        if processor is not None:
+            known = {name: value for name, value in vars(processor).items() if isinstance(value, str | int | float)}
+            declared["processor_sha256"] = digest_of({"class": type(processor).__name__, **known})
+        if self.image_processor is not None:
+            declared["preprocessing"] = plain(self.image_processor.to_dict())
         return {
             "config_sha256": digest_of(self.model.config.to_dict()),
             "attn_implementation": getattr(self.model.config, "_attn_implementation", None),
             "device": device.type,
-            **describe_inputs(self.tokenizer, self.image_processor, self.processor),
+            "tokenizer_sha256": tokenizer_digest(self.tokenizer),
+            **declared,
             **quantization_of(self.model),
             **({"peft": getattr(self.model, KEPT)[0]} if hasattr(self.model, KEPT) else {}),
         }
@@ -448,21 +455,6 @@ def _load(kind: Any, model: Pretrained, where: str, options: Mapping[str, object
 
 # Where files came from and which version wrote them: a copy of the same model has other values.
 _VOLATILE = {"_name_or_path", "name_or_path", "transformers_version", "torch_dtype", "dtype", "processor_class"}
-
-
-def describe_inputs(
-    tokenizer: PreTrainedTokenizerBase,
-    image_processor: BaseImageProcessor | None = None,
-    processor: ProcessorMixin | None = None,
-) -> dict[str, object]:
-    """What a fingerprint says of what prepares a model's inputs."""
-    declared: dict[str, object] = {"tokenizer_sha256": tokenizer_digest(tokenizer)}
-    if processor is not None:
-        settings = {name: value for name, value in vars(processor).items() if isinstance(value, str | int | float)}
-        declared["processor_sha256"] = digest_of({"class": type(processor).__name__, **settings})
-    if image_processor is not None:
-        declared["preprocessing"] = plain(image_processor.to_dict())
-    return declared
 
 
 def quantization_of(model: PreTrainedModel) -> dict[str, object]:

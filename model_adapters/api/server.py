@@ -88,7 +88,11 @@ class Server:
             except openai.APIStatusError as error:
                 return self._refused(error, body)
             except openai.APIConnectionError as error:
-                raise DataError(self._unanswered(self._reason(error))) from None
+                cause = error.__cause__ or error
+                reason = f"{type(cause).__name__}: {self._clean(str(cause))}".rstrip(": .")
+                if isinstance(error, openai.APITimeoutError):
+                    reason = f"no answer within {self._asked.timeout:g} s (timeout=...)"
+                raise DataError(self._unanswered(reason)) from None
             try:
                 answer = self._read(json.loads(content))
             except _NO_ANSWER as error:
@@ -141,12 +145,6 @@ class Server:
         if status in (408, 409, 429) or status >= 500:
             raise DataError(self._unanswered(f"{status} {message}")) from None
         raise TtmbenchError(detail) from None
-
-    def _reason(self, error: openai.APIConnectionError) -> str:
-        if isinstance(error, openai.APITimeoutError):
-            return f"no answer within {self._asked.timeout:g} s (timeout=...)"
-        cause = error.__cause__ or error
-        return f"{type(cause).__name__}: {self._clean(str(cause))}".rstrip(": .")
 
     def _unanswered(self, problem: str) -> str:
         return (
