@@ -100,7 +100,7 @@ def bootstrap_interval(
 
     result = bootstrap(
         (values,) if codes is None else (sums, sizes),
-        np.mean if codes is None else _ratio,
+        np.mean if codes is None else lambda sums, sizes, axis=-1: np.sum(sums, axis=axis) / np.sum(sizes, axis=axis),
         paired=codes is not None,
         n_resamples=iterations,
         confidence_level=level,
@@ -109,11 +109,6 @@ def bootstrap_interval(
         rng=np.random.default_rng(seed),
     )
     return float(result.confidence_interval.low), float(result.confidence_interval.high)
-
-
-def _ratio(sums: np.ndarray, sizes: np.ndarray, axis: int = -1) -> np.ndarray | np.float64:
-    """Mean over all groups of the resampled clusters."""
-    return np.sum(sums, axis=axis) / np.sum(sizes, axis=axis)
 
 
 def score_interval(

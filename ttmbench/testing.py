@@ -55,7 +55,8 @@ def check_adapter(adapter: Model, *, image_size: tuple[int, int] = (64, 48)) -> 
         any(way is not None for way in (can.pair_scorer, can.dual_encoder, can.choice_scorer)),
         "it has neither score_pairs nor the five methods of a dual encoder nor answer and choice_style",
     )
-    images = _random_images(len(CAPTIONS), image_size)
+    rng, shape = np.random.RandomState(0), (image_size[1], image_size[0], 3)
+    images = [Image.fromarray(rng.randint(0, 256, shape, dtype=np.uint8)) for _ in CAPTIONS]
     if can.choice_scorer is not None:
         _check_choice_scorer(can.choice_scorer, images, check)
     if can.pair_scorer is not None:
@@ -67,7 +68,11 @@ def check_adapter(adapter: Model, *, image_size: tuple[int, int] = (64, 48)) -> 
     if can.dual_encoder is not None:
         prepared = _check_dual_encoder(can.dual_encoder, images, check)
         if can.trainable is not None:
-            _check_trainable(cast(TrainableDualEncoder, adapter), prepared, check)
+            trained, n = cast(TrainableDualEncoder, adapter), np.arange(len(CAPTIONS))
+            loss = trained.matching_loss(take(prepared.images, n), take(prepared.captions, n))
+            check("loss is a finite scalar", loss.ndim == 0 and bool(torch.isfinite(loss)), f"got {loss}")
+            pairs = _TrainingPairs(n[:, None], np.roll(n, 1)[:, None])
+            _check_training(trained, prepared, pairs, lambda: _all_scores(trained, prepared, len(n)), check)
     return made
 
 
@@ -201,14 +206,6 @@ def _check_dual_encoder(adapter: DualEncoder, images: list[Image.Image], check: 
     return prepared
 
 
-def _check_trainable(adapter: TrainableDualEncoder, prepared: _Prepared, check: _Check) -> None:
-    n = np.arange(len(CAPTIONS))
-    loss = adapter.matching_loss(take(prepared.images, n), take(prepared.captions, n))
-    check("loss is a finite scalar", loss.ndim == 0 and bool(torch.isfinite(loss)), f"got {loss}")
-    pairs = _TrainingPairs(n[:, None], np.roll(n, 1)[:, None])
-    _check_training(adapter, prepared, pairs, lambda: _all_scores(adapter, prepared, len(n)), check)
-
-
 def _check_training(
     adapter: Trained,
     prepared: _Prepared,
@@ -227,11 +224,6 @@ def _check_training(
     restore(adapter, before)
     after = score()
     check(f"{what}the state comes back after training", _close(scores, after), _difference(scores, after))
-
-
-def _random_images(count: int, size: tuple[int, int]) -> list[Image.Image]:
-    rng = np.random.RandomState(0)
-    return [Image.fromarray(rng.randint(0, 256, (size[1], size[0], 3), dtype=np.uint8)) for _ in range(count)]
 
 
 def _prepared(adapter: DualEncoder | PreparedPairScorer, pil_images: list[Image.Image]) -> _Prepared:

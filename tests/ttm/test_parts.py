@@ -351,11 +351,11 @@ def test_a_loss_of_its_own_is_the_same_in_smaller_parts(registry):
     pairs = blind.pairs(Selection(blind.propose(stage.score()).captions, np.ones(6, bool)), True)
     of_features = finetune._loss_of_features(stage.adapter, other_parts.cross_entropy, pairs, np.arange(6))
     batch = [stage.prepared.images[pairs.images.reshape(-1)], stage.prepared.captions[pairs.captions.reshape(-1)]]
-    gradients = []
+    gradients, encoders = [], (stage.adapter.train_images, stage.adapter.train_captions)
     for part_size in (None, 5):
         stage.adapter.zero_grad()
         if part_size is None:
-            finetune._backward_through(stage.adapter, *batch, of_features)
+            of_features(*(encode(rows) for encode, rows in zip(encoders, batch, strict=True))).backward()
         else:
             finetune.contrastive_in_parts(stage.adapter, *batch, part_size, of_features)
         gradients.append([one.grad.clone() for one in stage.adapter.parameters()])

@@ -91,13 +91,9 @@ def versions() -> dict[str, str | None]:
     from PIL import features
 
     decoders = {name: installed_version(name) for name in READERS}
-    return {name: _minor_version(name) for name in PACKAGES} | decoders | {"jpeg": features.version("libjpeg_turbo")}
-
-
-def _minor_version(name: str) -> str | None:
-    installed = installed_version(name)
-    match = re.match(r"\d+(?:\.\d+)?", installed or "")
-    return match.group() if match else installed
+    installed = {name: installed_version(name) for name in PACKAGES}
+    minor = {name: text and re.sub(r"^(\d+(?:\.\d+)?).*", r"\1", text) for name, text in installed.items()}
+    return minor | decoders | {"jpeg": features.version("libjpeg_turbo")}
 
 
 def code_digest(adapter: object) -> str | None:

@@ -167,7 +167,11 @@ def check_task(registry: Registry, task: TaskFile, data_dir: Path) -> Finding:
         return Finding("task", name, "present", f"{local.name}{_where(local)}{without}", command if untagged else "")
     if any(location.needs is None for location in locations):
         return Finding("task", name, "unknown", f"{locations[0].name} does not declare its files", command)
-    listed = [f"{_list(names)}{_where(location)}" for location, names in zip(locations, missing, strict=True)]
+    listed = [
+        ", ".join(name if why.startswith("it is not") else f"{name} ({why})" for name, why in names.items())
+        + _where(location)
+        for location, names in zip(locations, missing, strict=True)
+    ]
     detail = f"needs {'; or '.join(listed)}"
     if not task.spec.gated:
         return Finding("task", name, "missing", detail, command)
@@ -240,10 +244,6 @@ def token_is_set() -> bool:
 
 def _where(location: DataLocation) -> str:
     return "".join(f" in {where}" for where in dict.fromkeys(need.where for need in location.needs or ()))
-
-
-def _list(missing: dict[str, str]) -> str:
-    return ", ".join(name if why.startswith("it is not") else f"{name} ({why})" for name, why in missing.items())
 
 
 def _installed(need: str) -> bool:

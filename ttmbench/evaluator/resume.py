@@ -424,7 +424,10 @@ def _sound(path: Path, document: Record) -> Record | None:
 def _lock(files: RunFiles) -> filelock.BaseFileLock:
     try:
         files.state.mkdir(parents=True, exist_ok=True)
-        _refuse_links(files.state)
+        for folder, folders, names in os.walk(files.state):
+            for path in (Path(folder), *(Path(folder) / name for name in (*folders, *names))):
+                if path.is_symlink():  # what it leads to is not to be removed
+                    raise UsageError(f"{path} is a link, which no run makes or follows; remove it")
         return take_lock(files.state / LOCK)
     except filelock.Timeout:
         raise UsageError(
@@ -432,14 +435,6 @@ def _lock(files: RunFiles) -> filelock.BaseFileLock:
         ) from None
     except OSError as error:
         raise UsageError(f"{files.state} cannot be written to: {error.strerror or error}") from None
-
-
-def _refuse_links(state: Path) -> None:
-    """UsageError if the state holds a link: no run makes one, and what it leads to is not to be removed."""
-    paths = [state, *(Path(folder) / name for folder, folders, names in os.walk(state) for name in (*folders, *names))]
-    for path in paths:
-        if path.is_symlink():
-            raise UsageError(f"{path} is a link, which no run makes or follows; remove it")
 
 
 def _stamp(date: float) -> str:

@@ -147,7 +147,10 @@ def build_registry(
             if name in files:
                 raise UsageError(f"task '{name}' is defined by both '{files[name][1]}' and '{include}'; rename one")
             files[name] = (entry, str(include))
-    methods = plugins.collect("ttmbench_register_methods", lambda spec: [(_key_of(spec), spec)])
+    methods = plugins.collect(
+        "ttmbench_register_methods",
+        lambda spec: [(f"{spec.kind}={spec.name}" if isinstance(spec, MethodPart) else spec.name, spec)],
+    )
     registry = Registry(
         plugins=plugins,
         adapters=plugins.collect(
@@ -163,10 +166,6 @@ def build_registry(
     for broken in () if quiet else plugins.broken:
         warn(f"{broken}; everything else works")
     return registry
-
-
-def _key_of(spec: MethodSpec | MethodPart) -> str:
-    return f"{spec.kind}={spec.name}" if isinstance(spec, MethodPart) else spec.name
 
 
 def _tasks_in(folder: Traversable) -> list[tuple[str, Traversable]]:

@@ -38,12 +38,6 @@ def _never(value: None) -> None:
     raise ValueError("is omitted, not null, where there is none")
 
 
-def _yes(value: bool) -> bool:
-    if not value:
-        raise ValueError("is true where it stands")
-    return value
-
-
 def _distinct(values: list[Any]) -> list[Any]:
     if len(set(values)) < len(values):
         raise ValueError("names something twice")
@@ -66,7 +60,7 @@ Count = Annotated[int, Field(ge=0)]
 AtLeastOne = Annotated[int, Field(ge=1)]
 Seeds = Annotated[list[int], Field(min_length=1)]
 Key = Annotated[str, Field(pattern=_KEY)]
-Yes = Annotated[bool, AfterValidator(_yes), WithJsonSchema({"const": True})]
+Yes = Annotated[Literal[True], WithJsonSchema({"const": True})]
 Zero = Annotated[int, Field(ge=0, le=0), WithJsonSchema({"const": 0})]
 Absent = Annotated[SkipJsonSchema[None], AfterValidator(_never)]
 """Of a key that may be omitted: its default, which no document states."""

@@ -342,16 +342,13 @@ def command_line(words: Sequence[str], settings: Mapping[str, object]) -> str:
         elif name == "include_path" and isinstance(value, list | tuple):
             line += [word for folder in value for word in ("--include_path", str(folder))]
         elif isinstance(value, Mapping) and value:
-            line += [f"--{name}", ",".join(f"{key}={_word(item)}" for key, item in value.items())]
+            spelt = {key: str(item).lower() if item in (None, True, False) else item for key, item in value.items()}
+            line += [f"--{name}", ",".join(f"{key}={word}" for key, word in spelt.items())]
         elif isinstance(value, list) and value:
             line += [f"--{name}", ",".join(map(str, value))]
         elif isinstance(value, str | int | float) and value is not False:
             line += [f"--{name}", str(value)]
     return shlex.join(line)
-
-
-def _word(value: object) -> str:
-    return str(value).lower() if isinstance(value, bool) or value is None else str(value)
 
 
 def _blocks(document: ResultsDocument, task: str) -> dict[str, dict[str, str]]:

@@ -427,7 +427,9 @@ def _samples(path: Path, lines: _Lines, shape: GroupShape | None) -> StoredScore
             mine = [group_ids[at] for at in positions]
         for group in sorted(set(mine) ^ set(table)):
             raise DataError(f"{path}: group {group} is not there for every filter and seed ({name}, {index})")
-        array = _smallest(np.stack([table[group] for group in mine]))
+        array = np.stack([table[group] for group in mine])
+        if not too_large(array) and np.array_equal(small := array.astype(np.float32), array):
+            array = small  # as the scores of a run are
         scores.setdefault(name, []).append(Scores(checked_scores(path, array, shape, mine)))
     named = [about[group].get("cluster") for group in group_ids]
     clusters = None
@@ -457,12 +459,6 @@ def _number(path: Path, value: object, where: str) -> float:
     if isinstance(value, int) and abs(value) > EXACT:
         raise DataError(f"{path}: {where} has an integer beyond 2^53, which is not exact as a float")
     return float(value)
-
-
-def _smallest(array: np.ndarray) -> np.ndarray:
-    """The same numbers as float32 where that is exact, as for scores of a run."""
-    small = array if too_large(array) else array.astype(np.float32)
-    return small if np.array_equal(small, array) else array
 
 
 SCHEMA_VERSION = "1.0"

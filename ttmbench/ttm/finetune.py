@@ -218,7 +218,9 @@ def _gradient(
             done, loss = attempt(partial(_pairs_in_parts, adapter, images, captions, matched, part_size))
         elif of_features is not None and (memory.training is None or memory.training >= size):
             assert isinstance(adapter, TrainableInParts), "asked before anything is scored"
-            done, loss = attempt(lambda: _backward_through(adapter, images, captions, of_features))
+            done, loss = attempt(
+                lambda: _backward(of_features(adapter.train_images(images), adapter.train_captions(captions)))
+            )
         elif memory.training is None or memory.training >= size:
             assert isinstance(adapter, Trainable), "only such an adapter learns from matched pairs alone"
             done, loss = attempt(lambda: _backward(adapter.matching_loss(images, captions)))
@@ -254,12 +256,6 @@ def _loss_of_features(
         return loss(LabelledBatch(images.reshape(units, m, -1), captions.reshape(units, k, -1), labels, parts))
 
     return of_features
-
-
-def _backward_through(
-    adapter: TrainableInParts, images: Batch, captions: Batch, of_features: OfFeatures
-) -> torch.Tensor:
-    return _backward(of_features(adapter.train_images(images), adapter.train_captions(captions)))
 
 
 def _backward(loss: torch.Tensor) -> torch.Tensor:

@@ -62,7 +62,10 @@ class Adaptation:
     @property
     def truth(self) -> np.ndarray:
         """True captions by their positions in the task's order, int [units, images of a unit], as `Step.captions`."""
-        return truth_of(self.raw, self.spec.is_global)
+        if self.spec.is_global:
+            return self.raw.truth[:, None]
+        fewer = min(self.raw.groups.shape[1:])
+        return np.broadcast_to(np.arange(fewer), (len(self.raw.groups), fewer))
 
     def column(self, spec: MethodSpec, audit: bool = False, after: AfterSeed = AFTER_SEED) -> MethodScores:
         """TTM, or a variant of it, for every seed; the last iteration is the result.
@@ -303,14 +306,6 @@ class Adaptation:
         declared = self.settings.lr is not None
         note = self.settings.lr_note or (None if declared else NO_LEARNING_RATE)
         return {"value": self.learning_rate, "source": "stated" if declared else "default", "note": note}
-
-
-def truth_of(raw: Scores, is_global: bool) -> np.ndarray:
-    """True captions by their positions in the task's order, int [units, images of a unit], as `Step.captions`."""
-    if is_global:
-        return raw.truth[:, None]
-    fewer = min(raw.groups.shape[1:])
-    return np.broadcast_to(np.arange(fewer), (len(raw.groups), fewer))
 
 
 def _overfits(spec: MethodSpec) -> bool:

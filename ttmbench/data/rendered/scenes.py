@@ -259,14 +259,11 @@ def _clip_group(rng: np.random.RandomState, group_id: str, style: str) -> SceneG
     clips = []
     for order in ((0, 1), (1, 0)):
         scene = replace(place, seed=below(rng, 2**32))
-        clips.append(tuple(_frame(scene, order, position) for position in range(FRAMES)))
+        things = list(zip(scene.things, order, strict=True))  # and when each comes, 0 or 1
+        frames = (tuple(_moved(*thing, position) for thing in things) for position in range(FRAMES))
+        clips.append(tuple(replace(scene, things=frame) for frame in frames))
     captions = tuple(f"{first} enters before {second}" for first, second in (looks, looks[::-1]))
     return SceneGroup(group_id, tuple(clips), captions, {"first": RELATIONS[relation].removesuffix(" of")})
-
-
-def _frame(scene: Scene, order: tuple[int, int], position: int) -> Scene:
-    """The scene at a frame: ``order`` has when each object comes, 0 or 1."""
-    return replace(scene, things=tuple(_moved(*item, position) for item in zip(scene.things, order, strict=True)))
 
 
 def _moved(thing: Thing, turn: int, position: int) -> Thing:
