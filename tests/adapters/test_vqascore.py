@@ -323,7 +323,7 @@ def test_an_answer_prefix_follows_the_prompt(llava, tiny_vlm):
 
 
 def test_wrong_arguments_are_one_clear_error(llava, tiny_vlm):
-    with pytest.raises(UsageError, match="score must be log_odds, probability"):
+    with pytest.raises(UsageError, match="score must be log_odds"):
         vqascore.load(pretrained=llava, score="odds")
     with pytest.raises(UsageError, match=r"has no \{caption\}"):
         vqascore.load(pretrained=llava, template="Is it so?")

@@ -90,10 +90,9 @@ def versions() -> dict[str, str | None]:
     """
     from PIL import features
 
-    decoders = {name: installed_version(name) for name in READERS}
-    installed = {name: installed_version(name) for name in PACKAGES}
-    minor = {name: text and re.sub(r"^(\d+(?:\.\d+)?).*", r"\1", text) for name, text in installed.items()}
-    return minor | decoders | {"jpeg": features.version("libjpeg_turbo")}
+    found = {name: installed_version(name) for name in (*PACKAGES, *READERS)}
+    minor = {name: re.sub(r"^(\d+(?:\.\d+)?).*", r"\1", text) for name in PACKAGES if (text := found[name])}
+    return found | minor | {"jpeg": features.version("libjpeg_turbo")}
 
 
 def code_digest(adapter: object) -> str | None:

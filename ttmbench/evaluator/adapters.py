@@ -55,10 +55,12 @@ def make_adapter(
         key: value for key, value in settings.items() if (key in parameters or takes_any) and key not in arguments
     }
     try:
-        signature.bind(**passed, **arguments)
+        signature.bind(**(stated := {**passed, **arguments}))
     except TypeError as error:
         known = ", ".join(key for key in parameters if key not in settings) or "none"
-        raise UsageError(f"model '{name}': {error} (--model_args); it has: {known}") from None
+        needs = [key for key, one in parameters.items() if one.default is one.empty and key not in stated]
+        why = f"needs --model_args {needs[0]}=VALUE" if "missing" in str(error) else f"{error} (--model_args)"
+        raise UsageError(f"model '{name}': {why}; it has: {known}") from None
     with foreign_errors(_whose(registry, name)):
         try:
             adapter = factory(**passed, **arguments)

@@ -260,8 +260,7 @@ def _clip_group(rng: np.random.RandomState, group_id: str, style: str) -> SceneG
     for order in ((0, 1), (1, 0)):
         scene = replace(place, seed=below(rng, 2**32))
         things = list(zip(scene.things, order, strict=True))  # and when each comes, 0 or 1
-        frames = (tuple(_moved(*thing, position) for thing in things) for position in range(FRAMES))
-        clips.append(tuple(replace(scene, things=frame) for frame in frames))
+        clips.append(tuple(replace(scene, things=tuple(_moved(*one, at) for one in things)) for at in range(FRAMES)))
     captions = tuple(f"{first} enters before {second}" for first, second in (looks, looks[::-1]))
     return SceneGroup(group_id, tuple(clips), captions, {"first": RELATIONS[relation].removesuffix(" of")})
 
