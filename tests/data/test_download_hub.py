@@ -29,7 +29,7 @@ GROUP = {"shape": [1, 2], "n_groups": 3, "images": ["image"], "captions": ["good
 def hub(tmp_path, monkeypatch):
     """The hub's libraries talk to the stand-in, with caches of their own."""
     import datasets
-    from huggingface_hub import constants, file_download
+    from huggingface_hub import constants, file_download, utils
 
     with HubServer(tmp_path / "origin") as running:
         monkeypatch.setattr(constants, "ENDPOINT", running.url)
@@ -37,6 +37,7 @@ def hub(tmp_path, monkeypatch):
             template = running.url + "/{repo_id}/resolve/{revision}/{filename}"
             monkeypatch.setattr(module, "HUGGINGFACE_CO_URL_TEMPLATE", template, raising=False)
         monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+        getattr(utils, "reset_sessions", lambda: None)()  # before 1.0 a session that was made offline stays so
         monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
         monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(tmp_path / "token"))
         monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "prepared")

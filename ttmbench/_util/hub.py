@@ -28,7 +28,7 @@ def quiet_hub(*, offline: bool = False, fetches: bool = False) -> Iterator[None]
 
     ``offline``: it and ``datasets`` never use the network. ``fetches``: on a terminal, bars of large files are shown.
     """
-    from huggingface_hub import constants
+    from huggingface_hub import constants, utils
     from huggingface_hub.utils.tqdm import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars
 
     logger, silent = getLogger("huggingface_hub"), are_progress_bars_disabled()
@@ -38,8 +38,9 @@ def quiet_hub(*, offline: bool = False, fetches: bool = False) -> Iterator[None]
         if not silent and not (fetches and sys.stderr.isatty()):
             before.callback(enable_progress_bars)
             disable_progress_bars()
-        for switch in (constants, *([sys.modules["datasets"].config] if "datasets" in sys.modules else [])):
-            if offline:
+        if offline:
+            before.callback(getattr(utils, "reset_sessions", bool))  # before 1.0 one that was made offline stays so
+            for switch in (constants, *([sys.modules["datasets"].config] if "datasets" in sys.modules else [])):
                 before.callback(setattr, switch, "HF_HUB_OFFLINE", switch.HF_HUB_OFFLINE)
                 switch.HF_HUB_OFFLINE = True
         yield

@@ -167,11 +167,8 @@ def check_task(registry: Registry, task: TaskFile, data_dir: Path) -> Finding:
         return Finding("task", name, "present", f"{local.name}{_where(local)}{without}", command if untagged else "")
     if any(location.needs is None for location in locations):
         return Finding("task", name, "unknown", f"{locations[0].name} does not declare its files", command)
-    listed = [
-        ", ".join(name if why.startswith("it is not") else f"{name} ({why})" for name, why in names.items())
-        + _where(location)
-        for location, names in zip(locations, missing, strict=True)
-    ]
+    said = [[name if why.startswith("it is not") else f"{name} ({why})" for name, why in of.items()] for of in missing]
+    listed = [", ".join(names) + _where(location) for location, names in zip(locations, said, strict=True)]
     detail = f"needs {'; or '.join(listed)}"
     if not task.spec.gated:
         return Finding("task", name, "missing", detail, command)

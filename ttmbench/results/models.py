@@ -342,8 +342,8 @@ def command_line(words: Sequence[str], settings: Mapping[str, object]) -> str:
         elif name == "include_path" and isinstance(value, list | tuple):
             line += [word for folder in value for word in ("--include_path", str(folder))]
         elif isinstance(value, Mapping) and value:
-            spelt = {key: str(item).lower() if item in (None, True, False) else item for key, item in value.items()}
-            line += [f"--{name}", ",".join(f"{key}={word}" for key, word in spelt.items())]
+            spelt = (f"{k}={str(v).lower() if v in (None, True, False) else v}" for k, v in value.items())
+            line += [f"--{name}", ",".join(spelt)]
         elif isinstance(value, list) and value:
             line += [f"--{name}", ",".join(map(str, value))]
         elif isinstance(value, str | int | float) and value is not False:
