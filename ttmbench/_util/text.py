@@ -11,8 +11,9 @@ import re
 import stat
 from collections.abc import Hashable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, BinaryIO, NoReturn
 
 import yaml
 from yaml.constructor import SafeConstructor
@@ -135,29 +136,30 @@ def read_json_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     Raises:
         DataError: the file cannot be read, is not UTF-8 text, or a line is too long or not a JSON object.
     """
-    longest = limit("line_bytes")
+    import jsonlines
+
+    longest, number = limit("line_bytes"), 0
+
+    def lines(file: BinaryIO) -> Iterator[str]:
+        nonlocal number
+        for number, line in enumerate(iter(lambda: file.readline(longest + 1), b""), start=1):
+            if len(line) > longest:
+                raise Unreadable(f"line {number} is longer than {longest} bytes; {raised_by('line_bytes')}")
+            yield _decoded(line, number)
+
     try:
         with _reading():
             _check_regular(path, "text_bytes")
             with path.open("rb") as file:
-                for number, line in enumerate(iter(lambda: file.readline(longest + 1), b""), start=1):
-                    if len(line) > longest:
-                        raise Unreadable(f"line {number} is longer than {longest} bytes; {raised_by('line_bytes')}")
-                    text = _decoded(line, number)
-                    if text.strip():
-                        yield number, _object_of_line(text, f"{path}: line {number}")
+                reader = jsonlines.Reader(lines(file), loads=partial(parse_json, finite=False))
+                try:
+                    for value in reader.iter(type=dict, skip_empty=True):
+                        yield number, value
+                except jsonlines.InvalidLineError as error:
+                    why = error.__cause__ or "is not a JSON object"
+                    raise DataError(f"{path}: line {number} {why}") from None
     except Unreadable as error:
         raise DataError(f"{path}: {error}") from None
-
-
-def _object_of_line(text: str, where: str) -> dict[str, Any]:
-    try:
-        value = parse_json(text, finite=False)
-    except Unreadable as error:
-        raise DataError(f"{where} {error}") from None
-    if not isinstance(value, dict):
-        raise DataError(f"{where} is not a JSON object")
-    return value
 
 
 def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
