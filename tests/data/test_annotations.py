@@ -139,18 +139,26 @@ def test_one_column_may_hold_all_captions_and_a_template_names_images(read):
 @pytest.mark.parametrize(
     ("cells", "group", "message"),
     [
-        ({"texts": ["a", "b"]}, {"captions": "texts"}, "group 0 has 2 captions, but 3"),
+        (
+            {"texts": ["a", "b"]},
+            {"captions": "texts"},
+            "gives 2 captions (group.captions: *texts), but each row must give 3",
+        ),
         ({"texts": "abc"}, {"captions": "texts"}, "must hold a list of captions, got 'abc'"),
         ({"texts": ["a", "b", 3]}, {"captions": "texts"}, "caption 'texts[2]' of group 0 is empty"),
         ({}, {"images": ["{no}.png"], "captions": "texts"}, "has no column 'no'"),
-        ({}, {"images": ["a", "b"], "captions": "texts"}, "group 0 has 2 images, but 1 are needed"),
+        (
+            {},
+            {"images": ["a", "b"], "captions": "texts"},
+            "gives 2 images (group.images: a, b), but each row must give 1",
+        ),
     ],
 )
 def test_wrong_columns_are_told(read, cells, group, message):
     rows = [{"nr": "x", "image": "0.png", "texts": ["a", "b", "c"], **cells}]
-    with pytest.raises(DataError) as caught:
+    with pytest.raises((DataError, UsageError)) as caught:
         read(rows, {"shape": [1, 3], "images": ["image"], **group})
-    assert message in str(caught.value)
+    assert message in str(caught.value) and isinstance(caught.value, UsageError) == ("a, b" in message)
 
 
 def test_several_rows_make_a_group_and_their_tags_must_agree(tmp_path, data, read):
@@ -276,7 +284,8 @@ def test_the_first_source_at_hand_is_read_and_recorded(tmp_path, data):
         ({"kind": "first_of", "of": [{"kind": "annotation"}]}, "did you mean 'annotations'"),
         (both(file="x"), "unknown key 'file'"),
         ({"kind": "first_of", "of": [{"kind": "annotations", "file": "x", "columns": {"image": "x"}}]}, "'images'"),
-        ({"kind": "first_of", "of": [{"kind": "annotations", "file": "x", "columns": 3}]}, "source.of.columns"),
+        ({"kind": "first_of", "of": [{"kind": "annotations", "file": "x", "columns": 3}]}, "must be a mapping, got 3"),
+        ({"kind": "folder", "path": "x.json", "file": "y.json"}, "remove 'file'"),
         ({"kind": "annotations", "fille": "x"}, "unknown key 'fille'; did you mean 'file'"),
     ],
 )

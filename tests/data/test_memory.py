@@ -215,10 +215,15 @@ def test_columns_that_a_dataset_does_not_have_are_named(change, words):
         Task.from_dataset(rows(*walls()), **given)
 
 
+def test_tags_of_groups_are_a_mapping():
+    with pytest.raises(DataError, match="tags must be a mapping"):
+        Task.from_groups([[wall("red")]], [["a red wall"]], name="walls", tags=[{"color": "red"}])
+
+
 def test_rows_that_are_not_like_the_first_are_named():
     table = rows(*walls())
     table[1]["texts"] = ["a red wall"]
-    with pytest.raises(DataError, match="group g1 has 1 captions, but 2 are needed"):
+    with pytest.raises(DataError, match="group g1 gives 1 captions"):
         Task.from_dataset(table, images=["left", "right"], captions="texts", id="key", name="walls")
     with pytest.raises(DataError, match="has no row"):
         Task.from_dataset([], images="a", captions="b", name="walls")

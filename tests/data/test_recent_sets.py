@@ -120,7 +120,7 @@ def test_the_items_that_are_not_picked_are_foils_of_captions_and_of_images(tmp_p
     found = load(task_file(tmp_path, source, group), tmp_path).groups
     assert [[image.name for image in one.images] for one in found] == [["b", "a", "c"], ["c", "a", "b"]]
     group["images"] = ["true", "one", "*foils"]
-    with pytest.raises(DataError, match="group 0 has 4 images, but 3 are needed"):
+    with pytest.raises(DataError, match="group 0 gives 4 images"):
         load(task_file(tmp_path, source, group), tmp_path)
 
 
@@ -256,7 +256,7 @@ def test_imagecode_is_the_nth_file_by_number_among_ten(imagecode, tmp_path, caps
 def test_what_cannot_be_listed_is_refused(imagecode, tmp_path):
     path = rewritten(tmp_path, "imagecode", lambda spec: spec["group"].update(n_groups=3))
     write(imagecode / "imagecode" / "image-sets" / "MSR-VTT-video9" / "img7.jpg", encoded(form="JPEG"))
-    with pytest.raises(DataError, match="has 11 images, but 10 are needed"):
+    with pytest.raises(DataError, match="gives 11 images"):
         load(path, tmp_path)
     for captions, message in (
         ({"gone": {"0": "a"}}, r"listing 'frames' of row 0: no file gone/img\*\.jpg in "),

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from datetime import date
+
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 from support.task_data import find, load, task_file, write
 
@@ -48,10 +52,28 @@ def test_what_is_no_id_is_refused(value):
             row.group_id(column)
 
 
-@pytest.mark.parametrize(("value", "name"), [(7, "7"), (1.5, "1.5"), ("nan", "nan"), (" a ", " a "), (0, "0")])
+@pytest.mark.parametrize(
+    ("value", "name"),
+    [
+        (7, "7"),
+        (1.5, "1.5"),
+        ("nan", "nan"),
+        (" a ", " a "),
+        (0, "0"),
+        (np.int64(3), "3"),
+        (date(2020, 1, 2), "2020-01-02"),
+    ],
+)
 def test_numbers_and_texts_are_ids(value, name):
     assert Row("0", {"id": value}, 0).group_id("id") == name
     assert Row("0", {"id": value}, 0, file="x").group_id("id") == f"x/{name}"
+
+
+@pytest.mark.parametrize("content", [torch.zeros(3), {"a": torch.zeros(3)}, {"a": []}])
+def test_a_pickle_without_lists_is_told(tmp_path, content):
+    torch.save(content, tmp_path / "rows.pt")
+    with pytest.raises(DataError, match=r"rows\.pt: must hold a mapping of names to lists"):
+        list(read_rows(tmp_path / "rows.pt"))
 
 
 @pytest.mark.parametrize(
@@ -79,8 +101,10 @@ def test_templates_and_tags_reach_inner_cells():
         "count": PathPart(column="image0", part=1, names={"12": "a dozen", "13": "more"}),
         "both": PathPart(column="{attributes.0} {attributes.1}", names={"red*": "no", "*brown": "yes", "*": "no"}),
         "same": PathPart(column="image0", names={"clevr*": "no"}),
+        "literal": PathPart(column="odd", names={"a[1]": "yes", "*": "no"}),
     }
-    expected = {"pair": "white_brown", "subset": "kubric", "count": "a dozen", "both": "yes"}
+    row = replace(row, cells={**row.cells, "odd": "a[1]"})
+    expected = {"pair": "white_brown", "subset": "kubric", "count": "a dozen", "both": "yes", "literal": "yes"}
     assert row.tags(parts) == {**expected, "same": "kubric/12/a.png"}
     with pytest.raises(DataError, match="has no part 3"):
         row.tags({"t": PathPart(column="image0", part=3)})
@@ -270,7 +294,7 @@ def test_lists_in_a_csv_file_follow_the_true_caption_and_boxes_are_cut(tmp_path,
     assert open_upright(groups[0].images[0], "0").size == (3, 2)
     assert main(["validate", str(tmp_path / "mine.yaml"), "--data_dir", str(data)]) == 0
     assert "1 crop box extends beyond the image, and the outside is black" in capsys.readouterr().out
-    with pytest.raises(DataError, match="group 0 has 3 captions, but 2 are needed"):
+    with pytest.raises(DataError, match="group 0 gives 3 captions"):
         load(task_of(tmp_path, source, {**group, "shape": [1, 2]}), data)
 
 

@@ -48,6 +48,16 @@ def test_files_of_one_name_are_a_sample_and_lines_are_captions(tmp_path, capsys)
     with pytest.raises(OutOfReachError, match=r"1 of 3 shards is missing"):
         load(path)
     assert main(["doctor", "--tasks", str(path)]) == 4 and "1 of 3 shards" in capsys.readouterr().out
+    (folder / "nshards.txt").write_text("1\n")
+    with pytest.raises(DataError, match="says 1 shards, and 2 are there"):
+        load(path)
+
+
+def test_a_text_is_a_caption_without_mark_and_line_feed(tmp_path):
+    shard(tmp_path / "shards/test/0.tar", {"a.jpg": photo(1), "a.txt": b"\xef\xbb\xbfa cat  \n"})
+    source = {"kind": "huggingface", "path": str(tmp_path / "shards"), "data_files": "test/*.tar"}
+    path = task_file(tmp_path, source, {"shape": [1, 2], "images": ["image"], "captions": ["txt", "__key__"]})
+    assert load(path).groups[0].captions == ("a cat", "a")
 
 
 def test_captions_and_ids_from_json(tmp_path):
@@ -88,10 +98,23 @@ LINK.type, LINK.linkname = tarfile.SYMTYPE, "/etc/hostname"
         (tar_of(GOOD, "w") + bytes(17 << 20), r"at byte \d+, found neither"),
         (tar_of(GOOD | {"a.txt": b"\xff\xfe"}, "w"), "cannot be loaded: .*utf-8"),
         (tar_of(GOOD | {"a.txt.gz": b"packed"}, "w"), r"'a\.txt\.gz' should be an image or a text"),
-        (tar_of({"a.txt": b"one"}, "w"), "'image' holds nothing and no images"),
+        (tar_of(GOOD | {"a.cls": b"dog"}, "w"), r"whole number in \.cls"),
+        (tar_of({"a.txt": b"one"}, "w"), "there is no column 'image'"),
         (None, r"test/\*\.tar .* is missing"),
     ],
-    ids=["cut", "packed", "link", "none", "zeros", "zeros behind", "no text", "packed inside", "no image", "empty"],
+    ids=[
+        "cut",
+        "packed",
+        "link",
+        "none",
+        "zeros",
+        "zeros behind",
+        "no text",
+        "packed inside",
+        "class",
+        "no image",
+        "empty",
+    ],
 )
 def test_a_shard_that_is_none_is_told(tmp_path, content, words):
     (tmp_path / "shards" / "test").mkdir(parents=True)

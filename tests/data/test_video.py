@@ -16,11 +16,13 @@ from support.task_data import find, load, rewritten, task_file, write
 import ttmbench
 from ttmbench._util.images import frames_of
 from ttmbench.cli import main
+from ttmbench.data.loader import data_locations
 from ttmbench.data.rendered.drawing import SIZE as SIDE
 from ttmbench.data.rendered.drawing import UNIT
 from ttmbench.data.rendered.scenes import FRAMES, Look, make_clips, render
 from ttmbench.data.video import Video, sampled
 from ttmbench.errors import DataError, TtmbenchError, UsageError
+from ttmbench.plugins.registry import build_registry
 from ttmbench.scoring.fingerprint import open_upright
 from ttmbench.types import Group
 
@@ -126,6 +128,9 @@ def test_files_that_no_reader_takes_are_named_when_the_task_is_read(tmp_path, mo
     monkeypatch.setattr("ttmbench.data.video.version", missing)
     with pytest.raises(UsageError, match=r"reading a.mp4 needs the package av; pip install 'ttmbench\[video\]'"):
         load(task)
+    source = {"kind": "annotations", "file": "groups.jsonl", "images": "videos", "video": {}}
+    (place,), _ = data_locations(build_registry(), find(task_file(tmp_path, source, GROUP)), tmp_path)
+    assert not place.missing(), "whether videos are there needs no av"
 
 
 def test_clips_of_a_group_are_each_other_backwards_and_have_pinned_bytes():

@@ -66,11 +66,11 @@ def _resolved(spec: TaskSpec, key: str, stated: str | list[str]) -> tuple[list[s
     """The texts of a task or of open_clip's list that it names, and where they come from."""
     if isinstance(stated, list):
         return list(stated), IN_FILE
-    import open_clip
+    from open_clip import zero_shot_metadata as lists
 
-    values = getattr(open_clip, stated.partition(":")[2], None)
+    values = getattr(lists, stated.partition(":")[2], None)
     if not isinstance(values, Sequence) or isinstance(values, str) or not values:
-        known = ", ".join(sorted(name for name, value in vars(open_clip).items() if name.isupper() and value))
+        known = ", ".join(sorted(name for name in vars(lists) if name.isupper()))
         raise UsageError(f"task '{spec.task}': classes.{key}: {stated} is not there; the installed package has {known}")
     # Prompts are functions there: of a name, a sentence.
     texts = [str(value("{}")) if callable(value) else str(value) for value in values]

@@ -90,6 +90,10 @@ class Task(TaskFile):
         labels = [str(label) for label in (range(len(images)) if ids is None else ids)]
         if doubled := [label for label, count in Counter(labels).items() if count > 1]:
             raise DataError(f"{where}: group id {doubled[0]} is given to several groups")
+        if not isinstance(tags, Mapping):
+            raise DataError(
+                f"{where}: tags must be a mapping, tag -> a value for each group; got {type(tags).__name__}"
+            )
         for tag, values in tags.items():
             if isinstance(values, str) or len(values) != len(labels):
                 raise DataError(f"{where}: tag '{tag}' should have one value for each of {len(labels)} groups")

@@ -155,6 +155,8 @@ def _of_lists(file: Path, name: str) -> Iterator[Row]:
         {key: items for key, items in content.items() if isinstance(items, list)} if isinstance(content, dict) else {}
     )
     rows = max(map(len, lists.values()), default=0)
+    if not rows:
+        raise DataError(f"{name}: must hold a mapping of names to lists, one item a row; it holds no such list")
     for index in range(rows):
         yield Row(str(index), {key: items[index] for key, items in lists.items() if len(items) == rows}, index, name)
 

@@ -112,11 +112,11 @@ class Row:
         row_id, parts = self.key, {"the key": self.key}
         if column is not None:
             row_id = str(self.value(column))
-            names = [name for _, name, _, _ in Formatter().parse(column) if name] or [column]
+            names = [name for _, name, _, _ in Formatter().parse(column) if name] if "{" in column else [column]
             parts = {f"'{name}'": self.cell(name) for name in names}
         for name, value in parts.items():
-            is_id = isinstance(value, str | int) or (isinstance(value, float) and math.isfinite(value))
-            if not is_id or not str(value).strip():
+            blank = value is None or not str(value).strip() or (isinstance(value, float) and not math.isfinite(value))
+            if blank or isinstance(value, bytes | list | Mapping):
                 of_file = f" of {self.file}" if self.file else ""
                 raise DataError(
                     f"{self.where}: {name} of row {self.index}{of_file} is {value!r:.80}; an id must be text that is "
@@ -164,7 +164,8 @@ class PathPart(BaseModel):
             if self.part >= len(parts):
                 raise DataError(f"{row.named(self.column)} is {value!r}, which has no part {self.part}")
             value = parts[self.part]
-        return next((tag for pattern, tag in self.names.items() if fnmatchcase(str(value), pattern)), value)
+        text = str(value)
+        return next((tag for name, tag in self.names.items() if name == text or fnmatchcase(text, name)), value)
 
 
 class Condition(BaseModel):
@@ -436,7 +437,9 @@ def _cells(row: Row, columns: str | Sequence[str], group_id: str, count: int | N
             raise DataError(f"{_named(row, name, group_id)} must hold a list of {what}, got {value!r:.80}")
         cells += [Cell(row, name, index, group_id) for index in range(len(value))]
     if len(cells) != (count or max(1, len(cells))):
-        raise DataError(f"{row.where}: group {group_id} has {len(cells)} {what}, but {count or 'some'} are needed")
+        kind = DataError if any(name.startswith(SPREAD) for name in spread) else UsageError  # of the task file
+        found = f"row {row.index} of group {group_id} gives {len(cells)} {what} (group.{what}: {', '.join(spread)})"
+        raise kind(f"{row.where}: {found}, but each row must give {count or 'some'}")
     return cells
 
 

@@ -56,11 +56,14 @@ def locate_first_of(request: SourceRequest) -> list[DataLocation]:
 def _with_columns(source: Mapping[str, object], request: SourceRequest) -> tuple[Mapping[str, object], SourceRequest]:
     """A source without its ``columns``, and the request for these columns; UsageError if they are wrong."""
     options = {key: value for key, value in source.items() if key != "columns"}
+    given = source.get("columns") or {}
+    if not isinstance(given, Mapping):
+        raise UsageError(f"source.of.columns: must be a mapping, got {given!r:.80}")
     try:
-        columns = Columns.model_validate(source.get("columns", {}))
+        columns = Columns.model_validate(given)
     except ValidationError as error:
         raise UsageError(f"source.of.columns: {describe(error, Columns)}") from None
-    stated = {key: getattr(columns, key) for key in columns.model_fields_set}
+    stated = {key: of for key in columns.model_fields_set if (of := getattr(columns, key)) is not None}
     if "label" in stated:  # which stands in the place of the caption, as in every request
         stated["captions"] = [stated.pop("label")]
     return options, replace(request, columns={**request.columns, **stated})

@@ -175,6 +175,13 @@ class FileOptions(BaseModel):
 
         return list(groups_from_rows(self.rows(base), request, image, self.rows_per_group)), missing
 
+    def absent(self, base: Path, request: SourceRequest, roots: Sequence[Path] = ()) -> dict[str, Cell]:
+        """Name of each missing image, whatever the limit -> the first cell that names it.
+
+        Videos are not read, so that the package for them need not be there.
+        """
+        return self.model_copy(update={"video": None}).groups(base, replace(request, limit=None), roots)[1]
+
 
 def read_files(
     base: Path,
@@ -238,6 +245,8 @@ class FolderOptions(FileOptions):
     @model_validator(mode="before")
     @classmethod
     def _file(cls, value: dict[str, object]) -> dict[str, object]:
+        if other := next((key for key in ("file", "files") if key in value), None):
+            raise ValueError(f"'path' names the file of rows of kind: folder; remove '{other}'")
         return {**value, "file": value.get("path")}
 
     def paths(self, request: SourceRequest) -> list[Path]:
@@ -307,7 +316,7 @@ def locate_hub_files(request: SourceRequest) -> list[DataLocation]:
         if absent:
             return f"{absent[0]} is not in {where}"
         try:  # the Hub's cache is a folder of links; whether they stay inside is for the reader to check
-            images = [*options.groups(folder, replace(request, limit=None), [folder, *folder.parents[1:2]])[1]]
+            images = [*options.absent(folder, request, [folder, *folder.parents[1:2]])]
         except TtmbenchError as error:
             return str(error)
         return f"incomplete: {count_of_images(images)} not in {where}" if images else None
@@ -370,7 +379,7 @@ class _Annotations:
 
     def absent(self) -> dict[str, Cell]:
         """Name of each image that the rows name and that does not exist -> the first cell that names it."""
-        return self.options.groups(self.base, replace(self._request, limit=None), self.roots)[1]
+        return self.options.absent(self.base, self._request, self.roots)
 
     def holding(self, image: str) -> list[str]:
         """The paths of ``get`` with which an image comes."""
@@ -409,8 +418,7 @@ def read_annotations(request: SourceRequest) -> Loaded:
             f"{' and '.join(data.missing)} {verb} not in the data folder {data.base} (--data_dir or {DATA_VARIABLE} "
             f"names another one){data.stated.hint(data.missing)}"
         )
-    hint = lambda name: data.stated.hint(data.holding(name))  # noqa: E731
-    loaded = read_files(data.base, data.options, request, data.roots, hint)
+    loaded = read_files(data.base, data.options, request, data.roots, lambda name: data.stated.hint(data.holding(name)))
     return Loaded(loaded.groups, {"kind": "annotations", "images": data.options.images, **loaded.source})
 
 

@@ -112,6 +112,8 @@ def _missing_shards(folder: Path, tables: Sequence[str]) -> list[str]:
     missing = [f"{total - count} of {total} files {stem}-*" for (stem, total), count in shards.items() if count < total]
     stated = (folder / tables[0]).with_name(COUNT)
     count = stated.read_text(encoding="utf-8").strip() if stated.is_file() and stated.stat().st_size < 100 else ""
+    if count.isdecimal() and int(count) < len(tables):
+        raise DataError(f"{stated} says {count} shards, and {len(tables)} are there; remove those of another version")
     if count.isdecimal() and int(count) > len(tables):
         missing.append(f"{int(count) - len(tables)} of {count} shards")
     return missing
@@ -154,7 +156,10 @@ def open_table(options: HuggingfaceOptions, folder: Path) -> Dataset:
         raise
     except Exception as error:
         why = one_line(str(error.__cause__ or error), 200)
-        raise DataError(f"{options.where} cannot be loaded: {why}") from error
+        tips = "; each sample needs files of the same endings, text in UTF-8 and a whole number in .cls"
+        raise DataError(
+            f"{options.where} cannot be loaded: {why}{tips if files[0].suffix == '.tar' else ''}"
+        ) from error
     finally:
         if shown:
             datasets.enable_progress_bars()
@@ -179,14 +184,15 @@ def read_huggingface(request: SourceRequest) -> Loaded:
         table = table.cast_column(column, type(table.features[column])(raw) if is_list else raw)
 
     def image(cell: Cell) -> ImageRef:
+        if cell.column not in opened.features:
+            known = ", ".join(opened.features)
+            raise DataError(f"{where}: there is no column '{cell.column}'; it has {known}")
         if cell.column not in listed:
-            known = (
-                opened.features.arrow_schema.field(cell.column).type if cell.column in opened.features else "nothing"
-            )
             raise DataError(
-                f"{where}: '{cell.column}' holds {known} and no images; an image column holds encoded images as bytes, "
-                f"or structs of bytes and path ({', '.join(sorted(listed)) or 'no column'} does). A file of rows that "
-                "names image files is read by kind: folder, annotations or hub_files"
+                f"{where}: '{cell.column}' holds {opened.features.arrow_schema.field(cell.column).type} and no images; "
+                "an image column holds encoded images as bytes, or structs of bytes and path (here: "
+                f"{', '.join(sorted(listed)) or 'none'}). A file of rows that names image files is read by kind: "
+                "folder, annotations or hub_files"
             )
         item = cell.item or 0 if listed[cell.column] else None
         name = f"{cell.group_id}/{cell.column}" + (f"/{item}" if item else "")
@@ -235,6 +241,8 @@ def _rows(table: Dataset, options: HuggingfaceOptions) -> Iterator[Row]:
     index = -1
     try:
         for index, cells in enumerate(table):
+            if "__key__" in cells and isinstance(cells.get("txt"), str):  # of a tar shard
+                cells = {**cells, "txt": cells["txt"].removeprefix("\ufeff").strip()}
             row = Row(str(index), cells, index, options.where)
             lists = {column: listed(row, column) for column in options.literals}
             for column in options.lines:
