@@ -171,7 +171,7 @@ def describe(error: ValidationError, model: type[BaseModel] | None = None) -> st
 _BOUNDS = {"exclusiveMinimum": ">", "minimum": ">=", "exclusiveMaximum": "<", "maximum": "<="}
 _TYPES = {
     **{"number": "a number", "integer": "a whole number", "boolean": "true or false", "string": "a text"},
-    "object": "names with values",
+    "object": "names with values (NAME.KEY=VALUE)",
 }
 
 

@@ -25,6 +25,7 @@ from ttmbench.types import ModelFiles, Record
 
 RECORD = "ttmbench_finetune.json"
 KIND = "finetuning"
+_NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 _TRIPLE = "(model, preprocess, tokenizer)"
 
 
@@ -46,24 +47,24 @@ def make_adapter(
     factory = load_target(spec.target, spec.needs)
     arguments = arguments_of(spec, model_args)
     with foreign_errors(_whose(registry, name)):
-        signature = inspect.signature(factory)
-    parameters = signature.parameters
+        parameters = inspect.signature(factory).parameters
     takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
     if settings.get("compile") and "compile" not in parameters and not takes_any:
         raise UsageError(f"model '{name}' cannot be compiled; run without --compile")
     passed = {
         key: value for key, value in settings.items() if (key in parameters or takes_any) and key not in arguments
     }
-    try:
-        signature.bind(**(stated := {**passed, **arguments}))
-    except TypeError as error:
+    stated = {**passed, **arguments}
+    needed = [key for key, one in parameters.items() if one.default is one.empty and one.kind in _NAMED]
+    unknown = [key for key in arguments if key not in parameters and not takes_any]
+    missing = [key for key in needed if key not in stated]
+    if unknown or missing:
+        why = f"has no argument '{unknown[0]}' (--model_args)" if unknown else f"needs --model_args {missing[0]}=VALUE"
         known = ", ".join(key for key in parameters if key not in settings) or "none"
-        needs = [key for key, one in parameters.items() if one.default is one.empty and key not in stated]
-        why = f"needs --model_args {needs[0]}=VALUE" if "missing" in str(error) else f"{error} (--model_args)"
-        raise UsageError(f"model '{name}': {why}; it has: {known}") from None
+        raise UsageError(f"model '{name}' {why}; it has: {known}")
     with foreign_errors(_whose(registry, name)):
         try:
-            adapter = factory(**passed, **arguments)
+            adapter = factory(**stated)
         except TypeError as error:
             raise UsageError(f"model '{name}': {error_line(error).removeprefix('TypeError: ')}") from error
     return check_scores(f"model '{name}'", adapter)
