@@ -187,6 +187,13 @@ def test_wrong_files_are_named(file):
         assert says in str(caught.value) and "\n" not in str(caught.value), says
 
 
+def test_answers_are_of_one_task(file, capsys):
+    assert main(["score", str(file("a.json", {"0": item("yes")})), "--task", "sugarcrepe"]) == 2
+    assert "names several; use one of sugarcrepe_add_att, " in capsys.readouterr().err
+    assert main(["score", "none.csv", "--task", "winoground"]) == 4
+    assert "none.csv: cannot be read (No such file or directory)" in capsys.readouterr().err
+
+
 def test_sizes_are_held_to_the_task(file, capsys):
     path = str(file("t.json", colorswap("text", [("B", "A")] * 3)))
     assert main(["score", path, "--task", "colorswap"]) == 4

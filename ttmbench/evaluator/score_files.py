@@ -14,6 +14,7 @@ import io
 import math
 import re
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -96,8 +97,8 @@ def read_csv_results(path: Path, spec: TaskSpec | None, metrics: Sequence[str]) 
     if not rows:
         raise DataError(f"{path}: has no rows of the task")
     ids = table.get("group_id", list(map(str, range(rows))))
-    if doubled := [name for name in dict.fromkeys(ids) if ids.count(name) > 1] if len(set(ids)) < len(ids) else []:
-        raise DataError(f"{path}: has group_id {doubled[0]!r:.80} twice")
+    if len(set(ids)) < len(ids):
+        raise DataError(f"{path}: has group_id {Counter(ids).most_common(1)[0][0]!r:.80} twice")
     tags: list[dict[str, str]] = [{} for _ in ids]
     for tag in () if spec is None else spec.group.tags:
         for of_group, value in zip(tags, table[tag] if tag in table else (), strict=False):
@@ -128,8 +129,11 @@ def _read_table(path: Path, spec: TaskSpec | None) -> _Table:
 
     try:
         table = pd.read_csv(io.StringIO(read_text(path)), header=None, dtype=str, keep_default_na=False)
-    except (Unreadable, ValueError) as error:
-        raise DataError(f"{path}: is not CSV ({' '.join(str(error).split())})") from None
+    except Unreadable as error:
+        raise DataError(f"{path}: {error}") from None
+    except ValueError as error:
+        why = " ".join(str(error).split())
+        raise DataError(f"{path}: is not CSV ({why}); each row needs as many cells as the header") from None
     header = table.iloc[0].tolist()  # given as a header, pandas would rename a column that is there twice
     if len(set(header)) < len(header):
         raise DataError(f"{path}: the header of a CSV names each column once; it has {', '.join(header)}")
@@ -431,9 +435,8 @@ def score_stored(
 ) -> EvalResults:
     """Computes every metric that stored scores, ranks or answers define; arguments and errors as for `ttmbench.score`.
 
-    Several files hold ranks, one for each
-    side, or ColorSwap's two files of answers. Parts of a task that tags name become further tasks. ``task`` may also be
-    the tag of several tasks, of which a file has all rows.
+    Several files hold ranks, one for each side, or ColorSwap's answers. Parts of a task that tags name become further
+    tasks. ``task`` may also be the tag of several tasks, if the rows of the file say which task they are of.
     """
     started, clock, registry = datetime.now().astimezone(), time.perf_counter(), build_registry(include_path)
     files = _tasks(registry, task)
@@ -452,6 +455,11 @@ def score_stored(
             raise UsageError(f"task '{spec.task}' is of kind {spec.kind}: give a file of ranks, embeddings or a matrix")
         tasks = [stored_ranks(paths, spec, registry, limit, logit_scale)]
     elif answers is not None and spec is not None:
+        if len(specs) > 1:
+            names = ", ".join(of.task for of in specs)
+            raise UsageError(
+                f"{paths[0]}: answers are of one task, and --task {task} names several; use one of {names}"
+            )
         config = {"answers": [path.name for path in paths]}
         source = {"kind": STORED_ANSWERS, "files": config["answers"], "format": answers.format}
         tasks = [_judged(paths, answers, spec, registry, limit, True, source)]
