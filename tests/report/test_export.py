@@ -81,7 +81,7 @@ def run_of(document, path="x.json"):
 
 
 def lm_eval_document(run):
-    return json.loads(export_lm_eval([run], None, None)[0][None])
+    return json.loads(export_lm_eval([run], None)[0][None])
 
 
 def model_index(*runs, url=None):
@@ -172,7 +172,7 @@ def test_lm_eval_file_lies_where_its_readers_look(tmp_path, capsys):
     assert main(["export", str(REFERENCE), str(REFERENCE), "--to", "lm-eval"]) == 2
     assert "is one run" in capsys.readouterr().err
     document = json.loads(REFERENCE.read_text(encoding="utf-8")) | {"model_name": "../../x"}
-    ((outside, _),) = export_lm_eval([run_of(document)], tmp_path, None)[0].items()
+    ((outside, _),) = export_lm_eval([run_of(document)], tmp_path)[0].items()
     assert outside.resolve().is_relative_to(tmp_path)
 
 
@@ -185,7 +185,7 @@ def test_lm_evals_own_table_reads_it(adapted, reference):
     assert ["", "", "ttm", "0", "group_match", "↑", f"{TTM['value']:.4f}", "±", f"{TTM['stderr']:.4f}"] in lines
     assert any(line[0] == "shapes" and line[6] == "0.7300" and line[8] == "N/A" for line in lines)
     assert utils.make_table(json.loads(json.dumps(lm_eval_document(read_runs([adapted])[0][0])))).count("N/A") > 10
-    (path,) = export_lm_eval([run_of(reference)], Path("out"), None)[0]
+    (path,) = export_lm_eval([run_of(reference)], Path("out"))[0]
     assert utils.get_results_filenames([str(path)])
 
 

@@ -122,7 +122,7 @@ def test_exports(document, readme):
     )
     cells = dict(zip(head.rstrip("\\ ").split(" & "), line.rstrip("\\ ").split(" & "), strict=True))
     assert {name: cells[name].split(" ")[0] for name in FOUR} == readme
-    harness = json.loads(export_lm_eval([run], None, None)[0][None])
+    harness = json.loads(export_lm_eval([run], None)[0][None])
     columns, values = harness["ttmbench"]["columns"][TASK], harness["results"][TASK]
     agree(readme, {(name, key.split(",")[0]): values[key] for key, name in columns.items()})
 

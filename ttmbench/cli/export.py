@@ -20,7 +20,7 @@ FORMATS = {
     "csv": "ttmbench.report.export.tables:export_csv",
     "latex": "ttmbench.report.export.tables:export_latex",
 }
-"""``--to`` -> ``"module:function"`` of ``(runs, target, source_url) -> (texts, skipped)``.
+"""``--to`` -> ``"module:function"`` of ``(runs, target, **given) -> (texts, skipped)``.
 
 ``target`` is ``--output_path``, None for the terminal; ``texts`` maps a file, or None for the terminal, to its content;
 ``skipped`` maps a task to the reason.
@@ -63,7 +63,7 @@ def export(options: argparse.Namespace) -> int:
     if older and options.to in ("csv", "latex"):
         warn(f"skipped: {older} older numbers of the same configurations")
     target = Path(options.output_path) if options.output_path else None
-    texts, skipped_tasks = load_target(FORMATS[options.to])(runs, target, **{"source_url": None, **given})
+    texts, skipped_tasks = load_target(FORMATS[options.to])(runs, target, **given)
     for task, why in skipped_tasks.items():
         warn(f"skipped: {task}: {why}")
     for file, text in texts.items():

@@ -132,7 +132,7 @@ READ = {
     "score": "scores",
 }
 """Command -> the option that names what it reads, which may be an address."""
-WEB_PAGES = ("source_url", "weights_url", "files_url", "contact", "note", "docs")
+WEB_PAGES = ("source_url", "docs")
 """Options whose values are shown and not read: addresses of pages, and texts that may hold some."""
 
 EPILOG = """\

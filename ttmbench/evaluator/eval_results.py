@@ -361,7 +361,7 @@ class Baseline:
 
     def entry(self, document: ResultsDocument, groups: Mapping[str, TaskGroups], iterations: int, seed: int) -> Record:
         """The document's record of the comparison; ``refused`` says why there are no rows, or is None."""
-        about = {"file": str(self.run.path), "sha256": self.sha256, "model_name": self.run.name}
+        about = {"file": str(self.run.path), "sha256": self.sha256, "model_name": self.run.document.model_name}
         this = StoredRun(THIS, document, groups)
         try:
             rows = self._rows(this, iterations, seed)

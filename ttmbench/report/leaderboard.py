@@ -127,7 +127,7 @@ class Leaderboard:
     runs: list[ReportedRun] = field(default_factory=list)  # every document, with its rows
 
     def cost(self, row: Number) -> dict[str, float | None]:
-        """What a number cost (`ttmbench.report.leaderboard`); all unknown of published ones."""
+        """What a number cost (`cost_of`); all unknown of published ones."""
         document = None if row.published else self._documents.get(row.file)
         return dict.fromkeys(COST_FIELDS) if document is None else cost_of(document, row.own_task, row.filter)
 
@@ -302,7 +302,7 @@ def _conflicts(rows: Sequence[Number]) -> list[Conflict]:
 
 
 def to_csv(board: Leaderboard, cost: bool = False) -> str:
-    """One line per row, in fractions; with ``cost``, also in seconds, bytes, kWh and kg."""
+    """One line per row, in fractions; with ``cost``, also `COST_FIELDS`: seconds, rates per second and bytes."""
     columns = (*ROW, "setting") if any(row.setting for row in board.rows) else ROW
     rows = ({"setting": "", **as_row(row), **(board.cost(row) if cost else {})} for row in board.rows)
     return csv_text((*columns, *COST_FIELDS) if cost else columns, rows)

@@ -21,12 +21,12 @@ from ttmbench import stats
 from ttmbench._util.console import one_line
 from ttmbench._util.text import Unreadable, read_json
 from ttmbench.errors import DataError
-from ttmbench.report.leaderboard import COST_COLUMNS, Leaderboard, beats_chance, cost_text, legends
+from ttmbench.report.leaderboard import CELL, COST_COLUMNS, Leaderboard, beats_chance, cost_text, legends
 from ttmbench.report.load import ReportedRun
 from ttmbench.report.table import NOTHING, TableColumn, marks, number_text, percent, print_line, print_table
 from ttmbench.report.terminal import headline
 from ttmbench.results.clusters import cluster_numbers
-from ttmbench.results.comparison import TaskGroups, stored_groups
+from ttmbench.results.comparison import TaskGroups, paired_test, stored_groups
 from ttmbench.results.document import Holdout, MethodRecord, ResultsDocument, mapping
 from ttmbench.results.labels import (
     BUILT_IN_FILTERS,
@@ -70,12 +70,7 @@ class GroupValues:
         None if the samples of one are missing or damaged, or the groups differ.
         """
         pair = self._pair(one.task, (one.file, one.filter, one.metric), (other.file, other.filter, other.metric))
-        if pair is None:
-            return None
-        before, after, clusters = pair
-        if np.isin(before, (0, 1)).all() and np.isin(after, (0, 1)).all():
-            return stats.mcnemar(before == 1, after == 1, clusters)
-        return stats.sign_flip(before, after, _RESAMPLES, 0, clusters)
+        return None if pair is None else paired_test(*pair[:2], _RESAMPLES, 0, pair[2])[0]
 
     def gain_interval(self, file: str, task: str, metric: str, filter_: str) -> tuple[float, float] | None:
         """The 95 % interval of a filter's number minus that of the raw model; None without samples."""
@@ -392,7 +387,6 @@ def _cells(row: Number) -> list[str]:
 
 NOT_RANKED = {ORACLE: "uses labels", PLACEBO: "control", SHUFFLE: "control"}
 _OF_TTM = (SIMPLE_MATCH, TTM, PLACEBO, SHUFFLE, ORACLE)
-_CELL = 200
 
 
 @dataclass(frozen=True)
@@ -494,9 +488,9 @@ def _rows(content: Mapping[str, Any], source: str) -> Iterator[ComparedMethod]:
         if row["metric"] == "group_match" and match is not None and gain is not None and about is not None:
             low, high = map(_finite, row.get("ci") or (None, None))
             yield ComparedMethod(
-                task=one_line(str(content["task"]), _CELL),
-                model=one_line(str(content["model_name"]), _CELL),
-                method=one_line(name_of(str(row["method"])), _CELL),
+                task=one_line(str(content["task"]), CELL),
+                model=one_line(str(content["model_name"]), CELL),
+                method=one_line(name_of(str(row["method"])), CELL),
                 match=match,
                 match_gain=gain,
                 interval=None if low is None or high is None else (low, high),

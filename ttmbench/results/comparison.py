@@ -17,7 +17,6 @@ from pydantic import ValidationError
 from ttmbench import stats
 from ttmbench._util.third_party_errors import error_line
 from ttmbench.errors import DataError, UsageError
-from ttmbench.results.cell_means import CellValues
 from ttmbench.results.clusters import cluster_numbers
 from ttmbench.results.document import AlsoRecord, ResultsDocument, mapping
 from ttmbench.results.labels import (
@@ -62,11 +61,6 @@ class StoredRun:
     def values(self) -> dict[str, Values]:
         """Task -> filter -> metric -> group id -> value."""
         return {task: groups.values for task, groups in self.groups.items()}
-
-    @property
-    def name(self) -> str:
-        """What tables call it."""
-        return self.document.model_name
 
 
 def read_run(path: Path, need_samples: bool = True) -> StoredRun:
@@ -270,11 +264,7 @@ def _rows(
         after = np.array([right[metric][group] for group in ids])
         cluster_of = clusters(tuple(ids))
         difference, interval = stats.paired_difference(before, after, iterations, seed, clusters=cluster_of)
-        yes_or_no = bool(np.isin(before, (0, 1)).all() and np.isin(after, (0, 1)).all())
-        if yes_or_no:
-            p = stats.mcnemar(before == 1, after == 1, cluster_of)
-        else:
-            p = stats.sign_flip(before, after, iterations, seed, cluster_of)
+        p, test = paired_test(before, after, iterations, seed, cluster_of)
         count = None if cluster_of is None else len(np.unique(cluster_of))
         yield {
             "task": task,
@@ -285,7 +275,7 @@ def _rows(
             "difference": difference,
             "ci": None if interval is None else list(interval),
             "p": p,
-            "test": "mcnemar" if yes_or_no else "sign_flip",
+            "test": test,
             "groups": len(ids),
             "clusters": count,
             "clusters_unknown": clusters_unknown([baseline.document, other.document], task) if count is None else None,
@@ -297,6 +287,15 @@ def _rows(
         }
 
 
+def paired_test(
+    before: np.ndarray, after: np.ndarray, iterations: int, seed: int, clusters: np.ndarray | None
+) -> tuple[float, str]:
+    """P of no difference, and the test: McNemar's where groups are right or wrong, else a permutation test."""
+    if np.isin(before, (0, 1)).all() and np.isin(after, (0, 1)).all():
+        return stats.mcnemar(before == 1, after == 1, clusters), "mcnemar"
+    return stats.sign_flip(before, after, iterations, seed, clusters), "sign_flip"
+
+
 def _filter(baseline: str, other: str) -> str:
     return baseline if baseline == other else f"{baseline}>{other}"
 
@@ -305,6 +304,8 @@ def _mean_rows(
     baseline: StoredRun, other: StoredRun, task: str, filters: tuple[str, str], iterations: int, seed: int
 ) -> Iterator[Row]:
     """As `_rows`, of the means over values of tags that both runs define alike."""
+    from ttmbench.results.cell_means import CellValues  # with scipy, which most pages do without
+
     mine, others = baseline.groups[task], other.groups[task]
     tags = {**others.tags, **mine.tags}
     left, right = mine.values[filters[0]], others.values[filters[1]]
@@ -356,10 +357,7 @@ def _extent(document: ResultsDocument, task: str) -> Extent:
     if AT not in task:
         return document.extent(task)
     record = _transfer_record(document, task)
-    if record is None:
-        return Extent()
-    counts = record.n_samples
-    return Extent(counts.effective, counts.original, counts.effective < counts.original)
+    return Extent() if record is None else record.extent
 
 
 def _transfer_record(document: ResultsDocument, task: str) -> AlsoRecord | None:

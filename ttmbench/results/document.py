@@ -427,6 +427,12 @@ class AlsoRecord(Part):
     shape: Annotated[list[int], Field(min_length=2, max_length=2)]
     seconds: Real
 
+    @property
+    def extent(self) -> Extent:
+        """How many groups were scored, of how many."""
+        counts = self.n_samples
+        return Extent(counts.effective, counts.original, counts.effective < counts.original)
+
 
 class TtmRecord(TrainingRecord):
     """How TTM went on a task."""

@@ -195,7 +195,6 @@ def numbers_elsewhere(document: ResultsDocument, file: str = "") -> list[Number]
     number, numbers = _numbers_from(document, file), []
     pairs = [(task, *pair) for task, others in document.ttm_also.items() for pair in others.items()]
     for adapted_to, measured_on, record in pairs:
-        counts = record.n_samples
         numbers += [
             _measured(number, metric, name, record.results, record.ci)(
                 task=f"{adapted_to}{AT}{measured_on}",
@@ -205,7 +204,7 @@ def numbers_elsewhere(document: ResultsDocument, file: str = "") -> list[Number]
                 ties=record.ties.get(key_of(metric, name)),
                 seeds=None if name == RAW else len(record.seeds),
                 of_seeds=() if name == RAW else tuple(record.seeds),
-                extent=Extent(counts.effective, counts.original, counts.effective < counts.original),
+                extent=record.extent,
                 version=record.version,
                 data=record.fingerprint,
                 adapted_to=adapted_to,

@@ -285,9 +285,10 @@ def _saved(path: Path, content: Arrays, shape: GroupShape | None) -> StoredScore
     for name in sorted((name for name in arrays if name.startswith("scores.")), key=_order):
         _, label, index, *iteration = name.split(".")
         held = subsets.get(label, ())
+        out = set(held)
         members = held or range(len(group_ids))
         if iteration and held:  # a method's iterations adapt the groups that are not held out
-            members = [at for at in range(len(group_ids)) if at not in set(held)]
+            members = [at for at in range(len(group_ids)) if at not in out]
         seeds, steps = scores.setdefault(label, []), iterations.setdefault(label, [])
         here = steps[-1] if iteration and steps else seeds
         if int(index) != len(seeds) - bool(iteration) or (iteration and int(iteration[0]) != len(here)):

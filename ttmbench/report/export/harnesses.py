@@ -32,9 +32,7 @@ _OWN = (
 )
 
 
-def export_lm_eval(
-    runs: Sequence[DocumentFile], target: Path | None, source_url: str | None
-) -> tuple[dict[Path | None, str], dict[str, str]]:
+def export_lm_eval(runs: Sequence[DocumentFile], target: Path | None) -> tuple[dict[Path | None, str], dict[str, str]]:
     """The format ``lm-eval``; UsageError for more than one run."""
     if len(runs) > 1:
         raise UsageError("a file of lm-evaluation-harness is one run; export each results document separately")
@@ -170,9 +168,7 @@ _NO_REVISION = ("no_revision_available", "revision_not_applicable")  # mteb's wo
 _SQUARE = {"text_acc": "text_score", "image_acc": "image_score", "accuracy": "group_score"}
 
 
-def export_mteb(
-    runs: Sequence[DocumentFile], target: Path | None, source_url: str | None
-) -> tuple[dict[Path | None, str], dict[str, str]]:
+def export_mteb(runs: Sequence[DocumentFile], target: Path | None) -> tuple[dict[Path | None, str], dict[str, str]]:
     """The format ``mteb``: a file a task below a directory; the terminal or a file takes one task."""
     contents: dict[Path, str] = {}
     skipped: dict[str, str] = {}

@@ -28,7 +28,7 @@ _HUB_KINDS = ("huggingface", "hub_files")
 
 
 def export_model_index(
-    runs: Sequence[DocumentFile], target: Path | None, source_url: str | None
+    runs: Sequence[DocumentFile], target: Path | None, source_url: str | None = None
 ) -> tuple[dict[Path | None, str], dict[str, str]]:
     """The format ``model-index``; a target ``*.md`` is a model card, of which the rest is kept.
 
@@ -83,7 +83,7 @@ def _card(path: Path, data: ModelCardData) -> str:
 
 
 def export_evaluation_results(
-    runs: Sequence[DocumentFile], target: Path | None, source_url: str | None
+    runs: Sequence[DocumentFile], target: Path | None, source_url: str | None = None
 ) -> tuple[dict[Path | None, str], dict[str, str]]:
     """The format ``evaluation-results``: one YAML file, or a directory with one per task and track."""
     try:

@@ -45,15 +45,13 @@ _ABOUT = (
 )
 
 
-def export_csv(
-    runs: Sequence[DocumentFile], target: Path | None, source_url: str | None
-) -> tuple[dict[Path | None, str], dict[str, str]]:
+def export_csv(runs: Sequence[DocumentFile], target: Path | None) -> tuple[dict[Path | None, str], dict[str, str]]:
     """The format ``csv``."""
     return {target: to_csv(runs)}, {}
 
 
 def export_latex(
-    runs: Sequence[DocumentFile], target: Path | None, source_url: str | None, **choices: object
+    runs: Sequence[DocumentFile], target: Path | None, **choices: object
 ) -> tuple[dict[Path | None, str], dict[str, str]]:
     """The format ``latex``; the choices are those of `to_latex`."""
     return {target: to_latex(runs, **choices)}, {}  # type: ignore[arg-type]
