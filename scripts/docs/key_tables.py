@@ -12,7 +12,7 @@ from schema import attributes_of
 from ttmbench.data.paths import Origin
 from ttmbench.data.task_file import ClassSpec, GroupSpec, TaskSpec
 from ttmbench.data.video import Video
-from ttmbench.results.document import json_schema
+from ttmbench.results.stored_files import schema as shipped_schema
 from ttmbench.results.tag_means import TagMean
 
 TASK_FILE = {
@@ -66,7 +66,7 @@ def _shown(default: object) -> str:
 
 def results_page() -> str:
     """The page of results documents: a table of the top-level keys, and one for each kind of record in them."""
-    schema = json_schema()
+    schema = shipped_schema("results")
     lines = [RESULTS, _of_schema(schema, starred=HARNESS), ""]
     for name, record in schema["$defs"].items():
         lines += [f"## {name}", "", _text(record.get("description", "")), "", _of_schema(record), ""]

@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel
+from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 
 from ttmbench.data.paths import Origin, TagFile
 from ttmbench.data.rows import Condition, PathPart, Pick
 from ttmbench.data.task_file import ClassSpec, GroupSpec, TaskSpec
-from ttmbench.results.document import json_schema
+from ttmbench.results.document import ResultsDocument
 from ttmbench.results.tag_means import TagMean
 
 FOLDER = Path(__file__).resolve().parents[2] / "ttmbench" / "results" / "schemas"
@@ -43,11 +44,53 @@ def describe_properties(model: type[BaseModel], inner: Iterable[type[BaseModel]]
     return schema
 
 
+def results_schema() -> dict[str, Any]:
+    """The JSON Schema of a results document."""
+    made = ResultsDocument.model_json_schema(schema_generator=_Schema)
+    definitions = made.pop("$defs")
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "$id": "ttmbench-results-1.0",
+        "title": "ttmbench results",
+        **_plain(made),
+        "$defs": {name: _plain(definition) for name, definition in definitions.items()},
+    }
+
+
+class _Schema(GenerateJsonSchema):
+    """pydantic's, but keys that do not fit a mapping's pattern are refused and not passed over."""
+
+    def dict_schema(self, schema: Any) -> JsonSchemaValue:
+        """A mapping: what its keys and its values are."""
+        keys = self.generate_inner(schema["keys_schema"])
+        values = self.generate_inner(schema["values_schema"])
+        keys = {key: value for key, value in keys.items() if key != "type"}
+        return {
+            "type": "object",
+            **({"propertyNames": keys} if keys else {}),
+            **({"additionalProperties": values} if values else {}),
+        }
+
+
+def _plain(value: Any, named: bool = False) -> Any:
+    """A schema without the names and defaults of Python's side; ``named``: its keys are names of keys."""
+    if isinstance(value, list):
+        return [_plain(item) for item in value]
+    if not isinstance(value, dict):
+        return value
+    if named:
+        return {key: _plain(item) for key, item in value.items()}
+    schema = {key: item for key, item in value.items() if key not in ("title", "default")}
+    if "description" in schema:
+        schema["description"] = " ".join(schema["description"].split())
+    return {key: _plain(item, named=key == "properties") for key, item in schema.items()}
+
+
 def texts() -> dict[str, str]:
     """File name -> content."""
     task = describe_properties(TaskSpec, DESCRIBED)
     schemas = {
-        "results-1.0.json": json_schema(),
+        "results-1.0.json": results_schema(),
         "task-1.0.json": {"$schema": "https://json-schema.org/draft/2020-12/schema", **task},
     }
     return {name: json.dumps(schema, indent=2, ensure_ascii=False) + "\n" for name, schema in schemas.items()}

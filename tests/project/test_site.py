@@ -11,7 +11,7 @@ from support.checkout import PAGES, ROOT, load_script
 import ttmbench
 from ttmbench._util import limits
 from ttmbench.data.benchmarks import benchmarks
-from ttmbench.results.document import json_schema
+from ttmbench.results.stored_files import schema
 
 hooks = load_script("docs/site_hooks")
 
@@ -83,7 +83,7 @@ def test_generated_tables_have_every_limit_and_every_key():
     shown = hooks.with_limits("<!-- limits -->")
     assert all(f"| `{name}` | {value:,} | " in shown for name, value in limits.DEFAULTS.items())
     keys = hooks.pages()["results-keys.md"]
-    assert "## MethodRecord" in keys and all(f"| `{key}`" in keys for key in json_schema()["properties"])
+    assert "## MethodRecord" in keys and all(f"| `{key}`" in keys for key in schema("results")["properties"])
 
 
 def test_the_api_has_every_public_name_and_module():

@@ -13,7 +13,7 @@ from operator import add
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, WithJsonSchema, model_validator
-from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue, SkipJsonSchema
+from pydantic.json_schema import SkipJsonSchema
 
 from ttmbench import protocols
 from ttmbench.errors import UsageError
@@ -842,45 +842,3 @@ def keys_by_task() -> list[str]:
     """The keys of a results document that hold one entry a task, in its order."""
     fields = ResultsDocument.model_fields.items()
     return [field.alias or name for name, field in fields if _BY_TASK in field.metadata]
-
-
-def json_schema() -> dict[str, Any]:
-    """The JSON Schema of a results document, as it ships."""
-    made = ResultsDocument.model_json_schema(schema_generator=_Schema)
-    definitions = made.pop("$defs")
-    return {
-        "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "$id": "ttmbench-results-1.0",
-        "title": "ttmbench results",
-        **_plain(made),
-        "$defs": {name: _plain(definition) for name, definition in definitions.items()},
-    }
-
-
-class _Schema(GenerateJsonSchema):
-    """pydantic's, but keys that do not fit a mapping's pattern are refused and not passed over."""
-
-    def dict_schema(self, schema: Any) -> JsonSchemaValue:
-        """A mapping: what its keys and its values are."""
-        keys = self.generate_inner(schema["keys_schema"])
-        values = self.generate_inner(schema["values_schema"])
-        keys = {key: value for key, value in keys.items() if key != "type"}
-        return {
-            "type": "object",
-            **({"propertyNames": keys} if keys else {}),
-            **({"additionalProperties": values} if values else {}),
-        }
-
-
-def _plain(value: Any, named: bool = False) -> Any:
-    """A schema without the names and defaults of Python's side; ``named``: its keys are names of keys."""
-    if isinstance(value, list):
-        return [_plain(item) for item in value]
-    if not isinstance(value, dict):
-        return value
-    if named:
-        return {key: _plain(item) for key, item in value.items()}
-    schema = {key: item for key, item in value.items() if key not in ("title", "default")}
-    if "description" in schema:
-        schema["description"] = " ".join(schema["description"].split())
-    return {key: _plain(item, named=key == "properties") for key, item in schema.items()}
