@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from ttmbench.errors import UsageError
+from ttmbench.model import ChoiceQuestion, ChoiceStyle
 from ttmbench.model_adapters._shared.image_text import (
     JOINED,
     ImageTextModel,
@@ -20,7 +21,6 @@ from ttmbench.model_adapters._shared.image_text import (
 from ttmbench.model_adapters._shared.options import ChoiceOptions, takes
 from ttmbench.model_adapters._shared.pair_model import FrozenModel
 from ttmbench.model_adapters._shared.pretrained import find, locate
-from ttmbench.protocols import ChoiceQuestion, ChoiceStyle
 
 if TYPE_CHECKING:
     from PIL.Image import Image

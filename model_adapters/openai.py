@@ -19,11 +19,11 @@ import numpy as np
 
 from ttmbench._util.images import about_frames, frames_of_videos
 from ttmbench.errors import UsageError
+from ttmbench.model import ChoiceQuestion, ChoiceStyle, UndecidedPairs
 from ttmbench.model_adapters._shared.decisions import Decisions
 from ttmbench.model_adapters._shared.options import OPENAI, QUESTION, ServedOptions, takes
 from ttmbench.model_adapters.api.model import ChatModel, Prompt, money, some
 from ttmbench.model_adapters.api.server import Answer, Body, Server
-from ttmbench.protocols import ChoiceQuestion, ChoiceStyle, UndecidedPairs
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -95,10 +95,10 @@ class VqaScoreModel(_ServedModel):
     Args:
         chat: the model.
         score_as: ``log_odds``; ``probability`` of yes; ``yes_token``, of the token "Yes" alone.
-        refusals_are_wrong: see `ttmbench.protocols.MayRefuse`.
+        refusals_are_wrong: see `ttmbench.model.MayRefuse`.
     """
 
-    frames = 1  # of each video (`ttmbench.protocols.ShowsFrames`)
+    frames = 1  # of each video (`ttmbench.model.ShowsFrames`)
 
     def __init__(self, chat: ChatModel, score_as: str, refusals_are_wrong: bool) -> None:
         super().__init__(chat)

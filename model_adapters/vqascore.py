@@ -15,6 +15,7 @@ import torch
 
 from ttmbench._util.images import about_frames
 from ttmbench.errors import UsageError
+from ttmbench.model import UndecidedPairs
 from ttmbench.model_adapters._shared.contrastive import PIXELS, key_mask, on_device
 from ttmbench.model_adapters._shared.decisions import Decisions
 from ttmbench.model_adapters._shared.image_text import (
@@ -43,7 +44,6 @@ from ttmbench.model_adapters._shared.pretrained import (
     tokenizer_digest,
 )
 from ttmbench.model_adapters._shared.tokenizers import check_size
-from ttmbench.protocols import UndecidedPairs
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -200,7 +200,7 @@ class VQAScore(TrainablePairModel):
         self.chat, self.score, self.template = chat, asked.score, asked.template
         self.answer_prefix = asked.answer_prefix
         if isinstance(chat, ImageTextModel) and chat.processor.chat_template:
-            self.frames = 1  # `ttmbench.protocols.ShowsFrames`
+            self.frames = 1  # `ttmbench.model.ShowsFrames`
         self.decisions = Decisions()
         self.yes, self.no = answer_tokens(chat.tokenizer, "yes"), answer_tokens(chat.tokenizer, "no")
         self._answer = self._answer_alone() if asked.score in ("yes_token", "yes_and_end") else []

@@ -1,6 +1,6 @@
 """ttmbench: evaluates vision-language models on compositional image-text matching, with Test-Time Matching (TTM).
 
-The public API is the names below and the modules ``types``, ``protocols``, ``errors``, ``config``, ``hookspecs``,
+The public API is the names below and the modules ``types``, ``model``, ``errors``, ``config``, ``hookspecs``,
 ``metrics``, ``matching``, ``chance``, ``schedules``, ``stats`` and ``testing``; other modules may change at any time.
 Each name is imported when it is first used, so that importing the package loads no large library.
 """
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from ttmbench import hookspecs as hookspecs
     from ttmbench import matching as matching
     from ttmbench import metrics as metrics
-    from ttmbench import protocols as protocols
+    from ttmbench import model as model
     from ttmbench import schedules as schedules
     from ttmbench import stats as stats
     from ttmbench import testing as testing
@@ -48,36 +48,36 @@ if TYPE_CHECKING:
     from ttmbench.methods.features import ScoreTask as ScoreTask
     from ttmbench.methods.task import MethodStep as MethodStep
     from ttmbench.methods.task import TrainingTask as TrainingTask
-    from ttmbench.protocols import Adapter as Adapter
-    from ttmbench.protocols import Augmentable as Augmentable
-    from ttmbench.protocols import BeforeNormalization as BeforeNormalization
-    from ttmbench.protocols import Blind as Blind
-    from ttmbench.protocols import Bounding as Bounding
-    from ttmbench.protocols import CaptionEmbeddings as CaptionEmbeddings
-    from ttmbench.protocols import ChoiceQuestion as ChoiceQuestion
-    from ttmbench.protocols import ChoiceScorer as ChoiceScorer
-    from ttmbench.protocols import ChoiceStyle as ChoiceStyle
-    from ttmbench.protocols import Debiasable as Debiasable
-    from ttmbench.protocols import DualEncoder as DualEncoder
-    from ttmbench.protocols import Learning as Learning
-    from ttmbench.protocols import LimitedVocabulary as LimitedVocabulary
-    from ttmbench.protocols import ManyAtOnce as ManyAtOnce
-    from ttmbench.protocols import MayRefuse as MayRefuse
-    from ttmbench.protocols import NoisePrior as NoisePrior
-    from ttmbench.protocols import PairScorer as PairScorer
-    from ttmbench.protocols import PairTrainable as PairTrainable
-    from ttmbench.protocols import PreparedPairScorer as PreparedPairScorer
-    from ttmbench.protocols import PreparesInThreads as PreparesInThreads
-    from ttmbench.protocols import Preparing as Preparing
-    from ttmbench.protocols import RefusesCaptions as RefusesCaptions
-    from ttmbench.protocols import Reporting as Reporting
-    from ttmbench.protocols import Savable as Savable
-    from ttmbench.protocols import ShowsFrames as ShowsFrames
-    from ttmbench.protocols import StoredFeatures as StoredFeatures
-    from ttmbench.protocols import Trainable as Trainable
-    from ttmbench.protocols import TrainableInParts as TrainableInParts
-    from ttmbench.protocols import Truncating as Truncating
-    from ttmbench.protocols import UndecidedPairs as UndecidedPairs
+    from ttmbench.model import Adapter as Adapter
+    from ttmbench.model import Augmentable as Augmentable
+    from ttmbench.model import BeforeNormalization as BeforeNormalization
+    from ttmbench.model import Blind as Blind
+    from ttmbench.model import Bounding as Bounding
+    from ttmbench.model import CaptionEmbeddings as CaptionEmbeddings
+    from ttmbench.model import ChoiceQuestion as ChoiceQuestion
+    from ttmbench.model import ChoiceScorer as ChoiceScorer
+    from ttmbench.model import ChoiceStyle as ChoiceStyle
+    from ttmbench.model import Debiasable as Debiasable
+    from ttmbench.model import DualEncoder as DualEncoder
+    from ttmbench.model import Learning as Learning
+    from ttmbench.model import LimitedVocabulary as LimitedVocabulary
+    from ttmbench.model import ManyAtOnce as ManyAtOnce
+    from ttmbench.model import MayRefuse as MayRefuse
+    from ttmbench.model import NoisePrior as NoisePrior
+    from ttmbench.model import PairScorer as PairScorer
+    from ttmbench.model import PairTrainable as PairTrainable
+    from ttmbench.model import PreparedPairScorer as PreparedPairScorer
+    from ttmbench.model import PreparesInThreads as PreparesInThreads
+    from ttmbench.model import Preparing as Preparing
+    from ttmbench.model import RefusesCaptions as RefusesCaptions
+    from ttmbench.model import Reporting as Reporting
+    from ttmbench.model import Savable as Savable
+    from ttmbench.model import ShowsFrames as ShowsFrames
+    from ttmbench.model import StoredFeatures as StoredFeatures
+    from ttmbench.model import Trainable as Trainable
+    from ttmbench.model import TrainableInParts as TrainableInParts
+    from ttmbench.model import Truncating as Truncating
+    from ttmbench.model import UndecidedPairs as UndecidedPairs
     from ttmbench.ttm.finetune import LabelledBatch as LabelledBatch
     from ttmbench.ttm.parts import Round as Round
     from ttmbench.ttm.selection import PseudoLabels as PseudoLabels
@@ -110,7 +110,7 @@ _HOME = {
     "hookspecs": ("hookimpl",),
     "methods.features": ("FeatureTask", "ScoreTask"),
     "methods.task": ("MethodStep", "TrainingTask"),
-    "protocols": (
+    "model": (
         *("Adapter", "Augmentable", "BeforeNormalization", "Blind", "Bounding", "CaptionEmbeddings", "ChoiceQuestion"),
         *("ChoiceScorer", "ChoiceStyle", "Debiasable", "DualEncoder", "Learning", "LimitedVocabulary", "ManyAtOnce"),
         *("MayRefuse", "NoisePrior", "PairScorer", "PairTrainable", "PreparedPairScorer", "PreparesInThreads"),
@@ -136,7 +136,7 @@ _HOME = {
 }
 _MODULE_OF = {name: f"ttmbench.{module}" for module, names in _HOME.items() for name in names}
 _MODULES = (
-    *("chance", "config", "errors", "hookspecs", "matching", "metrics", "protocols", "schedules", "stats", "testing"),
+    *("chance", "config", "errors", "hookspecs", "matching", "metrics", "model", "schedules", "stats", "testing"),
     "types",
 )
 

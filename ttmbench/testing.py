@@ -12,8 +12,8 @@ from PIL import Image
 from ttmbench.config import TTMConfig
 from ttmbench.errors import TtmbenchError
 from ttmbench.methods.contract import BrokenMethodError, Outcome, outcomes, outcomes_of_part
+from ttmbench.model import ChoiceQuestion, ChoiceScorer, DualEncoder, PairScorer, PreparedPairScorer
 from ttmbench.plugins.registry import build_registry, load_target
-from ttmbench.protocols import ChoiceQuestion, ChoiceScorer, DualEncoder, PairScorer, PreparedPairScorer
 from ttmbench.scoring.capabilities import Capabilities, Model, TrainableDualEncoder, TrainablePairScorer, Trained
 from ttmbench.scoring.dual_encoder import encode, score_features
 from ttmbench.scoring.inputs import Prepared as _Prepared

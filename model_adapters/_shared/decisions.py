@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from ttmbench.protocols import UndecidedPairs
+from ttmbench.model import UndecidedPairs
 
 LEAST_MASS = 0.01  # P(yes) + P(no); below it their ratio says little, since the model was about to say something else
 

@@ -11,6 +11,7 @@ import torch
 from torch.nn import functional
 
 from ttmbench.errors import UsageError
+from ttmbench.model import PreparedPairScorer
 from ttmbench.model_adapters._shared.contrastive import FP16, count_parameters, declared_name
 from ttmbench.model_adapters._shared.options import HubModel, LanguageOptions
 from ttmbench.model_adapters._shared.placement import (
@@ -27,7 +28,6 @@ from ttmbench.model_adapters._shared.placement import (
 )
 from ttmbench.model_adapters._shared.pretrained import LoadedModel
 from ttmbench.model_adapters._shared.tokenizers import PROBES, captions_read, refused, special_tokens
-from ttmbench.protocols import PreparedPairScorer
 
 if TYPE_CHECKING:
     from PIL.Image import Image

@@ -13,8 +13,8 @@ from support.adapter_inputs import groups_of, knowing_options, own_model
 
 from ttmbench.cli import main
 from ttmbench.errors import DataError, UsageError
+from ttmbench.model import ChoiceQuestion
 from ttmbench.model_adapters import choice as chat_choice
-from ttmbench.protocols import ChoiceQuestion
 from ttmbench.results.stored_files import schema
 from ttmbench.testing import check_adapter
 

@@ -13,12 +13,12 @@ from PIL import Image
 
 from ttmbench.cli import main
 from ttmbench.errors import UsageError
+from ttmbench.model import ChoiceQuestion
 from ttmbench.model_adapters import choice, visualgpt, vqascore
 from ttmbench.model_adapters._shared import placement as module
 from ttmbench.model_adapters._shared.options import ChatOptions
 from ttmbench.model_adapters._shared.placement import placement_of, untrainable
 from ttmbench.model_adapters._shared.pretrained import quantization_of
-from ttmbench.protocols import ChoiceQuestion
 
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
 pytest.importorskip("accelerate")

@@ -11,7 +11,7 @@ from support.adapter_inputs import random_images
 import ttmbench
 from ttmbench.errors import UsageError
 from ttmbench.evaluator.adapters import as_adapter
-from ttmbench.protocols import Savable
+from ttmbench.model import Savable
 
 SHORT = {"limit": 6, "bootstrap_iters": 0, "device": "cpu", "ttm": {"iterations": 1, "epochs": 1}, "seeds": [0]}
 SETTINGS = {"device": "auto", "dtype": "fp32", "compile": False}

@@ -18,7 +18,7 @@ import torch
 from PIL.Image import Image
 
 import ttmbench
-from ttmbench import hookspecs, protocols
+from ttmbench import hookspecs, model
 from ttmbench.types import ImageRef
 
 MODULES = [name for name in ttmbench.__all__ if inspect.ismodule(getattr(ttmbench, name))]
@@ -49,11 +49,9 @@ def test_every_public_name_says_what_its_annotations_are(module):
 
 def test_they_are_the_real_ones():
     hints = typing.get_type_hints
-    assert hints(protocols.PairScorer.score_pairs)["images"].__args__ == (Image,)
-    assert hints(protocols.DualEncoder.logits)["return"] is torch.Tensor
-    assert hints(protocols.DualEncoder.encode_images)["prepared"] == (
-        torch.Tensor | Mapping[str, torch.Tensor] | list[Any]
-    )
+    assert hints(model.PairScorer.score_pairs)["images"].__args__ == (Image,)
+    assert hints(model.DualEncoder.logits)["return"] is torch.Tensor
+    assert hints(model.DualEncoder.encode_images)["prepared"] == (torch.Tensor | Mapping[str, torch.Tensor] | list[Any])
     assert Image in hints(ImageRef)["open"].__args__
     assert hints(hookspecs.ttmbench_register_task_dirs)["return"] == Iterable[Traversable]
     assert hints(hookspecs.ttmbench_run_finished)["run_dir"] == Path | None
@@ -62,10 +60,10 @@ def test_they_are_the_real_ones():
 
 def test_a_tool_that_asks_imports_what_it_asks_for_and_nothing_before():
     program = (
-        "import sys, typing; from ttmbench import protocols, types\n"
+        "import sys, typing; from ttmbench import model, types\n"
         "heavy = {'torch', 'PIL', 'jaxtyping', 'pandas'}\n"
         "print(sorted(heavy & set(sys.modules)), typing.get_type_hints(types.Scores)['groups'].__name__)\n"
-        "typing.get_type_hints(protocols.PairScorer.score_pairs); print(sorted(heavy & set(sys.modules)))"
+        "typing.get_type_hints(model.PairScorer.score_pairs); print(sorted(heavy & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines() == ["[] ndarray", "['PIL']"]

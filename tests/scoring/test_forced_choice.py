@@ -17,9 +17,9 @@ from ttmbench.data.catalog import find_task
 from ttmbench.data.loader import load_task_data
 from ttmbench.errors import TtmbenchError, UsageError
 from ttmbench.hookspecs import hookimpl
+from ttmbench.model import ChoiceStyle
 from ttmbench.model_adapters.openai import load
 from ttmbench.plugins.registry import build_registry
-from ttmbench.protocols import ChoiceStyle
 from ttmbench.results.stored_files import schema
 from ttmbench.scoring.capabilities import Capabilities
 from ttmbench.scoring.forced_choice.arrays import Choices, choice_chance, choice_values

@@ -13,8 +13,8 @@ import ttmbench
 from ttmbench._util.images import frames_in, frames_of
 from ttmbench.cli import main
 from ttmbench.errors import UsageError
+from ttmbench.model import ChoiceStyle
 from ttmbench.model_adapters import tiny_clip
-from ttmbench.protocols import ChoiceStyle
 from ttmbench.scoring.capabilities import Capabilities
 from ttmbench.scoring.videos import AFTER, BEFORE, on_videos
 

@@ -14,7 +14,7 @@ from ttmbench._util.digests import OWN, digests_of_object, json_digest, tensors_
 from ttmbench._util.machine import installed_version, matmul_precision
 from ttmbench._version import __version__
 from ttmbench.data.task_file import TaskSpec
-from ttmbench.protocols import Adapter
+from ttmbench.model import Adapter
 from ttmbench.scoring.capabilities import Capabilities
 from ttmbench.types import Record
 

@@ -22,7 +22,7 @@ from ttmbench._util.machine import hardware
 from ttmbench.cache.folder import ENDING, SCORES
 from ttmbench.cache.key import model_description, score_key, why_not_kept
 from ttmbench.data.task_file import TaskSpec
-from ttmbench.protocols import Adapter
+from ttmbench.model import Adapter
 from ttmbench.scoring.batches import BlockStore
 from ttmbench.scoring.capabilities import Capabilities
 from ttmbench.scoring.fingerprint import Fingerprint

@@ -18,8 +18,8 @@ from ttmbench._util.text import Unreadable, read_json
 from ttmbench._util.third_party_errors import error_line, foreign_errors
 from ttmbench.config import RunConfig
 from ttmbench.errors import DataError, UsageError
+from ttmbench.model import ChoiceScorer, DualEncoder, PairScorer
 from ttmbench.plugins.registry import Registry, arguments_of, load_target
-from ttmbench.protocols import ChoiceScorer, DualEncoder, PairScorer
 from ttmbench.scoring.capabilities import Capabilities, Model
 from ttmbench.types import ModelFiles, Record
 

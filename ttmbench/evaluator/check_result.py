@@ -24,8 +24,8 @@ from ttmbench.evaluator.score_task import load_data
 from ttmbench.evaluator.stored_ranks import stored_ranks
 from ttmbench.evaluator.task import gains_of
 from ttmbench.evaluator.task_result import Answered, Data, Scored, TaskResult
+from ttmbench.model import ChoiceStyle
 from ttmbench.plugins.registry import Registry
-from ttmbench.protocols import ChoiceStyle
 from ttmbench.results.clusters import Clusters, clusters_of, connected
 from ttmbench.results.document import AlsoRecord, Artifact, Part, ResultsDocument
 from ttmbench.results.labels import HOLDOUT, TTM, key_of, supervised_tracks

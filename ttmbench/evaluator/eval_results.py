@@ -31,7 +31,7 @@ from ttmbench.evaluator.adapters import finetuned, finetuning_shown, fits_note, 
 from ttmbench.evaluator.resume import DataNow, RunDirectory, RunKey, groups_digest
 from ttmbench.evaluator.task_result import Answered, Judged, Ranked, Scored, TaskResult
 from ttmbench.matching import match_groups
-from ttmbench.protocols import Reporting
+from ttmbench.model import Reporting
 from ttmbench.results.clusters import clusters_note
 from ttmbench.results.comparison import (
     StoredRun,

@@ -36,8 +36,8 @@ from ttmbench.evaluator.determinism import arithmetic_of, naming_what_cannot
 from ttmbench.evaluator.resume import RunKey, code_of
 from ttmbench.evaluator.score_task import load_data
 from ttmbench.evaluator.settings import check_config, read_samples, tasks_of
+from ttmbench.model import Savable
 from ttmbench.plugins.registry import Registry, build_registry
-from ttmbench.protocols import Savable
 from ttmbench.results.stored_files import SCHEMA_VERSION
 from ttmbench.scoring.batches import BatchSizer
 from ttmbench.scoring.capabilities import Capabilities, Trained

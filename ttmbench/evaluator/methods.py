@@ -27,9 +27,9 @@ from ttmbench.methods.features import ReferenceSet, RewardModel, scale_and_bias
 from ttmbench.methods.run import MethodRun
 from ttmbench.methods.settings import checked_settings
 from ttmbench.methods.views import views_of
+from ttmbench.model import DualEncoder, StoredFeatures, TrainableInParts
 from ttmbench.plugins.manager import BUILTIN
 from ttmbench.plugins.registry import Registry
-from ttmbench.protocols import DualEncoder, StoredFeatures, TrainableInParts
 from ttmbench.results.summary import MethodScores, metric_mean
 from ttmbench.scoring.capabilities import Capabilities, Model, unknown_wrappers
 from ttmbench.scoring.dual_encoder import encode_captions, encode_images

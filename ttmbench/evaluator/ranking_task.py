@@ -21,7 +21,7 @@ from ttmbench.evaluator.adapters import make_adapter, model_info, model_settings
 from ttmbench.evaluator.score_task import Run, feature_limit, load_data
 from ttmbench.evaluator.stored_ranks import pool_ranks, stored_pool
 from ttmbench.evaluator.task_result import Data, Ranked
-from ttmbench.protocols import Debiasable, DualEncoder
+from ttmbench.model import Debiasable, DualEncoder
 from ttmbench.results.clusters import clusters_of
 from ttmbench.results.ranks import CLASS, I2T, T2I, Ranks
 from ttmbench.scoring.batches import BatchSizer

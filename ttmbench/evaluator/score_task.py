@@ -19,8 +19,8 @@ from ttmbench.errors import DataError, UsageError
 from ttmbench.evaluator.resume import DataNow, groups_digest
 from ttmbench.evaluator.stored_ranks import stored_pool
 from ttmbench.evaluator.task_result import Answered, Data, Scored
+from ttmbench.model import ChoiceStyle, Debiasable, TrainableInParts
 from ttmbench.plugins.registry import Registry, metric_for
-from ttmbench.protocols import ChoiceStyle, Debiasable, TrainableInParts
 from ttmbench.results.clusters import clusters_of
 from ttmbench.results.labels import RAW, SIMPLE_MATCH, TTM
 from ttmbench.results.summary import MethodScores, Resampling

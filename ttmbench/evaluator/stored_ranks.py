@@ -14,8 +14,8 @@ from ttmbench._util.files import file_digest
 from ttmbench.data.task_file import TaskSpec
 from ttmbench.errors import DataError, UsageError
 from ttmbench.evaluator.task_result import Data, Ranked
+from ttmbench.model import StoredFeatures
 from ttmbench.plugins.registry import Registry
-from ttmbench.protocols import StoredFeatures
 from ttmbench.results.labels import STORED_NOTE, STORED_SCORES
 from ttmbench.results.ranks import CLASS, I2T, T2I, Ranks
 from ttmbench.results.stored_files import COUNTS, RANKS, check_embeddings

@@ -32,8 +32,8 @@ from ttmbench.methods.features import (
 )
 from ttmbench.methods.settings import checked_settings
 from ttmbench.methods.task import MethodStep, TrainingTask
+from ttmbench.model import Batch, DualEncoder
 from ttmbench.plugins.registry import load_target
-from ttmbench.protocols import Batch, DualEncoder
 from ttmbench.results.clusters import held_out
 from ttmbench.results.summary import MethodScores, metric_chance, metric_values
 from ttmbench.scoring.dual_encoder import Features, encode

@@ -16,8 +16,8 @@ from pydantic import Field
 
 from ttmbench.errors import UsageError
 from ttmbench.methods.features import FeatureTask
-from ttmbench.protocols import Batch as PreparedBatch
-from ttmbench.protocols import CaptionEmbeddings, TrainableInParts
+from ttmbench.model import Batch as PreparedBatch
+from ttmbench.model import CaptionEmbeddings, TrainableInParts
 from ttmbench.scoring.capabilities import TrainableDualEncoder
 from ttmbench.scoring.inputs import Prepared, take
 from ttmbench.ttm.finetune import random_state

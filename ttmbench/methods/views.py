@@ -22,7 +22,7 @@ from ttmbench._util.third_party_errors import phase
 from ttmbench.errors import UsageError
 from ttmbench.methods.features import FeatureTask, ScoreTask
 from ttmbench.methods.losses import Direction, confident, directions
-from ttmbench.protocols import DualEncoder
+from ttmbench.model import DualEncoder
 from ttmbench.scoring.batches import BatchSizer
 from ttmbench.scoring.dual_encoder import encode_rows
 from ttmbench.scoring.fingerprint import Fingerprint, distinct_images, pixels_digest, threads_beside_the_model
@@ -33,7 +33,7 @@ from ttmbench.types import Group, ImageRef
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-    from ttmbench.protocols import Batch
+    from ttmbench.model import Batch
 
 # Types of method settings, with their allowed values.
 ViewCount = Annotated[int, Field(ge=1)]

@@ -11,7 +11,7 @@ from torch.nn.functional import normalize
 
 from ttmbench.errors import UsageError
 from ttmbench.methods.task import Batch, MethodStep, TrainingTask
-from ttmbench.protocols import Truncating
+from ttmbench.model import Truncating
 from ttmbench.scoring.capabilities import unknown_wrappers
 from ttmbench.ttm.parameters import Train, is_of_images, is_temperature
 

@@ -15,9 +15,9 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, WithJsonSchema, model_validator
 from pydantic.json_schema import SkipJsonSchema
 
-from ttmbench import protocols
 from ttmbench.errors import UsageError
 from ttmbench.method_spec import scores_use_matching
+from ttmbench.model import UndecidedPairs
 from ttmbench.results.labels import (
     HOLDOUT,
     ORACLE,
@@ -787,7 +787,7 @@ class ResultsDocument(Part):
         """Tasks of which most pairs have a bound or nothing for a score -> how many, and what helps, in a sentence."""
         return {
             task: f"{record.pairs} of {record.of} pairs; "
-            + protocols.UndecidedPairs(record.pairs, record.of, record.mass, record.instead).remedy
+            + UndecidedPairs(record.pairs, record.of, record.mass, record.instead).remedy
             for task, record in self.undecided.items()
             if record.pairs > MOST_UNDECIDED * record.of
         }

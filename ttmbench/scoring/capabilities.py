@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal, Protocol, TypeAlias, cast
 
-from ttmbench.protocols import (
+from ttmbench.model import (
     Adapter,
     Blind,
     Bounding,

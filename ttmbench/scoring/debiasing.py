@@ -14,7 +14,7 @@ import numpy as np
 from scipy.special import logsumexp
 
 from ttmbench.errors import TtmbenchError, UsageError
-from ttmbench.protocols import Debiasable, NoisePrior
+from ttmbench.model import Debiasable, NoisePrior
 from ttmbench.results.summary import metric_chance, metric_values
 from ttmbench.scoring.fingerprint import distinct_captions
 from ttmbench.scoring.pairs import PairTable

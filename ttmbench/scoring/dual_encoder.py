@@ -16,14 +16,14 @@ import torch
 from ttmbench._util.console import progress_bar
 from ttmbench._util.third_party_errors import phase
 from ttmbench.errors import TtmbenchError
-from ttmbench.protocols import DualEncoder, StoredFeatures
+from ttmbench.model import DualEncoder, StoredFeatures
 from ttmbench.scoring.batches import FEATURES, BatchSizer, spans
 from ttmbench.scoring.fingerprint import Fingerprint
 from ttmbench.scoring.inputs import ImageRows, Prepared, n_rows, take
 from ttmbench.types import Group, ImageRef, Scores
 
 if TYPE_CHECKING:
-    from ttmbench.protocols import Batch
+    from ttmbench.model import Batch
     from ttmbench.scoring.ranking import ScoreRows
 
     RowSource: TypeAlias = Callable[[Sequence[np.ndarray]], AbstractContextManager[Iterator[Batch]]]

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from ttmbench._annotations import Batch
-from ttmbench.protocols import DualEncoder, PreparedPairScorer
+from ttmbench.model import DualEncoder, PreparedPairScorer
 from ttmbench.scoring.batches import device_of
 from ttmbench.scoring.fingerprint import (
     Fingerprint,

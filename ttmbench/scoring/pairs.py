@@ -18,7 +18,7 @@ import torch
 from ttmbench._util.console import progress_bar
 from ttmbench._util.images import KEPT, LazyImages
 from ttmbench.errors import TtmbenchError
-from ttmbench.protocols import PreparedPairScorer
+from ttmbench.model import PreparedPairScorer
 from ttmbench.scoring.batches import PAIRS, BatchSizer, BlockStore, load, own_spans, save
 from ttmbench.scoring.capabilities import Capabilities
 from ttmbench.scoring.fingerprint import Fingerprint, distinct_captions, distinct_images
@@ -37,7 +37,7 @@ from ttmbench.types import Group, ImageRef, Scores
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-    from ttmbench.protocols import Batch
+    from ttmbench.model import Batch
 
 MAX_GLOBAL_PAIRS = 20_000  # beyond this, asking a pair scorer for every pair is refused
 LOWEST = np.float32(-1e30)  # below every logit

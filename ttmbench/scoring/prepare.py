@@ -11,7 +11,7 @@ import numpy as np
 
 from ttmbench._util.console import one_line, progress_bar
 from ttmbench.errors import DataError, TtmbenchError, UsageError
-from ttmbench.protocols import (
+from ttmbench.model import (
     Augmentable,
     Batch,
     Bounding,

@@ -15,7 +15,7 @@ import torch
 
 from ttmbench._util.images import frames_of
 from ttmbench.errors import UsageError
-from ttmbench.protocols import (
+from ttmbench.model import (
     Adapter,
     Augmentable,
     Batch,

@@ -18,7 +18,7 @@ from ttmbench._util.console import progress_bar
 from ttmbench.config import TTMConfig
 from ttmbench.errors import DivergedError, TtmbenchError, UsageError
 from ttmbench.metrics import group_score
-from ttmbench.protocols import Trainable
+from ttmbench.model import Trainable
 from ttmbench.scoring.prepare import PreparedTask
 from ttmbench.ttm.finetune import TrainingPairs
 from ttmbench.ttm.parts import DEFAULT_PARTS, Parts, PseudoLabelRule, Round

@@ -12,7 +12,7 @@ import torch
 
 from ttmbench.config import TTMConfig
 from ttmbench.errors import DivergedError, TtmbenchError
-from ttmbench.protocols import Augmentable, Batch, PairTrainable, Trainable, TrainableInParts
+from ttmbench.model import Augmentable, Batch, PairTrainable, Trainable, TrainableInParts
 from ttmbench.scoring.batches import DEFAULT, BatchSizer, attempt, device_of
 from ttmbench.scoring.inputs import Prepared, images_on_device, n_rows, take
 

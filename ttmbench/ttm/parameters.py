@@ -32,7 +32,7 @@ from torch import nn
 from torch.nn import functional
 
 from ttmbench.errors import UsageError
-from ttmbench.protocols import (
+from ttmbench.model import (
     Adapter,
     Batch,
     CaptionEmbeddings,

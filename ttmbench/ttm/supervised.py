@@ -19,7 +19,7 @@ from tqdm import tqdm
 from ttmbench._util.third_party_errors import describe
 from ttmbench.config import TTMConfig
 from ttmbench.errors import UsageError
-from ttmbench.protocols import DualEncoder, PairTrainable, Trainable
+from ttmbench.model import DualEncoder, PairTrainable, Trainable
 from ttmbench.scoring.inputs import Prepared
 from ttmbench.scoring.prepare import PreparedTask
 from ttmbench.ttm.finetune import TrainingPairs

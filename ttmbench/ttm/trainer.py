@@ -14,7 +14,7 @@ from tqdm import tqdm
 
 from ttmbench.config import TTMConfig
 from ttmbench.errors import NotRestoredError
-from ttmbench.protocols import Trainable
+from ttmbench.model import Trainable
 from ttmbench.scoring.capabilities import Trained
 from ttmbench.scoring.inputs import subset
 from ttmbench.scoring.prepare import PreparedTask

@@ -13,7 +13,7 @@ import numpy as np
 from ttmbench._util.console import progress_bar
 from ttmbench._util.images import KEPT, LazyImages, frames_of_videos, side_by_side
 from ttmbench.errors import TtmbenchError, UsageError
-from ttmbench.protocols import ChoiceQuestion, ChoiceStyle
+from ttmbench.model import ChoiceQuestion, ChoiceStyle
 from ttmbench.results.clusters import Clusters, clusters_of
 from ttmbench.scoring.batches import BatchSizer
 from ttmbench.scoring.capabilities import Capabilities
