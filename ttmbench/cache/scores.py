@@ -120,7 +120,7 @@ class TaskCache:
                 self._path(SCORES).touch()  # so that the least recently used go first
         return arrays
 
-    def keep(self, arrays: Mapping[str, np.ndarray], model_name: str) -> Record | None:
+    def keep(self, arrays: Mapping[str, np.ndarray | None], model_name: str) -> Record | None:
         """Stores float32 arrays that are new; returns what an earlier run stored, and on which hardware, or None."""
         cache = self._cache
         if cache is None or self._folder is None:
@@ -131,7 +131,8 @@ class TaskCache:
                 "hit", f"{self._what} come from the cache in {cache.folder}; --use_cache off computes them again"
             )
             return {**known, "date": self._date}
-        if self._write(SCORES, arrays, {"model_name": model_name}):
+        made = {name: array for name, array in arrays.items() if array is not None}
+        if self._write(SCORES, made, {"model_name": model_name}):
             for path in self._folder.glob(f"block-*{ENDING}"):
                 with suppress(OSError):
                     path.unlink()

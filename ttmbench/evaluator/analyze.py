@@ -40,6 +40,7 @@ from ttmbench.results.summary import (
     seed_values,
 )
 from ttmbench.schedules import threshold_for_coverage
+from ttmbench.scoring.batches import BatchSizer
 from ttmbench.scoring.capabilities import Capabilities
 from ttmbench.scoring.debiasing import sweep
 from ttmbench.ttm.selection import PseudoLabels, Supervision, algorithm1_selection, candidates, oracle
@@ -104,7 +105,16 @@ def _analysed(analysis: str, config: RunConfig, grid: Sequence[float] | None) ->
             raise UsageError(f"model {config.model} cannot be adapted, so '{analysis}' does not apply to it")
         for remark in remarks(model.adapter):
             warn(remark)
-        run, info = Run(registry, config, model, cache_of(config)), model_info(model)
+        run, info = (
+            Run(
+                registry,
+                config,
+                model,
+                BatchSizer.for_run(config.batch_size, model.adapter, config.deterministic),
+                cache_of(config),
+            ),
+            model_info(model),
+        )
         for task in tasks.values():
             yield {**_of_task(analysis, run, task, grid), "model_info": info}
 

@@ -29,6 +29,7 @@ from ttmbench.evaluator.score_task import Run, plan_task, score_share, score_tas
 from ttmbench.evaluator.settings import Chosen, cache_of, choose, read_samples
 from ttmbench.evaluator.task import Methods
 from ttmbench.results.stored_files import RunFiles
+from ttmbench.scoring.batches import BatchSizer
 from ttmbench.scoring.capabilities import Capabilities, Model
 from ttmbench.ttm.variants import adapted_folders
 
@@ -92,7 +93,15 @@ def main() -> None:
             if can.reporting is not None:
                 raise UsageError(f"model {config.model} asks a server, whose requests are made side by side already")
             samples = read_samples(config.samples) if config.samples else None
-            run = Run(chosen.registry, config, can, cache, key, samples)
+            run = Run(
+                chosen.registry,
+                config,
+                can,
+                BatchSizer.for_run(config.batch_size, can.adapter, config.deterministic),
+                cache,
+                key,
+                samples,
+            )
             methods = Methods(run, adapted_folders(config, list(chosen.tasks), new=False))
             for name in left:
                 plan = chosen.tasks[name], chosen.settings[name]

@@ -31,6 +31,7 @@ from ttmbench.model import DualEncoder, StoredFeatures, TrainableInParts
 from ttmbench.plugins.manager import BUILTIN
 from ttmbench.plugins.registry import Registry
 from ttmbench.results.summary import MethodScores, metric_mean
+from ttmbench.scoring.batches import BatchSizer
 from ttmbench.scoring.capabilities import Capabilities, Model, unknown_wrappers
 from ttmbench.scoring.dual_encoder import encode_captions, encode_images
 from ttmbench.scoring.fingerprint import distinct_captions, distinct_images
@@ -153,7 +154,8 @@ def _scored(run: Run, scored: Scored, reward: str) -> RewardModel:
     off = {"methods": [], "method_args": {}, "ttm": False, "simple_match": False, "oracle": False, "ttm_also": []}
     asked = {"model": name, "model_args": arguments, "limit": None, "samples": None, **off}
     config: RunConfig = run.config.model_copy(update=asked)
-    helper = replace(run, config=config, capabilities=can, samples=None, _sizer=None)
+    sizer = BatchSizer.for_run(config.batch_size, can.adapter, config.deterministic)
+    helper = replace(run, config=config, capabilities=can, sizer=sizer, samples=None)
     plan = plan_task(helper, TaskFile(scored.spec, None, tuple(groups)))
     raw = score_task(replace(plan, metrics=[], all_pairs=False), helper).raw
     values, are_cosines = torch.from_numpy(raw.groups), False

@@ -34,6 +34,7 @@ from ttmbench.evaluator.task_result import Ranked, Scored, TaskResult
 from ttmbench.results.assertions import check_names
 from ttmbench.results.labels import TTM
 from ttmbench.results.stored_files import RunFiles
+from ttmbench.scoring.batches import BatchSizer
 from ttmbench.scoring.capabilities import Capabilities, Model
 from ttmbench.ttm.variants import adapted_folders
 
@@ -80,7 +81,15 @@ def run(
                     from ttmbench.evaluator.methods import check_methods
 
                     check_methods(chosen.registry, config, chosen.tasks, model.adapter)
-                run = Run(chosen.registry, config, model, cache, key.sha256, samples)
+                run = Run(
+                    chosen.registry,
+                    config,
+                    model,
+                    BatchSizer.for_run(config.batch_size, model.adapter, config.deterministic),
+                    cache,
+                    key.sha256,
+                    samples,
+                )
                 done = record.resume(lambda name: _data_now(run, chosen.tasks[name]))
                 results = results if output is None else output.files.results  # resume may choose another document
                 methods = Methods(run, folders, chosen.also)

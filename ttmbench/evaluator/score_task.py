@@ -49,17 +49,11 @@ class Run:
     registry: Registry  # metrics, sources and hooks
     config: RunConfig  # what was asked for
     capabilities: Capabilities  # the model and what it can do
+    sizer: BatchSizer  # how much the model takes at a time, learnt from one task to the next
     cache: ScoreCache | None = None  # of raw scores; None for a run without one
     key: str = ""  # digest of the command (`ttmbench.evaluator.resume.RunKey`); checkpoints are for it alone
     samples: set[str] | None = None  # ids of the groups to use; None for all
-    _sizer: BatchSizer | None = None
     helpers: dict[str, Any] = field(default_factory=dict)  # what methods need beside the model, by name, made once
-
-    def __post_init__(self) -> None:
-        """Copies of a run (`dataclasses.replace`) learn the same batch size."""
-        if self._sizer is None:
-            sizer = BatchSizer.for_run(self.config.batch_size, self.adapter, self.config.deterministic)
-            object.__setattr__(self, "_sizer", sizer)
 
     @property
     def adapter(self) -> Model:
@@ -73,14 +67,10 @@ class Run:
         first = [TTM] if config.ttm else [SIMPLE_MATCH] if config.simple_match else []
         return [*first, *(name for name in config.methods if self.registry.method(name).leaves_model)]
 
-    @property
-    def loaded(self) -> Model:
-        """The model as it was loaded, where a task gives it videos."""
-        return getattr(self.adapter, "on_images", self.adapter)
-
     def on(self, spec: TaskSpec) -> Run:
         """The run with the model as it takes a task's images or videos; UsageError if it takes no videos."""
-        can = self.capabilities if self.loaded is self.adapter else Capabilities(self.loaded)
+        loaded = getattr(self.adapter, "on_images", self.adapter)  # a task before may have given it videos
+        can = self.capabilities if loaded is self.adapter else Capabilities(loaded)
         if spec.video is not None:
             from ttmbench.scoring.videos import on_videos
 
@@ -91,12 +81,6 @@ class Run:
     def resampling(self) -> Resampling:
         """How intervals are made."""
         return self.config.bootstrap_iters, self.config.seed, self.config.interval
-
-    @property
-    def sizer(self) -> BatchSizer:
-        """How much the model takes at a time, learnt from one task to the next."""
-        assert self._sizer is not None, "made with the run"
-        return self._sizer
 
 
 @dataclass(frozen=True)
@@ -153,7 +137,11 @@ def plan_task(
                 f"task '{spec.task}' has videos, whose pooled features model {config.model} cannot be trained on (it "
                 "has no train_images and train_captions); omit the test-time stage"
             )
-    way = way_of(can, adapts)
+    way: Way = "prepared" if can.scores == "embeddings" or adapts else "pairs"
+    if can.scores == "embeddings" and can.stored_features is not None:
+        way = "stored_features"
+    if can.scores == "choices":
+        way = "choices"
     if way == "choices" and spec.shape.true_captions > 1:
         raise UsageError(
             f"model {config.model} chooses one caption, and in task '{spec.task}' {spec.shape.true_captions} captions "
@@ -183,7 +171,15 @@ def check_training(model: Capabilities, config: RunConfig, settings: TTMConfig) 
                 trained = list(parameters_of(model.trained, settings.train).values())
             if config.save_adapted is not None and is_added(settings.train):
                 raise UsageError(f"--save_adapted cannot save what train={settings.train} adds; train a set of weights")
-        _check_memory(trained, device_of(model.trained))
+        device = device_of(model.trained)
+        if device is not None and device.type == "cuda":  # a gradient and AdamW's two means of each parameter
+            need, free = 3 * sum(parameter.nbytes for parameter in trained), torch.cuda.mem_get_info(device)[0]
+            if need > free:
+                raise UsageError(
+                    f"training needs {need / 1e9:.0f} GB of memory for gradients and the optimizer, and {device} has "
+                    f"{free / 1e9:.0f} GB free; train fewer parameters: --ttm_args train=norm or train=lora:16, or for "
+                    "chat models --model_args lora=16,weights_dtype=bf16"
+                )
     if settings.loss == "own":
         return
     why = None
@@ -195,28 +191,6 @@ def check_training(model: Capabilities, config: RunConfig, settings: TTMConfig) 
         raise UsageError(f"loss={settings.loss} (--ttm_args) needs features with gradients, which {why}")
 
 
-def _check_memory(trained: Sequence[torch.nn.Parameter], device: torch.device | None) -> None:
-    """UsageError if a GPU has no room for the gradient and AdamW's two means of each parameter."""
-    if device is None or device.type != "cuda":
-        return
-    need, free = 3 * sum(parameter.nbytes for parameter in trained), torch.cuda.mem_get_info(device)[0]
-    if need > free:
-        raise UsageError(
-            f"training needs {need / 1e9:.0f} GB of memory for gradients and the optimizer, and {device} has "
-            f"{free / 1e9:.0f} GB free; train fewer parameters: --ttm_args train=norm or train=lora:16, or for chat "
-            "models --model_args lora=16,weights_dtype=bf16"
-        )
-
-
-def way_of(model: Capabilities, adapts: bool = False) -> Way:
-    """How a model meets a task; ``adapts`` says whether it is trained on the way."""
-    if model.scores == "choices":
-        return "choices"
-    if model.scores == "embeddings" and model.stored_features is not None:
-        return "stored_features"
-    return "prepared" if model.scores == "embeddings" or adapts else "pairs"
-
-
 def score_task(plan: TaskPlan, run: Run) -> Scored:
     """Reads a task's data and scores it, or takes cached scores; no metrics yet.
 
@@ -225,178 +199,126 @@ def score_task(plan: TaskPlan, run: Run) -> Scored:
     """
     if plan.way == "choices":
         raise UsageError(f"model {run.config.model} answers in words and has no scores; only `run` can evaluate it")
-    task = _Scoring(plan, run)
-    if plan.way == "stored_features":
-        scores = task.stored_features()
-    elif plan.way == "pairs":
-        scores = task.pairs()
-    else:
-        scores = task.prepared() if plan.needs_inputs else task.streamed()
-    task.lap("score")
+    can, clock, stage, parts = run.capabilities, _Clock(), None, None
+    loaded, inputs, digest, cache = _load(plan, run)
+    groups, captions = loaded.groups, None if inputs is None else inputs.captions
+    clock.lap("load")
+    if plan.way == "prepared" and plan.needs_inputs:
+        assert can.preparing is not None, "the plan says so"
+        with phase("prepare"):  # it recognises the data too, so it comes before the look into the cache
+            inputs, _ = prepare(can.preparing, groups, DECODED, plan.enlarge, cache.data)
+        clock.lap("prepare")
+    if inputs is not None:  # held in memory for every pass and seed; of features from a file, all that there is
+        adapter = cast(Trained, run.adapter)
+        inputs = images_on_device(adapter, inputs)
+        stage = PreparedTask(adapter, inputs, run.sizer, plan.spec.is_global, plan.all_pairs)
+    expected = _arrays(plan, len(groups))
+    # Encoding opens every image, so no image is opened before for a cache that has nothing of this model and task.
+    is_known = stage is not None or plan.way == "pairs" or cache.may_have
+    found = cache.find(expected) if is_known else None
+    if stage is None and is_known and cache.on:
+        clock.lap("look_up")
     with phase("score"):
-        raw = usable_scores(run.capabilities.may_refuse, scores, task.groups)
-        adapter = run.capabilities.dual_encoder
-        if adapter is not None and any(metric.scope == "captions" for metric in plan.metrics):
-            features = None if task.features is None else task.features.captions
-            raw = replace(raw, caption_pairs=caption_pairs(adapter, task.groups, run.sizer, features))
+        if found is not None:
+            scores = Scores(found["groups"], found.get("all_pairs"))
+            parts = Likelihoods(scores, found["prior"]) if "prior" in found else None
+        elif stage is not None:
+            scores = stage.score(cache.blocks)
+        elif plan.way == "pairs":
+            table = _score_pairs(plan, run, groups, cache, cache.blocks)
+            parts = None if plan.prior is None else likelihoods(plan.prior, groups, table, plan.all_pairs)
+            scores = table.scores(plan.all_pairs) if parts is None else parts.conditional
+        else:
+            scores = _score_streamed(plan, run, groups, cache, clock)
+            if not is_known:
+                cache.find(expected)  # which recognises the data
+        if parts is not None:
+            assert plan.prior is not None, "log P(t) is taken off these"
+            scores = parts.debiased(plan.prior.alpha)
+    clock.lap("score")
+    with phase("score"):
+        raw = usable_scores(can.may_refuse, scores, groups)
+        if can.dual_encoder is not None and any(metric.scope == "captions" for metric in plan.metrics):
+            raw = replace(raw, caption_pairs=caption_pairs(can.dual_encoder, groups, run.sizer, captions))
+    data = Data(groups, loaded.source, digest)
+    if not digest:
+        data = Data(groups, loaded.source, cache.data.hexdigest(), clusters_of(groups, cache.data.content_of))
+    kept, prior = (raw, None) if parts is None else (parts.conditional, parts.prior)
     return Scored(
         spec=plan.spec,
         metrics=plan.metrics,
-        data=task.data(),
+        data=data,
         columns=[MethodScores(RAW, [raw])],
-        stage=task.stage,
-        parts=task.parts,
-        notes=refusal_notes(scores, task.groups),
-        from_store=task.keep(task.parts or raw),
-        seconds=task.seconds,
+        stage=stage,
+        parts=parts,
+        notes=refusal_notes(scores, groups),
+        from_store=cache.keep(
+            {"groups": kept.groups, "all_pairs": kept.all_pairs, "prior": prior}, run.config.model_name
+        ),
+        seconds=clock.seconds,
     )
 
 
-class _Scoring:
-    """A task while it is scored: its data, its cache, and the time of each step."""
+@dataclass
+class _Clock:
+    """The time of each step of a task."""
 
-    def __init__(self, plan: TaskPlan, run: Run) -> None:
-        self._plan, self._run, self._clock = plan, run, time.perf_counter()
-        self.seconds: dict[str, float] = {}  # step -> wall time
-        self.features: Prepared | None = None  # precomputed, in place of images and captions
-        self.stage: PreparedTask | None = None  # the prepared inputs, where they are held in memory
-        self.parts: Likelihoods | None = None  # of scores that are debiased
-        with phase("load"):
-            if plan.way == "stored_features":
-                self.features, self._digest = _stored(run, plan.spec)
-                groups = _nameless_groups(len(self.features.rows.images), plan.spec.shape)
-                loaded = Loaded(groups, {"kind": "stored_features"})
-            else:
-                loaded = load_data(run.registry, run.config, plan.task, run.samples)
-                check_captions(run.capabilities.refuses_captions, loaded.groups)
-            self.groups, self._source = loaded.groups, loaded.source
-            self.lap("load")
-            cached_in = run.cache if self.features is None else None
-            debiasing = None if plan.prior is None else declared_prior(plan.prior)
-            about = {"all_pairs": plan.all_pairs, "debiasing": debiasing}
-            self.cache = TaskCache(cached_in, run.capabilities, plan.spec, self.groups, about)
-            self.kept: Scores | Likelihoods | None = None  # what the cache has
-
-    def data(self) -> Data:
-        """The data, once all of them have been opened."""
-        known = self.cache.data
-        if self.features is not None:
-            return Data(self.groups, self._source, self._digest)
-        return Data(self.groups, self._source, known.hexdigest(), clusters_of(self.groups, known.content_of))
+    seconds: dict[str, float] = field(default_factory=dict)  # step -> wall time
+    _last: float = field(default_factory=time.perf_counter)
 
     def lap(self, step: str, waited: float | None = None) -> None:
         """Counts the time since the last step; or ``waited`` seconds of the step that is under way."""
-        now = time.perf_counter()
-        self.seconds[step] = now - self._clock if waited is None else waited
-        self._clock = now if waited is None else self._clock + waited
+        now = time.perf_counter() if waited is None else self._last + waited
+        self.seconds[step], self._last = now - self._last, now
 
-    def stored_features(self) -> Scores:
-        """Scores of features from a file: nothing is left to prepare."""
-        assert self.features is not None, "features are loaded in place of groups"
-        self.stage = self._in_memory(self.features)
-        with phase("score"):
-            return self.stage.score()
 
-    def prepared(self) -> Scores:
-        """Scores of inputs that are prepared once and held in memory, where the test-time stage takes them."""
-        adapter = self._run.capabilities.preparing
-        assert adapter is not None, "the plan says so"
-        with phase("prepare"):  # it recognises the data too, so it comes before the look into the cache
-            inputs, _ = prepare(adapter, self.groups, DECODED, self._plan.enlarge, self.cache.data)
-        self.lap("prepare")
-        self.stage = self._in_memory(inputs)
-        self._find()
-        with phase("score"):
-            cached = self._cached()
-            return self.stage.score(self.cache.blocks) if cached is None else cached
+def _load(plan: TaskPlan, run: Run) -> tuple[Loaded, Prepared | None, str, TaskCache]:
+    """A task's groups and the cache of its scores; of features from a file the features in place of images, too.
 
-    def streamed(self) -> Scores:
-        """Scores of a dual encoder that is not adapted: images are prepared, encoded in batches, and dropped."""
-        cache, adapter, sizer = self.cache, self._run.capabilities.dual_encoder, self._run.sizer
-        assert adapter is not None, "pair scorers are not streamed so"
-        recognised = cache.may_have  # encoding opens every image, so nothing is looked at before without need
-        if recognised:
-            self._look_up()
-        with phase("score"):
-            if self.kept is None:
-                images = ImageRows(adapter, list(distinct_images(self.groups)), cache.data)
-                encoded = encode_side(adapter, "images", images.parts, len(images), sizer)
-                self.lap("prepare", images.seconds)
-                if not recognised:
-                    self._find()
-            cached = self._cached()
-            if cached is not None:
-                return cached
-            rows, tokens = rows_of(self.groups), adapter.prepare_captions(distinct_captions(self.groups))
-            captions = Side(encode_tokens(adapter, tokens, sizer), rows.captions)
-            return score_features(adapter, Features(Side(encoded, rows.images), captions), self._plan.all_pairs)
+    The digest is that of the features, which are not cached; of groups it is empty, and the cache makes it.
+    """
+    with phase("load"):
+        features, digest = None, ""
+        if plan.way == "stored_features":
+            features, digest = _stored(run, plan.spec)
+            loaded = Loaded(_nameless_groups(len(features.rows.images), plan.spec.shape), {"kind": "stored_features"})
+        else:
+            loaded = load_data(run.registry, run.config, plan.task, run.samples)
+            check_captions(run.capabilities.refuses_captions, loaded.groups)
+        debiasing = None if plan.prior is None else declared_prior(plan.prior)
+        settings = {"all_pairs": plan.all_pairs, "debiasing": debiasing}
+        cached_in = run.cache if features is None else None
+        return loaded, features, digest, TaskCache(cached_in, run.capabilities, plan.spec, loaded.groups, settings)
 
-    def pairs(self) -> Scores:
-        """Scores pair by pair, each image opened when its pairs come; log P(t) is taken off if the model has one."""
-        self._look_up()
-        plan, blocks = self._plan, self.cache.blocks
-        with phase("score"):
-            cached = self._cached()
-            if cached is not None:
-                return cached
-            table = self._pairs(blocks)
-            if plan.prior is None:
-                return table.scores(plan.all_pairs)
-            return self._of(likelihoods(plan.prior, self.groups, table, plan.all_pairs))
 
-    def share(self, part: int, of: int) -> None:
-        """Scores a part of the pairs, which stays in the cache."""
-        self._find()
-        if self.kept is None and self.cache.blocks is not None:
-            with phase("score"):
-                self._pairs(Share(self.cache.blocks, part, of))
+def _arrays(plan: TaskPlan, groups: int) -> dict[str, tuple[int, ...]]:
+    """What the cache has of a task's scores: name -> shape."""
+    images, captions = plan.spec.shape.images, plan.spec.shape.captions
+    expected: dict[str, tuple[int, ...]] = {"groups": (groups, images, captions)}
+    if plan.all_pairs:
+        expected["all_pairs"] = (groups * images, groups * captions)
+    if plan.prior is not None:
+        expected["prior"] = (groups, captions)
+    return expected
 
-    def _look_up(self) -> None:
-        if self.cache.on:
-            self._find()
-            self.lap("look_up")
 
-    def _find(self) -> None:
-        """Looks for scores of these data in the cache, which recognises them."""
-        groups, shape = len(self.groups), self._plan.spec.shape
-        images, captions = shape.images, shape.captions
-        expected: dict[str, tuple[int, ...]] = {"groups": (groups, images, captions)}
-        if self._plan.all_pairs:
-            expected["all_pairs"] = (groups * images, groups * captions)
-        if self._plan.prior is not None:
-            expected["prior"] = (groups, captions)
-        arrays = self.cache.find(expected)
-        if arrays is not None:
-            scores = Scores(arrays["groups"], arrays.get("all_pairs"))
-            self.kept = Likelihoods(scores, arrays["prior"]) if "prior" in arrays else scores
+def _score_pairs(
+    plan: TaskPlan, run: Run, groups: Sequence[Group], cache: TaskCache, blocks: BlockStore | None
+) -> PairTable:
+    """Scores pair by pair, each image opened when its pairs come."""
+    every = plan.all_pairs or (plan.prior is not None and plan.prior.prior == "test_images")
+    return score_task_pairs(run.capabilities, groups, run.sizer, every, cache.data, blocks)
 
-    def keep(self, scores: Scores | Likelihoods) -> Record | None:
-        """Caches raw scores or both parts of debiased ones, if they are new; returns what an earlier run cached."""
-        raw, prior = (scores.conditional, scores.prior) if isinstance(scores, Likelihoods) else (scores, None)
-        arrays = {"groups": raw.groups, "all_pairs": raw.all_pairs, "prior": prior}
-        present = {name: array for name, array in arrays.items() if array is not None}
-        return self.cache.keep(present, self._run.config.model_name)
 
-    def _cached(self) -> Scores | None:
-        return None if self.kept is None else self._of(self.kept)
-
-    def _of(self, scores: Scores | Likelihoods) -> Scores:
-        """Raw scores, or debiased ones, whose parts are kept."""
-        if isinstance(scores, Scores):
-            return scores
-        assert self._plan.prior is not None, "log P(t) is taken off these"
-        self.parts = scores
-        return scores.debiased(self._plan.prior.alpha)
-
-    def _pairs(self, blocks: BlockStore | None) -> PairTable:
-        plan, run, cache = self._plan, self._run, self.cache
-        every = plan.all_pairs or (plan.prior is not None and plan.prior.prior == "test_images")
-        return score_task_pairs(run.capabilities, self.groups, run.sizer, every, cache.data, blocks)
-
-    def _in_memory(self, inputs: Prepared) -> PreparedTask:
-        adapter = cast(Trained, self._run.adapter)  # features of others are only scored
-        inputs = images_on_device(adapter, inputs)  # for every pass and seed
-        return PreparedTask(adapter, inputs, self._run.sizer, self._plan.spec.is_global, self._plan.all_pairs)
+def _score_streamed(plan: TaskPlan, run: Run, groups: Sequence[Group], cache: TaskCache, clock: _Clock) -> Scores:
+    """Scores of a dual encoder that is not adapted: images are prepared, encoded in batches, and dropped."""
+    adapter, rows = run.capabilities.dual_encoder, rows_of(groups)
+    assert adapter is not None, "pair scorers are not streamed so"
+    images = ImageRows(adapter, list(distinct_images(groups)), cache.data)
+    encoded = encode_side(adapter, "images", images.parts, len(images), run.sizer)
+    clock.lap("prepare", images.seconds)
+    captions = encode_tokens(adapter, adapter.prepare_captions(distinct_captions(groups)), run.sizer)
+    return score_features(adapter, Features(Side(encoded, rows.images), Side(captions, rows.captions)), plan.all_pairs)
 
 
 def ask_task(plan: TaskPlan, run: Run) -> Answered:
@@ -469,7 +391,10 @@ def _name(reply: Given) -> str:
 
 def score_share(plan: TaskPlan, run: Run, part: int, of: int) -> None:
     """Scores part ``part`` (from 0) of ``of`` of a task's pairs into the cache."""
-    _Scoring(plan, run).share(part, of)
+    loaded, _, _, cache = _load(plan, run)
+    if cache.find(_arrays(plan, len(loaded.groups))) is None and cache.blocks is not None:
+        with phase("score"):
+            _score_pairs(plan, run, loaded.groups, cache, Share(cache.blocks, part, of))
 
 
 def feature_limit(run: Run, spec: TaskSpec, unit: str) -> int | None:
@@ -517,7 +442,7 @@ def data_now(run: Run, task: TaskFile) -> DataNow:
     if can.stored_features is not None and task.spec.kind != "groups":
         limit = groups_of(config.limit, task.spec.group.n_groups)
         return DataNow(stored_pool(can.stored_features, task.spec, limit)[-1])
-    if way_of(can) == "stored_features":
+    if can.stored_features is not None and can.scores == "embeddings":
         return DataNow(_stored(run, task.spec)[1])
     groups = load_data(run.registry, config, task, run.samples).groups
     fingerprint = Fingerprint(groups)
