@@ -367,8 +367,10 @@ def test_a_place_that_cannot_be_written_fails_before_the_model_is_loaded(tmp_pat
 def test_two_runs_cannot_write_to_one_place(tmp_path):
     config = make_run_config({"model": "tiny-clip", "tasks": ["shapes_color"], "output_path": str(tmp_path / "x.json")})
     key = choose(config).key(config)
-    with resume.open_output(config, key, datetime.now()), pytest.raises(UsageError, match="another run is writing to"):
-        resume.open_output(config, key, datetime.now())
+    with resume.open_output(config, key, datetime.now()):
+        again = resume.open_output(config, key, datetime.now())
+        with pytest.raises(UsageError, match="another run is writing to"), again:
+            pass
     with resume.open_output(config, key, datetime.now()):
         pass  # and afterwards it is free again
 

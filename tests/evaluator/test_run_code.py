@@ -244,7 +244,7 @@ def test_a_plugin_that_a_run_does_not_use_changes_nothing(tmp_path, plugin):
     config = make_run_config({"model": "tiny-clip", "tasks": ["shapes_color"]})
     before = choose(config).key(config)
     plugin.edit("model.py", "* 1", "* 100")
-    assert choose(config).key(config).sha256 == before.sha256 and set(before.code) == {"ttmbench"}
+    assert choose(config).key(config).sha256 == before.sha256 and set(before.content["code"]) == {"ttmbench"}
 
 
 def test_every_python_file_of_ttmbench_its_tasks_and_adapters_is_in_its_digest(tmp_path):

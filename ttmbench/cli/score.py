@@ -13,7 +13,6 @@ from ttmbench.report.terminal import print_results
 from ttmbench.results.assertions import check_assertions, check_names, parse_assertion
 from ttmbench.results.document import ResultsDocument
 from ttmbench.results.labels import SLASH, split_key
-from ttmbench.results.stored_files import open_run_files
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -36,7 +35,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def score(options: argparse.Namespace) -> int:
     """Compute the metrics, print and write them, and check the assertions."""
     from ttmbench.evaluator.eval_results import sample_lines
-    from ttmbench.evaluator.resume import archive_existing
+    from ttmbench.evaluator.resume import archive_existing, open_run_files
     from ttmbench.evaluator.score_files import score_stored
 
     assertions = options.assertions or []

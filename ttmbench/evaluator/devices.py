@@ -25,10 +25,10 @@ from ttmbench.data.task_file import TaskFile
 from ttmbench.errors import TtmbenchError, UsageError
 from ttmbench.evaluator.adapters import make_adapter, model_settings
 from ttmbench.evaluator.determinism import arithmetic_of, naming_what_cannot
+from ttmbench.evaluator.resume import RunFiles
 from ttmbench.evaluator.score_task import Run, plan_task, score_share, score_task
 from ttmbench.evaluator.settings import Chosen, cache_of, choose, read_samples
 from ttmbench.evaluator.task import Methods
-from ttmbench.results.stored_files import RunFiles
 from ttmbench.scoring.batches import BatchSizer
 from ttmbench.scoring.capabilities import Capabilities, Model
 from ttmbench.ttm.variants import adapted_folders
@@ -105,7 +105,7 @@ def main() -> None:
             methods = Methods(run, adapted_folders(config, list(chosen.tasks), new=False))
             for name in left:
                 plan = chosen.tasks[name], chosen.settings[name]
-                state = RunFiles.of(document, config.model_name, "").state_of(name)
+                state = RunFiles(Path(document), "").state / "tasks" / name
                 with foreign_errors(f"task '{name}' with model '{config.model}'"), naming_what_cannot():
                     _do(run, methods, *plan, state, Path(folder) / f"{name}.scored", (part, of))
     except Exception as error:

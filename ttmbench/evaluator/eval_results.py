@@ -612,7 +612,7 @@ class RunRecord:
             "date": self._date.timestamp(),
             "git_hash": self._git_hash,
             "packages": self._packages,
-            **({} if self._key is None else {"code": self._key.code}),
+            **({} if self._key is None else {"code": self._key.content["code"]}),
             "hardware": machine.hardware(),
             "total_evaluation_time_seconds": self._earlier_seconds + time.perf_counter() - self._clock,
             "command": self._command,

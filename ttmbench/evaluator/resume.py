@@ -6,20 +6,25 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from fnmatch import fnmatchcase
+from functools import partial
+from glob import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 import filelock
+import numpy as np
 
 from ttmbench._util import machine
 from ttmbench._util.console import show_as, warn
 from ttmbench._util.digests import OWN, Digests, digests_of_modules, digests_of_object, json_digest
-from ttmbench._util.files import file_digest, safe_name, take_lock
+from ttmbench._util.files import file_digest, safe_name, take_lock, to_json, write_atomically
 from ttmbench._util.option_values import is_address
 from ttmbench._util.text import Unreadable, read_json
 from ttmbench.config import PART_KINDS, RunConfig, TTMConfig
@@ -27,8 +32,10 @@ from ttmbench.data.task_file import TaskFile
 from ttmbench.errors import DataError, TtmbenchError, UsageError
 from ttmbench.plugins.registry import Registry
 from ttmbench.results.document import ResultsDocument
+from ttmbench.results.ranks import Ranks
 from ttmbench.results.reader import read_document
-from ttmbench.results.stored_files import RunFiles, probe
+from ttmbench.results.stored_files import save_ranks, save_scores
+from ttmbench.results.summary import MethodScores
 from ttmbench.scoring.capabilities import Model
 from ttmbench.types import Group, Record
 
@@ -82,11 +89,6 @@ class RunKey:
             content["config"]["samples"] = hashlib.sha256(Path(config.samples).read_bytes()).hexdigest()
         return cls(content, json_digest(content))
 
-    @property
-    def code(self) -> Digests:
-        """The source of the packages that the run uses."""
-        return dict(self.content["code"])
-
     def changes_since(self, document: Record) -> str | None:
         """Which source or packages changed since a document of the same settings and tasks; None for other changes."""
         packages, code, stated = (document.get(name) or {} for name in ("packages", "code", "config"))
@@ -97,8 +99,9 @@ class RunKey:
             return None
         if sorted(document.get("task_status", {})) != asked["tasks"]:
             return None
-        unread = [name for name in sorted(self.code) if self.code[name] is None and code.get(name, "") is None]
-        edited = _differing(code, self.code)
+        used = self.content["code"]
+        unread = [name for name in sorted(used) if used[name] is None and code.get(name, "") is None]
+        edited = _differing(code, used)
         changes = [f"the source of {' and '.join(unread)} cannot be read, so it may have changed"] if unread else []
         changes += (
             [f"the source of package{'s' if edited[1:] else ''} {' and '.join(edited)} changed"] if edited else []
@@ -162,13 +165,92 @@ def groups_digest(groups: Sequence[Group]) -> str:
     return hashlib.sha256(json.dumps(named).encode()).hexdigest()
 
 
+_KINDS = ("samples", "scores", "ranks", "ttm", "also_samples", "also_scores")
+_ENDINGS = ("jsonl", "safetensors")
+
+
+@dataclass
+class RunFiles:
+    """The files of a run."""
+
+    results: Path  # of the results document
+    beside: str  # names of the other files, with ``{kind}`` and ``{task}`` to fill in
+    artifacts: dict[str, dict[str, Any]] = field(default_factory=dict)  # name -> kind, task, sha256 and size
+    finished: bool = False  # whether the document says that nothing is left to do
+
+    @classmethod
+    def of(cls, output_path: str, model: str, stamp: str) -> RunFiles:
+        """The files of an output path: a ``.json`` file, or a folder for ``<model>/results_<stamp>.json``."""
+        target = Path(output_path)
+        if target.suffix == ".json":
+            stem = target.stem.replace("{", "{{").replace("}", "}}")
+            return cls(target, f"{stem}_{{kind}}_{{task}}")
+        return cls(target / safe_name(model) / f"results_{stamp}.json", f"{{kind}}_{{task}}_{stamp}")
+
+    @property
+    def folder(self) -> Path:
+        """The folder of the results document."""
+        return self.results.parent
+
+    @property
+    def state(self) -> Path:
+        """Folder of what a run needs to resume; removed when it is done."""
+        return self.folder / f".{self.results.stem}.state"
+
+    def write_results(self, document: Mapping[str, object]) -> None:
+        """Replaces the results document in one step."""
+        write_atomically(self.results, lambda path: path.write_text(to_json(document), encoding="utf-8"))
+        self.finished = document.get("status") == "done"
+
+    def write_lines(
+        self, kind: str, task: str, lines: Iterable[Mapping[str, object]], other: str | None = None
+    ) -> None:
+        """Writes JSON lines (``samples``, ``ttm``) of a task, or of another one that its model was measured on."""
+        import jsonlines
+
+        def write(path: Path) -> None:
+            with path.open("w", encoding="utf-8", newline="\n") as file:
+                jsonlines.Writer(file, dumps=partial(json.dumps, ensure_ascii=False, allow_nan=False)).write_all(lines)
+
+        self._write(kind, task, "jsonl", write, other)
+
+    def write_scores(
+        self, task: str, columns: Sequence[MethodScores], metadata: Mapping[str, str], other: str | None = None
+    ) -> None:
+        """Writes the score arrays of a task, or of another one that its model was measured on."""
+        kind = "scores" if other is None else "also_scores"
+        scores = {column.name: column.scores for column in columns}
+        iterations = {column.name: column.iterations for column in columns}
+        self._write(kind, task, "safetensors", lambda path: save_scores(path, scores, metadata, iterations), other)
+
+    def write_ranks(
+        self,
+        task: str,
+        ranks: Mapping[str, Ranks],
+        of_query: Mapping[str, np.ndarray],
+        metadata: Mapping[str, str],
+        clusters: np.ndarray | None = None,
+    ) -> None:
+        """Writes the ranks of a task's queries, as ``ttmbench score`` reads them."""
+        self._write("ranks", task, "safetensors", lambda path: save_ranks(path, ranks, of_query, metadata, clusters))
+
+    def _write(
+        self, kind: str, task: str, ending: str, write: Callable[[Path], object], other: str | None = None
+    ) -> None:
+        both = task if other is None else f"{task}@{other}"  # no task has an @ in its name
+        path = self.folder / f"{self.beside.format(kind=kind, task=both)}.{ending}"
+        write_atomically(path, write)
+        about = {"kind": kind, "task": task, "sha256": file_digest(path), "bytes": path.stat().st_size}
+        self.artifacts[path.name] = about if other is None else {**about, "measured_on": other}
+
+
 LOCK = "lock"
 _STAMP = "%Y-%m-%dT%H-%M-%S.%f"
 
 
 @dataclass
 class RunDirectory:
-    """The files of a run, locked against other writers until it is left; a context manager."""
+    """The files of a run, locked against other writers."""
 
     files: RunFiles  # where the run writes
     previous: ResultsDocument | None  # the document that an earlier run of the same command left; None if there is none
@@ -198,24 +280,6 @@ class RunDirectory:
             warn(f"{error}; what is done is in {self.files.folder}, and the run continues")
         else:
             self._was_put, self.unsent = True, None
-
-    def __enter__(self) -> RunDirectory:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Removes the state if nothing is left to resume, then the lock."""
-        state = self.files.state
-        if self.files.finished or not _holds_something(state):
-            with suppress(FileNotFoundError):
-                for inside in state.iterdir():
-                    if inside.name != LOCK:
-                        shutil.rmtree(inside, ignore_errors=True)
-            shutil.rmtree(state, ignore_errors=True)
-        self._lock.release()
-        if self._remote is not None and self._was_put and self.unsent is None and self.files.finished:
-            shutil.rmtree(self.files.folder, ignore_errors=True)
-            with suppress(OSError):
-                self.files.folder.parent.rmdir()
 
     def keep_completed(
         self, fingerprint: Mapping[str, object], data_of: Callable[[str], DataNow | None] = lambda task: None
@@ -254,7 +318,7 @@ class RunDirectory:
             _move_aside(self.files, previous.to_dict())
             files = self.files
         else:
-            files = _new_files(self._config, self._started)
+            files = open_run_files(str(self._config.output_path), self._config.model_name, self._started)
         self._lock.release()
         self.files, self.previous, self._lock = files, None, _lock(files)
 
@@ -279,18 +343,18 @@ class RunDirectory:
         return False
 
 
-def open_output(config: RunConfig, key: RunKey, started: datetime) -> RunDirectory:
-    """Chooses the files of a run, checks that they can be written, and locks them.
+@contextmanager
+def open_output(config: RunConfig, key: RunKey, started: datetime) -> Iterator[RunDirectory]:
+    """Chooses the files of a run, checks that they can be written, and locks them until the context is left.
 
-    UsageError for a folder that cannot be written to or that another run writes to, for a file that ``overwrite``
-    protects, and for one that is not a results document.
+    Then the state goes if nothing is left to resume. UsageError for a folder that cannot be written to or that another
+    run writes to, for a file that ``overwrite`` protects, and for one that is not a results document.
     """
     remote = None
     if is_address(config.output_path):
         config, remote = _local(config, key)
     assert config.output_path is not None, "the run has an output path"
-    files = _new_files(config, started)
-    probe(files, config.output_path)
+    files = open_run_files(config.output_path, config.model_name, started)
     single = Path(config.output_path).suffix == ".json"
     if not single:
         earlier = None if config.overwrite == "always" else _earlier(files.folder, key, config.model_name)
@@ -321,10 +385,29 @@ def open_output(config: RunConfig, key: RunKey, started: datetime) -> RunDirecto
     except BaseException:
         lock.release()
         raise
-    files.remove_strays()
-    return RunDirectory(
-        files, None if previous is None else read_document(files.results), lock, config, started, remote
-    )
+    stem = escape(files.beside.replace("{kind}", "\0").replace("{task}", "\1"))
+    beside = [stem.replace("\0", kind).replace("\1", "*") for kind in _KINDS]
+    names = (escape(files.results.name), *(f"{pattern}.{ending}" for pattern in beside for ending in _ENDINGS))
+    for stray in list(files.folder.glob(".*.tmp")):  # of a run that was killed while it wrote one of them
+        if any(fnmatchcase(stray.name, f".{name}.*.tmp") for name in names):
+            stray.unlink(missing_ok=True)
+    document = None if previous is None else read_document(files.results)
+    output = RunDirectory(files, document, lock, config, started, remote)
+    try:
+        yield output
+    finally:
+        files = output.files
+        if files.finished or not _holds_something(files.state):
+            with suppress(FileNotFoundError):
+                for inside in files.state.iterdir():
+                    if inside.name != LOCK:
+                        shutil.rmtree(inside, ignore_errors=True)
+            shutil.rmtree(files.state, ignore_errors=True)
+        output._lock.release()
+        if remote is not None and output._was_put and output.unsent is None and files.finished:
+            shutil.rmtree(files.folder, ignore_errors=True)
+            with suppress(OSError):
+                files.folder.parent.rmdir()
 
 
 def _local(config: RunConfig, key: RunKey) -> tuple[RunConfig, RemoteFolder]:
@@ -358,14 +441,24 @@ def archive_existing(files: RunFiles) -> None:
         _move_aside(files, document)
 
 
-def _new_files(config: RunConfig, started: datetime) -> RunFiles:
-    """Unused file names, even if the clock repeats."""
-    assert config.output_path is not None
+def open_run_files(output_path: str, model: str, started: datetime) -> RunFiles:
+    """Chooses unused file names, even if the clock repeats, and makes sure that they can be written; else UsageError.
+
+    A ``.json`` file may exist.
+    """
     while True:
-        files = RunFiles.of(config.output_path, config.model_name, started.strftime(_STAMP))
-        if Path(config.output_path).suffix == ".json" or not files.results.exists():
-            return files
+        files = RunFiles.of(output_path, model, started.strftime(_STAMP))
+        if Path(output_path).suffix == ".json" or not files.results.exists():
+            break
         started += timedelta(microseconds=1)
+    try:
+        files.folder.mkdir(parents=True, exist_ok=True)
+        if files.results.is_dir():
+            raise IsADirectoryError(f"{files.results} is a folder")
+        with tempfile.TemporaryFile(dir=files.folder):
+            return files
+    except OSError as error:
+        raise UsageError(f"--output_path {output_path} cannot be written to: {error.strerror or error}") from None
 
 
 def _earlier(folder: Path, key: RunKey, model: str) -> Path | None:

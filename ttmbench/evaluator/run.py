@@ -18,7 +18,7 @@ from ttmbench.errors import DataError
 from ttmbench.evaluator.adapters import check_model, make_adapter, model_settings, remarks, trained_on
 from ttmbench.evaluator.determinism import arithmetic_of, naming_what_cannot
 from ttmbench.evaluator.eval_results import Baseline, EvalResults, RunRecord, sample_lines
-from ttmbench.evaluator.resume import DataNow, open_output
+from ttmbench.evaluator.resume import DataNow, RunFiles, open_output
 from ttmbench.evaluator.score_task import Run, data_now
 from ttmbench.evaluator.settings import (
     Chosen,
@@ -33,7 +33,6 @@ from ttmbench.evaluator.task import Methods, run_task
 from ttmbench.evaluator.task_result import Ranked, Scored, TaskResult
 from ttmbench.results.assertions import check_names
 from ttmbench.results.labels import TTM
-from ttmbench.results.stored_files import RunFiles
 from ttmbench.scoring.batches import BatchSizer
 from ttmbench.scoring.capabilities import Capabilities, Model
 from ttmbench.ttm.variants import adapted_folders
@@ -96,7 +95,7 @@ def run(
                 for name in progress_of(chosen.tasks, "tasks", "tasks", total=len(chosen.tasks)):
                     if name in done:
                         continue
-                    state = None if results is None else RunFiles.of(str(results), config.model_name, "").state_of(name)
+                    state = None if results is None else RunFiles(results, "").state / "tasks" / name
                     with record.task(name, state, config.on_error == "raise"):
                         with _named_errors(config, name):
                             task, settings = chosen.tasks[name], chosen.settings[name]
