@@ -48,7 +48,7 @@ AREAS: tuple[tuple[str, Stages], ...] = (
     ("ttmbench/chance.py", [_tests("array_api", "bounds", "metrics", "group_shapes")]),
     ("ttmbench/schedules.py", [_tests("array_api", "bounds", "schedules")]),
     ("ttmbench/stats.py", [_tests("array_api", "stats", "clustered_stats")]),
-    ("ttmbench/_arrays/*.py", [_tests("array_api", "bounds", "matching", "group_shapes", "metrics")]),
+    ("ttmbench/_arrays.py", [_tests("array_api", "bounds", "matching", "group_shapes", "metrics")]),
     ("ttmbench/ttm/*.py", [_CORE, _tests("ttm", "variants", "pair_models", "checkpoint", "ties")]),
     ("ttmbench/evaluator/resume.py", [_tests("evaluator", "run_key"), _tests("evaluator", "resume")]),
     ("ttmbench/cache/key*.py", [_tests("cache", "key")]),

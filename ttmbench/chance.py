@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from fractions import Fraction
 
-from ttmbench._arrays.scores import count_matchings
+from ttmbench._arrays import count_matchings
 
 
 def text_score(images: int, captions: int, true_captions: int = 1) -> float:

@@ -19,7 +19,7 @@ from itertools import combinations, permutations
 import numpy as np
 
 from ttmbench._annotations import Float, Int, Real
-from ttmbench._arrays.scores import as_floats, check_scores, count_matchings, fewer_first, more_images
+from ttmbench._arrays import as_floats, assign, check_scores, count_matchings, fewer_first, more_images
 from ttmbench.types import GlobalMatching, Matching
 
 MAX_INJECTIONS = 1_000_000
@@ -194,8 +194,6 @@ def match_global(scores: Real[np.ndarray, "images captions"], true_captions: int
     key = content.digest()
     matching = _LATEST.get(key)
     if matching is None:
-        from ttmbench._arrays.assignment import assign  # slow to import, and not needed inside groups
-
         matching = assign(scores, true_captions)
         _LATEST.clear()
         _LATEST[key] = matching

@@ -22,21 +22,54 @@ import numpy as np
 
 from ttmbench import chance
 from ttmbench._annotations import Bool, Float, Int, Real
-from ttmbench._arrays.scores import (
-    brittleness,
-    brittleness_ties,
-    columns_of,
-    fewer_first,
-    is_square,
-    more_images,
-    original_accuracy,
-    original_accuracy_ties,
-    rows_of,
-    text_only_score,
-    text_only_ties,
-)
+from ttmbench._arrays import check_scores, fewer_first, more_images
 from ttmbench.matching import match_global, match_groups
 from ttmbench.types import MetricSpec
+
+
+def _own_and_others(
+    scores: Real[np.ndarray, "groups images captions"], true_captions: int
+) -> tuple[Float[np.ndarray, "groups images true"], Float[np.ndarray, "groups images captions"]]:
+    """For every image: the scores of its own captions, and all scores with -inf in the places of its own."""
+    scores = check_scores(scores)
+    groups, images, captions = scores.shape
+    if images > captions:
+        raise ValueError(f"in a {images}x{captions} group some images have no caption, so this is undefined")
+    if true_captions < 1 or images * true_captions > captions:
+        raise ValueError(f"{true_captions} true captions for each image do not fit into a {images}x{captions} group")
+    own = np.arange(captions) // true_captions == np.arange(images)[:, None]
+    return scores[:, own].reshape(groups, images, true_captions), np.where(own, -np.inf, scores)
+
+
+def _rows(
+    scores: Real[np.ndarray, "groups images captions"], true_captions: int
+) -> tuple[Float[np.ndarray, "groups images"], Float[np.ndarray, "groups images"]]:
+    """For every image: the score of its own caption (the worst of several), and the best of the others."""
+    positives, negatives = _own_and_others(scores, true_captions)
+    return positives.min(axis=2), negatives.max(axis=2)
+
+
+def _columns(
+    scores: Real[np.ndarray, "groups images captions"], true_captions: int
+) -> tuple[Float[np.ndarray, "groups true"], Float[np.ndarray, "groups true"]]:
+    """For every caption that is true for an image: the score of that image, and the best of the others."""
+    if more_images(scores) and true_captions == 1:
+        return _rows(fewer_first(scores), 1)
+    positives, negatives = _own_and_others(scores, true_captions)
+    if positives.shape[1] < 2:
+        raise ValueError("the image score is undefined for groups with one image")
+    positives = positives.reshape(len(positives), -1)
+    return positives, negatives[:, :, : positives.shape[1]].max(axis=1)
+
+
+def _true_and_mixed(
+    likeness: Real[np.ndarray, "groups captions captions"], true_captions: int
+) -> tuple[Real[np.ndarray, "groups true_pairs"], Real[np.ndarray, "groups mixed_pairs"]]:
+    """Similarities of pairs of true captions, and of pairs of a true and another caption."""
+    if likeness.ndim != 3 or likeness.shape[1] != likeness.shape[2] or not 1 < true_captions < likeness.shape[2]:
+        raise ValueError(f"{true_captions} true captions, of at least 2, do not fit into {list(likeness.shape)}")
+    first, second = np.triu_indices(true_captions, 1)
+    return likeness[:, first, second], likeness[:, :true_captions, true_captions:].reshape(len(likeness), -1)
 
 
 def text_score(
@@ -47,7 +80,7 @@ def text_score(
     >>> text_score(np.array([[[2., 1.], [3., 4.]], [[1., 1.], [1., 1.]]])).tolist()
     [True, False]
     """
-    positive, negative = rows_of(scores, true_captions)
+    positive, negative = _rows(scores, true_captions)
     return np.asarray((positive > negative).all(axis=1))
 
 
@@ -55,7 +88,7 @@ def text_score_ties(
     scores: Real[np.ndarray, "groups images captions"], true_captions: int = 1
 ) -> Bool[np.ndarray, " groups"]:
     """Groups in which some image scores its own caption and its best other caption the same; see `text_score`."""
-    positive, negative = rows_of(scores, true_captions)
+    positive, negative = _rows(scores, true_captions)
     return (positive == negative).any(axis=1)
 
 
@@ -70,7 +103,7 @@ def text_score_ties_right(
     >>> text_score_ties_right(np.array([[[2., 1.]], [[1., 1.]], [[1., 2.]]])).tolist()
     [True, True, False]
     """
-    positive, negative = rows_of(scores, true_captions)
+    positive, negative = _rows(scores, true_captions)
     return np.asarray((positive >= negative).all(axis=1))
 
 
@@ -84,7 +117,7 @@ def image_score(
     >>> image_score(np.array([[[2., 1.], [3., 4.]], [[3., 1.], [2., 4.]]])).tolist()
     [False, True]
     """
-    positive, negative = columns_of(scores, true_captions)
+    positive, negative = _columns(scores, true_captions)
     return np.asarray((positive > negative).all(axis=1))
 
 
@@ -92,7 +125,7 @@ def image_score_ties(
     scores: Real[np.ndarray, "groups images captions"], true_captions: int = 1
 ) -> Bool[np.ndarray, " groups"]:
     """Groups in which some caption scores its own image and its best other image the same; see `image_score`."""
-    positive, negative = columns_of(scores, true_captions)
+    positive, negative = _columns(scores, true_captions)
     return (positive == negative).any(axis=1)
 
 
@@ -111,7 +144,8 @@ def group_score(
     if more_images(scores):
         return image_score(scores, true_captions)
     rows = text_score(scores, true_captions)
-    return rows & image_score(scores, true_captions) if is_square(scores, true_captions) else rows
+    square = scores.shape[1] * true_captions == scores.shape[2]
+    return rows & image_score(scores, true_captions) if square else rows
 
 
 def group_score_ties(
@@ -121,7 +155,8 @@ def group_score_ties(
     if more_images(scores):
         return image_score_ties(scores, true_captions)
     rows = text_score_ties(scores, true_captions)
-    return rows | image_score_ties(scores, true_captions) if is_square(scores, true_captions) else rows
+    square = scores.shape[1] * true_captions == scores.shape[2]
+    return rows | image_score_ties(scores, true_captions) if square else rows
 
 
 def group_match(
@@ -155,7 +190,7 @@ def individual_match(
     >>> individual_match(np.array([[[2., 1.], [4., 3.]]])).tolist()
     [0.5]
     """
-    positive, negative = rows_of(scores, true_captions)
+    positive, negative = _rows(scores, true_captions)
     return (positive > negative).mean(axis=1)
 
 
@@ -170,7 +205,7 @@ def image_accuracy(
     >>> image_accuracy(np.array([[[2., 1.], [4., 3.]]])).tolist()
     [0.5]
     """
-    positive, negative = columns_of(scores, true_captions)
+    positive, negative = _columns(scores, true_captions)
     return (positive > negative).mean(axis=1)
 
 
@@ -210,6 +245,79 @@ def global_assignment_ties(
 ) -> Bool[np.ndarray, " images"]:
     """Images to which equally good assignments give different captions; see `global_assignment_accuracy`."""
     return match_global(scores, true_captions).tie
+
+
+def original_accuracy(
+    scores: Real[np.ndarray, "groups images captions"], true_captions: int = 1
+) -> Bool[np.ndarray, " groups"]:
+    """The first correct caption of every image scores above every incorrect one (arXiv:2409.17958).
+
+    >>> original_accuracy(np.array([[[3., 1., 2.]], [[1., 3., 2.]]]), true_captions=2).tolist()
+    [True, False]
+    """
+    positives, negatives = _own_and_others(scores, true_captions)
+    return (positives[:, :, 0] > negatives.max(axis=2)).all(axis=1)
+
+
+def original_accuracy_ties(
+    scores: Real[np.ndarray, "groups images captions"], true_captions: int = 1
+) -> Bool[np.ndarray, " groups"]:
+    """Groups in which some image gives the first of its captions and the best incorrect caption the same score."""
+    positives, negatives = _own_and_others(scores, true_captions)
+    return (positives[:, :, 0] == negatives.max(axis=2)).any(axis=1)
+
+
+def brittleness(
+    scores: Real[np.ndarray, "groups images captions"], true_captions: int = 1
+) -> Float[np.ndarray, " groups"]:
+    """Fraction of a group's images with an incorrect caption between two correct ones (arXiv:2409.17958).
+
+    For captions (c, p, n), two of them true: s(c) > s(n) > s(p) or s(p) > s(n) > s(c).
+
+    >>> brittleness(np.array([[[3., 1., 2.]], [[1., 3., 2.]], [[3., 2., 1.]]]), true_captions=2).tolist()
+    [1.0, 1.0, 0.0]
+    """
+    positives, negatives = _own_and_others(scores, true_captions)
+    low, high = positives.min(axis=2, keepdims=True), positives.max(axis=2, keepdims=True)
+    return ((low < negatives) & (negatives < high)).any(axis=2).mean(axis=1)
+
+
+def brittleness_ties(
+    scores: Real[np.ndarray, "groups images captions"], true_captions: int = 1
+) -> Bool[np.ndarray, " groups"]:
+    """Groups in which a wrong caption scores the same as the best or the worst true one of an image."""
+    positives, negatives = _own_and_others(scores, true_captions)
+    low, high = positives.min(axis=2, keepdims=True), positives.max(axis=2, keepdims=True)
+    return ((negatives == low) | (negatives == high)).any(axis=(1, 2))
+
+
+def text_only_score(
+    likeness: Real[np.ndarray, "groups captions captions"], true_captions: int
+) -> Bool[np.ndarray, " groups"]:
+    """The correct captions are more similar to each other than any of them to another one (arXiv:2406.11171, TOT).
+
+    For captions (c, d, n), two of them true: sim(c, d) > sim(c, n) and sim(c, d) > sim(d, n). No image is used.
+
+    Args:
+        likeness: similarity of every two captions, symmetric.
+        true_captions: that are true for the image, at least 2; the first ones.
+
+    Returns:
+        bool [groups].
+
+    >>> text_only_score(np.array([[[1., .9, .5], [.9, 1., .8], [.5, .8, 1.]]]), true_captions=2).tolist()
+    [True]
+    """
+    true, mixed = _true_and_mixed(likeness, true_captions)
+    return np.asarray(true.min(axis=1) > mixed.max(axis=1))
+
+
+def text_only_ties(
+    likeness: Real[np.ndarray, "groups captions captions"], true_captions: int
+) -> Bool[np.ndarray, " groups"]:
+    """Groups in which the least similar true captions are as similar as a true and another one."""
+    true, mixed = _true_and_mixed(likeness, true_captions)
+    return np.asarray(true.min(axis=1) == mixed.max(axis=1))
 
 
 def _always(images: int, captions: int, true_captions: int = 1) -> bool:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from ttmbench import chance, metrics
-from ttmbench._arrays.scores import count_matchings, given_captions
+from ttmbench._arrays import count_matchings, given_captions
 from ttmbench.matching import injections, match_global, match_groups, oracle_margin
 from ttmbench.metrics import METRICS
 from ttmbench.plugins.registry import metric_for

@@ -16,8 +16,7 @@ from scipy.optimize import linear_sum_assignment
 from scipy.sparse import csr_matrix
 from scipy.sparse.csgraph import connected_components
 
-from ttmbench import matching
-from ttmbench._arrays import assignment
+from ttmbench import _arrays, matching
 from ttmbench.matching import injections, match_global, match_groups, oracle_margin
 from ttmbench.metrics import global_assignment_accuracy
 
@@ -163,7 +162,7 @@ def scipy_and_dense(scores):
 def test_global_matching_in_place_equals_that_with_copies(room, monkeypatch):
     """With all rows in one part and in many; with few equal scores and with so many that nodes are taken out."""
     for name, value in room.items():
-        monkeypatch.setattr(assignment, name, value)
+        monkeypatch.setattr(_arrays, name, value)
     rng = np.random.default_rng(0)
     for trial in range(200):
         images = int(rng.integers(1, 20))
@@ -183,7 +182,7 @@ def test_global_matching_in_place_equals_that_with_copies(room, monkeypatch):
 def test_the_memory_of_a_global_matching_is_one_copy(monkeypatch):
     """Float64 once and parts beside it; numpy reports to tracemalloc what it holds."""
     scores = np.random.default_rng(0).standard_normal((600, 600), dtype=np.float32)
-    monkeypatch.setattr(assignment, "_PART", 10_000)
+    monkeypatch.setattr(_arrays, "_PART", 10_000)
     tracemalloc.start()
     match_global(scores)
     _, peak = tracemalloc.get_traced_memory()

@@ -14,7 +14,7 @@ from support.stand_in_gpu import stand_in_gpu
 from support.training_tasks import WORDS, GivenViews, images, load
 
 import ttmbench
-from ttmbench._arrays.scores import fewer_first
+from ttmbench._arrays import fewer_first
 from ttmbench.errors import UsageError
 from ttmbench.matching import match_groups
 from ttmbench.methods import rlcf

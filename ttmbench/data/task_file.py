@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
-from ttmbench._arrays.scores import count_matchings
+from ttmbench._arrays import count_matchings
 from ttmbench._util.limits import limit
 from ttmbench._util.option_values import nested
 from ttmbench._util.third_party_errors import describe

@@ -20,7 +20,7 @@ import numpy as np
 from pydantic import ValidationError
 
 from ttmbench._annotations import pd
-from ttmbench._arrays.scores import given_captions
+from ttmbench._arrays import given_captions
 from ttmbench._util import machine
 from ttmbench._util.console import one_line, warn
 from ttmbench._util.files import file_digest

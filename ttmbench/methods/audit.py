@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from ttmbench._arrays.scores import fewer_first
+from ttmbench._arrays import fewer_first
 from ttmbench.errors import AssertionNotMet
 from ttmbench.matching import match_groups
 from ttmbench.results.summary import metric_mean

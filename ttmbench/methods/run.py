@@ -16,7 +16,7 @@ from typing import Any, cast
 import numpy as np
 import torch
 
-from ttmbench._arrays.scores import chosen_positions
+from ttmbench._arrays import chosen_positions
 from ttmbench._util.option_values import read_references
 from ttmbench._util.third_party_errors import foreign_errors
 from ttmbench.errors import DivergedError, TtmbenchError, UsageError

@@ -13,7 +13,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from ttmbench._arrays.scores import fewer_first
+from ttmbench._arrays import fewer_first
 from ttmbench._util.console import progress_bar
 from ttmbench.config import TTMConfig
 from ttmbench.errors import DivergedError, TtmbenchError, UsageError

@@ -13,7 +13,7 @@ from typing import Literal
 
 import numpy as np
 
-from ttmbench._arrays.scores import fewer_first
+from ttmbench._arrays import fewer_first
 from ttmbench.config import DEFAULT_SHARE, TTMConfig
 from ttmbench.matching import match_global, match_groups
 from ttmbench.schedules import threshold_for_coverage

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from ttmbench._annotations import Int
-from ttmbench._arrays.scores import chosen_positions
+from ttmbench._arrays import chosen_positions
 from ttmbench.config import DEFAULT_LEARNING_RATE, NO_LEARNING_RATE, RunConfig, TTMConfig
 from ttmbench.data.task_file import TaskSpec
 from ttmbench.errors import AssertionNotMet, UsageError

@@ -1,24 +1,100 @@
-"""The global assignment, and which images it could serve otherwise. An image of several captions has as many rows.
+"""Arrays of scores, checked before anything is computed; numbers of matchings; and the global assignment.
 
-An edge from row r to row q is what r loses by taking the caption of q. At the optimum no cycle of such edges is
-negative, so a row could have another caption exactly where it lies on a cycle of edges without reduced cost.
+An image of several captions has as many rows of the assignment. An edge from row r to row q is what r loses by taking
+the caption of q. At the optimum no cycle of such edges is negative, so a row could have another caption exactly where
+it lies on a cycle of edges without reduced cost.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 import numpy as np
-from scipy.optimize import linear_sum_assignment
-from scipy.sparse import csr_matrix
-from scipy.sparse.csgraph import connected_components
 
 from ttmbench._annotations import Bool, Float, Int, Real
 from ttmbench.types import GlobalMatching
 
+_LARGEST_WHOLE = 2**53  # beyond it float64 skips whole numbers
+_LARGEST = 1e30  # no logit is larger, and sums of such numbers would leave the range of floats
 _PART = 250_000  # numbers of a large array that are worked on at a time: they stay in a core's cache
 _EDGES = 20_000_000  # that a sparse matrix holds in some hundred megabytes
 _PIVOTS = 20
+
+
+def check_scores(scores: np.ndarray) -> np.ndarray:
+    """The scores as floats, checked: finite, [groups, images, captions], at least 2 images or captions.
+
+    ValueError for another shape, or a score that is NaN or infinite (the group is named).
+    """
+    floats = as_floats(scores)
+    if floats.ndim != 3:
+        raise ValueError(f"scores must have 3 axes (groups, images, captions), got shape {floats.shape}")
+    _, images, captions = floats.shape
+    if min(images, captions) < 1 or max(images, captions) < 2:
+        raise ValueError(f"a group needs at least 2 images or 2 captions, got {images}x{captions}")
+    finite = np.isfinite(floats).all(axis=(1, 2))
+    if not finite.all():
+        raise ValueError(f"group {int(np.argmin(finite))} holds a score that is NaN or infinite")
+    return floats
+
+
+def as_floats(scores: np.ndarray) -> np.ndarray:
+    """Numbers as floats: whole ones become float64.
+
+    ValueError unless they are numbers, whole ones within 2**53, and no larger than any logit.
+    """
+    array = np.asarray(scores)
+    if array.dtype.kind in "iub":
+        if array.size and max(abs(int(array.min())), abs(int(array.max()))) > _LARGEST_WHOLE:
+            raise ValueError(f"whole numbers beyond 2**53 ({array.dtype}) are not exact in float64; scale the scores")
+        return array.astype(np.float64)
+    if array.dtype.kind != "f":
+        raise ValueError(f"scores must be numbers, got an array of {array.dtype}")
+    if bool((np.isfinite(array) & (np.abs(array) > _LARGEST)).any()):
+        raise ValueError(f"a score is larger than any logit ({_LARGEST:g}); scale the scores")
+    return array
+
+
+def more_images(scores: np.ndarray) -> bool:
+    """Whether groups have more images than captions, so that captions choose among images."""
+    return bool(scores.ndim == 3 and scores.shape[1] > scores.shape[2])
+
+
+def fewer_first(scores: np.ndarray) -> np.ndarray:
+    """Scores [groups, the fewer, the more]: with more images than captions, captions choose images."""
+    return scores.swapaxes(1, 2) if more_images(scores) else scores
+
+
+def count_matchings(images: int, captions: int, true_captions: int = 1) -> int:
+    """Number of ways to give each of m images t of k captions, no caption twice: k! / (t!^m (k - m t)!).
+
+    With more images than captions, each caption is given an image instead.
+
+    >>> count_matchings(2, 2), count_matchings(1, 4), count_matchings(1, 3, true_captions=2), count_matchings(2, 1)
+    (2, 4, 3, 2)
+    """
+    images, captions = (images, captions) if images <= captions else (captions, images)
+    return math.perm(captions, images * true_captions) // math.factorial(true_captions) ** images
+
+
+def given_captions(captions: Int[np.ndarray, "images ..."]) -> list[int | list[int] | None]:
+    """What each image of a group is given, for JSON: a caption, a list of several, or None.
+
+    >>> given_captions(np.array([1, 0])), given_captions(np.array([-1, 0])), given_captions(np.array([[0, 2]]))
+    ([1, 0], [None, 0], [[0, 2]])
+    """
+    return [None if caption == -1 else caption for caption in captions.tolist()]
+
+
+def chosen_positions(scores: Real[np.ndarray, "groups rows options"]) -> list[float]:
+    """Share of rows whose largest score stands at each position; of equal ones the first counts.
+
+    >>> chosen_positions(np.array([[[2., 1.], [3., 4.]], [[5., 1.], [2., 1.]]]))
+    [0.75, 0.25]
+    """
+    chosen = np.bincount(scores.argmax(axis=2).reshape(-1), minlength=scores.shape[2])
+    return [float(share) for share in chosen / scores[..., 0].size]
 
 
 def assign(scores: Real[np.ndarray, "images captions"], each: int = 1) -> GlobalMatching:
@@ -35,6 +111,8 @@ def assign(scores: Real[np.ndarray, "images captions"], each: int = 1) -> Global
     """
     # The only copy: scipy takes negated float64 as they are, and what follows is computed in their place.
     cost = np.negative(scores if each == 1 else np.repeat(scores, each, axis=0), dtype=np.float64)
+    from scipy.optimize import linear_sum_assignment  # slow to import, and not needed inside groups
+
     _, columns = linear_sum_assignment(cost)
     captions = np.sort(np.asarray(columns, dtype=np.int64).reshape(-1, each), axis=1)
     matched_scores = np.take_along_axis(scores, captions, axis=1).astype(np.float64)
@@ -125,6 +203,9 @@ def _on_cycles(edges: Bool[np.ndarray, "nodes nodes"]) -> Bool[np.ndarray, " nod
     Equal scores make millions of edges, which take ten times their memory in a sparse matrix. So while there are that
     many, the component of a node with many of them is found here and removed, a few times.
     """
+    from scipy.sparse import csr_matrix
+    from scipy.sparse.csgraph import connected_components
+
     on_cycle = np.zeros(len(edges), dtype=bool)
     for _ in range(_PIVOTS):
         degree = edges.sum(axis=1)
