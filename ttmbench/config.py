@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
-from typing import Annotated, Any, Literal, get_args
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Literal, TypedDict, get_args
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
+    BeforeValidator,
     ConfigDict,
     Field,
     SerializerFunctionWrapHandler,
@@ -23,14 +25,16 @@ from ttmbench._util.option_values import (
     beneath,
     name_of_model,
     nested,
-    of_this_machine,
     read_batch_size,
+    read_device,
     read_dtype,
     read_limit,
+    read_place,
     read_rerank,
     read_value,
     refuse_password,
     split_names,
+    with_dots,
     with_own_options,
 )
 from ttmbench._util.third_party_errors import describe as _describe  # pydantic evaluates these annotations
@@ -191,130 +195,230 @@ def with_rate_note(preset: Settings) -> Arguments:
     return {"lr_note": UNKNOWN_LEARNING_RATE, **preset} if preset.get("lr", 0) is None else dict(preset)
 
 
-class RunConfig(BaseModel):
-    """Settings of a run, named like the options of the command line.
+def _option(description: str, *flags: str, group: str = "", metavar: str = "", **field: Any) -> Any:
+    """An option of a run.
 
-    Attributes:
-        model: name of a registered model.
-        model_args: its arguments.
-        model_name: the model's name in results; by default from the model arguments, else ``model``.
-        tasks: names, tags, globs or files.
-        task_args: changes to the tasks' ``source`` (the data seed of rendered tasks: ``seed=3``).
-        include_path: folders of further task files.
-        ttm: adapt by TTM before scoring.
-        ttm_args: TTM settings that override every default.
-        ttm_preset: ``paper`` takes the task's preset for this model, and four seeds.
-        methods: names of further test-time methods; ``ttm``, ``simple_match``, ``oracle``, ``placebo`` and ``shuffle``
-            are the same as their own options.
-        method_args: their settings, named ``METHOD.KEY``.
-        simple_match: run SimpleMatch's overfitting step.
-        oracle: upper bound: also run TTM with correct pseudo-labels only (uses labels).
-        ttm_controls: also run TTM with random (``placebo``) or permuted (``shuffle``) pseudo-labels.
-        ttm_holdout: also hold out this fraction of groups from adaptation and score it.
-        ttm_also: other tasks on which each adapted model is evaluated too, compared with the original model.
-        audit_labels: run TTM again with the captions of every group permuted, and fail if any selection differs.
-        save_adapted: a new folder for adapted models.
-        rerank: for models that score pairs, in retrieval tasks: the model named by ``model`` ranks all candidates, and
-            the best ``k`` of each query are ranked again; all other keys are arguments of that model.
-        seeds: of TTM and SimpleMatch; None is one seed, or four for ``paper``.
-        limit: use the first groups only: a number, or below 1 a fraction of the task's groups, rounded up.
-        samples: a JSON file listing the group ids to use.
-        batch_size: images, captions or pairs scored at a time, reduced if memory runs out; changes no score. ``auto``
-            (or ``auto:4``) starts large on an accelerator.
-        device: ``auto`` or a torch device; seeds and pairs of a run are distributed over several, separated by commas.
-        dtype: compute dtype; weights and scores are fp32. ``tf32`` rounds the inputs of matrix products on an NVIDIA
-            GPU. torch's names are accepted too.
-        compile: run the model through ``torch.compile``.
-        deterministic: bit-identical results on the same machine: deterministic algorithms only, one thread, no TF32.
-        output_path: a folder, or a ``.json`` file.
-        log_samples: also write one line per group.
-        save_scores: also write the score arrays.
-        use_cache: folder of cached raw scores, or ``off``; default: TTMBENCH_CACHE, else in the user's cache folder.
-        offline: use local files only.
-        data_dir: folder of data files; default: TTMBENCH_DATA, else in the user's cache folder.
-        overwrite: if there is an earlier run of the same command, ``failed`` runs its failed and missing tasks,
-            ``missing`` only its missing tasks, ``always`` all tasks again, and ``never`` stops with an error.
-        on_error: stop at the first failed task, or continue with the next.
-        assertions: conditions on results, such as ``shapes_color.group_match,ttm>=0.8``.
-        baseline: a results document of another run to compare with.
-        track: experiment trackers.
-        track_args: settings of the trackers; ``wandb.mode`` applies to one tracker, ``project`` to all that accept it.
-        bootstrap_iters: resamples of bootstrap intervals; 0 for no interval of any kind.
-        interval: Wilson's score interval, or a bootstrap over groups.
-        seed: random seed of everything except TTM and SimpleMatch; also the first of ``seeds`` by default.
-        trust_remote_code: run code from a Hub repository.
+    Args:
+        description: its first line is what ``--help`` prints; the page on the command line has the others, too.
+        flags: short spellings; one with two dashes replaces the field's name on the command line.
+        group: heading in ``--help``; none for the common options.
+        metavar: what a value is, if its type does not say so; an option with a list may be repeated if it has no comma.
+        field: default and bounds, as `pydantic.Field` takes them.
+    """
+    extra: Any = {"flags": flags, "group": group, "metavar": metavar}
+    return Field(description=description, json_schema_extra=extra, **field)
+
+
+Names = Annotated[list[str], BeforeValidator(split_names)]
+Pairs = Annotated[Arguments, BeforeValidator(lambda value: parse_pairs(value))]
+_DATA, _TRAINING, _EXECUTION, _OUTPUT = "model and data", "test-time training", "execution", "output"
+
+
+class RunConfig(BaseModel):
+    """Settings of a run: the options of ``ttmbench run`` and ``--config``, and the arguments of `simple_evaluate`.
+
+    Each is described by its field, where ``--help`` and the page on the command line have it from. Lists may also be
+    texts with commas, and arguments texts of the form ``k=v,k2=v2``.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    model: str
-    model_args: Arguments = {}
-    model_name: str = Field(default_factory=lambda settings: name_of_model(**settings), min_length=1)
-    tasks: list[str] = Field(min_length=1)
-    task_args: Arguments = {}
-    include_path: list[str] = []
-    ttm: bool = False
-    ttm_args: Arguments = {}
-    ttm_preset: Literal["auto", "paper"] = "auto"
-    methods: list[str] = []
-    method_args: Arguments = {}
-    simple_match: bool = False
-    oracle: bool = False
-    ttm_controls: list[Literal["placebo", "shuffle"]] = []
-    ttm_holdout: float | None = Field(None, gt=0, lt=1)
-    ttm_also: list[str] = []
-    audit_labels: bool = False
-    save_adapted: str | None = None
-    rerank: Arguments = {}
-    seeds: list[int] | None = Field(None, min_length=1)
-    limit: int | float | None = None
-    samples: str | None = None
-    batch_size: Annotated[int, Field(ge=1)] | Literal["auto"] = 64
-    device: str = "auto"
-    dtype: Literal["fp32", "tf32", "bf16", "fp16"] = "fp32"
-    compile: bool = False
-    deterministic: bool = False
-    output_path: str | None = None
-    log_samples: bool = False
-    save_scores: bool = False
-    use_cache: str | None = None
-    offline: bool = False
-    data_dir: str | None = None
-    overwrite: Literal["never", "failed", "missing", "always"] = "failed"
-    on_error: Literal["raise", "continue"] = "raise"
-    assertions: list[str] = []
-    baseline: str | None = None
-    track: list[Literal["wandb", "trackio", "tensorboard"]] = []
-    track_args: Arguments = {}
-    bootstrap_iters: int = Field(1000, ge=0)
-    interval: Literal["wilson", "percentile", "bca"] = "wilson"
-    seed: int = Field(0, ge=0)
-    trust_remote_code: bool = False
+    model: str = _option("Model name from `ttmbench ls models`", "-M", "-m", metavar="NAME")
+    model_args: Pairs = _option("Model arguments, such as pretrained=DIR,revision=main", "-a", default={})
+    model_name: str = _option(
+        "Model name in results (default: last part of its path)",
+        *("--name",),
+        group=_DATA,
+        metavar="NAME",
+        default_factory=lambda settings: name_of_model(**settings),
+        min_length=1,
+    )
+    tasks: Names = _option("Task names, tags, globs or YAML files; see `ttmbench ls tasks`", "-t", min_length=1)
+    limit: Annotated[int | float, BeforeValidator(read_limit)] | None = _option(
+        "Use only the first N groups, or a fraction if below 1\nThe fraction is rounded up, per task",
+        *("-L",),
+        metavar="N",
+        default=None,
+    )
+    task_args: Pairs = _option(
+        "Overrides for the tasks' source, such as seed=3\nThey change the `source` of every chosen task, but not its "
+        "`kind`; also set [`caption_template`](task-file.md#keys)",
+        group=_DATA,
+        default={},
+    )
+    include_path: Names = _option("Directory with additional task files", group=_DATA, metavar="DIR", default=[])
+    samples: str | None = _option("JSON list with the group IDs to use", group=_DATA, metavar="FILE", default=None)
+    rerank: Annotated[Pairs, AfterValidator(read_rerank)] = _option(
+        "First retrieval stage: model=NAME selects k=N candidates to rerank\nOther keys are arguments of that model "
+        "([re-ranking](#re-ranking))",
+        group=_DATA,
+        default={},
+    )
+    ttm: bool = _option("Adapt the model with test-time matching", default=False)
+    ttm_args: Pairs = _option("TTM settings: lr, epochs, iterations, schedule, tau_start, ...", default={})
+    ttm_preset: Literal["auto", "paper"] = _option(
+        "TTM preset; paper uses the task's settings and four seeds\n`auto` derives thresholds from the margins; "
+        "`paper` fails if the task has no preset for this model",
+        default="auto",
+    )
+    seeds: Annotated[list[int], BeforeValidator(split_names)] | None = _option(
+        "Test-time training seeds (default: one seed)", metavar="0,1,2,3", default=None, min_length=1
+    )
+    methods: Names = _option(
+        "Test-time methods from `ttmbench ls methods`: ttm, tent, zero, ...\n`ttm`, `simple_match`, `oracle`, "
+        "`placebo` and `shuffle` stand for their own options",
+        default=[],
+    )
+    method_args: Annotated[Pairs, AfterValidator(with_dots)] = _option(
+        "Settings for methods, such as tent.lr=1e-3,zero.share=0.3",
+        group=_TRAINING,
+        metavar="NAME.K=V,...",
+        default={},
+    )
+    simple_match: bool = _option(
+        "Also fine-tune on the raw model's matchings (SimpleMatch)", group=_TRAINING, default=False
+    )
+    oracle: bool = _option(
+        "Also report an upper bound: TTM with correct pseudo-labels only (uses labels)\n[How to read "
+        "it](ttm.md#controls)",
+        group=_TRAINING,
+        default=False,
+    )
+    ttm_controls: Annotated[list[Literal["placebo", "shuffle"]], BeforeValidator(split_names)] = _option(
+        "Also train on control pseudo-labels: placebo, shuffle\n[How to read them](ttm.md#controls)",
+        group=_TRAINING,
+        default=[],
+    )
+    ttm_holdout: float | None = _option(
+        "Also hold out this fraction of groups from adaptation and score it\n[How to read it](ttm.md#controls)",
+        group=_TRAINING,
+        default=None,
+        gt=0,
+        lt=1,
+    )
+    ttm_also: Names = _option(
+        "Also evaluate adapted models on these tasks\n[How to read it](ttm.md#controls)", group=_TRAINING, default=[]
+    )
+    audit_labels: bool = _option(
+        "Repeat with permuted captions; fail if selections change\nThe run fails if a selection or a clear matching of "
+        "TTM or a method changes",
+        group=_TRAINING,
+        default=False,
+    )
+    save_adapted: str | None = _option(
+        "New directory for adapted models' weights\nThey have their library's format, and lie in `DIR/<task>/seed_<n>` "
+        "for several tasks or seeds; methods use `DIR/<method>`",
+        group=_TRAINING,
+        metavar="DIR",
+        default=None,
+    )
+    batch_size: Annotated[int | Literal["auto"], BeforeValidator(read_batch_size)] = _option(
+        "Batch size; auto finds one that fits\nImages, captions or pairs scored at a time; halved when [memory runs "
+        "out](resume.md#trouble-while-running). `auto` starts at 1024 on a GPU. Changes scores by rounding at most",
+        *("-b",),
+        metavar="N|auto",
+        default=64,
+    )
+    device: Annotated[str, BeforeValidator(read_device)] = _option(
+        "Device: auto, cpu, cuda, cuda:1, mps; `run` accepts several: cuda:0,1\nSeeds and pairs are distributed over "
+        "several",
+        metavar="NAME",
+        default="auto",
+    )
+    dtype: Annotated[Literal["fp32", "tf32", "bf16", "fp16"], BeforeValidator(read_dtype)] = _option(
+        "Compute dtype; scores are always float32\nOn CPUs, bf16 is faster only with AMX or AVX512-BF16. `tf32` needs "
+        "an NVIDIA GPU since Ampere; with `fp32`, torch still rounds the inputs of convolutions to TF32 on such GPUs "
+        "unless `--deterministic` is given. torch's names are accepted, too",
+        default="fp32",
+    )
+    use_cache: str | None = _option(
+        "Score cache (default: TTMBENCH_CACHE, else the user cache)", metavar="DIR|off", default=None
+    )
+    offline: bool = _option("Use local files only; do not access the network", default=False)
+    data_dir: str | None = _option(
+        "Directory with data files (default: TTMBENCH_DATA, else the user cache)", metavar="DIR", default=None
+    )
+    seed: int = _option(
+        "Seed for the bootstrap and fine-tuning, and first test-time seed",
+        group=_EXECUTION,
+        metavar="N",
+        default=0,
+        ge=0,
+    )
+    deterministic: bool = _option(
+        "Bitwise identical results on one machine; uses one thread\nDeterministic algorithms only, and no TF32",
+        group=_EXECUTION,
+        default=False,
+    )
+    trust_remote_code: bool = _option("Run code from the Hub repository", group=_EXECUTION, default=False)
+    compile: bool = _option(
+        "Compile the model with torch.compile\nNeeds a C++ compiler", group=_EXECUTION, default=False
+    )
+    interval: Literal["wilson", "percentile", "bca"] = _option(
+        "Confidence interval: Wilson's, or a bootstrap over groups", group=_EXECUTION, default="wilson"
+    )
+    bootstrap_iters: int = _option(
+        "Bootstrap resamples; 0 disables intervals", group=_EXECUTION, metavar="N", default=1000, ge=0
+    )
+    on_error: Literal["raise", "continue"] = _option(
+        "Stop or continue after a failed task", group=_EXECUTION, default="raise"
+    )
+    output_path: str | None = _option("Results directory or file", "-o", metavar="DIR|x.json", default=None)
+    log_samples: bool = _option("Also write one JSON line per group", default=False)
+    save_scores: bool = _option("Also write the score arrays", default=False)
+    overwrite: Literal["never", "failed", "missing", "always"] = _option(
+        "Tasks from an earlier run to repeat (default: failed and missing)\n`failed` also repeats missing tasks; "
+        "`never` refuses to write where results exist ([resume](resume.md))",
+        group=_OUTPUT,
+        default="failed",
+    )
+    baseline: str | None = _option("Results file to compare with", group=_OUTPUT, metavar="RESULT", default=None)
+    track: Annotated[list[Literal["wandb", "trackio", "tensorboard"]], BeforeValidator(split_names)] = _option(
+        "Experiment trackers: wandb, trackio, tensorboard", group=_OUTPUT, default=[]
+    )
+    track_args: Pairs = _option(
+        "Tracker settings: project, name, dir, wandb.mode, ...\n`wandb.mode` is for one tracker, `project` for all "
+        "that take it",
+        group=_OUTPUT,
+        default={},
+    )
+    assertions: Names = _option(
+        "Required result: task.metric,filter>=0.9\nThe operators are `>=`, `<=`, `>`, `<` and `==`, the number is a "
+        "fraction; `task/mean.metric,filter` is for [means over tags](task-file.md#means), and `task.coverage>=0.6` "
+        "for [missing images](tasks.md#missing-images). Repeatable",
+        *("--assert",),
+        group=_OUTPUT,
+        metavar="COND",
+        default=[],
+    )
 
     @model_validator(mode="before")
     @classmethod
-    def _methods_with_options(cls, values: Any) -> Any:
-        return with_own_options(values) if isinstance(values, Mapping) and values.get("methods") else values
+    def _read_short_forms(cls, values: Any) -> Any:
+        """TTM's settings given as ``ttm``, and methods that have options of their own."""
+        if not isinstance(values, Mapping):
+            return values
+        read = {name: parse_pairs(values[name]) for name in ("ttm_args", "method_args") if name in values}
+        values, ttm = {**values, **read}, values.get("ttm")
+        if isinstance(ttm, TTMConfig | Mapping):
+            given = ttm.model_dump(exclude_unset=True) if isinstance(ttm, TTMConfig) else ttm
+            values |= {"ttm": True, "ttm_args": {**given, **read.get("ttm_args", {})}}
+        return with_own_options(values) if isinstance(values.get("methods"), str | Sequence) else values
 
-    @field_validator("rerank", mode="before")
+    @field_validator("model_args")
     @classmethod
-    def _read_rerank(cls, value: object) -> object:
-        return read_rerank(parse_pairs(value) if isinstance(value, str) else value)
-
-    @field_validator("model_args", mode="before")
-    @classmethod
-    def _read_model_args(cls, value: object) -> object:
-        pairs = parse_pairs(value) if isinstance(value, str) else value
-        if not isinstance(pairs, Mapping):
-            return pairs
+    def _read_model_args(cls, pairs: Arguments) -> Arguments:
         pairs = nested(pairs, ("device_map", "max_memory", "quantization_config", "chat_template_kwargs"))
         return {key: read_dtype(item) if key in ("dtype", "weights_dtype") else item for key, item in pairs.items()}
 
-    @field_validator("dtype", "batch_size", "limit", mode="before")
+    @field_validator("output_path", "save_adapted", "use_cache", "data_dir", "samples", "baseline", "include_path")
     @classmethod
-    def _read_spelling(cls, value: object, info: ValidationInfo) -> object:
-        readers = {"dtype": read_dtype, "batch_size": read_batch_size, "limit": read_limit}
-        return None if value is None else readers[str(info.field_name)](value)
+    def _read_places(cls, value: Any, info: ValidationInfo) -> Any:
+        """Paths in place of ``file://`` addresses; only results may lie at another address."""
+        name = str(info.field_name)
+        if isinstance(value, list):
+            return [read_place(name, folder) for folder in value]
+        return read_place(name, value, may_be_address=name == "output_path")
 
     @property
     def own_columns(self) -> list[str]:
@@ -346,7 +450,7 @@ def make_run_config(settings: Settings, origin: str = "the run's settings") -> R
     """
     refuse_password(origin, dict(settings))
     try:
-        config = RunConfig.model_validate(of_this_machine(settings))
+        config = RunConfig.model_validate(settings)
     except ValidationError as error:
         raise UsageError(f"{origin}: {_describe(error, RunConfig)}") from None
     for key, name in config.model_args.items():
@@ -371,7 +475,7 @@ def make_run_config(settings: Settings, origin: str = "the run's settings") -> R
         "save_adapted": (left, "saves an adapted model, so it needs ttm, simple_match or methods"),
     }
     for name, (is_met, why) in needs.items():
-        if not is_met and getattr(config, name) not in (RunConfig.model_fields[name].default, ""):
+        if not is_met and getattr(config, name) != RunConfig.model_fields[name].default:
             raise UsageError(f"{origin}: {name} {why}")
     if config.deterministic and config.batch_size == "auto":
         raise UsageError(f"{origin}: batch_size must be a number for deterministic, since it changes the last bits")
@@ -380,16 +484,64 @@ def make_run_config(settings: Settings, origin: str = "the run's settings") -> R
     return config
 
 
-def parse_pairs(text: str) -> Arguments:
-    """Parses ``k=v,k2=v2``, with numbers, true, false and none converted to Python values.
+class RunOptions(TypedDict, total=False):
+    """Names and types of the options of `RunConfig`, for editors and type checkers."""
+
+    model_name: str | None
+    model_args: Mapping[str, Any] | str
+    task_args: Mapping[str, Any] | str
+    limit: int | float | None
+    include_path: Sequence[str]
+    samples: str | None
+    rerank: Mapping[str, Any] | str
+    ttm: bool | TTMConfig | Mapping[str, Any] | None
+    ttm_args: Mapping[str, Any] | str
+    ttm_preset: Literal["auto", "paper"]
+    seeds: Sequence[int] | None
+    methods: Sequence[str] | str
+    method_args: Mapping[str, Any] | str
+    simple_match: bool
+    oracle: bool
+    ttm_controls: Sequence[Literal["placebo", "shuffle"]]
+    ttm_holdout: float | None
+    ttm_also: Sequence[str] | str
+    audit_labels: bool
+    save_adapted: str | None
+    batch_size: int | Literal["auto"]
+    device: str
+    dtype: Literal["fp32", "tf32", "bf16", "fp16"]
+    use_cache: str | None
+    offline: bool
+    data_dir: str | None
+    seed: int
+    deterministic: bool
+    trust_remote_code: bool
+    compile: bool
+    interval: Literal["wilson", "percentile", "bca"]
+    bootstrap_iters: int
+    on_error: Literal["raise", "continue"]
+    output_path: str | None
+    log_samples: bool
+    save_scores: bool
+    overwrite: Literal["never", "failed", "missing", "always"]
+    baseline: str | None
+    track: Sequence[Literal["wandb", "trackio", "tensorboard"]]
+    track_args: Mapping[str, Any] | str
+    assertions: Sequence[str]
+
+
+def parse_pairs(value: Any) -> Arguments:
+    """Arguments from ``k=v,k2=v2``, with numbers, true, false and none as Python values; others than texts stay.
 
     >>> parse_pairs("lr=1e-4,epochs=5,keep_optimizer_state=true,schedule=cosine")
     {'lr': 0.0001, 'epochs': 5, 'keep_optimizer_state': True, 'schedule': 'cosine'}
     """
+    if not isinstance(value, str):
+        return value
     pairs: Arguments = {}
-    for part in split_names(text):
-        key, equals, value = part.partition("=")
+    for part in split_names(value):
+        key, equals, item = part.partition("=")
         if not equals or not key:
             raise UsageError(f"arguments must be key=value, separated by commas, got '{part}'")
-        pairs[key.strip()] = read_value(value.strip())
+        pairs[key.strip()] = read_value(item.strip())
     return pairs

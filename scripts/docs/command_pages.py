@@ -6,13 +6,14 @@ import contextlib
 import io
 import os
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
 from page_parts import table
 
 from ttmbench.cli import main
 from ttmbench.cli.parser import COMMANDS
+from ttmbench.config import RunConfig
 
 if TYPE_CHECKING:
     from ttmbench import AdapterSpec
@@ -80,8 +81,22 @@ def _shown(default: object) -> str:
     return f"`{text}`" if text else "none"
 
 
-def link_commands(text: str) -> str:
-    """The page on the command line, the names in the first column of its tables linked to their pages."""
+def options_table() -> str:
+    """The options of a run, as `RunConfig` describes them."""
+    rows = []
+    for name, field in RunConfig.model_fields.items():
+        extra: Any = field.json_schema_extra
+        long = () if any(flag.startswith("--") for flag in extra["flags"]) else (f"--{name}",)
+        meaning = re.sub(r"(, \.\.\.)?\n", ". ", str(field.description))
+        if isinstance(field.default, str | int) and field.default is not False and "default" not in meaning:
+            meaning += f" (default: `{field.default}`)"
+        rows.append((", ".join(f"`{flag}`" for flag in (*long, *extra["flags"])), meaning))
+    return table(("option", "meaning"), rows)
+
+
+def with_options(text: str) -> str:
+    """The page on the command line with a table of options, and names in its tables linked to their pages."""
+    text = text.replace("<!-- options -->", options_table())
 
     def linked(row: re.Match[str]) -> str:
         return re.sub(r"`([a-z]+)`", lambda name: _link(name[1]) or name[0], row[0])

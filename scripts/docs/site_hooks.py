@@ -244,6 +244,6 @@ def on_page_markdown(markdown: str, page: Page, **_: object) -> str:
     """A page as the site shows it; search finds explanations before lists of names."""
     page.meta.setdefault("search", {"boost": BOOST.get(page.file.src_uri.partition("/")[0], 1)})
     text = turn_links(markdown, page.file.src_uri, os.environ.get(VARIABLE, ""))
-    tables = {"command-line.md": commands.link_commands, "task-file.md": key_tables.with_tables}
+    tables = {"command-line.md": commands.with_options, "task-file.md": key_tables.with_tables}
     filled = {**tables, "security.md": with_limits}.get(page.file.src_uri)
     return plain_tables(filled(text) if filled else text)

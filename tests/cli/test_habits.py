@@ -70,7 +70,7 @@ def test_a_share_of_samples_and_of_tasks_in_memory(tmp_path, folder_task):
 
 @pytest.mark.parametrize("limit", ["0", "0.0", "1.5", "-1", "nan", "many"])
 def test_a_limit_that_is_none(capsys, limit):
-    assert "--limit/-L: must be " in refused(capsys, *RUN, "-t", "shapes_color", f"--limit={limit}")
+    assert "'limit': must be " in refused(capsys, *RUN, "-t", "shapes_color", f"--limit={limit}")
     with pytest.raises(UsageError, match="'limit': must be a whole number of groups from 1, or a fraction"):
         make_run_config({"model": "m", "tasks": ["t"], "limit": float(limit) if limit != "many" else limit})
 
@@ -95,7 +95,7 @@ def test_a_dtype_among_the_model_args(tmp_path, capsys):
 def test_model_args_as_a_string():
     config = make_run_config({"model": "m", "tasks": ["t"], "model_args": "pretrained=a/b,size=3"})
     assert config.model_args == {"pretrained": "a/b", "size": 3} and config.model_name == "a/b"
-    with pytest.raises(UsageError, match="unexpected keyword argument 'size'"):
+    with pytest.raises(UsageError, match="has no argument 'size'"):
         ttmbench.simple_evaluate("tiny-clip", "shapes_color", model_args="size=3")
     with pytest.raises(UsageError, match="must be key=value, separated by commas, got 'size'"):
         ttmbench.simple_evaluate("tiny-clip", "shapes_color", model_args="size")

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import re
+from typing import Literal, get_origin, get_type_hints
 
 import pytest
+import yaml
 
 from ttmbench.cli import main
-from ttmbench.cli.parser import COMMAND_GROUPS, COMMANDS, EXAMPLES
+from ttmbench.cli.parser import COMMAND_GROUPS, COMMANDS, EXAMPLES, parse
+from ttmbench.cli.run import settings_of
+from ttmbench.config import RunConfig, RunOptions, make_run_config
 
 WIDTHS = (60, 80, 120)
 
@@ -54,3 +58,25 @@ def test_a_command_line_without_words_prints_the_short_help(capsys, monkeypatch)
     text = shown(capsys, monkeypatch, 80)
     assert text == shown(capsys, monkeypatch, 80, "--help")
     assert len(text.splitlines()) <= 50, "one screen"
+
+
+def test_every_option_is_described_once_and_known_to_editors():
+    known = set(RunConfig.model_fields) - {"model", "tasks"}
+    assert set(RunOptions.__annotations__) == known
+    types = get_type_hints(RunOptions)
+    for name, field in RunConfig.model_fields.items():
+        assert str(field.description)[:1].isupper(), name
+        if name in known and get_origin(field.annotation) is Literal:
+            assert types[name] == field.annotation, name
+
+
+def test_an_option_is_the_same_on_the_command_line_in_a_file_and_in_python(tmp_path, capsys):
+    words = {"model_args": "seed=1", "limit": "0.5", "seeds": "0,1", "methods": "dn", "interval": "bca"}
+    asked = {"model": "tiny-clip", "tasks": "shapes_color", "batch_size": "auto:4", "device": "CPU", **words}
+    path = tmp_path / "run.yaml"
+    path.write_text(yaml.safe_dump(asked), encoding="utf-8")
+    line = [word for name, value in asked.items() for word in (f"--{name}", value)]
+    found = [settings_of(parse(["run", *given])) for given in (line, ["--config", str(path)])]
+    configs = [make_run_config(given) for given in (*found, asked)]
+    assert configs[0] == configs[1] == configs[2]
+    assert (configs[0].limit, configs[0].seeds, configs[0].batch_size) == (0.5, [0, 1], "auto")

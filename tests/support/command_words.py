@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from support.checkout import ROOT, blocks
+from ttmbench._util.option_values import split_names
 from ttmbench.cli.parser import normalise, parse
 from ttmbench.data.catalog import select_tasks
 from ttmbench.errors import TtmbenchError
@@ -77,7 +78,7 @@ def _unknown_names(options: argparse.Namespace, new_models: set[str], new_method
         (models if given["name"] in known else tasks).append(given["name"])
     if command == "validate":  # also of runs, which are files and folders
         tasks = [name for name in tasks if "/" not in name]
-    asked = given.get("methods") or []
+    asked = split_names(given.get("methods") or "")
     yield from (f"no method {name}" for name in asked if name not in methods)
     yield from (f"no model {name}" for name in models if name and name not in known)
     for check, name in [(lambda name: select_tasks(registry, [name]), name) for name in tasks] + (

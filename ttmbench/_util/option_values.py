@@ -7,14 +7,13 @@ import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, TypeGuard
+from typing import Any, Literal, TypeGuard
 
 from ttmbench.errors import UsageError
 
 DTYPES = {"float32": "fp32", "float": "fp32", "bfloat16": "bf16", "float16": "fp16", "half": "fp16"}
 _DEVICE = re.compile(r"(auto|cpu|mps)(?::0)?|(cuda|xpu|hpu|npu|xla):?(\d*)")
 _KNOWN_DEVICES = "known: auto, cpu, cuda, cuda:1, mps"
-_PLACES = ("output_path", "save_adapted", "use_cache", "data_dir", "samples", "baseline")
 _ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.:-]+://")
 _PASSWORD = re.compile(r"\w://[^/\s@,]*:(?!\d+[,/])[^/\s]*@")  # but not http://host:8000,user=a@b
 _HALF_ADDRESS = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/(?!/)")  # gs:/x, but not C:/x
@@ -67,13 +66,17 @@ def beneath(settings: Mapping[str, Any], names: Sequence[str], key: str) -> dict
     return whole
 
 
-def read_batch_size(value: object) -> object:
+def read_batch_size(value: object) -> int | Literal["auto"]:
     """A batch size; ``auto:4`` is ``auto``, since the size is reduced whenever memory runs out.
 
-    >>> read_batch_size("auto:4"), read_batch_size(8)
-    ('auto', 8)
+    >>> read_batch_size("auto:4"), read_batch_size("8"), read_batch_size(8)
+    ('auto', 8, 8)
     """
-    return "auto" if isinstance(value, str) and re.fullmatch(r"auto:\d+", value) else value
+    if re.fullmatch(r"auto(:\d+)?", str(value)):
+        return "auto"
+    if isinstance(value, bool) or not re.fullmatch("0*[1-9][0-9]*", str(value)):
+        raise ValueError("must be a whole number from 1, or auto")
+    return int(str(value))
 
 
 def read_limit(value: object) -> int | float:
@@ -87,7 +90,7 @@ def read_limit(value: object) -> int | float:
     except ValueError:
         number = math.nan
     if isinstance(value, bool) or not (0 < number < 1 or (number >= 1 and number.is_integer())):
-        raise ValueError(f"must be a whole number of groups from 1, or a fraction of them between 0 and 1, got {value}")
+        raise ValueError("must be a whole number of groups from 1, or a fraction of them between 0 and 1")
     return int(number) if number >= 1 else number
 
 
@@ -160,19 +163,6 @@ def _read_devices(text: str) -> str:
     if not devices:
         raise UsageError(f"unknown device {text}; {_KNOWN_DEVICES}")
     return ",".join(devices)
-
-
-def of_this_machine(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings of a run with torch's name of the device, and paths for ``file://`` addresses; UsageError for others."""
-    read = dict(settings)
-    if read.get("device") is not None:
-        read["device"] = read_device(read["device"])
-    for name in _PLACES:
-        if name in read:
-            read[name] = read_place(name, read[name], may_be_address=name == "output_path")
-    if read.get("include_path"):
-        read["include_path"] = [read_place("include_path", folder) for folder in read["include_path"]]
-    return read
 
 
 def is_address(given: object) -> TypeGuard[str]:
@@ -275,13 +265,13 @@ def read_value(text: str) -> object:
     return text
 
 
-def split_names(text: str) -> list[str]:
-    """``a, b`` as a list, as ``--tasks`` takes it.
+def split_names(given: Any) -> list[str]:
+    """``a, b`` as a list, as ``--tasks`` takes it; others than texts stay.
 
     >>> split_names("shapes_color, shapes_place,")
     ['shapes_color', 'shapes_place']
     """
-    return [part.strip() for part in text.split(",") if part.strip()]
+    return [part.strip() for part in given.split(",") if part.strip()] if isinstance(given, str) else given
 
 
 def with_dots(settings: Mapping[str, Any]) -> dict[str, Any]:

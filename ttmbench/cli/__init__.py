@@ -44,7 +44,7 @@ def _execute(argv: list[str]) -> int:
     """Run a command line and print its error, if any; returns the exit code."""
     from ttmbench._util.limits import check_limits
     from ttmbench._util.option_values import refuse_password
-    from ttmbench.cli.parser import fetch_addresses, normalise, parse
+    from ttmbench.cli.parser import normalise, parse, read_places
 
     debug = False
     shown, warnings.formatwarning = warnings.formatwarning, _one_line_warning
@@ -57,7 +57,7 @@ def _execute(argv: list[str]) -> int:
             return stop.code if isinstance(stop.code, int) else 2
         debug = getattr(options, "verbosity", "info") == "debug"
         check_limits()
-        fetch_addresses(words[0], options)
+        read_places(words[0], options)
         return int(options.execute(options))
     except TtmbenchError as error:
         if debug:

@@ -11,9 +11,8 @@ from pathlib import Path
 from statistics import fmean
 
 from ttmbench._util.console import echo
-from ttmbench._util.option_values import split_names
-from ttmbench.cli.options import add_how, add_ttm_settings, add_verbosity, add_what, numbers
-from ttmbench.cli.run import settings_of
+from ttmbench.cli.parser import MACHINE, WHAT, add_run_options
+from ttmbench.cli.run import add_config, settings_of
 from ttmbench.config import make_run_config
 from ttmbench.errors import UsageError
 from ttmbench.report.table import NOTHING, TableColumn, percent, points, print_table, signed_interval, spread
@@ -27,20 +26,22 @@ KNOWN = ("thresholds", "schedules", "supervision", "oracle", "tau", "lr", "alpha
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``ttmbench analyze``."""
     parser.add_argument("analysis", metavar="ANALYSIS", help=f"One of {', '.join(KNOWN)}")
-    more = parser.add_argument_group("more options")
-    add_what(parser, more)
-    add_ttm_settings(parser)
+    training = ("ttm_args", "ttm_preset", "seeds", "methods", "method_args")
+    intervals = ("compile", "interval", "bootstrap_iters")
+    add_run_options(parser, *WHAT, *training, *MACHINE, *intervals, "output_path", output_path="analysis")
+    add_config(parser)
     thresholds = "First thresholds for `tau` (default: select 15 to 30 %% at first)"
     parser.add_argument("--taus", metavar="X,Y", type=numbers, help=thresholds)
     rates = "Learning rates for `lr` (default: six around the usual one)"
     parser.add_argument("--lrs", metavar="X,Y", type=numbers, help=rates)
-    names = "Methods for `methods`: names from `ttmbench ls methods`"
-    parser.add_argument("--methods", metavar="A,B", type=split_names, help=names)
-    each = "Settings for methods, such as tent.lr=1e-3,zero.share=0.3"
-    parser.add_argument("--method_args", metavar="NAME.K=V,...", help=each)
-    add_how(parser, more)
-    parser.add_argument("--output_path", "-o", metavar="DIR", help="Output directory (default: analysis)")
-    add_verbosity(more)
+
+
+def numbers(text: str) -> list[float]:
+    """Numbers between commas."""
+    try:
+        return [float(part) for part in text.split(",")]
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"must be numbers separated by commas, got {text}") from None
 
 
 def analyze(options: argparse.Namespace) -> int:

@@ -11,7 +11,7 @@ from fnmatch import fnmatchcase
 
 from ttmbench._util.console import echo
 from ttmbench.cache.folder import Entry, cache_folder, entries, remove
-from ttmbench.cli.options import USE_CACHE
+from ttmbench.cli.parser import add_run_options
 from ttmbench.data.availability import amount
 from ttmbench.errors import UsageError
 from ttmbench.report.table import TableColumn, print_table
@@ -24,7 +24,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``ttmbench cache``."""
     actions = ("ls", "prune", "path")
     parser.add_argument("action", choices=actions, metavar="ACTION", help=f"One of {', '.join(actions)}")
-    parser.add_argument("--use_cache", metavar="DIR", help=USE_CACHE)
+    add_run_options(parser, "use_cache", title="")
     parser.add_argument("--json", action="store_true", help="Print JSON")
     add = parser.add_argument_group("conditions for prune (all must hold)").add_argument
     add("--task", metavar="GLOB", help="Scores for these tasks")

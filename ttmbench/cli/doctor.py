@@ -19,7 +19,7 @@ from ttmbench._util.console import console, echo, warn
 from ttmbench._util.machine import installed_version
 from ttmbench._util.option_values import split_names
 from ttmbench.cache.folder import cache_folder
-from ttmbench.cli.options import add_data_files
+from ttmbench.cli.parser import add_run_options
 from ttmbench.data.availability import DataLocation, amount
 from ttmbench.data.catalog import all_tasks, is_named, select_tasks
 from ttmbench.data.loader import data_locations
@@ -42,7 +42,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("names", nargs="*", metavar="TASK|MODEL", help=required)
     parser.add_argument("--tasks", "-t", metavar="A,B", type=split_names, help="Required tasks, separated by commas")
     parser.add_argument("--models", "-M", metavar="A,B", type=split_names, help="Required models, separated by commas")
-    add_data_files(parser)
+    add_run_options(parser, "data_dir", "include_path", title="")
     parser.add_argument("--json", action="store_true", help="Print JSON")
 
 

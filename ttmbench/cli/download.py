@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ttmbench._util.console import echo, warn
 from ttmbench._util.option_values import split_names
-from ttmbench.cli.options import add_data_files, count
+from ttmbench.cli.parser import add_run_options, count
 from ttmbench.config import parse_pairs
 from ttmbench.data.availability import DataNeed, amount
 from ttmbench.data.catalog import select_tasks
@@ -27,11 +27,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``ttmbench download``."""
     add = parser.add_argument
     add("names", nargs="*", metavar="TASKS", help="Task names, tags, globs or YAML files")
-    add("--tasks", "-t", metavar="A,B", type=split_names, help="Tasks, separated by commas")
-    add("--model", "-M", metavar="NAME", help="Also download this model's weights and tokenizer")
-    add("--model_args", "-a", metavar="K=V,...", help="Model arguments, such as pretrained=ID,revision=main")
-    add("--trust_remote_code", action="store_true", help="Also download code from the Hub repository")
-    add_data_files(parser)
+    names = ("model", "model_args", "tasks", "data_dir", "include_path", "trust_remote_code")
+    add_run_options(parser, *names, title="")
     add("--alternative", metavar="N", type=count, help="Download each task from its N-th source only")
     add("--dry_run", action="store_true", help="List the downloads with their sizes and exit")
 
@@ -39,7 +36,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def download(options: argparse.Namespace) -> int:
     """Download the files of tasks and a model, one line each; exit code 4 if any is missing at the end."""
     registry = build_registry(options.include_path or [])
-    names = [name for text in [*options.names, *(options.tasks or [])] for name in split_names(text)]
+    names = [name for text in [*options.names, options.tasks or ""] for name in split_names(text)]
     if not names and options.model is None:
         raise UsageError("download needs tasks, --model NAME or both, such as `ttmbench download winoground`")
     model = None if options.model is None else registry.adapter(options.model)

@@ -8,23 +8,20 @@ import sys
 from datetime import datetime
 
 from ttmbench._util.console import echo, warn
-from ttmbench.cli.options import add_machine, add_verbosity, add_what
-from ttmbench.cli.run import settings_of, terminated_like_interrupted
+from ttmbench.cli.parser import MACHINE, WHAT, add_run_options
+from ttmbench.cli.run import add_config, settings_of, terminated_like_interrupted
 from ttmbench.config import RunConfig, make_run_config, parse_pairs
 from ttmbench.errors import INTERRUPTED
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``ttmbench finetune``."""
-    more = parser.add_argument_group("more options")
-    add_what(parser, more)
-    more.add_argument("--samples", metavar="FILE", help="JSON list with the group IDs to use")
+    add_run_options(parser, *WHAT, "samples", *MACHINE)
+    add_config(parser)
     parser.add_argument("--preset", metavar="NAME", help="Hyperparameters from a paper: colorswap")
     hyperparameters = "Hyperparameters: epochs, lr, schedule, weight_decay, batch; they override --preset"
     parser.add_argument("--finetune_args", metavar="K=V,...", help=hyperparameters)
-    add_machine(parser, more, seed="Seed for the pair order and dropout")
     parser.add_argument("--output_path", "-o", metavar="DIR", help="New directory for the weights and their record")
-    add_verbosity(more)
 
 
 def finetune(options: argparse.Namespace) -> int:

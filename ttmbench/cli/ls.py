@@ -7,7 +7,7 @@ import json
 from collections.abc import Callable
 
 from ttmbench._util.console import echo
-from ttmbench.cli.options import add_task_files
+from ttmbench.cli.parser import add_run_options
 from ttmbench.data.catalog import all_tasks
 from ttmbench.data.task_file import TaskSpec
 from ttmbench.plugins.registry import Registry, build_registry
@@ -21,7 +21,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``ttmbench ls``."""
     parser.add_argument("kind", choices=tuple(_ROWS), metavar="KIND", help=f"One of {', '.join(_ROWS)}")
     parser.add_argument("--json", action="store_true", help="Print JSON, with more about each name")
-    add_task_files(parser)
+    add_run_options(parser, "include_path", title="")
 
 
 def ls(options: argparse.Namespace) -> int:

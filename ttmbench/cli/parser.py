@@ -7,15 +7,13 @@ import re
 import shutil
 import textwrap
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
 from difflib import get_close_matches
 from importlib import import_module
-from typing import Any, NoReturn
+from typing import Any, Literal, NoReturn, get_args, get_origin
 
 from ttmbench._util.console import note, one_line, put
 from ttmbench._util.option_values import is_address, read_place
 from ttmbench._version import __version__
-from ttmbench.cli.options import add_verbosity
 from ttmbench.config import RunConfig
 from ttmbench.errors import UsageError
 
@@ -150,22 +148,8 @@ Exit codes: 0 done, 1 task failed, 2 usage or configuration error, 3 assertion o
 """
 
 
-def fetch_addresses(command: str, options: argparse.Namespace) -> None:
-    """Replaces addresses that a command of `READ` reads by local copies; UsageError if it would write into one."""
-    value = getattr(options, READ.get(command, ""), None)
-    paths = value if isinstance(value, list) else [value]
-    if not any(map(is_address, paths)):
-        return
-    from ttmbench._util.remote import fetched
-
-    if command in ("report", "leaderboard") and not (options.output_path or getattr(options, "site", None)):
-        raise UsageError(f"{command} of an address needs --output_path: a local place for what it writes")
-    paths = [str(fetched(path, command)) if is_address(path) else path for path in paths]
-    setattr(options, READ[command], paths if isinstance(value, list) else paths[0])
-
-
 class _Help(argparse.RawDescriptionHelpFormatter):
-    """Help that fits the terminal and shows every default, those of a run from `RunConfig`."""
+    """Help that fits the terminal and shows every default."""
 
     def add_usage(self, usage: str | None, actions: Iterable[argparse.Action], *more: Any, **others: Any) -> None:
         """Show only arguments and required options; the list below has all options."""
@@ -173,16 +157,10 @@ class _Help(argparse.RawDescriptionHelpFormatter):
         options = argparse.Action([], "options", nargs="?", metavar="options")
         super().add_usage(usage, [options, *needed], [])
 
-    def add_argument(self, action: argparse.Action) -> None:
-        """Add an option with its default."""
-        text, default = action.help or "", action.default
-        if default is None and action.option_strings:
-            field = RunConfig.model_fields.get(action.dest)
-            default = None if field is None or field.is_required() else field.default
-        is_shown = isinstance(default, str | int | float) and default is not False and default != argparse.SUPPRESS
-        if is_shown and "default" not in text and text != argparse.SUPPRESS:
-            action.help = f"{text} (default: {str(default).replace('%', '%%')})".lstrip()
-        super().add_argument(action)
+    def _get_help_string(self, action: argparse.Action) -> str | None:
+        is_shown = isinstance(action.default, str | int | float) and action.default is not False
+        is_said = "default" in (action.help or "") or action.default == argparse.SUPPRESS
+        return f"{action.help} (default: %(default)s)" if is_shown and not is_said else action.help
 
 
 def _wrapped(text: str) -> str:
@@ -201,71 +179,34 @@ def _width() -> int:
     return shutil.get_terminal_size().columns - 2
 
 
-_ONCE = {  # options that may be given once -> what to do instead
-    "model": "one run has one model; run the command once for each",
-    "models": "separate names by commas",
-    "tasks": "separate names by commas",
-    "model_args": "separate arguments by commas",
-    "task_args": "separate arguments by commas",
-    "ttm_args": "separate settings by commas",
-    "output_path": "a run writes to one location",
-}
+_ONCE = ("model", "models", "tasks", "model_args", "task_args", "ttm_args", "output_path")
 
 
 class _Store(argparse.Action):
-    """Stores a value; rejects a second one where one is expected, and addresses where a path is expected."""
+    """Stores a value; rejects a second one where one is expected."""
 
     def __call__(
-        self,
-        parser: argparse.ArgumentParser,
-        namespace: argparse.Namespace,
-        values: object,
-        option: str | None = None,
+        self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, option: str | None = None
     ) -> None:
         """Set the attribute of the namespace."""
         before = getattr(namespace, self.dest, None)
         if option and self.dest in _ONCE and before not in (None, self.default, values):
             shown = [",".join(value) if isinstance(value, list) else value for value in (before, values)]
-            parser.error(f"{option} is given twice ({shown[0]} and {shown[1]}): {_ONCE[self.dest]}")
-        command = parser.prog.partition(" ")[2]
-        may_be_address = self.dest == ("output_path" if command == "run" else READ.get(command))
-        try:
-            if self.dest not in WEB_PAGES:
-                paths = values if isinstance(values, list) else [values]
-                read = [read_place(option or self.dest, value, may_be_address) for value in paths]
-                values = read if isinstance(values, list) else read[0]
-        except UsageError as error:
-            parser.error(str(error))
+            several = "separate several by commas" if "," in str(self.metavar) else "run the command once for each"
+            parser.error(f"{option} is given twice ({shown[0]} and {shown[1]}): {several}")
         setattr(namespace, self.dest, values)
 
 
 class _Parser(argparse.ArgumentParser):
     """A parser with one-line errors that suggest the nearest option."""
 
-    def __init__(self, prog: str, description: str, epilog: str) -> None:
-        super().__init__(
-            prog,
-            None,
-            _wrapped(description),
-            _wrapped(epilog),
-            formatter_class=_Help,
-            add_help=False,
-            allow_abbrev=False,
-        )
-        for name in (None, "store"):
-            self.register("action", name, _Store)
-        self.add_argument("-h", "--help", action="help", default=argparse.SUPPRESS, help="Show this help and exit")
+    def format_help(self) -> str:
+        """The help, its description and examples wrapped to the terminal."""
+        self.description, self.epilog = _wrapped(self.description or ""), _wrapped(self.epilog or "")
+        return super().format_help()
 
-    def parse_known_args(  # type: ignore[override]
-        self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
-    ) -> tuple[argparse.Namespace, list[str]]:
-        """Parse; an unknown argument is an error of the command that got it, which knows the nearest option."""
-        parsed, unknown = super().parse_known_args(args, namespace)
-        if unknown:
-            self._reject(unknown[0])
-        return parsed, unknown
-
-    def _reject(self, word: str) -> NoReturn:
+    def reject(self, word: str) -> NoReturn:
+        """Report an unknown argument."""
         name = word.partition("=")[0]
         if name in NOT_TAKEN:
             self.error(f"{name} is not supported: {NOT_TAKEN[name]}")
@@ -278,19 +219,71 @@ class _Parser(argparse.ArgumentParser):
         """Print one line and exit with code 2."""
         for kind, words in (("int", "a whole number"), ("float", "a number")):
             message = re.sub(rf"invalid {kind} value: '(.*)'", rf"must be {words}, got \1", message)
-        note(one_line(f"{self.prog}: {_with_near_choice(message)} (see {self.prog} --help)"))
+        problem, _, choices = message.partition(" (choose from ")  # the nearest choice in place of the list
+        near = get_close_matches(problem.rpartition(" ")[2].strip("'"), re.findall(r"[\w-]+", choices), n=1)
+        message = f"{problem}; did you mean '{near[0]}'?" if near else message
+        note(one_line(f"{self.prog}: {message} (see {self.prog} --help)"))
         raise SystemExit(2)
 
 
-def _with_near_choice(message: str) -> str:
-    """The message of argparse about a wrong choice, with the nearest choice in place of the list.
+WHAT = ("model", "model_args", "tasks", "limit", "task_args", "include_path")
+MACHINE = (
+    *("batch_size", "device", "dtype", "use_cache", "offline", "data_dir"),
+    *("seed", "deterministic", "trust_remote_code"),
+)
+"""Options of `RunConfig` for every command that runs a model."""
 
-    >>> _with_near_choice("argument X: invalid choice: 'tsk' (choose from 'task', 'plugin')")
-    "argument X: invalid choice: 'tsk'; did you mean 'task'?"
+
+def add_run_options(parser: argparse.ArgumentParser, *names: str, title: str | None = None, **defaults: object) -> None:
+    """Add options of a run, as `RunConfig` describes them.
+
+    Args:
+        parser: of a command.
+        names: fields of `RunConfig`; by default all.
+        title: of one group for all of them, empty for that of the common options; by default each is in its own.
+        defaults: defaults that ``--help`` shows in place of a run's.
     """
-    problem, _, choices = message.partition(" (choose from ")
-    near = get_close_matches(problem.rpartition(" ")[2].strip("'"), re.findall(r"[\w-]+", choices), n=1)
-    return f"{problem}; did you mean '{near[0]}'?" if near else message
+    groups: dict[str, Any] = {"": parser}
+    for name, field in RunConfig.model_fields.items():
+        if names and name not in names:
+            continue
+        extra: Any = field.json_schema_extra
+        long = [flag for flag in extra["flags"] if flag.startswith("--")] or [f"--{name}"]
+        group = extra["group"] if title is None else title
+        if group not in groups:
+            groups[group] = parser.add_argument_group(group)
+        text = str(field.description).partition("\n")[0].replace("%", "%%")
+        default = defaults.get(name, field.default)
+        if isinstance(default, str | int) and default is not False and "default" not in text:
+            text += f" (default: {default})"
+        kind: Any = get_origin(field.annotation)
+        metavar = extra["metavar"]
+        if field.annotation is bool:
+            how: dict[str, Any] = {"action": "store_true", "default": None}
+        elif kind is list and metavar and "," not in metavar:
+            how = {"action": "append", "metavar": metavar}
+        elif kind is Literal:
+            how = {"metavar": "|".join(get_args(field.annotation))}
+        else:
+            how = {"metavar": metavar or {dict: "K=V,...", list: "A,B"}.get(kind, "X")}
+        shorts = [flag for flag in extra["flags"] if not flag.startswith("--")]
+        groups[group].add_argument(*long, *shorts, dest=name, help=text, **how)
+
+
+def add_choice(group: Any, name: str, choices: str, default: str, summary: str) -> None:
+    """Add an option whose value is one of ``choices``, separated by bars."""
+    values = choices.split("|")
+    group.add_argument(name, metavar=choices, choices=values, type=str.lower, default=default, help=summary)
+
+
+def count(text: str) -> int:
+    """A whole number of at least 1."""
+    try:
+        if (value := int(text)) >= 1:
+            return value
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"must be a whole number, got {text}") from None
+    raise argparse.ArgumentTypeError(f"must be at least 1, got {text}")
 
 
 def normalise(arguments: Sequence[str]) -> list[str]:
@@ -320,18 +313,41 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
     SystemExit after help, the version or an error was printed.
     """
     command, *rest = words
-    if command in COMMANDS:
-        return build_parser(command).parse_args(rest)
-    if command in ("-h", "--help"):
+    if command not in COMMANDS:
+        raise SystemExit(_without_command(command))
+    module = import_module(f"ttmbench.cli.{command}")
+    parser = _Parser(
+        f"ttmbench {command}",
+        description=f"{COMMANDS[command]}.",
+        epilog="\n  ".join(["examples:", *EXAMPLES[command]]),
+        formatter_class=_Help,
+        add_help=False,
+        allow_abbrev=False,
+    )
+    for action in (None, "store"):
+        parser.register("action", action, _Store)
+    parser.add_argument("-h", "--help", action="help", default=argparse.SUPPRESS, help="Show this help and exit")
+    module.add_options(parser)
+    add_choice(parser, "--verbosity", "info|debug", "info", "Log level; debug shows tracebacks")
+    options, unknown = parser.parse_known_args(rest)
+    if unknown:
+        parser.reject(unknown[0])
+    options.execute = getattr(module, command)
+    return options
+
+
+def _without_command(word: str) -> int:
+    """Print the help, the version, or that a word is no command; the exit code."""
+    if word in ("-h", "--help"):
         put(_overview())
-    elif command == "--version":
+    elif word == "--version":
         put(f"ttmbench {__version__}\n")
     else:
-        near = get_close_matches(command, COMMANDS, n=1)
+        near = get_close_matches(word, COMMANDS, n=1)
         hint = f"; did you mean '{near[0]}'?" if near else ""
-        note(one_line(f"ttmbench: unknown command '{command}'{hint} (see ttmbench --help)"))
-        raise SystemExit(2)
-    raise SystemExit(0)
+        note(one_line(f"ttmbench: unknown command '{word}'{hint} (see ttmbench --help)"))
+        return 2
+    return 0
 
 
 def _overview() -> str:
@@ -346,12 +362,23 @@ def _overview() -> str:
     return "\n\n".join([*parts, _wrapped(EPILOG)]) + "\n"
 
 
-def build_parser(command: str) -> argparse.ArgumentParser:
-    """The parser of a command."""
-    summary, module = f"{COMMANDS[command]}.", import_module(f"ttmbench.cli.{command}")
-    parser = _Parser(f"ttmbench {command}", summary, "\n  ".join(["examples:", *EXAMPLES.get(command, ())]))
-    module.add_options(parser)
-    with suppress(argparse.ArgumentError):  # a command may place it itself
-        add_verbosity(parser)
-    parser.set_defaults(execute=getattr(module, command))
-    return parser
+def read_places(command: str, options: argparse.Namespace) -> None:
+    """Reads ``file://`` addresses as paths, and fetches those that a command of `READ` reads; UsageError for others.
+
+    Also where a command would write into the address that it reads.
+    """
+    for name, value in vars(options).items():
+        if name in WEB_PAGES or not isinstance(value, str | list):
+            continue
+        reads = name == READ.get(command)
+        may_be_address = reads or (command, name) == ("run", "output_path")
+        paths = [
+            read_place(f"--{name}", path, may_be_address) for path in ([value] if isinstance(value, str) else value)
+        ]
+        if reads and any(map(is_address, paths)):
+            from ttmbench._util.remote import fetched
+
+            if command in ("report", "leaderboard") and not (options.output_path or getattr(options, "site", None)):
+                raise UsageError(f"{command} of an address needs --output_path: a local place for what it writes")
+            paths = [str(fetched(path, command)) if is_address(path) else path for path in paths]
+        setattr(options, name, paths[0] if isinstance(value, str) else paths)

@@ -8,7 +8,7 @@ from pathlib import Path
 from ttmbench._util.console import echo, warn
 from ttmbench._util.files import write_text
 from ttmbench._util.option_values import split_names
-from ttmbench.cli.options import add_choice, add_data_files, count
+from ttmbench.cli.parser import add_choice, add_run_options, count
 from ttmbench.errors import UsageError
 from ttmbench.report.charts import save_figures
 from ttmbench.report.html.render import read_report, to_html
@@ -30,7 +30,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     published = "Published numbers: a CSV file, a table name, or all"
     add("--published", metavar="FILE|TABLE", action="append", help=published)
     add("--figures", metavar="DIR", help="Also write charts as SVG and PNG to this directory")
-    add_data_files(parser)
+    add_run_options(parser, "data_dir", "include_path", title="")
 
 
 def report(options: argparse.Namespace) -> int:

@@ -15,7 +15,7 @@ from ttmbench._util import console as terminal
 from ttmbench._util.console import echo, plain, warn
 from ttmbench._util.files import to_json, write_text
 from ttmbench._util.option_values import split_names
-from ttmbench.cli.options import add_data_files, count
+from ttmbench.cli.parser import add_run_options, count
 from ttmbench.errors import INTERRUPTED, AssertionNotMet, UsageError
 from ttmbench.plugins.registry import Registry, build_registry
 from ttmbench.report.table import NOTHING, TableColumn, print_line, print_table
@@ -54,7 +54,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--dtype", metavar="fp32|tf32|bf16|fp16", help="Compute dtype for --run")
     add("--batch_size", metavar="N", type=count, help="Batch size for --run")
     add("--offline", action="store_true", help="Use local files only for --run")
-    add_data_files(parser)
+    add_run_options(parser, "data_dir", "include_path", title="")
     add("--output_path", "-o", metavar="x.json", help="Also write the comparison as JSON")
 
 

@@ -9,14 +9,12 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_origin
 
 from ttmbench._util.console import echo, warn
-from ttmbench._util.option_values import split_names
-from ttmbench.cli.options import add_assertions, add_how, add_ttm_settings, add_verbosity, add_what
+from ttmbench.cli.parser import add_run_options
 from ttmbench.config import RunConfig, make_run_config, parse_pairs
 from ttmbench.errors import INTERRUPTED, UsageError
 
@@ -24,51 +22,18 @@ if TYPE_CHECKING:
     from ttmbench.evaluator.eval_results import EvalResults
 
 LISTINGS = {"list": "tasks", "list_tags": "tags", "list_groups": "tags"}  # value of --tasks -> what to list
-_PAIRS = ("model_args", "task_args", "ttm_args", "method_args", "track_args", "rerank")
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``ttmbench run``."""
-    data = parser.add_argument_group("model and data")
-    ttm = parser.add_argument_group("test-time training")
-    how = parser.add_argument_group("execution")
-    out = parser.add_argument_group("output")
-    add_what(parser, data)
-    data.add_argument("--samples", metavar="FILE", help="JSON list with the group IDs to use")
-    name = "Model name in results (default: last part of its path)"
-    data.add_argument("--name", dest="model_name", metavar="NAME", help=name)
-    rerank = "First retrieval stage: model=NAME selects k=N candidates to rerank"
-    data.add_argument("--rerank", metavar="K=V,...", help=rerank)
-    parser.add_argument("--ttm", action="store_true", default=None, help="Adapt the model with test-time matching")
-    add_ttm_settings(parser)
-    methods = "Test-time methods from `ttmbench ls methods`: ttm, tent, zero, ..."
-    parser.add_argument("--methods", metavar="A,B", type=split_names, help=methods)
-    each = "Settings for methods, such as tent.lr=1e-3,zero.share=0.3"
-    ttm.add_argument("--method_args", metavar="NAME.K=V,...", help=each)
-    switch = partial(ttm.add_argument, action="store_true", default=None)
-    switch("--simple_match", help="Also fine-tune on the raw model's matchings (SimpleMatch)")
-    switch("--oracle", help="Also report an upper bound: TTM with correct pseudo-labels only (uses labels)")
-    controls = "Also train on control pseudo-labels: placebo, shuffle"
-    ttm.add_argument("--ttm_controls", metavar="A,B", type=split_names, help=controls)
-    holdout = "Also hold out this fraction of groups from adaptation and score it"
-    ttm.add_argument("--ttm_holdout", metavar="X", type=float, help=holdout)
-    ttm.add_argument("--ttm_also", metavar="A,B", type=split_names, help="Also evaluate adapted models on these tasks")
-    switch("--audit_labels", help="Repeat with permuted captions; fail if selections change")
-    ttm.add_argument("--save_adapted", metavar="DIR", help="New directory for adapted models' weights")
-    add_how(parser, how)
-    how.add_argument("--on_error", metavar="raise|continue", help="Stop or continue after a failed task")
-    parser.add_argument("--output_path", "-o", metavar="DIR|x.json", help="Results directory or file")
-    parser.add_argument("--log_samples", action="store_true", default=None, help="Also write one JSON line per group")
-    parser.add_argument("--save_scores", action="store_true", default=None, help="Also write the score arrays")
+    add_run_options(parser, overwrite="failed and missing")
+    add_config(parser)
     parser.add_argument("--dry_run", action="store_true", help="Check all settings, print the plan and exit")
-    repeated = "Tasks from an earlier run to repeat (default: failed and missing)"
-    out.add_argument("--overwrite", metavar="failed|missing|always|never", help=repeated)
-    out.add_argument("--baseline", metavar="RESULT", help="Results file to compare with")
-    trackers = "Experiment trackers: wandb, trackio, tensorboard"
-    out.add_argument("--track", metavar="A,B", type=split_names, help=trackers)
-    out.add_argument("--track_args", metavar="K=V,...", help="Tracker settings: project, name, dir, wandb.mode, ...")
-    add_assertions(out)
-    add_verbosity(out)
+
+
+def add_config(parser: argparse.ArgumentParser) -> None:
+    """Add ``--config``, for `settings_of`."""
+    parser.add_argument("--config", metavar="FILE", help="YAML file with options; the command line takes precedence")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -122,24 +87,13 @@ def show(results: EvalResults | None) -> None:
 def settings_of(options: argparse.Namespace) -> dict[str, Any]:
     """The settings given on the command line or else in ``--config``."""
     settings = _read_config_file(Path(options.config)) if options.config else {}
-    if not set(settings) <= set(RunConfig.model_fields):
-        make_run_config(settings, f"--config {options.config}")  # names the unknown key, which explains what is missing
-    for key in _PAIRS:
-        if isinstance(settings.get(key), str):
-            settings[key] = parse_pairs(settings[key])
-    for key in ("tasks", "ttm_also", "methods"):
-        if isinstance(settings.get(key), str):
-            settings[key] = split_names(settings[key])
-    for name in RunConfig.model_fields:
+    for name, field in RunConfig.model_fields.items():
         value = getattr(options, name, None)
         if value is None:
             continue
-        if name in _PAIRS:
-            settings[name] = {**settings.get(name, {}), **parse_pairs(value)}
-        elif name == "tasks":
-            settings[name] = split_names(value)
-        else:
-            settings[name] = value
+        if get_origin(field.annotation) is dict:
+            value = {**parse_pairs(settings.get(name, {})), **parse_pairs(value)}
+        settings[name] = value
     for needed in ("model", "tasks"):
         if not settings.get(needed):
             kind = f"{needed.rstrip('s')}s"
@@ -186,4 +140,6 @@ def _read_config_file(path: Path) -> dict[str, Any]:
     settings = {str(key).replace("-", "_"): value for key, value in content.items()}
     if len(settings) < len(content):
         raise UsageError(f"--config {path}: an option is given twice, with dashes and with underscores")
+    if not settings.keys() <= RunConfig.model_fields.keys():
+        make_run_config(settings, f"--config {path}")  # names the unknown key, which explains what is missing
     return settings

@@ -8,11 +8,14 @@ from datetime import datetime
 from pathlib import Path
 
 from ttmbench._util.console import echo
-from ttmbench.cli.options import add_assertions, add_interval, add_task_files, count
+from ttmbench.cli.parser import add_run_options, count
+from ttmbench.config import RunConfig, make_run_config
 from ttmbench.report.terminal import print_results
 from ttmbench.results.assertions import check_assertions, check_names, parse_assertion
 from ttmbench.results.document import ResultsDocument
 from ttmbench.results.labels import SLASH, split_key
+
+_OPTIONS = ("output_path", "include_path", "interval", "bootstrap_iters", "seed", "assertions")
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -20,16 +23,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     files = "Scores, ranks, answers or per-sample results (JSONL, JSON, CSV, npz, npy, safetensors)"
     parser.add_argument("scores", nargs="+", metavar="FILE", help=files)
     parser.add_argument("--task", metavar="NAME", help="Task that the scores belong to (default: shape from the file)")
-    parser.add_argument("--output_path", "-o", metavar="DIR|x.json", help="Results directory or file")
     parser.add_argument("--logit_scale", metavar="X", type=float, default=1.0, help="Scale for embedding products")
     choice = "Read per-sample results as forced choices, not as scores"
     parser.add_argument("--choice", action="store_true", help=choice)
-    add_task_files(parser)
     limit = "Number of groups in the file, from the start of the task"
     parser.add_argument("--limit", metavar="N", type=count, help=limit)
-    add_interval(parser, default=1000)
-    parser.add_argument("--seed", metavar="N", type=int, default=0, help="Seed for the bootstrap")
-    add_assertions(parser)
+    add_run_options(parser, *_OPTIONS, title="")
 
 
 def score(options: argparse.Namespace) -> int:
@@ -38,22 +37,23 @@ def score(options: argparse.Namespace) -> int:
     from ttmbench.evaluator.resume import archive_existing, open_run_files
     from ttmbench.evaluator.score_files import score_stored
 
-    assertions = options.assertions or []
-    for assertion in assertions:
+    given = {name: value for name in RunConfig.model_fields if (value := getattr(options, name, None)) is not None}
+    config = make_run_config({**given, "model": "scores", "tasks": ["scores"]}, "options")
+    for assertion in config.assertions:
         parse_assertion(assertion)
     sources = [Path(name) for name in options.scores]
     started = datetime.now().astimezone()
     name = "+".join(source.stem for source in sources)
-    files = open_run_files(options.output_path, name, started) if options.output_path else None
+    files = open_run_files(config.output_path, name, started) if config.output_path else None
     results = score_stored(
         sources,
         options.task,
-        include_path=options.include_path or [],
+        include_path=config.include_path,
         logit_scale=options.logit_scale,
         limit=options.limit,
-        bootstrap_iters=options.bootstrap_iters,
-        interval=options.interval,
-        seed=options.seed,
+        bootstrap_iters=config.bootstrap_iters,
+        interval=config.interval,
+        seed=config.seed,
         command=["ttmbench", *sys.argv[1:]],
         choice=options.choice,
     )
@@ -62,7 +62,7 @@ def score(options: argparse.Namespace) -> int:
     for task, means in document.get("tag_means", {}).items():
         known |= {f"{task}{SLASH}{mean}": known[task] for mean in means}
     filters = [split_key(key)[1] for numbers in document["results"].values() for key in numbers]
-    check_names(assertions, known, list(dict.fromkeys(filters)))
+    check_names(config.assertions, known, list(dict.fromkeys(filters)))
     if options.task is None:
         about = document["datasets"]["scores"]
         images, captions = about["shape"]
@@ -74,5 +74,5 @@ def score(options: argparse.Namespace) -> int:
             files.write_lines("samples", result.spec.task, sample_lines(result))
         files.write_results({**document, "artifacts": dict(files.artifacts)})
         echo(f"results: {files.results}")
-    check_assertions(assertions, ResultsDocument.of(document))
+    check_assertions(config.assertions, ResultsDocument.of(document))
     return 0

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from difflib import get_close_matches
 
 from ttmbench._util.console import console, echo, printable
-from ttmbench.cli.options import add_task_files
+from ttmbench.cli.parser import add_run_options
 from ttmbench.config import with_rate_note
 from ttmbench.data.benchmarks import benchmark_of, benchmarks
 from ttmbench.data.catalog import all_tasks, find_task
@@ -38,7 +38,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("name", metavar="NAME", help="Task, benchmark, tag, model, test-time method or metric")
     parser.add_argument("--published", action="store_true", help="List all published numbers")
     parser.add_argument("--json", action="store_true", help="Print JSON with every field")
-    add_task_files(parser)
+    add_run_options(parser, "include_path", title="")
 
 
 def show(options: argparse.Namespace) -> int:

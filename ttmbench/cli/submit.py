@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ttmbench._util.console import echo, warn
 from ttmbench._util.files import safe_name
-from ttmbench.cli.options import add_data_files
+from ttmbench.cli.parser import add_run_options
 from ttmbench.errors import AssertionNotMet, UsageError
 
 MOST_BYTES = 10_000_000  # of a file in the repository
@@ -20,7 +20,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("result", metavar="RESULT", help="Results file, or directory with one, of a run with --save_scores")
     add("--repository", metavar="DIR", default=".", help="Checkout or directory to copy the run to")
-    add_data_files(parser)
+    add_run_options(parser, "data_dir", "include_path", title="")
 
 
 def submit(options: argparse.Namespace) -> int:

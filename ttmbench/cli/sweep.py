@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from ttmbench._util.console import echo, warn
 from ttmbench._util.files import to_json, write_text
-from ttmbench.cli.options import LIMIT, add_choice, add_machine, add_task_files, count, count_or_fraction
+from ttmbench.cli.parser import MACHINE, add_choice, add_run_options, count
 from ttmbench.cli.run import terminated_like_interrupted
 from ttmbench.config import RunConfig, parse_pairs
 from ttmbench.errors import INTERRUPTED, UsageError
@@ -31,13 +31,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     workers.add_argument("--executor_args", metavar="K=V,...", help=settings)
     number = "Cells at a time (default: one per GPU, else one; with Ray as many as fit)"
     workers.add_argument("--workers", metavar="N", type=count, help=number)
-    over = parser.add_argument_group("options for every cell, which override the plan")
-    add_task_files(over)
-    over.add_argument("--limit", "-L", metavar="N", type=count_or_fraction, help=LIMIT)
-    samples = "Write one JSON line per group (default: yes)"
-    over.add_argument("--log_samples", action="store_true", default=None, help=samples)
-    over.add_argument("--save_scores", action="store_true", default=None, help="Also write the score arrays")
-    add_machine(over, over, seed="Seed for the bootstrap, and first test-time seed")
+    title = "options for every cell, which override the plan"
+    add_run_options(
+        parser, "include_path", "limit", "log_samples", "save_scores", *MACHINE, title=title, log_samples="yes"
+    )
 
 
 def sweep(options: argparse.Namespace) -> int:

@@ -11,7 +11,7 @@ from typing import Any
 from ttmbench._util.console import echo, one_line, print_traceback
 from ttmbench._util.images import frames_in
 from ttmbench._util.option_values import split_names
-from ttmbench.cli.options import OFFLINE, add_data_files, count
+from ttmbench.cli.parser import add_run_options, count
 from ttmbench.data.catalog import find_task, is_named, select_tasks
 from ttmbench.data.classes import labels_of, load_classes
 from ttmbench.data.loader import audit_groups, data_locations, left_out, load_task_data
@@ -30,8 +30,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``ttmbench validate``."""
     add, names = parser.add_argument, "Tasks, or results files or directories (default: every task)"
     add("tasks", nargs="*", metavar="TASK|FILE|RESULT", help=names)
-    add_data_files(parser)
-    add("--offline", action="store_true", help=OFFLINE)
+    add_run_options(parser, "data_dir", "include_path", "offline", title="")
     add("--limit", metavar="N", type=count, help="Read only the first N groups")
     add("--schema_only", action="store_true", help="Check task files only, without reading the data")
     add("--complete", action="store_true", help="Refuse results whose scores, ranks or answers are not stored")
@@ -96,7 +95,7 @@ def _check(registry: Registry, name: str, options: argparse.Namespace) -> str:
 def _check_data(registry: Registry, task: TaskFile, options: argparse.Namespace) -> str:
     from ttmbench.scoring.fingerprint import open_upright  # imports torch, which no `--help` should wait for
 
-    loaded = load_task_data(registry, task, options.limit, options.offline, options.data_dir)
+    loaded = load_task_data(registry, task, options.limit, bool(options.offline), options.data_dir)
     animated: set[str] = set()
     padded: set[str] = set()
 

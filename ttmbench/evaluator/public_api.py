@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Any, TypeAlias, Unpack
 
 import numpy as np
 
 from ttmbench._annotations import ArrayLike
 from ttmbench._util.console import warn
 from ttmbench._util.option_values import place_of, split_names
-from ttmbench.config import RunConfig, TTMConfig, make_run_config
+from ttmbench.config import RunConfig, RunOptions, make_run_config
 from ttmbench.data.catalog import all_tasks
 from ttmbench.data.memory import Task
 from ttmbench.errors import DataError, UsageError
@@ -35,59 +35,23 @@ def simple_evaluate(
     tasks: str | Task | Sequence[str | Task],
     *,
     processor: object | None = None,
-    model_name: str | None = None,
-    model_args: Mapping[str, Any] | str = {},
-    task_args: Mapping[str, Any] = {},
-    include_path: Sequence[str] = (),
-    ttm: bool | TTMConfig | Mapping[str, Any] | None = False,
-    ttm_args: Mapping[str, Any] = {},
-    ttm_preset: Literal["auto", "paper"] = "auto",
-    methods: str | Sequence[str] = (),
-    method_args: Mapping[str, Any] = {},
-    simple_match: bool = False,
-    oracle: bool = False,
-    ttm_controls: Sequence[Literal["placebo", "shuffle"]] = (),
-    ttm_holdout: float | None = None,
-    ttm_also: str | Sequence[str] = (),
-    audit_labels: bool = False,
-    save_adapted: str | None = None,
-    rerank: Mapping[str, Any] = {},
-    seeds: Sequence[int] | None = None,
-    limit: int | float | None = None,
-    samples: str | None = None,
-    batch_size: int | Literal["auto"] = 64,
-    device: str = "auto",
-    dtype: Literal["fp32", "tf32", "bf16", "fp16"] = "fp32",
-    compile: bool = False,
-    deterministic: bool = False,
-    output_path: str | None = None,
-    log_samples: bool = False,
-    save_scores: bool = False,
-    use_cache: str | None = None,
-    offline: bool = False,
-    data_dir: str | None = None,
-    overwrite: Literal["never", "failed", "missing", "always"] = "failed",
-    on_error: Literal["raise", "continue"] = "raise",
-    assertions: Sequence[str] = (),
-    baseline: str | None = None,
-    track: Sequence[Literal["wandb", "trackio", "tensorboard"]] = (),
-    track_args: Mapping[str, Any] = {},
-    bootstrap_iters: int = 1000,
-    interval: Literal["wilson", "percentile", "bca"] = "wilson",
-    seed: int = 0,
-    trust_remote_code: bool = False,
     command: Sequence[str] = (),
     plugins: Sequence[tuple[str, Any]] = (),
+    **options: Unpack[RunOptions],
 ) -> EvalResults:
-    """Evaluates a model on tasks; the arguments are the command line's options, explained at `ttmbench.RunConfig`.
+    """Evaluates a model on tasks; `ttmbench.RunConfig` describes the options.
 
-    ``model`` is the name of a registered model, an adapter, a dual encoder of transformers with its ``processor``
-    (tokenizer and image processor), or open_clip's ``(model, preprocess, tokenizer)``; with ``device="auto"`` objects
-    of these libraries stay where they are. Its name in results (``model_name``) is by default an adapter's attribute of
-    this name, else its class with a digest of its fingerprint. ``tasks`` are names, tags, globs, files, and tasks in
-    memory; lists of names may be one string with commas. ``ttm`` also takes a `TTMConfig` or a mapping, ``method_args``
-    also ``{"tent": {"lr": 1e-3}}``. ``command`` is the command line, for the record, and ``plugins`` are further ones,
-    each (name, object).
+    Args:
+        model: the name of a registered model, an adapter, a dual encoder of transformers with its ``processor``, or
+            open_clip's ``(model, preprocess, tokenizer)``; with ``device="auto"`` objects of these libraries stay where
+            they are. Its name in results (``model_name``) is by default an adapter's attribute of this name, else its
+            class with a digest of its fingerprint.
+        tasks: names, tags, globs, files, and tasks in memory.
+        processor: tokenizer and image processor of a model of transformers.
+        command: the command line, for the record.
+        plugins: further ones, each (name, object).
+        options: those of the command line. ``ttm`` may also be a `TTMConfig` or a mapping of its settings, and
+            ``method_args`` nested: ``{"tent": {"lr": 1e-3}}``.
 
     Returns:
         The results. A failed task is listed under ``errors`` if ``on_error="continue"``.
@@ -98,29 +62,20 @@ def simple_evaluate(
         TtmbenchError: a task failed, with ``on_error="raise"``. Its ``results`` are those of the tasks before.
         AssertionNotMet: an assertion does not hold. Its ``results`` are the run's.
     """
-    options = {name: value for name, value in locals().items() if name in RunConfig.model_fields}
     from ttmbench.evaluator.run import run  # imports torch, which the rest does without
 
-    settings: dict[str, str | bool] = {"device": device, "dtype": dtype, "compile": compile}
-    given = as_adapter(model, processor, settings)
+    settings: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
+    placed = {name: settings.get(name, RunConfig.model_fields[name].default) for name in ("device", "dtype", "compile")}
+    given = as_adapter(model, processor, placed)
     adapter = None if isinstance(given, str) else check_scores(f"model {type(model).__name__}", given)
     if adapter is not None:
-        options["model"] = type(adapter).__name__
-        options["model_name"] = model_name or name_of_adapter(adapter, written=output_path is not None)
-    elif model_name is None:
-        del options["model_name"]
-    if isinstance(ttm, TTMConfig):
-        options["ttm_args"] = {**ttm.model_dump(exclude_unset=True), **ttm_args}
-    elif isinstance(ttm, Mapping):
-        options["ttm_args"] = {**ttm, **ttm_args}
-    options["ttm"] = ttm not in (False, None)
-    asked = [tasks] if isinstance(tasks, str | Task) else list(tasks)
-    named = [task.name if isinstance(task, Task) else task for task in asked]
-    options["ttm_also"] = split_names(ttm_also) if isinstance(ttm_also, str) else list(ttm_also)
-    options["methods"] = split_names(methods) if isinstance(methods, str) else list(methods)
-    options["tasks"] = split_names(tasks) if isinstance(tasks, str) else named
+        written = settings.get("output_path") is not None
+        settings["model_name"] = settings.get("model_name") or name_of_adapter(adapter, written=written)
+    asked = split_names(tasks) if isinstance(tasks, str) else [tasks] if isinstance(tasks, Task) else list(tasks)
     in_memory = list({id(task): task for task in asked if isinstance(task, Task)}.values())
-    config = make_run_config(options)
+    settings["model"] = given if adapter is None else type(adapter).__name__
+    settings["tasks"] = [task.name if isinstance(task, Task) else task for task in asked]
+    config = make_run_config(settings)
     results = run(config, adapter=adapter, command=command, plugins=plugins, in_memory=in_memory)
     try:
         results.typed.check_baseline()
