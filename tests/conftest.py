@@ -89,9 +89,9 @@ def _read_once():
     from ttmbench._util import machine
     from ttmbench.data import catalog
     from ttmbench.data.rendered import scenes
-    from ttmbench.plugins import manager
+    from ttmbench.plugins import registry
 
-    find, read, root = manager.entry_points, catalog.read_yaml, Path(__file__).resolve().parents[1]
+    find, read, root = registry.entry_points, catalog.read_yaml, Path(__file__).resolve().parents[1]
     seen: dict[Path, Any] = {}
 
     def read_once(path):  # who reads a task file changes a copy
@@ -105,7 +105,7 @@ def _read_once():
     commit_of = functools.cache(lambda folder: ask_git())
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(scenes, "render", lambda scene: draw(scene).copy())
-        patched.setattr(manager, "entry_points", functools.cache(find))
+        patched.setattr(registry, "entry_points", functools.cache(find))
         patched.setattr(catalog, "read_yaml", read_once)
         patched.setattr(machine, "git_hash", lambda: commit_of(Path.cwd()))
         yield

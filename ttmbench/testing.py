@@ -99,7 +99,7 @@ def check_method(
     Raises:
         ContractError: for the first check that fails.
     """
-    spec = build_registry(quiet=True).method(method) if isinstance(method, str) else method
+    spec = build_registry(quiet=True).methods[method] if isinstance(method, str) else method
     if adapter is None:
         adapter = load_target("ttmbench.model_adapters.tiny_clip:load")(device="cpu")
     try:

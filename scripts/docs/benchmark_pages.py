@@ -66,7 +66,7 @@ def chances(spec: TaskSpec) -> dict[str, str]:
     """Metric -> its chance in percent."""
     found = {}
     for name in spec.metrics:
-        metric = registry().metric(name)
+        metric = registry().metrics[name]
         value = chance_of(metric if spec.kind != "groups" else metric_for(metric, spec.shape), spec)
         found[name] = "-" if value is None else "< 0.01" if 0 < value < 0.0001 else f"{100 * value:.2f}"
     return found

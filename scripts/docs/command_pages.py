@@ -58,9 +58,8 @@ def arguments_page() -> str:
         "",
     ]
     kinds: dict[str, list[AdapterSpec]] = {}
-    for spec in {
-        spec.name: spec for spec, plugin in build_registry().adapters.values() if plugin == "ttmbench"
-    }.values():
+    models = build_registry().adapters
+    for spec in {spec.name: spec for name, spec in models.items() if models.plugins[name] == "ttmbench"}.values():
         if spec.options is not None:
             kinds.setdefault(spec.options, []).append(spec)
     for target, specs in kinds.items():

@@ -61,7 +61,7 @@ def families() -> str:
         shapes = sorted({(spec.shape.images, spec.shape.captions) for spec in specs})
         chances = []
         for metric in ("group_score", "group_match"):
-            chance = registry.metric(metric).chance
+            chance = registry.metrics[metric].chance
             rates = sorted(100 * chance(*shape) for shape in shapes)
             ends = ("< 0.01" if rate < 0.01 else f"{rate:.2f}" for rate in (rates[0], rates[-1]))
             chances.append(" to ".join(dict.fromkeys(ends)))
@@ -79,7 +79,7 @@ def families() -> str:
 
 def model_families() -> str:
     """The table of docs/models.md, a row for each family of named models."""
-    named = {spec.name: spec for spec, _ in build_registry().adapters.values() if spec.card is not None}
+    named = {spec.name: spec for spec in build_registry().adapters.values() if spec.card is not None}
     rows = []
     listed: set[str] = set()
     for title, *patterns in MODEL_FAMILIES:
@@ -125,7 +125,7 @@ commit is known; results record the commit that was read.
 def models() -> str:
     """The Markdown table, one line a name that has weights."""
     rows = []
-    specs = {spec.name: spec for spec, _ in build_registry().adapters.values() if spec.card is not None}
+    specs = {spec.name: spec for spec in build_registry().adapters.values() if spec.card is not None}
     for name, spec in sorted(specs.items()):
         card, arguments = spec.card, spec.model_args
         kind = spec.target.partition(":")[0].rpartition(".")[2]
@@ -167,7 +167,7 @@ def _repository(kind: str, arguments: dict[str, str]) -> str:
 def methods() -> str:
     """The Markdown table, one line a test-time method."""
     rows = []
-    for name, (spec, _) in build_registry().methods.items():
+    for name, spec in build_registry().methods.items():
         cells = (
             f"`{name}`",
             spec.summary.replace("'", "`") if "ttmbench" in spec.summary else spec.summary,

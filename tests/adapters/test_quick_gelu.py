@@ -221,7 +221,7 @@ def test_named_models_state_it(capsys):
     from ttmbench.model_adapters import tiny_clip
 
     assert tiny_clip.load(device="cpu").fingerprint()["quick_gelu"] is True
-    of_open_clip = [spec for spec, _ in build_registry().adapters.values() if ".open_clip:" in spec.target]
+    of_open_clip = [spec for spec in build_registry().adapters.values() if ".open_clip:" in spec.target]
     tags = {tag for _, tag in open_clip.list_pretrained()}  # of the others: tests/hub/test_named_models.py
     named = [(spec, dict(spec.model_args)) for spec in of_open_clip if spec.model_args.get("pretrained") in tags]
     assert len(named) >= 11

@@ -67,7 +67,7 @@ def test_without_names_it_informs_about_everything(capsys, tmp_path):
     assert code == 0 and err == ""
     registry = build_registry()
     lines = out.splitlines()
-    for name in [*registry.task_files, *(spec.name for spec, _ in registry.adapters.values())]:
+    for name in [*registry.task_files, *(spec.name for spec in registry.adapters.values())]:
         assert sum(line.split()[1:2] == [name] for line in lines) == 1, name
     starts = {line.index(" present ") for line in lines if line.startswith("task ") and " present " in line}
     assert len(starts) == 1, "states stand below each other"
@@ -186,6 +186,6 @@ def test_a_registered_model_in_the_cache(tmp_path, capsys):
     folder = cached(tmp_path, "openai/clip-vit-base-patch32", "model.safetensors", "config.json")
     code, out, _ = run(capsys, "doctor", "--models", "clip-b32", "--tasks", "shapes_place")
     assert code == 4 and "at revision c237dc49" in out, "what is there is not the commit that the name pins"
-    folder.rename(folder.with_name(build_registry().adapter("clip-b32").model_args["revision"]))
+    folder.rename(folder.with_name(build_registry().adapters["clip-b32"].model_args["revision"]))
     code, out, _ = run(capsys, "doctor", "--models", "clip-b32", "--tasks", "shapes_place")
     assert code == 0 and "openai/clip-vit-base-patch32 at c237dc49 in" in out

@@ -51,13 +51,13 @@ def test_every_name_has_a_page(kind, registry, tasks, capsys):
     for name in names:
         page = printed(capsys, name)
         shown = json.loads(printed(capsys, name, "--json"))
-        assert page.startswith(f"{name if kind != 'adapters' else registry.adapters[name][0].name}: ")
+        assert page.startswith(f"{name if kind != 'adapters' else registry.adapters[name].name}: ")
         assert all(f"\n{row['name']} " in page for row in shown.get("arguments", ())), page
         if kind == "task_files":
             spec = tasks[name].spec
             assert ("gated; " in page) == spec.gated, name
         if kind == "methods":
-            assert (shown["name"], shown["track"]) == (name, registry.methods[name][0].track)
+            assert (shown["name"], shown["track"]) == (name, registry.methods[name].track)
 
 
 @pytest.mark.parametrize(
@@ -98,7 +98,8 @@ def test_benchmarks_and_tags_have_a_page(tasks, capsys):
 
 
 def test_a_method_whose_function_is_missing_is_a_usage_error(registry, monkeypatch, capsys):
-    monkeypatch.setitem(registry.methods, "made", (MethodSpec("made", "ttmbench.methods.task:gone"), "mine"))
+    monkeypatch.setitem(registry.methods, "made", MethodSpec("made", "ttmbench.methods.task:gone"))
+    monkeypatch.setitem(registry.methods.plugins, "made", "mine")
     assert main(["show", "made"]) == 2 and "ttmbench.methods.task:gone" in capsys.readouterr().err
 
 

@@ -379,7 +379,7 @@ def test_a_plugins_source_lists_what_it_needs_or_is_read_once(tmp_path, data, mo
     spec = SourceSpec("walls", "ttmbench_walls:read", needs="ttmbench_walls:locations" if lists else "")
     plugin = type("Walls", (), {"ttmbench_register_sources": hookimpl(lambda self: [spec])})()
     point = SimpleNamespace(name="walls", value="walls:plugin", dist=None, load=lambda: plugin)
-    monkeypatch.setattr("ttmbench.plugins.manager.entry_points", lambda group: [point])
+    monkeypatch.setattr("ttmbench.plugins.registry.entry_points", lambda group: [point])
     path = task_file(tmp_path, {"kind": "walls", "scene": "replace"})
     missing = main(["doctor", str(path), "--data_dir", str(data)])
     assert missing == 4 and ("a stone in the yard" in capsys.readouterr().out) == lists

@@ -638,7 +638,7 @@ def installed(monkeypatch, thing) -> None:
     """Makes a plugin look like an installed one: an object, or what its import does."""
     load = thing if callable(thing) else lambda: thing
     point = SimpleNamespace(name="evil", value="evil:plugin", dist=None, load=load)
-    monkeypatch.setattr("ttmbench.plugins.manager.entry_points", lambda group: [point])
+    monkeypatch.setattr("ttmbench.plugins.registry.entry_points", lambda group: [point])
 
 
 def by_type(error):

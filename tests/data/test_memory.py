@@ -146,7 +146,7 @@ def test_wrong_names_are_told_before_the_model_is_asked():
         return str(raised.value)
 
     wrong = Task.from_groups(images, captions, name="walls", metrics=["group_mach"])
-    assert "unknown task walls: metric 'group_mach'; did you mean 'group_match'" in tell(wrong)
+    assert "task walls: unknown metric 'group_mach'; did you mean 'group_match'" in tell(wrong)
     taken = Task.from_groups(images, captions, name="shapes_color")
     assert "two tasks are named 'shapes_color'" in tell([taken])
     one, two = (Task.from_groups(images, captions, name="walls") for _ in "ab")

@@ -48,7 +48,7 @@ def test_every_shipped_task_is_right():
             assert spec.images_needed and spec.evidence["groups"], name
         assert spec.group.n_groups or spec.evidence["groups"] == "unknown", f"{name}: only where nobody has counted"
         for metric in spec.metrics if spec.kind == "groups" else ():
-            assert registry.metric(metric).defined(spec.shape.images, spec.shape.captions), (name, metric)
+            assert registry.metrics[metric].defined(spec.shape.images, spec.shape.captions), (name, metric)
 
 
 @pytest.mark.parametrize(

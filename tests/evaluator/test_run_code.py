@@ -169,7 +169,7 @@ class Installed:
 @pytest.fixture
 def plugin(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(str(tmp_path / "site"))
-    monkeypatch.setattr("ttmbench.plugins.manager.entry_points", entry_points)  # not those that all tests share
+    monkeypatch.setattr("ttmbench.plugins.registry.entry_points", entry_points)  # not those that all tests share
     made = Installed(tmp_path / "site")
     made.forget()
     yield made

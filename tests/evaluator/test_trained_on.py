@@ -94,7 +94,7 @@ def test_a_card_is_of_its_own_weights_alone():
 def test_collections_of_tasks_are_names_that_models_use():
     registry = build_registry()
     tasks = {name: file.spec.images_from for name, file in all_tasks(registry).items()}
-    used = {name for spec, _ in registry.adapters.values() if spec.card for name in spec.card.trained_on or ()}
+    used = {name for spec in registry.adapters.values() if spec.card for name in spec.card.trained_on or ()}
     assert {name for names in tasks.values() for name in names} <= used | {"flickr30k"}, "which no model here states"
     assert {name for name, found in tasks.items() if found == ["coco"]} >= {
         *(f"sugarcrepe_{kind}" for kind in ("add_att", "add_obj", "replace_att", "replace_obj", "replace_rel")),

@@ -65,10 +65,10 @@ def home(tmp_path):
 
 def test_every_name_and_every_dataset_has_a_copy():
     registry = build_registry()
-    named = {spec.name for spec, _ in registry.adapters.values() if spec.card and not spec.name.startswith("tiny-")}
+    named = {spec.name for spec in registry.adapters.values() if spec.card and not spec.name.startswith("tiny-")}
     assert named - {*family_copies.NAMES} == {*NAMED, *TAGS}
     for name in NAMED:
-        arguments = registry.adapter(name).model_args
+        arguments = registry.adapters[name].model_args
         assert arguments["pretrained"] in COPIES
     assert {*TAGS.values()} <= set(COPIES)
     sources = {name: json.dumps(dict(task.spec.source)) for name, task in all_tasks(registry).items()}

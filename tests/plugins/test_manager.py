@@ -99,13 +99,13 @@ def test_an_instance_of_another_class_is_nothing_to_register():
 
 def test_what_ships_fits():
     registry = build_registry()
-    assert not registry.plugins.broken
-    for name, (spec, _) in registry.methods.items():
+    assert not registry.broken
+    for name, spec in registry.methods.items():
         assert arguments(spec) is not None and all(one.allowed for one in arguments(spec)), name
 
 
 def test_labels_are_for_the_built_in_upper_bound_and_controls():
-    methods = {name: spec for name, (spec, _) in build_registry().methods.items()}
+    methods = {name: spec for name, spec in build_registry().methods.items()}
     assert {name for name, spec in methods.items() if "labels" in spec.needs} == {"oracle", "finetuned"}
     assert {name for name, spec in methods.items() if "random_labels" in spec.needs} == {"placebo", "shuffle"}
     tracks = {name: methods[name].track for name in ("oracle", "finetuned", "placebo", "ttm")}
@@ -175,7 +175,7 @@ def installed(tmp_path, monkeypatch):
 
     points: list[EntryPoint] = []
     monkeypatch.syspath_prepend(str(tmp_path / "site"))
-    monkeypatch.setattr("ttmbench.plugins.manager.entry_points", lambda group: points)
+    monkeypatch.setattr("ttmbench.plugins.registry.entry_points", lambda group: points)
     yield write
     for name in [name for name in sys.modules if name.partition(".")[0] in {point.name for point in points}]:
         del sys.modules[name]
@@ -249,9 +249,9 @@ def {hook}():
 def test_a_refused_method_leaves_the_plugins_others(installed):
     installed("broken_a", HEAD + BROKEN["labels"][0])
     registry = build_registry(quiet=True)
-    assert registry.method("sound_m").name == "sound_m" and "m" not in registry.methods
+    assert registry.methods["sound_m"].name == "sound_m" and "m" not in registry.methods
     with pytest.raises(UsageError, match=r"unknown method 'm' \(plugin 'broken_a' in ttmbench_register_methods"):
-        registry.method("m")
+        registry.methods["m"]
 
 
 def test_two_plugins_that_take_one_name_leave_it_to_nobody(installed, capsys):

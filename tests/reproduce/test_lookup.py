@@ -123,5 +123,5 @@ def test_weights_that_are_downloaded_by_hand_are_known_by_the_name_alone(registr
 
     file = {"pretrained": "LLM_cp.pt"}
     assert verdicts("dac-llm", file)["group_score"] == "agrees"
-    for name, arguments in (("open_clip", {**registry.adapter("dac-llm").model_args, **file}), ("dac-sam", file)):
+    for name, arguments in (("open_clip", {**registry.adapters["dac-llm"].model_args, **file}), ("dac-sam", file)):
         assert verdicts(name, arguments)["group_score"] == "missing", name

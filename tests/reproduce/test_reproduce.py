@@ -120,7 +120,7 @@ def test_tables_name_models_and_tasks_that_are_here(registry):
         table = load_table(name)
         spec = table.spec
         for entry in spec.models.values():
-            assert entry.model is None or registry.adapter(entry.model).name == entry.model
+            assert entry.model is None or registry.adapters[entry.model].name == entry.model
         for task, entry in spec.tasks.items():
             if entry.parts:
                 assert set(entry.parts) <= set(spec.tasks), (name, task)
@@ -312,7 +312,7 @@ def test_a_model_is_known_by_what_loads_it(reference, registry):
         "no answer"
     )
     assert missing({"model": "tiny-clip", "model_args": {"score_as": "probability"}})
-    hub_id = {"model": "hf", "model_args": dict(registry.adapter("clip-b32").model_args)}
+    hub_id = {"model": "hf", "model_args": dict(registry.adapters["clip-b32"].model_args)}
     document = {**reference, "config": hub_id}
     for key in (key for key, value in reference.items() if isinstance(value, dict) and "shapes_color" in value):
         document[key] = {"winoground": reference[key]["shapes_color"]}

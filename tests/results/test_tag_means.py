@@ -35,8 +35,8 @@ from ttmbench.results.tag_means import (
 from ttmbench.types import Group, Scores
 
 SHARED = Path(__file__).resolve().parents[3] / "shared"
-TEXT_SCORE = [build_registry().metric("text_score")]
-METRICS = [build_registry().metric(name) for name in ("group_match", "image_score", "global_assignment_accuracy")]
+TEXT_SCORE = [build_registry().metrics["text_score"]]
+METRICS = [build_registry().metrics[name] for name in ("group_match", "image_score", "global_assignment_accuracy")]
 
 
 def tagged(*tags: dict[str, str]) -> list[Group]:

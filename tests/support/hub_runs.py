@@ -126,7 +126,7 @@ def copy_of(name: str, arguments: str = "") -> str:
         return {"gpt2": "openai-community/gpt2"}.get(repo, repo)
     registry = build_registry()
     if name in registry.adapters:
-        return registry.adapter(name).model_args["pretrained"]
+        return registry.adapters[name].model_args["pretrained"]
     source = find_task(registry, name).spec.source
     hosted = [one for one in source.get("of", [source]) if "path" in one]
     return str(hosted[-1]["path"])

@@ -215,7 +215,7 @@ def suggested(words, capsys) -> str:
 def test_after_a_huge_rate_the_usual_one_of_the_model_is_suggested(capsys, tmp_path):
     model = ["--model", "tiny-clip", "--bootstrap_iters", "0"]
     adapt = [*model, "--ttm", "--seeds", "0"]
-    usual = build_registry().adapter("tiny-clip").ttm_defaults["lr"]
+    usual = build_registry().adapters["tiny-clip"].ttm_defaults["lr"]
     assert suggested([*adapt, "--ttm_args", "lr=1e30,epochs=3"], capsys) == f"--ttm_args lr={usual:.1e}"
     assert suggested(["finetune", *model[:2], "-o", str(tmp_path / "w"), "--finetune_args", "lr=1e30"], capsys) == (
         "--finetune_args lr=1.0e-05"

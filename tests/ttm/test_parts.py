@@ -20,7 +20,7 @@ from ttmbench.config import TTMConfig
 from ttmbench.errors import UsageError
 from ttmbench.evaluator import score_task
 from ttmbench.plugins.builtin import PARTS
-from ttmbench.plugins.registry import build_registry, load_target
+from ttmbench.plugins.registry import Table, build_registry, load_target
 from ttmbench.testing import ContractError, check_method
 from ttmbench.ttm import finetune, other_parts
 from ttmbench.ttm.algorithm import ShuffledTask, adapt
@@ -63,7 +63,7 @@ def run(registry, stage=None, **settings):
     stage = stage or stage_of(12, model=Graded())
     config = TTMConfig(**{**SHORT, "lr": 1e-2}).with_changes(settings, "test")
     parts = load_parts(registry, config) if config.other_parts else DEFAULT_PARTS
-    raw, states, schedule = stage.score(), [], registry.schedule(config.schedule)
+    raw, states, schedule = stage.score(), [], registry.schedules[config.schedule]
 
     def keep(step, state):
         copies = {name: tensor.clone() for name, tensor in state.model.items()}
@@ -146,7 +146,8 @@ def test_soft_labels_are_refused_for_global_tasks(registry):
 )
 def test_a_wrong_result_of_a_part_names_it(kind, given, problem, registry, monkeypatch):
     monkeypatch.setattr(own_parts, "given", given, raising=False)
-    parts = {**registry.parts, f"{kind}=wrong": (MethodPart(kind, "wrong", "support.own_parts:given"), "own")}
+    wrong = {f"{kind}=wrong": (MethodPart(kind, "wrong", "support.own_parts:given"), "own")}
+    parts = Table("part", [], {**{key: (part, "ttmbench") for key, part in registry.parts.items()}, **wrong})
     with pytest.raises(Exception, match=rf"{kind} 'wrong' \(support\.own_parts:given\)") as raised:
         run(replace(registry, parts=parts), **{kind: "wrong"})
     assert problem in str(raised.value)
@@ -393,7 +394,7 @@ def test_a_run_stops_once_nothing_changes(registry):
     again = adapt(
         *(stage_of(12, model=Graded()), found.raw),
         config=found.config,
-        schedule=registry.schedule("constant"),
+        schedule=registry.schedules["constant"],
         learning_rate=1e-2,
         seed=3,
         parts=found.parts,

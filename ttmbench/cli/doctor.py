@@ -26,7 +26,7 @@ from ttmbench.data.loader import data_locations
 from ttmbench.data.paths import data_folder
 from ttmbench.data.task_file import TaskFile
 from ttmbench.errors import DataError, TtmbenchError, UsageError
-from ttmbench.plugins.registry import Registry, build_registry, locate_files
+from ttmbench.plugins.registry import Registry, build_registry, locate_files, unknown
 from ttmbench.report.table import TableColumn, print_table
 from ttmbench.types import AdapterSpec, Record
 
@@ -53,12 +53,12 @@ def doctor(options: argparse.Namespace) -> int:
     is_named_any = bool(options.names) or options.tasks is not None or options.models is not None
     data_dir = data_folder(Path(options.data_dir) if options.data_dir else None)
     tasks = select_tasks(registry, named_tasks) if is_named_any else all_tasks(registry)
-    specs = [registry.adapter(name) for name in (named_models if is_named_any else sorted(registry.adapters))]
+    specs = [registry.adapters[name] for name in (named_models if is_named_any else sorted(registry.adapters))]
     findings = [check_task(registry, task, data_dir) for task in tasks.values()]
     findings += [check_model(spec) for spec in {spec.name: spec for spec in specs}.values()]
     environment = _environment(data_dir)
     broken: dict[str, str] = {}
-    for plugin in registry.plugins.broken:
+    for plugin in registry.broken:
         why = str(plugin).removeprefix(f"plugin '{plugin.name}' ")
         broken[plugin.name] = f"{broken[plugin.name]}; {why}" if plugin.name in broken else why
     if options.json:
@@ -88,7 +88,7 @@ def _required(registry: Registry, options: argparse.Namespace) -> tuple[list[str
                 if is_named(registry, name):
                     raise
                 known = [*registry.task_files, *registry.adapters]
-                raise UsageError(registry.unknown("task or model", name, known)) from None
+                raise UsageError(unknown("task or model", name, known, registry.broken)) from None
             tasks.append(name)
     return tasks, models
 

@@ -39,7 +39,7 @@ def download(options: argparse.Namespace) -> int:
     names = [name for text in [*options.names, options.tasks or ""] for name in split_names(text)]
     if not names and options.model is None:
         raise UsageError("download needs tasks, --model NAME or both, such as `ttmbench download winoground`")
-    model = None if options.model is None else registry.adapter(options.model)
+    model = None if options.model is None else registry.adapters[options.model]
     tasks = select_tasks(registry, names)
     folder = data_folder(Path(options.data_dir) if options.data_dir else None)
     if folder.exists() and not folder.is_dir():

@@ -63,6 +63,6 @@ def _command(config: RunConfig) -> list[str]:
     from ttmbench.evaluator.adapters import loads_as
     from ttmbench.plugins.registry import build_registry
 
-    target = build_registry(config.include_path).adapter(config.model).target
+    target = build_registry(config.include_path).adapters[config.model].target
     name, arguments = loads_as(target, config.model, str(config.output_path))
     return ["ttmbench", "--model", name, "--model_args", ",".join(f"{key}={value}" for key, value in arguments.items())]

@@ -5,12 +5,13 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Callable
+from typing import Any
 
 from ttmbench._util.console import echo
 from ttmbench.cli.parser import add_run_options
 from ttmbench.data.catalog import all_tasks
 from ttmbench.data.task_file import TaskSpec
-from ttmbench.plugins.registry import Registry, build_registry
+from ttmbench.plugins.registry import Registry, Table, build_registry
 from ttmbench.types import AdapterSpec
 
 Row = dict[str, object]
@@ -88,7 +89,8 @@ def _task(spec: TaskSpec) -> Row:
 
 
 def _models(registry: Registry) -> list[Row]:
-    specs = {spec.name: (spec, plugin) for spec, plugin in registry.adapters.values()}
+    table = registry.adapters
+    specs = {spec.name: (spec, table.plugins[name]) for name, spec in table.items()}
     return [
         {
             "model": name,
@@ -127,18 +129,19 @@ def _specs(table: str, head: str, *keys: str) -> Callable[[Registry], list[Row]]
     """The rows of what a table of the registry holds: the name, some attributes, the plugin and the summary."""
 
     def rows(registry: Registry) -> list[Row]:
+        found: Table[Any] = getattr(registry, table)
         return [
             {head: name, **{key: getattr(spec, key) for key in keys}, "plugin": plugin, "summary": spec.summary}
-            for name, (spec, plugin) in getattr(registry, table).items()
+            for (name, spec), plugin in zip(found.items(), found.plugins.values(), strict=True)
         ]
 
     return rows
 
 
 def _plugins(registry: Registry) -> list[Row]:
-    broken = [(plugin.name, "broken", f"{plugin.target}: {plugin.reason}") for plugin in registry.plugins.broken]
+    broken = [(plugin.name, "broken", f"{plugin.target}: {plugin.reason}") for plugin in registry.broken]
     names = {name for name, _, _ in broken}
-    loaded = [(name, "loaded", "") for name in registry.plugins.names if name not in names]
+    loaded = [(name, "loaded", "") for name in registry.plugins if name not in names]
     return [{"plugin": name, "status": status, "detail": detail} for name, status, detail in loaded + broken]
 
 

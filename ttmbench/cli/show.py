@@ -19,7 +19,7 @@ from ttmbench.data.task_chance import chance_of
 from ttmbench.data.task_file import TaskFile
 from ttmbench.errors import TtmbenchError, UsageError
 from ttmbench.methods.settings import arguments
-from ttmbench.plugins.registry import Registry, build_registry, load_target, metric_for
+from ttmbench.plugins.registry import Registry, build_registry, load_target, metric_for, unknown
 from ttmbench.results.labels import COLUMNS
 from ttmbench.stats import smallest_difference
 from ttmbench.types import MethodSpec, ModelCard, Record
@@ -60,7 +60,7 @@ def show(options: argparse.Namespace) -> int:
         shown = _model(name, registry)
         facts = _model_facts(shown)
     elif name in registry.methods:
-        shown, facts = _method(*registry.methods[name])
+        shown, facts = _method(registry.methods[name], registry.methods.plugins[name])
     else:
         shown = _metric(name, registry)
         facts = _metric_facts(shown)
@@ -114,7 +114,7 @@ def _task(name: str, registry: Registry) -> Record:
     file = find_task(registry, name)
     spec, benchmark = file.spec, benchmark_of(file.spec.task)
     metrics = {}
-    for metric in map(registry.metric, spec.metrics):
+    for metric in map(registry.metrics.__getitem__, spec.metrics):
         described = metric if spec.kind != "groups" else metric_for(metric, spec.shape)
         row = {"summary": described.summary, "chance": chance_of(described, spec), "track": described.track}
         metrics[metric.name] = row
@@ -179,7 +179,7 @@ def _task_facts(task: Record) -> Facts:
 def _model(name: str, registry: Registry) -> Record:
     from ttmbench.reproduce.lookup import in_brief, of_model, published_rows
 
-    adapter, plugin = registry.adapters[name]
+    adapter, plugin = registry.adapters[name], registry.adapters.plugins[name]
     shown = {**vars(adapter), "card": None if adapter.card is None else vars(adapter.card), "plugin": plugin}
     model_options = shown.pop("options")
     if model_options is not None:
@@ -273,7 +273,7 @@ def _dataset_facts(dataset: Record) -> Facts:
 
 def _metric(name: str, registry: Registry) -> Record:
     """A metric, with its definition from its function's docstring, and its chance level by size of a task."""
-    metric, plugin = registry.metrics[name]
+    metric, plugin = registry.metrics[name], registry.metrics.plugins[name]
     chance, tasks = {}, []
     for task, file in all_tasks(registry).items():
         if name in file.spec.metrics:
@@ -314,7 +314,7 @@ def _print_published(name: str, registry: Registry, options: argparse.Namespace)
     from ttmbench.reproduce.lookup import of_method, of_model, of_task, print_all, published_rows
 
     every = published_rows(registry)
-    own = registry.adapters[name][0].name if name in registry.adapters else name
+    own = registry.adapters[name].name if name in registry.adapters else name
     if name.endswith((".yaml", ".yml")):
         own = find_task(registry, name).spec.task
     rows = of_task(every, own) or of_model(every, own) or of_method(every, own)
@@ -322,7 +322,7 @@ def _print_published(name: str, registry: Registry, options: argparse.Namespace)
     if not rows and own == name and name not in known:
         names = {title for row in every for title in (*row.tasks, *row.models)}
         near = get_close_matches(name, names, n=1, cutoff=0.6)
-        raise UsageError(registry.unknown("task, model, method or metric", name, [*known, *near]))
+        raise UsageError(unknown("task, model, method or metric", name, [*known, *near], registry.broken))
     if not rows and not options.json:
         echo(f"nothing is published about {name} here; `ttmbench reproduce` lists the tables")
         return

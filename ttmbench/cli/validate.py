@@ -78,7 +78,7 @@ def _check(registry: Registry, name: str, options: argparse.Namespace) -> str:
     spec = task.spec
     chances = []
     for metric_name in spec.metrics:
-        metric = registry.metric(metric_name)
+        metric = registry.metrics[metric_name]
         if spec.kind == "groups":
             metric = metric_for(metric, spec.shape)
             if not metric.defined(spec.shape.images, spec.shape.captions):

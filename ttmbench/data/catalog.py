@@ -16,7 +16,7 @@ from ttmbench._util.text import Unreadable, read_yaml
 from ttmbench._util.third_party_errors import describe
 from ttmbench.data.task_file import SCOPES, TaskFile, TaskSpec
 from ttmbench.errors import UsageError
-from ttmbench.plugins.registry import ENDINGS, Registry
+from ttmbench.plugins.registry import ENDINGS, Registry, unknown
 
 MAX_INCLUDES = 8
 AlreadyRead = dict[str, object]
@@ -31,7 +31,7 @@ def find_task(registry: Registry, name: str, read: AlreadyRead | None = None) ->
         if not path.is_file():
             raise UsageError(f"task file {name} does not exist")
         return _checked(registry, load_task(path))
-    return _checked(registry, load_task(registry.get(registry.task_files, name, "task"), read))
+    return _checked(registry, load_task(registry.task_files[name], read))
 
 
 def all_tasks(registry: Registry) -> dict[str, TaskFile]:
@@ -42,8 +42,8 @@ def all_tasks(registry: Registry) -> dict[str, TaskFile]:
         try:
             tasks[name] = find_task(registry, name, read)
         except UsageError as error:
-            plugin = registry.task_files[name][1]
-            if plugin not in registry.plugins.installed:
+            plugin = registry.task_files.plugins[name]
+            if plugin not in registry.installed:
                 raise
             warn(f"task '{name}' of plugin '{plugin}' is skipped: {error}")
     return tasks
@@ -69,7 +69,7 @@ def select_tasks(registry: Registry, patterns: Sequence[str]) -> dict[str, TaskF
         fitting = [name for name, task in everything.items() if pattern in task.spec.tag or fnmatchcase(name, pattern)]
         if not fitting:
             tags = {tag for task in everything.values() for tag in task.spec.tag}
-            raise UsageError(registry.unknown("task", pattern, [*everything, *tags]))
+            raise UsageError(unknown("task", pattern, [*everything, *tags], registry.broken))
         for name in fitting:
             chosen.setdefault(name, everything[name])
     return chosen
@@ -82,30 +82,29 @@ def take_in(registry: Registry, tasks: Sequence[AnyTask]) -> dict[str, AnyTask]:
         name = task.spec.task
         if name in registry.task_files or name in named:
             raise UsageError(f"two tasks are named '{name}'; give the one in memory another name")
-        _check_metrics(registry, task)
+        _checked(registry, task, in_memory=True)
         named[name] = task
     return named
 
 
-def _check_metrics(registry: Registry, task: TaskFile) -> None:
-    for metric in task.spec.metrics:
-        scope = registry.get(registry.metrics, metric, f"task {task.spec.task}: metric").scope
-        if scope not in SCOPES[task.spec.kind]:
-            kind = next(kind for kind, scopes in SCOPES.items() if scope in scopes)
-            raise UsageError(
-                f"task {task.spec.task}: metric '{metric}' is one of kind {kind}, the task is of kind {task.spec.kind}"
-            )
-
-
-def _checked(registry: Registry, task: TaskFile) -> TaskFile:
+def _checked(registry: Registry, task: TaskFile, in_memory: bool = False) -> TaskFile:
     """The task; UsageError unless its metrics, sources and schedules are registered."""
     spec = task.spec
-    _check_metrics(registry, task)
-    for kind in _kinds(spec.source):
-        registry.get(registry.sources, kind, f"task {spec.task}: source kind")
-    for settings in spec.ttm.values():
-        if "schedule" in settings:
-            registry.get(registry.schedules, settings["schedule"], f"task {spec.task}: schedule")
+    try:
+        metrics = {metric: registry.metrics[metric].scope for metric in spec.metrics}
+        for kind in () if in_memory else _kinds(spec.source):
+            registry.sources[kind]
+        for settings in spec.ttm.values():
+            if "schedule" in settings:
+                registry.schedules[settings["schedule"]]
+    except UsageError as error:
+        raise UsageError(f"task {spec.task}: {error}") from None
+    for metric, scope in metrics.items():
+        if scope not in SCOPES[spec.kind]:
+            kind = next(kind for kind, scopes in SCOPES.items() if scope in scopes)
+            raise UsageError(
+                f"task {spec.task}: metric '{metric}' is one of kind {kind}, the task is of kind {spec.kind}"
+            )
     return task
 
 

@@ -17,8 +17,7 @@ from ttmbench.data.availability import DataLocation, DataNeed
 from ttmbench.data.paths import below, given_data_folder, is_local
 from ttmbench.data.task_file import Columns, Defect, TaskFile, TaskSpec
 from ttmbench.errors import DataError, OutOfReachError, UsageError
-from ttmbench.plugins.manager import BUILTIN
-from ttmbench.plugins.registry import Registry, load_target
+from ttmbench.plugins.registry import BUILTIN, Registry, load_target
 from ttmbench.types import Group, GroupShape, ImageRef, Loaded, SourceRequest, SourceSpec
 
 
@@ -108,13 +107,13 @@ def _with_options(
     if not isinstance(kind, str):
         raise UsageError("every source needs a 'kind'")
     options = {key: value for key, value in source.items() if key != "kind"}
-    return registry.get(registry.sources, kind, "source"), replace(request, options=options)
+    return registry.sources[kind], replace(request, options=options)
 
 
 def _read_source(registry: Registry, source: Mapping[str, object], request: SourceRequest) -> Loaded:
     """The data of one source mapping; sources that combine others call this for each of them."""
     spec, request = _with_options(registry, source, request)
-    reader, plugin = load_target(spec.target), registry.sources[spec.kind][1]
+    reader, plugin = load_target(spec.target), registry.sources.plugins[spec.kind]
     what = f"source '{spec.kind}' of plugin '{plugin}'"
     with foreign_errors(what, DataError):
         result = reader(request)

@@ -43,7 +43,7 @@ def make_adapter(
 
     UsageError for an unknown model or argument and for an object that cannot score; DataError for unreachable weights.
     """
-    spec = registry.adapter(name)
+    spec = registry.adapters[name]
     factory = load_target(spec.target, spec.needs)
     arguments = arguments_of(spec, model_args)
     with foreign_errors(_whose(registry, name)):
@@ -130,7 +130,7 @@ def name_of_adapter(adapter: Model, written: bool) -> str:
 
 
 def _whose(registry: Registry, name: str) -> str:
-    return f"model '{name}' of plugin '{registry.adapters[name][1]}'"
+    return f"model '{name}' of plugin '{registry.adapters.plugins[name]}'"
 
 
 def model_info(model: Capabilities) -> Record:
@@ -158,7 +158,7 @@ def trained_on(registry: Registry, model: str, model_args: Mapping[str, object],
         if isinstance(declared, str) or not all(isinstance(name, str) for name in declared):
             raise UsageError(f"trained_on of {type(adapter).__name__} must be a list of names, got {declared!r:.80}")
         return list(declared)
-    card = registry.adapter(model).card if model in registry.adapters else None
+    card = registry.adapters[model].card if model in registry.adapters else None
     if card is None or card.trained_on is None:
         return None
     own = {"model", "path", "weights"} | (

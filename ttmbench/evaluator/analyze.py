@@ -137,12 +137,12 @@ def _of_task(analysis: str, run: Run, task: TaskFile, grid: Sequence[float] | No
     )
     scored = score_task(plan, run)
     by_name = {metric.name: metric for metric in plan.metrics}
-    metric = registry.metric("global_assignment_accuracy" if spec.is_global else "group_match")
+    metric = registry.metrics["global_assignment_accuracy" if spec.is_global else "group_match"]
     hyperparameters: Record = {}
     seeds: Sequence[int] = []
     if is_alpha:
         assert scored.parts is not None, "parts were asked for"
-        metric, seeds = metric_for(registry.metric("group_score"), spec.shape), [config.seed]
+        metric, seeds = metric_for(registry.metrics["group_score"], spec.shape), [config.seed]
         data = sweep(scored.parts, list({**by_name, metric.name: metric}.values()), metric.name, config.seed)
     else:
         shown = [by_name[name] for name in _SUPERVISION] if analysis == "supervision" else None
@@ -483,7 +483,7 @@ def _compared(registry: Registry, config: RunConfig, scored: Scored, document: R
             if name == RAW:
                 rows.append(row)
                 continue
-            knows = name in registry.methods and registry.methods[name][0].uses_matching and "group_match" in metrics
+            knows = name in registry.methods and registry.methods[name].uses_matching and "group_match" in metrics
             baseline = metrics["group_match"] if knows else metric
             compared.append({**row, **_gain(config, scored, baseline, metric, values)})
         adjusted = stats.holm([row["p"] for row in compared])
@@ -516,7 +516,7 @@ def _about(
 
     Passes through the towers are in units of scoring the task once, seconds of one seed.
     """
-    spec = registry.methods[name][0] if name in registry.methods else None
+    spec = registry.methods[name] if name in registry.methods else None
     record = document.methods.get(scored.spec.task, {}).get(name)
     gives_logits = name == RAW or (spec is not None and spec.gives_logits)
     errors = [error for scores in per_seed if (error := calibration_error(scores.groups)) is not None]

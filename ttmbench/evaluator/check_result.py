@@ -250,7 +250,7 @@ class _Check:
                 "",
                 Clusters(np.array(connected([[cluster] for cluster in clusters])), images),
             )
-        metrics = [self.registry.metric(metric) for metric in choice_values(choices)]
+        metrics = [self.registry.metrics[metric] for metric in choice_values(choices)]
         return Answered(spec=spec, metrics=metrics, data=data, choices=choices, record={"orders": record.orders})
 
     def numbers(self, name: str, result: TaskResult) -> None:

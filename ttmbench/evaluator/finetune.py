@@ -188,7 +188,7 @@ def _record(
         "schema_version": SCHEMA_VERSION,
         "kind": KIND,
         "status": "running",
-        "track": registry.method(FINETUNED).track,
+        "track": registry.methods[FINETUNED].track,
         "tasks": [*([] if earlier is None else earlier["tasks"]), *tasks],
         "trained_on": list(dict.fromkeys(seen)) or None,
         **training,

@@ -28,8 +28,7 @@ from ttmbench.methods.run import MethodRun
 from ttmbench.methods.settings import checked_settings
 from ttmbench.methods.views import views_of
 from ttmbench.model import DualEncoder, StoredFeatures, TrainableInParts
-from ttmbench.plugins.manager import BUILTIN
-from ttmbench.plugins.registry import Registry
+from ttmbench.plugins.registry import BUILTIN, Registry
 from ttmbench.results.summary import MethodScores, metric_mean
 from ttmbench.scoring.batches import BatchSizer
 from ttmbench.scoring.capabilities import Capabilities, Model, unknown_wrappers
@@ -48,7 +47,7 @@ def reference_tasks(registry: Registry, config: RunConfig) -> dict[str, TaskFile
     """The tasks that ``METHOD.references`` of the run's methods name; UsageError for a wrong one."""
     tasks: dict[str, TaskFile] = {}
     for method in config.methods:
-        spec, key = registry.method(method), f"{method}.references"
+        spec, key = registry.methods[method], f"{method}.references"
         given = config.method_args.get(key, spec.settings.get("references"))
         asked = read_references(given) if "references" in spec.needs else None
         if asked is None:
@@ -108,7 +107,7 @@ def check_reward(registry: Registry, spec: MethodSpec, settings: Mapping[str, ob
     if "reward_model" not in spec.needs or not isinstance(reward, str) or reward == "self":
         return
     try:
-        registry.adapter(_read(reward)[0])
+        registry.adapters[_read(reward)[0]]
     except UsageError as error:
         raise UsageError(f"--method_args {spec.name}.reward: must be self or a model: {error}") from None
 
@@ -263,12 +262,12 @@ def check_methods(
                 "the method to --methods, or omit the setting"
             )
     for name in config.methods:
-        if registry.method(name).is_finetuning:
+        if registry.methods[name].is_finetuning:
             raise UsageError(f"--methods {name}: 'ttmbench finetune' trains on labels; evaluate the weights it writes")
     reference_tasks(registry, config)
-    _check_left(config, [registry.method(name) for name in config.methods])
+    _check_left(config, [registry.methods[name] for name in config.methods])
     for name in config.methods:
-        spec = registry.method(name)
+        spec = registry.methods[name]
         settings = checked_settings(spec, settings_for(config, name))
         check_reward(registry, spec, settings)
         if spec.is_ttm:
@@ -381,7 +380,7 @@ def refusal(
 
 def undefined_notes(run: Run, task: TaskSpec) -> list[str]:
     """A sentence for each method of the run that is not defined for a task."""
-    specs = {name: run.registry.method(name) for name in run.config.methods}
+    specs = {name: run.registry.methods[name] for name in run.config.methods}
     why = {name: refusal(spec, task, run.adapter, settings_for(run.config, name)) for name, spec in specs.items()}
     notes = [f"method '{name}' was not run: {reason}" for name, reason in why.items() if reason is not None]
     wanted = {"measured on other tasks": run.config.ttm_also, "saved": run.config.save_adapted}
@@ -394,7 +393,7 @@ def undefined_notes(run: Run, task: TaskSpec) -> list[str]:
 
 def is_left(run: Run, task: TaskSpec) -> bool:
     """Whether a method of ``--methods`` leaves a trained model on a task."""
-    specs = [run.registry.method(name) for name in run.config.methods]
+    specs = [run.registry.methods[name] for name in run.config.methods]
     return any(
         spec.leaves_model and refusal(spec, task, run.adapter, settings_for(run.config, spec.name)) is None
         for spec in specs
@@ -434,7 +433,7 @@ def columns(
         partial(reward_model, run, scored),
     )
     for name in config.methods:
-        spec, plugin = registry.methods[name]
+        spec, plugin = registry.methods[name], registry.methods.plugins[name]
         given = settings_for(config, name)
         if refusal(spec, scored.spec, run.adapter, given) is not None or (trained_alone and not spec.trains):
             continue

@@ -248,7 +248,7 @@ def list_models(*patterns: str) -> list[str]:
     Args:
         patterns: a model is listed if its name matches one of them; by default all.
     """
-    names = {spec.name for spec, _ in build_registry().adapters.values()}
+    names = {spec.name for spec in build_registry().adapters.values()}
     return sorted(name for name in names if not patterns or any(fnmatchcase(name, pattern) for pattern in patterns))
 
 

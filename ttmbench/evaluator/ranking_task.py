@@ -97,7 +97,7 @@ def _retrieval(run: Run, task: TaskFile) -> Ranked:
             ranks = rank_pairs(run, prior, pool, cache, chosen)
     return Ranked(
         spec=spec,
-        metrics=[run.registry.metric(name) for name in spec.metrics],
+        metrics=[run.registry.metrics[name] for name in spec.metrics],
         data=Data(groups, loaded.source, cache.data.hexdigest(), clusters_of(groups, cache.data.content_of)),
         notes=notes,
         seconds={"load": loading, "score": time.perf_counter() - clock},
@@ -142,7 +142,7 @@ def _classification(run: Run, task: TaskFile) -> Ranked:
             ranks = pool_ranks(spec.kind, by_image, None, labels, np.arange(len(classes.names)))
     return Ranked(
         spec=spec,
-        metrics=[run.registry.metric(name) for name in spec.metrics],
+        metrics=[run.registry.metrics[name] for name in spec.metrics],
         data=Data(groups, loaded.source, cache.data.hexdigest(), clusters_of(groups, cache.data.content_of)),
         notes=_notes_on_classes(classes, labels),
         seconds={"load": loading, "score": time.perf_counter() - clock},
@@ -167,7 +167,7 @@ def _from_features(run: Run, spec: TaskSpec) -> Ranked:
     count = np.arange(len(images))
     return Ranked(
         spec=spec,
-        metrics=[run.registry.metric(name) for name in spec.metrics],
+        metrics=[run.registry.metrics[name] for name in spec.metrics],
         data=Data([], {"kind": "stored_features"}, fingerprint),
         seconds={"score": time.perf_counter() - clock},
         ranks=ranks,

@@ -30,7 +30,7 @@ from ttmbench._util.text import Unreadable, read_json
 from ttmbench.config import PART_KINDS, RunConfig, TTMConfig
 from ttmbench.data.task_file import TaskFile
 from ttmbench.errors import DataError, TtmbenchError, UsageError
-from ttmbench.plugins.registry import Registry
+from ttmbench.plugins.registry import Registry, Table
 from ttmbench.results.document import ResultsDocument
 from ttmbench.results.ranks import Ranks
 from ttmbench.results.reader import read_document
@@ -122,8 +122,9 @@ def code_of(
     adapter: Model | None = None,
 ) -> Digests:
     """Digests of ttmbench and of every package with a model, source, metric, schedule or part; None if unread."""
-    names: list[tuple[Mapping[str, tuple[object, str]], Any]]
-    names = [(registry.adapters, model) for model in (config.model, config.rerank.get("model"))]
+    names: list[tuple[Table[Any], Any]] = [
+        (registry.adapters, model) for model in (config.model, config.rerank.get("model"))
+    ]
     for task in tasks:
         names += [(registry.sources, kind) for kind in kinds_of(task.spec.source)]
         names += [(registry.metrics, metric) for metric in task.spec.metrics]
@@ -134,7 +135,7 @@ def code_of(
     names += [(registry.parts, f"{kind}={getattr(ttm, kind)}") for ttm in settings.values() for kind in PART_KINDS]
     parts = {key.partition(".")[2]: value for key, value in config.method_args.items()}
     names += [(registry.parts, f"{kind}={name}") for kind, name in parts.items() if kind in PART_KINDS]
-    modules = {module for table, name in names for module in registry.modules_of(table, name)}
+    modules = {module for table, name in names for module in table.modules_of(name, registry.manager)}
     objects = {} if adapter is None else digests_of_object(adapter)
     return dict(sorted({**digests_of_modules({OWN, *modules}), **objects}.items()))
 

@@ -65,7 +65,7 @@ def run(
             results = None if output is None else output.files.results
             dumped, datasets = config.model_dump(mode="json"), datasets_of(chosen.registry, chosen.tasks)
             record = RunRecord(config.model_name, dumped, command, started, list(chosen.tasks), datasets, key, output)
-            with record.recording(chosen.registry.plugins.notify):
+            with record.recording(chosen.registry.notify):
                 folders = adapted_folders(config, list(chosen.tasks), new=record.is_new)
                 if "," in config.device:
                     from ttmbench.evaluator.devices import divided

@@ -518,7 +518,7 @@ def _scored(
         stored = _of_array(path, given[1], spec, registry)
         path = _ARRAY
     elif path.suffix.lower() == ".csv":
-        by_group = [name for name, (metric, _) in registry.metrics.items() if metric.scope == "group"]
+        by_group = [name for name, metric in registry.metrics.items() if metric.scope == "group"]
         stored = read_csv_results(path, spec, by_group)
     else:
         stored = read_scores(path, None if spec is None else spec.shape, logit_scale)
@@ -605,7 +605,7 @@ def spec_of_scores(array: np.ndarray, registry: Registry, true_captions: int = 1
         shape = GroupShape(array.shape[1], array.shape[2], true_captions)
     except ValueError as error:
         raise DataError(f"the scores have shape {list(array.shape)}: {error}") from None
-    metrics = [metric for metric, _ in registry.metrics.values() if metric.scope in SCOPES["groups"]]
+    metrics = [metric for metric in registry.metrics.values() if metric.scope in SCOPES["groups"]]
     return TaskSpec(
         task="scores",
         version=0,
@@ -617,7 +617,7 @@ def spec_of_scores(array: np.ndarray, registry: Registry, true_captions: int = 1
 
 def metrics_of_scores(spec: TaskSpec, registry: Registry, every: bool = True) -> list[MetricSpec]:
     """The metrics of a task, and on request all others after them."""
-    by_name = {name: metric for name, (metric, _) in registry.metrics.items() if metric.scope in SCOPES[spec.kind]}
+    by_name = {name: metric for name, metric in registry.metrics.items() if metric.scope in SCOPES[spec.kind]}
     rest = [name for name, metric in by_name.items() if name not in spec.metrics and _is_for(metric, spec.shape)]
     return [metric_for(by_name[name], spec.shape) for name in (*spec.metrics, *(rest if every else ()))]
 
@@ -641,7 +641,7 @@ def scored_task(
         if name in stored.scores:
             column = MethodScores(name, stored.scores[name], members=stored.subsets.get(name))
             if name not in BUILT_IN_FILTERS:  # a test-time method: its scores do not say what chance gives
-                track = registry.methods[name][0].track if name in registry.methods else None
+                track = registry.methods[name].track if name in registry.methods else None
                 column = replace(column, track=track, chance={})
             columns.append(column)
     data = Data.of_file(spec, source, stored.group_ids, stored.tags, stored.clusters)
@@ -672,7 +672,7 @@ def _judged(
         asked = [side for side in ("text", "image") if getattr(outcomes.choices, side) is not None]
         if not asked:
             raise DataError(f"{path}: forced choices are text_score, image_score or both, and it has neither")
-        metrics = [registry.metric(name) for name in choice_values(outcomes.choices)]
+        metrics = [registry.metrics[name] for name in choice_values(outcomes.choices)]
         unread = [dict(zip(("group_id", "question", "answer"), one, strict=True)) for one in outcomes.unread]
         record = {"asked": asked, "orders": 1, "unread": unread}
         return Answered(spec=spec, metrics=metrics, data=data, notes=notes, choices=outcomes.choices, record=record)

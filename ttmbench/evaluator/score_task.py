@@ -65,7 +65,7 @@ class Run:
         """What leaves a trained model, by the filter of its numbers: TTM, or SimpleMatch's step alone, and methods."""
         config = self.config
         first = [TTM] if config.ttm else [SIMPLE_MATCH] if config.simple_match else []
-        return [*first, *(name for name in config.methods if self.registry.method(name).leaves_model)]
+        return [*first, *(name for name in config.methods if self.registry.methods[name].leaves_model)]
 
     def on(self, spec: TaskSpec) -> Run:
         """The run with the model as it takes a task's images or videos; UsageError if it takes no videos."""
@@ -123,7 +123,7 @@ def plan_task(
     """
     can, config, spec = run.capabilities, run.config, task.spec
     names = dict.fromkeys([*spec.metrics, *extra_metrics])
-    metrics = [metric_for(run.registry.metric(name), spec.shape) for name in names]
+    metrics = [metric_for(run.registry.metrics[name], spec.shape) for name in names]
     adapts = run.registry.adapts(config) and can.loss is not None and spec.shape.true_captions == 1
     if adapts and settings is not None and spec.is_global and can.loss == "matching":
         raise UsageError(
@@ -147,7 +147,7 @@ def plan_task(
             f"model {config.model} chooses one caption, and in task '{spec.task}' {spec.shape.true_captions} captions "
             "are true for an image; omit the task"
         )
-    with_inputs = with_inputs or any(run.registry.method(name).takes_features for name in config.methods)
+    with_inputs = with_inputs or any(run.registry.methods[name].takes_features for name in config.methods)
     return TaskPlan(
         task=task,
         metrics=metrics,
@@ -358,7 +358,7 @@ def ask_task(plan: TaskPlan, run: Run) -> Answered:
         notes.append("forced choices have no scores, so --save_scores wrote none; --log_samples writes the answers")
     return Answered(
         spec=plan.spec,
-        metrics=[run.registry.metric(name) for name in choice_values(answered.choices)],
+        metrics=[run.registry.metrics[name] for name in choice_values(answered.choices)],
         data=Data(groups, loaded.source, answered.fingerprint, answered.clusters),
         notes=notes,
         seconds=seconds,

@@ -63,7 +63,7 @@ def choose(
         config.include_path, [*plugins, *(make_trackers(config) if config.track or config.track_args else ())]
     )
     if is_registered:
-        registry.adapter(config.model)
+        registry.adapters[config.model]
     tasks = tasks_of(registry, config, in_memory)
     settings = {name: task_settings(registry, config, task.spec) for name, task in tasks.items()}
     if not registry.adapts(config) and (config.ttm_args or config.ttm_preset != "auto"):
@@ -145,7 +145,7 @@ def plan(config: RunConfig) -> Record:
         from ttmbench.evaluator.methods import settings_for
         from ttmbench.methods.settings import checked_settings
 
-        specs = map(chosen.registry.method, config.methods)
+        specs = map(chosen.registry.methods.__getitem__, config.methods)
         steps["methods"] = {spec.name: checked_settings(spec, settings_for(config, spec.name)) for spec in specs}
     if config.own_columns or config.methods:
         steps["seeds"] = config.run_seeds
@@ -184,8 +184,8 @@ def task_settings(registry: Registry, config: RunConfig, spec: TaskSpec) -> TTMC
     settings, adapts = TTMConfig(), registry.adapts(config)
     name = config.model
     if name in registry.adapters:
-        name = registry.adapter(name).name  # an alias has the presets of its model
-        settings = settings.with_changes(dict(registry.adapter(name).ttm_defaults), f"defaults of model {name}")
+        name = registry.adapters[name].name  # an alias has the presets of its model
+        settings = settings.with_changes(dict(registry.adapters[name].ttm_defaults), f"defaults of model {name}")
     settings = settings.with_changes(spec.ttm.get("defaults", {}), f"task {spec.task}: ttm.defaults")
     if adapts and config.ttm_preset == "paper":
         preset = spec.ttm.get(name)
@@ -196,7 +196,7 @@ def task_settings(registry: Registry, config: RunConfig, spec: TaskSpec) -> TTMC
             )
         settings = settings.with_changes(with_rate_note(preset), f"task {spec.task}: ttm.{name}")
     settings = settings.with_changes(dict(config.ttm_args), "--ttm_args")
-    registry.schedule(settings.schedule)
+    registry.schedules[settings.schedule]
     if adapts and spec.kind == "groups":
         settings.by_share(spec.is_global)
         if settings.other_parts:

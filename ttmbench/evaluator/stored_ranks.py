@@ -59,7 +59,7 @@ def stored_ranks(
     source = {"kind": STORED_SCORES, "file": names, "format": stored.format, "sha256": file_digest(*paths)}
     return Ranked(
         spec=spec,
-        metrics=[registry.metric(name) for name in spec.metrics],
+        metrics=[registry.metrics[name] for name in spec.metrics],
         data=Data.of_file(spec, source, pool=stored.pool),
         notes=[STORED_NOTE, *stored.notes],
         ranks=stored.ranks,

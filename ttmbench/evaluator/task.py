@@ -294,7 +294,7 @@ class Methods:
 
     def notify(self, scored: Scored, column: MethodScores) -> None:
         """Tells plugins of a finished column."""
-        if self._run.registry.plugins.listens("ttmbench_task_scored"):
+        if self._run.registry.listens("ttmbench_task_scored"):
             summary = summarise([column], scored.metrics, 0, self._run.config.seed)
             _notify(self._run, scored.spec.task, column.name, summary)
 
@@ -347,7 +347,7 @@ class Methods:
         if adapts:
             stage = replace(adaptation(scored, run, settings), checkpoint=checkpoint, divided="," in config.device)
             for name in config.own_columns:
-                spec = run.registry.method(TTM if name == HOLDOUT else name)
+                spec = run.registry.methods[TTM if name == HOLDOUT else name]
                 if name == HOLDOUT and config.ttm_holdout is not None:
                     yield name, spec, partial(stage.holdout, spec, config.ttm_holdout)
                 else:
@@ -479,8 +479,7 @@ def _take_undecided(run: Run, groups: Sequence[Group] = ()) -> Record | None:
 
 def _notify(run: Run, task: str, name: str, summary: Summary) -> None:
     tracks = summary.tracks if finetuned(run.adapter) is None else supervised_tracks(summary.tracks)
-    plugins = run.registry.plugins
-    plugins.notify("ttmbench_task_scored", task=task, filter=name, results=summary.results, tracks=tracks)
+    run.registry.notify("ttmbench_task_scored", task=task, filter=name, results=summary.results, tracks=tracks)
 
 
 def _blind_notes(run: Run, result: Scored) -> list[str]:

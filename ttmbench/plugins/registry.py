@@ -1,29 +1,42 @@
-"""The registry: models, task files, sources, metrics, schedules and test-time methods by name."""
+"""Plugins, and what they register by name: models, task files, sources, metrics, schedules and test-time methods.
+
+Errors in an installed plugin are recorded, and everything else continues to work. Errors in a plugin that a program
+passes as an argument are raised, since that program can fix them.
+"""
 
 from __future__ import annotations
 
 import inspect
 import re
 import shlex
+import sys
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import redirect_stdout
 from dataclasses import dataclass, fields, replace
 from difflib import get_close_matches
 from functools import partial
 from importlib import import_module
+from importlib.metadata import entry_points
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, NoReturn, TypeVar
 
 import numpy as np
+import pluggy
+from pydantic import ConfigDict, ValidationError
+from pydantic.dataclasses import dataclass as dataclass_of_pydantic
 
-from ttmbench._util.console import warn
+from ttmbench import hookspecs
+from ttmbench._util.console import one_line, warn
 from ttmbench._util.digests import modules_of
 from ttmbench._util.text import read_yaml
-from ttmbench._util.third_party_errors import error_with_place, place_of
-from ttmbench.config import RunConfig
+from ttmbench._util.third_party_errors import describe, error_line, error_with_place, place_of, place_of_function
+from ttmbench.config import RunConfig, TTMConfig
 from ttmbench.errors import DataError, UsageError
-from ttmbench.plugins.manager import BUILTIN, Plugins, load_plugins
+from ttmbench.plugins import builtin
+from ttmbench.results.labels import COLUMNS
 from ttmbench.types import (
     AdapterSpec,
     GroupShape,
@@ -36,6 +49,7 @@ from ttmbench.types import (
     SourceSpec,
 )
 
+BUILTIN = "ttmbench"
 ENDINGS = (".yaml", ".yml")
 MOST_NAMES = 40  # that an error lists
 WEIGHTS_ARE_NAMED_BY = ("pretrained", "model", "path")
@@ -48,124 +62,322 @@ _KINDS = (  # part of a Hub id -> name of the adapter
     (r"blip-image-captioning|blip2-opt|blip2-flan", "visualgpt"),
     (r"clip|siglip", "hf"),
 )
+_TAKEN: dict[str, tuple[type[Any], ...]] = {
+    "ttmbench_register_adapters": (AdapterSpec,),
+    "ttmbench_register_sources": (SourceSpec,),
+    "ttmbench_register_metrics": (MetricSpec,),
+    "ttmbench_register_schedules": (ScheduleSpec,),
+    "ttmbench_register_methods": (MethodSpec, MethodPart),
+}
+"""Hook -> specifications that it takes; folders of tasks have none."""
+_WORD = (r"[A-Za-z0-9_]+", "letters, digits and _")
+_NAMES: dict[type[Any], tuple[str, str]] = {  # specification -> form of its name
+    AdapterSpec: (r"[A-Za-z0-9][A-Za-z0-9._+:/-]*", "letters, digits and . _ + : / -"),
+    SourceSpec: (r"[A-Za-z0-9][A-Za-z0-9._-]*", "letters, digits and . _ -"),
+    **dict.fromkeys((MetricSpec, ScheduleSpec, MethodSpec, MethodPart), _WORD),
+}
+_CHECKED = {kind: dataclass_of_pydantic(kind, frozen=True, config=ConfigDict(strict=True)) for kind in _NAMES}
+_TARGET = re.compile(r"[^\W\d]\w*(?:\.[^\W\d]\w*)*:[^\W\d]\w*")
+_TAKEN_ENDINGS = ("_stderr", "_seed_std")  # suffixes of keys that results add to each metric
+T = TypeVar("T")
+
+
+class BrokenPlugin(NamedTuple):
+    """An installed plugin that fails at least in part; ``target`` is the value of its entry point."""
+
+    name: str
+    target: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"plugin '{self.name}' {self.reason}"
+
+
+class Table(dict[str, T]):
+    """What plugins register through one hook, by name; UsageError with similar names for one that is unknown."""
+
+    def __init__(self, what: str, broken: Sequence[BrokenPlugin], entries: Mapping[str, tuple[T, str]]) -> None:
+        super().__init__({name: entry for name, (entry, _) in entries.items()})
+        self.what, self.broken = what, broken
+        self.plugins = {name: plugin for name, (_, plugin) in entries.items()}
+
+    def __missing__(self, name: str) -> NoReturn:
+        raise UsageError(unknown(self.what, name, self, self.broken))
+
+    def modules_of(self, name: str, manager: pluggy.PluginManager) -> list[str]:
+        """The modules that define an entry and its plugin; none for built-in or unknown names."""
+        plugin = self.plugins.get(name, BUILTIN)
+        if plugin == BUILTIN:
+            return []
+        spec: Any = self[name]
+        values = [getattr(spec, field.name) for field in fields(spec)]
+        functions = [module for value in values if callable(value) for module in modules_of(value)]
+        targets = [value.partition(":")[0] for value in (getattr(spec, "target", ""),) if value]
+        return [*modules_of(manager.get_plugin(plugin)), *functions, *targets]
 
 
 @dataclass(frozen=True)
 class Registry:
-    """Everything that plugins registered, by name, with the plugin of each entry."""
+    """Loaded plugins, and everything that they registered.
 
-    plugins: Plugins
-    adapters: Mapping[str, tuple[AdapterSpec, str]]
-    task_files: Mapping[str, tuple[Traversable, str]]
-    sources: Mapping[str, tuple[SourceSpec, str]]
-    metrics: Mapping[str, tuple[MetricSpec, str]]
-    schedules: Mapping[str, tuple[ScheduleSpec, str]]
-    methods: Mapping[str, tuple[MethodSpec, str]]
-    parts: Mapping[str, tuple[MethodPart, str]]  # keys are KIND=NAME
+    Attributes:
+        manager: of pluggy.
+        installed: plugin name -> target of its entry point.
+        broken: errors of installed plugins.
+    """
 
-    def adapter(self, name: str) -> AdapterSpec:
-        """Returns a model by name or alias; UsageError with options that run it, or similar names, if unknown."""
-        if name not in self.adapters:
-            options = options_for(name, [spec for spec, _ in self.adapters.values()])
-            if options is not None:
-                raise UsageError(f"unknown model '{name}'; run it with: {options}{self._broken}")
-        return self.get(self.adapters, name, "model")
-
-    def metric(self, name: str) -> MetricSpec:
-        """Returns a metric by name; UsageError with similar names if unknown."""
-        return self.get(self.metrics, name, "metric")
-
-    def schedule(self, name: str) -> ScheduleSpec:
-        """Returns a threshold schedule by name; UsageError with similar names if unknown."""
-        return self.get(self.schedules, name, "schedule")
-
-    def method(self, name: str) -> MethodSpec:
-        """Returns a test-time method by name; UsageError with similar names if unknown."""
-        return self.get(self.methods, name, "method")
-
-    def trained(self, methods: Iterable[str]) -> list[MethodSpec]:
-        """Selects the test-time methods that train the model, seed by seed."""
-        return [spec for spec in map(self.method, methods) if spec.trains]
-
-    def adapts(self, config: RunConfig) -> bool:
-        """Whether a run adapts the model by TTM or a variant of it."""
-        return bool(config.own_columns) or any(self.method(name).is_ttm for name in config.methods)
+    manager: pluggy.PluginManager
+    installed: Mapping[str, str]
+    broken: Sequence[BrokenPlugin]
+    adapters: Table[AdapterSpec]
+    task_files: Table[Traversable]
+    sources: Table[SourceSpec]
+    metrics: Table[MetricSpec]
+    schedules: Table[ScheduleSpec]
+    methods: Table[MethodSpec]
+    parts: Table[MethodPart]  # keys are KIND=NAME
 
     def part(self, kind: PartKind, name: str) -> MethodPart:
         """Returns a part of TTM by kind and name; UsageError with similar names if unknown."""
-        of_kind = {entry[0].name: entry for entry in self.parts.values() if entry[0].kind == kind}
-        return self.get(of_kind, name, kind)
+        of_kind = {part.name: part for part in self.parts.values() if part.kind == kind}
+        if name not in of_kind:
+            raise UsageError(unknown(kind, name, of_kind, self.broken))
+        return of_kind[name]
 
-    def get(self, table: Mapping[str, tuple[Any, str]], name: str, what: str) -> Any:
-        """Returns an entry of a table by name; UsageError with similar names if unknown."""
-        if name not in table:
-            raise UsageError(self.unknown(what, name, list(table)))
-        return table[name][0]
-
-    def modules_of(self, table: Mapping[str, tuple[Any, str]], name: str) -> list[str]:
-        """The modules that define an entry of a table and its plugin; none for built-in or unknown names."""
-        spec, plugin = table.get(name, (None, BUILTIN))
-        if plugin == BUILTIN:
-            return []
-        values = [getattr(spec, field.name) for field in fields(spec)]
-        functions = [module for value in values if callable(value) for module in modules_of(value)]
-        targets = [value.partition(":")[0] for value in (getattr(spec, "target", ""),) if value]
-        return [*modules_of(self.plugins.manager.get_plugin(plugin)), *functions, *targets]
-
-    def unknown(self, what: str, name: str, known: Iterable[str]) -> str:
-        """Returns the message for an unknown name: similar names, or all, or a command; and broken plugins."""
-        if what.startswith("task") and (why := _why_not_here(name)) is not None:
-            return f"there is no task '{name}': {why}"
-        names = sorted(set(known))
-        of_family = [one for one in names if one.startswith(f"{name}-")][:3]
-        near = " or ".join(map(repr, of_family or get_close_matches(name, names, n=2, cutoff=0.6)))
-        kinds = re.findall("task|model|method|metric", what) if len(names) > MOST_NAMES else []
-        listed = " or ".join(f"`ttmbench ls {kind}s`" for kind in kinds)
-        hint = f"did you mean {near}?" if near else f"{listed} lists them" if listed else f"known: {', '.join(names)}"
-        return f"unknown {what} '{name}'{self._broken}; {hint}"
+    def adapts(self, config: RunConfig) -> bool:
+        """Whether a run adapts the model by TTM or a variant of it."""
+        return bool(config.own_columns) or any(self.methods[name].is_ttm for name in config.methods)
 
     @property
-    def _broken(self) -> str:
-        """Text that lists broken plugins, which might define an unknown name."""
-        return "".join(f" ({plugin})" for plugin in self.plugins.broken)
+    def plugins(self) -> list[str]:
+        """Names of the loaded plugins, built-in first."""
+        return sorted((name for name, _ in self.manager.list_name_plugin()), key=lambda name: (name != BUILTIN, name))
+
+    def listens(self, hook: str) -> bool:
+        """Whether any plugin implements a hook."""
+        return bool(getattr(self.manager.hook, hook).get_hookimpls())
+
+    def notify(self, hook: str, **values: object) -> None:
+        """Calls a hook of every plugin; failures are warnings and never end a run."""
+        for implementation in getattr(self.manager.hook, hook).get_hookimpls():
+            try:
+                implementation.function(*(values[name] for name in implementation.argnames))
+            except KeyboardInterrupt:
+                raise
+            except BaseException as error:  # any exception of third-party code
+                failed = f"plugin '{implementation.plugin_name}' failed in {hook}: {error_with_place(error)}"
+                warnings.warn(failed, stacklevel=2)
 
 
 def build_registry(
     include_paths: Sequence[str | Path] = (), extra: Iterable[tuple[str, object]] = (), quiet: bool = False
 ) -> Registry:
-    """Collects what all plugins register, including ``extra`` (name, object), and task files of other folders.
+    """Collects what plugins register: the built-in one, installed ones (entry-point group ``ttmbench``) and ``extra``.
 
-    Errors in an installed plugin are listed in ``plugins.broken``, and printed unless ``quiet``. UsageError for errors
-    in ``extra`` plugins and folders, and for two tasks with the same name.
+    Args:
+        include_paths: folders of further task files.
+        extra: plugins by name.
+        quiet: whether errors of installed plugins are listed in ``broken`` alone, and not printed.
+
+    Raises:
+        UsageError: an error in an ``extra`` plugin or a folder, or two tasks of one name.
     """
-    plugins = load_plugins(extra)
-    files: dict[str, tuple[Traversable, str]] = plugins.collect("ttmbench_register_task_dirs", _tasks_in)
+    manager, installed, broken = pluggy.PluginManager(hookspecs.PROJECT), dict[str, str](), list[BrokenPlugin]()
+    manager.add_hookspecs(hookspecs)
+    _register(manager, BUILTIN, builtin)
+    for point in sorted(entry_points(group=hookspecs.PROJECT), key=lambda point: point.name):
+        own = point.dist is None or point.dist.name == point.name
+        name = point.name if own or point.dist is None else f"{point.dist.name}:{point.name}"
+        try:
+            with redirect_stdout(sys.stderr):
+                plugin = point.load()
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # any exception of third-party code
+            broken.append(BrokenPlugin(name, point.value, f"could not be imported: {error_with_place(error)}"))
+            continue
+        try:
+            _register(manager, name, plugin)
+        except UsageError as error:
+            if manager.get_plugin(name) is plugin:
+                manager.unregister(plugin, name)
+            broken.append(BrokenPlugin(name, point.value, str(error).removeprefix(f"plugin '{name}' ")))
+        else:
+            installed[name] = point.value
+    for name, plugin in extra:
+        _register(manager, name, plugin)
+    collect = partial(_collect, manager, installed, broken)
+    tasks = collect("task_dirs", _tasks_in)
     for include in include_paths:
         if not Path(include).is_dir():
             raise UsageError(f"--include_path {include} is not a folder")
         for name, entry in _tasks_in(Path(include)):
-            if name in files:
-                raise UsageError(f"task '{name}' is defined by both '{files[name][1]}' and '{include}'; rename one")
-            files[name] = (entry, str(include))
-    methods = plugins.collect(
-        "ttmbench_register_methods",
-        lambda spec: [(f"{spec.kind}={spec.name}" if isinstance(spec, MethodPart) else spec.name, spec)],
+            if name in tasks:
+                raise UsageError(f"task '{name}' is defined by both '{tasks[name][1]}' and '{include}'; rename one")
+            tasks[name] = (entry, str(include))
+    models = collect("adapters", lambda spec: [(name, spec) for name in (spec.name, *spec.aliases)])
+    methods = collect(
+        "methods", lambda spec: [(f"{spec.kind}={spec.name}" if isinstance(spec, MethodPart) else spec.name, spec)]
     )
     registry = Registry(
-        plugins=plugins,
-        adapters=plugins.collect(
-            "ttmbench_register_adapters", lambda spec: [(name, spec) for name in (spec.name, *spec.aliases)]
-        ),
-        task_files=files,
-        sources=plugins.collect("ttmbench_register_sources", lambda spec: [(spec.kind, spec)]),
-        metrics=plugins.collect("ttmbench_register_metrics", lambda spec: [(spec.name, spec)]),
-        schedules=plugins.collect("ttmbench_register_schedules", lambda spec: [(spec.name, spec)]),
-        methods={key: entry for key, entry in methods.items() if isinstance(entry[0], MethodSpec)},
-        parts={key: entry for key, entry in methods.items() if isinstance(entry[0], MethodPart)},
+        manager,
+        installed,
+        broken,
+        adapters=Table("model", broken, models),
+        task_files=Table("task", broken, tasks),
+        sources=Table("source", broken, collect("sources", lambda spec: [(spec.kind, spec)])),
+        metrics=Table("metric", broken, collect("metrics", lambda spec: [(spec.name, spec)])),
+        schedules=Table("schedule", broken, collect("schedules", lambda spec: [(spec.name, spec)])),
+        methods=Table("method", broken, {key: one for key, one in methods.items() if isinstance(one[0], MethodSpec)}),
+        parts=Table("part", broken, {key: one for key, one in methods.items() if isinstance(one[0], MethodPart)}),
     )
-    for broken in () if quiet else plugins.broken:
-        warn(f"{broken}; everything else works")
+    for failed in () if quiet else broken:
+        warn(f"{failed}; everything else works")
     return registry
+
+
+def _register(manager: pluggy.PluginManager, name: str, plugin: object) -> None:
+    """UsageError if a plugin implements a hook that does not exist, or has the name of another."""
+    try:
+        manager.register(plugin, name=name)
+        manager.check_pending()
+    except (ValueError, pluggy.PluginValidationError) as error:
+        last = (str(error).strip().splitlines() or [type(error).__name__])[-1]
+        raise UsageError(f"plugin '{name}' does not fit: {one_line(last)}") from error
+    except Exception as error:  # pluggy reads every attribute of a plugin, whose code may raise
+        raise UsageError(f"plugin '{name}' does not fit: {error_line(error)}") from error
+
+
+def _collect(
+    manager: pluggy.PluginManager,
+    installed: Mapping[str, str],
+    broken: list[BrokenPlugin],
+    what: str,
+    entries: Callable[[Any], Iterable[tuple[str, Any]]],
+) -> dict[str, tuple[Any, str]]:
+    """Collects the named ``entries`` of all items that plugins register through a hook, each with its plugin.
+
+    Invalid items are skipped. If two entries have the same name, only a built-in one is accepted. UsageError for an
+    error in a plugin that a program passed.
+    """
+    hook = f"ttmbench_register_{what}"
+    registered, doubled = dict[str, tuple[Any, str]](), set[str]()
+    problems: list[tuple[str, str]] = []
+    calls = getattr(manager.hook, hook).get_hookimpls()
+    for call in sorted(calls, key=lambda call: (call.plugin_name != BUILTIN, call.plugin_name)):
+        plugin, items = call.plugin_name, []
+        try:
+            with redirect_stdout(sys.stderr):  # since stdout may be JSON
+                items = list(call.function())
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # any exception of third-party code
+            problems.append((plugin, f"failed in {hook}: {error_with_place(error)}"))
+        for item in items:
+            problem = problem_of(item, hook, plugin == BUILTIN)
+            if problem is not None:
+                place = place_of_function(call.function)
+                problems.append((plugin, f"in {hook}{f' ({place})' if place else ''}: {problem}"))
+                continue
+            if isinstance(item, MetricSpec) and plugin != BUILTIN:
+                item = replace(item, plugin=plugin)
+            for name, entry in entries(item):
+                first, other = registered.setdefault(name, (entry, plugin))
+                if first is entry:
+                    continue
+                both = f"both register '{name}' through {hook}; uninstall one, or rename what it registers"
+                if not {other, plugin} <= {BUILTIN, *installed}:
+                    raise UsageError(f"plugins '{other}' and '{plugin}' {both}")
+                problems.append((plugin, f"and '{other}' {both}"))
+                if other != BUILTIN:
+                    problems.append((other, f"and '{plugin}' {both}"))
+                    doubled.add(name)
+    for plugin, problem in problems:
+        failed = BrokenPlugin(plugin, installed.get(plugin, ""), problem)
+        if plugin not in installed:
+            raise UsageError(str(failed))
+        if failed not in broken:
+            broken.append(failed)
+    return {name: entry for name, entry in registered.items() if name not in doubled}
+
+
+def problem_of(item: object, hook: str, is_built_in: bool = False) -> str | None:
+    """The first error in an item that a plugin registers; None if it is valid.
+
+    Only built-in methods may use labels and names of result columns.
+    """
+    if hook == "ttmbench_register_task_dirs":
+        is_folder = isinstance(item, Traversable) and item.is_dir()
+        return None if is_folder else f"must be a Path to a folder of tasks, got {item!r:.200}"
+    kinds = _TAKEN[hook]
+    kind = next((candidate for candidate in kinds if isinstance(item, candidate)), None)
+    if kind is None:
+        taken = "s and ".join(candidate.__name__ for candidate in kinds)
+        return f"{type(item).__name__} cannot be registered here; expected {taken}s of ttmbench"
+    values = {field.name: getattr(item, field.name) for field in fields(kind)}
+    try:
+        _CHECKED[kind](**values)
+    except ValidationError as error:
+        problem: str | None = describe(error)
+    else:
+        problem = _wrong_name(kind, values) or _wrong_use(item, is_built_in)
+    return None if problem is None else f"{kind.__name__} {values.get('name', values.get('kind'))!r}: {problem}"
+
+
+def _wrong_name(kind: type[Any], values: Mapping[str, Any]) -> str | None:
+    key = "kind" if kind is SourceSpec else "name"
+    form, allowed = _NAMES[kind]
+    for what, name in ((key, values[key]), *(("alias", alias) for alias in values.get("aliases", ()))):
+        if not re.fullmatch(form, name):
+            return f"a {what} is made of {allowed}, got {name!r}"
+    if kind is MetricSpec and values["name"].endswith(_TAKEN_ENDINGS):
+        return f"a name cannot end in {' or '.join(_TAKEN_ENDINGS)}, which results add to every metric"
+    targets = {"target": values.get("target", "a:b"), "needs": values["needs"] if kind is SourceSpec else ""}
+    for what, target in targets.items():
+        if (what, target) != ("needs", "") and not _TARGET.fullmatch(target):
+            return f"{what} should be 'module:callable', got {target!r}"
+    return None
+
+
+def _wrong_use(item: object, is_built_in: bool) -> str | None:
+    """What the types of a specification do not say."""
+    if isinstance(item, MetricSpec) and item.track in ("forced_choice", "supervised"):
+        return f"track '{item.track}' is that of models, not of metrics"
+    if isinstance(item, AdapterSpec):
+        try:
+            TTMConfig().with_changes(dict(item.ttm_defaults), "ttm_defaults")
+        except UsageError as error:
+            return str(error)
+    if not isinstance(item, MethodSpec):
+        return None
+    if not item.needs:
+        return "needs should name what the method gets, such as scores"
+    if (item.reset is not None) != ("gradients" in item.needs):
+        return f"reset is for a method that needs gradients, and such a method has one; got {item.reset!r}"
+    if not is_built_in and {"labels", "random_labels"} & set(item.needs):
+        return "a method of a plugin gets no labels, not even random ones"
+    if not is_built_in and any(item.name.lower() in (column.filter, column.name.lower()) for column in COLUMNS):
+        return f"'{item.name}' is the name of a column that ttmbench has"
+    return None
+
+
+def unknown(what: str, name: str, known: Iterable[str], broken: Iterable[BrokenPlugin] = ()) -> str:
+    """The message for an unknown name: similar names, or all, or a command; and broken plugins, which might define it.
+
+    For a model by its Hub id or folder, options that run it.
+    """
+    plugins = "".join(f" ({plugin})" for plugin in broken)
+    if what.startswith("task") and (why := _why_not_here(name)) is not None:
+        return f"there is no task '{name}': {why}"
+    if isinstance(known, Table) and what == "model" and (options := options_for(name, known.values())) is not None:
+        return f"unknown model '{name}'; run it with: {options}{plugins}"
+    names = sorted(set(known))
+    of_family = [one for one in names if one.startswith(f"{name}-")][:3]
+    near = " or ".join(map(repr, of_family or get_close_matches(name, names, n=2, cutoff=0.6)))
+    kinds = re.findall("task|model|method|metric", what) if len(names) > MOST_NAMES else []
+    listed = " or ".join(f"`ttmbench ls {kind}s`" for kind in kinds)
+    hint = f"did you mean {near}?" if near else f"{listed} lists them" if listed else f"known: {', '.join(names)}"
+    return f"unknown {what} '{name}'{plugins}; {hint}"
 
 
 def _tasks_in(folder: Traversable) -> list[tuple[str, Traversable]]:

@@ -100,7 +100,7 @@ def chance_level(spec: TaskSpec, metric_name: str, filter_: str, registry: Regis
 
         shape = spec.shape if spec.kind == "groups" else None
         return None if shape is None else choice_chance(shape.images, shape.captions).get(metric_name)
-    metric = registry.metric(metric_name)
+    metric = registry.metrics[metric_name]
     return chance_of(metric_for(metric, spec.shape) if spec.kind == "groups" else metric, spec)
 
 
@@ -150,7 +150,7 @@ def _usual(rows: Sequence[PublishedRow], subject: Callable[[PublishedRow], str])
 def _names(registry: Registry) -> dict[str, str]:
     """What is loaded by each name of the registry -> the name."""
     names: dict[str, str] = {}  # first the name itself, then its aliases
-    for name, (spec, _) in registry.adapters.items():
+    for name, spec in registry.adapters.items():
         names.setdefault(_weights_of(name, {}, registry), spec.name)
     return names
 
@@ -179,7 +179,7 @@ def model_identity(config: Mapping[str, object], registry: Registry) -> tuple[st
     arguments = {key: value for key, value in mapping(config.get("model_args")).items() if key not in _HOW_ASKED}
     if not is_known_model(name, registry):
         return name, arguments
-    spec = registry.adapter(name)
+    spec = registry.adapters[name]
     if spec.card is not None and spec.card.page:  # weights that are downloaded by hand: any file, under this name alone
         arguments.pop("pretrained", None)
         return f"{spec.target} {spec.name}", {**spec.model_args, **arguments}
@@ -189,7 +189,7 @@ def model_identity(config: Mapping[str, object], registry: Registry) -> tuple[st
 def is_known_model(name: str, registry: Registry) -> bool:
     """Whether a model of this name is registered."""
     try:
-        registry.adapter(name)
+        registry.adapters[name]
     except UsageError:
         return False
     return True
@@ -375,7 +375,7 @@ def _ours(row: PublishedRow, spec: TableSpec, parts: Parts, registry: Registry) 
         model=_name(row, model) if is_known else published.model,
         published_as=published.model if is_known else "",
         date=spec.published_on,
-        higher_is_better=metric is None or metric[0].higher_is_better,
+        higher_is_better=metric is None or metric.higher_is_better,
     )
     known = [part for part in parts.values() if part is not None]
     if number.track != NO_MODEL and known and metric is not None:

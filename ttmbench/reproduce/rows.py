@@ -355,7 +355,7 @@ def _adapting(table: PublishedTable, stages: Iterable[str], preset: str | None) 
 def _preset(table: PublishedTable, model: str | None, task: str, registry: Registry) -> str:
     """The table's preset, or ``auto`` where the task has none for this model."""
     wanted = str(table.spec.settings.get("ttm_preset", "auto"))
-    if wanted == "paper" and (model is None or registry.adapter(model).name not in find_task(registry, task).spec.ttm):
+    if wanted == "paper" and (model is None or registry.adapters[model].name not in find_task(registry, task).spec.ttm):
         return "auto"
     return wanted
 
@@ -369,6 +369,6 @@ def _finetuning(entry: ModelEntry, registry: Registry, common: Mapping[str, Any]
     name = "_".join([entry.model, *how.tasks, *([how.preset] if how.preset else [])])
     folder = str(Path(common["output_path"]) / "finetuned" / safe_name(name))
     settings = {**loaded, "tasks": how.tasks, "preset": how.preset, "finetune_args": how.args}
-    model, arguments = loads_as(registry.adapter(entry.model).target, entry.model, folder)
+    model, arguments = loads_as(registry.adapters[entry.model].target, entry.model, folder)
     command = command_line(["ttmbench", "finetune"], {**settings, **common, "output_path": folder})
     return [command], {"model": model, "model_args": arguments}

@@ -160,7 +160,7 @@ class Adaptation:
             self.stage,
             self.raw,
             config=self.settings,
-            schedule=self.registry.schedule(self.settings.schedule),
+            schedule=self.registry.schedules[self.settings.schedule],
             learning_rate=self.learning_rate,
             seed=seed,
             supervision=supervision,
@@ -229,7 +229,7 @@ class Adaptation:
 
     def _notify(self, step: Step, seed: int) -> None:
         record = self.record_of(step, seed)
-        self.registry.plugins.notify("ttmbench_iteration_finished", task=self.spec.task, record=record)
+        self.registry.notify("ttmbench_iteration_finished", task=self.spec.task, record=record)
 
     def _lines(self, runs: Mapping[int, SeedProgress]) -> list[dict[str, object]]:
         """Every iteration as the results document has it."""
