@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -10,6 +10,7 @@ import torch
 from PIL.Image import Image
 
 from ttmbench.errors import UsageError
+from ttmbench.model import PairScorer
 from ttmbench.model_adapters import visualgpt
 from ttmbench.model_adapters._shared.options import BlindOptions, takes
 from ttmbench.model_adapters._shared.pair_model import FrozenModel, full_precision
@@ -40,8 +41,8 @@ def load(asked: BlindOptions) -> BlindLanguageModel | BlindCaptioner:
     )
 
 
-class BlindScorer(ABC):
-    """A `PairScorer` that scores captions alone, each once."""
+class BlindScorer(PairScorer):
+    """Scores captions alone, each once."""
 
     blind = True
 
@@ -93,7 +94,7 @@ class BlindLanguageModel(BlindScorer, FrozenModel):
     def fingerprint(self) -> Mapping[str, object]:
         """As for every model, and the text around a caption."""
         return {
-            **super().fingerprint(),
+            **self._declared,
             "score": "mean log-likelihood of the caption's tokens, without an image",
             "prompt": self.prompt,
             "end_token": self.end_token,

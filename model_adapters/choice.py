@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from ttmbench.errors import UsageError
-from ttmbench.model import ChoiceQuestion, ChoiceStyle
+from ttmbench.model import ChoiceModel, ChoiceQuestion, ChoiceStyle
 from ttmbench.model_adapters._shared.image_text import (
     JOINED,
     ImageTextModel,
@@ -35,8 +35,8 @@ def load(asked: ChoiceOptions) -> ChatChooser:
     return ChatChooser(load_image_text(find(asked), asked, encodes=False), asked)
 
 
-class ChatChooser(FrozenModel):
-    """A `ChoiceScorer` over an image-text-to-text model, whose generation settings are replaced."""
+class ChatChooser(FrozenModel, ChoiceModel):
+    """Forced choices of an image-text-to-text model, whose generation settings are replaced."""
 
     def __init__(self, chat: ImageTextModel, asked: ChoiceOptions) -> None:
         if not chat.processor.chat_template:
@@ -49,7 +49,7 @@ class ChatChooser(FrozenModel):
     def fingerprint(self) -> Mapping[str, object]:
         """As for every model, and what else changes an answer; the questions are in the results under ``choice``."""
         return {
-            **super().fingerprint(),
+            **self._declared,
             "scorer": "choice",
             "order": self.choice_style.order,
             "side_by_side": self.choice_style.side_by_side,

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
 from ttmbench._util.arrays import LARGEST, read_arrays, too_large
 from ttmbench.errors import DataError, UsageError
+from ttmbench.model import StoredFeatures
 from ttmbench.model_adapters._shared.contrastive import ContrastiveModel, count_parameters, unit
 from ttmbench.model_adapters._shared.options import EmbeddingsOptions, takes
 from ttmbench.types import ModelFiles
-
-if TYPE_CHECKING:
-    from PIL.Image import Image
 
 IMAGES, CAPTIONS = "img", "cap"
 SCALE, BIAS = "logit_scale", "logit_bias"
@@ -72,7 +69,7 @@ class ResidualHeads(torch.nn.Module):
             torch.nn.init.zeros_(head.weight)
 
 
-class EmbeddingsModel(ContrastiveModel[torch.Tensor]):
+class EmbeddingsModel(StoredFeatures, ContrastiveModel[torch.Tensor]):
     """Precomputed embeddings as an adapter; temperature and bias are fixed, the two heads train."""
 
     def __init__(
@@ -90,7 +87,6 @@ class EmbeddingsModel(ContrastiveModel[torch.Tensor]):
         self._scale = torch.tensor(scale, device=self.device)
         self._offset = None if bias is None else torch.tensor(float(bias), device=self.device)
         self.name = name
-        self.labels: Mapping[str, np.ndarray] = {}
         digest = hashlib.sha256()
         for side in (images, captions):
             digest.update(np.ascontiguousarray(side.numpy()).data)
@@ -114,7 +110,7 @@ class EmbeddingsModel(ContrastiveModel[torch.Tensor]):
         """Unit vectors [all captions, d]."""
         return self._captions
 
-    def save_pretrained(self, folder: Path) -> None:
+    def save(self, folder: Path) -> None:
         """Writes the heads' output as a file of embeddings, to be loaded with ``path=<folder>``."""
         from safetensors.torch import save_file
 
@@ -127,14 +123,6 @@ class EmbeddingsModel(ContrastiveModel[torch.Tensor]):
         if self._offset is not None:
             tensors[BIAS] = self._offset.cpu()
         save_file(tensors, folder / FILE_NAME)
-
-    def prepare_images(self, images: Sequence[Image]) -> torch.Tensor:
-        """UsageError: there is no tower to run on an image."""
-        raise UsageError("model 'embeddings' has precomputed embeddings only and cannot encode an image")
-
-    def prepare_captions(self, captions: Sequence[str]) -> torch.Tensor:
-        """UsageError: there is no tower to run on a caption."""
-        raise UsageError("model 'embeddings' has precomputed embeddings only and cannot encode a caption")
 
     def _image_features(self, inputs: torch.Tensor) -> torch.Tensor:
         return inputs + self.model.image(inputs)

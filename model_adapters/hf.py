@@ -87,7 +87,7 @@ def load(asked: ContrastiveOptions) -> TransformersModel:
     parts_of, files = processor_of(pretrained, asked)
     parts = load_part(AutoTokenizer, parts_of), load_part(AutoImageProcessor, parts_of)
     adapter = TransformersModel(LoadedModel(model, files, *parts), asked)
-    adapter.model_notes = () if note is None or quick is not None else (note,)
+    adapter._notes = () if note is None or quick is not None else (note,)
     return adapter
 
 
@@ -100,7 +100,7 @@ def wrap(
     note = note_on_activation(model.config, name)
     loaded = LoadedModel(model, None, processor.tokenizer, processor.image_processor)
     adapter = TransformersModel(loaded, ContrastiveOptions.read(how))
-    adapter.model_notes = () if note is None else (note,)
+    adapter._notes = () if note is None else (note,)
     return adapter
 
 
@@ -128,7 +128,7 @@ class TransformersModel(CaptionTokens[Mapping[str, torch.Tensor]]):
         self._declared = {
             "pretrained": declared_name(self.name),
             "architecture": type(self.model).__name__,
-            "weights_sha256": self.weights_sha256,
+            "weights_sha256": self.state_sha256,
             "image_processor": type(self.image_processor).__name__,
             "dtype": self.dtype_name,
             "compiled": asked.compile,
@@ -146,7 +146,7 @@ class TransformersModel(CaptionTokens[Mapping[str, torch.Tensor]]):
         padding = "max_length" if self.is_sigmoid else "longest"
         return {**self._declared, "captions": self._captions_read(self._cleaning, padding, self._max_tokens())}
 
-    def save_pretrained(self, folder: Path) -> None:
+    def save(self, folder: Path) -> None:
         """Weights, tokenizer and preprocessing, as ``from_pretrained`` loads them."""
         config = self.model.config
         for name, quick in stated_activation(config).items():

@@ -7,7 +7,7 @@ for BLIP and BLIP-2 differ from transformers' forward: captions are cut after 35
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -64,7 +64,7 @@ def load_family(
     return family, load_whole(getattr(transformers, kind), pretrained), reader
 
 
-class MatchingModel(TrainablePairModel, ABC):
+class MatchingModel(TrainablePairModel):
     """A matching head as an adapter; subclasses know one architecture."""
 
     trained_tokens: int | None = None
@@ -89,7 +89,7 @@ class MatchingModel(TrainablePairModel, ABC):
             "image_processor": type(self.image_processor).__name__,
         }
 
-    def save_pretrained(self, folder: Path) -> None:
+    def save(self, folder: Path) -> None:
         """Weights, tokenizer and preprocessing, as ``from_pretrained`` loads them."""
         self.loaded.save(folder)
 

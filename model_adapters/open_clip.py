@@ -111,7 +111,7 @@ class OpenClipModel(CaptionTokens[torch.Tensor]):
         super().__init__(model, device=asked.device, dtype=asked.dtype)
         self.config, self._transform = config, transform
         self._set_tokenizer(tokenizer)
-        self.model_notes, self.files = notes, files
+        self._notes, self.files = notes, files
         self.preprocessing = PreprocessCfg(**getattr(model.visual, "preprocess_cfg", {}))
         usual = image_transform_v2(self.preprocessing, is_train=False).transforms
         self._scale = _pixel_scale(usual) if transform is None else None
@@ -129,7 +129,7 @@ class OpenClipModel(CaptionTokens[torch.Tensor]):
             "pretrained": declared_name(asked.pretrained) if asked.pretrained else None,
             "architecture": type(self.model).__name__,
             QUICK: self._is_quick,
-            "weights_sha256": self.weights_sha256,
+            "weights_sha256": self.state_sha256,
             "preprocessing": json.loads(json.dumps(prepared)),
             "tokenizer": type(inner).__name__,
             "dtype": self.dtype_name,
@@ -148,7 +148,7 @@ class OpenClipModel(CaptionTokens[torch.Tensor]):
         length = getattr(self.tokenizer, "context_length", None)
         return {**self._declared, "captions": self._captions_read(clean or None, "max_length", length)}
 
-    def save_pretrained(self, folder: Path) -> None:
+    def save(self, folder: Path) -> None:
         """Weights, configuration and tokenizer, as open_clip's ``local-dir:`` and ``hf-hub:`` load them."""
         tensors = {name: tensor.detach().cpu().clone() for name, tensor in self.model.state_dict().items()}
         save_file(tensors, folder / sources.WEIGHTS, metadata={"format": "pt"})
@@ -232,7 +232,7 @@ class OpenClipModel(CaptionTokens[torch.Tensor]):
 class LoadedOpenClip(OpenClipModel):
     """A model that a program has loaded, whose architecture is not known by a configuration: it cannot be saved."""
 
-    save_pretrained = None  # type: ignore[assignment]
+    savable = False
 
 
 class _TextTower(torch.nn.Module):

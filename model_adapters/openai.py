@@ -19,7 +19,7 @@ import numpy as np
 
 from ttmbench._util.images import about_frames, frames_of_videos
 from ttmbench.errors import UsageError
-from ttmbench.model import ChoiceQuestion, ChoiceStyle, UndecidedPairs
+from ttmbench.model import ChoiceModel, ChoiceQuestion, ChoiceStyle, Model, PairScorer, UndecidedPairs
 from ttmbench.model_adapters._shared.decisions import Decisions
 from ttmbench.model_adapters._shared.options import OPENAI, QUESTION, ServedOptions, takes
 from ttmbench.model_adapters.api.model import ChatModel, Prompt, money, some
@@ -37,7 +37,7 @@ LEAST_LEFT = 2.0**-20  # log-probabilities are float32: a sum of probabilities i
 _SPACES = " \t\r\n\u0120\u2581\u010a"  # also the marks for spaces and line ends of byte-pair and SentencePiece tokens
 
 
-class _ServedModel:
+class _ServedModel(Model):
     """Base of both ways of asking: costs, refusals, notes."""
 
     pairs_at_once = WHOLE_TASK
@@ -47,9 +47,10 @@ class _ServedModel:
         self._spent = chat.account.cost or 0.0
         self._refused: list[tuple[str, str]] = []  # (prompt, reason), of all tasks
         self._reported = 0  # refusals that are in notes already
+        self._was_asked = False  # since the last notes
 
     def _ask(self, prompts: Sequence[Prompt]) -> list[Answer]:
-        answers = self._chat.answers(prompts)
+        self._was_asked, answers = True, self._chat.answers(prompts)
         for prompt, answer in zip(prompts, answers, strict=True):
             if answer["refusal"] is not None:
                 self._refused.append((prompt.text, answer["refusal"]))
@@ -60,8 +61,11 @@ class _ServedModel:
         refused = [{"prompt": prompt, "reason": reason} for prompt, reason in self._refused]
         return {**self._chat.account.report(), "served": sorted(self._chat.served), "refused": refused}
 
-    def take_notes(self) -> list[str]:
+    def notes(self) -> list[str]:
         """Costs and refusals since the last call, and the models that answered if several."""
+        if not self._was_asked:
+            return []
+        self._was_asked = False
         account, new = self._chat.account, self._refused[self._reported :]
         self._reported = len(self._refused)
         cost = None if account.cost is None else account.cost - self._spent
@@ -89,16 +93,16 @@ class _ServedModel:
         }
 
 
-class VqaScoreModel(_ServedModel):
-    """Scores a pair by how much more probable "yes" is than "no"; a `PairScorer`.
+class VqaScoreModel(_ServedModel, PairScorer):
+    """Scores a pair by how much more probable "yes" is than "no".
 
     Args:
         chat: the model.
         score_as: ``log_odds``; ``probability`` of yes; ``yes_token``, of the token "Yes" alone.
-        refusals_are_wrong: see `ttmbench.model.MayRefuse`.
+        refusals_are_wrong: see `PairScorer`.
     """
 
-    frames = 1  # of each video (`ttmbench.model.ShowsFrames`)
+    shows_frames = True
 
     def __init__(self, chat: ChatModel, score_as: str, refusals_are_wrong: bool) -> None:
         super().__init__(chat)
@@ -130,9 +134,9 @@ class VqaScoreModel(_ServedModel):
         missing = "least probable listed token, or what the listed ones leave, whichever is less"
         return self._declared("vqascore", prompt=prompt, score=self._score_as, side_without_token=missing)
 
-    def take_notes(self) -> list[str]:
+    def notes(self) -> list[str]:
         """As for every served model; also how many scores are bounds, and which pairs have none."""
-        notes = super().take_notes()
+        notes = super().notes()
         if self._bounded:
             sides = " and ".join(f"'{side}' in {count}" for side, count in sorted(self._bounded.items()))
             notes.append(
@@ -166,8 +170,8 @@ class VqaScoreModel(_ServedModel):
         return sides.log_odds if self._score_as == "log_odds" else sides.probability
 
 
-class ChoosingModel(_ServedModel):
-    """Answers forced choices in words; a `ChoiceScorer`."""
+class ChoosingModel(_ServedModel, ChoiceModel):
+    """Answers forced choices in words."""
 
     def __init__(self, chat: ChatModel, style: ChoiceStyle) -> None:
         super().__init__(chat)

@@ -5,7 +5,7 @@ P(t) is the mean likelihood over images (Eq. 13), which may be Gaussian noise (s
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Generic, TypeVar
@@ -53,7 +53,7 @@ def load(asked: VisualGptOptions) -> Captioner:
     return Blip2Captioner(load_whole(transformers.Blip2ForConditionalGeneration, pretrained), asked)
 
 
-class CaptionModel(PairModel, ABC, Generic[Images, Encoded]):
+class CaptionModel(PairModel, Generic[Images, Encoded]):
     """A model that writes captions, as an adapter; subclasses know one architecture."""
 
     prepares_in_threads = True

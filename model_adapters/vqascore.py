@@ -32,7 +32,7 @@ from ttmbench.model_adapters._shared.image_text import (
 )
 from ttmbench.model_adapters._shared.options import VqaScoreOptions, takes
 from ttmbench.model_adapters._shared.pair_model import TrainablePairModel
-from ttmbench.model_adapters._shared.placement import pick_device
+from ttmbench.model_adapters._shared.placement import pick_device, untrainable
 from ttmbench.model_adapters._shared.pretrained import (
     LoadedModel,
     Pretrained,
@@ -199,8 +199,7 @@ class VQAScore(TrainablePairModel):
         super().__init__(chat.loaded, asked)
         self.chat, self.score, self.template = chat, asked.score, asked.template
         self.answer_prefix = asked.answer_prefix
-        if isinstance(chat, ImageTextModel) and chat.processor.chat_template:
-            self.frames = 1  # `ttmbench.model.ShowsFrames`
+        self.shows_frames = isinstance(chat, ImageTextModel) and bool(chat.processor.chat_template)
         self.decisions = Decisions()
         self.yes, self.no = answer_tokens(chat.tokenizer, "yes"), answer_tokens(chat.tokenizer, "no")
         self._answer = self._answer_alone() if asked.score in ("yes_token", "yes_and_end") else []
@@ -211,13 +210,11 @@ class VQAScore(TrainablePairModel):
                     "lora trains factors of its own; with peft it needs merge=true, or train=adapter instead"
                 )
             add_lora(self.model, *self.lora)
-
-    @property
-    def untrainable(self) -> str | None:
-        """Why the model cannot be trained as it was loaded; None if it can."""
-        if self.lora is None and self.model.dtype != torch.float32 and super().untrainable is None:
-            return "weights in half precision are too coarse to train; use weights_dtype=fp32 or lora=16 (--model_args)"
-        return super().untrainable
+            self.state_sha256 = None  # the state is the factors
+        elif self.model.dtype != torch.float32 and untrainable(self.model) is None:
+            self.untrainable = (
+                "weights in half precision are too coarse to train; use weights_dtype=fp32 or lora=16 (--model_args)"
+            )
 
     def fingerprint(self) -> Mapping[str, object]:
         """As for every pair model, the question, and the tokens that count as its answers."""
@@ -235,7 +232,7 @@ class VQAScore(TrainablePairModel):
             **extra,
         }
 
-    def save_pretrained(self, folder: Path) -> None:
+    def save(self, folder: Path) -> None:
         """Weights and processor, as ``from_pretrained`` loads them; LoRA factors are added to the weights."""
         self.loaded.save(folder, **({} if self.lora is None else {"state_dict": merged_state(self.model)}))
 
@@ -292,19 +289,13 @@ class VQAScore(TrainablePairModel):
             return super().state_dict()
         return {name: tensor for name, tensor in self.model.named_parameters() if tensor.requires_grad}
 
-    @property
-    def state_sha256(self) -> str | None:
-        """As for every pair model; None for LoRA factors."""
-        return super().state_sha256 if self.lora is None else None
-
     def load_state_dict(self, state: Mapping[str, torch.Tensor]) -> None:
         """Restores a state."""
         self.model.load_state_dict(state, strict=self.lora is None)
 
     def _prompt(self, question: str) -> str:
         """The prompt that shows an image, or the frames of a video, and asks."""
-        frames = getattr(self, "frames", 1)
-        return self.chat.ask(about_frames(frames) + question, frames) + self.answer_prefix
+        return self.chat.ask(about_frames(self.frames) + question, self.frames) + self.answer_prefix
 
     def _answer_alone(self) -> list[int]:
         """The token "Yes" after the prompt ("yes" of BLIP-2), and the one that ends it if that counts too."""

@@ -48,35 +48,13 @@ if TYPE_CHECKING:
     from ttmbench.methods.features import ScoreTask as ScoreTask
     from ttmbench.methods.task import MethodStep as MethodStep
     from ttmbench.methods.task import TrainingTask as TrainingTask
-    from ttmbench.model import Adapter as Adapter
-    from ttmbench.model import Augmentable as Augmentable
-    from ttmbench.model import BeforeNormalization as BeforeNormalization
-    from ttmbench.model import Blind as Blind
-    from ttmbench.model import Bounding as Bounding
-    from ttmbench.model import CaptionEmbeddings as CaptionEmbeddings
+    from ttmbench.model import ChoiceModel as ChoiceModel
     from ttmbench.model import ChoiceQuestion as ChoiceQuestion
-    from ttmbench.model import ChoiceScorer as ChoiceScorer
     from ttmbench.model import ChoiceStyle as ChoiceStyle
-    from ttmbench.model import Debiasable as Debiasable
     from ttmbench.model import DualEncoder as DualEncoder
-    from ttmbench.model import Learning as Learning
-    from ttmbench.model import LimitedVocabulary as LimitedVocabulary
-    from ttmbench.model import ManyAtOnce as ManyAtOnce
-    from ttmbench.model import MayRefuse as MayRefuse
-    from ttmbench.model import NoisePrior as NoisePrior
+    from ttmbench.model import Model as Model
     from ttmbench.model import PairScorer as PairScorer
-    from ttmbench.model import PairTrainable as PairTrainable
-    from ttmbench.model import PreparedPairScorer as PreparedPairScorer
-    from ttmbench.model import PreparesInThreads as PreparesInThreads
-    from ttmbench.model import Preparing as Preparing
-    from ttmbench.model import RefusesCaptions as RefusesCaptions
-    from ttmbench.model import Reporting as Reporting
-    from ttmbench.model import Savable as Savable
-    from ttmbench.model import ShowsFrames as ShowsFrames
     from ttmbench.model import StoredFeatures as StoredFeatures
-    from ttmbench.model import Trainable as Trainable
-    from ttmbench.model import TrainableInParts as TrainableInParts
-    from ttmbench.model import Truncating as Truncating
     from ttmbench.model import UndecidedPairs as UndecidedPairs
     from ttmbench.ttm.finetune import LabelledBatch as LabelledBatch
     from ttmbench.ttm.parts import Round as Round
@@ -111,20 +89,8 @@ _HOME = {
     "methods.features": ("FeatureTask", "ScoreTask"),
     "methods.task": ("MethodStep", "TrainingTask"),
     "model": (
-        *("Adapter", "Augmentable", "BeforeNormalization", "Blind", "Bounding", "CaptionEmbeddings", "ChoiceQuestion"),
-        *("ChoiceScorer", "ChoiceStyle", "Debiasable", "DualEncoder", "Learning", "LimitedVocabulary", "ManyAtOnce"),
-        *("MayRefuse", "NoisePrior", "PairScorer", "PairTrainable", "PreparedPairScorer", "PreparesInThreads"),
-        *(
-            "Preparing",
-            "RefusesCaptions",
-            "Reporting",
-            "Savable",
-            "ShowsFrames",
-            "StoredFeatures",
-            "Trainable",
-            "TrainableInParts",
-        ),
-        *("Truncating", "UndecidedPairs"),
+        *("ChoiceModel", "ChoiceQuestion", "ChoiceStyle", "DualEncoder", "Model", "PairScorer", "StoredFeatures"),
+        "UndecidedPairs",
     ),
     "ttm.finetune": ("LabelledBatch",),
     "ttm.parts": ("Round",),

@@ -1,145 +1,203 @@
-"""The interfaces of a model adapter; ttmbench finds out which ones an adapter implements from its methods.
+"""What a model is: base classes for model adapters, with a default for everything that is optional.
 
-Implement `PairScorer` (one method) or `DualEncoder`. TTM can adapt a `DualEncoder` that is `Trainable`, and a
-`PreparedPairScorer` that is `PairTrainable`. `ChoiceScorer` is for models that answer in words and give no score;
-`ManyAtOnce`, `MayRefuse`, `Bounding` and `Reporting` are for models behind a server. The others are optional. An
-adapter contains nothing that is specific to a task.
+Derive from `PairScorer` (one method), `DualEncoder`, or `ChoiceModel`, for models that answer in words and give no
+score. A class may derive from several; a run asks a dual encoder for features, then a pair scorer for scores, then for
+answers. Optional methods say no by default. A model contains nothing that is specific to a task.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, runtime_checkable
+from types import MappingProxyType
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
 from ttmbench._annotations import Batch as Batch
 from ttmbench._annotations import Image, torch
+from ttmbench.errors import UsageError
+from ttmbench.types import ModelFiles
 
-if TYPE_CHECKING:
-    from abc import ABCMeta as _ProtocolMeta
-else:
-    _ProtocolMeta = type(Protocol)
+Prepared: TypeAlias = Any
+"""Images or captions as a model's own ``prepare_*`` returned them, or some of their rows."""
 
 
-class _AskedByName(_ProtocolMeta):
-    """Asks an object itself for a protocol's members, ``__getattr__`` included; Python 3.12 and later ask its class."""
+class UndecidedPairs(NamedTuple):
+    """Pairs that a model was asked about, and those whose score says little."""
 
-    def __instancecheck__(cls, instance: object) -> bool:
-        if not vars(cls).get("_is_protocol"):
-            return super().__instancecheck__(instance)
-        members = {name for base in cls.__mro__ for name in (*vars(base), *getattr(base, "__annotations__", ()))}
-        wanted = [name for name in members if not name.startswith("_")]
-        return all(hasattr(instance, name) for name in wanted) and not any(
-            callable(getattr(cls, name, None)) and getattr(instance, name) is None  # a method that a class takes back
-            for name in wanted
+    pairs: int
+    """Pairs whose score is a bound or missing, or for which yes and no are improbable."""
+    of: int
+    """All pairs."""
+    mass: float | None = None
+    """Mean of P(yes) + P(no) over all pairs."""
+    instead: str | None = None
+    """The most frequent first token where yes and no are improbable."""
+
+    @property
+    def remedy(self) -> str:
+        """What reduces the undecided pairs, in a sentence."""
+        if self.instead is None:
+            return "their scores are bounds: a larger top_logprobs or score_as=probability helps"
+        return (
+            f"answers begin with {self.instead!r}; chat_template_kwargs.enable_thinking=false or (vqascore) "
+            "answer_prefix=TEXT helps"
         )
 
 
-class _ByName(Protocol, metaclass=_AskedByName):
-    """What all protocols below inherit from."""
+class Model(ABC):
+    """What all models have in common.
 
+    Attributes:
+        files: of the weights, for the results' record of where they came from.
+        model_name: name in results of a model that is given as an object.
+        trained_on: names of the image collections that it was trained on; None if unknown.
+        tokens_read: tokens that a language model has read so far.
+        untrainable: why a model that could be trained cannot be as it was loaded; None if it can.
+        state_sha256: digest of ``state_dict()`` as it was loaded; None if unknown.
+        pairs_at_once: pairs or questions that a model behind a server takes at a time; None uses the batch size. Images
+            are then opened one after the other, when they are taken from the sequence, and are not cached.
+        prepares_in_threads: whether ``prepare_images`` may run in several threads while the model computes.
+        frames: of each video, where the items of a task are videos.
+    """
 
-@runtime_checkable
-class Adapter(_ByName, Protocol):
-    """A model adapter: everything that has a fingerprint."""
+    files: ModelFiles | None = None
+    model_name: str | None = None
+    trained_on: Sequence[str] | None = None
+    tokens_read: int = 0
+    untrainable: str | None = None
+    state_sha256: str | None = None
+    pairs_at_once: int | None = None
+    prepares_in_threads: bool = False
+    frames: int = 1
 
+    @abstractmethod
     def fingerprint(self) -> Mapping[str, Any] | str:
-        """Everything that changes a score: weights digest or API model id, preprocessing, dtype, prompt."""
+        """Everything that changes a score: weights digest or API model id, preprocessing, dtype, prompt.
 
+        Scores of a model with an empty fingerprint are not cached.
+        """
 
-class Preparing(_ByName, Protocol):
-    """A model that prepares each image and caption once."""
+    @cached_property
+    def device(self) -> torch.device:
+        """Where the model computes; set it where that is not the CPU."""
+        return torch.device("cpu")
 
-    def prepare_images(self, images: Sequence[Image]) -> Batch:
-        """Preprocesses upright RGB images, once each. Returns one row per image, on the CPU."""
+    def notes(self) -> list[str]:
+        """What readers of a task's results should know of the model, and of its answers since the last call."""
+        return []
 
-    def prepare_captions(self, captions: Sequence[str]) -> Batch:
-        """Tokenises all of a task's captions, once. Returns one row per caption, on the CPU."""
+    def usage(self) -> Mapping[str, Any]:
+        """Requests, tokens and money used so far, as JSON values; scores of a model that counts them are not cached."""
+        return {}
 
+    def refused(self, captions: Sequence[str]) -> Sequence[str | None]:
+        """Of each caption a text in it that the model cannot read as text, such as special tokens of its prompts."""
+        return [None] * len(captions)
 
-class Learning(_ByName, Protocol):
-    """A model with parameters and a state to restore."""
+    def truncated(self, captions: Sequence[str]) -> Sequence[bool] | None:
+        """Whether each of these captions is longer than the model reads; None for a model that does not say."""
+        return None
+
+    def save(self, folder: Path) -> None:
+        """Saves the current model into an existing folder, so that its own library can load it."""
+        raise UsageError(f"{type(self).__name__} cannot be saved: it has no save(folder)")
+
+    @property
+    def savable(self) -> bool:
+        """Whether it can be saved."""
+        return type(self).save is not Model.save
+
+    @property
+    def trainable(self) -> bool:
+        """Whether it can be adapted: a dual encoder by ``matching_loss``, a prepared pair scorer by ``pair_loss``."""
+        if isinstance(self, DualEncoder):
+            return self.gives_gradients or type(self).matching_loss is not DualEncoder.matching_loss
+        return isinstance(self, PairScorer) and self.prepares and type(self).pair_loss is not PairScorer.pair_loss
+
+    @property
+    def torch_module(self) -> torch.nn.Module | None:
+        """The torch module that the model is, or that it has as its attribute ``model``."""
+        return next((one for one in (self, vars(self).get("model")) if isinstance(one, torch.nn.Module)), None)
 
     def parameters(self) -> Iterable[torch.nn.Parameter]:
-        """The parameters that adaptation trains."""
+        """The parameters that adaptation trains; by default those of its `torch_module`, as for the next two."""
+        parameters: Iterable[torch.nn.Parameter] = self._of_module("parameters")()
+        return parameters
 
     def state_dict(self) -> Mapping[str, torch.Tensor]:
         """All tensors that training changes, by name."""
+        state: Mapping[str, torch.Tensor] = self._of_module("state_dict")()
+        return state
 
     def load_state_dict(self, state: Mapping[str, torch.Tensor]) -> Any:
         """Restores a state that ``state_dict`` returned."""
+        return self._of_module("load_state_dict")(state)
+
+    def _of_module(self, method: str) -> Any:
+        module = self.torch_module
+        if module is None:
+            raise UsageError(
+                f"{type(self).__name__} has no {method}() to train it by: derive it from torch.nn.Module too, keep a "
+                "module in its attribute `model`, or write parameters(), state_dict() and load_state_dict()"
+            )
+        return getattr(super() if isinstance(self, torch.nn.Module) else module, method)
 
 
-@runtime_checkable
-class PairScorer(_ByName, Protocol):
-    """A model that scores an image with a caption, one pair at a time (ITM heads, generative models, APIs)."""
+class PairScorer(Model):
+    """A model that scores an image with a caption, one pair at a time (ITM heads, generative models, APIs).
 
+    One that has the four methods from ``prepare_images`` to ``score_prepared`` preprocesses and encodes each image
+    once, for any number of captions; TTM can adapt it if it has ``pair_loss`` too.
+
+    Attributes:
+        blind: the score depends on the caption alone.
+        refusals_are_wrong: None for a model that scores every pair. Others may return NaN: with True the pair's group
+            is incorrect in every metric, with False the task fails, naming the groups.
+        shows_frames: whether it accepts the ``frames`` of a video as several images of one turn. It receives a video as
+            one image, which `ttmbench._util.images.frames_of` divides.
+        alpha: weight of log P(t) subtracted from the scores (arXiv:2306.01879, Eq. 7), of a model with ``log_priors``.
+        prior: source of P(t): ``noise`` uses ``log_priors``, ``test_images`` averages over the task's images.
+        noise_images: P(t) is a mean over this many noise images; None uses the task's number.
+    """
+
+    blind: bool = False
+    refusals_are_wrong: bool | None = None
+    shows_frames: bool = False
+    alpha: float = 0.0
+    prior: str = "noise"
+    noise_images: int | None = None
+
+    @abstractmethod
     def score_pairs(self, images: Sequence[Image], captions: Sequence[str]) -> np.ndarray:
         """Scores upright RGB image i with caption i: float32 [pairs], logits or log-odds; larger is a better fit."""
 
+    def prepare_images(self, images: Sequence[Image]) -> Batch:
+        """Preprocesses upright RGB images, once each. Returns one row per image, on the CPU."""
+        raise NotImplementedError
 
-@runtime_checkable
-class PreparedPairScorer(Preparing, PairScorer, Protocol):
-    """A pair scorer that preprocesses and encodes each image once, for any number of captions."""
+    def prepare_captions(self, captions: Sequence[str]) -> Batch:
+        """Tokenises all of a task's captions, once. Returns one row per caption, on the CPU."""
+        raise NotImplementedError
 
-    def encode_images(self, prepared: Batch) -> Batch:
+    def encode_images(self, prepared: Prepared) -> Batch:
         """Encodes prepared images for scoring, once per image and pass. Returns one row per image."""
+        raise NotImplementedError
 
-    def score_prepared(self, images: Batch, captions: Batch) -> np.ndarray:
+    def score_prepared(self, images: Prepared, captions: Prepared) -> np.ndarray:
         """Scores encoded image i with prepared caption i: float32 [pairs], in the same unit as ``score_pairs``."""
-
-
-@runtime_checkable
-class DualEncoder(Preparing, Protocol):
-    """A model with one tower for images and one for captions (CLIP, SigLIP, open_clip)."""
-
-    def encode_images(self, prepared: Batch) -> torch.Tensor:
-        """Prepared images -> float32 features [images, d], as the model's own loss uses them."""
-
-    def encode_captions(self, prepared: Batch) -> torch.Tensor:
-        """Prepared captions -> float32 features [captions, d], as the model's own loss uses them."""
-
-    def logits(self, image_features: torch.Tensor, caption_features: torch.Tensor) -> torch.Tensor:
-        """Scores every image with every caption: float32 [images, captions], temperature and bias included."""
-
-
-@runtime_checkable
-class Trainable(Learning, Protocol):
-    """A dual encoder that TTM can adapt by the model's own loss on matched pairs."""
-
-    def matching_loss(self, images: Batch, captions: Batch) -> torch.Tensor:
-        """The model's own contrastive loss on a batch in which image i matches caption i; a scalar."""
-
-
-@runtime_checkable
-class TrainableInParts(Trainable, Protocol):
-    """A `Trainable` whose loss is a function of features, so that a batch can be processed in parts.
-
-    ``matching_loss(images, captions)`` equals ``loss_of(train_images(images), train_captions(captions))``.
-    """
+        raise NotImplementedError
 
     @property
-    def trains_in_parts(self) -> bool:
-        """Whether a row's features do not depend on the other rows of the batch."""
+    def prepares(self) -> bool:
+        """Whether images are prepared and encoded once each."""
+        return type(self).score_prepared is not PairScorer.score_prepared
 
-    def train_images(self, prepared: Batch) -> torch.Tensor:
-        """Features [images, d] with gradients."""
-
-    def train_captions(self, prepared: Batch) -> torch.Tensor:
-        """Features [captions, d] with gradients."""
-
-    def loss_of(self, image_features: torch.Tensor, caption_features: torch.Tensor) -> torch.Tensor:
-        """The loss of features of matched pairs, row by row; a scalar."""
-
-
-@runtime_checkable
-class PairTrainable(Learning, Protocol):
-    """A `PreparedPairScorer` that TTM can adapt by a loss on matched and unmatched pairs."""
-
-    def pair_loss(self, images: Batch, captions: Batch, matched: np.ndarray) -> torch.Tensor:
+    def pair_loss(self, images: Prepared, captions: Prepared, matched: np.ndarray) -> torch.Tensor:
         """The model's own loss for predicting whether each pair matches; a scalar.
 
         Args:
@@ -150,120 +208,108 @@ class PairTrainable(Learning, Protocol):
         Returns:
             The mean over pairs, so that a batch may be trained on in parts.
         """
-
-
-@runtime_checkable
-class BeforeNormalization(_ByName, Protocol):
-    """A dual encoder that also returns image features before normalisation, to pool the frames of a video."""
-
-    def features_before_normalization(self, prepared: Batch, training: bool) -> torch.Tensor:
-        """Features [images, d]; normalised, they equal ``encode_images`` or, with ``training``, ``train_images``."""
-
-
-@runtime_checkable
-class ShowsFrames(_ByName, Protocol):
-    """A pair scorer that accepts the frames of a video as several images of one turn.
-
-    It receives a video as one image, which `ttmbench._util.images.frames_of` divides into ``frames``; 1 for images.
-    """
-
-    frames: int
-
-
-@runtime_checkable
-class Debiasable(_ByName, Protocol):
-    """A `PreparedPairScorer` whose scores log P(t|i) can be debiased by P(t) (arXiv:2306.01879, Eq. 7).
-
-    Attributes:
-        alpha: weight of log P(t) subtracted from the scores.
-        prior: source of P(t): ``noise`` uses `log_priors`, ``test_images`` averages over the task's images.
-    """
-
-    alpha: float
-    prior: str
-
-    def log_priors(self, captions: Sequence[str]) -> np.ndarray:
-        """Log P(t) of captions in the unit of the scores, float32 [captions]."""
-
-
-@runtime_checkable
-class NoisePrior(Debiasable, Protocol):
-    """A `Debiasable` whose P(t) is a mean over this many noise images; None uses the task's number."""
-
-    noise_images: int | None
+        raise NotImplementedError
 
     def log_priors(self, captions: Sequence[str], noise_images: int | None = None) -> np.ndarray:
-        """Log P(t) of captions, float32 [captions], estimated from this many noise images."""
+        """Log P(t) of captions in the unit of the scores, float32 [captions], from this many noise images."""
+        raise NotImplementedError
+
+    @property
+    def debiases(self) -> bool:
+        """Whether its scores are log P(t|i), which can be debiased by P(t)."""
+        return self.prepares and type(self).log_priors is not PairScorer.log_priors
+
+    def take_undecided(self) -> UndecidedPairs | None:
+        """Pairs scored since the last call and how many are undecided; None for a model that asks no yes or no."""
+        return None
 
 
-@runtime_checkable
-class Blind(_ByName, Protocol):
-    """A scorer that may ignore the image; if ``blind``, its score depends on the caption alone."""
+class DualEncoder(Model):
+    """A model with one tower for images and one for captions (CLIP, SigLIP, open_clip).
 
-    blind: bool
+    TTM can adapt one with ``matching_loss``; other training methods need ``train_images``, ``train_captions`` and
+    ``loss_of``, which give ``matching_loss`` too.
+    """
 
+    @abstractmethod
+    def prepare_images(self, images: Sequence[Image]) -> Batch:
+        """Preprocesses upright RGB images, once each. Returns one row per image, on the CPU."""
 
-@runtime_checkable
-class Truncating(_ByName, Protocol):
-    """A model that truncates captions to a maximum number of tokens."""
+    @abstractmethod
+    def prepare_captions(self, captions: Sequence[str]) -> Batch:
+        """Tokenises all of a task's captions, once. Returns one row per caption, on the CPU."""
 
-    def truncated(self, captions: Sequence[str]) -> Sequence[bool]:
-        """Whether each of these captions is truncated; called once for every distinct caption of a task."""
+    @abstractmethod
+    def encode_images(self, prepared: Prepared) -> torch.Tensor:
+        """Prepared images -> float32 features [images, d], as the model's own loss uses them."""
 
+    @abstractmethod
+    def encode_captions(self, prepared: Prepared) -> torch.Tensor:
+        """Prepared captions -> float32 features [captions, d], as the model's own loss uses them."""
 
-@runtime_checkable
-class RefusesCaptions(_ByName, Protocol):
-    """A model for which some texts in a caption are no text, such as the special tokens of its prompts."""
+    @abstractmethod
+    def logits(self, image_features: torch.Tensor, caption_features: torch.Tensor) -> torch.Tensor:
+        """Scores every image with every caption: float32 [images, captions], temperature and bias included."""
 
-    def refused(self, captions: Sequence[str]) -> Sequence[str | None]:
-        """Of each caption a text in it that the model cannot read as text; None for the usual caption."""
+    def matching_loss(self, images: Prepared, captions: Prepared) -> torch.Tensor:
+        """The model's own contrastive loss on a batch in which image i matches caption i; a scalar."""
+        return self.loss_of(self.train_images(images), self.train_captions(captions))
 
+    def train_images(self, prepared: Prepared) -> torch.Tensor:
+        """Features [images, d] with gradients."""
+        raise NotImplementedError
 
-@runtime_checkable
-class LimitedVocabulary(_ByName, Protocol):
-    """A model whose tokenizer has a limited vocabulary."""
+    def train_captions(self, prepared: Prepared) -> torch.Tensor:
+        """Features [captions, d] with gradients."""
+        raise NotImplementedError
 
-    def has_unknown_words(self, captions: Sequence[str]) -> Sequence[bool]:
-        """Whether each of these captions has a word that the tokenizer replaces by its unknown-word token."""
+    def loss_of(self, image_features: torch.Tensor, caption_features: torch.Tensor) -> torch.Tensor:
+        """The loss of features of matched pairs, row by row; a scalar."""
+        raise NotImplementedError
 
+    @property
+    def gives_gradients(self) -> bool:
+        """Whether it gives features with gradients, so that its loss is a function of features."""
+        return type(self).train_images is not DualEncoder.train_images
 
-@runtime_checkable
-class CaptionEmbeddings(_ByName, Protocol):
-    """A dual encoder whose captions can be encoded with shifted token embeddings, which prompt tuning learns."""
+    @property
+    def trains_in_parts(self) -> bool:
+        """Whether a row's features do not depend on the other rows, so that a batch can be processed in parts."""
+        return False
+
+    def features_before_normalization(self, prepared: Prepared, training: bool) -> torch.Tensor:
+        """Image features [images, d], to pool the frames of a video.
+
+        Normalised, they equal ``encode_images`` or, with ``training``, ``train_images``.
+        """
+        raise NotImplementedError
 
     @property
     def caption_width(self) -> int | None:
-        """Dimension of a token's embedding; None if the token embeddings of this model cannot be shifted."""
+        """Dimension of a caption token's embedding; None if the token embeddings cannot be shifted."""
+        return None
 
-    def encode_shifted_captions(self, prepared: Batch, shift: torch.Tensor) -> torch.Tensor:
+    def encode_shifted_captions(self, prepared: Prepared, shift: torch.Tensor) -> torch.Tensor:
         """Like ``encode_captions``, with ``shift`` [k, width] added to the embeddings of each caption's first k tokens.
 
         Special tokens before and after a caption are not counted; captions shorter than k tokens use the first rows of
         the shift only. Gradients flow to the shift where they are enabled. A shift of zeros does not change a bit.
         """
+        raise NotImplementedError
 
-
-@runtime_checkable
-class PreparesInThreads(_ByName, Protocol):
-    """A model whose class declares whether ``prepare_images`` may run in several threads while the model computes.
-
-    Otherwise one thread calls the adapter, and other threads only decode images.
-    """
-
-    prepares_in_threads: bool
-
-
-@runtime_checkable
-class Augmentable(_ByName, Protocol):
-    """A model that can train on random crops of enlarged images (section B.1 of arXiv:2510.07632)."""
+    def has_unknown_words(self, captions: Sequence[str]) -> Sequence[bool]:
+        """Whether each of these captions has a word that the tokenizer replaces by its unknown-word token."""
+        return [False] * len(captions)
 
     def prepare_enlarged(self, images: Sequence[Image], scale: float) -> Batch:
         """Like ``prepare_images``, but ``scale`` times as large in each direction and uncropped; uint8 saves memory.
 
-        Returns one row per image, on the CPU; rows of different sizes as a list.
+        For training on random crops (section B.1 of arXiv:2510.07632). Returns one row per image, on the CPU; rows of
+        different sizes as a list.
         """
+        raise NotImplementedError
 
-    def crop(self, enlarged: Batch, corners: np.ndarray) -> Batch:
+    def crop(self, enlarged: Prepared, corners: np.ndarray) -> Prepared:
         """Crops a window of the model's input size from every enlarged image.
 
         Args:
@@ -274,25 +320,38 @@ class Augmentable(_ByName, Protocol):
         Returns:
             Images as ``matching_loss`` takes them.
         """
+        raise NotImplementedError
+
+    @property
+    def augments(self) -> bool:
+        """Whether it can train on random crops of enlarged images."""
+        return type(self).prepare_enlarged is not DualEncoder.prepare_enlarged
 
 
-@runtime_checkable
-class Savable(_ByName, Protocol):
-    """A model that ``--save_adapted`` can save."""
+class StoredFeatures(DualEncoder):
+    """A dual encoder on precomputed embeddings, which reads neither images nor captions.
 
-    def save_pretrained(self, folder: Path) -> None:
-        """Saves the current model into an existing folder, so that its own library can load it."""
+    Attributes:
+        labels: arrays of ground truth by name, of the images and captions of retrieval or classification.
+    """
 
+    labels: Mapping[str, np.ndarray] = MappingProxyType({})
 
-@runtime_checkable
-class StoredFeatures(_ByName, Protocol):
-    """A dual encoder on precomputed embeddings, which reads neither images nor captions."""
-
+    @abstractmethod
     def stored_images(self) -> Batch:
         """One row per image, group by group."""
 
+    @abstractmethod
     def stored_captions(self) -> Batch:
         """One row per caption, group by group."""
+
+    def prepare_images(self, images: Sequence[Image]) -> Batch:
+        """UsageError: there is no tower to run on an image."""
+        raise UsageError("the model has precomputed embeddings only and cannot encode an image")
+
+    def prepare_captions(self, captions: Sequence[str]) -> Batch:
+        """UsageError: there is no tower to run on a caption."""
+        raise UsageError("the model has precomputed embeddings only and cannot encode a caption")
 
 
 @dataclass(frozen=True)
@@ -324,73 +383,49 @@ class ChoiceStyle:
     side_by_side: bool = False
 
 
-@runtime_checkable
-class ChoiceScorer(_ByName, Protocol):
-    """A model that answers forced choices in words; it has no scores, so matching metrics are undefined for it."""
+class ChoiceModel(Model):
+    """A model that answers forced choices in words; it has no scores, so matching metrics are undefined for it.
 
-    choice_style: ChoiceStyle
+    Attributes:
+        choice_style: the form of its questions.
+    """
 
+    choice_style: ChoiceStyle = ChoiceStyle()
+
+    @abstractmethod
     def answer(self, questions: Sequence[ChoiceQuestion]) -> Sequence[str | None]:
         """Answers each question independently: the model's text for each, or None if it refused."""
 
 
-@runtime_checkable
-class ManyAtOnce(_ByName, Protocol):
-    """A model behind a server, which receives this many pairs or questions at a time.
+_BASES: Mapping[type[Model], frozenset[str]] = {
+    base: base.__abstractmethods__ - {"fingerprint"} for base in (DualEncoder, PairScorer, ChoiceModel)
+}
+_RENAMED = {"take_notes": "notes", "save_pretrained": "save"}
 
-    Images are then opened one after the other, when they are taken from the sequence, and are not cached.
+
+def as_model(adapter: object) -> Model:
+    """The object if it has a base class; one whose class has the methods of a base class is given its defaults.
+
+    UsageError for any other object, with what to change.
     """
-
-    pairs_at_once: int
-
-
-@runtime_checkable
-class MayRefuse(_ByName, Protocol):
-    """A pair scorer that may refuse to score a pair: it returns NaN there.
-
-    If ``refusals_are_wrong``, the pair's group is incorrect in every metric; else the task fails, naming the groups.
-    """
-
-    refusals_are_wrong: bool
-
-
-class UndecidedPairs(NamedTuple):
-    """Pairs that a model was asked about, and those whose score says little."""
-
-    pairs: int
-    """Pairs whose score is a bound or missing, or for which yes and no are improbable."""
-    of: int
-    """All pairs."""
-    mass: float | None = None
-    """Mean of P(yes) + P(no) over all pairs."""
-    instead: str | None = None
-    """The most frequent first token where yes and no are improbable."""
-
-    @property
-    def remedy(self) -> str:
-        """What reduces the undecided pairs, in a sentence."""
-        if self.instead is None:
-            return "their scores are bounds: a larger top_logprobs or score_as=probability helps"
-        return (
-            f"answers begin with {self.instead!r}; chat_template_kwargs.enable_thinking=false or (vqascore) "
-            "answer_prefix=TEXT helps"
-        )
-
-
-@runtime_checkable
-class Bounding(_ByName, Protocol):
-    """A pair scorer that asks for yes or no: a score may be a bound, or the model may say something else."""
-
-    def take_undecided(self) -> UndecidedPairs:
-        """Returns how many pairs were scored since the last call, and how many of them are undecided."""
-
-
-@runtime_checkable
-class Reporting(_ByName, Protocol):
-    """A model that reports its usage (requests, tokens, money) and notes on its answers."""
-
-    def usage(self) -> Mapping[str, Any]:
-        """Requests, tokens and money used so far, as JSON values for ``model_info.usage``."""
-
-    def take_notes(self) -> list[str]:
-        """Returns notes on the answers since the last call, to report with the task."""
+    if isinstance(adapter, DualEncoder | PairScorer | ChoiceModel):
+        return adapter
+    kind, name = type(adapter), type(adapter).__name__
+    bases = [base for base, methods in _BASES.items() if all(callable(getattr(kind, one, None)) for one in methods)]
+    said = [f"its {old}() is {new}() there" for old, new in _RENAMED.items() if hasattr(kind, old)]
+    if bases and not said and hasattr(adapter, "__dict__"):
+        body: dict[str, Any] = {key: getattr(kind, key) for key in ("__module__", "__qualname__", "__doc__")}
+        if not hasattr(kind, "fingerprint"):
+            body["fingerprint"] = lambda _: {}
+        derived: Any = type(name, (kind, *bases), body)
+        model: Model = object.__new__(derived)
+        object.__setattr__(model, "__dict__", vars(adapter))  # the same object, to whoever holds it
+        return model
+    like = next((base for base, methods in _BASES.items() if all(hasattr(adapter, one) for one in methods)), None)
+    if like is not None:
+        said = said or ["define its methods in the class"]
+        raise UsageError(f"write `class {name}(ttmbench.{like.__name__})`; {', '.join(said)}")
+    raise UsageError(
+        f"{name} can neither score pairs (score_pairs) nor encode (prepare_images, prepare_captions, encode_images, "
+        "encode_captions, logits) nor answer questions (answer); docs/add-an-adapter.md shows how to wrap a model"
+    )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import cast
 
 import numpy as np
 import torch
@@ -12,9 +11,8 @@ from PIL import Image
 from ttmbench.config import TTMConfig
 from ttmbench.errors import TtmbenchError
 from ttmbench.methods.contract import BrokenMethodError, Outcome, outcomes, outcomes_of_part
-from ttmbench.model import ChoiceQuestion, ChoiceScorer, DualEncoder, PairScorer, PreparedPairScorer
+from ttmbench.model import ChoiceModel, ChoiceQuestion, DualEncoder, Model, PairScorer, as_model
 from ttmbench.plugins.registry import build_registry, load_target
-from ttmbench.scoring.capabilities import Capabilities, Model, TrainableDualEncoder, TrainablePairScorer, Trained
 from ttmbench.scoring.dual_encoder import encode, score_features
 from ttmbench.scoring.inputs import Prepared as _Prepared
 from ttmbench.scoring.inputs import Rows, concatenate, n_rows, take
@@ -32,12 +30,13 @@ class ContractError(AssertionError):
     """An adapter or a method violates its contract; the message names the check and the difference."""
 
 
-def check_adapter(adapter: Model, *, image_size: tuple[int, int] = (64, 48)) -> list[str]:
-    """Checks that an adapter satisfies its contract, on images of a given size; returns the names of the checks.
+def check_adapter(adapter: object, *, image_size: tuple[int, int] = (64, 48)) -> list[str]:
+    """Checks that a model satisfies its contract, on images of a given size; returns the names of the checks.
 
-    Scores have the right shape and are fp32. Neither batch size, nor order of inputs, nor preparing images once changes
-    a score by more than 1e-4. The fingerprint is stable. For trainable adapters, the loss is finite, training changes
-    the scores, and the state can be restored. Raises a ContractError for the first check that fails.
+    Its class has a base class of `ttmbench.model`, or ``score_pairs`` alone. Scores have the right shape and are fp32.
+    Neither batch size, nor order of inputs, nor preparing images once changes a score by more than 1e-4. The
+    fingerprint is stable. For trainable models, the loss is finite, training changes the scores, and the state can be
+    restored. Raises a ContractError for the first check that fails.
     """
     made: list[str] = []
 
@@ -46,33 +45,31 @@ def check_adapter(adapter: Model, *, image_size: tuple[int, int] = (64, 48)) -> 
             raise ContractError(f"{type(adapter).__name__}: {name}: {otherwise}")
         made.append(name)
 
-    can = Capabilities(adapter)
-    stated = can.fingerprinted
-    check("states a fingerprint", stated is not None, "it has no fingerprint()")
-    check("fingerprint is stable", stated.fingerprint() == stated.fingerprint(), "two calls differ")  # type: ignore[union-attr]
-    check(
-        "can score",
-        any(way is not None for way in (can.pair_scorer, can.dual_encoder, can.choice_scorer)),
-        "it has neither score_pairs nor the five methods of a dual encoder nor answer and choice_style",
-    )
+    try:
+        model = as_model(adapter)
+    except TtmbenchError as error:
+        raise ContractError(f"{type(adapter).__name__}: has a base class: {error}") from None
+    check("states a fingerprint", bool(model.fingerprint()), "it has no fingerprint(), or an empty one")
+    check("fingerprint is stable", model.fingerprint() == model.fingerprint(), "two calls differ")
+    check("states a device", isinstance(model.device, torch.device), f"device is no torch.device but {model.device!r}")
     rng, shape = np.random.RandomState(0), (image_size[1], image_size[0], 3)
     images = [Image.fromarray(rng.randint(0, 256, shape, dtype=np.uint8)) for _ in CAPTIONS]
-    if can.choice_scorer is not None:
-        _check_choice_scorer(can.choice_scorer, images, check)
-    if can.pair_scorer is not None:
-        _check_pair_scorer(can.pair_scorer, images, check)
-    if can.prepared_pair_scorer is not None:
-        prepared = _check_prepared(can.prepared_pair_scorer, images, check)
-        if can.pair_trainable is not None:
-            _check_pair_trainable(cast(TrainablePairScorer, adapter), prepared, check)
-    if can.dual_encoder is not None:
-        prepared = _check_dual_encoder(can.dual_encoder, images, check)
-        if can.trainable is not None:
-            trained, n = cast(TrainableDualEncoder, adapter), np.arange(len(CAPTIONS))
-            loss = trained.matching_loss(take(prepared.images, n), take(prepared.captions, n))
+    if isinstance(model, ChoiceModel):
+        _check_choice_model(model, images, check)
+    if isinstance(model, PairScorer):
+        _check_pair_scorer(model, images, check)
+        if model.prepares:
+            prepared = _check_prepared(model, images, check)
+            if model.trainable and not isinstance(model, DualEncoder):
+                _check_pair_loss(model, prepared, check)
+    if isinstance(model, DualEncoder):
+        prepared = _check_dual_encoder(model, images, check)
+        if model.trainable:
+            n = np.arange(len(CAPTIONS))
+            loss = model.matching_loss(take(prepared.images, n), take(prepared.captions, n))
             check("loss is a finite scalar", loss.ndim == 0 and bool(torch.isfinite(loss)), f"got {loss}")
             pairs = _TrainingPairs(n[:, None], np.roll(n, 1)[:, None])
-            _check_training(trained, prepared, pairs, lambda: _all_scores(trained, prepared, len(n)), check)
+            _check_training(model, prepared, pairs, lambda: _all_scores(model, prepared, len(n)), check)
     return made
 
 
@@ -80,7 +77,7 @@ def check_method(
     method: MethodSpec | MethodPart | str,
     *,
     settings: Mapping[str, object] | None = None,
-    adapter: TrainableDualEncoder | None = None,
+    adapter: DualEncoder | None = None,
 ) -> list[str]:
     """Checks that a test-time method satisfies its contract, on small random tasks; returns the names of the checks.
 
@@ -108,9 +105,7 @@ def check_method(
         raise ContractError(f"{spec.name}: {error.check}: {error.why}") from error
 
 
-def _outcomes(
-    spec: MethodSpec | MethodPart, adapter: TrainableDualEncoder, settings: Mapping[str, object]
-) -> Iterator[Outcome]:
+def _outcomes(spec: MethodSpec | MethodPart, adapter: DualEncoder, settings: Mapping[str, object]) -> Iterator[Outcome]:
     if isinstance(spec, MethodSpec):
         yield from outcomes(spec, adapter, settings)
         return
@@ -133,7 +128,7 @@ def _names(whose: str, checks: Iterator[Outcome]) -> list[str]:
 _Check = Callable[[str, bool, str], None]
 
 
-def _check_choice_scorer(adapter: ChoiceScorer, images: list[Image.Image], check: _Check) -> None:
+def _check_choice_model(adapter: ChoiceModel, images: list[Image.Image], check: _Check) -> None:
     questions = [ChoiceQuestion(f"Is this (A) {caption} or (B) a chair?", [images[0]]) for caption in CAPTIONS]
     questions.append(ChoiceQuestion("Is the first or the second image brighter?", images[:2]))
     together = list(adapter.answer(questions))
@@ -154,7 +149,7 @@ def _check_pair_scorer(adapter: PairScorer, images: list[Image.Image], check: _C
     check("order changes no pair score", _close(together, backwards), _difference(together, backwards))
 
 
-def _check_prepared(adapter: PreparedPairScorer, images: list[Image.Image], check: _Check) -> _Prepared:
+def _check_prepared(adapter: PairScorer, images: list[Image.Image], check: _Check) -> _Prepared:
     prepared = _prepared(adapter, images)
     scores = _all_pairs(adapter, prepared, len(CAPTIONS) ** 2)
     direct = np.asarray(adapter.score_pairs(images, list(CAPTIONS)))
@@ -166,7 +161,7 @@ def _check_prepared(adapter: PreparedPairScorer, images: list[Image.Image], chec
     return prepared
 
 
-def _check_pair_trainable(adapter: TrainablePairScorer, prepared: _Prepared, check: _Check) -> None:
+def _check_pair_loss(adapter: PairScorer, prepared: _Prepared, check: _Check) -> None:
     n = np.arange(len(CAPTIONS))
     matched = n % 2 == 0
     loss = adapter.pair_loss(take(prepared.images, n), take(prepared.captions, n), matched)
@@ -207,7 +202,7 @@ def _check_dual_encoder(adapter: DualEncoder, images: list[Image.Image], check: 
 
 
 def _check_training(
-    adapter: Trained,
+    adapter: Model,
     prepared: _Prepared,
     pairs: _TrainingPairs,
     score: Callable[[], np.ndarray],
@@ -226,7 +221,7 @@ def _check_training(
     check(f"{what}the state comes back after training", _close(scores, after), _difference(scores, after))
 
 
-def _prepared(adapter: DualEncoder | PreparedPairScorer, pil_images: list[Image.Image]) -> _Prepared:
+def _prepared(adapter: DualEncoder | PairScorer, pil_images: list[Image.Image]) -> _Prepared:
     def opener(pil_image: Image.Image) -> Callable[[], Image.Image]:
         return lambda: pil_image
 
@@ -240,7 +235,7 @@ def _all_scores(adapter: DualEncoder, prepared: _Prepared, batch_size: int) -> n
     return pairs
 
 
-def _all_pairs(adapter: PreparedPairScorer, prepared: _Prepared, batch_size: int) -> np.ndarray:
+def _all_pairs(adapter: PairScorer, prepared: _Prepared, batch_size: int) -> np.ndarray:
     return score_in_memory(adapter, prepared, batch_size, all_pairs=True).every
 
 

@@ -6,7 +6,7 @@ normalises them on the device.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
@@ -21,6 +21,7 @@ from torch.nn import functional
 
 from ttmbench._util.digests import tensors_digest
 from ttmbench.errors import TtmbenchError, UsageError
+from ttmbench.model import DualEncoder
 from ttmbench.model_adapters._shared.placement import (
     TORCH_DTYPES,
     arithmetic,
@@ -53,20 +54,20 @@ FP16 = "fp16 cannot train (its gradients underflow); use --dtype bf16 or fp32"
 _PART = 2**18  # numbers: what is done with three tensors of them one after the other stays in a CPU's cache
 
 
-class ContrastiveModel(ABC, Generic[Prepared]):
-    """A `DualEncoder` and `Trainable` adapter over a torch module with two towers, a temperature and maybe a bias.
+class ContrastiveModel(DualEncoder, Generic[Prepared]):
+    """A `DualEncoder` over a torch module with two towers, a temperature and maybe a bias.
 
     A model with a bias (SigLIP) has the pairwise sigmoid loss, one without (CLIP) the symmetric cross-entropy.
     """
 
     prepares_in_threads = True
-    model_notes: tuple[str, ...] = ()  # for readers of its scores
+    _notes: Sequence[str] = ()  # for readers of its scores
     _image_tower: Tower
     _text_tower: Tower
 
     def __init__(self, model: torch.nn.Module, *, device: str, dtype: str, digest: str | None = None) -> None:
         self.dtype, self.dtype_name = TORCH_DTYPES[dtype], dtype_name(dtype)
-        self.weights_sha256 = digest or tensors_digest(model.state_dict())  # before the weights leave for a device
+        self.state_sha256 = digest or tensors_digest(model.state_dict())  # before the weights leave for a device
         self.device = settle(model, torch.device(pick_device(device)))
         self.model: Any = model.eval()
 
@@ -110,17 +111,9 @@ class ContrastiveModel(ABC, Generic[Prepared]):
         bias = self._bias()
         return logits if bias is None else logits + bias
 
-    def parameters(self) -> Iterable[torch.nn.Parameter]:
-        """All parameters."""
-        return self.model.parameters()
-
-    def matching_loss(self, images: Prepared, captions: Prepared) -> torch.Tensor:
-        """Symmetric cross-entropy (CLIP) or pairwise sigmoid (SigLIP) over every image and caption of the batch.
-
-        Raises:
-            UsageError: the towers compute in fp16, whose gradients underflow.
-        """
-        return self.loss_of(self.train_images(images), self.train_captions(captions))
+    def notes(self) -> list[str]:
+        """What was noticed when it was loaded."""
+        return list(self._notes)
 
     @property
     def trains_in_parts(self) -> bool:
@@ -136,26 +129,13 @@ class ContrastiveModel(ABC, Generic[Prepared]):
         return self._unit(self._caption_features, self._trimmed(prepared), training=True)
 
     def loss_of(self, image_features: torch.Tensor, caption_features: torch.Tensor) -> torch.Tensor:
-        """The loss of `matching_loss` from features [rows, d] of both sides."""
+        """Symmetric cross-entropy (CLIP) or pairwise sigmoid (SigLIP) over every image and caption of the batch."""
         logits = self.logits(image_features, caption_features)
         if self._bias() is not None:
             signs = 2 * torch.eye(len(logits), device=logits.device) - 1
             return -functional.logsigmoid(signs * logits).sum(dim=-1).mean()
         truth = torch.arange(len(logits), device=logits.device)
         return (functional.cross_entropy(logits, truth) + functional.cross_entropy(logits.T, truth)) / 2
-
-    def state_dict(self) -> Mapping[str, torch.Tensor]:
-        """The model's state."""
-        return self.model.state_dict()
-
-    @property
-    def state_sha256(self) -> str:
-        """Digest of the state as it was loaded."""
-        return self.weights_sha256
-
-    def load_state_dict(self, state: Mapping[str, torch.Tensor]) -> None:
-        """Restores a state."""
-        self.model.load_state_dict(state)
 
     def _trimmed(self, prepared: Prepared) -> Prepared:
         """Captions without columns that change no feature."""
@@ -402,8 +382,8 @@ class CaptionTokens(ContrastiveModel[Prepared]):
         """As `encode_captions`, with ``shift`` [k, width] added to the embeddings of each caption's first k tokens."""
         if self.dtype == torch.float16 and shift.requires_grad:
             raise UsageError(FP16)
-        embedding = self._token_embedding()
-        assert embedding is not None, "the width says so"
+        if (embedding := self._token_embedding()) is None:
+            raise UsageError(f"token embeddings of {type(self.model).__name__} cannot be shifted")
         mask = own_tokens(_ids(self._trimmed(prepared)), lambda captions: _ids(self.prepare_captions(captions)))
         with shifted(embedding, mask.to(self.device), shift.to(self.device)):
             with torch.compiler.set_stance("force_eager") if self.is_compiled else nullcontext():

@@ -11,7 +11,7 @@ import torch
 from torch.nn import functional
 
 from ttmbench.errors import UsageError
-from ttmbench.model import PreparedPairScorer
+from ttmbench.model import Model, PairScorer
 from ttmbench.model_adapters._shared.contrastive import FP16, count_parameters, declared_name
 from ttmbench.model_adapters._shared.options import HubModel, LanguageOptions
 from ttmbench.model_adapters._shared.placement import (
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 _ROWS = 2**14  # words of a vocabulary whose weights are converted to float32 at a time
 
 
-class FrozenModel:
+class FrozenModel(Model):
     """A model of transformers on its device, which computes in ``dtype``."""
 
     def __init__(self, loaded: LoadedModel, asked: HubModel) -> None:
@@ -69,7 +69,7 @@ class FrozenModel:
         return refused(captions, self.special_tokens)
 
     @property
-    def tokens_read(self) -> int:
+    def tokens_read(self) -> int:  # type: ignore[override]
         """Tokens that a chat model has read so far; 0 for other models."""
         return int(getattr(getattr(self, "chat", None), "tokens_read", 0))
 
@@ -78,10 +78,10 @@ class FrozenModel:
         return arithmetic(self.device, self.dtype)
 
 
-class PairModel(FrozenModel):
-    """A `PreparedPairScorer` but for its four methods, which subclasses have."""
+class PairModel(FrozenModel, PairScorer):
+    """A pair scorer that prepares images by the four methods that subclasses have."""
 
-    def score_pairs(self: PreparedPairScorer, images: Sequence[Image], captions: Sequence[str]) -> np.ndarray:
+    def score_pairs(self, images: Sequence[Image], captions: Sequence[str]) -> np.ndarray:
         """Scores image i with caption i: float32 [pairs]."""
         with torch.inference_mode():
             encoded = self.encode_images(self.prepare_images(images))
@@ -89,7 +89,12 @@ class PairModel(FrozenModel):
 
 
 class TrainablePairModel(PairModel):
-    """A `PairModel` that TTM can train: `PairTrainable` but for the loss."""
+    """A `PairModel` that TTM can train, but for the loss."""
+
+    def __init__(self, loaded: LoadedModel, asked: HubModel) -> None:
+        super().__init__(loaded, asked)
+        self.untrainable: str | None = untrainable(self.model)
+        self.state_sha256 = str(self._declared["weights_sha256"])
 
     def parameters(self) -> Iterable[torch.nn.Parameter]:
         """The trained parameters."""
@@ -98,20 +103,6 @@ class TrainablePairModel(PairModel):
     def state_dict(self) -> Mapping[str, torch.Tensor]:
         """The model's state."""
         return weights_of(self.model)
-
-    @property
-    def state_sha256(self) -> str | None:
-        """Digest of the state as it was loaded; None if that is only a part of the weights."""
-        return str(self._declared["weights_sha256"])
-
-    def load_state_dict(self, state: Mapping[str, torch.Tensor]) -> None:
-        """Restores a state."""
-        self.model.load_state_dict(state)
-
-    @property
-    def untrainable(self) -> str | None:
-        """Why the model cannot be trained as it was loaded; None if it can."""
-        return untrainable(self.model)
 
     def check_trainable(self) -> None:
         """UsageError for a model that cannot be trained as it is loaded, and for fp16."""

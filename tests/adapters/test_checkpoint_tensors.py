@@ -139,7 +139,7 @@ def test_published_formats_score_as_their_tensors(base, tmp_path):
     whole = merged(factors, float(RANK), "x")  # scale 1: what a merge without the scale gives
     quarter = {name: base[name] + 0.25 * (one - base[name]) for name, one in whole.items()}
     assert near(scores(adapter), expected(quarter)) and not near(scores(adapter), expected(whole))
-    assert not adapter.model_notes
+    assert not adapter.notes()
 
 
 def test_interpolated_weights_have_the_positions_of_the_file(base, tmp_path):
@@ -217,7 +217,7 @@ def test_other_positions_are_refused_with_what_fits(tmp_path, shape, direction, 
     needed = ("vision_cfg", "image_size") if tower == "image" else ("text_cfg", "context_length")
     assert f"{'.'.join(needed)} {held[needed[0]][needed[1]]} fits" in str(caught.value)
     config.write_text(json.dumps({"model_cfg": held}), encoding="utf-8")
-    assert not open_clip_models.load(**given, device="cpu").model_notes
+    assert not open_clip_models.load(**given, device="cpu").notes()
 
 
 @pytest.mark.parametrize(
@@ -241,10 +241,10 @@ def test_positions_are_resampled_when_asked(base, tmp_path):
     own = open_clip.CLIP(**QUICK)
     open_clip.load_checkpoint(own, str(path))
     assert all(torch.equal(tensor, own.state_dict()[name]) for name, tensor in adapter.model.state_dict().items())
-    assert len(adapter.model_notes) == 2 and all("position" in note for note in adapter.model_notes)
+    assert len(adapter.notes()) == 2 and all("position" in note for note in adapter.notes())
     exact = saved(tmp_path / "exact", QUICK)
     plain = open_clip_models.load(model=NAME, pretrained=str(exact), device="cpu", resample_positions=True)
-    assert not plain.model_notes
+    assert not plain.notes()
 
 
 def test_positions_of_timm_are_refused_too(tmp_path):
@@ -272,7 +272,7 @@ def test_a_file_of_a_repository_is_named_where_there_are_several(base, tmp_path)
     tiny_models.into_cache(tmp_path / "cache", "tiny/several", folder)
     how = {"model": NAME, "device": "cpu", "offline": True}
     adapter = open_clip_models.load(pretrained="hf-hub:tiny/several/b.pt", **how)
-    assert adapter.files.weights == ("b.pt",) and not adapter.model_notes
+    assert adapter.files.weights == ("b.pt",) and not adapter.notes()
     with pytest.raises(UsageError, match=r"tiny/several has 2 files of weights; name one, hf-hub:ID/FILE: a.pt, b.pt"):
         open_clip_models.load(pretrained="hf-hub:tiny/several", **how)
     with pytest.raises(DataError, match=r"tiny/several has no weights c.pt; it has: a.pt, b.pt"):

@@ -95,7 +95,7 @@ def test_answers_of_a_run_are_those_of_the_model_itself(kind, tiny_vlm, tmp_path
     for side in (slice(0, 2), slice(2, 4)):  # which caption, which image
         asked = [own for start in range(0, len(pairs), 4) for own, _ in pairs[start : start + 4][side]]
         assert len(set(asked)) > 1, f"answers depend on the question: {asked}"
-    assert document["model_info"]["capabilities"] == ["ChoiceScorer"]
+    assert document["model_info"]["capabilities"] == ["ChoiceModel"]
 
 
 @pytest.mark.parametrize("kind", KINDS)

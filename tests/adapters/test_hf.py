@@ -20,7 +20,6 @@ from support.checkpoints import Program
 from ttmbench.errors import DataError, UsageError
 from ttmbench.evaluator.adapters import model_info, remarks
 from ttmbench.model_adapters import hf, tiny_clip
-from ttmbench.scoring.capabilities import Capabilities
 from ttmbench.testing import ContractError, check_adapter
 
 TOWER = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 2}
@@ -169,10 +168,10 @@ def pickled(tmp_path, tiny_hf_clip):
 
 def test_a_pickle_is_read_as_tensors_alone(pickled, tiny_hf_clip):
     adapter, safe = hf.load(pretrained=str(pickled), device="cpu"), hf.load(pretrained=str(tiny_hf_clip), device="cpu")
-    assert adapter.weights_sha256 == safe.weights_sha256
-    said = model_info(Capabilities(adapter))["source"]
+    assert adapter.state_sha256 == safe.state_sha256
+    said = model_info(adapter)["source"]
     assert said == {"name": "pickled", "commit": None, "files": ["pytorch_model.bin"], "format": "pickle"}
-    assert model_info(Capabilities(safe))["source"]["format"] == "safetensors"
+    assert model_info(safe)["source"]["format"] == "safetensors"
     assert "read as tensors only" in remarks(adapter)[0] and not remarks(safe)
 
 
@@ -187,7 +186,7 @@ def test_a_pickle_in_shards(pickled, tiny_hf_clip):
     index.write_text(json.dumps({"metadata": {}, "weight_map": where}), encoding="utf-8")
     (pickled / "pytorch_model.bin").unlink()
     adapter = hf.load(pretrained=str(pickled), device="cpu")
-    assert adapter.weights_sha256 == hf.load(pretrained=str(tiny_hf_clip), device="cpu").weights_sha256
+    assert adapter.state_sha256 == hf.load(pretrained=str(tiny_hf_clip), device="cpu").state_sha256
     (pickled / "pytorch_model-00002-of-00002.bin").unlink()
     with pytest.raises(DataError, match=r"missing pytorch_model-00002-of-00002\.bin; copy it again"):
         hf.load(pretrained=str(pickled), device="cpu")
@@ -226,7 +225,7 @@ class BadPairs:
         self.half = half
 
     def fingerprint(self):
-        return {}
+        return {"kind": "bad"}
 
     def score_pairs(self, images, captions):
         if self.half:

@@ -156,7 +156,7 @@ def test_scores_of_a_run_equal_the_models_own(family, folder, task):
     for way, expected in (("itm", heads), ("itc", cosines)):
         found, run = quick_scores(f"{family}-{way}", task, limit=3, pretrained=folder)
         assert found.dtype == np.float32
-        assert ("PreparedPairScorer" if way == "itm" else "DualEncoder") in run["model_info"]["capabilities"]
+        assert ("PairScorer" if way == "itm" else "DualEncoder") in run["model_info"]["capabilities"]
         np.testing.assert_allclose(found, expected, atol=1e-4, rtol=0, err_msg=way)
         assert np.ptp(expected, axis=2).max() > 1e-2, "captions matter"
         assert task != "shapes_color" or np.ptp(expected, axis=1).max() > 1e-2, "images matter"

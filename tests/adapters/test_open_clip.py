@@ -343,7 +343,7 @@ def test_a_saved_model_scores_the_same_in_open_clip_and_here(folders, kind, tmp_
     adapter = load(folders[kind])
     before = scores(adapter)
     one_step(adapter)
-    adapter.save_pretrained(tmp_path)
+    adapter.save(tmp_path)
     trained = scores(adapter)
     assert not near(trained, before)
     assert near(scores(load(tmp_path)), trained, atol=1e-6)
@@ -383,7 +383,7 @@ def test_a_tag_brings_its_activation_and_its_preprocessing(library, tmp_path):
     assert near(scores(adapter), expected)
     assert not near(expected, own_logits("tiny-clip-32", pretrained=str(library), **options))
     assert adapter.fingerprint()["quick_gelu"] is True
-    adapter.save_pretrained(tmp_path)
+    adapter.save(tmp_path)
     assert near(own_logits(f"local-dir:{tmp_path}"), expected)
 
 

@@ -167,7 +167,7 @@ def test_the_command_line_adapts_them_and_a_saved_one_loads_again(kind, folder, 
     words += ["--device", "cpu", "--ttm", "--ttm_args", "iterations=1,epochs=1,tau_start=0", "--bootstrap_iters", "0"]
     assert main([*words, "--save_adapted", str(tmp_path / "adapted"), "--output_path", str(out)]) == 0
     info = json.loads(out.read_text())["model_info"]
-    assert info["capabilities"] == ["PairScorer", "PreparedPairScorer", "PairTrainable"]
+    assert info["capabilities"] == ["PairScorer", "trainable"]
     declared = info["fingerprint"]
     assert set(declared["yes_tokens"]) == {"Yes", "yes"} and set(declared["no_tokens"]) == {"No", "no"}
     assert '"{caption}"' in declared["prompt"] and declared["score"] == "log_odds"

@@ -21,12 +21,12 @@ from ttmbench.cache.key import (
     why_not_kept,
 )
 from ttmbench.data.catalog import find_task
+from ttmbench.model import PairScorer
 from ttmbench.model_adapters import hf, itm, open_clip, tiny_clip, vqascore
 from ttmbench.plugins.registry import build_registry
-from ttmbench.scoring.capabilities import Capabilities
 
 
-class Adapter:
+class Adapter(PairScorer):
     """A pair scorer that says what it is."""
 
     declared: object = MappingProxyType({"weights": "w", "preprocessing": "224 bicubic"})
@@ -47,27 +47,25 @@ def spec():
 
 
 def test_whose_scores_are_kept():
-    assert why_not_kept(Capabilities(Adapter())) is None and why_not_kept(Capabilities(Derived())) is None
+    assert why_not_kept(Adapter()) is None and why_not_kept(Derived()) is None
 
     class Silent(Adapter):
         declared = None
 
-    assert why_not_kept(Capabilities(object())) == "object has no fingerprint, so its scores are not cached"
-    assert why_not_kept(Capabilities(Silent())) == "Silent has no fingerprint, so its scores are not cached"
+    assert why_not_kept(Silent()) == "Silent has no fingerprint, so its scores are not cached"
     for more in (
         {"pairs_at_once": 3},
         {"refusals_are_wrong": True},
-        {"usage": lambda self: {}, "take_notes": lambda self: []},
-        {"stored_images": lambda self: 0, "stored_captions": lambda self: 0},
+        {"usage": lambda self: {}},
     ):
-        assert why_not_kept(Capabilities(type("Other", (Adapter,), more)())) == "", "these have their own ways"
+        assert why_not_kept(type("Other", (Adapter,), more)()) == "", "these have their own ways"
     patched = Adapter()
     patched.unrelated = 1
-    assert why_not_kept(Capabilities(patched)) is None
+    assert why_not_kept(patched) is None
     patched.score_pairs = lambda images, captions: 0
-    assert why_not_kept(Capabilities(patched)) == "the source of Adapter is in no file, so its scores are not cached"
+    assert why_not_kept(patched) == "the source of Adapter is in no file, so its scores are not cached"
     nowhere = type("Nowhere", (Adapter,), {"__module__": "nowhere"})
-    assert why_not_kept(Capabilities(nowhere())) == "the source of Nowhere is in no file, so its scores are not cached"
+    assert why_not_kept(nowhere()) == "the source of Nowhere is in no file, so its scores are not cached"
 
 
 def test_code_is_that_of_every_class_of_an_adapter(tmp_path, monkeypatch):

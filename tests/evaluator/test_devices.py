@@ -17,7 +17,6 @@ from ttmbench.errors import UsageError
 from ttmbench.evaluator import devices
 from ttmbench.model_adapters.visualgpt import CaptionModel
 from ttmbench.scoring.batches import Share
-from ttmbench.scoring.capabilities import Capabilities
 from ttmbench.ttm import trainer
 from ttmbench.ttm.checkpoint import SeedCheckpoint
 from ttmbench.ttm.variants import Adaptation
@@ -203,8 +202,11 @@ def test_each_process_computes_its_own_blocks_and_nothing_is_left(batch_size):
     from ttmbench.scoring.pairs import score_task_pairs
     from ttmbench.types import Group, ImageRef
 
-    class Counting:
+    class Counting(ttmbench.PairScorer):
         asked = 0
+
+        def fingerprint(self):
+            return "counting"
 
         def score_pairs(self, images, captions):
             self.asked += len(captions)
@@ -215,13 +217,13 @@ def test_each_process_computes_its_own_blocks_and_nothing_is_left(batch_size):
 
     groups = [Group(f"{one}", (image(one + 8), image(one + 300)), (f"{one} a", f"{one} bc")) for one in range(160)]
     model, kept = Counting(), Kept()
-    whole = score_task_pairs(Capabilities(model), groups, batch_size, False).groups
+    whole = score_task_pairs(model, groups, batch_size, False).groups
     assert model.asked == 640
     for index in (0, 1):
         model.asked = 0
-        score_task_pairs(Capabilities(model), groups, batch_size, False, blocks=Share(kept, index, 2))
+        score_task_pairs(model, groups, batch_size, False, blocks=Share(kept, index, 2))
         assert 0 < model.asked < 640
     assert sorted(kept.puts) == list(range(5))
     model.asked = 0
-    assert np.array_equal(score_task_pairs(Capabilities(model), groups, batch_size, False, blocks=kept).groups, whole)
+    assert np.array_equal(score_task_pairs(model, groups, batch_size, False, blocks=kept).groups, whole)
     assert model.asked == 0

@@ -241,7 +241,7 @@ class Generative(PixelsAndLetters):
             [(mean * 7 + len(one) * 13) % 17 for mean, one in zip(images, captions, strict=True)], np.float32
         )
 
-    def log_priors(self, captions):
+    def log_priors(self, captions, noise_images=None):
         return np.array([len(one) % 5 for one in captions], np.float32)
 
 

@@ -23,26 +23,17 @@ from ttmbench.sweep.execute import write_run
 PACKAGE = "my_adapter"
 MODEL = """
 from ttmbench.model_adapters import tiny_clip
+from ttmbench.model_adapters.hf import TransformersModel
 from ttmbench.model_adapters.tiny_clip import load
 
-class Louder:
-    def __init__(self, model):
-        self.model = model
-        self.prepare_images, self.prepare_captions = model.prepare_images, model.prepare_captions
-        self.encode_images, self.encode_captions, self.logits = model.encode_images, model.encode_captions, model.logits
-        self.parameters, self.state_dict, self.load_state_dict = (
-            model.parameters, model.state_dict, model.load_state_dict
-        )
-        self.device = model.device
-
-    def fingerprint(self):
-        return self.model.fingerprint()
-
-    def matching_loss(self, images, captions):
-        return self.model.matching_loss(images, captions) * 1
+class Louder(TransformersModel):
+    def loss_of(self, images, captions):
+        return super().loss_of(images, captions) * 1
 
 def louder(device="auto"):
-    return Louder(load(device=device))
+    model = load(device=device)
+    model.__class__ = Louder
+    return model
 """
 PARTS = """
 import io

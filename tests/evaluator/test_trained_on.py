@@ -18,7 +18,7 @@ from ttmbench.plugins.registry import build_registry
 QUICK = {"limit": 6, "device": "cpu", "bootstrap_iters": 0}
 
 
-class Scorer:
+class Scorer(ttmbench.PairScorer):
     trained_on = ("coco", "laion")
 
     def fingerprint(self):
@@ -81,10 +81,10 @@ def test_trained_on_nothing_is_not_the_same_as_unknown(coco_task, tmp_path, caps
 
 def test_a_card_is_of_its_own_weights_alone():
     registry = build_registry()
-    assert "coco" in trained_on(registry, "blip-itm", {}, object())
-    assert trained_on(registry, "blip-itm", {"pretrained": "my/blip"}, object()) is None
-    assert trained_on(registry, "hf", {"pretrained": "x"}, object()) is None
-    assert trained_on(registry, "clip-b32", {}, object()) is None
+    assert "coco" in trained_on(registry, "blip-itm", {}, Silent())
+    assert trained_on(registry, "blip-itm", {"pretrained": "my/blip"}, Silent()) is None
+    assert trained_on(registry, "hf", {"pretrained": "x"}, Silent()) is None
+    assert trained_on(registry, "clip-b32", {}, Silent()) is None
     wrong = Scorer()
     wrong.trained_on = "coco"
     with pytest.raises(UsageError, match="trained_on of Scorer must be a list of names, got 'coco'"):

@@ -15,6 +15,7 @@ from ttmbench.errors import UsageError
 from ttmbench.evaluator.methods import check_methods
 from ttmbench.methods.features import FeatureTask
 from ttmbench.methods.task import TrainingTask
+from ttmbench.model import Model
 from ttmbench.model_adapters import hf, itc
 from ttmbench.model_adapters.embeddings import EmbeddingsModel
 from ttmbench.plugins.registry import build_registry
@@ -174,7 +175,9 @@ def test_what_a_model_lacks_is_refused_with_what_it_has():
         select(embeddings(), "norms")
     assert set(select(Towers(), "bias")) == {"image.bias", "caption.bias"}, "an adapter that is a module itself"
 
-    class Bare:
+    class Bare(Model):
+        def fingerprint(self): ...
+
         def parameters(self):
             return [torch.nn.Parameter(torch.zeros(1))]
 

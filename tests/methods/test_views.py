@@ -19,6 +19,7 @@ from ttmbench.methods.mta import mta
 from ttmbench.methods.views import Views, crop_box, random_crop, views_of
 from ttmbench.methods.vte import vte
 from ttmbench.methods.zero import zero
+from ttmbench.model import DualEncoder
 from ttmbench.model_adapters import tiny_clip
 from ttmbench.scoring.dual_encoder import encode
 from ttmbench.scoring.prepare import prepare
@@ -28,12 +29,15 @@ from ttmbench.types import Group, ImageRef
 SIZES = [(48, 48), (60, 40), (50, 70), (200, 40)]
 
 
-class Pixels:
+class Pixels(DualEncoder):
     """A model whose feature is a product of 8x8 pixels with random numbers; it keeps the images it was given."""
 
     def __init__(self) -> None:
         self.seen, self.batches = [], []
         self.weights = torch.from_numpy(np.random.default_rng(5).normal(size=(192, 6)).astype(np.float32))
+
+    def fingerprint(self):
+        return "pixels"
 
     def prepare_images(self, images):
         self.seen += [np.asarray(image) for image in images]

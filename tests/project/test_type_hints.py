@@ -51,7 +51,7 @@ def test_they_are_the_real_ones():
     hints = typing.get_type_hints
     assert hints(model.PairScorer.score_pairs)["images"].__args__ == (Image,)
     assert hints(model.DualEncoder.logits)["return"] is torch.Tensor
-    assert hints(model.DualEncoder.encode_images)["prepared"] == (torch.Tensor | Mapping[str, torch.Tensor] | list[Any])
+    assert hints(model.DualEncoder.prepare_images)["return"] == (torch.Tensor | Mapping[str, torch.Tensor] | list[Any])
     assert Image in hints(ImageRef)["open"].__args__
     assert hints(hookspecs.ttmbench_register_task_dirs)["return"] == Iterable[Traversable]
     assert hints(hookspecs.ttmbench_run_finished)["run_dir"] == Path | None

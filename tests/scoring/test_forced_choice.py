@@ -17,11 +17,10 @@ from ttmbench.data.catalog import find_task
 from ttmbench.data.loader import load_task_data
 from ttmbench.errors import TtmbenchError, UsageError
 from ttmbench.hookspecs import hookimpl
-from ttmbench.model import ChoiceStyle
+from ttmbench.model import ChoiceModel, ChoiceStyle
 from ttmbench.model_adapters.openai import load
 from ttmbench.plugins.registry import build_registry
 from ttmbench.results.stored_files import schema
-from ttmbench.scoring.capabilities import Capabilities
 from ttmbench.scoring.forced_choice.arrays import Choices, choice_chance, choice_values
 from ttmbench.scoring.forced_choice.ask import ask_choices
 from ttmbench.scoring.forced_choice.prompts import read_caption_choice, read_image_choice
@@ -31,7 +30,7 @@ CAPTIONS = ["a red cat on a blue mat", "a blue cat on a red mat"]
 QUICK = {"limit": 12, "bootstrap_iters": 20}
 
 
-class Chooser:
+class Chooser(ChoiceModel):
     """Answers by a function of prompt and images."""
 
     def __init__(self, words, **style):
@@ -167,7 +166,7 @@ def test_a_model_that_knows_is_right_everywhere(order):
     assert set(results["tracks"]["shapes_color"].values()) == {"forced_choice"} == {results["track"]}
     assert results["ties"]["shapes_color"]["text_score,choice"] is None
     assert results.scores == {"shapes_color": {}}
-    assert results["model_info"]["capabilities"] == ["ChoiceScorer"]
+    assert results["model_info"]["capabilities"] == ["ChoiceModel"]
 
 
 def test_one_image_a_group_is_asked_about_captions_only():
@@ -195,7 +194,7 @@ def test_the_order_of_options_is_drawn_by_the_seed_and_the_group_alone():
     groups = load_task_data(registry, find_task(registry, "shapes_color"), 12).groups
 
     def orders(chosen, seed):
-        given = ask_choices(Capabilities(Chooser(lambda *_: "A")), chosen, 5, seed).given
+        given = ask_choices(Chooser(lambda *_: "A"), chosen, 5, seed).given
         return {(chosen[one.asked.group].group_id, one.asked.side, one.asked.subject): one.asked.order for one in given}
 
     every = orders(groups, 0)
@@ -277,7 +276,7 @@ def test_more_captions_than_letters_are_refused():
 
     group = Group("g", (ImageRef("i", lambda: Image.new("RGB", (2, 2))),), tuple(f"caption {at}" for at in range(11)))
     with pytest.raises(UsageError, match="at most 10 options"):
-        ask_choices(Capabilities(Chooser(None)), [group], 1, 0)
+        ask_choices(Chooser(None), [group], 1, 0)
 
 
 # --- the same through a server -------------------------------------------------------------------------------

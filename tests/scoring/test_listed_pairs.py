@@ -10,8 +10,8 @@ from scipy.special import logsumexp
 from support.small_models import MemoryBlocks
 
 from ttmbench.errors import TtmbenchError, UsageError
+from ttmbench.model import PairScorer
 from ttmbench.scoring.batches import BatchSizer
-from ttmbench.scoring.capabilities import Capabilities
 from ttmbench.scoring.debiasing import debias, prior_for
 from ttmbench.scoring.fingerprint import Fingerprint
 from ttmbench.scoring.pairs import LOWEST, score_ranked_pairs
@@ -20,11 +20,14 @@ from ttmbench.types import Group, ImageRef
 CAPTIONS = ["a", "bb a", "ccc", "dd"]
 
 
-class Plain:
+class Plain(PairScorer):
     """Opens images as their pairs come."""
 
     def __init__(self) -> None:
         self.pairs = 0
+
+    def fingerprint(self):
+        return "plain"
 
     def score_pairs(self, images, captions):
         self.pairs += len(captions)
@@ -74,16 +77,12 @@ def test_every_kind_of_model_scores_the_pairs_that_are_asked_for(kind, batch, mo
     groups, model, kept = some_groups(5), kind(), MemoryBlocks()
     images = [(group.group_id, group.images[0]) for group in groups]
     fingerprint = Fingerprint(groups)
-    found = score_ranked_pairs(
-        Capabilities(model), images, CAPTIONS, WANTED, BatchSizer(batch), fingerprint, blocks=kept
-    )
+    found = score_ranked_pairs(model, images, CAPTIONS, WANTED, BatchSizer(batch), fingerprint, blocks=kept)
     assert found.tolist() == EXPECTED and model.pairs == 6
     assert sorted(kept) == [0, 1, 2]
     assert fingerprint.hexdigest()  # image 4 has no pair, and belongs to the data
     again = kind()
-    found = score_ranked_pairs(
-        Capabilities(again), images, CAPTIONS, WANTED, BatchSizer(batch), Fingerprint(groups), blocks=kept
-    )
+    found = score_ranked_pairs(again, images, CAPTIONS, WANTED, BatchSizer(batch), Fingerprint(groups), blocks=kept)
     assert found.tolist() == EXPECTED
     assert again.pairs == 0
 
@@ -99,10 +98,10 @@ def test_a_pair_without_a_score_is_named_or_ranks_last(wrong):
     groups = some_groups(4)
     arguments = ([(group.group_id, group.images[0]) for group in groups], CAPTIONS, WANTED, BatchSizer(64))
     if wrong:
-        assert score_ranked_pairs(Capabilities(Refusing()), *arguments, Fingerprint(groups))[-1] == LOWEST
+        assert score_ranked_pairs(Refusing(), *arguments, Fingerprint(groups))[-1] == LOWEST
     else:
         with pytest.raises(TtmbenchError, match="no score for image i3 with caption 'ccc'"):
-            score_ranked_pairs(Capabilities(Refusing()), *arguments, Fingerprint(groups))
+            score_ranked_pairs(Refusing(), *arguments, Fingerprint(groups))
 
 
 class Generative(Prepared):
@@ -112,21 +111,21 @@ class Generative(Prepared):
         super().__init__()
         self.prior, self.alpha = prior, alpha
 
-    def log_priors(self, captions):
+    def log_priors(self, captions, noise_images=None):
         return np.array([-float(len(one)) for one in captions], np.float32)
 
 
 def test_log_p_of_the_caption_is_taken_off():
     values = np.arange(6, dtype=np.float32)
-    found = debias(Generative("noise", 0.5), values, CAPTIONS, WANTED, 5)
+    found = debias(prior_for(Generative("noise", 0.5), None), values, CAPTIONS, WANTED, 5)
     assert found.tolist() == [
         value + 0.5 * len(CAPTIONS[caption]) for value, (_, caption) in zip(values, WANTED, strict=True)
     ]
-    assert prior_for(Generative("noise", 0.0), None) is prior_for(None, 3) is None
+    assert prior_for(Generative("noise", 0.0), None) is prior_for(Plain(), 3) is None
 
 
 def test_a_mean_over_all_images_needs_every_pair():
-    model = Generative("test_images", 1.0)
+    model = prior_for(Generative("test_images", 1.0), None)
     with pytest.raises(UsageError, match="of chosen candidates not all are scored; use prior=noise"):
         debias(model, np.zeros(6, np.float32), CAPTIONS, WANTED, 5)
     every = np.indices((3, 4)).reshape(2, -1).T

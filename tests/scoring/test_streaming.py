@@ -14,10 +14,10 @@ from PIL import Image
 
 import ttmbench
 from ttmbench.errors import DataError
+from ttmbench.model import DualEncoder, PairScorer
 from ttmbench.model_adapters import hf
 from ttmbench.scoring import fingerprint
 from ttmbench.scoring.batches import BatchSizer
-from ttmbench.scoring.capabilities import Capabilities
 from ttmbench.scoring.dual_encoder import encode, encode_side
 from ttmbench.scoring.fingerprint import Fingerprint, distinct_images
 from ttmbench.scoring.inputs import ImageRows
@@ -60,7 +60,7 @@ def four_threads():
         yield
 
 
-class Tower:
+class Tower(DualEncoder):
     """A dual encoder whose prepared rows are counted while they are in memory, and its calls by thread."""
 
     prepares_in_threads = True
@@ -70,6 +70,9 @@ class Tower:
         self.lock = threading.Lock()
         self.threads: set[str] = set()
         self.batches: list[int] = []
+
+    def fingerprint(self):
+        return "tower"
 
     def prepare_images(self, images):
         self.threads.add(threading.current_thread().name)
@@ -199,7 +202,7 @@ def test_memory_that_runs_out_loses_no_image(four_threads, capsys):
 # --- pairs ---------------------------------------------------------------------------------------------------
 
 
-class Pairs(OneThreaded):
+class Pairs(OneThreaded, PairScorer):
     def score_pairs(self, images, captions):
         raise AssertionError("prepared images are there")
 
@@ -213,7 +216,7 @@ class Pairs(OneThreaded):
 def test_pairs_are_streamed_to_the_same_bits_in_little_memory(four_threads):
     data, model, other = groups(500), Pairs(), Pairs()
     digests = Fingerprint(data)
-    table = score_task_pairs(Capabilities(model), data, 30, all_pairs=False, fingerprint=digests)
+    table = score_task_pairs(model, data, 30, all_pairs=False, fingerprint=digests)
     prepared, expected = prepare(other, data, 64)
     assert digests.hexdigest() == expected and table.values is None
     assert np.array_equal(table.groups, score_in_memory(other, prepared, 30, all_pairs=False).groups)

@@ -15,7 +15,6 @@ from ttmbench.cli import main
 from ttmbench.errors import UsageError
 from ttmbench.model import ChoiceStyle
 from ttmbench.model_adapters import tiny_clip
-from ttmbench.scoring.capabilities import Capabilities
 from ttmbench.scoring.videos import AFTER, BEFORE, on_videos
 
 QUICK = {"limit": 3, "device": "cpu", "bootstrap_iters": 0}
@@ -73,7 +72,7 @@ def test_two_poolings_have_scores_of_their_own_in_the_cache(model, tmp_path):
 @pytest.mark.parametrize("pooling", [AFTER, BEFORE])
 def test_the_gradient_of_a_batch_goes_through_every_frame(model, groups, pooling):
     """The loss of videos is the model's own of pooled features, and each frame gets its part of the gradient."""
-    pooled = on_videos(Capabilities(model), "clips", FRAMES, pooling).trained
+    pooled = on_videos(model, "clips", FRAMES, pooling)
     opened = [image.open() for group in groups for image in group.images]
     captions = pooled.prepare_captions([caption for group in groups for caption in group.captions])
     prepared = pooled.prepare_images(opened)

@@ -11,10 +11,11 @@ from torch import nn
 
 from ttmbench.methods.features import FeatureTask
 from ttmbench.methods.task import MethodStep, TrainingTask
+from ttmbench.model import DualEncoder
 from ttmbench.scoring.inputs import Prepared, Rows
 
 
-class NormTowers(nn.Module):
+class NormTowers(DualEncoder, nn.Module):
     """Each side: linear, layer norm, linear, unit length; names as in open_clip."""
 
     trains_in_parts = True
@@ -41,6 +42,9 @@ class NormTowers(nn.Module):
 
     def logits(self, images, captions):
         return images @ captions.T * self.logit_scale.exp() + self.logit_bias
+
+    def fingerprint(self):
+        return "norm towers"
 
     def prepare_images(self, images): ...
 

@@ -9,13 +9,14 @@ import numpy as np
 import torch
 
 import ttmbench
+from ttmbench.model import DualEncoder, PairScorer
 from ttmbench.scoring.inputs import Prepared, Rows
 from ttmbench.scoring.prepare import PreparedTask
 
 QUICK = {"limit": 16, "device": "cpu", "bootstrap_iters": 0}
 
 
-class Counting:
+class Counting(PairScorer):
     """A pair scorer that writes a line into a file for every pair that it scores."""
 
     def __init__(self, log: Path, seconds: float = 0.0, **declared) -> None:
@@ -42,7 +43,7 @@ def run(adapter, tasks="shapes_color", **settings):
     return ttmbench.simple_evaluate(adapter, tasks, **{**QUICK, **settings})
 
 
-class Towers(torch.nn.Module):
+class Towers(DualEncoder, torch.nn.Module):
     """Two linear layers, dropout in training, and what each batch held."""
 
     trains_in_parts = True
@@ -52,6 +53,9 @@ class Towers(torch.nn.Module):
         torch.manual_seed(3)
         self.image, self.caption = torch.nn.Linear(4, 5), torch.nn.Linear(4, 5)
         self.drop, self.seen = torch.nn.Dropout(dropout), []
+
+    def fingerprint(self):
+        return "towers"
 
     def prepare_images(self, images): ...
 

@@ -492,6 +492,8 @@ def open_clip_model(kind: str):
     from ttmbench.model_adapters._shared.contrastive import ContrastiveModel
 
     class Model(ContrastiveModel[torch.Tensor]):
+        def fingerprint(self): ...
+
         def prepare_images(self, images):
             return torch.rand(len(images), 3, side, side, generator=torch.Generator().manual_seed(0))
 

@@ -13,6 +13,7 @@ from support.small_models import stage_of
 from ttmbench import schedules
 from ttmbench.config import TTMConfig
 from ttmbench.errors import DivergedError, TtmbenchError
+from ttmbench.model import PairScorer
 from ttmbench.scoring import inputs
 from ttmbench.scoring.batches import BatchSizer
 from ttmbench.ttm import finetune
@@ -52,7 +53,7 @@ def test_the_optimiser_is_fused_where_it_can_be():
     whole = [torch.nn.Parameter(torch.zeros(2, dtype=torch.long), requires_grad=False)]
     other = [torch.nn.Parameter(torch.zeros(2, device="meta"))]
     for parameters in (whole, other):
-        adapter = SimpleNamespace(parameters=lambda parameters=parameters: parameters)
+        adapter = SimpleNamespace(parameters=lambda parameters=parameters: parameters, torch_module=None)
         assert not finetune.make_optimizer(adapter, TTMConfig()).param_groups[0]["fused"]
 
 
@@ -77,11 +78,15 @@ def test_a_gradient_in_parts_is_that_of_the_whole_batch(part):
     assert len(model.seen) - before == (1 if part == 7 else 0), "in one piece where a part holds all of it"
 
 
-class YesOrNo:
+class YesOrNo(PairScorer):
     """A pair model of one weight: says of a pair whether it matches."""
 
     def __init__(self) -> None:
         self.weight, self.sizes = torch.nn.Parameter(torch.tensor(0.3)), []
+
+    def fingerprint(self): ...
+
+    def score_pairs(self, images, captions): ...
 
     def parameters(self):
         return [self.weight]

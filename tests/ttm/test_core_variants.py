@@ -15,6 +15,7 @@ from ttmbench import schedules
 from ttmbench.config import TTMConfig
 from ttmbench.errors import AssertionNotMet, TtmbenchError
 from ttmbench.metrics import METRICS, group_match
+from ttmbench.model import Model
 from ttmbench.plugins.methods import METHODS
 from ttmbench.results.clusters import held_out
 from ttmbench.ttm import variants
@@ -208,11 +209,13 @@ def test_a_model_that_was_not_trained_is_not_accused(adaptation):
     assert [line["selected"] for line in lines] == [0] * 4
 
 
-class Restless:
+class Restless(Model):
     """Scores that differ a little each time, of a model that is restored well or not."""
 
     def __init__(self, noise: float, moves: float) -> None:
         self.weight, self.noise, self.moves, self.calls = torch.zeros(1), noise, moves, 0
+
+    def fingerprint(self): ...
 
     def state_dict(self):
         return {"weight": self.weight}

@@ -229,23 +229,17 @@ def test_augmentation_changes_training_and_is_drawn_by_seed():
     assert plain.results["shapes_color"]["group_match,none"] == raw, "scoring never sees a crop"
 
 
-class Plain:
-    """A dual encoder with nothing on top, which passes everything on."""
+class Plain(hf.TransformersModel):
+    """A dual encoder with nothing on top."""
 
-    def __init__(self, inner):
-        self._inner = inner
-
-    def __getattr__(self, name):
-        if name in ("prepare_enlarged", "crop") or name.startswith("__"):
-            raise AttributeError(name)
-        return getattr(self._inner, name)
+    augments = False
 
 
 def test_an_adapter_without_crops_says_so():
+    model = tiny_clip.load(device="cpu")
+    model.__class__ = Plain
     with pytest.raises(UsageError, match="cannot augment"):
-        ttmbench.simple_evaluate(
-            Plain(tiny_clip.load(device="cpu")), "shapes_color", ttm={**SHORT, "augment": True}, **QUICK
-        )
+        ttmbench.simple_evaluate(model, "shapes_color", ttm={**SHORT, "augment": True}, **QUICK)
 
 
 # --- saved models ---------------------------------------------------------------------------------------------

@@ -14,8 +14,7 @@ from ttmbench._util.digests import OWN, digests_of_object, json_digest, tensors_
 from ttmbench._util.machine import installed_version, matmul_precision
 from ttmbench._version import __version__
 from ttmbench.data.task_file import TaskSpec
-from ttmbench.model import Adapter
-from ttmbench.scoring.capabilities import Capabilities
+from ttmbench.model import Model, PairScorer, StoredFeatures
 from ttmbench.types import Record
 
 SCORING_VERSION = 4
@@ -27,38 +26,40 @@ READERS = ("pillow", "torchvision", "av")
 """Packages that decode and resize; any version of one may give other pixels."""
 
 
-def why_not_kept(model: Capabilities) -> str | None:
+def why_not_kept(model: Model) -> str | None:
     """Why scores of this model are not cached, for the user; empty if that needs no word; None if they are cached.
 
     Models behind servers store their answers themselves. The remarks and refusals of others would be lost. Precomputed
     embeddings are scored faster than looked up.
     """
-    adapter = model.adapter
-    if any(part is not None for part in (model.many_at_once, model.may_refuse, model.reporting, model.stored_features)):
+    is_served = model.pairs_at_once is not None or type(model).usage is not Model.usage
+    if is_served or isinstance(model, StoredFeatures):
         return ""
-    if model.fingerprinted is None or not model.fingerprinted.fingerprint():
-        return f"{type(adapter).__name__} has no fingerprint, so its scores are not cached"
-    if code_digest(adapter) is None:
-        return f"the source of {type(adapter).__name__} is in no file, so its scores are not cached"
+    if isinstance(model, PairScorer) and model.refusals_are_wrong is not None:
+        return ""
+    if not model.fingerprint():
+        return f"{type(model).__name__} has no fingerprint, so its scores are not cached"
+    if code_digest(model) is None:
+        return f"the source of {type(model).__name__} is in no file, so its scores are not cached"
     return None
 
 
-def model_description(adapter: Adapter, as_loaded: bool = False) -> Record:
+def model_description(model: Model, as_loaded: bool = False) -> Record:
     """What a model's scores depend on, for JSON, with secrets: what it states, its weights as they are, its code.
 
     ``as_loaded``: nothing has touched the weights since they were loaded, so that a digest from then is theirs. Those
     of a large model would come back from its device, and be read for minutes.
     """
-    kind = type(adapter)
-    declared = adapter.fingerprint()
+    kind = type(model)
+    declared = model.fingerprint()
     description: Record = {
         "adapter": f"{kind.__module__}:{kind.__qualname__}",
         "fingerprint": dict(declared) if isinstance(declared, Mapping) else str(declared),
-        "code": code_digest(adapter),
+        "code": code_digest(model),
     }
-    if hasattr(adapter, "state_dict"):
-        known = getattr(adapter, "state_sha256", None) if as_loaded else None
-        description["state_sha256"] = known or tensors_digest(adapter.state_dict())
+    if model.trainable or isinstance(model, torch.nn.Module) or type(model).state_dict is not Model.state_dict:
+        known = model.state_sha256 if as_loaded else None
+        description["state_sha256"] = known or tensors_digest(model.state_dict())
     return description
 
 
@@ -95,12 +96,12 @@ def versions() -> dict[str, str | None]:
     return found | minor | {"jpeg": features.version("libjpeg_turbo")}
 
 
-def code_digest(adapter: object) -> str | None:
-    """sha256 of the source of the packages that an adapter's class is made of; None if it cannot be read.
+def code_digest(model: Model) -> str | None:
+    """sha256 of the source of the packages that a model's class is made of; None if it cannot be read.
 
-    Adapters of this package have its version and `SCORING_VERSION` instead, and the empty digest.
+    Models of this package have its version and `SCORING_VERSION` instead, and the empty digest.
     """
-    digests = digests_of_object(adapter)
+    digests = digests_of_object(model)
     if None in digests.values():
         return None
     foreign = "".join(f"{name}:{digest};" for name, digest in digests.items() if name != OWN)

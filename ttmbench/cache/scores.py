@@ -22,9 +22,8 @@ from ttmbench._util.machine import hardware
 from ttmbench.cache.folder import ENDING, SCORES
 from ttmbench.cache.key import model_description, score_key, why_not_kept
 from ttmbench.data.task_file import TaskSpec
-from ttmbench.model import Adapter
+from ttmbench.model import Model, PairScorer
 from ttmbench.scoring.batches import BlockStore
-from ttmbench.scoring.capabilities import Capabilities
 from ttmbench.scoring.fingerprint import Fingerprint
 from ttmbench.types import Group, Record
 
@@ -40,8 +39,8 @@ class ScoreCache:
 
     def __init__(self, folder: Path, exact: Record | None = None) -> None:
         self.folder, self._exact = folder, exact
-        self.as_loaded: object | None = None  # a model that the run has loaded itself and not trained yet
-        self._model: tuple[Adapter, Record] | None = None
+        self.as_loaded: Model | None = None  # a model that the run has loaded itself and not trained yet
+        self._model: tuple[Model, Record] | None = None
         self._warned: set[str] = set()
         self.is_writable = True  # until a file could not be written
 
@@ -51,15 +50,15 @@ class ScoreCache:
             self._warned.add(what)
             warn(message)
 
-    def key(self, model: Capabilities, spec: TaskSpec, settings: Record) -> str | None:
+    def key(self, model: Model, spec: TaskSpec, settings: Record) -> str | None:
         """Digest of what a model's scores on a task depend on beside the data; None if they are not cached."""
-        why, adapter = why_not_kept(model), model.fingerprinted
+        why = why_not_kept(model)
         if why:
             self.warn_once("model", why)
-        if why is not None or adapter is None:
+        if why is not None:
             return None
-        if self._model is None or self._model[0] is not adapter:
-            self._model = (adapter, model_description(adapter, adapter is self.as_loaded))
+        if self._model is None or self._model[0] is not model:
+            self._model = (model, model_description(model, model is self.as_loaded))
         return score_key(self._model[1], spec, settings, self._exact)
 
 
@@ -73,7 +72,7 @@ class TaskCache:
     def __init__(
         self,
         cache: ScoreCache | None,
-        model: Capabilities,
+        model: Model,
         spec: TaskSpec,
         groups: Sequence[Group],
         settings: Record,
@@ -82,7 +81,7 @@ class TaskCache:
         self.data = Fingerprint(groups)
         key = None if cache is None else cache.key(model, spec, settings)
         self._cache, self._key = (None, "") if key is None else (cache, key)
-        self._task, self._what, self._blind = spec.task, what, model.blind is not None
+        self._task, self._what, self._blind = spec.task, what, isinstance(model, PairScorer) and model.blind
         self._folder: Path | None = None  # once the data are known
         self._date: str | None = None  # of the scores that were found
         self._hardware: list[Record] = []  # of the runs that computed what was found

@@ -18,10 +18,9 @@ from ttmbench._util.text import Unreadable, read_json
 from ttmbench._util.third_party_errors import error_line, foreign_errors
 from ttmbench.config import RunConfig
 from ttmbench.errors import DataError, UsageError
-from ttmbench.model import ChoiceScorer, DualEncoder, PairScorer
+from ttmbench.model import ChoiceModel, DualEncoder, Model, PairScorer, StoredFeatures, as_model
 from ttmbench.plugins.registry import Registry, arguments_of, load_target
-from ttmbench.scoring.capabilities import Capabilities, Model
-from ttmbench.types import ModelFiles, Record
+from ttmbench.types import Record
 
 RECORD = "ttmbench_finetune.json"
 KIND = "finetuning"
@@ -67,23 +66,17 @@ def make_adapter(
             adapter = factory(**stated)
         except TypeError as error:
             raise UsageError(f"model '{name}': {error_line(error).removeprefix('TypeError: ')}") from error
-    return check_scores(f"model '{name}'", adapter)
+    return checked(f"model '{name}'", adapter)
 
 
-def check_scores(what: str, adapter: object) -> Model:
-    """The adapter; UsageError, which ``what`` begins, for what can neither score nor answer."""
+def checked(what: str, adapter: object) -> Model:
+    """The model; UsageError, which ``what`` begins, for what can neither score nor answer, or has no base class."""
     if isinstance(adapter, type):
         raise UsageError(f"{what}: {adapter.__name__} is a class; give an object of it: {adapter.__name__}(...)")
-    if not isinstance(adapter, DualEncoder | PairScorer | ChoiceScorer):
-        instead = _instead_of(adapter)
-        if instead is not None:
-            raise UsageError(f"{what}: {instead}")
-        raise UsageError(
-            f"{what}: {type(adapter).__name__} can neither score pairs (score_pairs) nor encode "
-            "(prepare_images, prepare_captions, encode_images, encode_captions, logits) nor answer questions "
-            "(answer, choice_style); docs/add-an-adapter.md shows how to wrap a model"
-        )
-    return adapter
+    try:
+        return as_model(adapter)
+    except UsageError as error:
+        raise UsageError(f"{what}: {_instead_of(adapter) or error}") from None
 
 
 def _instead_of(model: object) -> str | None:
@@ -115,10 +108,10 @@ def name_of_adapter(adapter: Model, written: bool) -> str:
 
     UsageError where results are ``written`` and nothing distinguishes it from another checkpoint of its class.
     """
-    kind, name = type(adapter).__name__, getattr(adapter, "model_name", None)
-    if isinstance(name, str) and name.strip():
+    kind, name = type(adapter).__name__, adapter.model_name
+    if name is not None and name.strip():
         return name
-    declared = model_info(Capabilities(adapter))["fingerprint"]
+    declared = model_info(adapter)["fingerprint"]
     if declared:
         return f"{kind}-{json_digest(declared)[:8]}"
     if written:
@@ -133,19 +126,18 @@ def _whose(registry: Registry, name: str) -> str:
     return f"model '{name}' of plugin '{registry.adapters.plugins[name]}'"
 
 
-def model_info(model: Capabilities) -> Record:
-    """What an adapter states about itself, for the record."""
-    adapter = model.adapter
-    with foreign_errors(f"fingerprint() of {type(adapter).__name__}"):
-        declared = adapter.fingerprint() if hasattr(adapter, "fingerprint") else {}
-        shown = dict(declared) if isinstance(declared, Mapping) else {"fingerprint": str(declared)}
+def model_info(model: Model) -> Record:
+    """What a model states about itself, for the record."""
+    with foreign_errors(f"fingerprint() of {type(model).__name__}"):
+        declared = model.fingerprint()
+        shown = dict(declared) if isinstance(declared, Mapping) else {"fingerprint": str(declared)} if declared else {}
         json.dumps(shown, allow_nan=False)
-    info: Record = {"capabilities": model.names, "fingerprint": shown}
-    files = getattr(adapter, "files", None)
-    return {**info, "source": files.provenance()} if isinstance(files, ModelFiles) else info
+    kinds = [base.__name__ for base in (DualEncoder, PairScorer, ChoiceModel) if isinstance(model, base)]
+    info: Record = {"capabilities": [*kinds, *(["trainable"] if model.trainable else [])], "fingerprint": shown}
+    return info if model.files is None else {**info, "source": model.files.provenance()}
 
 
-def trained_on(registry: Registry, model: str, model_args: Mapping[str, object], adapter: object) -> list[str] | None:
+def trained_on(registry: Registry, model: str, model_args: Mapping[str, object], adapter: Model) -> list[str] | None:
     """The image collections that a model was trained on; None if unknown, UsageError for a wrong attribute.
 
     The record of a finetuning wins over the adapter's attribute ``trained_on``, and that over the registered card.
@@ -153,7 +145,7 @@ def trained_on(registry: Registry, model: str, model_args: Mapping[str, object],
     record = finetuned(adapter)
     if record is not None:
         return record.get("trained_on") or None  # an empty list is what older versions wrote for unknown
-    declared = getattr(adapter, "trained_on", None)
+    declared = adapter.trained_on
     if declared is not None:
         if isinstance(declared, str) or not all(isinstance(name, str) for name in declared):
             raise UsageError(f"trained_on of {type(adapter).__name__} must be a list of names, got {declared!r:.80}")
@@ -167,32 +159,21 @@ def trained_on(registry: Registry, model: str, model_args: Mapping[str, object],
     return None if own & set(model_args) else list(card.trained_on)
 
 
-def model_notes(adapter: object) -> list[str]:
-    """What a reader of the adapter's scores should know, for the results of every task."""
-    return [str(note) for note in getattr(adapter, "model_notes", ())]
-
-
-def tokens_read(adapter: object) -> int:
-    """How many tokens a chat model has read so far, as far as its adapter counts them."""
-    return int(getattr(adapter, "tokens_read", 0))
-
-
-def remarks(adapter: object) -> list[str]:
+def remarks(model: Model) -> list[str]:
     """What is printed when a model was loaded: its notes, and a line if its weights could hold more than tensors."""
-    files = getattr(adapter, "files", None)
-    if not isinstance(files, ModelFiles) or not files.are_pickles:
-        return model_notes(adapter)
+    files = model.files
+    if files is None or not files.are_pickles:
+        return model.notes()
     return [
         f"the weights of {files.name} are a pickle ({files.weights[0]}), read as tensors only, without running code "
         "(torch.load, weights_only=True)",
-        *model_notes(adapter),
+        *model.notes(),
     ]
 
 
-def finetuned(adapter: object) -> Record | None:
+def finetuned(model: Model) -> Record | None:
     """The record (`ttmbench.evaluator.finetune`) beside a model's weights; None if there is none."""
-    files = getattr(adapter, "files", None)
-    return read_record(files.folder) if isinstance(files, ModelFiles) else None
+    return None if model.files is None else read_record(model.files.folder)
 
 
 def read_record(folder: Path) -> Record | None:
@@ -238,12 +219,11 @@ def fits_note(record: Record | None, task: str) -> list[str]:
     return []
 
 
-def check_model(config: RunConfig, model: Capabilities, adapts: bool) -> None:
+def check_model(config: RunConfig, model: Model, adapts: bool) -> None:
     """UsageError for a model that cannot be adapted as it was loaded, or not be measured on a second task."""
-    reason = getattr(model.adapter, "untrainable", None)
-    if adapts and isinstance(reason, str):
-        raise UsageError(f"model {config.model} cannot be adapted: {reason}; omit the test-time stage")
-    if config.ttm_also and model.stored_features is not None:
+    if adapts and model.untrainable is not None:
+        raise UsageError(f"model {config.model} cannot be adapted: {model.untrainable}; omit the test-time stage")
+    if config.ttm_also and isinstance(model, StoredFeatures):
         raise UsageError(
             f"model {config.model} reads stored features of one task, so it cannot be measured on another; "
             "omit --ttm_also"

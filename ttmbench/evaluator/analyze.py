@@ -27,6 +27,7 @@ from ttmbench.evaluator.score_task import Run, plan_task, score_task
 from ttmbench.evaluator.settings import cache_of, check_config, task_settings, tasks_of
 from ttmbench.evaluator.task import adaptation
 from ttmbench.evaluator.task_result import Scored
+from ttmbench.model import DualEncoder, PairScorer
 from ttmbench.plugins.registry import Registry, build_registry, metric_for
 from ttmbench.results.document import ResultsDocument
 from ttmbench.results.labels import HOLDOUT, HOLDOUT_RAW, RAW, TTM
@@ -41,7 +42,6 @@ from ttmbench.results.summary import (
 )
 from ttmbench.schedules import threshold_for_coverage
 from ttmbench.scoring.batches import BatchSizer
-from ttmbench.scoring.capabilities import Capabilities
 from ttmbench.scoring.debiasing import sweep
 from ttmbench.ttm.selection import PseudoLabels, Supervision, algorithm1_selection, candidates, oracle
 from ttmbench.ttm.trainer import restored
@@ -98,19 +98,19 @@ def _analysed(analysis: str, config: RunConfig, grid: Sequence[float] | None) ->
     with arithmetic_of(config), naming_what_cannot():
         registry = build_registry(config.include_path)
         tasks = tasks_of(registry, config)
-        model = Capabilities(make_adapter(registry, config.model, config.model_args, model_settings(config)))
-        if analysis == "alpha" and model.debiasable is None:
+        model = make_adapter(registry, config.model, config.model_args, model_settings(config))
+        if analysis == "alpha" and not (isinstance(model, PairScorer) and model.debiases):
             raise UsageError(f"model {config.model} has no log P(t) to subtract, so 'alpha' does not apply to it")
-        if analysis != "alpha" and model.loss is None and (model.scores != "embeddings" or analysis in TRAINS):
+        if analysis != "alpha" and not model.trainable and (not isinstance(model, DualEncoder) or analysis in TRAINS):
             raise UsageError(f"model {config.model} cannot be adapted, so '{analysis}' does not apply to it")
-        for remark in remarks(model.adapter):
+        for remark in remarks(model):
             warn(remark)
         run, info = (
             Run(
                 registry,
                 config,
                 model,
-                BatchSizer.for_run(config.batch_size, model.adapter, config.deterministic),
+                BatchSizer.for_run(config.batch_size, model.device, config.deterministic),
                 cache_of(config),
             ),
             model_info(model),
@@ -394,7 +394,7 @@ def _transfer(config: RunConfig, command: Sequence[str]) -> Iterator[Record]:
     if len(tasks) < 2:
         raise UsageError(f"'transfer' needs at least two tasks (--tasks A,B), got {', '.join(tasks)}")
     adapter = make_adapter(registry, config.model, config.model_args, model_settings(config))
-    if Capabilities(adapter).loss is None:
+    if not adapter.trainable:
         raise UsageError(f"model {config.model} cannot be adapted, so 'transfer' does not apply to it")
     whole = config.model_copy(update={"ttm": True, "ttm_also": tasks, "output_path": None, "on_error": "raise"})
     document = run(whole, adapter=adapter, command=command).typed

@@ -29,8 +29,8 @@ from ttmbench.evaluator.resume import RunFiles
 from ttmbench.evaluator.score_task import Run, plan_task, score_share, score_task
 from ttmbench.evaluator.settings import Chosen, cache_of, choose, read_samples
 from ttmbench.evaluator.task import Methods
+from ttmbench.model import Model
 from ttmbench.scoring.batches import BatchSizer
-from ttmbench.scoring.capabilities import Capabilities, Model
 from ttmbench.ttm.variants import adapted_folders
 
 
@@ -88,20 +88,13 @@ def main() -> None:
         with each_note_once(), arithmetic_of(config):
             chosen, cache = choose(config), cache_of(config)
             assert cache is not None, "the processes exchange scores there"
-            adapter = make_adapter(chosen.registry, config.model, config.model_args, model_settings(config))
-            cache.as_loaded, can = adapter, Capabilities(adapter)
-            if can.reporting is not None:
+            model = make_adapter(chosen.registry, config.model, config.model_args, model_settings(config))
+            cache.as_loaded = model
+            if type(model).usage is not Model.usage:
                 raise UsageError(f"model {config.model} asks a server, whose requests are made side by side already")
             samples = read_samples(config.samples) if config.samples else None
-            run = Run(
-                chosen.registry,
-                config,
-                can,
-                BatchSizer.for_run(config.batch_size, can.adapter, config.deterministic),
-                cache,
-                key,
-                samples,
-            )
+            sizer = BatchSizer.for_run(config.batch_size, model.device, config.deterministic)
+            run = Run(chosen.registry, config, model, sizer, cache, key, samples)
             methods = Methods(run, adapted_folders(config, list(chosen.tasks), new=False))
             for name in left:
                 plan = chosen.tasks[name], chosen.settings[name]

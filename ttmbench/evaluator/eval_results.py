@@ -31,7 +31,7 @@ from ttmbench.evaluator.adapters import finetuned, finetuning_shown, fits_note, 
 from ttmbench.evaluator.resume import DataNow, RunDirectory, RunKey, groups_digest
 from ttmbench.evaluator.task_result import Answered, Judged, Ranked, Scored, TaskResult
 from ttmbench.matching import match_groups
-from ttmbench.model import Reporting
+from ttmbench.model import Model
 from ttmbench.results.clusters import clusters_note
 from ttmbench.results.comparison import (
     StoredRun,
@@ -51,7 +51,6 @@ from ttmbench.results.ranks import rank_values
 from ttmbench.results.stored_files import SCHEMA_VERSION
 from ttmbench.results.summary import metric_values
 from ttmbench.results.tag_means import aggregates, shared_images_note
-from ttmbench.scoring.capabilities import Capabilities
 from ttmbench.scoring.forced_choice.arrays import choice_values
 from ttmbench.types import Record, Scores
 
@@ -435,7 +434,7 @@ class RunRecord:
         self.errors: list[Record] = []
         self.model_info: Record = {}
         self.baseline: Record | None = None
-        self._reporting: Reporting | None = None
+        self._model: Model | None = None  # that reports its usage
         self._earlier: dict[str, Record] = {}
         self._earlier_seconds = 0.0
         self._earlier_usage: Record = {}
@@ -446,11 +445,12 @@ class RunRecord:
         self._document: ResultsDocument | None = None  # as last saved
         self._used: dict[str, Record] = {}  # task -> memory that it took
 
-    def describe_model(self, model: Capabilities, trained_on: Sequence[str] | None) -> None:
+    def describe_model(self, model: Model, trained_on: Sequence[str] | None) -> None:
         """Records what the model states about itself; ``trained_on`` names image collections, None if unknown."""
         collections = None if trained_on is None else list(trained_on)
         self.model_info = {**model_info(model), "trained_on": collections}
-        finetuning, self._reporting = finetuned(model.adapter), model.reporting
+        finetuning = finetuned(model)
+        self._model = None if type(model).usage is Model.usage else model
         if finetuning is not None:
             self.model_info["finetuned"] = finetuning_shown(finetuning)
 
@@ -577,7 +577,7 @@ class RunRecord:
     def _usage(self) -> Record:
         """What the model has used; one that fails to report it does not end the run."""
         try:
-            used = dict(self._reporting.usage()) if self._reporting else {}
+            used = {} if self._model is None else dict(self._model.usage())
             json.dumps(used, allow_nan=False)
         except Exception as error:
             return {"error": error_line(error)}
@@ -608,7 +608,7 @@ class RunRecord:
             "config": self.config,
             "run_key": None if self._key is None else self._key.sha256,
             "model_name": self._model_name,
-            "model_info": {**self.model_info, **({"usage": self._usage()} if self._reporting else {})},
+            "model_info": {**self.model_info, **({} if self._model is None else {"usage": self._usage()})},
             "date": self._date.timestamp(),
             "git_hash": self._git_hash,
             "packages": self._packages,

@@ -26,7 +26,6 @@ from ttmbench.evaluator.adapters import (
     finetuned,
     make_adapter,
     model_info,
-    model_notes,
     model_settings,
     read_record,
     trained_on,
@@ -36,11 +35,10 @@ from ttmbench.evaluator.determinism import arithmetic_of, naming_what_cannot
 from ttmbench.evaluator.resume import RunKey, code_of
 from ttmbench.evaluator.score_task import load_data
 from ttmbench.evaluator.settings import check_config, read_samples, tasks_of
-from ttmbench.model import Savable
+from ttmbench.model import DualEncoder, Model, PairScorer, StoredFeatures
 from ttmbench.plugins.registry import Registry, build_registry
 from ttmbench.results.stored_files import SCHEMA_VERSION
 from ttmbench.scoring.batches import BatchSizer
-from ttmbench.scoring.capabilities import Capabilities, Trained
 from ttmbench.scoring.inputs import DECODED, images_on_device
 from ttmbench.scoring.prepare import PreparedTask, prepare
 from ttmbench.ttm.checkpoint import TRAINING, SeedCheckpoint
@@ -121,8 +119,8 @@ def _finetune(
     registry = build_registry(config.include_path)
     tasks = tasks_of(registry, config)
     _check_tasks(tasks)
-    model = Capabilities(make_adapter(registry, config.model, config.model_args, model_settings(config)))
-    adapter, savable = _check_model(config, model)
+    model = make_adapter(registry, config.model, config.model_args, model_settings(config))
+    adapter = _check_model(config, model)
     loss = loss_of(adapter)
     settings = settings_of(preset, loss, changes)
     groups, about = _load(registry, config, tasks)
@@ -148,7 +146,7 @@ def _finetune(
     if epochs:
         warn(f"resuming {folder}: {len(epochs)} of {settings.epochs} epochs done")
     write_record(folder, record)
-    sizer = BatchSizer.for_run(config.batch_size, adapter, config.deterministic)
+    sizer = BatchSizer.for_run(config.batch_size, adapter.device, config.deterministic)
     stage = PreparedTask(adapter, images_on_device(adapter, prepared), sizer, is_global=False, all_pairs=False)
     with foreign_errors(f"finetuning of model '{config.model}'"):
         with progress_bar(settings.epochs, "finetuning", "epochs") as bar:
@@ -164,7 +162,7 @@ def _finetune(
             finally:
                 checkpoint.finish_writing()
         try:
-            savable.save_pretrained(folder)
+            adapter.save(folder)
         except OSError as error:
             raise TtmbenchError(f"the model cannot be written to {folder}: {error.strerror or error}") from None
         record |= {"status": "done", "epochs": epochs, "weights_sha256": tensors_digest(adapter.state_dict())}
@@ -176,13 +174,12 @@ def _finetune(
 def _record(
     config: RunConfig,
     registry: Registry,
-    model: Capabilities,
+    model: Model,
     tasks: list[Record],
     training: Record,
 ) -> Record:
-    adapter = model.adapter
-    earlier = finetuned(adapter)
-    seen = [*(trained_on(registry, config.model, config.model_args, adapter) or ())]
+    earlier = finetuned(model)
+    seen = [*(trained_on(registry, config.model, config.model_args, model) or ())]
     seen += [name for task in tasks for name in task.pop("images_from")]
     return {
         "schema_version": SCHEMA_VERSION,
@@ -192,7 +189,7 @@ def _record(
         "tasks": [*([] if earlier is None else earlier["tasks"]), *tasks],
         "trained_on": list(dict.fromkeys(seen)) or None,
         **training,
-        "notes": [*model_notes(adapter), *([] if training["preset"] is None else [PRESET_NOTES[training["preset"]]])],
+        "notes": [*model.notes(), *([] if training["preset"] is None else [PRESET_NOTES[training["preset"]]])],
         "seed": config.seed,
         "base": {
             "model": config.model,
@@ -224,14 +221,14 @@ def _check_tasks(tasks: Mapping[str, TaskFile]) -> None:
             )
 
 
-def _check_model(config: RunConfig, model: Capabilities) -> tuple[Trained, Savable]:
-    if model.stored_features is not None:
+def _check_model(config: RunConfig, model: Model) -> DualEncoder | PairScorer:
+    if isinstance(model, StoredFeatures):
         raise UsageError(f"model {config.model} reads precomputed embeddings of one task and cannot be finetuned")
-    if model.trained is None:
+    if not (model.trainable and isinstance(model, DualEncoder | PairScorer)):
         raise UsageError(f"model {config.model} cannot be finetuned (it has no matching_loss or pair_loss)")
-    if model.savable is None:
-        raise UsageError(f"model {config.model} cannot be saved (it has no save_pretrained), so it is not finetuned")
-    return model.trained, model.savable
+    if not model.savable:
+        raise UsageError(f"model {config.model} cannot be saved (it has no save), so it is not finetuned")
+    return model
 
 
 def _load(registry: Registry, config: RunConfig, tasks: Mapping[str, TaskFile]) -> tuple[list[Group], list[Record]]:

@@ -27,14 +27,14 @@ from ttmbench.methods.features import ReferenceSet, RewardModel, scale_and_bias
 from ttmbench.methods.run import MethodRun
 from ttmbench.methods.settings import checked_settings
 from ttmbench.methods.views import views_of
-from ttmbench.model import DualEncoder, StoredFeatures, TrainableInParts
+from ttmbench.model import DualEncoder, Model, PairScorer, StoredFeatures
 from ttmbench.plugins.registry import BUILTIN, Registry
 from ttmbench.results.summary import MethodScores, metric_mean
 from ttmbench.scoring.batches import BatchSizer
-from ttmbench.scoring.capabilities import Capabilities, Model, unknown_wrappers
 from ttmbench.scoring.dual_encoder import encode_captions, encode_images
 from ttmbench.scoring.fingerprint import distinct_captions, distinct_images
 from ttmbench.scoring.inputs import rows_of
+from ttmbench.scoring.prepare import unknown_wrappers
 from ttmbench.ttm.checkpoint import AFTER_SEED, AfterSeed, SeedProgress, TaskCheckpoint
 from ttmbench.ttm.parameters import check_train, is_added
 from ttmbench.ttm.parts import check_parts
@@ -80,10 +80,10 @@ def _encoded(run: Run, name: str) -> ReferenceSet:
     assert asked is not None, "checked before anything is scored"
     task, config = find_task(run.registry, asked[0]), run.config
     run = run.on(task.spec)
-    adapter = run.capabilities.dual_encoder
+    adapter = run.model
     assert isinstance(adapter, DualEncoder), "checked before anything is scored"
     groups = load_task_data(run.registry, task, asked[1], config.offline, config.data_dir).groups
-    cache = TaskCache(run.cache, run.capabilities, task.spec, groups, {"features": True}, "features of references")
+    cache = TaskCache(run.cache, adapter, task.spec, groups, {"features": True}, "features of references")
     found = cache.find({"images": None, "captions": None})
     if found is None:
         with torch.no_grad():
@@ -131,45 +131,45 @@ def _read(reward: str) -> tuple[str, Record]:
     return name, parse_pairs(arguments.replace("|", ","))
 
 
-def _loaded(run: Run, reward: str) -> Capabilities:
+def _loaded(run: Run, reward: str) -> DualEncoder | PairScorer:
     key = f"reward {reward}"
     if key not in run.helpers:
         name, arguments = _read(reward)
         settings = model_settings(run.config.model_copy(update={"compile": False}), True)
-        can = Capabilities(make_adapter(run.registry, name, arguments, settings))
-        if can.scores == "choices" or can.stored_features is not None:
-            why = "answers in words" if can.scores == "choices" else "reads stored features"
+        model = make_adapter(run.registry, name, arguments, settings)
+        if not isinstance(model, DualEncoder | PairScorer) or isinstance(model, StoredFeatures):
+            why = "reads stored features" if isinstance(model, StoredFeatures) else "answers in words"
             raise UsageError(f"reward={reward}: model {name} {why}, and rewards are scores of images with captions")
-        for remark in remarks(can.adapter):
+        for remark in remarks(model):
             warn(remark)
-        run.helpers[key] = can
-    loaded: Capabilities = run.helpers[key]
+        run.helpers[key] = model
+    loaded: DualEncoder | PairScorer = run.helpers[key]
     return loaded
 
 
 def _scored(run: Run, scored: Scored, reward: str) -> RewardModel:
     name, arguments = _read(reward)
-    can, groups = _loaded(run, reward), scored.data.groups
+    model, groups = _loaded(run, reward), scored.data.groups
     off = {"methods": [], "method_args": {}, "ttm": False, "simple_match": False, "oracle": False, "ttm_also": []}
     asked = {"model": name, "model_args": arguments, "limit": None, "samples": None, **off}
     config: RunConfig = run.config.model_copy(update=asked)
-    sizer = BatchSizer.for_run(config.batch_size, can.adapter, config.deterministic)
-    helper = replace(run, config=config, capabilities=can, sizer=sizer, samples=None)
+    sizer = BatchSizer.for_run(config.batch_size, model.device, config.deterministic)
+    helper = replace(run, config=config, model=model, loaded=None, sizer=sizer, samples=None)
     plan = plan_task(helper, TaskFile(scored.spec, None, tuple(groups)))
     raw = score_task(replace(plan, metrics=[], all_pairs=False), helper).raw
     values, are_cosines = torch.from_numpy(raw.groups), False
-    adapter, rows = can.dual_encoder, rows_of(groups)
-    if adapter is None:
+    rows = rows_of(groups)
+    if not isinstance(model, DualEncoder):
         count = 2 * raw.groups.size
     else:
         with torch.no_grad():
-            features = adapter.encode_captions(adapter.prepare_captions(list(groups[0].captions)))
+            features = model.encode_captions(model.prepare_captions(list(groups[0].captions)))
             are_cosines = features.ndim == 2
             if are_cosines:
-                scale, bias = (number.cpu() for number in scale_and_bias(adapter.logits, features.float()))
+                scale, bias = (number.cpu() for number in scale_and_bias(model.logits, features.float()))
                 values = (values - bias) / scale
         count = len(np.unique(rows.images)) + len(np.unique(rows.captions))
-    declared, own = (model_info(one)["fingerprint"] for one in (can, run.capabilities))
+    declared, own = (model_info(one)["fingerprint"] for one in (model, run.model))
     is_student = bool(declared) and declared == own
     record = {"model": name, "fingerprint": declared, "is_student": is_student}
     return RewardModel(values, are_cosines, count, _note(reward, is_student, scored, raw), record)
@@ -275,7 +275,8 @@ def check_methods(
         elif adapter is not None:
             _check_parameters(config, spec, settings, adapter)
         wrappers = settings.get("wrappers") if "caption_texts" in spec.needs else None
-        if isinstance(wrappers, tuple) and (unknown := unknown_wrappers(adapter, wrappers)):
+        encoder = adapter if isinstance(adapter, DualEncoder) else None
+        if isinstance(wrappers, tuple) and encoder is not None and (unknown := unknown_wrappers(encoder, wrappers)):
             raise UsageError(f"method '{name}' cannot be run with model {config.model}: {unknown}")
         why = [refusal(spec, task.spec, adapter, settings) for task in tasks.values()]
         if None not in why:  # where another task allows it, this one has a note
@@ -314,7 +315,7 @@ def _check_ttm(
     for spec in (task.spec for task in tasks.values() if task.spec.kind == "groups"):
         check_parts(registry, settings, spec.shape, spec.is_global)
     if adapter is not None:
-        check_training(Capabilities(adapter), config, settings)
+        check_training(adapter, config, settings)
 
 
 def _check_parameters(config: RunConfig, spec: MethodSpec, settings: Record, adapter: Model) -> None:
@@ -326,7 +327,7 @@ def _check_parameters(config: RunConfig, spec: MethodSpec, settings: Record, ada
         raise UsageError(
             f"method '{spec.name}': --save_adapted cannot save what train={which} adds; train a set of weights"
         )
-    if isinstance(which, str) and isinstance(adapter, TrainableInParts):
+    if isinstance(which, str) and isinstance(adapter, DualEncoder) and adapter.trainable:
         try:
             check_train(adapter, which)
         except UsageError as error:
@@ -359,11 +360,13 @@ def refusal(
     if adapter is None:
         return None
     if spec.is_ttm:
-        loss = Capabilities(adapter).loss
-        if loss == "matching" and task.is_global:
+        if not adapter.trainable:
+            return "the model cannot be adapted (it has no matching_loss or pair_loss)"
+        if task.is_global and not isinstance(adapter, DualEncoder):
             return "the model learns which pairs inside a group match, and the task is matched globally"
-        return None if loss else "the model cannot be adapted (it has no matching_loss or pair_loss)"
-    if spec.takes_features and not isinstance(adapter, DualEncoder):
+        return None
+    encoder = adapter if isinstance(adapter, DualEncoder) else None
+    if spec.takes_features and encoder is None:
         return "it needs the features of a dual encoder"
     if isinstance(adapter, StoredFeatures) and references is not None:
         return "it encodes references of another task, and the model reads stored features"
@@ -371,9 +374,9 @@ def refusal(
         return "it needs views of images, and the model reads stored features"
     if "caption_texts" in spec.needs and isinstance(adapter, StoredFeatures):
         return "it encodes captions in other words, and the model reads stored features"
-    if spec.trains and not (isinstance(adapter, TrainableInParts) and adapter.trains_in_parts):
+    if spec.trains and not (encoder is not None and encoder.gives_gradients and encoder.trains_in_parts):
         return "it needs gradients of image and caption features, which the model does not give"
-    if "caption_embeddings" in spec.needs and Capabilities(adapter).caption_embeddings is None:
+    if "caption_embeddings" in spec.needs and (encoder is None or encoder.caption_width is None):
         return "it shifts the token embeddings of captions, and the model's cannot be shifted"
     return None
 
@@ -381,7 +384,7 @@ def refusal(
 def undefined_notes(run: Run, task: TaskSpec) -> list[str]:
     """A sentence for each method of the run that is not defined for a task."""
     specs = {name: run.registry.methods[name] for name in run.config.methods}
-    why = {name: refusal(spec, task, run.adapter, settings_for(run.config, name)) for name, spec in specs.items()}
+    why = {name: refusal(spec, task, run.model, settings_for(run.config, name)) for name, spec in specs.items()}
     notes = [f"method '{name}' was not run: {reason}" for name, reason in why.items() if reason is not None]
     wanted = {"measured on other tasks": run.config.ttm_also, "saved": run.config.save_adapted}
     what = " or ".join(words for words, is_wanted in wanted.items() if is_wanted)
@@ -395,7 +398,7 @@ def is_left(run: Run, task: TaskSpec) -> bool:
     """Whether a method of ``--methods`` leaves a trained model on a task."""
     specs = [run.registry.methods[name] for name in run.config.methods]
     return any(
-        spec.leaves_model and refusal(spec, task, run.adapter, settings_for(run.config, spec.name)) is None
+        spec.leaves_model and refusal(spec, task, run.model, settings_for(run.config, spec.name)) is None
         for spec in specs
     )
 
@@ -413,7 +416,6 @@ def columns(
     settings of their own; ``trained_alone`` leaves out the others, and checks, which no later run finds.
     """
     stage, registry, config = scored.stage, run.registry, run.config
-    adapter = run.capabilities.dual_encoder
     rows = rows_of(scored.data.groups) if stage is None else stage.prepared.rows
     shared = MethodRun(
         scored.raw,
@@ -422,9 +424,9 @@ def columns(
         config.run_seeds,
         (len(np.unique(rows.images)), len(np.unique(rows.captions))),
         stage,
-        None if adapter is None else views_of(adapter, scored.data.groups, run.sizer),
+        views_of(run.model, scored.data.groups, run.sizer) if isinstance(run.model, DualEncoder) else None,
         checkpoint,
-        () if isinstance(run.adapter, StoredFeatures) else distinct_captions(scored.data.groups),
+        () if isinstance(run.model, StoredFeatures) else distinct_captions(scored.data.groups),
         config.audit_labels and not trained_alone,
         None if trained_alone else config.ttm_holdout,
         None if scored.data.clusters is None else scored.data.clusters.groups,
@@ -435,7 +437,7 @@ def columns(
     for name in config.methods:
         spec, plugin = registry.methods[name], registry.methods.plugins[name]
         given = settings_for(config, name)
-        if refusal(spec, scored.spec, run.adapter, given) is not None or (trained_alone and not spec.trains):
+        if refusal(spec, scored.spec, run.model, given) is not None or (trained_alone and not spec.trains):
             continue
         if spec.is_ttm:
             assert by_ttm is not None, "the model can be adapted, or it would be refused"

@@ -17,15 +17,15 @@ from ttmbench.config import RunConfig, RunOptions, make_run_config
 from ttmbench.data.catalog import all_tasks
 from ttmbench.data.memory import Task
 from ttmbench.errors import DataError, UsageError
-from ttmbench.evaluator.adapters import as_adapter, check_scores, name_of_adapter
+from ttmbench.evaluator.adapters import as_adapter, checked, name_of_adapter
 from ttmbench.evaluator.eval_results import EvalResults
 from ttmbench.evaluator.score_files import score_stored
+from ttmbench.model import Model
 from ttmbench.plugins.registry import build_registry
 from ttmbench.results.assertions import check_assertions
 from ttmbench.results.comparison import StoredRun, adjust_for_several, compare_runs
 from ttmbench.results.models import names_of_runs, setting_in_sweep
 from ttmbench.results.reader import read_document, walk_documents
-from ttmbench.scoring.capabilities import Model
 from ttmbench.stats import IntervalMethod
 from ttmbench.types import Record
 
@@ -67,7 +67,7 @@ def simple_evaluate(
     settings: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
     placed = {name: settings.get(name, RunConfig.model_fields[name].default) for name in ("device", "dtype", "compile")}
     given = as_adapter(model, processor, placed)
-    adapter = None if isinstance(given, str) else check_scores(f"model {type(model).__name__}", given)
+    adapter = None if isinstance(given, str) else checked(f"model {type(model).__name__}", given)
     if adapter is not None:
         written = settings.get("output_path") is not None
         settings["model_name"] = settings.get("model_name") or name_of_adapter(adapter, written=written)

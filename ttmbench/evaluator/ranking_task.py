@@ -21,12 +21,11 @@ from ttmbench.evaluator.adapters import make_adapter, model_info, model_settings
 from ttmbench.evaluator.score_task import Run, feature_limit, load_data
 from ttmbench.evaluator.stored_ranks import pool_ranks, stored_pool
 from ttmbench.evaluator.task_result import Data, Ranked
-from ttmbench.model import Debiasable, DualEncoder
+from ttmbench.model import DualEncoder, PairScorer, StoredFeatures
 from ttmbench.results.clusters import clusters_of
 from ttmbench.results.ranks import CLASS, I2T, T2I, Ranks
 from ttmbench.scoring.batches import BatchSizer
-from ttmbench.scoring.capabilities import Capabilities
-from ttmbench.scoring.debiasing import debias, declared_prior, prior_for
+from ttmbench.scoring.debiasing import Prior, debias, prior_for
 from ttmbench.scoring.dual_encoder import (
     Features,
     caption_scores,
@@ -52,49 +51,57 @@ def rank_task(run: Run, task: TaskFile) -> Ranked:
 
     A model that scores pairs ranks all candidates if there are few, else reranks the best of another model.
     """
-    can, config, spec = run.capabilities, run.config, task.spec
-    if can.scores == "choices":
+    model, config, spec = run.model, run.config, task.spec
+    if not isinstance(model, DualEncoder | PairScorer):
         raise UsageError(
             f"model {config.model} answers in words and has no scores, and task '{spec.task}' is of kind {spec.kind}, "
             "which ranks by them"
         )
-    if config.rerank and can.dual_encoder is not None:
+    if config.rerank and isinstance(model, DualEncoder):
         raise UsageError(f"model {config.model} ranks all candidates itself; omit --rerank")
-    if can.stored_features is not None:
-        result = _from_features(run, spec)
+    if isinstance(model, StoredFeatures):
+        result = _from_features(run, model, spec)
+    elif spec.kind == "retrieval":
+        result = _retrieval(run, model, task)
+    elif isinstance(model, DualEncoder):
+        result = _classification(run, model, task)
     else:
-        result = (_retrieval if spec.kind == "retrieval" else _classification)(run, task)
+        raise UsageError(
+            f"model {run.config.model} scores pair by pair; task '{spec.task}' needs a model that encodes images "
+            "and captions, since a class is a mean of encoded prompts"
+        )
     if spec.kind == "retrieval" and spec.group.n_groups not in (None, result.n_groups):
         note = "with a part of the images there is a smaller pool to search: numbers are higher than on the whole task"
         return replace(result, notes=[*result.notes, note])
     return result
 
 
-def _retrieval(run: Run, task: TaskFile) -> Ranked:
-    can, spec, clock = run.capabilities, task.spec, time.perf_counter()
+def _retrieval(run: Run, model: DualEncoder | PairScorer, task: TaskFile) -> Ranked:
+    spec, clock = task.spec, time.perf_counter()
     with phase("load"):
         loaded = load_data(run.registry, run.config, task, run.samples)
         groups, loading = loaded.groups, time.perf_counter() - clock
-    check_captions(can.refuses_captions, groups)
-    notes = truncated_notes(count_truncated(can.truncating, groups))
+    check_captions(model, groups)
+    notes = truncated_notes(count_truncated(model, groups))
     pool = RetrievalPool(groups)
     with phase("model"):
         first = first_stage(run, spec, pool)
     about = {} if first is None else {"rerank": first[0]}
-    prior = prior_for(can.debiasable, spec.noise_images)
-    debiasing = None if prior is None else declared_prior(prior)
-    cache = TaskCache(run.cache, can, spec, groups, {"debiasing": debiasing, **about}, "ranks")
+    prior = prior_for(model, spec.noise_images) if isinstance(model, PairScorer) else None
+    debiasing = None if prior is None else prior.declared
+    cache = TaskCache(run.cache, model, spec, groups, {"debiasing": debiasing, **about}, "ranks")
     images, clock = np.arange(pool.n_images), time.perf_counter()
     with phase("score"):
         shapes = {I2T: (pool.n_images, pool.n_captions), T2I: (pool.n_captions, pool.n_images)}
         ranks = _cached(cache, spec.kind, shapes)
-        if ranks is None and can.dual_encoder is not None:
-            by_image, by_caption = score_pool(can.dual_encoder, run.sizer, pool, cache)
-            ranks = pool_ranks(spec.kind, by_image, by_caption, images, pool.owner)
-        elif ranks is None:
-            chosen = None if first is None else first[1]()
-            first = None  # its weights are not needed beside those of the model
-            ranks = rank_pairs(run, prior, pool, cache, chosen)
+        if ranks is None:
+            if isinstance(model, DualEncoder):
+                by_image, by_caption = score_pool(model, run.sizer, pool, cache)
+                ranks = pool_ranks(spec.kind, by_image, by_caption, images, pool.owner)
+            else:
+                chosen = None if first is None else first[1]()
+                first = None  # its weights are not needed beside those of the model
+                ranks = rank_pairs(model, run.sizer, prior, pool, cache, chosen)
     return Ranked(
         spec=spec,
         metrics=[run.registry.metrics[name] for name in spec.metrics],
@@ -109,14 +116,9 @@ def _retrieval(run: Run, task: TaskFile) -> Ranked:
     )
 
 
-def _classification(run: Run, task: TaskFile) -> Ranked:
+def _classification(run: Run, model: DualEncoder, task: TaskFile) -> Ranked:
     """Every image is ranked against a feature vector for each class, made of prompts."""
-    adapter, spec, sizer, clock = run.capabilities.dual_encoder, task.spec, run.sizer, time.perf_counter()
-    if adapter is None:
-        raise UsageError(
-            f"model {run.config.model} scores pair by pair; task '{spec.task}' needs a model that encodes images "
-            "and captions, since a class is a mean of encoded prompts"
-        )
+    spec, sizer, clock = task.spec, run.sizer, time.perf_counter()
     with phase("load"):
         classes = load_classes(spec)
         loaded = load_data(run.registry, run.config, task, run.samples)
@@ -130,15 +132,15 @@ def _classification(run: Run, task: TaskFile) -> Ranked:
             **{"sha256": digest, "doubled": doubled_names(classes.names)},
         }
     }
-    cache = TaskCache(run.cache, run.capabilities, spec, groups, about, "ranks")
+    cache = TaskCache(run.cache, model, spec, groups, about, "ranks")
     pool, clock = (len(groups), len(classes.names)), time.perf_counter()
     with phase("score"):
         ranks = _cached(cache, spec.kind, {CLASS: pool})
         if ranks is None:
             named = [(group.group_id, group.images[0]) for group in groups]
-            images = encode_images(adapter, named, sizer, cache.data)
-            weights = encode_classes(adapter, classes.names, classes.templates, sizer)
-            by_image = image_scores(adapter, Features(images, weights))
+            images = encode_images(model, named, sizer, cache.data)
+            weights = encode_classes(model, classes.names, classes.templates, sizer)
+            by_image = image_scores(model, Features(images, weights))
             ranks = pool_ranks(spec.kind, by_image, None, labels, np.arange(len(classes.names)))
     return Ranked(
         spec=spec,
@@ -154,15 +156,13 @@ def _classification(run: Run, task: TaskFile) -> Ranked:
     )
 
 
-def _from_features(run: Run, spec: TaskSpec) -> Ranked:
+def _from_features(run: Run, model: StoredFeatures, spec: TaskSpec) -> Ranked:
     """Features from a file in place of images, captions and classes."""
-    can, clock = run.capabilities, time.perf_counter()
-    adapter, stored = can.dual_encoder, can.stored_features
-    assert adapter is not None and stored is not None, "this is what such models are"
+    clock = time.perf_counter()
     with phase("score"):
-        images, others, is_used, fingerprint = stored_pool(stored, spec, feature_limit(run, spec, "images"))
-        features = encode_stored(adapter, stored, len(images), is_used, run.sizer)
-        by_image, by_other = image_scores(adapter, features), caption_scores(adapter, features)
+        images, others, is_used, fingerprint = stored_pool(model, spec, feature_limit(run, spec, "images"))
+        features = encode_stored(model, len(images), is_used, run.sizer)
+        by_image, by_other = image_scores(model, features), caption_scores(model, features)
         ranks = pool_ranks(spec.kind, by_image, by_other, images, others)
     count = np.arange(len(images))
     return Ranked(
@@ -245,7 +245,7 @@ def first_stage(
     rank all, UsageError if a model is needed and not given.
     """
     config = run.config
-    if run.capabilities.dual_encoder is not None:
+    if isinstance(run.model, DualEncoder):
         return None
     pairs = pool.n_images * pool.n_captions
     if not config.rerank:
@@ -259,19 +259,18 @@ def first_stage(
     if asked is None:
         raise UsageError(f"task '{spec.task}' does not say how many candidates are ranked again; give --rerank k=N")
     arguments = {key: value for key, value in config.rerank.items() if key not in ("model", "k")}
-    can = Capabilities(make_adapter(run.registry, name, arguments, model_settings(config)))
-    can = replace(run, capabilities=can).on(spec).capabilities
-    adapter, k = can.dual_encoder, min(asked, pool.n_images, pool.n_captions)
-    if adapter is None or can.stored_features is not None:
+    loaded = make_adapter(run.registry, name, arguments, model_settings(config))
+    model, k = replace(run, model=loaded, loaded=None).on(spec).model, min(asked, pool.n_images, pool.n_captions)
+    if not isinstance(model, DualEncoder) or isinstance(model, StoredFeatures):
         raise UsageError(f"--rerank: model {name} cannot rank all candidates, since it does not encode them")
-    for remark in remarks(can.adapter):
+    for remark in remarks(model):
         warn(remark)
 
     def choose() -> dict[str, np.ndarray]:
-        cache = TaskCache(run.cache, can, spec, pool.groups, {"best": k}, "candidates")
+        cache = TaskCache(run.cache, model, spec, pool.groups, {"best": k}, "candidates")
         positions = cache.find({I2T: (pool.n_images, k), T2I: (pool.n_captions, k)})
         if positions is None:
-            by_image, by_caption = score_pool(adapter, run.sizer, pool, cache)
+            by_image, by_caption = score_pool(model, run.sizer, pool, cache)
             positions = {
                 I2T: best_candidates(by_image, pool.n_images, pool.n_captions, k, "images"),
                 T2I: best_candidates(by_caption, pool.n_captions, pool.n_images, k, "captions"),
@@ -279,12 +278,13 @@ def first_stage(
         cache.keep({scope: of.astype(np.float32) for scope, of in positions.items()}, f"{name}, best {k}")
         return {scope: indices.astype(np.int64) for scope, indices in positions.items()}
 
-    return {"model": name, "k": k, "fingerprint": model_info(can)["fingerprint"]}, choose
+    return {"model": name, "k": k, "fingerprint": model_info(model)["fingerprint"]}, choose
 
 
 def rank_pairs(
-    run: Run,
-    prior: Debiasable | None,
+    model: PairScorer,
+    sizer: BatchSizer,
+    prior: Prior | None,
     pool: RetrievalPool,
     cache: TaskCache,
     chosen: Mapping[str, np.ndarray] | None,
@@ -292,8 +292,7 @@ def rank_pairs(
     """Ranks by a model that scores pairs: scope -> ranks; ``chosen`` are the candidates of images and captions."""
     pairs = _Pairs(pool, chosen)
     texts, images = list(pairs.texts), list(distinct_images(pool.groups))
-    can, sizer = run.capabilities, run.sizer
-    values = score_ranked_pairs(can, images, texts, pairs.wanted, sizer, cache.data, cache.blocks)
+    values = score_ranked_pairs(model, images, texts, pairs.wanted, sizer, cache.data, cache.blocks)
     if prior is not None:
         values = debias(prior, values, texts, pairs.wanted, len(images))
     all_images, all_captions = np.arange(pool.n_images), np.arange(pool.n_captions)

@@ -30,13 +30,13 @@ from ttmbench._util.text import Unreadable, read_json
 from ttmbench.config import PART_KINDS, RunConfig, TTMConfig
 from ttmbench.data.task_file import TaskFile
 from ttmbench.errors import DataError, TtmbenchError, UsageError
+from ttmbench.model import Model
 from ttmbench.plugins.registry import Registry, Table
 from ttmbench.results.document import ResultsDocument
 from ttmbench.results.ranks import Ranks
 from ttmbench.results.reader import read_document
 from ttmbench.results.stored_files import save_ranks, save_scores
 from ttmbench.results.summary import MethodScores
-from ttmbench.scoring.capabilities import Model
 from ttmbench.types import Group, Record
 
 if TYPE_CHECKING:

@@ -31,10 +31,10 @@ from ttmbench.evaluator.settings import (
 )
 from ttmbench.evaluator.task import Methods, run_task
 from ttmbench.evaluator.task_result import Ranked, Scored, TaskResult
+from ttmbench.model import Model
 from ttmbench.results.assertions import check_names
 from ttmbench.results.labels import TTM
 from ttmbench.scoring.batches import BatchSizer
-from ttmbench.scoring.capabilities import Capabilities, Model
 from ttmbench.ttm.variants import adapted_folders
 
 
@@ -75,20 +75,13 @@ def run(
                     cache, results = stack.enter_context(divided(config, chosen, adapter, key.sha256, left, results))
                 model = _load_model(config, chosen, adapter, record)
                 if cache is not None and adapter is None:
-                    cache.as_loaded = model.adapter
+                    cache.as_loaded = model
                 if config.methods:
                     from ttmbench.evaluator.methods import check_methods
 
-                    check_methods(chosen.registry, config, chosen.tasks, model.adapter)
-                run = Run(
-                    chosen.registry,
-                    config,
-                    model,
-                    BatchSizer.for_run(config.batch_size, model.adapter, config.deterministic),
-                    cache,
-                    key.sha256,
-                    samples,
-                )
+                    check_methods(chosen.registry, config, chosen.tasks, model)
+                sizer = BatchSizer.for_run(config.batch_size, model.device, config.deterministic)
+                run = Run(chosen.registry, config, model, sizer, cache, key.sha256, samples)
                 done = record.resume(lambda name: _data_now(run, chosen.tasks[name]))
                 results = results if output is None else output.files.results  # resume may choose another document
                 methods = Methods(run, folders, chosen.also)
@@ -114,18 +107,16 @@ def _load_model(
     chosen: Chosen,
     adapter: Model | None,
     record: RunRecord,
-) -> Capabilities:
+) -> Model:
     """The model, which the record describes; made by its name unless it was given as an object."""
     registry = chosen.registry
     with phase("model"):
-        if adapter is None:
-            adapter = make_adapter(registry, config.model, config.model_args, model_settings(config, True))
-        model = Capabilities(adapter)
-        record.describe_model(model, trained_on(registry, config.model, config.model_args, adapter))
+        model = adapter or make_adapter(registry, config.model, config.model_args, model_settings(config, True))
+        record.describe_model(model, trained_on(registry, config.model, config.model_args, model))
         if config.assertions:
             check_names(config.assertions, metrics_by_task(chosen.tasks), filters_of(config, model))
     check_model(config, model, registry.adapts(config))
-    for remark in remarks(adapter):
+    for remark in remarks(model):
         warn(remark)
     return model
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, NoReturn, cast
+from typing import Any, Literal, NoReturn
 
 import torch
 
@@ -19,14 +19,13 @@ from ttmbench.errors import DataError, UsageError
 from ttmbench.evaluator.resume import DataNow, groups_digest
 from ttmbench.evaluator.stored_ranks import stored_pool
 from ttmbench.evaluator.task_result import Answered, Data, Scored
-from ttmbench.model import ChoiceStyle, Debiasable, TrainableInParts
+from ttmbench.model import ChoiceModel, ChoiceStyle, DualEncoder, Model, PairScorer, StoredFeatures
 from ttmbench.plugins.registry import Registry, metric_for
 from ttmbench.results.clusters import clusters_of
 from ttmbench.results.labels import RAW, SIMPLE_MATCH, TTM
 from ttmbench.results.summary import MethodScores, Resampling
-from ttmbench.scoring.batches import BatchSizer, BlockStore, Share, device_of
-from ttmbench.scoring.capabilities import Capabilities, Model, Trained
-from ttmbench.scoring.debiasing import Likelihoods, declared_prior, likelihoods, prior_for
+from ttmbench.scoring.batches import BatchSizer, BlockStore, Share
+from ttmbench.scoring.debiasing import Likelihoods, Prior, likelihoods, prior_for
 from ttmbench.scoring.dual_encoder import Features, Side, caption_pairs, encode_side, encode_tokens, score_features
 from ttmbench.scoring.fingerprint import Fingerprint, distinct_captions, distinct_images
 from ttmbench.scoring.forced_choice.arrays import choice_values, unread_notes
@@ -48,17 +47,13 @@ class Run:
 
     registry: Registry  # metrics, sources and hooks
     config: RunConfig  # what was asked for
-    capabilities: Capabilities  # the model and what it can do
+    model: Model  # as the task takes it
     sizer: BatchSizer  # how much the model takes at a time, learnt from one task to the next
     cache: ScoreCache | None = None  # of raw scores; None for a run without one
     key: str = ""  # digest of the command (`ttmbench.evaluator.resume.RunKey`); checkpoints are for it alone
     samples: set[str] | None = None  # ids of the groups to use; None for all
     helpers: dict[str, Any] = field(default_factory=dict)  # what methods need beside the model, by name, made once
-
-    @property
-    def adapter(self) -> Model:
-        """The model."""
-        return self.capabilities.adapter
+    loaded: Model | None = None  # the model as it takes images, where the task has videos
 
     @property
     def left_models(self) -> list[str]:
@@ -69,13 +64,12 @@ class Run:
 
     def on(self, spec: TaskSpec) -> Run:
         """The run with the model as it takes a task's images or videos; UsageError if it takes no videos."""
-        loaded = getattr(self.adapter, "on_images", self.adapter)  # a task before may have given it videos
-        can = self.capabilities if loaded is self.adapter else Capabilities(loaded)
+        model = loaded = self.model if self.loaded is None else self.loaded  # a task before may have given it videos
         if spec.video is not None:
             from ttmbench.scoring.videos import on_videos
 
-            can = on_videos(can, spec.task, spec.video.frames, spec.video.pooling)
-        return self if can is self.capabilities else replace(self, capabilities=can)
+            model = on_videos(model, spec.task, spec.video.frames, spec.video.pooling)
+        return self if model is self.model else replace(self, model=model, loaded=loaded)
 
     @property
     def resampling(self) -> Resampling:
@@ -93,7 +87,7 @@ class TaskPlan:
     way: Way  # how the model meets the task
     adapts: bool  # whether the run adapts the model to the task
     needs_inputs: bool  # whether prepared inputs are wanted even if the scores are there: for the test-time stage
-    prior: Debiasable | None  # where log P(t) comes from; None if it is not taken off
+    prior: Prior | None  # where log P(t) comes from; None if it is not taken off
     enlarge: float | None  # also keep the images so many times as large, for augmentation
 
     @property
@@ -121,27 +115,25 @@ def plan_task(
     ``settings`` is None if nothing is trained; ``with_inputs`` prepares inputs even if nothing is adapted;
     ``with_parts`` keeps log P(t|i) and log P(t) apart whatever the model's alpha.
     """
-    can, config, spec = run.capabilities, run.config, task.spec
+    model, config, spec = run.model, run.config, task.spec
     names = dict.fromkeys([*spec.metrics, *extra_metrics])
     metrics = [metric_for(run.registry.metrics[name], spec.shape) for name in names]
-    adapts = run.registry.adapts(config) and can.loss is not None and spec.shape.true_captions == 1
-    if adapts and settings is not None and spec.is_global and can.loss == "matching":
+    adapts = run.registry.adapts(config) and model.trainable and spec.shape.true_captions == 1
+    if adapts and settings is not None and spec.is_global and not isinstance(model, DualEncoder):
         raise UsageError(
             f"model {config.model} learns which pairs inside a group match, and task '{spec.task}' is matched "
             "globally, without groups; use a task inside groups, or omit the test-time stage"
         )
     if adapts and settings is not None:
-        check_training(can, config, settings)
-        if spec.video is not None and not isinstance(can.adapter, TrainableInParts):
+        check_training(model, config, settings)
+        if spec.video is not None and not (isinstance(model, DualEncoder) and model.gives_gradients):
             raise UsageError(
                 f"task '{spec.task}' has videos, whose pooled features model {config.model} cannot be trained on (it "
                 "has no train_images and train_captions); omit the test-time stage"
             )
-    way: Way = "prepared" if can.scores == "embeddings" or adapts else "pairs"
-    if can.scores == "embeddings" and can.stored_features is not None:
-        way = "stored_features"
-    if can.scores == "choices":
-        way = "choices"
+    prior, way = None, _way(model, adapts)
+    if isinstance(model, PairScorer) and way == "pairs":
+        prior = prior_for(model, spec.noise_images, with_parts)
     if way == "choices" and spec.shape.true_captions > 1:
         raise UsageError(
             f"model {config.model} chooses one caption, and in task '{spec.task}' {spec.shape.true_captions} captions "
@@ -155,24 +147,30 @@ def plan_task(
         way=way,
         adapts=adapts,
         needs_inputs=adapts or with_inputs,
-        prior=prior_for(can.debiasable, spec.noise_images, with_parts) if way == "pairs" else None,
+        prior=prior,
         enlarge=settings.augment_scale if adapts and settings is not None and settings.augment else None,
     )
 
 
-def check_training(model: Capabilities, config: RunConfig, settings: TTMConfig) -> None:
+def _way(model: Model, adapts: bool) -> Way:
+    if isinstance(model, DualEncoder):
+        return "stored_features" if isinstance(model, StoredFeatures) else "prepared"
+    return "choices" if not isinstance(model, PairScorer) else "prepared" if adapts else "pairs"
+
+
+def check_training(model: Model, config: RunConfig, settings: TTMConfig) -> None:
     """UsageError if TTM cannot train what the settings name, or not by their loss."""
-    if model.trained is not None:
-        trained = list(model.trained.parameters())
+    if model.trainable:
+        trained = list(model.parameters())
         if settings.train != "all":
             from ttmbench.ttm.parameters import is_added, low_rank_removed, parameters_of  # used for this alone
 
-            with low_rank_removed(model.trained):
-                trained = list(parameters_of(model.trained, settings.train).values())
+            with low_rank_removed(model):
+                trained = list(parameters_of(model, settings.train).values())
             if config.save_adapted is not None and is_added(settings.train):
                 raise UsageError(f"--save_adapted cannot save what train={settings.train} adds; train a set of weights")
-        device = device_of(model.trained)
-        if device is not None and device.type == "cuda":  # a gradient and AdamW's two means of each parameter
+        device = model.device
+        if device.type == "cuda":  # a gradient and AdamW's two means of each parameter
             need, free = 3 * sum(parameter.nbytes for parameter in trained), torch.cuda.mem_get_info(device)[0]
             if need > free:
                 raise UsageError(
@@ -183,7 +181,7 @@ def check_training(model: Capabilities, config: RunConfig, settings: TTMConfig) 
     if settings.loss == "own":
         return
     why = None
-    if not isinstance(model.dual_encoder, TrainableInParts):
+    if not (isinstance(model, DualEncoder) and model.gives_gradients):
         why = f"model {config.model} does not give (it has no train_images and train_captions)"
     elif config.dtype == "fp16":
         why = "underflow in fp16; use --dtype bf16 or fp32"
@@ -197,21 +195,19 @@ def score_task(plan: TaskPlan, run: Run) -> Scored:
     Raises DataError for unreachable or wrong data, TtmbenchError for unusable scores, UsageError for a model without
     scores.
     """
-    if plan.way == "choices":
+    model, clock, stage, parts = run.model, _Clock(), None, None
+    if not isinstance(model, DualEncoder | PairScorer):
         raise UsageError(f"model {run.config.model} answers in words and has no scores; only `run` can evaluate it")
-    can, clock, stage, parts = run.capabilities, _Clock(), None, None
     loaded, inputs, digest, cache = _load(plan, run)
     groups, captions = loaded.groups, None if inputs is None else inputs.captions
     clock.lap("load")
     if plan.way == "prepared" and plan.needs_inputs:
-        assert can.preparing is not None, "the plan says so"
         with phase("prepare"):  # it recognises the data too, so it comes before the look into the cache
-            inputs, _ = prepare(can.preparing, groups, DECODED, plan.enlarge, cache.data)
+            inputs, _ = prepare(model, groups, DECODED, plan.enlarge, cache.data)
         clock.lap("prepare")
     if inputs is not None:  # held in memory for every pass and seed; of features from a file, all that there is
-        adapter = cast(Trained, run.adapter)
-        inputs = images_on_device(adapter, inputs)
-        stage = PreparedTask(adapter, inputs, run.sizer, plan.spec.is_global, plan.all_pairs)
+        inputs = images_on_device(model, inputs)
+        stage = PreparedTask(model, inputs, run.sizer, plan.spec.is_global, plan.all_pairs)
     expected = _arrays(plan, len(groups))
     # Encoding opens every image, so no image is opened before for a cache that has nothing of this model and task.
     is_known = stage is not None or plan.way == "pairs" or cache.may_have
@@ -224,22 +220,22 @@ def score_task(plan: TaskPlan, run: Run) -> Scored:
             parts = Likelihoods(scores, found["prior"]) if "prior" in found else None
         elif stage is not None:
             scores = stage.score(cache.blocks)
-        elif plan.way == "pairs":
-            table = _score_pairs(plan, run, groups, cache, cache.blocks)
-            parts = None if plan.prior is None else likelihoods(plan.prior, groups, table, plan.all_pairs)
-            scores = table.scores(plan.all_pairs) if parts is None else parts.conditional
-        else:
-            scores = _score_streamed(plan, run, groups, cache, clock)
+        elif isinstance(model, DualEncoder):
+            scores = _score_streamed(plan, run, model, groups, cache, clock)
             if not is_known:
                 cache.find(expected)  # which recognises the data
+        else:
+            table = _score_pairs(plan, run, model, groups, cache, cache.blocks)
+            parts = None if plan.prior is None else likelihoods(plan.prior, groups, table, plan.all_pairs)
+            scores = table.scores(plan.all_pairs) if parts is None else parts.conditional
         if parts is not None:
             assert plan.prior is not None, "log P(t) is taken off these"
-            scores = parts.debiased(plan.prior.alpha)
+            scores = parts.debiased(plan.prior.model.alpha)
     clock.lap("score")
     with phase("score"):
-        raw = usable_scores(can.may_refuse, scores, groups)
-        if can.dual_encoder is not None and any(metric.scope == "captions" for metric in plan.metrics):
-            raw = replace(raw, caption_pairs=caption_pairs(can.dual_encoder, groups, run.sizer, captions))
+        raw = usable_scores(model, scores, groups)
+        if isinstance(model, DualEncoder) and any(metric.scope == "captions" for metric in plan.metrics):
+            raw = replace(raw, caption_pairs=caption_pairs(model, groups, run.sizer, captions))
     data = Data(groups, loaded.source, digest)
     if not digest:
         data = Data(groups, loaded.source, cache.data.hexdigest(), clusters_of(groups, cache.data.content_of))
@@ -279,16 +275,16 @@ def _load(plan: TaskPlan, run: Run) -> tuple[Loaded, Prepared | None, str, TaskC
     """
     with phase("load"):
         features, digest = None, ""
-        if plan.way == "stored_features":
-            features, digest = _stored(run, plan.spec)
+        if isinstance(run.model, StoredFeatures):
+            features, digest = _stored(run, run.model, plan.spec)
             loaded = Loaded(_nameless_groups(len(features.rows.images), plan.spec.shape), {"kind": "stored_features"})
         else:
             loaded = load_data(run.registry, run.config, plan.task, run.samples)
-            check_captions(run.capabilities.refuses_captions, loaded.groups)
-        debiasing = None if plan.prior is None else declared_prior(plan.prior)
+            check_captions(run.model, loaded.groups)
+        debiasing = None if plan.prior is None else plan.prior.declared
         settings = {"all_pairs": plan.all_pairs, "debiasing": debiasing}
         cached_in = run.cache if features is None else None
-        return loaded, features, digest, TaskCache(cached_in, run.capabilities, plan.spec, loaded.groups, settings)
+        return loaded, features, digest, TaskCache(cached_in, run.model, plan.spec, loaded.groups, settings)
 
 
 def _arrays(plan: TaskPlan, groups: int) -> dict[str, tuple[int, ...]]:
@@ -303,36 +299,40 @@ def _arrays(plan: TaskPlan, groups: int) -> dict[str, tuple[int, ...]]:
 
 
 def _score_pairs(
-    plan: TaskPlan, run: Run, groups: Sequence[Group], cache: TaskCache, blocks: BlockStore | None
+    plan: TaskPlan,
+    run: Run,
+    model: PairScorer,
+    groups: Sequence[Group],
+    cache: TaskCache,
+    blocks: BlockStore | None,
 ) -> PairTable:
     """Scores pair by pair, each image opened when its pairs come."""
-    every = plan.all_pairs or (plan.prior is not None and plan.prior.prior == "test_images")
-    return score_task_pairs(run.capabilities, groups, run.sizer, every, cache.data, blocks)
+    every = plan.all_pairs or (plan.prior is not None and plan.prior.model.prior == "test_images")
+    return score_task_pairs(model, groups, run.sizer, every, cache.data, blocks)
 
 
-def _score_streamed(plan: TaskPlan, run: Run, groups: Sequence[Group], cache: TaskCache, clock: _Clock) -> Scores:
+def _score_streamed(
+    plan: TaskPlan, run: Run, model: DualEncoder, groups: Sequence[Group], cache: TaskCache, clock: _Clock
+) -> Scores:
     """Scores of a dual encoder that is not adapted: images are prepared, encoded in batches, and dropped."""
-    adapter, rows = run.capabilities.dual_encoder, rows_of(groups)
-    assert adapter is not None, "pair scorers are not streamed so"
-    images = ImageRows(adapter, list(distinct_images(groups)), cache.data)
-    encoded = encode_side(adapter, "images", images.parts, len(images), run.sizer)
+    rows = rows_of(groups)
+    images = ImageRows(model, list(distinct_images(groups)), cache.data)
+    encoded = encode_side(model, "images", images.parts, len(images), run.sizer)
     clock.lap("prepare", images.seconds)
-    captions = encode_tokens(adapter, adapter.prepare_captions(distinct_captions(groups)), run.sizer)
-    return score_features(adapter, Features(Side(encoded, rows.images), Side(captions, rows.captions)), plan.all_pairs)
+    captions = encode_tokens(model, model.prepare_captions(distinct_captions(groups)), run.sizer)
+    return score_features(model, Features(Side(encoded, rows.images), Side(captions, rows.captions)), plan.all_pairs)
 
 
-def ask_task(plan: TaskPlan, run: Run) -> Answered:
+def ask_task(plan: TaskPlan, run: Run, model: ChoiceModel) -> Answered:
     """Asks a task's forced choices; errors as for `ttmbench.evaluator.task.run_task`."""
     config, clock = run.config, time.perf_counter()
-    adapter = run.capabilities.choice_scorer
-    assert adapter is not None, "the plan says so"
     loaded = load_data(run.registry, config, plan.task, run.samples)
     groups, started = loaded.groups, time.perf_counter()
-    check_captions(run.capabilities.refuses_captions, groups)
-    answered = ask_choices(run.capabilities, groups, run.sizer, config.seed, plan.frames)
+    check_captions(model, groups)
+    answered = ask_choices(model, groups, run.sizer, config.seed, plan.frames)
     seconds = {"load": started - clock, "score": time.perf_counter() - started}
-    orders = 1 if adapter.choice_style.order == "random" else 2
-    record = {**_questions(plan, adapter.choice_style, orders, config.seed), "unread": []}
+    orders = 1 if model.choice_style.order == "random" else 2
+    record = {**_questions(plan, model.choice_style, orders, config.seed), "unread": []}
     answers: list[list[Record]] = [[] for _ in groups]
     for reply in answered.given:
         asked = reply.asked
@@ -392,9 +392,11 @@ def _name(reply: Given) -> str:
 def score_share(plan: TaskPlan, run: Run, part: int, of: int) -> None:
     """Scores part ``part`` (from 0) of ``of`` of a task's pairs into the cache."""
     loaded, _, _, cache = _load(plan, run)
+    if not isinstance(run.model, PairScorer):
+        return
     if cache.find(_arrays(plan, len(loaded.groups))) is None and cache.blocks is not None:
         with phase("score"):
-            _score_pairs(plan, run, loaded.groups, cache, Share(cache.blocks, part, of))
+            _score_pairs(plan, run, run.model, loaded.groups, cache, Share(cache.blocks, part, of))
 
 
 def feature_limit(run: Run, spec: TaskSpec, unit: str) -> int | None:
@@ -410,10 +412,9 @@ def feature_limit(run: Run, spec: TaskSpec, unit: str) -> int | None:
     return limit
 
 
-def _stored(run: Run, spec: TaskSpec) -> tuple[Prepared, str]:
-    limit, adapter = feature_limit(run, spec, "groups"), run.capabilities.stored_features
-    assert adapter is not None, "the plan says so"
-    prepared, fingerprint = stored(adapter, spec.shape, limit)
+def _stored(run: Run, model: StoredFeatures, spec: TaskSpec) -> tuple[Prepared, str]:
+    limit = feature_limit(run, spec, "groups")
+    prepared, fingerprint = stored(model, spec.shape, limit)
     count = len(prepared.rows.images)
     if limit is None or count < limit:
         check_count(spec, count, "the file of features")
@@ -438,12 +439,12 @@ def _nameless_groups(count: int, shape: GroupShape) -> list[Group]:
 
 def data_now(run: Run, task: TaskFile) -> DataNow:
     """Digests of the data that `score_task` would read now, without calling the model; DataError as there."""
-    can, config = run.capabilities, run.config
-    if can.stored_features is not None and task.spec.kind != "groups":
+    model, config = run.model, run.config
+    if isinstance(model, StoredFeatures) and task.spec.kind != "groups":
         limit = groups_of(config.limit, task.spec.group.n_groups)
-        return DataNow(stored_pool(can.stored_features, task.spec, limit)[-1])
-    if can.stored_features is not None and can.scores == "embeddings":
-        return DataNow(_stored(run, task.spec)[1])
+        return DataNow(stored_pool(model, task.spec, limit)[-1])
+    if isinstance(model, StoredFeatures):
+        return DataNow(_stored(run, model, task.spec)[1])
     groups = load_data(run.registry, config, task, run.samples).groups
     fingerprint = Fingerprint(groups)
     fingerprint.add_remaining()

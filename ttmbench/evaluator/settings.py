@@ -15,11 +15,11 @@ from ttmbench.data.paths import given_data_folder
 from ttmbench.data.task_file import TaskFile, TaskSpec
 from ttmbench.errors import UsageError
 from ttmbench.evaluator.resume import RunKey, code_of
+from ttmbench.model import DualEncoder, Model, PairScorer
 from ttmbench.plugins.registry import Registry, build_registry
 from ttmbench.plugins.trackers import make_trackers
 from ttmbench.results.assertions import check_names, parse_assertion
 from ttmbench.results.labels import CHOICE, HOLDOUT, HOLDOUT_RAW, RAW, SLASH
-from ttmbench.scoring.capabilities import Capabilities, Model
 from ttmbench.types import Record
 
 if TYPE_CHECKING:
@@ -108,11 +108,11 @@ def metrics_by_task(tasks: Mapping[str, TaskFile]) -> dict[str, list[str]]:
     return metrics
 
 
-def filters_of(config: RunConfig, model: Capabilities | None = None) -> list[str]:
+def filters_of(config: RunConfig, model: Model | None = None) -> list[str]:
     """The filters that a run's numbers can have; of a model that is loaded, those that it can give."""
-    if model is not None and model.scores == "choices":
+    if not (model is None or isinstance(model, DualEncoder | PairScorer)):
         return [CHOICE]
-    own = [] if model is not None and model.loss is None else [*config.own_columns]
+    own = [] if not (model is None or model.trainable) else [*config.own_columns]
     if HOLDOUT in own:
         own.insert(own.index(HOLDOUT), HOLDOUT_RAW)
     return [RAW, *own, *config.methods, *([CHOICE] if model is None else [])]

@@ -249,8 +249,7 @@ def stored_pool(
     from ttmbench.scoring.inputs import n_rows  # with torch, which files of embeddings alone do not need
 
     features, others = adapter.stored_images(), adapter.stored_captions()
-    known: Mapping[str, np.ndarray] = getattr(adapter, "labels", {})
-    labels = _labels_of_pool(spec, n_rows(features), n_rows(others), known, "the file of features")
+    labels = _labels_of_pool(spec, n_rows(features), n_rows(others), adapter.labels, "the file of features")
     digest = hashlib.sha256()
     for batch in (features, others):
         assert not isinstance(batch, list), "features are tensors"

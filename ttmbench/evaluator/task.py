@@ -25,11 +25,12 @@ from ttmbench._version import __version__
 from ttmbench.config import RunConfig, TTMConfig
 from ttmbench.data.task_file import TaskFile
 from ttmbench.errors import DivergedError, NotRestoredError, TtmbenchError, UsageError
-from ttmbench.evaluator.adapters import finetuned, model_notes, tokens_read, write_record
+from ttmbench.evaluator.adapters import finetuned, write_record
 from ttmbench.evaluator.ranking_task import rank_task
 from ttmbench.evaluator.score_task import Run, TaskPlan, ask_task, plan_task, score_task
 from ttmbench.evaluator.settings import usual_rate
 from ttmbench.evaluator.task_result import Answered, Scored, TaskResult, TransferResult
+from ttmbench.model import ChoiceModel, PairScorer
 from ttmbench.results.document import MOST_UNDECIDED
 from ttmbench.results.labels import (
     CHOICE,
@@ -186,23 +187,26 @@ def run_task(
     of a test-time stage becomes part of the result; errors before it are those of `score_task`.
     """
     run = run.on(task.spec)
-    _take_notes(run)  # those of a task that failed are not this one's
+    run.model.notes()  # those of a task that failed are not this one's
     _take_undecided(run)
     result: TaskResult
-    read = tokens_read(run.adapter)
+    read = run.model.tokens_read
     if task.spec.kind != "groups":
         result = rank_task(run, task)
     else:
         plan = plan_task(run, task, settings)
-        result = ask_task(plan, run) if plan.way == "choices" else score_task(plan, run)
-    tokens = tokens_read(run.adapter) - read
+        if isinstance(run.model, ChoiceModel) and plan.way == "choices":
+            result = ask_task(plan, run, run.model)
+        else:
+            result = score_task(plan, run)
+    tokens = run.model.tokens_read - read
     undecided = _take_undecided(run, result.data.groups)
     found = {"pairs": 0, "of": 1, "mass": 1.0, **(undecided or {})}
     is_mentioned = found["mass"] >= 0.5 or found["pairs"] > MOST_UNDECIDED * found["of"]  # as undecided, with a remedy
     said = [] if is_mentioned else [f"P(yes) + P(no) is {found['mass']:.2g} on average: often something else is said"]
-    result = replace(result, notes=[*result.notes, *said, *_take_notes(run)], undecided=undecided, tokens=tokens)
+    result = replace(result, notes=[*result.notes, *said, *run.model.notes()], undecided=undecided, tokens=tokens)
     if isinstance(result, Scored):
-        truncated = count_truncated(run.capabilities.truncating, result.data.groups)
+        truncated = count_truncated(run.model, result.data.groups)
         result = replace(result, truncated=truncated, notes=[*result.notes, *truncated_notes(truncated)])
         if methods is not None:
             methods = methods.of(run)
@@ -398,15 +402,12 @@ class Methods:
 
     def _saver(self, scored: Scored, name: str) -> Callable[[int, Record], object] | None:
         """Writes the model that a method trained with a seed; None if it is not saved."""
-        run, spec, savable = self._run, scored.spec, self._run.capabilities.savable
+        run, spec, model = self._run, scored.spec, self._run.model
         if not self._folders:
             return None
-        finetuning = finetuned(run.adapter)
-        if savable is None:
-            raise UsageError(
-                f"model {run.config.model} cannot be saved (it has no save_pretrained); omit --save_adapted"
-            )
-
+        finetuning = finetuned(run.model)
+        if not model.savable:
+            raise UsageError(f"model {run.config.model} cannot be saved (it has no save); omit --save_adapted")
         root, is_method = Path(run.config.save_adapted or ""), name not in (TTM, SIMPLE_MATCH)
 
         def save(seed: int, about: Mapping[str, object]) -> None:
@@ -425,7 +426,7 @@ class Methods:
             }
             try:
                 folder.mkdir(parents=True, exist_ok=True)
-                savable.save_pretrained(folder)
+                model.save(folder)
                 if finetuning is not None:
                     write_record(folder, finetuning)  # adapted or not, the weights stay those of a finetuned model
             except OSError as error:
@@ -456,36 +457,30 @@ def adaptation(
     )
 
 
-def _take_notes(run: Run) -> list[str]:
-    reporting = run.capabilities.reporting
-    return [*model_notes(run.adapter), *(reporting.take_notes() if reporting is not None else [])]
-
-
 def _take_undecided(run: Run, groups: Sequence[Group] = ()) -> Record | None:
     """Pairs that the model left undecided since it was last asked; None where it was not asked, or never says.
 
     Scores from the cache or another device say nothing: some of the ``groups`` are then asked about again.
     """
-    bounding, scorer = run.capabilities.bounding, run.capabilities.pair_scorer
-    if bounding is None:
+    scorer = run.model
+    if not isinstance(scorer, PairScorer) or (taken := scorer.take_undecided()) is None:
         return None
-    taken = bounding.take_undecided()
-    if not taken.of and groups and scorer is not None:
+    if not taken.of and groups:
         for group in groups[:: max(1, len(groups) // ASKED_AGAIN)][:ASKED_AGAIN]:
             scorer.score_pairs([group.images[0].open()], [group.captions[0]])
-        taken = bounding.take_undecided()
+        taken = scorer.take_undecided() or taken
     return {name: value for name, value in taken._asdict().items() if value is not None} if taken.of else None
 
 
 def _notify(run: Run, task: str, name: str, summary: Summary) -> None:
-    tracks = summary.tracks if finetuned(run.adapter) is None else supervised_tracks(summary.tracks)
+    tracks = summary.tracks if finetuned(run.model) is None else supervised_tracks(summary.tracks)
     run.registry.notify("ttmbench_task_scored", task=task, filter=name, results=summary.results, tracks=tracks)
 
 
 def _blind_notes(run: Run, result: Scored) -> list[str]:
     """How far the captions alone give the answer, measured by a scorer that never sees the image."""
-    blind, shape = run.capabilities.blind, result.spec.shape
-    if blind is None or not blind.blind:
+    shape = result.spec.shape
+    if not (isinstance(run.model, PairScorer) and run.model.blind):
         return []
     if shape.images > 1:
         return [

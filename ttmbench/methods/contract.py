@@ -18,9 +18,9 @@ from ttmbench.methods.features import FeatureTask, ScoreTask
 from ttmbench.methods.settings import arguments, checked_settings
 from ttmbench.methods.task import Clusters, MethodStep, TrainingTask
 from ttmbench.metrics import group_match, group_score, individual_match
+from ttmbench.model import DualEncoder
 from ttmbench.plugins.registry import load_target
 from ttmbench.schedules import SCHEDULES
-from ttmbench.scoring.capabilities import TrainableDualEncoder
 from ttmbench.scoring.inputs import Prepared, Rows
 from ttmbench.scoring.prepare import PreparedTask
 from ttmbench.ttm.algorithm import adapt
@@ -49,7 +49,7 @@ class BrokenMethodError(Exception):
         self.check, self.why = check, why
 
 
-def outcomes(spec: MethodSpec, adapter: TrainableDualEncoder, settings: Mapping[str, object]) -> Iterator[Outcome]:
+def outcomes(spec: MethodSpec, adapter: DualEncoder, settings: Mapping[str, object]) -> Iterator[Outcome]:
     """Yields the outcome of every check of a method with a model; BrokenMethodError if no further check is possible."""
     if spec.is_ttm:
         raise UsageError(f"'{spec.name}' is TTM with other settings; it yields no steps that could be checked here")
@@ -128,7 +128,7 @@ class Trial:
     """
 
     spec: MethodSpec
-    adapter: TrainableDualEncoder
+    adapter: DualEncoder
     settings: Mapping[str, object]
     turns: int = 0
     _inputs: dict[tuple[tuple[int, int], bool], _Inputs] = field(default_factory=dict)
@@ -373,9 +373,7 @@ PART_GROUPS = 6
 CONFIG = TTMConfig(iterations=3, epochs=1, batch_groups=2, coverage=0.5)
 
 
-def outcomes_of_part(
-    spec: MethodPart, adapter: TrainableDualEncoder, settings: Mapping[str, object]
-) -> Iterator[Outcome]:
+def outcomes_of_part(spec: MethodPart, adapter: DualEncoder, settings: Mapping[str, object]) -> Iterator[Outcome]:
     """Yields the outcome of every check of a part with a model; UsageError for a part that cannot be run."""
     parts = replace(Parts(), **{spec.kind: load_part(spec, settings)})
     if spec.kind == "pseudo_labels":

@@ -17,8 +17,7 @@ from pydantic import Field
 from ttmbench.errors import UsageError
 from ttmbench.methods.features import FeatureTask
 from ttmbench.model import Batch as PreparedBatch
-from ttmbench.model import CaptionEmbeddings, TrainableInParts
-from ttmbench.scoring.capabilities import TrainableDualEncoder
+from ttmbench.model import DualEncoder
 from ttmbench.scoring.inputs import Prepared, take
 from ttmbench.ttm.finetune import random_state
 from ttmbench.ttm.parameters import is_of_captions, is_of_images, is_temperature, parameters_of
@@ -96,7 +95,7 @@ class TrainingTask(FeatureTask):
         features: FeatureTask,
         seed: int,
         *,
-        adapter: TrainableDualEncoder,
+        adapter: DualEncoder,
         prepared: Prepared,
         resets: bool = False,
         resume: TrainingState | None = None,
@@ -230,7 +229,7 @@ class TrainingTask(FeatureTask):
     @property
     def caption_width(self) -> int:
         """Dimension of a token's embedding; UsageError if the model's token embeddings cannot be shifted."""
-        width = self.adapter.caption_width if isinstance(self.adapter, CaptionEmbeddings) else None
+        width = self.adapter.caption_width
         if width is None:
             raise UsageError("the method shifts the embeddings of captions' tokens, but the model does not expose them")
         return width
@@ -265,11 +264,9 @@ class TrainingTask(FeatureTask):
 
     def _features(self, side: str, inputs: PreparedBatch, shift: torch.Tensor | None = None) -> torch.Tensor:
         if shift is not None:
-            assert isinstance(self.adapter, CaptionEmbeddings), "the width was asked for"
             features = self.adapter.encode_shifted_captions(inputs, shift)
         elif torch.is_grad_enabled():
             adapter = self.adapter
-            assert isinstance(adapter, TrainableInParts), "the registry asks for it before a training method runs"
             features = (adapter.train_images if side == "images" else adapter.train_captions)(inputs)
         else:
             features = (self.adapter.encode_images if side == "images" else self.adapter.encode_captions)(inputs)

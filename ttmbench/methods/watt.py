@@ -11,8 +11,7 @@ from torch.nn.functional import normalize
 
 from ttmbench.errors import UsageError
 from ttmbench.methods.task import Batch, MethodStep, TrainingTask
-from ttmbench.model import Truncating
-from ttmbench.scoring.capabilities import unknown_wrappers
+from ttmbench.scoring.prepare import unknown_wrappers
 from ttmbench.ttm.parameters import Train, is_of_images, is_temperature
 
 WRAPPERS = (
@@ -147,10 +146,9 @@ def check_wrappers(task: TrainingTask, wrappers: Sequence[str]) -> None:
     if unknown:
         raise UsageError(f"watt is not applicable to this model: {unknown}")
     longest = max(wrappers, key=len)
-    if isinstance(task.adapter, Truncating):
-        cut = sum(task.adapter.truncated([longest.replace("{}", text) for text in task.caption_texts]))
-        if cut:
-            task.notes.append(f"{cut} of {len(task.caption_texts)} captions are truncated with the words {longest!r}")
+    cut = sum(task.adapter.truncated([longest.replace("{}", text) for text in task.caption_texts]) or ())
+    if cut:
+        task.notes.append(f"{cut} of {len(task.caption_texts)} captions are truncated with the words {longest!r}")
 
 
 def values(parameters: Sequence[torch.Tensor]) -> list[torch.Tensor]:

@@ -693,7 +693,7 @@ class ResultsDocument(Part):
         description="--name, else where the weights came from (Hub id or folder), else the name given to --model."
     )
     model_info: dict[str, Any] = Field(
-        description="capabilities: protocols of the model adapter. fingerprint: what it states of itself. trained_on: "
+        description="capabilities: base classes of the model. fingerprint: what it states of itself. trained_on: "
         "image collections that it was trained on; null if unknown. finetuned: tasks, loss, hyperparameters, preset, "
         "seed and base of finetuned weights. usage: requests, tokens and cost of a model behind a server."
     )

@@ -44,15 +44,14 @@ class BatchSizer:
         return rows if isinstance(rows, BatchSizer) else cls(rows)
 
     @classmethod
-    def for_run(cls, batch_size: int | str, adapter: object, fixed: bool = False) -> BatchSizer:
+    def for_run(cls, batch_size: int | str, device: torch.device, fixed: bool = False) -> BatchSizer:
         """The sizer for ``--batch_size``; ``auto`` begins large on an accelerator and halves until it fits.
 
         On a CPU a system that is out of memory kills processes instead of refusing, so nothing is tried there.
         """
         if isinstance(batch_size, int):
             return cls(batch_size, fixed)
-        device = device_of(adapter)
-        return cls(DEFAULT if device is None or device.type == "cpu" else FIRST_TRY)
+        return cls(DEFAULT if device.type == "cpu" else FIRST_TRY)
 
     def map_batches(self, start: int, stop: int, work: Callable[[slice], T]) -> Iterator[T]:
         """Yields the results of ``work`` on slices of rows from start to stop; out of memory, it goes on with half.
@@ -115,12 +114,6 @@ def attempt(work: Callable[[], T]) -> tuple[bool, T]:
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
     return False, None  # type: ignore[return-value]
-
-
-def device_of(adapter: object) -> torch.device | None:
-    """The device of an adapter's model, if it says so."""
-    device = getattr(adapter, "device", None)
-    return device if isinstance(device, torch.device) else None
 
 
 FEATURES = 256  # images or captions that are encoded together, whatever the batch size

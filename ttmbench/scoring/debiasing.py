@@ -8,13 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import cast
 
 import numpy as np
 from scipy.special import logsumexp
 
 from ttmbench.errors import TtmbenchError, UsageError
-from ttmbench.model import Debiasable, NoisePrior
+from ttmbench.model import PairScorer
 from ttmbench.results.summary import metric_chance, metric_values
 from ttmbench.scoring.fingerprint import distinct_captions
 from ttmbench.scoring.pairs import PairTable
@@ -43,57 +42,49 @@ class Likelihoods:
         )
 
 
-class NoiseOfTask:
-    """A model's log P(t) from as many noise images as a task asks for: a `Debiasable` without a number of its own."""
+@dataclass(frozen=True)
+class Prior:
+    """A model's log P(t) on a task."""
 
-    def __init__(self, model: NoisePrior, noise_images: int) -> None:
-        self.alpha, self.prior = model.alpha, model.prior
-        self.noise_images, self._model = noise_images, model
+    model: PairScorer
+    noise_images: int | None  # the model's own number, else the task's
 
-    def log_priors(self, captions: Sequence[str]) -> np.ndarray:
-        """Log P(t) of captions: float32 [captions]."""
-        return self._model.log_priors(captions, self.noise_images)
+    @property
+    def declared(self) -> dict[str, object]:
+        """What debiased scores depend on beside the model's own fingerprint."""
+        return {"alpha": self.model.alpha, "prior": self.model.prior, "noise_images": self.noise_images}
 
 
-def prior_for(model: Debiasable | None, noise_images: int | None, always: bool = False) -> Debiasable | None:
-    """What computes log P(t) on a task that asks for this many noise images; the model itself where it has a number.
+def prior_for(model: PairScorer, noise_images: int | None, always: bool = False) -> Prior | None:
+    """Log P(t) on a task that asks for this many noise images.
 
     None where nothing is subtracted (alpha = 0), unless log P(t) is ``always`` wanted.
     """
-    if model is None or (model.alpha == 0 and not always):
+    if not model.debiases or (model.alpha == 0 and not always):
         return None
-    if noise_images is None or model.prior != "noise":
-        return model
-    takes = isinstance(model, NoisePrior) and model.noise_images is None
-    return NoiseOfTask(cast(NoisePrior, model), noise_images) if takes else model
+    of_task = noise_images if model.prior == "noise" else None
+    return Prior(model, of_task if model.noise_images is None else model.noise_images)
 
 
-def declared_prior(prior: Debiasable) -> dict[str, object]:
-    """What debiased scores depend on beside the model's own fingerprint."""
-    return {"alpha": prior.alpha, "prior": prior.prior, "noise_images": getattr(prior, "noise_images", None)}
-
-
-def likelihoods(adapter: Debiasable, groups: Sequence[Group], table: PairTable, all_pairs: bool) -> Likelihoods:
+def likelihoods(prior: Prior, groups: Sequence[Group], table: PairTable, all_pairs: bool) -> Likelihoods:
     """Both parts of a debiased score; P(t) is computed once per distinct caption.
 
     ``table`` is log P(t|i), of every image with every caption if P(t) is the mean over the task's images. TtmbenchError
     if the model gives no usable log P(t).
     """
-    every = table.every.astype(np.float64) if adapter.prior == "test_images" else None
-    prior = _log_priors(adapter, distinct_captions(groups), every)
-    return Likelihoods(table.scores(all_pairs), prior[table.rows.captions])
+    every = table.every.astype(np.float64) if prior.model.prior == "test_images" else None
+    values = _log_priors(prior, distinct_captions(groups), every)
+    return Likelihoods(table.scores(all_pairs), values[table.rows.captions])
 
 
-def debias(
-    prior: Debiasable, values: np.ndarray, captions: Sequence[str], wanted: np.ndarray, n_images: int
-) -> np.ndarray:
+def debias(prior: Prior, values: np.ndarray, captions: Sequence[str], wanted: np.ndarray, n_images: int) -> np.ndarray:
     """Subtracts alpha log P(t) from scores of listed pairs, float32 [pairs].
 
     ``values`` are log P(t|i), ``wanted`` the rows of images and of (distinct) captions, int [pairs, 2]. P(t) as a mean
     over the task's ``n_images`` needs every pair, else UsageError.
     """
     table = None
-    if prior.prior == "test_images":
+    if prior.model.prior == "test_images":
         if len(wanted) < n_images * len(captions):
             raise UsageError(
                 "prior=test_images is a mean over all images of every caption, and of chosen candidates not all are "
@@ -101,17 +92,17 @@ def debias(
             )
         table = np.empty((n_images, len(captions)))
         table[tuple(wanted.T)] = values
-    debiased: np.ndarray = values - np.float32(prior.alpha) * _log_priors(prior, captions, table)[wanted[:, 1]]
+    debiased: np.ndarray = values - np.float32(prior.model.alpha) * _log_priors(prior, captions, table)[wanted[:, 1]]
     return debiased
 
 
-def _log_priors(prior: Debiasable, captions: Sequence[str], table: np.ndarray | None) -> np.ndarray:
+def _log_priors(prior: Prior, captions: Sequence[str], table: np.ndarray | None) -> np.ndarray:
     """Log P(t) of captions, float32 [captions]; ``table`` is log P(t|i) of every image where P(t) is their mean."""
     if table is not None:
         # Eq. 13 with the test images as the sample; the mean is one of probabilities, not of logarithms.
         values = logsumexp(table, axis=0) - np.log(len(table))
     else:
-        values = np.asarray(prior.log_priors(captions))
+        values = np.asarray(prior.model.log_priors(captions, prior.noise_images))
     if values.shape != (len(captions),) or not np.isfinite(values).all():
         raise TtmbenchError(f"log P(t) of {len(captions)} captions has shape {values.shape} or is not finite")
     return values.astype(np.float32)

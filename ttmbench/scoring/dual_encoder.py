@@ -166,12 +166,10 @@ def encode_classes(
     return Side(torch.cat(parts), rows)
 
 
-def encode_stored(
-    adapter: DualEncoder, stored: StoredFeatures, n_images: int, others: np.ndarray, batch_sizer: BatchSizer
-) -> Features:
+def encode_stored(adapter: StoredFeatures, n_images: int, others: np.ndarray, batch_sizer: BatchSizer) -> Features:
     """Encodes precomputed embeddings by the model's heads: the first images, and captions or classes by ``others``."""
-    images = in_memory(take(stored.stored_images(), slice(0, n_images)))
-    captions = take(stored.stored_captions(), np.flatnonzero(others))
+    images = in_memory(take(adapter.stored_images(), slice(0, n_images)))
+    captions = take(adapter.stored_captions(), np.flatnonzero(others))
     return Features(
         Side(encode_side(adapter, "images", images, n_images, batch_sizer).float(), np.arange(n_images)),
         Side(encode_tokens(adapter, captions, batch_sizer).float(), np.arange(n_rows(captions))),

@@ -15,8 +15,7 @@ import numpy as np
 import torch
 
 from ttmbench._annotations import Batch
-from ttmbench.model import DualEncoder, PreparedPairScorer
-from ttmbench.scoring.batches import device_of
+from ttmbench.model import DualEncoder, Model, PairScorer
 from ttmbench.scoring.fingerprint import (
     Fingerprint,
     ahead,
@@ -93,14 +92,14 @@ def concatenate(parts: Sequence[Batch]) -> Batch:
     return torch.cat([part for part in parts if isinstance(part, torch.Tensor)])
 
 
-def images_on_device(adapter: object, prepared: Prepared) -> Prepared:
+def images_on_device(adapter: Model, prepared: Prepared) -> Prepared:
     """The same inputs, with images on the model's device: as bytes they fit, and are copied once, not in every pass.
 
     Images stay if the device is a CPU, if they are not bytes, or would take more than a quarter of the device's free
     memory.
     """
-    device = device_of(adapter)
-    if device is None or device.type == "cpu":
+    device = adapter.device
+    if device.type == "cpu":
         return prepared
     images, enlarged = _moved(prepared.images, device), prepared.enlarged
     return replace(prepared, images=images, enlarged=None if enlarged is None else _moved(enlarged, device))
@@ -145,10 +144,10 @@ class ImageRows:
     """The distinct images of a task, opened and prepared ahead of the model.
 
     Images with a file are decoded in threads; those that only a program can open are opened by the thread that asks.
-    The adapter is called from other threads only if its class says that it may be (`PreparesInThreads`).
+    The adapter is called from other threads only if its class says that it may be (``prepares_in_threads``).
     """
 
-    adapter: DualEncoder | PreparedPairScorer  # the model
+    adapter: DualEncoder | PairScorer  # the model
     images: Sequence[tuple[str, ImageRef]]  # each with a group that has it, for messages; their positions are the rows
     fingerprint: Fingerprint  # takes them in
     decoded: int = DECODED  # images held decoded at a time
@@ -170,12 +169,12 @@ class ImageRows:
     @contextmanager
     def made_of(self, wanted: Sequence[np.ndarray], make: Callable[[list[Image]], T]) -> Iterator[Iterator[list[T]]]:
         """As `parts`, with what ``make`` makes of opened images: a list for each list of rows, an item a few images."""
-        decoded = max(1, self.decoded // getattr(self.adapter, "frames", 1))  # of videos, as many frames
+        decoded = max(1, self.decoded // self.adapter.frames)  # of videos, as many frames
         threads = min(threads_beside_the_model(), max(1, decoded // 2))
         size = max(1, min(_TOGETHER, decoded // (2 * threads)))
         pieces = [[rows[start : start + size] for start in range(0, len(rows), size)] for rows in wanted]
         jobs = [[self.images[row] for row in piece] for listed in pieces for piece in listed]
-        inside = bool(getattr(type(self.adapter), "prepares_in_threads", False))
+        inside = self.adapter.prepares_in_threads
 
         def work(some: Sequence[tuple[str, ImageRef]]) -> Callable[[], T]:
             opened = [self.fingerprint.open(*item) for item in some]

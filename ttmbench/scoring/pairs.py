@@ -1,6 +1,6 @@
 """Scores of pairs of an image and a caption, by models that see both together; each distinct pair is scored once.
 
-A model that prepares images (`PreparedPairScorer`) encodes each of them once a pass; any other gets opened images.
+A model that prepares images encodes each of them once a pass; any other gets opened images.
 Pairs are taken image by image, so that an encoded image stays in memory only as long as its captions come.
 """
 
@@ -18,9 +18,8 @@ import torch
 from ttmbench._util.console import progress_bar
 from ttmbench._util.images import KEPT, LazyImages
 from ttmbench.errors import TtmbenchError
-from ttmbench.model import PreparedPairScorer
+from ttmbench.model import PairScorer
 from ttmbench.scoring.batches import PAIRS, BatchSizer, BlockStore, load, own_spans, save
-from ttmbench.scoring.capabilities import Capabilities
 from ttmbench.scoring.fingerprint import Fingerprint, distinct_captions, distinct_images
 from ttmbench.scoring.inputs import (
     ImageRows,
@@ -71,7 +70,7 @@ class PairTable:
 
 
 def score_task_pairs(
-    model: Capabilities,
+    model: PairScorer,
     groups: Sequence[Group],
     batch_size: int | BatchSizer,
     all_pairs: bool,
@@ -80,7 +79,7 @@ def score_task_pairs(
 ) -> PairTable:
     """Scores a task by a `PairScorer`, opening each image when its pairs come and dropping it afterwards.
 
-    The model gets ``batch_size`` pairs at a time, unless it says how many it takes (`ManyAtOnce`). Finished
+    The model gets ``batch_size`` pairs at a time, unless it says how many it takes (``pairs_at_once``). Finished
     blocks of scores are stored in ``blocks``. DataError if an image cannot be read; TtmbenchError for
     too many pairs, or if the model did not return one score a pair.
     """
@@ -96,7 +95,7 @@ def score_task_pairs(
 
 
 def score_in_memory(
-    adapter: PreparedPairScorer,
+    adapter: PairScorer,
     prepared: Prepared,
     batch_size: int | BatchSizer,
     all_pairs: bool,
@@ -114,7 +113,7 @@ def score_in_memory(
 
 
 def score_ranked_pairs(
-    model: Capabilities,
+    model: PairScorer,
     images: Sequence[tuple[str, ImageRef]],
     captions: Sequence[str],
     wanted: np.ndarray,
@@ -129,7 +128,7 @@ def score_ranked_pairs(
     values = score_pairs(model, images, captions, wanted, batch_sizer, fingerprint, blocks)
     fingerprint.add_remaining()
     finite = np.isfinite(values)
-    if not finite.all() and not (model.may_refuse is not None and model.may_refuse.refusals_are_wrong):
+    if not finite.all() and not model.refusals_are_wrong:
         image, caption = wanted[int(np.argmin(finite))]
         raise TtmbenchError(
             f"the model gave no score for image {images[image][1].name} with caption {captions[caption]!r:.80}"
@@ -138,7 +137,7 @@ def score_ranked_pairs(
 
 
 def score_pairs(
-    model: Capabilities,
+    model: PairScorer,
     images: Sequence[tuple[str, ImageRef]],
     captions: Sequence[str],
     wanted: np.ndarray,
@@ -151,19 +150,18 @@ def score_pairs(
     Images and captions are distinct ones, images with a group that has each; ``wanted`` are their rows, int [pairs, 2],
     image by image in the order of rows.
     """
-    adapter, many = model.prepared_pair_scorer, model.many_at_once
-    if adapter is None:
+    if not model.prepares:
         opened = _OpenedBatches(model, [(images[row][1].name, captions[c]) for row, c in wanted.tolist()], fingerprint)
-        sizer = BatchSizer.of(batch_size if many is None else many.pairs_at_once)
+        sizer = BatchSizer.of(model.pairs_at_once or batch_size)
         return _in_blocks(wanted, lambda rows: nullcontext(lambda: opened.score), sizer, blocks)
-    rows, tokens = ImageRows(adapter, images, fingerprint), adapter.prepare_captions(captions)
+    rows, tokens = ImageRows(model, images, fingerprint), model.prepare_captions(captions)
 
     @contextmanager
     def streamed(opened: np.ndarray) -> Iterator[Callable[[], _Score]]:
         lists = [opened[start : start + _TOGETHER] for start in range(0, len(opened), _TOGETHER)]
         with rows.parts(lists) as parts:
             window = Window(parts, lists)
-            yield lambda: _PreparedBatches(adapter, window.get, tokens, wanted).score
+            yield lambda: _PreparedBatches(model, window.get, tokens, wanted).score
 
     return _in_blocks(wanted, streamed, BatchSizer.of(batch_size), blocks)
 
@@ -216,7 +214,7 @@ class _PreparedBatches:
 
     def __init__(
         self,
-        adapter: PreparedPairScorer,
+        adapter: PairScorer,
         images: Callable[[np.ndarray], Batch],
         captions: Batch,
         wanted: np.ndarray,
@@ -241,22 +239,21 @@ class _PreparedBatches:
 class _OpenedBatches:
     """Scores batches of pairs by a model that takes opened images, of which few are open at a time."""
 
-    def __init__(self, model: Capabilities, wanted: Sequence[tuple[str, str]], fingerprint: Fingerprint) -> None:
+    def __init__(self, model: PairScorer, wanted: Sequence[tuple[str, str]], fingerprint: Fingerprint) -> None:
         self._model, self._wanted = model, wanted
         self._open = lru_cache(KEPT)(fingerprint.opener())
         self._opened: dict[str, Image] = {}
 
     def score(self, rows: slice) -> np.ndarray:
         """Scores of some of the pairs, float32 [rows]."""
-        assert self._model.pair_scorer is not None, "only such a model is given pairs"
         names, captions = zip(*self._wanted[rows], strict=True)
         images: Sequence[Image]
-        if self._model.many_at_once is not None:
+        if self._model.pairs_at_once is not None:
             images = LazyImages(names, self._open)
         else:
             self._opened = {name: self._opened.get(name) or self._open(name) for name in dict.fromkeys(names)}
             images = [self._opened[name] for name in names]
-        return _one_score_each(self._model.pair_scorer.score_pairs(images, list(captions)), len(names))
+        return _one_score_each(self._model.score_pairs(images, list(captions)), len(names))
 
 
 def _one_score_each(values: object, pairs: int) -> np.ndarray:

@@ -11,19 +11,8 @@ import numpy as np
 
 from ttmbench._util.console import one_line, progress_bar
 from ttmbench.errors import DataError, TtmbenchError, UsageError
-from ttmbench.model import (
-    Augmentable,
-    Batch,
-    Bounding,
-    DualEncoder,
-    MayRefuse,
-    PreparedPairScorer,
-    RefusesCaptions,
-    StoredFeatures,
-    Truncating,
-)
+from ttmbench.model import Batch, DualEncoder, Model, PairScorer, StoredFeatures
 from ttmbench.scoring.batches import BatchSizer, BlockStore
-from ttmbench.scoring.capabilities import Trained
 from ttmbench.scoring.dual_encoder import encode, score_features
 from ttmbench.scoring.fingerprint import Fingerprint, distinct_captions, distinct_images
 from ttmbench.scoring.inputs import (
@@ -43,7 +32,7 @@ if TYPE_CHECKING:
 
 
 def prepare(
-    adapter: DualEncoder | PreparedPairScorer,
+    adapter: DualEncoder | PairScorer,
     groups: Sequence[Group],
     batch_size: int,
     enlarge: float | None = None,
@@ -61,8 +50,8 @@ def prepare(
     Returns:
         The prepared inputs and the fingerprint of the data.
     """
-    augmentable = adapter if enlarge is not None and isinstance(adapter, Augmentable) else None
-    if enlarge is not None and augmentable is None:
+    augmented = adapter if isinstance(adapter, DualEncoder) and adapter.augments else None
+    if enlarge is not None and augmented is None:
         raise UsageError("this model's adapter cannot augment (prepare_enlarged, crop); use --ttm_args augment=false")
     fingerprint = fingerprint or Fingerprint(groups)
     images = ImageRows(adapter, list(distinct_images(groups)), fingerprint, batch_size)
@@ -70,9 +59,9 @@ def prepare(
 
     def make(opened: list[Image]) -> tuple[Batch, Batch | None]:
         batch = adapter.prepare_images(opened)
-        if enlarge is None or augmentable is None:
+        if enlarge is None or augmented is None:
             return batch, None
-        return batch, augmentable.prepare_enlarged(opened, enlarge)
+        return batch, augmented.prepare_enlarged(opened, enlarge)
 
     wanted = [np.arange(start, min(start + batch_size, len(images))) for start in range(0, len(images), batch_size)]
     with progress_bar(len(images), "preparing", "images") as shown, images.made_of(wanted, make) as pieces:
@@ -119,7 +108,7 @@ def stored(adapter: StoredFeatures, shape: GroupShape, limit: int | None) -> tup
 class PreparedTask:
     """A model, a task's prepared inputs and how to score them: what every variant of TTM works on."""
 
-    adapter: Trained
+    adapter: DualEncoder | PairScorer
     prepared: Prepared
     batch_size: int | BatchSizer
     is_global: bool
@@ -136,22 +125,22 @@ class PreparedTask:
 SHOWN = 8  # group ids in a message
 
 
-def usable_scores(adapter: MayRefuse | None, scores: Scores, groups: Sequence[Group]) -> Scores:
+def usable_scores(model: Model, scores: Scores, groups: Sequence[Group]) -> Scores:
     """Scores without NaN: a group with a missing score (of a model whose refusals count as wrong) ties everywhere.
 
-    A tie is never correct. ``adapter`` is None for a model that refuses nothing. TtmbenchError if a score is infinite
-    or missing, and the model does not say that missing ones count as wrong.
+    A tie is never correct. TtmbenchError if a score is infinite or missing, and the model does not say that missing
+    ones count as wrong.
     """
-    if adapter is not None:
+    if isinstance(model, PairScorer) and model.refusals_are_wrong is not None:
         missing = np.isnan(scores.groups).any(axis=(1, 2))
         if scores.all_pairs is not None and np.isnan(scores.all_pairs).any():
             count = int(np.isnan(scores.all_pairs).sum())
             raise TtmbenchError(
                 f"the model gave no score for {count} pairs, and one assignment over all pairs needs every one of them"
             )
-        if missing.any() and not adapter.refusals_are_wrong:
+        if missing.any() and not model.refusals_are_wrong:
             ids = _missing_ids(scores, groups)
-            taken = adapter.take_undecided() if isinstance(adapter, Bounding) else None
+            taken = model.take_undecided()
             shown = ", ".join(ids[:SHOWN]) + (f" and {len(ids) - SHOWN} more" if len(ids) > SHOWN else "")
             raise TtmbenchError(
                 f"the model gave no score for a pair of {len(ids)} of {len(groups)} groups: {shown}. "
@@ -180,11 +169,10 @@ def _missing_ids(scores: Scores, groups: Sequence[Group]) -> list[str]:
     return [groups[index].group_id for index in np.flatnonzero(missing).tolist()]
 
 
-def check_captions(adapter: RefusesCaptions | None, groups: Sequence[Group]) -> None:
-    """TtmbenchError for a caption that the model cannot read as text; ``adapter`` is None for a model that can."""
+def check_captions(model: Model, groups: Sequence[Group]) -> None:
+    """TtmbenchError for a caption that the model cannot read as text."""
     captions = distinct_captions(groups)
-    answers = [] if adapter is None else adapter.refused(captions)
-    for caption, token in zip(captions, answers, strict=adapter is not None):
+    for caption, token in zip(captions, model.refused(captions), strict=True):
         if token is not None:
             group_id = next(group.group_id for group in groups if caption in group.captions)
             raise TtmbenchError(
@@ -193,19 +181,19 @@ def check_captions(adapter: RefusesCaptions | None, groups: Sequence[Group]) -> 
             )
 
 
-def count_truncated(adapter: Truncating | None, groups: Sequence[Group]) -> dict[str, int] | None:
+def count_truncated(model: Model, groups: Sequence[Group]) -> dict[str, int] | None:
     """How many ``captions`` of a task a model cuts, ``of`` all distinct ones, and the ``groups`` that have one.
 
-    None without a model (one that does not say, or reads no captions). TtmbenchError if it did not answer for each
-    caption.
+    None for a model that does not say. TtmbenchError if it did not answer for each caption.
     """
-    if adapter is None:
-        return None
     captions = distinct_captions(groups)
-    answers = np.asarray(adapter.truncated(captions), dtype=bool)
+    said = model.truncated(captions)
+    if said is None:
+        return None
+    answers = np.asarray(said, dtype=bool)
     if answers.shape != (len(captions),):
         raise TtmbenchError(
-            f"truncated() of {type(adapter).__name__} gave an array of shape {list(answers.shape)} for {len(captions)} "
+            f"truncated() of {type(model).__name__} gave an array of shape {list(answers.shape)} for {len(captions)} "
             "captions; one answer each is expected"
         )
     cut = {caption for caption, answer in zip(captions, answers.tolist(), strict=True) if answer}
@@ -221,3 +209,10 @@ def truncated_notes(counted: Mapping[str, int] | None) -> list[str]:
         f"{counted['captions']} of {counted['of']} captions are longer than the model reads and were cut (in "
         f"{counted['groups']} groups): captions that differ beyond the cut tie"
     ]
+
+
+def unknown_wrappers(model: DualEncoder, wrappers: Sequence[str]) -> str:
+    """Says which words around captions, ``a photo of {}``, a model does not know; empty if it knows all."""
+    unknown = model.has_unknown_words([wrapper.replace("{}", "") for wrapper in wrappers])
+    listed = ", ".join(repr(wrapper) for wrapper, is_unknown in zip(wrappers, unknown, strict=True) if is_unknown)
+    return f"its vocabulary lacks words of the wrappers {listed}" if listed else ""

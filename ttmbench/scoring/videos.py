@@ -15,15 +15,7 @@ import torch
 
 from ttmbench._util.images import frames_of
 from ttmbench.errors import UsageError
-from ttmbench.model import (
-    Adapter,
-    Augmentable,
-    Batch,
-    BeforeNormalization,
-    ShowsFrames,
-    TrainableInParts,
-)
-from ttmbench.scoring.capabilities import Capabilities
+from ttmbench.model import Batch, ChoiceModel, DualEncoder, Model, PairScorer, Prepared, StoredFeatures
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -31,58 +23,55 @@ if TYPE_CHECKING:
 AFTER, BEFORE = "after_normalization", "before_normalization"
 
 
-def on_videos(model: Capabilities, name: str, frames: int, pooling: str) -> Capabilities:
+def on_videos(model: Model, name: str, frames: int, pooling: str) -> Model:
     """A model as it takes videos of so many frames; UsageError if it cannot.
 
-    A dual encoder pools features. A model that chooses answers, or that says so (`ShowsFrames`), is shown the frames as
-    the images of one turn. What ignores images or reads stored features is taken as it is.
+    A dual encoder pools features. A model that chooses answers, or that says so (``shows_frames``), is shown the frames
+    as the images of one turn. What ignores images or reads stored features is taken as it is.
     """
-    adapter: Any = model.adapter
-    if model.scores == "choices":
-        if model.choice_scorer is not None and model.choice_scorer.choice_style.side_by_side:
-            raise UsageError(f"side_by_side joins images, and the items of task '{name}' are videos; omit it")
+    if isinstance(model, StoredFeatures) or (isinstance(model, PairScorer) and model.blind):
         return model
-    if model.stored_features is not None or model.blind is not None:
-        return model
-    if model.dual_encoder is not None:
-        if pooling == BEFORE and not isinstance(adapter, BeforeNormalization):
+    if isinstance(model, DualEncoder):
+        is_given = type(model).features_before_normalization is not DualEncoder.features_before_normalization
+        if pooling == BEFORE and not is_given:
             raise UsageError(
                 f"video.pooling={BEFORE}: the model gives no features before they are normalised; use {AFTER}"
             )
-        return Capabilities(_pooled_over_frames(adapter, frames, pooling))
-    if isinstance(adapter, ShowsFrames):
-        shown = copy(adapter)
+        return _pooled_over_frames(model, frames, pooling)
+    if isinstance(model, PairScorer) and model.shows_frames:
+        shown = copy(model)
         shown.frames = frames
-        return Capabilities(shown)
+        return shown
+    if isinstance(model, ChoiceModel):
+        if model.choice_style.side_by_side:
+            raise UsageError(f"side_by_side joins images, and the items of task '{name}' are videos; omit it")
+        return model
     raise UsageError(
         f"the items of task '{name}' are videos, and this model scores a caption with one image; use a dual encoder or "
         "a chat model (`ttmbench ls models`)"
     )
 
 
-def _pooled_over_frames(adapter: Any, frames: int, pooling: str) -> object:
-    parts: list[type] = [_TrainedOverFrames] if isinstance(adapter, TrainableInParts) else []
-    parts += [_CroppedOverFrames] if isinstance(adapter, Augmentable) else []
-    parts.append(_OverFrames)
-    kind = type(adapter)
+def _pooled_over_frames(model: DualEncoder, frames: int, pooling: str) -> Model:
+    kind = type(model)
     named = {"__module__": kind.__module__, "__qualname__": kind.__qualname__, "__doc__": kind.__doc__}
-    over_frames: Any = type(kind.__name__, (*parts, kind), named)
-    pooled = over_frames.__new__(over_frames)
-    vars(pooled).update(vars(adapter))
-    pooled.on_images, pooled.frames, pooled.pooling = adapter, frames, pooling
-    return pooled
+    over_frames: Any = type(kind.__name__, (_OverFrames, kind), named)
+    pooled: Any = over_frames.__new__(over_frames)
+    vars(pooled).update(vars(model), on_images=model, frames=frames, pooling=pooling)
+    made: Model = pooled
+    return made
 
 
 class _OverFrames:
     """Methods in place of a dual encoder's own; ``on_images`` is the model as it was."""
 
-    on_images: Any
+    on_images: DualEncoder
     frames: int
     pooling: str
 
     def fingerprint(self) -> Mapping[str, Any] | str:
         """The model's own, and how frames are pooled: which they are is known from the pixels."""
-        own = self.on_images.fingerprint() if isinstance(self.on_images, Adapter) else ""
+        own = self.on_images.fingerprint()
         if not own:  # scores of a model without one are not cached
             return own
         return {**own, "pooling": self.pooling} if isinstance(own, Mapping) else f"{own} {self.pooling}"
@@ -91,17 +80,39 @@ class _OverFrames:
         """One row a video, [frames, ...]."""
         return self._rows(self.on_images.prepare_images(self._frames(images)))
 
-    def encode_images(self, prepared: Batch) -> torch.Tensor:
+    def encode_images(self, prepared: Prepared) -> torch.Tensor:
         """Features of videos, as long as those of frames."""
         return self._pooled(prepared, self.on_images.encode_images, training=False)
 
-    def _pooled(self, prepared: Batch, encode: Callable[[Batch], torch.Tensor], training: bool) -> torch.Tensor:
+    @property
+    def trainable(self) -> bool:
+        """As on images; a model that gives no gradients of features is refused before it is trained."""
+        return self.on_images.trainable
+
+    @property
+    def gives_gradients(self) -> bool:
+        """As on images."""
+        return self.on_images.gives_gradients
+
+    @property
+    def augments(self) -> bool:
+        """As on images."""
+        return self.on_images.augments
+
+    def train_images(self, prepared: Prepared) -> torch.Tensor:
+        """As `encode_images`, with gradients, which reach every frame."""
+        return self._pooled(prepared, self.on_images.train_images, training=True)
+
+    def matching_loss(self, images: Prepared, captions: Prepared) -> torch.Tensor:
+        """The model's own loss of pooled features."""
+        return self.on_images.loss_of(self.train_images(images), self.on_images.train_captions(captions))
+
+    def _pooled(self, prepared: Prepared, encode: Callable[[Prepared], torch.Tensor], training: bool) -> torch.Tensor:
         """Frames are encoded position by position, so that a batch has as many rows as of images."""
         if self.pooling == BEFORE:
 
-            def before(batch: Batch) -> torch.Tensor:
-                features: torch.Tensor = self.on_images.features_before_normalization(batch, training)
-                return features
+            def before(batch: Prepared) -> torch.Tensor:
+                return self.on_images.features_before_normalization(batch, training)
 
             features = self._each(prepared, before).mean(dim=1)
             return features / features.norm(dim=-1, keepdim=True)
@@ -109,7 +120,7 @@ class _OverFrames:
         mean = features.mean(dim=1)
         return mean * (features.norm(dim=-1, keepdim=True).mean(dim=1) / mean.norm(dim=-1, keepdim=True))
 
-    def _each(self, prepared: Batch, encode: Callable[[Batch], torch.Tensor]) -> torch.Tensor:
+    def _each(self, prepared: Prepared, encode: Callable[[Prepared], torch.Tensor]) -> torch.Tensor:
         """Features of every frame, [videos, frames, ...]."""
         return torch.stack([encode(_at(prepared, position)) for position in range(self.frames)], dim=1)
 
@@ -126,23 +137,6 @@ class _OverFrames:
             return {name: tensor.reshape(-1, self.frames, *tensor.shape[1:]) for name, tensor in frames.items()}
         return frames.reshape(-1, self.frames, *frames.shape[1:])
 
-
-class _TrainedOverFrames(_OverFrames):
-    """A `TrainableInParts`: gradients reach every frame."""
-
-    def train_images(self, prepared: Batch) -> torch.Tensor:
-        """As `encode_images`, with gradients."""
-        return self._pooled(prepared, self.on_images.train_images, training=True)
-
-    def matching_loss(self, images: Batch, captions: Batch) -> torch.Tensor:
-        """The model's own loss of pooled features."""
-        model: TrainableInParts = self.on_images
-        return model.loss_of(self.train_images(images), model.train_captions(captions))
-
-
-class _CroppedOverFrames(_OverFrames):
-    """An `Augmentable`: all frames of a video are cropped alike."""
-
     def prepare_enlarged(self, images: Sequence[Image], scale: float) -> Batch:
         """One row a video, [frames, ...]."""
         return self._rows(self.on_images.prepare_enlarged(self._frames(images), scale))
@@ -157,7 +151,7 @@ class _CroppedOverFrames(_OverFrames):
         return torch.stack(cropped, dim=1)
 
 
-def _at(prepared: Batch, position: int) -> Batch:
+def _at(prepared: Prepared, position: int) -> Batch:
     """One frame of each prepared video."""
     if isinstance(prepared, list):
         return [frames[position] for frames in prepared]

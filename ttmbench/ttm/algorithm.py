@@ -18,7 +18,7 @@ from ttmbench._util.console import progress_bar
 from ttmbench.config import TTMConfig
 from ttmbench.errors import DivergedError, TtmbenchError, UsageError
 from ttmbench.metrics import group_score
-from ttmbench.model import Trainable
+from ttmbench.model import DualEncoder
 from ttmbench.scoring.prepare import PreparedTask
 from ttmbench.ttm.finetune import TrainingPairs
 from ttmbench.ttm.parts import DEFAULT_PARTS, Parts, PseudoLabelRule, Round
@@ -249,7 +249,7 @@ class ShuffledTask:
         if with_targets and not self.is_global:
             return self._soft(choice)
         rows, chosen = self._stage.prepared.rows, self.unshuffle(choice.captions)
-        if not isinstance(self._stage.adapter, Trainable):
+        if not isinstance(self._stage.adapter, DualEncoder):
             return self._all_inside(choice)
         if self.is_global:
             images, captions = rows.images.reshape(-1)[:, None], rows.captions.reshape(-1)[chosen]

@@ -12,8 +12,8 @@ import torch
 
 from ttmbench.config import TTMConfig
 from ttmbench.errors import DivergedError, TtmbenchError
-from ttmbench.model import Augmentable, Batch, PairTrainable, Trainable, TrainableInParts
-from ttmbench.scoring.batches import DEFAULT, BatchSizer, attempt, device_of
+from ttmbench.model import Batch, DualEncoder, Model, PairScorer
+from ttmbench.scoring.batches import DEFAULT, BatchSizer, attempt
 from ttmbench.scoring.inputs import Prepared, images_on_device, n_rows, take
 
 
@@ -42,12 +42,11 @@ class LabelledBatch:
     images: torch.Tensor
     captions: torch.Tensor
     targets: torch.Tensor
-    adapter: TrainableInParts
+    adapter: DualEncoder
 
     def logits(self, images: torch.Tensor, captions: torch.Tensor) -> torch.Tensor:
         """Scores of every image with every caption: features [a, d] and [b, d] -> [a, b]."""
-        scores: torch.Tensor = self.adapter.logits(images, captions)  # type: ignore[attr-defined]  # a dual encoder
-        return scores
+        return self.adapter.logits(images, captions)
 
     def own_loss(self) -> torch.Tensor:
         """The loss that the model was trained with, on the pairs with the largest label; a scalar."""
@@ -78,25 +77,17 @@ def adamw(parameters: NamedParameters, settings: TTMConfig) -> torch.optim.Optim
     return torch.optim.AdamW(every, lr=1.0, betas=settings.betas, weight_decay=settings.weight_decay, fused=fused)
 
 
-def make_optimizer(
-    adapter: Trainable | PairTrainable, config: TTMConfig, make: MakeOptimizer = adamw
-) -> torch.optim.Optimizer:
+def make_optimizer(adapter: Model, config: TTMConfig, make: MakeOptimizer = adamw) -> torch.optim.Optimizer:
     """An optimiser, by default AdamW, over all parameters that the adapter trains."""
     return make(named_parameters(adapter), config)
 
 
-def named_parameters(adapter: Trainable | PairTrainable) -> NamedParameters:
+def named_parameters(adapter: Model) -> NamedParameters:
     """The parameters that an adapter trains, by name in its module; numbered if the adapter has no module."""
-    module = module_of(adapter)
+    module = adapter.torch_module
     names = {} if module is None else {id(parameter): name for name, parameter in module.named_parameters()}
     numbered = enumerate(adapter.parameters())
     return [(names.get(id(parameter), f"parameters.{number}"), parameter) for number, parameter in numbered]
-
-
-def module_of(adapter: object) -> torch.nn.Module | None:
-    """The module whose parameters an adapter trains: the adapter or its attribute ``model``."""
-    module = adapter if isinstance(adapter, torch.nn.Module) else getattr(adapter, "model", None)
-    return module if isinstance(module, torch.nn.Module) else None
 
 
 def cosine_within_iteration(step: int, steps: int, floor: float) -> float:
@@ -109,7 +100,7 @@ def cosine_within_iteration(step: int, steps: int, floor: float) -> float:
 
 
 def finetune(
-    adapter: Trainable | PairTrainable,
+    adapter: Model,
     prepared: Prepared,
     pairs: TrainingPairs,
     optimizer: torch.optim.Optimizer,
@@ -200,7 +191,7 @@ def _step(optimizer: torch.optim.Optimizer) -> None:
 
 
 def _gradient(
-    adapter: Trainable | PairTrainable,
+    adapter: Model,
     images: Batch,
     captions: Batch,
     matched: np.ndarray | None,
@@ -213,24 +204,24 @@ def _gradient(
     while True:
         optimizer.zero_grad(set_to_none=True)
         if matched is not None:
-            assert isinstance(adapter, PairTrainable), "only such an adapter learns from pairs that do not match"
+            assert isinstance(adapter, PairScorer), "only such an adapter learns from pairs that do not match"
             part_size = memory.training or memory.rows
             done, loss = attempt(partial(_pairs_in_parts, adapter, images, captions, matched, part_size))
         elif of_features is not None and (memory.training is None or memory.training >= size):
-            assert isinstance(adapter, TrainableInParts), "asked before anything is scored"
+            assert isinstance(adapter, DualEncoder), "asked before anything is scored"
             done, loss = attempt(
                 lambda: _backward(of_features(adapter.train_images(images), adapter.train_captions(captions)))
             )
         elif memory.training is None or memory.training >= size:
-            assert isinstance(adapter, Trainable), "only such an adapter learns from matched pairs alone"
+            assert isinstance(adapter, DualEncoder), "only such an adapter learns from matched pairs alone"
             done, loss = attempt(lambda: _backward(adapter.matching_loss(images, captions)))
         else:
-            assert isinstance(adapter, TrainableInParts), "parts are asked for only where they can be"
+            assert isinstance(adapter, DualEncoder), "parts are asked for only where they can be"
             done, loss = attempt(lambda: contrastive_in_parts(adapter, images, captions, memory.training, of_features))
         if done:
             return loss
         optimizer.zero_grad(set_to_none=True)
-        if matched is None and not (isinstance(adapter, TrainableInParts) and adapter.trains_in_parts):
+        if matched is None and not (isinstance(adapter, DualEncoder) and adapter.trains_in_parts):
             raise TtmbenchError(
                 f"out of memory while training on {size} images. Their number is part of the method, so it is not "
                 "changed, and this model cannot compute the gradient in parts; try --dtype bf16, or another batch "
@@ -243,11 +234,9 @@ OfFeatures = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 """Features [images, d] and [captions, d] of a batch -> its loss."""
 
 
-def _loss_of_features(
-    adapter: Trainable | PairTrainable, loss: Loss, pairs: TrainingPairs, chosen: np.ndarray
-) -> OfFeatures:
+def _loss_of_features(adapter: Model, loss: Loss, pairs: TrainingPairs, chosen: np.ndarray) -> OfFeatures:
     """A replaced loss as a function of all features of a batch."""
-    assert pairs.targets is not None and isinstance(adapter, TrainableInParts), "asked before anything is scored"
+    assert pairs.targets is not None and isinstance(adapter, DualEncoder), "asked before anything is scored"
     targets, parts = pairs.targets[chosen], adapter
 
     def of_features(images: torch.Tensor, captions: torch.Tensor) -> torch.Tensor:
@@ -264,7 +253,7 @@ def _backward(loss: torch.Tensor) -> torch.Tensor:
 
 
 def _pairs_in_parts(
-    adapter: PairTrainable, images: Batch, captions: Batch, matched: np.ndarray, part_size: int
+    adapter: PairScorer, images: Batch, captions: Batch, matched: np.ndarray, part_size: int
 ) -> torch.Tensor:
     """Gradient of a mean over pairs, accumulated over parts of the batch."""
     total = torch.zeros(())
@@ -276,7 +265,7 @@ def _pairs_in_parts(
 
 
 def contrastive_in_parts(
-    adapter: TrainableInParts,
+    adapter: DualEncoder,
     images: Batch,
     captions: Batch,
     part_size: int | None,
@@ -309,7 +298,7 @@ def contrastive_in_parts(
 
 
 def _images(
-    adapter: Trainable | PairTrainable,
+    adapter: Model,
     prepared: Prepared,
     pairs: TrainingPairs,
     chosen: np.ndarray,
@@ -319,11 +308,11 @@ def _images(
     rows = pairs.images[chosen].reshape(-1)
     if prepared.enlarged is None or crop_rng is None or pairs.matched is not None:
         return take(prepared.images, rows)
-    assert isinstance(adapter, Augmentable), "only such an adapter's images were enlarged"
+    assert isinstance(adapter, DualEncoder), "only such an adapter's images were enlarged"
     return adapter.crop(take(prepared.enlarged, rows), crop_rng.random((len(rows), 2)))
 
 
-def snapshot(adapter: Trainable | PairTrainable) -> dict[str, torch.Tensor]:
+def snapshot(adapter: Model) -> dict[str, torch.Tensor]:
     """Copies everything that training changes to CPU memory (from a GPU: pinned memory, with one synchronisation)."""
     tensors = {name: tensor.detach() for name, tensor in adapter.state_dict().items()}
     copied = {name: _on_cpu(tensor) for name, tensor in tensors.items()}
@@ -343,16 +332,15 @@ def _on_cpu(tensor: torch.Tensor) -> torch.Tensor:
     return pinned.copy_(tensor, non_blocking=True)
 
 
-def restore(adapter: Trainable | PairTrainable, state: Mapping[str, torch.Tensor]) -> None:
+def restore(adapter: Model, state: Mapping[str, torch.Tensor]) -> None:
     """Loads a snapshot, which can be loaded again."""
-    device = device_of(adapter)
-    away = device is not None and device.type == "cuda"
+    away = adapter.device.type == "cuda"
     adapter.load_state_dict(
         {name: tensor if away and tensor.device.type == "cpu" else tensor.clone() for name, tensor in state.items()}
     )
 
 
-def resume_weights(adapter: Trainable | PairTrainable, state: Mapping[str, torch.Tensor]) -> None:
+def resume_weights(adapter: Model, state: Mapping[str, torch.Tensor]) -> None:
     """Loads the weights of an interrupted run; TtmbenchError if the model differs from them afterwards."""
     restore(adapter, state)
     loaded = adapter.state_dict()
@@ -365,19 +353,16 @@ def resume_weights(adapter: Trainable | PairTrainable, state: Mapping[str, torch
             )
 
 
-def random_state(adapter: object) -> dict[str, torch.Tensor]:
+def random_state(adapter: Model) -> dict[str, torch.Tensor]:
     """States of torch's random generators for the CPU and the model's device."""
-    states, device = {"cpu": torch.get_rng_state()}, device_of(adapter)
-    if device is not None and device.type == "cuda":
-        states["cuda"] = torch.cuda.get_rng_state(device)
+    states = {"cpu": torch.get_rng_state()}
+    if adapter.device.type == "cuda":
+        states["cuda"] = torch.cuda.get_rng_state(adapter.device)
     return states
 
 
-def set_random_state(states: Mapping[str, torch.Tensor], adapter: object) -> None:
+def set_random_state(states: Mapping[str, torch.Tensor], adapter: Model) -> None:
     """Restores torch's random generators from `random_state`, on the model's current device."""
     torch.set_rng_state(states["cpu"])
-    device = device_of(adapter)
-    if device is not None and device.type == "cuda":
-        for name, state in states.items():
-            if name != "cpu":  # earlier versions stored the device index too
-                torch.cuda.set_rng_state(state, device)
+    if adapter.device.type == "cuda" and "cuda" in states:
+        torch.cuda.set_rng_state(states["cuda"], adapter.device)

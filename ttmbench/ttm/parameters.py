@@ -32,16 +32,8 @@ from torch import nn
 from torch.nn import functional
 
 from ttmbench.errors import UsageError
-from ttmbench.model import (
-    Adapter,
-    Batch,
-    CaptionEmbeddings,
-    DualEncoder,
-    PairTrainable,
-    Trainable,
-    TrainableInParts,
-)
-from ttmbench.ttm.finetune import module_of, named_parameters
+from ttmbench.model import Batch, DualEncoder, Model
+from ttmbench.ttm.finetune import named_parameters
 from ttmbench.types import Record
 
 NORM_LAYERS = (nn.LayerNorm, nn.modules.batchnorm._BatchNorm, nn.GroupNorm, nn.RMSNorm)
@@ -57,7 +49,7 @@ NOT_RUN = re.compile(
 """Names of modules of BLIP, FLAVA and CoCa that do not contribute to image or caption features."""
 
 
-def select(adapter: Trainable | PairTrainable, which: str) -> Mapping[str, nn.Parameter]:
+def select(adapter: Model, which: str) -> Mapping[str, nn.Parameter]:
     """The parameters of a set, by name.
 
     Raises:
@@ -118,10 +110,10 @@ def is_temperature(name: str) -> bool:
     return name.rpartition(".")[2] in ("logit_scale", "logit_bias")
 
 
-def _chosen(adapter: object, which: str, parameters: Mapping[str, nn.Parameter]) -> dict[str, nn.Parameter]:
+def _chosen(adapter: Model, which: str, parameters: Mapping[str, nn.Parameter]) -> dict[str, nn.Parameter]:
     if which == "all":
         return dict(parameters)
-    module = module_of(adapter)
+    module = adapter.torch_module
     names = set() if module is None else {name for name in SETS[which](module) if not NOT_RUN.search(name)}
     return {name: parameter for name, parameter in parameters.items() if name in names}
 
@@ -186,7 +178,7 @@ def is_shift(which: str) -> bool:
     return which == SHIFT or tokens_of(which) is not None
 
 
-def add_shift(adapter: object, which: str) -> Mapping[str, nn.Parameter]:
+def add_shift(adapter: Model, which: str) -> Mapping[str, nn.Parameter]:
     """Adds a shift of captions, initially zero, replacing an earlier one; returns its parameter by name.
 
     Raises:
@@ -194,7 +186,6 @@ def add_shift(adapter: object, which: str) -> Mapping[str, nn.Parameter]:
     """
     remove_shift(adapter)
     tokens, width = tokens_of(which), _width(adapter, which)
-    assert isinstance(adapter, TrainableInParts) and isinstance(adapter, DualEncoder), "it has a width"
     device = next(iter(adapter.parameters())).device
     parameter = nn.Parameter(torch.zeros(*([] if tokens is None else [tokens]), width, device=device))
     encode = partial(_shifted_features if tokens is None else _shifted_tokens, adapter, parameter)
@@ -210,19 +201,19 @@ def remove_shift(adapter: object) -> None:
         delattr(adapter, name)
 
 
-def _width(adapter: object, which: str) -> int:
+def _width(adapter: Model, which: str) -> int:
     """Dimension of the shifted embeddings or features."""
-    in_parts = isinstance(adapter, TrainableInParts) and isinstance(adapter, DualEncoder) and adapter.trains_in_parts
+    encoder = adapter if isinstance(adapter, DualEncoder) and adapter.trains_in_parts else None
     if tokens_of(which) is not None:
-        width = adapter.caption_width if in_parts and isinstance(adapter, CaptionEmbeddings) else None
+        width = None if encoder is None else encoder.caption_width
         if width is None:
             raise UsageError(
                 f"train={which} shifts the token embeddings of captions, and this model's cannot be shifted"
             )
         return width
-    if in_parts and isinstance(adapter, DualEncoder):
+    if encoder is not None:
         with torch.no_grad():
-            features = adapter.encode_captions(adapter.prepare_captions(["a"]))
+            features = encoder.encode_captions(encoder.prepare_captions(["a"]))
         if features.ndim == 2:
             return features.shape[1]
     raise UsageError(
@@ -365,7 +356,7 @@ def _factors(name: str, weight: torch.Tensor, size: tuple[int, int], rank: int) 
     return nn.Parameter(down.to(weight.device, weight.dtype)), nn.Parameter(weight.new_zeros(rows, rank))
 
 
-def add_low_rank(adapter: object, rank: int) -> Mapping[str, nn.Parameter]:
+def add_low_rank(adapter: Model, rank: int) -> Mapping[str, nn.Parameter]:
     """Adds an update to each layer of `layers_for`, replacing earlier updates; returns the parameters by name."""
     remove_low_rank(adapter)
     parameters: dict[str, nn.Parameter] = {}
@@ -374,25 +365,25 @@ def add_low_rank(adapter: object, rank: int) -> Mapping[str, nn.Parameter]:
     return parameters
 
 
-def layers_for(adapter: object, rank: int) -> dict[str, nn.Linear | FusedWeight]:
+def layers_for(adapter: Model, rank: int) -> dict[str, nn.Linear | FusedWeight]:
     """Layers that ``lora:RANK`` updates, by name: linear layers, or fused matrices in towers without such layers.
 
     Raises:
         UsageError: the model has no query and value projections to update, or is compiled.
     """
-    model = module_of(adapter)
+    model = adapter.torch_module
     modules = {} if model is None else dict(model.named_modules())
     layers: dict[str, nn.Linear | FusedWeight] = {
         name: layer
         for name, layer in modules.items()
         if isinstance(layer, nn.Linear) and name.rpartition(".")[2] in _LAYERS and not NOT_RUN.search(f"{name}.")
     }
-    if isinstance(adapter, TrainableInParts):
+    if isinstance(adapter, DualEncoder):
         separate = set(map(_tower, layers))
         layers |= {name: fused for name, fused in _fused(modules) if _tower(name) not in separate}
     if not layers:
         raise UsageError(f"train=lora:{rank} needs layers for queries and for values, and this model has no attention")
-    declared = adapter.fingerprint() if isinstance(adapter, Adapter) else None
+    declared = adapter.fingerprint()
     if isinstance(declared, Mapping) and declared.get("compiled"):
         raise UsageError(f"train=lora:{rank} cannot change a compiled model; run without --compile")
     return layers
@@ -413,7 +404,7 @@ def _fused(modules: Mapping[str, nn.Module]) -> Iterator[tuple[str, FusedWeight]
                     yield full, FusedWeight(module, holder, name.rpartition(".")[2])
 
 
-def check_train(adapter: Trainable, which: str) -> None:
+def check_train(adapter: Model, which: str) -> None:
     """Raises a UsageError if the set of parameters is unknown, or if the model has none or cannot be updated."""
     rank = rank_of(which)
     if rank is not None:
@@ -425,7 +416,7 @@ def check_train(adapter: Trainable, which: str) -> None:
         select(adapter, which)
 
 
-def parameters_of(adapter: Trainable | PairTrainable, which: str) -> Mapping[str, nn.Parameter]:
+def parameters_of(adapter: Model, which: str) -> Mapping[str, nn.Parameter]:
     """The parameters that ``train=`` names; low-rank updates and shifts are added, replacing earlier ones."""
     rank = rank_of(which)
     if rank is not None:
@@ -437,10 +428,10 @@ def parameters_of(adapter: Trainable | PairTrainable, which: str) -> Mapping[str
     return select(adapter, which)
 
 
-def remove_low_rank(adapter: object) -> None:
+def remove_low_rank(adapter: Model) -> None:
     """Removes low-rank updates and shifts."""
     remove_shift(adapter)
-    model = module_of(adapter)
+    model = adapter.torch_module
     for layer in () if model is None else model.modules():
         for hooks in (layer._forward_hooks, layer._forward_pre_hooks):
             for key, hook in list(hooks.items()):
@@ -450,7 +441,7 @@ def remove_low_rank(adapter: object) -> None:
 
 
 @contextmanager
-def low_rank_removed(adapter: object) -> Iterator[None]:
+def low_rank_removed(adapter: Model) -> Iterator[None]:
     """A context that removes low-rank updates and shifts at its end."""
     try:
         yield

@@ -19,7 +19,7 @@ from tqdm import tqdm
 from ttmbench._util.third_party_errors import describe
 from ttmbench.config import TTMConfig
 from ttmbench.errors import UsageError
-from ttmbench.model import DualEncoder, PairTrainable, Trainable
+from ttmbench.model import DualEncoder, Model
 from ttmbench.scoring.inputs import Prepared
 from ttmbench.scoring.prepare import PreparedTask
 from ttmbench.ttm.finetune import TrainingPairs
@@ -65,9 +65,9 @@ PRESET_NOTES: Mapping[str, str] = {
 }
 
 
-def loss_of(adapter: Trainable | PairTrainable) -> Loss:
+def loss_of(adapter: Model) -> Loss:
     """The loss that a trainable model is finetuned by."""
-    return "contrastive" if isinstance(adapter, DualEncoder) and isinstance(adapter, Trainable) else "matching"
+    return "contrastive" if isinstance(adapter, DualEncoder) else "matching"
 
 
 def settings_of(preset: str | None, loss: Loss, changes: Mapping[str, object]) -> FinetuneConfig:

@@ -14,8 +14,7 @@ from tqdm import tqdm
 
 from ttmbench.config import TTMConfig
 from ttmbench.errors import NotRestoredError
-from ttmbench.model import Trainable
-from ttmbench.scoring.capabilities import Trained
+from ttmbench.model import DualEncoder, Model
 from ttmbench.scoring.inputs import subset
 from ttmbench.scoring.prepare import PreparedTask
 from ttmbench.ttm.finetune import (
@@ -220,7 +219,7 @@ class Trainer:
         )
 
 
-def trained_parameters(adapter: Trained, which: str) -> NamedParameters:
+def trained_parameters(adapter: Model, which: str) -> NamedParameters:
     """The parameters that ``train=`` names; all others are frozen. UsageError if there are none."""
     every = named_parameters(adapter)
     if which == "all":
@@ -233,7 +232,7 @@ def trained_parameters(adapter: Trained, which: str) -> NamedParameters:
     return list(chosen.items())
 
 
-def trained_sizes(adapter: Trained, which: str) -> dict[str, int]:
+def trained_sizes(adapter: Model, which: str) -> dict[str, int]:
     """Each parameter that ``train=`` names, with its size; the model is not changed."""
     if which == "all":
         return {name: parameter.numel() for name, parameter in named_parameters(adapter)}
@@ -326,7 +325,7 @@ def cost_of(stage: PreparedTask, config: TTMConfig, steps: Sequence[Step], train
     batch = batch_of(config, rows.images.size if stage.is_global else len(rows.images), min(m, k), stage.is_global)
     whole = [len(np.unique(side)) for side in (rows.images, rows.captions)]
     of_unit = [1, 1] if stage.is_global else [min(m, k)] * 2 if config.loss == "own" else [m, k]
-    if not isinstance(stage.adapter, Trainable):  # it learns from all pairs of a group
+    if not isinstance(stage.adapter, DualEncoder):  # it learns from all pairs of a group
         whole, of_unit = [rows.images.size * k] * 2, [m * k] * 2
     towers = [name for name in trained if not is_temperature(name)]
     backward = (not all(map(is_of_captions, towers)), not all(map(is_of_images, towers)))

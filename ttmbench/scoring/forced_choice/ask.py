@@ -13,10 +13,9 @@ import numpy as np
 from ttmbench._util.console import progress_bar
 from ttmbench._util.images import KEPT, LazyImages, frames_of_videos, side_by_side
 from ttmbench.errors import TtmbenchError, UsageError
-from ttmbench.model import ChoiceQuestion, ChoiceStyle
+from ttmbench.model import ChoiceModel, ChoiceQuestion, ChoiceStyle
 from ttmbench.results.clusters import Clusters, clusters_of
 from ttmbench.scoring.batches import BatchSizer
-from ttmbench.scoring.capabilities import Capabilities
 from ttmbench.scoring.fingerprint import Fingerprint
 from ttmbench.scoring.forced_choice.arrays import Choices
 from ttmbench.scoring.forced_choice.prompts import (
@@ -69,29 +68,27 @@ class AnsweredQuestions:
 
 
 def ask_choices(
-    model: Capabilities, groups: Sequence[Group], batch_size: int | BatchSizer, seed: int, frames: int = 1
+    model: ChoiceModel, groups: Sequence[Group], batch_size: int | BatchSizer, seed: int, frames: int = 1
 ) -> AnsweredQuestions:
-    """Asks a `ChoiceScorer` every question of a task, whose items are images, or videos of so many frames.
+    """Asks every question of a task, whose items are images, or videos of so many frames.
 
     The seed draws the order of options in a group whatever the other groups are. DataError if an image cannot be read,
     TtmbenchError if the model did not return one answer a question, UsageError if there are more captions than letters.
     """
-    adapter, many = model.choice_scorer, model.many_at_once
-    assert adapter is not None, "only such a model is asked"
     options = len(groups[0].captions)
     if options > len(LETTERS):
         raise UsageError(
             f"a forced choice has at most {len(LETTERS)} options, and these groups have {options} captions"
         )
-    style, fingerprint = adapter.choice_style, Fingerprint(groups)
+    style, fingerprint = model.choice_style, Fingerprint(groups)
     questions = list(_questions(groups, style, seed, frames))
     open_image = lru_cache(KEPT)(fingerprint.opener())
-    batch_sizer = BatchSizer.of(batch_size if many is None else many.pairs_at_once)
+    batch_sizer = BatchSizer.of(model.pairs_at_once or batch_size)
     answered: list[Given] = []
 
     def ask(rows: slice) -> list[Given]:
         part = questions[rows]
-        answers = list(adapter.answer([_handed(question, groups, style, open_image, frames) for question in part]))
+        answers = list(model.answer([_handed(question, groups, style, open_image, frames) for question in part]))
         if len(answers) != len(part):
             raise TtmbenchError(f"the model returned {len(answers)} answers to {len(part)} questions")
         return [
