@@ -32,9 +32,17 @@ sys.path.append(str(Path(__file__).with_name("docs")))
 from page_parts import between, table
 
 from ttmbench.report.terminal import headline, print_results
-from ttmbench.results.labels import OVERFITTED_COLUMN, PUBLISHED, RAW, RAW_COLUMN, SIMPLE_MATCH_COLUMN, TTM_COLUMN
-from ttmbench.results.numbers import DocumentFile, Number, newest
-from ttmbench.results.reader import read_document
+from ttmbench.results.numbers import (
+    OVERFITTED_COLUMN,
+    PUBLISHED,
+    RAW,
+    RAW_COLUMN,
+    SIMPLE_MATCH_COLUMN,
+    TTM_COLUMN,
+    Number,
+    newest,
+)
+from ttmbench.results.reader import ResultsFile, read_document
 
 ROOT = Path(__file__).resolve().parents[1]
 MODELS = {"tiny-clip": "builtin.json", "tiny-clip-seed1": "builtin_seed1.json"}
@@ -83,7 +91,10 @@ def run() -> None:
 
 def texts(root: Path) -> dict[Path, str]:
     """Every file of a checkout that shows the reference -> what it has to say."""
-    runs = [DocumentFile(path, read_document(path)) for path in (root / REFERENCE / name for name in MODELS.values())]
+    runs = [
+        ResultsFile(path, read_document(path), path.name)
+        for path in (root / REFERENCE / name for name in MODELS.values())
+    ]
     readme, page, published = root / "README.md", root / "docs/builtin.md", root / "ttmbench/reproduce/published"
     spec, numbers = published_table(runs)
     start = between(readme.read_text(encoding="utf-8"), "example", example(root / REFERENCE / "first.json"))
@@ -105,13 +116,13 @@ def example(path: Path) -> str:
     return "```text\n" + "\n".join(lines[:end]).strip() + "\n```"
 
 
-def result_table(runs: Sequence[DocumentFile]) -> str:
+def result_table(runs: Sequence[ResultsFile]) -> str:
     """The columns of runs as Markdown, percent; with the model's name if there are several."""
     named = ["model"] if len(runs) > 1 else []
     lines = []
     for task in runs[0].document.results:
         for run in runs:
-            found = {(one.metric, one.filter): one for one in run.numbers() if one.task == task}
+            found = {(one.metric, one.method): one for one in run.numbers if one.task == task}
             is_global = run.document.configs[task]["matching"] == "global"
             metrics = headline({metric for metric, name in found if name == RAW}, is_global)
             shape = "x".join(map(str, run.document.datasets[task].shape))
@@ -128,10 +139,10 @@ def _percent(number: Number) -> str:
     return f"{100 * number.value:.2f}{spread}"
 
 
-def published_table(runs: Sequence[DocumentFile]) -> tuple[str, str]:
+def published_table(runs: Sequence[ResultsFile]) -> tuple[str, str]:
     """YAML and CSV of the table ``builtin`` of ``ttmbench reproduce``."""
     filters = [column.filter for column, _ in COLUMNS]
-    numbers = newest(one for run in runs for one in run.numbers() if one.filter in filters and one.value is not None)
+    numbers = newest(one for run in runs for one in run.numbers if one.method in filters and one.value is not None)
     configs = {run.model: run.document.config for run in sorted(runs, key=lambda run: run.model)}
     spec = {
         "paper": "ttmbench's own reference runs",
@@ -158,7 +169,7 @@ def published_table(runs: Sequence[DocumentFile]) -> tuple[str, str]:
     rows = [
         {
             **{"source": "ttmbench", "table": one.file, "task": one.task, "model": one.model},
-            **{"method": names[one.method], "metric": one.metric, "percent": f"{100 * one.value:.2f}"},
+            **{"method": names[one.column], "metric": one.metric, "percent": f"{100 * one.value:.2f}"},
             "std_percent": "" if one.seed_std is None else f"{100 * one.seed_std:.2f}",
         }
         for one in numbers

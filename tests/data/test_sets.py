@@ -17,7 +17,7 @@ import ttmbench
 from ttmbench.cli import main
 from ttmbench.data.catalog import all_tasks
 from ttmbench.plugins.registry import build_registry
-from ttmbench.results.cell_means import weights_of
+from ttmbench.results.summary import weights_of
 from ttmbench.scoring.fingerprint import open_upright
 
 SHARED = Path(__file__).resolve().parents[3] / "shared"

@@ -21,7 +21,6 @@ from ttmbench.cli import main
 from ttmbench.data import download as module
 from ttmbench.errors import AssertionNotMet, DataError
 from ttmbench.results.document import ResultsDocument
-from ttmbench.results.numbers import numbers_of
 
 COLUMNS = ["sentence", "pos_triplet", "neg_triplet", "pos_url", "neg_url", "pos_image_id", "neg_image_id"]
 KINDS = ["subj_neg", "verb_neg", "obj_neg"]
@@ -194,7 +193,7 @@ def test_a_run_says_what_its_numbers_are_of(ran, capsys):
     assert not any("text_score" in key for key in numbers)
     assert document["chance"]["svo_probes"]["image_score"] == 0.5
     assert document["ttm"]["svo_probes"]["audit_labels"]["passed"] is True
-    found = next(one for one in numbers_of(ResultsDocument.of(document)) if one.key == "image_score,none")
+    found = next(one for one in ResultsDocument.of(document).numbers if one.key == "image_score,none")
     assert found.extent.words == "9 of 12" and not found.limited
 
 

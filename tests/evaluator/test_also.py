@@ -16,7 +16,7 @@ from ttmbench.cli import main
 from ttmbench.errors import UsageError
 from ttmbench.evaluator import task as one_task
 from ttmbench.results.document import ResultsDocument
-from ttmbench.results.numbers import numbers_of, transfers_of
+from ttmbench.results.numbers import Extent
 from ttmbench.results.stored_files import read_scores, schema
 from ttmbench.results.summary import difference_of, seed_interval
 
@@ -88,7 +88,7 @@ def test_a_task_keeps_its_own_numbers_and_no_other_number_ranks(document):
     gain = document["ttm"]["shapes_color"]["differences"]["group_match"]["value"]
     numbers = plain["results"]["shapes_color"]
     assert gain == pytest.approx(numbers["group_match,ttm"] - numbers["group_match,none"])
-    assert {one.task for one in numbers_of(ResultsDocument.of(document))} == {"shapes_color"}
+    assert {one.task for one in ResultsDocument.of(document).numbers} == {"shapes_color"}
 
 
 def test_files_of_other_tasks_are_named_apart(whole, document):
@@ -256,7 +256,7 @@ def test_models_of_other_methods_are_measured_and_saved_too(tmp_path):
     assert "differences" not in document["methods"]["shapes_color"]["dn"]
     stored = read_scores(tmp_path / "x_also_scores_shapes_color@shapes_place.safetensors", None)
     assert {key: len(arrays) for key, arrays in stored.scores.items()} == {"none": 1, "selftrain": 2, "tent": 2}
-    rows = transfers_of(ResultsDocument.of(document))
+    rows = ResultsDocument.of(document).transfers
     assert {(row.adapted_to, row.measured_on) for row in rows} == {
         (f"shapes_color by {name}", task) for name in ("selftrain", "tent") for task in ("shapes_color", "shapes_place")
     }
@@ -359,8 +359,9 @@ def test_intervals_over_seeds_are_students():
 def test_a_leaderboard_takes_the_newest_whole_measurement(document):
     from ttmbench.report.leaderboard import newest_transfers
 
-    row = transfers_of(ResultsDocument.of(document))[0]
-    older, part = replace(row, date=row.date - 1, groups=200), replace(row, date=row.date + 1)
+    row = ResultsDocument.of(document).transfers[0]
+    whole = replace(row.number, extent=Extent(200, 200))
+    older, part = replace(row, date=row.date - 1, number=whole), replace(row, date=row.date + 1)
     assert newest_transfers([older, part]) == [older]
 
 

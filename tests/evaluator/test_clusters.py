@@ -11,8 +11,8 @@ import ttmbench
 from ttmbench import stats
 from ttmbench.cli import main
 from ttmbench.errors import UsageError
-from ttmbench.results.clusters import connected, held_out
 from ttmbench.results.comparison import read_run
+from ttmbench.results.summary import connected, held_out
 
 QUICK = {"device": "cpu", "bootstrap_iters": 100, "use_cache": "off"}
 

@@ -14,7 +14,6 @@ from ttmbench.cli import main
 from ttmbench.errors import DataError, UsageError
 from ttmbench.evaluator.adapters import RECORD
 from ttmbench.results.document import ResultsDocument
-from ttmbench.results.numbers import numbers_of
 from ttmbench.results.stored_files import schema
 from ttmbench.scoring.inputs import Prepared, Rows
 from ttmbench.ttm import checkpoint, supervised, trainer
@@ -76,7 +75,7 @@ def test_results_of_such_weights_have_a_track_of_their_own(made, tmp_path):
     assert document["model_info"]["finetuned"]["tasks"][0]["task"] == "shapes_color"
     assert any("finetuned on groups of shapes_color" in note for note in document["notes"]["shapes_color"])
     assert not any("finetuned" in note for note in document["notes"].get("shapes_place", []))
-    names = {(one.metric, one.filter): one.method for one in numbers_of(ResultsDocument.of(document))}
+    names = {(one.metric, one.method): one.column for one in ResultsDocument.of(document).numbers}
     assert names["group_score", "none"] == "raw" and names["group_match", "none"] == "SimpleMatch"
     ttmbench.simple_evaluate("tiny-clip", "shapes_color", output_path=str(tmp_path / "y.json"), **QUICK)
     assert main(["leaderboard", str(tmp_path), "-o", str(tmp_path / "board")]) == 0

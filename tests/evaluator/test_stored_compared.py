@@ -14,7 +14,7 @@ from ttmbench.cli import main
 from ttmbench.errors import UsageError
 from ttmbench.report.leaderboard import answer_of, merge
 from ttmbench.report.load import gather
-from ttmbench.results.labels import STORED_NOTE
+from ttmbench.results.numbers import STORED_NOTE
 
 TASK = "shapes_color"
 GROUPS = 200

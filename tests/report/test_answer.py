@@ -79,7 +79,7 @@ def test_global_tasks_and_models_that_only_choose(tmp_path):
     document = whole_document({"c": {"group_score,choice": 0.4}}, tracks={"c": {"group_score,choice": "forced_choice"}})
     (tmp_path / "c.json").write_text(json.dumps(document), encoding="utf-8")
     chosen, matched = answer_of(gather(tmp_path).runs)
-    assert values_of(chosen) == [0.4, None, None] and chosen.raw.method == "forced choice"
+    assert values_of(chosen) == [0.4, None, None] and chosen.raw.column == "forced choice"
     assert matched.matched.metric == "global_assignment_accuracy"
 
 

@@ -76,7 +76,7 @@ def test_result_rows_are_chosen_by_form_and_address(opened, report_page):
 
 def test_groups_are_filtered_searched_and_opened(opened, report_page, reported_runs):
     run = gather(reported_runs).runs[0]
-    lines = [json.loads(line) for line in run.files["samples"]["shapes_color"].read_text("utf-8").splitlines()]
+    lines = [json.loads(line) for line in run.checked[0]["samples"]["shapes_color"].read_text("utf-8").splitlines()]
     raw = {line["group_id"]: line["metrics"]["group_match"] for line in lines if line["filter"] == "none"}
     seeds: dict[str, list[float]] = {}
     for line in lines:

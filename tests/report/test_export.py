@@ -23,7 +23,8 @@ from ttmbench.report.export.harnesses import export_lm_eval
 from ttmbench.report.export.hub import export_model_index
 from ttmbench.report.export.tables import to_csv, to_latex
 from ttmbench.results.document import ResultsDocument
-from ttmbench.results.numbers import DocumentFile, newest, read_runs
+from ttmbench.results.numbers import newest
+from ttmbench.results.reader import ResultsFile, read_files
 
 REFERENCE = Path(__file__).resolve().parents[2] / "results" / "reference" / "first.json"
 _STORED = json.loads(REFERENCE.read_text(encoding="utf-8"))["results"]["shapes_color"]
@@ -77,7 +78,7 @@ def on_hub(document, task="shapes_color"):
 
 
 def run_of(document, path="x.json"):
-    return DocumentFile(Path(path), ResultsDocument.of(document))
+    return ResultsFile(Path(path), ResultsDocument.of(document))
 
 
 def lm_eval_document(run):
@@ -106,7 +107,7 @@ def test_of_several_runs_the_newest_number_counts(reference):
     older = {**reference, "date": reference["date"] - 10}
     older["results"] = {"shapes_color": dict.fromkeys(reference["results"]["shapes_color"], 0.0)}
     for order in ([older, reference], [reference, older]):
-        found = newest(one for document in order for one in run_of(document).numbers())
+        found = newest(one for document in order for one in run_of(document).numbers)
         assert len(found) == 10 and all(one.value for one in found)
 
 
@@ -117,7 +118,7 @@ def test_a_part_of_a_task_never_replaces_the_whole(reference):
     part["n-samples"] = {"shapes_color": {"original": 200, "effective": 8}}
     runs = [run_of(reference), run_of(part, "part.json")]
     for order in (runs, runs[::-1]):
-        assert {one.file for one in newest(number for run in order for number in run.numbers())} == {"x.json"}
+        assert {one.file for one in newest(number for run in order for number in run.numbers)} == {"x.json"}
         assert "8 of 200" not in to_latex(order) and "200 of 200" in to_latex(order)
         _, results, left_out = model_index(*order)
         assert {one.dataset_args["groups"] for one in results} == {200} and not left_out
@@ -135,7 +136,7 @@ def test_a_part_of_a_task_never_replaces_the_whole(reference):
 
 
 def test_lm_eval_has_the_keys_its_readers_ask_for(adapted):
-    document = lm_eval_document(read_runs([adapted])[0][0])
+    document = lm_eval_document(read_files([adapted])[0][0])
     assert set(document["group_subtasks"]) == set(document["results"]) == {"shapes_color", "shapes_replace"}
     for task, numbers in document["results"].items():
         assert numbers.pop("alias") == task
@@ -184,7 +185,7 @@ def test_lm_evals_own_table_reads_it(adapted, reference):
     lines = [[cell.strip() for cell in line.split("|")[1:-1]] for line in table.splitlines()]
     assert ["", "", "ttm", "0", "group_match", "↑", f"{TTM['value']:.4f}", "±", f"{TTM['stderr']:.4f}"] in lines
     assert any(line[0] == "shapes" and line[6] == "0.7300" and line[8] == "N/A" for line in lines)
-    assert utils.make_table(json.loads(json.dumps(lm_eval_document(read_runs([adapted])[0][0])))).count("N/A") > 10
+    assert utils.make_table(json.loads(json.dumps(lm_eval_document(read_files([adapted])[0][0])))).count("N/A") > 10
     (path,) = export_lm_eval([run_of(reference)], Path("out"))[0]
     assert utils.get_results_filenames([str(path)])
 
@@ -279,7 +280,7 @@ def test_what_is_no_result_stays_off_the_hub(adapted, reference, capsys):
 
 
 def test_csv_is_tidy_and_read_back_by_pandas(adapted, reference):
-    runs, _ = read_runs([adapted, REFERENCE])
+    runs, _ = read_files([adapted, REFERENCE])
     rates = ("value", "stderr", "ci_low", "ci_high", "seed_std", "chance", "ties")
     exact = dict.fromkeys(rates, lambda text: float(text or "nan"))  # pandas' own way was once off in the last place
     table = pd.read_csv(io.StringIO(to_csv(runs)), keep_default_na=False, na_values=[""], converters=exact)
@@ -302,7 +303,7 @@ def test_csv_is_tidy_and_read_back_by_pandas(adapted, reference):
 
 
 def test_latex_prints_gains_as_papers_do(reference):
-    text = to_latex(read_runs([REFERENCE])[0])
+    text = to_latex(read_files([REFERENCE])[0])
     stored = reference["results"]["shapes_color"]
     raw, matched, ttm, spread = (
         100 * stored[key]
@@ -322,7 +323,7 @@ def test_latex_prints_gains_as_papers_do(reference):
 
 
 def test_latex_shows_what_is_undefined_and_the_oracle_apart(adapted):
-    text = to_latex(read_runs([adapted])[0])
+    text = to_latex(read_files([adapted])[0])
     head = text.splitlines()[5:7]
     assert "oracle" in head[0] and head[1].count("&") == head[0].count("&")
     assert "% Oracle: uses labels; an upper bound, not a result (oracle)" in text

@@ -17,8 +17,8 @@ from ttmbench.report.html.render import read_report, to_html
 from ttmbench.report.ranking import methods_of
 from ttmbench.report.terminal import print_results
 from ttmbench.report.thumbnails import ThumbnailOptions
-from ttmbench.results.numbers import DocumentFile, numbers_of, to_frame
-from ttmbench.results.reader import read_document
+from ttmbench.results.numbers import to_frame
+from ttmbench.results.reader import ResultsFile, read_document
 
 T = "shapes_color"
 METHODS = ["tent", "dual_softmax", "dn", "zero"]
@@ -46,12 +46,12 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def run(folder):
-    return DocumentFile(folder / "x.json", read_document(folder / "x.json"))
+    return ResultsFile(folder / "x.json", read_document(folder / "x.json"))
 
 
 def test_columns_stand_in_one_order(run):
-    numbers = numbers_of(run.document)
-    assert list(dict.fromkeys(row.method for row in numbers if row.metric in ("group_score", "group_match"))) == (
+    numbers = run.document.numbers
+    assert list(dict.fromkeys(row.column for row in numbers if row.metric in ("group_score", "group_match"))) == (
         ["raw", *ORDER[2:], "SimpleMatch"]
     )
     frame = to_frame(numbers).set_index(["metric", "filter"])
@@ -65,7 +65,7 @@ def test_columns_stand_in_one_order(run):
 def test_gains_are_over_the_fair_baseline(run, capsys):
     print_results(run.document, width=120)
     first = capsys.readouterr().out.partition("every metric, percent")[0]
-    values = {row.key: row.value for row in numbers_of(run.document)}
+    values = {row.key: row.value for row in run.document.numbers}
     raw, matched = values["group_score,none"], values["group_match,none"]
     for name in METHODS:
         over = {"group_score": matched if name == "dual_softmax" else raw, "group_match": matched}

@@ -27,8 +27,7 @@ from ttmbench.report.leaderboard import answer_of
 from ttmbench.report.load import gather, read_groups
 from ttmbench.report.thumbnails import ThumbnailOptions, copies_allowed, thumbnails_for
 from ttmbench.results.document import ResultsDocument
-from ttmbench.results.labels import name_of
-from ttmbench.results.numbers import numbers_of
+from ttmbench.results.numbers import name_of
 
 
 class Page(HTMLParser):
@@ -214,7 +213,7 @@ def test_captions_and_titles_stay_text(reported_runs, evil_captions, tmp_path, c
 
 def test_groups_are_those_of_the_samples(reported_runs):
     run = gather(reported_runs).runs[0]
-    path = run.files["samples"]["shapes_color"]
+    path = run.checked[0]["samples"]["shapes_color"]
     data = read_groups(run, "shapes_color", path).data
     names = [one["name"] for one in data["filters"]]
     assert names == ["none", "ttm", "placebo"] and data["filters"][1]["seeds"] == [0, 1]
@@ -272,7 +271,7 @@ def test_images_are_those_of_the_local_task(reported_runs, evil_task, tmp_path):
     file = folder / evil_task.name
     file.write_text(file.read_text(encoding="utf-8").replace("CC0-1.0", "no copies please"), encoding="utf-8")
     run = gather(reported_runs).runs[1]
-    one = read_groups(run, "evil_captions", run.files["samples"]["evil_captions"])
+    one = read_groups(run, "evil_captions", run.checked[0]["samples"]["evil_captions"])
     here = ThumbnailOptions(include_path=(str(folder),))
     assert "stated as “no copies please”" in thumbnails_for([one], here).why
     assert len(thumbnails_for([one], replace(here, allowed=frozenset({"evil_captions"}))).images) == 4
@@ -289,7 +288,7 @@ def test_images_are_those_of_the_local_task(reported_runs, evil_task, tmp_path):
 def test_no_path_of_a_foreign_document_is_followed(reported_runs, evil_task, tmp_path, monkeypatch, named):
     """Whoever sends a document does not choose which files of the reader's come onto the page."""
     run = gather(reported_runs).runs[1]
-    one = read_groups(run, "evil_captions", run.files["samples"]["evil_captions"])
+    one = read_groups(run, "evil_captions", run.checked[0]["samples"]["evil_captions"])
     private = Path(shutil.copytree(evil_task.parent, tmp_path / "private"))
     here = tmp_path / "here"
     here.mkdir()
@@ -324,7 +323,7 @@ def test_held_out_numbers_are_of_their_groups_and_seeds():
         ttm={"a": trained(holdout=holdout, controls={"placebo": control})},
     )
     document["n-samples"] = {"a": {"effective": 10, "original": 10}}
-    found = {one.filter: (one.groups, one.seeds, one.track) for one in numbers_of(ResultsDocument.of(document))}
+    found = {one.method: (one.groups, one.n_seeds, one.track) for one in ResultsDocument.of(document).numbers}
     rest = {"holdout_raw": (3, None, None), "holdout": (3, 2, None), "placebo": (10, 2, None)}
     assert found == {"none": (10, None, None), **rest}
 

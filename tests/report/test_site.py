@@ -16,8 +16,8 @@ from support.documents import PUBLISHED, trained, whole_document, write_run
 from ttmbench.cli import main
 from ttmbench.report.ranking import BoardLine, GroupValues, chance_levels, with_ranks
 from ttmbench.results.document import ResultsDocument
-from ttmbench.results.labels import Extent
-from ttmbench.results.numbers import Number
+from ttmbench.results.numbers import Extent, Number
+from ttmbench.results.reader import ResultsFile
 from ttmbench.results.stored_files import schema
 
 DAY = 86_400
@@ -178,7 +178,7 @@ def test_downloads(site):
 
 
 def number(value, groups=400, **more):
-    return Number("t", "group_match", "none", "SimpleMatch", "matching", value, extent=Extent(groups, groups), **more)
+    return Number("t", "group_match", "none", value, track="matching", extent=Extent(groups, groups), **more)
 
 
 def test_ranks_are_shared_where_no_test_tells_rows_apart(tmp_path):
@@ -194,16 +194,22 @@ def test_ranks_are_shared_where_no_test_tells_rows_apart(tmp_path):
             for at in range(400)
         ]
         (tmp_path / f"samples_{name}.jsonl").write_text("\n".join(lines_of_run) + "\n")
-    documents = {
-        name: ResultsDocument.of(
-            whole_document(
-                {"t": {"group_match,none": values[name]}},
-                artifacts={f"samples_{name}.jsonl": {"kind": "samples", "task": "t", "sha256": "0" * 64, "bytes": 1}},
-            )
+    runs = [
+        ResultsFile(
+            tmp_path / name,
+            ResultsDocument.of(
+                whole_document(
+                    {"t": {"group_match,none": values[name]}},
+                    artifacts={
+                        f"samples_{name}.jsonl": {"kind": "samples", "task": "t", "sha256": "0" * 64, "bytes": 1}
+                    },
+                )
+            ),
+            name,
         )
         for name in ("b", "c")
-    }
-    samples = GroupValues(tmp_path, documents)
+    ]
+    samples = GroupValues(runs)
     assert samples.p_value(lines[1].any, lines[2].any) < 0.05 and samples.p_value(lines[0].any, lines[1].any) is None
     assert [line.ranks["x"] for line in with_ranks(lines, samples)] == [1, 1, 3, 4]
 
@@ -315,8 +321,8 @@ def test_filters_and_order_are_restored_from_the_address(opened, site, start):
 
 
 def test_the_chance_level_in_a_head_is_that_of_random_scores():
-    def row(filter_: str, chance: float | None) -> Number:
-        return Number("t", "m", filter_, filter_, "test_time", 0.5, chance=chance)
+    def row(method: str, chance: float | None) -> Number:
+        return Number("t", "m", method, 0.5, track="test_time", chance=chance)
 
     assert chance_levels([row("tent", 0.3), row("zero", 0.3), row("ttm", 0.2), row("mine", None)]) == {"m": 0.2}
     assert chance_levels([row("tent", 0.3), row("zero", 0.4), row("mta", 0.4)]) == {"m": 0.4}

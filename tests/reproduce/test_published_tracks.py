@@ -16,7 +16,6 @@ from ttmbench.report.load import gather
 from ttmbench.reproduce.lookup import published_beside_runs, published_numbers, under_names_of_runs
 from ttmbench.reproduce.tables import load_table, shipped_tables
 from ttmbench.results.document import ResultsDocument
-from ttmbench.results.numbers import numbers_of
 from ttmbench.results.stored_files import schema
 
 HEAD = "source,table,task,model,method,metric,percent,std_percent,track\n"
@@ -82,7 +81,7 @@ def test_finetuned_models_and_forced_choices_stand_in_their_own_tracks(runs):
     (finetuned,) = rows_of(board, "blip (itm), finetuned")
     assert (finetuned.value, finetuned.track) == (pytest.approx(0.9533), "supervised")
     (chosen,) = rows_of(board, "gpt-4v (choice)")
-    assert (chosen.value, chosen.track, chosen.method) == (pytest.approx(0.72), "forced_choice", "forced choice")
+    assert (chosen.value, chosen.track, chosen.column) == (pytest.approx(0.72), "forced_choice", "forced choice")
     assert chosen.chance == 0.0625
     (people,) = {(row.value, row.track) for row in rows_of(board, "human", "winoground")}
     assert people == (pytest.approx(0.855), "no_model")
@@ -217,4 +216,4 @@ def test_a_csv_states_the_track_of_each_line(tmp_path, row, message):
 
 def test_a_finetuned_model_that_chooses_stays_supervised():
     document = whole_document({"t": {"group_score,choice": 0.3}}, tracks={"t": {"group_score,choice": "supervised"}})
-    assert [one.track for one in numbers_of(ResultsDocument.of(document))] == ["supervised"]
+    assert [one.track for one in ResultsDocument.of(document).numbers] == ["supervised"]

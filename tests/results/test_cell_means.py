@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from ttmbench import stats
-from ttmbench.results.cell_means import CellValues
+from ttmbench.results.summary import CellValues
 
 SIZES = (12, 25, 40, 60)
 MEMBERS = {

@@ -9,8 +9,7 @@ from support.documents import whole_document
 import ttmbench
 from ttmbench.cli import main
 from ttmbench.results.document import ResultsDocument
-from ttmbench.results.labels import Extent
-from ttmbench.results.numbers import means_of, numbers_of
+from ttmbench.results.numbers import Extent
 from ttmbench.results.reader import read_document
 
 
@@ -50,9 +49,9 @@ def test_a_mean_of_which_one_part_is_limited_is_limited():
     made["n-samples"] = {"a": {"original": 9, "effective": 9}, "b": {"original": 200, "effective": 50}}
     made |= {"groups": {"d": {"group_match,none": 0.75}}, "group_subtasks": {"d": ["a", "b"]}}
     made = ResultsDocument.of(made)
-    (mean,) = means_of(made)
+    (mean,) = made.means
     assert (mean.limited, mean.extent.words) == (True, "59 of 209")
-    assert [one.limited for one in numbers_of(made)] == [False, True]
+    assert [one.limited for one in made.numbers] == [False, True]
 
 
 def test_runs_and_stored_scores_are_marked(tmp_path):

@@ -22,9 +22,9 @@ from ttmbench.report.leaderboard import as_document, merge
 from ttmbench.report.terminal import print_results
 from ttmbench.report.thumbnails import ThumbnailOptions
 from ttmbench.reproduce.tables import load_table
-from ttmbench.results import labels
-from ttmbench.results.numbers import DocumentFile, numbers_of, to_frame
-from ttmbench.results.reader import read_document
+from ttmbench.results import numbers as labels
+from ttmbench.results.numbers import to_frame
+from ttmbench.results.reader import ResultsFile, read_document
 
 ROOT = Path(__file__).resolve().parents[2]
 MAIN = ROOT / "results" / "reference" / "builtin.json"
@@ -64,10 +64,10 @@ def test_the_readme_has_four_columns(readme):
 
 
 def test_numbers_and_their_table(document, readme):
-    frame = to_frame(numbers_of(document, MAIN.name))
+    frame = to_frame(document.numbers)
     mine = frame[frame["task"] == TASK]
     agree(readme, {(one.method, one.metric): one.value for one in mine.itertuples()})
-    assert len(frame) == len(numbers_of(document)) and frame["seeds"].dtype == "Int64"
+    assert len(frame) == len(document.numbers) and frame["seeds"].dtype == "Int64"
     raw = mine[mine["filter"] == "none"]
     assert raw["seeds"].isna().all() and raw["seed_std"].isna().all() and str(raw["value"].dtype) == "float64"
 
@@ -113,7 +113,7 @@ def test_leaderboard(tmp_path, readme):
 
 
 def test_exports(document, readme):
-    run = DocumentFile(MAIN, document)
+    run = ResultsFile(MAIN, document)
     rows = [row for row in csv.DictReader(io.StringIO(to_csv([run]))) if row["task"] == TASK]
     agree(readme, {(row["method"], row["metric"]): float(row["value"]) for row in rows})
     head, line = (
@@ -131,7 +131,7 @@ def test_exports_for_the_hub(document, readme):
     pytest.importorskip("huggingface_hub", minversion="1.4")  # knows them
     copied = document.model_copy(deep=True)
     copied.datasets[TASK].source = {"kind": "huggingface", "path": "owner/colours"}
-    run = DocumentFile(MAIN, copied)
+    run = ResultsFile(MAIN, copied)
     index = yaml.safe_load(export_model_index([run], None, None)[0][None])["model-index"]
     metrics = [one for of in index[0]["results"] if of["dataset"]["name"] == TASK for one in of["metrics"]]
     pairs = {re.fullmatch(r"(\w+) \(([^)]+)\)", one["type"]): one["value"] for one in metrics}

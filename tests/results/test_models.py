@@ -18,7 +18,8 @@ from ttmbench.report.leaderboard import answer_of, merge
 from ttmbench.report.load import gather
 from ttmbench.results.document import ResultsDocument
 from ttmbench.results.models import command_of, names_of_runs, stated_model, tell_apart
-from ttmbench.results.numbers import newest, read_runs
+from ttmbench.results.numbers import newest
+from ttmbench.results.reader import read_files
 
 ASSETS = Path(ttmbench.__file__).resolve().parents[1] / "model_adapters" / "assets"
 RATES = {"std": 1e-5, "lr3": 3e-3, "cov": 1e-5}
@@ -136,8 +137,8 @@ def test_two_checkpoints_are_two_rows_everywhere(runs, tmp_path, capsys):
     assert "a/checkpoint-500" in page and "b/checkpoint-500" in page
     with (tmp_path / "r.csv").open() as file:
         assert {row["model"] for row in csv.DictReader(file)} == {"a/checkpoint-500", "b/checkpoint-500"}
-    found, _ = read_runs([runs / "runs"])
-    assert len(newest(one for run in found for one in run.numbers())) == 2 * len(found[0].numbers())
+    found, _ = read_files([runs / "runs"])
+    assert len(newest(one for run in found for one in run.numbers)) == 2 * len(found[0].numbers)
 
 
 def test_a_name_says_what_a_row_is_called(runs, tmp_path):
@@ -174,7 +175,7 @@ def board(tmp_path):
 
 def tables(folder, capsys):
     """Every table of a folder as identity of its rows -> value after TTM."""
-    runs = read_runs([folder])[0]
+    runs = read_files([folder])[0]
     assert main(["export", str(folder), "--to", "csv"]) == 0
     lines = csv.DictReader(io.StringIO(capsys.readouterr().out))
     assert main(["export", str(folder), "--to", "latex"]) == 0
@@ -182,8 +183,8 @@ def tables(folder, capsys):
     return {
         "numbers": {
             (one.own_model, one.setting, one.task): one.value
-            for one in newest(one for run in runs for one in run.numbers())
-            if one.filter == "ttm"
+            for one in newest(one for run in runs for one in run.numbers)
+            if one.method == "ttm"
         },
         "csv": {
             (line["model"], line["setting"], line["task"]): float(line["value"])
@@ -196,7 +197,7 @@ def tables(folder, capsys):
             if len(cells) > 4 and cells[0].split(" [")[0] in MODELS
         },
         "leaderboard": {
-            (row.own_model, row.setting, row.task): row.value for row in merge(folder).rows if row.filter == "ttm"
+            (row.own_model, row.setting, row.task): row.value for row in merge(folder).rows if row.method == "ttm"
         },
         "report": {
             (row.ttm.own_model, row.ttm.setting, row.task): row.ttm.value for row in answer_of(gather(folder).runs)
@@ -228,13 +229,13 @@ def test_a_cell_that_ran_again_moves_no_other_number(board, capsys, setting):
 
 def test_runs_outside_sweeps_are_told_apart_by_the_arguments_that_differ(tmp_path, board, capsys):
     (board / "sweep.json").unlink()
-    runs, _ = read_runs([board])
+    runs, _ = read_files([board])
     assert {run.called.setting for run in runs} == {"lr=1e-05", "lr=0.003"}
     assert len(tables(board, capsys)["latex"]) == 8, "std and cov have the same arguments here, so the newest counts"
 
 
 def test_tables_of_one_setting_are_without_it(board, capsys):
-    runs, _ = read_runs([board / "std"])
+    runs, _ = read_files([board / "std"])
     assert {run.called.words for run in runs} == {*MODELS}
     assert main(["export", str(board / "std"), "--to", "csv"]) == 0
     assert "setting" not in capsys.readouterr().out.splitlines()[0]
@@ -244,7 +245,7 @@ def test_long_settings_stay_apart(tmp_path):
     for name in "ab":
         long = {"hyperparameters": {"schedule": "x" * 500 + name}}
         write_run(tmp_path, f"{name}.json", {"group_match,ttm": 0.5}, ttm={"t": trained(**long)})
-    names = names_of_runs([(run.path, run.document) for run in read_runs([tmp_path])[0]])
+    names = names_of_runs([(run.path, run.document) for run in read_files([tmp_path])[0]])
     assert len({name.words for name in names}) == 2 and all(len(name.setting) < 150 for name in names)
 
 

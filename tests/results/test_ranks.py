@@ -16,6 +16,7 @@ from ttmbench import stats
 from ttmbench.errors import DataError, TtmbenchError, UsageError
 from ttmbench.evaluator.score_files import score_stored
 from ttmbench.plugins.registry import build_registry
+from ttmbench.results.numbers import as_entries
 from ttmbench.results.ranks import RANK_METRICS, Ranks, chance, rank_values, summarise_ranks
 from ttmbench.results.stored_files import save_ranks, schema
 from ttmbench.types import MetricSpec
@@ -29,15 +30,15 @@ LITERAL = Ranks(np.array([0, 1, 1, 5]), np.array([0, 0, 1, 5]), np.array([0, 0, 
 
 
 def test_strict_and_topk_ties_stand_side_by_side():
-    summary = summarise_ranks({"i2t": LITERAL}, list(METRICS.values()), 100, 0)
-    shown = {key.removesuffix(",none"): value for key, value in summary.results.items() if "stderr" not in key}
+    entries = as_entries(summarise_ranks({"i2t": LITERAL}, list(METRICS.values()), 100, 0))
+    shown = {key.removesuffix(",none"): value for key, value in entries["results"].items() if "stderr" not in key}
     assert shown["i2t_recall_at_1"] == 0.25 and shown["i2t_recall_at_1_as_topk"] == 0.5
     assert shown["i2t_recall_at_5"] == shown["i2t_recall_at_5_as_topk"] == 0.75
     assert shown["i2t_recall_at_10"] == 1.0
-    assert shown["t2i_recall_at_1"] is None and summary.ci["t2i_recall_at_1,none"] is None
-    assert summary.ties["i2t_recall_at_1,none"] == 2 and summary.ties["i2t_recall_at_5,none"] == 0
-    assert summary.chance["i2t_recall_at_5"] == pytest.approx(0.5)
-    assert set(summary.tracks.values()) == {"zero_shot"}
+    assert shown["t2i_recall_at_1"] is None and entries["ci"]["t2i_recall_at_1,none"] is None
+    assert entries["ties"]["i2t_recall_at_1,none"] == 2 and entries["ties"]["i2t_recall_at_5,none"] == 0
+    assert entries["chance"]["i2t_recall_at_5"] == pytest.approx(0.5)
+    assert set(entries["tracks"].values()) == {"zero_shot"}
 
 
 @pytest.mark.parametrize(("candidates", "true", "k"), [(5, 2, 2), (6, 1, 3), (4, 3, 2), (7, 2, 6), (3, 1, 10)])
@@ -57,13 +58,12 @@ def test_captions_of_one_image_are_one_observation():
     values = np.repeat(np.arange(20) % 2, 5)  # of each image all five captions, or none
     ranks = {"t2i": Ranks(values * 9, None, None, np.ones(100, int), 20)}
     metric = [METRICS["t2i_recall_at_1"]]
-    apart = summarise_ranks(ranks, metric, 100, 0)
-    together = summarise_ranks(ranks, metric, 100, 0, "wilson", {"t2i": np.repeat(np.arange(20), 5)})
-    key, stderr = "t2i_recall_at_1,none", "t2i_recall_at_1_stderr,none"
-    assert apart.results[key] == together.results[key] == 0.5
-    assert together.results[stderr] == pytest.approx(np.std(np.arange(20) % 2, ddof=1) / np.sqrt(20))
-    assert together.results[stderr] > 2 * apart.results[stderr]
-    assert together.ci[key][0] < apart.ci[key][0]
+    (apart,) = summarise_ranks(ranks, metric, 100, 0)
+    (together,) = summarise_ranks(ranks, metric, 100, 0, "wilson", {"t2i": np.repeat(np.arange(20), 5)})
+    assert apart.value == together.value == 0.5
+    assert together.stderr == pytest.approx(np.std(np.arange(20) % 2, ddof=1) / np.sqrt(20))
+    assert together.stderr > 2 * apart.stderr
+    assert together.interval[0] < apart.interval[0]
 
 
 def test_a_plugins_metric_of_ranks_gives_one_fraction_a_query():

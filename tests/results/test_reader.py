@@ -117,10 +117,10 @@ def test_bad_files_are_named_and_the_rest_read(tmp_path, document):
     binary.write_bytes(bytes(range(256)) * 40)
     write(old, {**document, "schema_version": "0.9"})
     write(new, {**document, "schema_version": "2.0"})
-    (tmp_path / "leaderboard.json").write_text("{}")
+    (tmp_path / "leaderboard.json").write_text('{"kind": "leaderboard"}')
     (tmp_path / ".results.state").mkdir()
     (tmp_path / ".results.state" / "tasks.json").write_text("{}")
-    found = list(walk_documents(tmp_path, without=frozenset({"leaderboard.json"})))
+    found = list(walk_documents(tmp_path))
     assert len(found) == 20 and sum(not isinstance(one, str) for _, one in found) == 16
     reasons = {path: why for path, why in found if isinstance(why, str)}
     assert set(reasons) == {truncated, binary, old, new}

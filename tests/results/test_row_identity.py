@@ -14,7 +14,7 @@ from ttmbench.config import PART_KINDS, RunConfig, TTMConfig
 from ttmbench.report.export.tables import to_csv, to_latex
 from ttmbench.report.leaderboard import answer_of, merge
 from ttmbench.report.load import gather
-from ttmbench.results.numbers import read_runs
+from ttmbench.results.reader import read_files
 
 TASK = "shapes_color"
 METHODS = ("dn", "tent", "zero")
@@ -45,7 +45,7 @@ def document(tmp_path_factory):
 
 def rows(folder, filter_):
     """Table -> values of its rows of a filter."""
-    runs, _ = read_runs([folder])
+    runs, _ = read_files([folder])
     lines = list(csv.DictReader(io.StringIO(to_csv(runs))))
     titles = {"ttm": "(TTM)", "simple_match": "(overfitted)", "none": "(SimpleMatch)"}
     wanted = titles.get(filter_, f"({filter_})")
@@ -54,7 +54,7 @@ def rows(folder, filter_):
         "csv": [float(line["value"]) for line in lines if (line["filter"], line["metric"]) == (filter_, "group_match")],
         "latex": [float(line.split(" & ")[2].split()[0]) / 100 for line in table.splitlines() if "shapes" in line],
         "leaderboard": [
-            row.value for row in merge(folder).rows if (row.filter, row.metric) == (filter_, "group_match")
+            row.value for row in merge(folder).rows if (row.method, row.metric) == (filter_, "group_match")
         ],
     }
     if filter_ == "ttm":
@@ -103,7 +103,7 @@ def test_an_option_that_changes_numbers_is_another_row(document, tmp_path, optio
 
     for filter_ in ("ttm", "none", "tent"):
         check(tmp_path, document, change, filter_, [0.25, 0.75])
-    runs = read_runs([tmp_path])[0]
+    runs = read_files([tmp_path])[0]
     assert {run.called.setting for run in runs} > {""} or all(run.called.setting for run in runs)
 
 
@@ -171,7 +171,7 @@ def test_seeds_of_several_runs_are_averaged(document, tmp_path):
 
     check(tmp_path, document, change, "ttm", [(0.25 + 3 * 0.75) / 4])
     (row,) = [row for row in merge(tmp_path).rows if row.key == "group_match,ttm"]
-    assert row.seeds == 4 and row.seed_std == pytest.approx(((2 * 0.01 + 0.1875) / 3) ** 0.5)
+    assert row.n_seeds == 4 and row.seed_std == pytest.approx(((2 * 0.01 + 0.1875) / 3) ** 0.5)
 
 
 def test_runs_that_state_a_default_are_one_row_and_others_are_two(tmp_path, capsys):
@@ -181,6 +181,6 @@ def test_runs_that_state_a_default_are_one_row_and_others_are_two(tmp_path, caps
         assert main(words) == 0
     assert main(["export", str(tmp_path), "--to", "csv"]) == 0
     assert "older numbers" in capsys.readouterr().err
-    runs, _ = read_runs([tmp_path])
+    runs, _ = read_files([tmp_path])
     settings = {line["setting"] for line in csv.DictReader(io.StringIO(to_csv(runs)))}
     assert len(settings) == 3 and not any("," in setting for setting in settings)

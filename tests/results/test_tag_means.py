@@ -18,12 +18,10 @@ from ttmbench.errors import AssertionNotMet, DataError
 from ttmbench.plugins.registry import build_registry
 from ttmbench.report.terminal import print_results
 from ttmbench.results.assertions import check_assertions
-from ttmbench.results.cell_means import weights_of
-from ttmbench.results.clusters import Clusters
 from ttmbench.results.comparison import compare_runs, read_run
 from ttmbench.results.document import ResultsDocument
-from ttmbench.results.numbers import numbers_of
 from ttmbench.results.stored_files import schema
+from ttmbench.results.summary import Clusters, group_rows, weights_of
 from ttmbench.results.tag_means import (
     TagMean,
     aggregates,
@@ -52,7 +50,11 @@ def square(right: list[bool]) -> Scores:
 def of(tags: list[dict[str, str]], right: list[bool], clusters: Clusters | None = None, **how) -> dict:
     """The text score's mean of means, of groups that are right or wrong."""
     scores = Scores(np.array([[[1.0, 0.0] if one else [0.0, 1.0]] for one in right], np.float32))
-    return tag_means(tagged(*tags), {"none": [scores]}, TEXT_SCORE, {}, {"macro": TagMean(**how)}, clusters)["macro"]
+    return means_of(tagged(*tags), {"none": [scores]}, {}, {"macro": TagMean(**how)}, clusters)["macro"]
+
+
+def means_of(groups, scores, subsets, means, clusters=None):
+    return tag_means(groups, group_rows(len(groups), scores, TEXT_SCORE, subsets), means, clusters)
 
 
 def kinds(text: str) -> list[dict[str, str]]:
@@ -101,7 +103,7 @@ def test_held_out_groups_make_the_mean_of_their_own_cells():
     groups = tagged(*kinds("aabc"))
     right, wrong = [[1.0, 0.0]], [[0.0, 1.0]]
     arrays = {"holdout": [Scores(np.array([right, wrong], np.float32))]}
-    found = tag_means(groups, arrays, TEXT_SCORE, {"holdout": [0, 2]}, {"m": TagMean(by=["kind"])})["m"]["numbers"]
+    found = means_of(groups, arrays, {"holdout": [0, 2]}, {"m": TagMean(by=["kind"])})["m"]["numbers"]
     assert found["text_score,holdout"] == 0.5
 
 
@@ -129,7 +131,7 @@ def test_data_that_do_not_fit_are_told(how, problem):
 def test_groups_without_the_tags_have_no_mean_over_them():
     """As those of stored features, which are numbers only."""
     scores = {"none": [Scores(np.zeros((2, 1, 2), np.float32))]}
-    assert tag_means(tagged({}, {}), scores, TEXT_SCORE, {}, {"macro": TagMean(by=["kind"])}) == {}
+    assert means_of(tagged({}, {}), scores, {}, {"macro": TagMean(by=["kind"])}) == {}
 
 
 @pytest.fixture(scope="module")
@@ -167,9 +169,9 @@ def test_a_run_states_error_spread_and_interval(place):
         f"{metric},{name}" for metric in ("text_score", "group_match") for name in ("none", "ttm")
     }
     assert mean["numbers"]["text_score_seed_std,ttm"] is not None and "text_score_seed_std,none" not in mean["numbers"]
-    numbers = {(one.task, one.key): one for one in numbers_of(ResultsDocument.of(document))}
+    numbers = {(one.task, one.key): one for one in ResultsDocument.of(document).numbers}
     one = numbers["mine/relations", "group_match,ttm"]
-    assert (one.method, one.track, one.seeds, one.cells) == ("TTM", "test_time", 2, mean["cells"])
+    assert (one.column, one.track, one.n_seeds, one.parts) == ("TTM", "test_time", 2, mean["cells"])
     raw = numbers["mine/relations", "text_score,none"]
     assert (raw.own_task, raw.track, raw.groups, raw.chance) == ("mine", "zero_shot", mean["groups"], 0.25)
     assert one.interval == tuple(mean["ci"]["group_match,ttm"]) and one.seed_std is not None
@@ -186,7 +188,7 @@ def test_the_cells_of_a_part_are_not_checked(place):
     four.write_text(text.replace("at_least: 2", "cells: 4"), encoding="utf-8")
     run = ttmbench.simple_evaluate("tiny-clip", str(four), limit=3, device="cpu", bootstrap_iters=0)
     assert run["tag_means"]["mine"]["relations"]["groups"] == 3
-    assert all(one.interval is None for one in numbers_of(ResultsDocument.of(run)))
+    assert all(one.interval is None for one in ResultsDocument.of(run).numbers)
 
 
 def test_tables_pages_and_exports_name_them(place, tmp_path, capsys):

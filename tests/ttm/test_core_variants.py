@@ -17,7 +17,7 @@ from ttmbench.errors import AssertionNotMet, TtmbenchError
 from ttmbench.metrics import METRICS, group_match
 from ttmbench.model import Model
 from ttmbench.plugins.methods import METHODS
-from ttmbench.results.clusters import held_out
+from ttmbench.results.summary import held_out
 from ttmbench.ttm import variants
 from ttmbench.ttm.algorithm import Step
 from ttmbench.ttm.checkpoint import AfterSeed

@@ -16,7 +16,7 @@ from ttmbench.cli.run import add_config, settings_of
 from ttmbench.config import make_run_config
 from ttmbench.errors import UsageError
 from ttmbench.report.table import NOTHING, TableColumn, percent, points, print_table, signed_interval, spread
-from ttmbench.results.labels import RAW
+from ttmbench.results.numbers import RAW
 from ttmbench.types import Record
 
 LEVEL = 0.05  # of tests, after Holm's correction

@@ -14,11 +14,11 @@ from ttmbench.cli.parser import count
 from ttmbench.errors import DataError, UsageError
 from ttmbench.report.table import TableColumn, points, print_table, signed_interval
 from ttmbench.report.terminal import p_value
-from ttmbench.results.clusters import clusters_note
-from ttmbench.results.comparison import StoredRun, adjust_for_several, compare_runs, pairs_of, read_run, runs_in
-from ttmbench.results.labels import SLASH, key_of, name_of
+from ttmbench.results.comparison import adjust_for_several, compare_runs, pairs_of, read_run, runs_in
 from ttmbench.results.models import names_of_runs
-from ttmbench.results.reader import NOT_A_DOCUMENT
+from ttmbench.results.numbers import SLASH, key_of, name_of
+from ttmbench.results.reader import NOT_A_DOCUMENT, ResultsFile
+from ttmbench.results.summary import clusters_note
 
 Row = Mapping[str, Any]
 """A row of `ttmbench.results.comparison.compare_runs`."""
@@ -91,7 +91,7 @@ def compare(options: argparse.Namespace) -> int:
     return 0
 
 
-def _runs(options: argparse.Namespace) -> tuple[list[StoredRun], list[tuple[StoredRun, StoredRun]]]:
+def _runs(options: argparse.Namespace) -> tuple[list[ResultsFile], list[tuple[ResultsFile, ResultsFile]]]:
     """The runs, and the pairs (baseline, other) to compare; a single run is paired with itself."""
     if not _has_folder(options):
         runs = [read_run(Path(name)) for name in options.runs]

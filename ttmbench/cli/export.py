@@ -10,7 +10,8 @@ from ttmbench._util.files import write_text
 from ttmbench._util.option_values import split_names
 from ttmbench.errors import UsageError
 from ttmbench.plugins.registry import load_target
-from ttmbench.results.numbers import merged, read_runs, same_rows
+from ttmbench.results.numbers import merged, same_rows
+from ttmbench.results.reader import read_files
 
 FORMATS = {
     "lm-eval": "ttmbench.report.export.harnesses:export_lm_eval",
@@ -52,13 +53,17 @@ def export(options: argparse.Namespace) -> int:
     for name in given:
         if options.to not in _TAKEN_BY[name]:
             raise UsageError(f"--to must be {' or '.join(_TAKEN_BY[name])} for --{name}, got {options.to}")
-    runs, skipped = read_runs([Path(name) for name in options.runs])
+    runs, skipped = read_files([Path(name) for name in options.runs])
+    if not any(run.document.results for run in runs):
+        raise UsageError(f"{', '.join(options.runs)}: there is no finished task to export")
+    if any(run.called.setting for run in runs):
+        runs.sort(key=lambda run: run.model)  # a model's settings stand together
     for path, why in skipped.items():
         warn(f"skipped: {path}: {why}")
     for run in runs:
         if run.document.status != "done":
             warn(f"{run.path}: status {run.document.status}: only finished tasks are exported")
-    numbers = [number for run in runs for number in (*run.numbers(), *run.numbers_elsewhere())]
+    numbers = [number for run in runs for number in (*run.numbers, *run.numbers_elsewhere)]
     older = sum(len(replaced) for _, replaced in map(merged, same_rows(numbers)))
     if older and options.to in ("csv", "latex"):
         warn(f"skipped: {older} older numbers of the same configurations")

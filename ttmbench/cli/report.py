@@ -52,7 +52,7 @@ def report(options: argparse.Namespace) -> int:
     for name, why in gathered.skipped.items():
         warn(f"skipped: {name}: {why}")
     write_text(target, page)
-    echo(f"runs: {len(gathered.runs)}, numbers: {sum(len(run.numbers) for run in gathered.runs)}")
+    echo(f"runs: {len(gathered.runs)}, numbers: {sum(len(run.numbers) + len(run.means) for run in gathered.runs)}")
     for images in shown.thumbnails:
         echo(f"images of {images.task}: {images.why}")
     if options.figures:

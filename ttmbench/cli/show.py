@@ -20,7 +20,7 @@ from ttmbench.data.task_file import TaskFile
 from ttmbench.errors import TtmbenchError, UsageError
 from ttmbench.methods.settings import arguments
 from ttmbench.plugins.registry import Registry, build_registry, load_target, metric_for, unknown
-from ttmbench.results.labels import COLUMNS
+from ttmbench.results.numbers import COLUMNS
 from ttmbench.stats import smallest_difference
 from ttmbench.types import MethodSpec, ModelCard, Record
 

@@ -30,8 +30,7 @@ from ttmbench.evaluator.task_result import Scored
 from ttmbench.model import DualEncoder, PairScorer
 from ttmbench.plugins.registry import Registry, build_registry, metric_for
 from ttmbench.results.document import ResultsDocument
-from ttmbench.results.labels import HOLDOUT, HOLDOUT_RAW, RAW, TTM
-from ttmbench.results.numbers import transfers_of
+from ttmbench.results.numbers import HOLDOUT, HOLDOUT_RAW, RAW, TTM
 from ttmbench.results.summary import (
     metric_chance,
     metric_mean,
@@ -399,17 +398,16 @@ def _transfer(config: RunConfig, command: Sequence[str]) -> Iterator[Record]:
     whole = config.model_copy(update={"ttm": True, "ttm_also": tasks, "output_path": None, "on_error": "raise"})
     document = run(whole, adapter=adapter, command=command).typed
     places = {
-        (row.adapted_on, row.measured_on): row
-        for row in reversed(transfers_of(document))
-        if row.shown and row.method == TTM
+        (str(row.number.adapted_to), row.measured_on): row
+        for row in reversed(document.transfers)
+        if row.shown and row.number.method == TTM
     }
     cells = {}
     for (task, other), row in places.items():
-        record = document.ttm[task] if task == other else document.ttm_also[task][other]
-        gain = (record.differences or {}).get(row.metric)
+        gain = row.gain
         cells[task, other] = {
-            "value": row.value,
-            "seed_std": row.seed_std,
+            "value": row.number.value,
+            "seed_std": row.number.seed_std,
             "difference": None if gain is None else gain.value,
             **{name: None if gain is None else getattr(gain, name) for name in ("ci", "by_seed", "seed_ci")},
         }
@@ -426,7 +424,7 @@ def _transfer(config: RunConfig, command: Sequence[str]) -> Iterator[Record]:
         "data": {
             "adapted_on": tasks,
             "measured_on": tasks,
-            "metrics": {task: places[task, task].metric for task in tasks},
+            "metrics": {task: places[task, task].number.metric for task in tasks},
             "raw": {task: places[task, task].raw for task in tasks},
             "cells": [[cells[row, column] for column in tasks] for row in tasks],
         },

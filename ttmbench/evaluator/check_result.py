@@ -26,12 +26,11 @@ from ttmbench.evaluator.task import gains_of
 from ttmbench.evaluator.task_result import Answered, Data, Scored, TaskResult
 from ttmbench.model import ChoiceStyle
 from ttmbench.plugins.registry import Registry
-from ttmbench.results.clusters import Clusters, clusters_of, connected
 from ttmbench.results.document import AlsoRecord, Artifact, Part, ResultsDocument
-from ttmbench.results.labels import HOLDOUT, TTM, key_of, supervised_tracks
+from ttmbench.results.numbers import HOLDOUT, TTM, as_entries, key_of, supervised_tracks
 from ttmbench.results.reader import read_document
 from ttmbench.results.stored_files import read_scores
-from ttmbench.results.summary import metric_mean
+from ttmbench.results.summary import Clusters, clusters_of, connected, metric_mean
 from ttmbench.results.tag_means import aggregates, breakdowns
 from ttmbench.scoring.fingerprint import Fingerprint
 from ttmbench.scoring.forced_choice.arrays import choice_values
@@ -255,10 +254,10 @@ class _Check:
 
     def numbers(self, name: str, result: TaskResult) -> None:
         """Compares everything that follows from the values of a task's groups."""
-        document, summary = self.document, result.summary
-        tracks = summary.tracks if not document.finetuned else supervised_tracks(summary.tracks)
+        document, entries = self.document, as_entries(result.numbers)
+        tracks = entries["tracks"] if not document.finetuned else supervised_tracks(entries["tracks"])
         for key in ("results", "ci", "chance", "ties"):
-            self.same(f"{key}.{name}", getattr(document, key)[name], getattr(summary, key))
+            self.same(f"{key}.{name}", getattr(document, key)[name], entries[key])
         self.same(f"tracks.{name}", document.tracks[name], tracks)
         better = {metric.name: metric.higher_is_better for metric in result.metrics}
         self.same(f"higher_is_better.{name}", document.higher_is_better[name], better)
@@ -302,9 +301,9 @@ class _Check:
         if path is None:
             return
         result = self.scored(name, task.spec, path, None, other).summarised(self.resampling)
-        place, summary = f"ttm_also.{name}.{other}", result.summary
+        place, entries = f"ttm_also.{name}.{other}", as_entries(result.numbers)
         for key in ("results", "ci", "chance", "ties"):
-            self.same(f"{place}.{key}", getattr(record, key), getattr(summary, key))
+            self.same(f"{place}.{key}", getattr(record, key), entries[key])
         others = {method: of.differences for method, of in (record.methods or {}).items()}
         for method, stated in {TTM: record.differences, **others}.items():
             if method in result.scores:

@@ -32,24 +32,24 @@ from ttmbench.evaluator.resume import DataNow, RunDirectory, RunKey, groups_dige
 from ttmbench.evaluator.task_result import Answered, Judged, Ranked, Scored, TaskResult
 from ttmbench.matching import match_groups
 from ttmbench.model import Model
-from ttmbench.results.clusters import clusters_note
-from ttmbench.results.comparison import (
-    StoredRun,
-    TaskGroups,
-    Values,
-    adjust_for_several,
-    compare_runs,
-    read_run,
-    stored_groups,
-    values_of_lines,
-    why_not_same,
-)
+from ttmbench.results.comparison import adjust_for_several, compare_runs, read_run, why_not_same
 from ttmbench.results.document import ResultsDocument, keys_by_task
-from ttmbench.results.labels import AT, CHOICE, HOLDOUT_RAW, RAW, TRACK_ORDER, key_of, supervised_tracks
-from ttmbench.results.numbers import Number, numbers_elsewhere, numbers_of, to_frame
+from ttmbench.results.numbers import (
+    AT,
+    CHOICE,
+    HOLDOUT_RAW,
+    RAW,
+    TRACK_ORDER,
+    Number,
+    as_entries,
+    key_of,
+    supervised_tracks,
+    to_frame,
+)
 from ttmbench.results.ranks import rank_values
+from ttmbench.results.reader import ResultsFile, TaskGroups, Values, stored_groups, values_of_lines
 from ttmbench.results.stored_files import SCHEMA_VERSION
-from ttmbench.results.summary import metric_values
+from ttmbench.results.summary import clusters_note, metric_values
 from ttmbench.results.tag_means import aggregates, shared_images_note
 from ttmbench.scoring.forced_choice.arrays import choice_values
 from ttmbench.types import Record, Scores
@@ -174,9 +174,8 @@ class EvalResults(Mapping[str, object]):
         Raises:
             DataError: the document contradicts itself.
         """
-        file = str(self.path or "")
-        numbers = [*numbers_of(self.typed, file), *numbers_elsewhere(self.typed, file)]
-        return to_frame(replace(number, setting=self.setting) for number in numbers)
+        numbers, file = [*self.typed.numbers, *self.typed.numbers_elsewhere], str(self.path or "")
+        return to_frame(replace(number, setting=self.setting, file=file) for number in numbers)
 
 
 def _count(number: int, what: str) -> str:
@@ -340,7 +339,7 @@ _ADVICE = "; `ttmbench compare --allow_different` compares those whose ids they 
 class Baseline:
     """The run to compare with, as it was when this one began."""
 
-    run: StoredRun  # its document, and the values of its groups for tasks that have samples
+    run: ResultsFile  # its document, and the values of its groups for tasks that have samples
     sha256: str  # of its document
 
     @classmethod
@@ -361,27 +360,26 @@ class Baseline:
     def entry(self, document: ResultsDocument, groups: Mapping[str, TaskGroups], iterations: int, seed: int) -> Record:
         """The document's record of the comparison; ``refused`` says why there are no rows, or is None."""
         about = {"file": str(self.run.path), "sha256": self.sha256, "model_name": self.run.document.model_name}
-        this = StoredRun(THIS, document, groups)
+        this = ResultsFile(THIS, document, known_groups=groups)
         try:
             rows = self._rows(this, iterations, seed)
         except UsageError as error:
             return {**about, "rows": [], "refused": f"--baseline: {error}"}
         return {**about, "rows": rows, "refused": None}
 
-    def _rows(self, this: StoredRun, iterations: int, seed: int) -> list[Record]:
-        before = {(number.task, number.key): number.value for number in numbers_of(self.run.document)}
-        after = numbers_of(this.document)
+    def _rows(self, this: ResultsFile, iterations: int, seed: int) -> list[Record]:
+        before = {(number.task, number.key): number.value for number in self.run.document.numbers}
         shared = [task for task in this.document.results if task in self.run.document.results]
         for task in shared:
             if (why := why_not_same(self.run, this, task)) is not None:
                 raise UsageError(f"{why}{_ADVICE}")
         paired: dict[tuple[str, str], Record] = {}
-        mine, others = this.values, self.run.values
-        if any(others.get(task, {}).keys() & mine.get(task, {}).keys() for task in shared):
+        common = [task for task in shared if task in this.groups and task in self.run.groups]
+        if any(this.groups[task].values.keys() & self.run.groups[task].values.keys() for task in common):
             compared = adjust_for_several(compare_runs(self.run, this, iterations=iterations, seed=seed))
             paired = {(row["task"], key_of(row["metric"], row["filter"])): row for row in compared}
         rows = []
-        for number in after:
+        for number in this.document.numbers:
             old = before.get((number.task, number.key))
             if old is not None and number.value is not None:
                 rows.append(_row(number, old, number.value, paired.get((number.task, number.key))))
@@ -389,7 +387,7 @@ class Baseline:
 
 
 def _row(number: Number, old: float, new: float, paired: Record | None) -> Record:
-    row: Record = {"task": number.task, "metric": number.metric, "filter": number.filter}
+    row: Record = {"task": number.task, "metric": number.metric, "filter": number.method}
     row |= {"baseline": old, "value": new, "difference": new - old}
     if paired is None:
         return {**row, "paired": False, "ci": None, "p": None, "p_holm": None, "test": None, "won": None, "lost": None}
@@ -642,7 +640,7 @@ class RunRecord:
 
 def _entries(result: TaskResult, trained_on: Sequence[str], finetuning: Record | None) -> Record:
     """The document's entries of one task, by key."""
-    summary, spec = result.summary, result.spec
+    entries, spec = as_entries(result.numbers), result.spec
     seen = [name for name in spec.images_from if name in trained_on]
     counts, coverage = result.counts(), result.data.source.get("coverage")
     notes = list(result.notes)
@@ -665,11 +663,8 @@ def _entries(result: TaskResult, trained_on: Sequence[str], finetuning: Record |
         only_some_have["ttm_also"] = {name: other.record() for name, other in result.elsewhere.items()}
     only_some_have |= {"seen_in_training": seen, "undecided": result.undecided, "notes": notes}
     return {
-        "tracks": summary.tracks if finetuning is None else supervised_tracks(summary.tracks),
-        "results": summary.results,
-        "ci": summary.ci,
-        "chance": summary.chance,
-        "ties": summary.ties,
+        **entries,
+        "tracks": entries["tracks"] if finetuning is None else supervised_tracks(entries["tracks"]),
         **{key: value for key, value in only_some_have.items() if value},
         "configs": spec.model_dump(mode="json"),
         "versions": spec.version,

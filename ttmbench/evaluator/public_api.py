@@ -23,9 +23,9 @@ from ttmbench.evaluator.score_files import score_stored
 from ttmbench.model import Model
 from ttmbench.plugins.registry import build_registry
 from ttmbench.results.assertions import check_assertions
-from ttmbench.results.comparison import StoredRun, adjust_for_several, compare_runs
-from ttmbench.results.models import names_of_runs, setting_in_sweep
-from ttmbench.results.reader import read_document, walk_documents
+from ttmbench.results.comparison import adjust_for_several, compare_runs
+from ttmbench.results.models import setting_in_sweep
+from ttmbench.results.reader import ResultsFile, read_document, read_files
 from ttmbench.stats import IntervalMethod
 from ttmbench.types import Record
 
@@ -108,18 +108,13 @@ def read_results(path: PathLike) -> list[EvalResults]:
         if not folder.exists():
             raise UsageError(f"{folder} does not exist; give a results document, or a folder of them")
         return [EvalResults(read_document(folder), path=folder, setting=setting_in_sweep(folder))]
-    documents = []
-    for file, document in walk_documents(folder):
-        if not isinstance(document, str):
-            documents.append((file, document))
-        elif "has no schema_version" not in document:
-            warn(f"{file} is skipped: it {document}")
-    if not documents:
+    files, skipped = read_files([folder])
+    for file, why in skipped.items():
+        if "has no schema_version" not in why:
+            warn(f"{file} is skipped: it {why}")
+    if not files:
         raise UsageError(f"{folder} holds no results document")
-    names = names_of_runs(documents)
-    return [
-        EvalResults(run, path=file, setting=name.setting) for (file, run), name in zip(documents, names, strict=True)
-    ]
+    return [EvalResults(file.document, path=file.path, setting=file.called.setting) for file in files]
 
 
 def compare(
@@ -252,7 +247,7 @@ def list_models(*patterns: str) -> list[str]:
     return sorted(name for name in names if not patterns or any(fnmatchcase(name, pattern) for pattern in patterns))
 
 
-def _run(source: EvalResults | PathLike) -> StoredRun:
+def _run(source: EvalResults | PathLike) -> ResultsFile:
     """Results as they are compared; DataError if there are no values of groups."""
     if isinstance(source, EvalResults):
         results = source
@@ -263,4 +258,4 @@ def _run(source: EvalResults | PathLike) -> StoredRun:
     path = results.path or Path(results.model_name)
     if not results.task_groups:
         raise DataError(f"{path}: has no values of groups to compare; its run needs log_samples")
-    return StoredRun(path, results.typed, results.task_groups)
+    return ResultsFile(path, results.typed, known_groups=results.task_groups)

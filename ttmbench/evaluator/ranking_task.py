@@ -22,8 +22,8 @@ from ttmbench.evaluator.score_task import Run, feature_limit, load_data
 from ttmbench.evaluator.stored_ranks import pool_ranks, stored_pool
 from ttmbench.evaluator.task_result import Data, Ranked
 from ttmbench.model import DualEncoder, PairScorer, StoredFeatures
-from ttmbench.results.clusters import clusters_of
 from ttmbench.results.ranks import CLASS, I2T, T2I, Ranks
+from ttmbench.results.summary import clusters_of
 from ttmbench.scoring.batches import BatchSizer
 from ttmbench.scoring.debiasing import Prior, debias, prior_for
 from ttmbench.scoring.dual_encoder import (

@@ -33,7 +33,7 @@ from ttmbench.evaluator.task import Methods, run_task
 from ttmbench.evaluator.task_result import Ranked, Scored, TaskResult
 from ttmbench.model import Model
 from ttmbench.results.assertions import check_names
-from ttmbench.results.labels import TTM
+from ttmbench.results.numbers import TTM
 from ttmbench.scoring.batches import BatchSizer
 from ttmbench.ttm.variants import adapted_folders
 

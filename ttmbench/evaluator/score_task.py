@@ -21,9 +21,8 @@ from ttmbench.evaluator.stored_ranks import stored_pool
 from ttmbench.evaluator.task_result import Answered, Data, Scored
 from ttmbench.model import ChoiceModel, ChoiceStyle, DualEncoder, Model, PairScorer, StoredFeatures
 from ttmbench.plugins.registry import Registry, metric_for
-from ttmbench.results.clusters import clusters_of
-from ttmbench.results.labels import RAW, SIMPLE_MATCH, TTM
-from ttmbench.results.summary import MethodScores, Resampling
+from ttmbench.results.numbers import RAW, SIMPLE_MATCH, TTM
+from ttmbench.results.summary import MethodScores, Resampling, clusters_of
 from ttmbench.scoring.batches import BatchSizer, BlockStore, Share
 from ttmbench.scoring.debiasing import Likelihoods, Prior, likelihoods, prior_for
 from ttmbench.scoring.dual_encoder import Features, Side, caption_pairs, encode_side, encode_tokens, score_features

@@ -19,7 +19,7 @@ from ttmbench.model import DualEncoder, Model, PairScorer
 from ttmbench.plugins.registry import Registry, build_registry
 from ttmbench.plugins.trackers import make_trackers
 from ttmbench.results.assertions import check_names, parse_assertion
-from ttmbench.results.labels import CHOICE, HOLDOUT, HOLDOUT_RAW, RAW, SLASH
+from ttmbench.results.numbers import CHOICE, HOLDOUT, HOLDOUT_RAW, RAW, SLASH
 from ttmbench.types import Record
 
 if TYPE_CHECKING:

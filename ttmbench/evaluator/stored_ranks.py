@@ -16,7 +16,7 @@ from ttmbench.errors import DataError, UsageError
 from ttmbench.evaluator.task_result import Data, Ranked
 from ttmbench.model import StoredFeatures
 from ttmbench.plugins.registry import Registry
-from ttmbench.results.labels import STORED_NOTE, STORED_SCORES
+from ttmbench.results.numbers import STORED_NOTE, STORED_SCORES
 from ttmbench.results.ranks import CLASS, I2T, T2I, Ranks
 from ttmbench.results.stored_files import COUNTS, RANKS, check_embeddings
 from ttmbench.scoring.ranking import ScoreRows, rank_queries

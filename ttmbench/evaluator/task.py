@@ -14,6 +14,7 @@ from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -32,19 +33,17 @@ from ttmbench.evaluator.settings import usual_rate
 from ttmbench.evaluator.task_result import Answered, Scored, TaskResult, TransferResult
 from ttmbench.model import ChoiceModel, PairScorer
 from ttmbench.results.document import MOST_UNDECIDED
-from ttmbench.results.labels import (
+from ttmbench.results.numbers import (
     CHOICE,
     HOLDOUT,
     RAW,
     SIMPLE_MATCH,
     TTM,
-    key_of,
-    numbers_in,
-    seed_std_key,
-    stderr_key,
+    Number,
+    as_entries,
     supervised_tracks,
 )
-from ttmbench.results.summary import MethodScores, Summary, difference_of, differences, summarise
+from ttmbench.results.summary import MethodScores, difference_of, differences, summarise
 from ttmbench.results.tag_means import breakdowns
 from ttmbench.scoring.prepare import count_truncated, truncated_notes
 from ttmbench.stats import seed_std
@@ -92,8 +91,8 @@ class TransferEvaluation:
                 tensors = score_tensors(result.raw)
                 if result.raw.caption_pairs is not None:
                     tensors["caption_pairs"] = torch.from_numpy(result.raw.caption_pairs)
-            seconds, summary = math.fsum(result.seconds.values()), result.summary
-            about = {"results": summary.results, "ties": summary.ties, "seconds": seconds}
+            seconds, entries = math.fsum(result.seconds.values()), as_entries(result.numbers)
+            about = {"results": entries["results"], "ties": entries["ties"], "seconds": seconds}
             self._made[method, seed, name] = tensors, about
             if self.folder is not None:
                 whole = {**about, "of": self._identity(method, seed, name)}
@@ -118,10 +117,11 @@ class TransferEvaluation:
                 result = replace(raw, columns=columns).summarised(how)
                 gains = {method: gains_of(raw, each, self.config) for method, each in scores.items()}
             else:  # means over seeds, without intervals over groups
-                before = raw.summary
-                summary = Summary(dict(before.results), dict(before.ci), dict(before.chance), dict(before.ties))
-                gains = {method: _gains_in_numbers(before, summary, method, each) for method, each in made.items()}
-                result = replace(raw, summary=summary)
+                gains, numbers = {}, list(raw.numbers)
+                for method, each in made.items():
+                    of_method, gains[method] = _numbers_over_seeds(raw, method, each)
+                    numbers += of_method
+                result = replace(raw, numbers=numbers)
             seconds = math.fsum(about["seconds"] for each in made.values() for _, about in each)
             outcomes[name] = TransferResult(result, seeds, gains, seconds)
         return outcomes
@@ -152,23 +152,19 @@ def gains_of(raw: Scored, adapted: Sequence[Scores], config: RunConfig) -> Gains
     return differences(raw.metrics, raw.raw, adapted, raw.data.clusters, config.bootstrap_iters, config.seed)
 
 
-def _gains_in_numbers(before: Summary, summary: Summary, method: str, made: Sequence[Measurement]) -> Gains:
-    """Adds a method's numbers to a summary; returns its differences."""
-    gains = {}
-    for metric, name in numbers_in(before.results):
-        if name != RAW:
-            continue
-        raw_key, key = key_of(metric, RAW), key_of(metric, method)
-        by_seed = [about["results"].get(raw_key) for _, about in made]
-        known = [value for value in by_seed if value is not None]
-        is_known = len(known) == len(by_seed)
-        summary.results[key] = float(np.mean(known)) if is_known else None
-        summary.results[stderr_key(metric, method)] = summary.ci[key] = None
-        summary.results[seed_std_key(metric, method)] = seed_std(np.array(known)) if is_known else None
-        ties = [about["ties"].get(raw_key) for _, about in made]
-        summary.ties[key] = None if None in ties else float(np.mean([tie or 0 for tie in ties]))
-        gains[metric] = difference_of(before.results[raw_key], by_seed)
-    return {metric: gain for metric, gain in gains.items() if gain is not None}
+def _numbers_over_seeds(raw: TaskResult, method: str, made: Sequence[Measurement]) -> tuple[list[Number], Gains]:
+    """A method's numbers on a task whose single groups are not kept, and its differences."""
+    numbers, gains = list[Number](), dict[str, Any]()
+    for before in (number for number in raw.numbers if number.method == RAW):
+        by_seed = [about["results"].get(before.key) for _, about in made]
+        ties = [about["ties"].get(before.key) for _, about in made]
+        known: dict[str, Any] = {"value": None, "chance": before.chance}
+        if None not in by_seed:
+            known |= {"value": float(np.mean(by_seed)), "seed_std": seed_std(np.array(by_seed))}
+        known["ties"] = None if None in ties else float(np.mean([tie or 0 for tie in ties]))
+        numbers.append(Number(before.task, before.metric, method, **known))
+        gains[before.metric] = difference_of(before.value, by_seed)
+    return numbers, {metric: gain for metric, gain in gains.items() if gain is not None}
 
 
 ASKED_AGAIN = 8  # pairs, where all scores came from the cache
@@ -218,7 +214,7 @@ def run_task(
     if isinstance(result, Scored):
         return replace(result, notes=[*result.notes, *_blind_notes(run, result)])
     if methods is not None:
-        _notify(run, result.spec.task, CHOICE if isinstance(result, Answered) else RAW, result.summary)
+        _notify(run, result.spec.task, CHOICE if isinstance(result, Answered) else RAW, result.numbers)
     return result
 
 
@@ -299,8 +295,8 @@ class Methods:
     def notify(self, scored: Scored, column: MethodScores) -> None:
         """Tells plugins of a finished column."""
         if self._run.registry.listens("ttmbench_task_scored"):
-            summary = summarise([column], scored.metrics, 0, self._run.config.seed)
-            _notify(self._run, scored.spec.task, column.name, summary)
+            numbers = summarise([column], scored.metrics, 0, self._run.config.seed)
+            _notify(self._run, scored.spec.task, column.name, numbers)
 
     def columns(
         self,
@@ -472,9 +468,10 @@ def _take_undecided(run: Run, groups: Sequence[Group] = ()) -> Record | None:
     return {name: value for name, value in taken._asdict().items() if value is not None} if taken.of else None
 
 
-def _notify(run: Run, task: str, name: str, summary: Summary) -> None:
-    tracks = summary.tracks if finetuned(run.model) is None else supervised_tracks(summary.tracks)
-    run.registry.notify("ttmbench_task_scored", task=task, filter=name, results=summary.results, tracks=tracks)
+def _notify(run: Run, task: str, name: str, numbers: Sequence[Number]) -> None:
+    entries = as_entries(numbers)
+    tracks = entries["tracks"] if finetuned(run.model) is None else supervised_tracks(entries["tracks"])
+    run.registry.notify("ttmbench_task_scored", task=task, filter=name, results=entries["results"], tracks=tracks)
 
 
 def _blind_notes(run: Run, result: Scored) -> list[str]:
@@ -488,10 +485,11 @@ def _blind_notes(run: Run, result: Scored) -> list[str]:
             "score and group match are 0 by construction; a task of this shape cannot be solved by its captions alone"
         ]
     for metric in ("text_score", "group_match"):
-        value, chance = result.summary.results.get(f"{metric},{RAW}"), result.summary.chance.get(metric)
-        if value is not None and chance is not None:
+        number = next((one for one in result.numbers if (one.metric, one.method) == (metric, RAW)), None)
+        if number is not None and number.value is not None and number.chance is not None:
             return [
-                f"the scorer never sees an image, and is right in {100 * value:.2f} % of the groups, "
-                f"{100 * (value - chance):+z.2f} points from chance: so much do the captions alone give away"
+                f"the scorer never sees an image, and is right in {100 * number.value:.2f} % of the groups, "
+                f"{100 * (number.value - number.chance):+z.2f} points from chance: so much do the captions alone give "
+                "away"
             ]
     return ["the scorer never sees an image"]

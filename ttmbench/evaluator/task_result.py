@@ -7,18 +7,17 @@ import json
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
 from ttmbench.data.task_file import TaskSpec
-from ttmbench.results.clusters import Clusters
-from ttmbench.results.labels import CHOICE, HOLDOUT, ORACLE, RAW, SIMPLE_MATCH, TTM, UNRANKED
+from ttmbench.results.numbers import CHOICE, HOLDOUT, ORACLE, RAW, SIMPLE_MATCH, TTM, UNRANKED, Number, as_entries
 from ttmbench.results.ranks import Ranks, ranking_record, summarise_ranks
-from ttmbench.results.summary import MethodScores, Resampling, Summary, summarise, summarise_values
-from ttmbench.results.tag_means import means_of_rows, tag_means
+from ttmbench.results.summary import Clusters, MethodScores, Resampling, group_rows, number_of, summarise
+from ttmbench.results.tag_means import tag_means
 from ttmbench.scoring.forced_choice.arrays import Choices, choice_chance, choice_values
-from ttmbench.types import Group, MetricSpec, Record, Scores, Track
+from ttmbench.types import Group, MetricSpec, Record, Scores
 
 if TYPE_CHECKING:  # both import torch, which `ttmbench score` does without
     from ttmbench.scoring.debiasing import Likelihoods
@@ -79,7 +78,7 @@ class TaskResult:
     tokens: int = 0  # that a chat model read to score or answer; 0 where it does not count them
     # pairs whose score is a bound or missing, and how many were scored; None for none
     undecided: Record | None = None
-    summary: Summary = field(default_factory=Summary)  # the numbers; empty until `summarised`
+    numbers: Sequence[Number] = ()  # none until `summarised`
     # name -> a mean of means over the values of tags; likewise
     tag_means: Mapping[str, Record] = field(default_factory=dict)
 
@@ -167,12 +166,10 @@ class Scored(TaskResult):
 
     def summarised(self, resampling: Resampling) -> Self:
         """As `TaskResult.summarised`: every metric of every column."""
-        groups, scores, clusters = self.data.groups, self.scores, self.data.clusters
-        summary = summarise(self.columns, self.metrics, *resampling, clusters)
-        means = {}
-        if self.spec.means:
-            means = tag_means(groups, scores, self.metrics, self.subsets, self.spec.means, clusters, resampling)
-        return replace(self, summary=summary, tag_means=means)
+        groups, clusters = self.data.groups, self.data.clusters
+        numbers = summarise(self.columns, self.metrics, *resampling, clusters, self.spec.task)
+        rows = group_rows(len(groups), self.scores, self.metrics, self.subsets) if self.spec.means else {}
+        return replace(self, numbers=numbers, tag_means=tag_means(groups, rows, self.spec.means, clusters, resampling))
 
     def records(self) -> Record:
         """The document's records of the methods: controls and held-out groups are part of TTM's."""
@@ -222,8 +219,8 @@ class Ranked(TaskResult):
         clock, clusters = time.perf_counter(), self.data.clusters
         images = np.arange(self.n_groups) if clusters is None else clusters.groups
         among = {scope: images[of] for scope, of in self.of_query.items()} if self.units is None else self.units
-        summary = summarise_ranks(self.ranks, self.metrics, *resampling, among)
-        return replace(self, summary=summary, seconds={**self.seconds, "count": time.perf_counter() - clock})
+        numbers = summarise_ranks(self.ranks, self.metrics, *resampling, among, self.spec.task)
+        return replace(self, numbers=numbers, seconds={**self.seconds, "count": time.perf_counter() - clock})
 
     def records(self) -> Record:
         """The document's ``ranking``."""
@@ -247,12 +244,9 @@ class Answered(TaskResult):
         """As `TaskResult.summarised`: the scores that follow from the questions that were asked."""
         data, orders = self.data, self.record["orders"]
         values, shape = choice_values(self.choices), self.spec.shape
-        tracks: dict[str, Track] = {name: "forced_choice" for name in values}
         chance = choice_chance(shape.images, shape.captions, orders)
-        summary = summarise_values(values, CHOICE, tracks, chance, resampling, data.clusters)
-        rows = {(name, CHOICE): np.asarray([row], np.float64) for name, row in values.items()}
-        means = means_of_rows(data.groups, rows, self.spec.means, data.clusters, resampling)
-        return replace(self, summary=summary, tag_means=means)
+        about = {name: {"track": "forced_choice", "chance": chance[name]} for name in values}
+        return replace(self, **_of_values(self.spec, data, values, CHOICE, about, resampling))
 
     def records(self) -> Record:
         """The document's ``choice``."""
@@ -274,18 +268,34 @@ class Judged(TaskResult):
         """As `TaskResult.summarised`: means, with the chance levels of scores."""
         data, shape = self.data, self.spec.shape
         values = {metric.name: self.values[metric.name] for metric in self.metrics}
-        tracks = {metric.name: metric.track for metric in self.metrics}
-        chance = {
-            one.name: None if one.chance is None else one.chance(shape.images, shape.captions) for one in self.metrics
+        about = {
+            one.name: {
+                "track": one.track,
+                "chance": None if one.chance is None else one.chance(shape.images, shape.captions),
+            }
+            for one in self.metrics
         }
-        summary = summarise_values(values, RAW, tracks, chance, resampling, data.clusters)
-        rows = {(name, RAW): row[None] for name, row in self.values.items()}
-        means = means_of_rows(data.groups, rows, self.spec.means, data.clusters, resampling)
-        return replace(self, summary=summary, tag_means=means)
+        return replace(self, **_of_values(self.spec, data, values, RAW, about, resampling))
 
     def records(self) -> Record:
         """None: nothing was done with the model."""
         return {}
+
+
+def _of_values(
+    spec: TaskSpec,
+    data: Data,
+    values: Mapping[str, np.ndarray],
+    method: str,
+    about: Mapping[str, Mapping[str, Any]],
+    resampling: Resampling,
+) -> dict[str, Any]:
+    """``numbers`` and ``tag_means`` of metrics of which only the values of groups are known, so that ties are not."""
+    each = {metric: np.asarray(row, np.float64) for metric, row in values.items()}
+    among = None if data.clusters is None else data.clusters.groups
+    numbers = [number_of(spec.task, name, method, row, resampling, among, **about[name]) for name, row in each.items()]
+    rows = {(name, method): row[None] for name, row in each.items()}
+    return {"numbers": numbers, "tag_means": tag_means(data.groups, rows, spec.means, data.clusters, resampling)}
 
 
 @dataclass(frozen=True)
@@ -299,7 +309,7 @@ class TransferResult:
 
     def record(self) -> Record:
         """The document's record. There is no track: it ranks nowhere."""
-        result, summary = self.result, self.result.summary
+        result, entries = self.result, as_entries(self.result.numbers)
         others = {
             method: {"seeds": list(self.seeds[method]), "differences": dict(gains)}
             for method, gains in self.differences.items()
@@ -307,10 +317,7 @@ class TransferResult:
         }
         return {
             "seeds": list(next(iter(self.seeds.values()))),
-            "results": summary.results,
-            "ci": summary.ci,
-            "chance": summary.chance,
-            "ties": summary.ties,
+            **{key: entries[key] for key in ("results", "ci", "chance", "ties")},
             "differences": dict(self.differences.get(TTM, {})),
             **({"methods": others} if others else {}),
             "version": result.spec.version,

@@ -34,8 +34,7 @@ from ttmbench.methods.settings import checked_settings
 from ttmbench.methods.task import MethodStep, TrainingTask
 from ttmbench.model import Batch, DualEncoder
 from ttmbench.plugins.registry import load_target
-from ttmbench.results.clusters import held_out
-from ttmbench.results.summary import MethodScores, metric_chance, metric_values
+from ttmbench.results.summary import MethodScores, held_out, metric_chance, metric_values
 from ttmbench.scoring.dual_encoder import Features, encode
 from ttmbench.scoring.inputs import Prepared, Rows, subset, take
 from ttmbench.scoring.prepare import PreparedTask

@@ -36,7 +36,7 @@ from ttmbench._util.third_party_errors import describe, error_line, error_with_p
 from ttmbench.config import RunConfig, TTMConfig
 from ttmbench.errors import DataError, UsageError
 from ttmbench.plugins import builtin
-from ttmbench.results.labels import COLUMNS
+from ttmbench.results.numbers import COLUMNS
 from ttmbench.types import (
     AdapterSpec,
     GroupShape,

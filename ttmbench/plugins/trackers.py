@@ -22,7 +22,7 @@ from ttmbench._util.files import safe_name
 from ttmbench.config import RunConfig
 from ttmbench.errors import UsageError
 from ttmbench.hookspecs import hookimpl
-from ttmbench.results.labels import key_of, numbers_in
+from ttmbench.results.numbers import from_entries
 from ttmbench.types import IterationRecord
 
 Record = Mapping[str, Any]
@@ -218,23 +218,21 @@ def final_values(task: str, results: Mapping[str, float | None], tracks: Mapping
     >>> final_values("t", {"text_score,none": 0.5, "group_match,ttm": None}, {"text_score,none": "zero_shot"})
     {'zero_shot/t/none/text_score': 0.5}
     """
-    names = {
-        f"{tracks.get(key_of(metric, name), UNRANKED)}/{task}/{name}/{kind}": key_of(kind, name)
-        for metric, name in numbers_in(results)
-        for kind in (metric, f"{metric}_stderr", f"{metric}_seed_std")
-    }
-    return {name: float(value) for name, key in names.items() if (value := results.get(key)) is not None}
+    values: dict[str, float | None] = {}
+    for number in from_entries(task, results, tracks=tracks):
+        name = f"{number.track or UNRANKED}/{task}/{number.method}/{number.metric}"
+        values |= {name: number.value, f"{name}_stderr": number.stderr, f"{name}_seed_std": number.seed_std}
+    return {name: float(value) for name, value in values.items() if value is not None}
 
 
 def result_rows(document: Record) -> list[list[str | float | None]]:
     """The results document as a table with the columns `COLUMNS`."""
     from ttmbench.results.document import ResultsDocument
-    from ttmbench.results.numbers import numbers_of
 
     return [
         [
-            *(number.task, number.filter, number.method, number.track or UNRANKED, number.metric),
-            *(number.value, number.stderr, number.ci_low, number.ci_high, number.chance),
+            *(number.task, number.method, number.column, number.track or UNRANKED, number.metric),
+            *(number.value, number.stderr, *(number.interval or (None, None)), number.chance),
         ]
-        for number in numbers_of(ResultsDocument.of(document))
+        for number in ResultsDocument.of(document).numbers
     ]

@@ -24,10 +24,11 @@ from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocato
 from ttmbench._util.files import safe_name, to_json, write_atomically, write_text
 from ttmbench.errors import UsageError
 from ttmbench.report.leaderboard import AnswerRow
-from ttmbench.report.load import HEADLINE, ReportedRun
+from ttmbench.report.load import HEADLINE
 from ttmbench.report.table import signed_interval
 from ttmbench.results.document import Iteration, ResultsDocument
-from ttmbench.results.labels import RAW, key_of, name_of, numbers_in
+from ttmbench.results.numbers import RAW, Number, from_entries, key_of
+from ttmbench.results.reader import ResultsFile
 
 Analysis = Mapping[str, Any]
 """The document of an analysis."""
@@ -67,7 +68,7 @@ def as_image(draw: Callable[[], Figure], alt: str) -> Markup:
     return Markup(f'<img class="chart" alt="{escape(alt)}" src="data:image/svg+xml;base64,{data}">')
 
 
-def save_figures(runs: Sequence[ReportedRun], rows: Sequence[AnswerRow], folder: Path) -> list[Path]:
+def save_figures(runs: Sequence[ResultsFile], rows: Sequence[AnswerRow], folder: Path) -> list[Path]:
     """Draw every chart of a report as SVG and PNG, and return the files.
 
     For each run these are ``ttm_<task>`` (and controls); ``answer`` is of all runs. UsageError if the folder cannot be
@@ -85,7 +86,7 @@ def save_figures(runs: Sequence[ReportedRun], rows: Sequence[AnswerRow], folder:
     return written
 
 
-def _figures(runs: Sequence[ReportedRun], rows: Sequence[AnswerRow]) -> Iterator[tuple[str, Callable[[], Figure]]]:
+def _figures(runs: Sequence[ResultsFile], rows: Sequence[AnswerRow]) -> Iterator[tuple[str, Callable[[], Figure]]]:
     for run in runs:
         about = f"run{run.index}_{run.model}"
         for course in courses_of(run.document):
@@ -246,8 +247,7 @@ class TagTable:
 
     task: str
     tag: str
-    keys: list[tuple[str, str]]  # ``(metric, filter)`` of the columns, the headline metric first
-    names: list[str]  # of the columns
+    heads: list[Number]  # numbers of the columns' metrics and methods, the headline metric first
     rows: dict[str, tuple[int, list[float | None]]]  # value -> number of groups, and the numbers of the columns
 
 
@@ -256,15 +256,20 @@ def tag_tables_of(document: ResultsDocument) -> Iterator[TagTable]:
     for task, tags in document.breakdowns.items():
         tracks = document.tracks.get(task, {})
         for tag, values in tags.items():
-            numbers = {value: row.model_extra or {} for value, row in values.items()}
-            keys = list(dict.fromkeys(pair for row in numbers.values() for pair in numbers_in(row)))
-            keys.sort(key=lambda pair: pair[0] != HEADLINE)
-            names = [name_of(name, tracks.get(key_of(metric, name)), metric) for metric, name in keys]
+            numbers = {
+                value: {number.key: number for number in from_entries(task, row.model_extra or {}, tracks=tracks)}
+                for value, row in values.items()
+            }
+            heads = {key: number for row in numbers.values() for key, number in row.items()}
+            heads = dict(sorted(heads.items(), key=lambda head: head[1].metric != HEADLINE))
             rows = {
-                value: (int(values[value].groups or 0), [row.get(key_of(*pair)) for pair in keys])
+                value: (
+                    int(values[value].groups or 0),
+                    [None if key not in row else row[key].value for key in heads],
+                )
                 for value, row in numbers.items()
             }
-            yield TagTable(task, tag, keys, names, rows)
+            yield TagTable(task, tag, list(heads.values()), rows)
 
 
 def draw_answer(rows: Sequence[AnswerRow]) -> Figure:

@@ -6,20 +6,19 @@ as conflicts. Rows of a part of a task are marked, follow those of whole tasks, 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
-from functools import cached_property, lru_cache
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from statistics import fmean
 from typing import TypedDict
 
 from ttmbench._util.console import one_line
 from ttmbench.errors import UsageError
-from ttmbench.report.load import ReportedRun
 from ttmbench.report.table import NOTHING, csv_text
 from ttmbench.report.terminal import headline
-from ttmbench.results.document import MethodCost, ResultsDocument
-from ttmbench.results.labels import (
+from ttmbench.results.document import UNKNOWN, MethodCost, ResultsDocument, Transfer
+from ttmbench.results.numbers import (
     CHOICE,
     DISAGREES_LEGEND,
     FROM_FILE,
@@ -29,10 +28,11 @@ from ttmbench.results.labels import (
     SIMPLE_MATCH_COLUMN,
     TRACK_TITLES,
     TTM,
+    Number,
+    merged,
+    newest,
 )
-from ttmbench.results.models import UNKNOWN, RunName, names_of_runs
-from ttmbench.results.numbers import Number, Transfer, merged, named, newest, numbers_of, transfers_of
-from ttmbench.results.reader import walk_documents
+from ttmbench.results.reader import ResultsFile, read_files
 from ttmbench.results.stored_files import SCHEMA_VERSION
 from ttmbench.scoring.forced_choice.arrays import choice_chance
 
@@ -124,16 +124,16 @@ class Leaderboard:
     superseded: list[tuple[Number, Number]] = field(default_factory=list)  # with what takes its place
     conflicts: list[Conflict] = field(default_factory=list)  # tasks with rows of several versions or data
     transfers: list[Transfer] = field(default_factory=list)  # the newest of each; never ranked
-    runs: list[ReportedRun] = field(default_factory=list)  # every document, with its rows
+    runs: list[ResultsFile] = field(default_factory=list)  # every document, with its rows
 
     def cost(self, row: Number) -> dict[str, float | None]:
         """What a number cost (`cost_of`); all unknown of published ones."""
         document = None if row.published else self._documents.get(row.file)
-        return dict.fromkeys(COST_FIELDS) if document is None else cost_of(document, row.own_task, row.filter)
+        return dict.fromkeys(COST_FIELDS) if document is None else cost_of(document, row.own_task, row.method)
 
     @cached_property
     def _documents(self) -> dict[str, ResultsDocument]:
-        return {run.name: run.document for run in self.runs}
+        return {run.file: run.document for run in self.runs}
 
 
 def merge(folder: Path, published: Sequence[Number] = (), every_task: bool = False) -> Leaderboard:
@@ -144,53 +144,43 @@ def merge(folder: Path, published: Sequence[Number] = (), every_task: bool = Fal
     """
     if not folder.is_dir():
         raise UsageError(f"{folder} must be a directory with results, such as the --output_path of runs")
-    skipped: dict[str, str] = {}
-    documents: dict[str, ResultsDocument] = {}
-    for path, document in walk_documents(folder, without=frozenset({OWN_FILE})):
-        name = path.relative_to(folder).as_posix()
-        if isinstance(document, str):
-            skipped[name] = document
-        else:
-            documents[name] = document
-    if not documents:
+    files, damaged = read_files([folder])
+    if not files:
         raise UsageError(f"{folder} has no results document; runs write them with --output_path {folder}")
-    names = names_of_runs([(folder / name, document) for name, document in documents.items()])
-    names = [replace(called, model=one_line(called.model, CELL)) for called in names]
-    runs = [
-        ReportedRun(called.words, file, folder / file, document, tuple(_rows(document, file, called)))
-        for called, (file, document) in zip(names, documents.items(), strict=True)
-    ]
-    skipped |= {run.name: f"has no finished task (status {run.document.status})" for run in runs if not run.numbers}
-    newest, superseded = _newest(row for run in runs for row in run.numbers)
+    skipped = {path.relative_to(folder).as_posix(): why for path, why in damaged.items()}
+    runs = [replace(run, called=replace(run.called, model=one_line(run.called.model, CELL))) for run in files]
+    for run in runs:
+        if not run.ranked:
+            skipped[run.file] = f"has no finished task (status {run.document.status})"
+    newest, superseded = _newest(row for run in runs for row in run.ranked)
     tasks = {row.task for row in (*newest, *(published if every_task else ()))}
-    rows = [*newest, *with_chance((row for row in published if row.task in tasks), documents.values())]
+    documents = [run.document for run in runs]
+    rows = [*newest, *with_chance((row for row in published if row.task in tasks), documents)]
     for task in dict.fromkeys(row.task for row in published if row.task not in tasks):
         skipped[f"{NOT_RUN}{task}"] = "no run has this task"
     downwards = {row.metric for row in rows if not row.higher_is_better}  # published numbers lack the direction
     rows = [replace(row, higher_is_better=False) if row.metric in downwards else row for row in rows]
     rows.sort(key=_order)
-    transfers = newest_transfers(
-        replace(row, model=run.model) for run in runs for row in transfers_of(run.document, run.name)
-    )
+    transfers = newest_transfers(row for run in runs for row in run.transfers)
     return Leaderboard(rows, skipped, superseded, _conflicts(rows), transfers, runs)
 
 
 def newest_transfers(rows: Iterable[Transfer]) -> list[Transfer]:
     """The newest row for each model, adapted task, measured task and metric; the whole task precedes a part of it."""
-    newest: dict[tuple[str, ...], Transfer] = {}
+    newest: dict[tuple[str | None, ...], Transfer] = {}
     for row in rows:
-        key = (row.model, row.adapted_on, row.measured_on, row.metric, row.method)
+        key = (row.number.model, row.number.adapted_to, row.measured_on, row.number.metric, row.number.method)
         before = newest.get(key)
-        if before is None or (not row.limited, row.date) >= (not before.limited, before.date):
+        if before is None or (not row.number.limited, row.date) >= (not before.number.limited, before.date):
             newest[key] = row
-    return sorted(newest.values(), key=lambda row: (row.model, row.adapted_on))
+    return sorted(newest.values(), key=lambda row: (row.number.model, str(row.number.adapted_to)))
 
 
 def _newest(rows: Iterable[Number]) -> tuple[list[Number], list[tuple[Number, Number]]]:
     """The newest row for each model, task, version, metric and method; and (older row, newest row)."""
     candidates: dict[tuple[object, ...], list[Number]] = {}
     for row in rows:
-        key = (row.model, row.track, row.task, row.version, row.metric, row.method, row.limited)
+        key = (row.model, row.track, row.task, row.version, row.metric, row.column, row.limited)
         candidates.setdefault(key, []).append(row)
     newest, superseded = [], []
     for same in candidates.values():
@@ -209,18 +199,19 @@ def as_document(board: Leaderboard, cost: bool = False) -> dict[str, object]:
         "rows": [as_row(row) | (board.cost(row) if cost else {}) for row in board.rows],
         "skipped": board.skipped,
         "superseded": [
-            {"what": f"{old.model}, {old.task}, {old.metric}, {old.method}", "file": old.file, "by": new.file}
+            {"what": f"{old.model}, {old.task}, {old.metric}, {old.column}", "file": old.file, "by": new.file}
             for old, new in board.superseded
         ],
         "conflicts": board.conflicts,
-        **({"transfers": [asdict(transfer) for transfer in board.transfers]} if board.transfers else {}),
+        **({"transfers": [transfer.row() for transfer in board.transfers]} if board.transfers else {}),
     }
 
 
 def as_row(number: Number) -> dict[str, object]:
     """A row of ``leaderboard.json`` and of the CSV, with the setting where runs have several."""
-    row = {key: getattr(number, "file" if key == "source" else key) for key in ROW}
-    return row | {"model": number.own_model, "setting": number.setting} if number.setting else row
+    about = number.row() | {"source": number.file, "model": number.own_model if number.setting else number.model}
+    row = {key: about[key] for key in ROW}
+    return row | {"setting": number.setting} if number.setting else row
 
 
 def with_chance(published: Iterable[Number], documents: Iterable[ResultsDocument]) -> list[Number]:
@@ -233,7 +224,7 @@ def with_chance(published: Iterable[Number], documents: Iterable[ResultsDocument
     }
     numbers = []
     for row in published:
-        shape = shapes.get(row.own_task) if row.filter == CHOICE and row.chance is None else None
+        shape = shapes.get(row.own_task) if row.method == CHOICE and row.chance is None else None
         numbers.append(replace(row, chance=choice_chance(*shape).get(row.metric)) if shape else row)
     return numbers
 
@@ -256,23 +247,10 @@ def legends(rows: Sequence[Number]) -> list[str]:
     return lines
 
 
-def _rows(document: ResultsDocument, file: str, called: RunName) -> Iterator[Number]:
-    """The numbers that belong to a track, with names that fit into a cell."""
-    for number in numbers_of(document, file):
-        if number.track is not None and number.value is not None:
-            texts = {name: _shown(getattr(number, name) or "") for name in ("task", "metric", "method", "data")}
-            yield replace(named(number, called), **texts)  # type: ignore[arg-type]
-
-
-@lru_cache(maxsize=10_000)  # documents repeat the same tasks, metrics and data
-def _shown(text: str) -> str:
-    return one_line(text, CELL)
-
-
 def _order(row: Number) -> tuple[object, ...]:
     value = -(row.value or 0.0) if row.higher_is_better else (row.value or 0.0)
     track = list(TRACK_TITLES).index(row.track or "")
-    return (track, row.task, row.metric, row.limited, row.method, value, row.model)
+    return (track, row.task, row.metric, row.limited, row.column, value, row.model)
 
 
 def _conflicts(rows: Sequence[Number]) -> list[Conflict]:
@@ -364,7 +342,7 @@ class AnswerRow:
         return ", ".join(dict.fromkeys(number.extent.words for number in self.numbers if number.groups is not None))
 
 
-def answer_of(runs: Sequence[ReportedRun], published: Sequence[Number] = ()) -> list[AnswerRow]:
+def answer_of(runs: Sequence[ResultsFile], published: Sequence[Number] = ()) -> list[AnswerRow]:
     """The rows of a report's first table.
 
     Args:
@@ -378,14 +356,14 @@ def answer_of(runs: Sequence[ReportedRun], published: Sequence[Number] = ()) -> 
     is_global = {
         task: config.get("matching") == "global" for run in runs for task, config in run.document.configs.items()
     }
-    numbers = [number for run in runs for number in run.numbers if number.of_tasks is None and number.value is not None]
+    numbers = [number for run in runs for number in run.numbers if number.value is not None]
     published = with_chance(published, (run.document for run in runs))
     rows: list[AnswerRow] = []
     for task in dict.fromkeys(number.task for number in numbers):
         of_task = [number for number in numbers if number.task == task]
         ours = _of_runs(task, of_task, is_global.get(task, False))
         chances = dict.fromkeys(number.metric for number in of_task)
-        chances |= {number.metric: number.chance for number in of_task if number.filter in (RAW, TTM)}
+        chances |= {number.metric: number.chance for number in of_task if number.method in (RAW, TTM)}
         theirs = _of_papers(task, [row for row in published if row.task == task], chances, is_global.get(task, False))
         for row in ours:
             rows += [row, *(other for other in theirs if other.model == row.model and not row.limited)]
@@ -402,7 +380,7 @@ def _of_runs(task: str, numbers: Sequence[Number], is_global: bool) -> list[Answ
             by_model.setdefault(number.model, []).append(number)
         supervised = {model for model, same in by_model.items() if any(row.track == "supervised" for row in same)}
         for model, same in sorted(by_model.items(), key=lambda item: (item[0] in supervised, item[0])):
-            metrics = dict.fromkeys(number.metric for number in same if number.filter in (RAW, CHOICE))
+            metrics = dict.fromkeys(number.metric for number in same if number.method in (RAW, CHOICE))
             rows += _row(task, model, same, metrics, is_global, limited=limited)
     return rows
 
@@ -413,7 +391,7 @@ def _of_papers(
     """One row per model and published table; ``chances`` are the chance levels of the task's metrics, from runs."""
     by_source: dict[tuple[str, str], list[Number]] = {}
     for number in numbers:
-        chance = number.chance if number.filter == CHOICE else chances.get(number.metric)
+        chance = number.chance if number.method == CHOICE else chances.get(number.metric)
         by_source.setdefault((number.model, number.file), []).append(replace(number, chance=chance))
     found = by_source.items()
     return [row for (model, source), same in found for row in _row(task, model, same, chances, is_global, source)]
@@ -435,9 +413,9 @@ def _row(
     def pick(chosen: list[Number], metric: str) -> Number | None:
         return next((number for number in chosen if number.metric == metric), chosen[0] if chosen else None)
 
-    matched = [number for number in numbers if number.method == SIMPLE_MATCH_COLUMN.name]
-    raw = [number for number in numbers if number.filter in (RAW, CHOICE) and number not in matched]
-    adapted = [number for number in numbers if number.filter == TTM]
+    matched = [number for number in numbers if number.column == SIMPLE_MATCH_COLUMN.name]
+    raw = [number for number in numbers if number.method in (RAW, CHOICE) and number not in matched]
+    adapted = [number for number in numbers if number.method == TTM]
     row = AnswerRow(
         task,
         model,

@@ -6,41 +6,23 @@ Damaged files are listed and skipped; only an empty folder is an error.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ttmbench._util.files import file_digest
 from ttmbench._util.text import Unreadable, read_json
 from ttmbench.errors import DataError, UsageError
-from ttmbench.results.document import ResultsDocument
-from ttmbench.results.labels import RAW, TTM, name_of
-from ttmbench.results.models import names_of_runs
-from ttmbench.results.numbers import Number, means_of, named, numbers_of
-from ttmbench.results.reader import read_document, sample_lines, task_of_artifact, walk_documents, walk_sample_logs
+from ttmbench.results.numbers import RAW, TTM, name_of
+from ttmbench.results.reader import ResultsFile, read_files, sample_lines
 
 HEADLINE = "group_match"
-
-
-@dataclass(frozen=True)
-class ReportedRun:
-    """A results document in a report or a leaderboard."""
-
-    model: str  # its name in tables, with the setting where several runs of the model differ
-    name: str  # of the file, relative to the searched folder
-    path: Path  # the file
-    document: ResultsDocument  # its content
-    numbers: tuple[Number, ...]  # every metric; in a leaderboard, those that belong to a track, newest or not
-    index: int = 0  # position on the page, from 1
-    files: dict[str, dict[str, Path]] = field(default_factory=dict)  # kind -> task -> intact file beside it
-    damaged: dict[str, str] = field(default_factory=dict)  # file beside it -> what is wrong with it
 
 
 @dataclass(frozen=True)
 class Gathered:
     """All runs of a report, and the files that were skipped: file -> why."""
 
-    runs: tuple[ReportedRun, ...]
+    runs: tuple[ResultsFile, ...]
     skipped: dict[str, str]
 
 
@@ -52,35 +34,15 @@ def gather(given: Path) -> Gathered:
     if not given.exists():
         raise UsageError(f"{given} does not exist; give a results file, or a directory with some (--output_path)")
     folder = given if given.is_dir() else given.parent
-    files = dict(walk_documents(given)) if given.is_dir() else {given: _read(given)}
-    files |= {path: _read(path) for path in walk_sample_logs(given)} if given.is_dir() else {}
-    if not files:
+    found, damaged = read_files([given], logs=True)
+    if not found and not damaged:
         raise UsageError(f"{given} has no results document; runs write them with --output_path {given}")
-    skipped = {
-        path.relative_to(folder).as_posix(): why
-        for path, why in files.items()
-        if isinstance(why, str) and not is_something_else(path)
-    }
-    documents = [(path, document) for path, document in files.items() if isinstance(document, ResultsDocument)]
-    names = names_of_runs(documents)
-    runs: list[ReportedRun] = []
-    ordered = sorted(zip(names, documents, strict=True), key=lambda run: (run[0].words, str(run[1][0])))
-    for index, (called, (path, document)) in enumerate(ordered, start=1):
-        name = path.relative_to(folder).as_posix()
-        numbers = [*numbers_of(document, name), *means_of(document, name)]
-        run = ReportedRun(called.words, name, path, document, tuple(named(number, called) for number in numbers), index)
-        _check_artifacts(run)
-        skipped |= {(Path(name).parent / file).as_posix(): why for file, why in run.damaged.items()}
-        runs.append(run)
+    skipped = {path.relative_to(folder).as_posix(): why for path, why in damaged.items() if not is_something_else(path)}
+    found.sort(key=lambda run: (run.model, str(run.path)))
+    runs = [replace(run, index=index) for index, run in enumerate(found, start=1)]
+    for run in runs:
+        skipped |= {(Path(run.file).parent / file).as_posix(): why for file, why in run.checked[1].items()}
     return Gathered(tuple(runs), skipped)
-
-
-def _read(path: Path) -> ResultsDocument | str:
-    """A document, or why it cannot be read."""
-    try:
-        return read_document(path)
-    except DataError as error:
-        return str(error).removeprefix(f"{path}: ")
 
 
 def is_something_else(path: Path) -> bool:
@@ -94,21 +56,6 @@ def is_something_else(path: Path) -> bool:
     return not (isinstance(content, dict) and "results" in content)
 
 
-def _check_artifacts(run: ReportedRun) -> None:
-    """Add the files beside a run: those that are as the run wrote them, and the damaged ones."""
-    for file, artifact in run.document.artifacts.items():
-        task, path = task_of_artifact(file, artifact, run.document.results), run.path.parent / file
-        try:
-            if task is None or Path(file).name != file:
-                run.damaged[file] = "is not of a task of its run"
-            elif file_digest(path) != artifact.sha256:
-                run.damaged[file] = "was changed or is incomplete: its sha256 is not that in the results document"
-            else:
-                run.files.setdefault(artifact.kind, {})[task] = path
-        except OSError as error:
-            run.damaged[file] = f"cannot be read ({error.strerror or error})"
-
-
 Line = Mapping[str, Any]
 """A samples line."""
 Json = Any
@@ -120,7 +67,7 @@ _DIGITS = 5  # of scores and margins on the page
 class GroupSet:
     """The groups of one task of a run."""
 
-    run: ReportedRun  # the run
+    run: ResultsFile  # the run
     task: str  # its name
     # For the page: ``metrics``, ``filters`` (name, words, seeds), ``tags``, and ``groups``, each
     # ``[id, captions, images, tags, filters]``, those first that changed, then incorrect ones; a filter is null or a
@@ -128,7 +75,7 @@ class GroupSet:
     data: dict[str, Json]
 
 
-def read_groups(run: ReportedRun, task: str, path: Path) -> GroupSet:
+def read_groups(run: ResultsFile, task: str, path: Path) -> GroupSet:
     """The groups in a samples file; DataError with its number for a line that is not a samples line."""
     filters: dict[str, dict[int, int | None]] = {}
     metrics: list[str] = []

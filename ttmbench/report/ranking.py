@@ -22,16 +22,13 @@ from ttmbench._util.console import one_line
 from ttmbench._util.text import Unreadable, read_json
 from ttmbench.errors import DataError
 from ttmbench.report.leaderboard import CELL, COST_COLUMNS, Leaderboard, beats_chance, cost_text, legends
-from ttmbench.report.load import ReportedRun
 from ttmbench.report.table import NOTHING, TableColumn, marks, number_text, percent, print_line, print_table
 from ttmbench.report.terminal import headline
-from ttmbench.results.clusters import cluster_numbers
-from ttmbench.results.comparison import TaskGroups, paired_test, stored_groups
+from ttmbench.results.comparison import paired_test
 from ttmbench.results.document import Holdout, MethodRecord, ResultsDocument, mapping
-from ttmbench.results.labels import (
+from ttmbench.results.numbers import (
     BUILT_IN_FILTERS,
     CHOICE,
-    CHOICE_COLUMN,
     FROM_FILE,
     NO_MODEL,
     ORACLE,
@@ -43,11 +40,13 @@ from ttmbench.results.labels import (
     SIMPLE_MATCH_COLUMN,
     TRACK_TITLES,
     TTM,
+    Number,
     key_of,
     name_of,
     together,
 )
-from ttmbench.results.numbers import Number
+from ttmbench.results.reader import ResultsFile, TaskGroups
+from ttmbench.results.summary import cluster_numbers
 
 _RESAMPLES = 1000
 
@@ -56,12 +55,11 @@ class GroupValues:
     """Reads the samples beside results documents when they are first asked for.
 
     Args:
-        folder: of the documents.
-        documents: by `Number.file`.
+        runs: whose samples are asked for.
     """
 
-    def __init__(self, folder: Path, documents: Mapping[str, ResultsDocument]) -> None:
-        self._folder, self._documents = folder, documents
+    def __init__(self, runs: Iterable[ResultsFile]) -> None:
+        self._runs = {run.file: run for run in runs}
         self._groups = lru_cache(maxsize=None)(self._read)
 
     def p_value(self, one: Number, other: Number) -> float | None:
@@ -69,7 +67,7 @@ class GroupValues:
 
         None if the samples of one are missing or damaged, or the groups differ.
         """
-        pair = self._pair(one.task, (one.file, one.filter, one.metric), (other.file, other.filter, other.metric))
+        pair = self._pair(one.task, (one.file, one.method, one.metric), (other.file, other.method, other.metric))
         return None if pair is None else paired_test(*pair[:2], _RESAMPLES, 0, pair[2])[0]
 
     def gain_interval(self, file: str, task: str, metric: str, filter_: str) -> tuple[float, float] | None:
@@ -94,8 +92,7 @@ class GroupValues:
 
     def _read(self, file: str) -> Mapping[str, TaskGroups]:
         try:
-            document = self._documents.get(file)
-            return {} if document is None else stored_groups((self._folder / file).parent, document)
+            return self._runs[file].groups if file in self._runs else {}
         except DataError:
             return {}
 
@@ -143,7 +140,7 @@ class TaskFacts:
             max(files, key=lambda digest: (files[digest], str(digest)), default=None),
             (raw, match),
             config,
-            next((row.groups_of_task for row in (*whole, *rows) if row.groups_of_task), None),
+            next((row.extent.of for row in (*whole, *rows) if row.extent.of), None),
             bool(seen),
             _family_of(config, shape, metrics),
         )
@@ -152,10 +149,7 @@ class TaskFacts:
         """The metric by which the rows of a track are ranked: that of the raw model where some rows are of it."""
         raw, match = self.metrics
         metrics = {row.metric for row in rows}
-        is_raw = any(
-            row.metric == raw and (row.filter == CHOICE or row.method in (RAW_COLUMN.name, CHOICE_COLUMN.name))
-            for row in rows
-        )
+        is_raw = any(row.metric == raw and (row.method == CHOICE or row.column == RAW_COLUMN.name) for row in rows)
         wanted = raw if is_raw else match
         return wanted if wanted in metrics else next(iter(self.columns(rows)), "")
 
@@ -222,7 +216,7 @@ def lines_of(rows: Iterable[Number], facts: Mapping[str, TaskFacts], column: str
         standing = facts[row.task].standing(row)
         # Two papers may use one name for two models; on a task's page every source has a line.
         source = row.file if column == "metric" else "" if row.published_as else row.file.partition(", ")[0]
-        line = cells.setdefault((row.model, row.method, standing, source if standing == PUBLISHED else ""), {})
+        line = cells.setdefault((row.model, row.column, standing, source if standing == PUBLISHED else ""), {})
         before = line.get(getattr(row, column))
         if before is None or (row.version or 0, row.date or "") > (before.version or 0, before.date or ""):
             line[getattr(row, column)] = row
@@ -290,7 +284,7 @@ def chance_levels(rows: Iterable[Number]) -> dict[str, float]:
     levels: dict[str, Counter[tuple[int, float]]] = {}
     for row in rows:
         if row.chance is not None:
-            levels.setdefault(row.metric, Counter())[1 + (row.filter in BUILT_IN_FILTERS), row.chance] += 1
+            levels.setdefault(row.metric, Counter())[1 + (row.method in BUILT_IN_FILTERS), row.chance] += 1
         elif row.track == NO_MODEL and row.model == CHANCE and row.value is not None:
             levels.setdefault(row.metric, Counter())[0, row.value] += 1
     return {metric: max(counts, key=lambda level: (level[0], counts[level]))[1] for metric, counts in levels.items()}
@@ -300,10 +294,7 @@ def references(
     columns: Mapping[str, tuple[str, str]], levels: Mapping[str, float], rows_of: Mapping[str, Sequence[Number]]
 ) -> list[BoardLine]:
     """The lines of random chance and of humans: columns -> task and metric, columns -> chance level, task -> rows."""
-    cells = {
-        name: Number(*columns[name], filter="", method="", track=None, value=level, chance=level)
-        for name, level in levels.items()
-    }
+    cells = {name: Number(*columns[name], "", level, chance=level) for name, level in levels.items()}
     lines = [BoardLine(CHANCE, "", REFERENCE, cells)] if cells else []
     by_source: dict[str, dict[str, Number]] = {}
     for name, (task, metric) in columns.items():
@@ -378,11 +369,11 @@ def print_board(board: Leaderboard, cost: bool = False, width: int | None = None
 
 
 def _cells(row: Number) -> list[str]:
-    interval = NOTHING if row.interval is None else f"{percent(row.ci_low, 1)} .. {percent(row.ci_high, 1)}"
+    interval = NOTHING if row.interval is None else f"{percent(row.interval[0], 1)} .. {percent(row.interval[1], 1)}"
     source = row.file if row.published else FROM_FILE if row.from_file else ""
     value = number_text(row) + marks(row)
     groups = row.extent.words if row.limited else NOTHING if row.groups is None else str(row.groups)
-    return [row.model, row.method, value, interval, percent(row.chance), groups, source]
+    return [row.model, row.column, value, interval, percent(row.chance), groups, source]
 
 
 NOT_RANKED = {ORACLE: "uses labels", PLACEBO: "control", SHUFFLE: "control"}
@@ -440,7 +431,7 @@ def methods_of(document: ResultsDocument, model: str = "", file: str = "") -> It
 
 
 def compared_methods(
-    folder: Path, runs: Iterable[ReportedRun], published: Iterable[Number], samples: GroupValues
+    folder: Path, runs: Iterable[ResultsFile], published: Iterable[Number], samples: GroupValues
 ) -> list[ComparedMethod]:
     """Every method whose gain is known, by task and model, the largest gain first.
 
@@ -451,10 +442,10 @@ def compared_methods(
     for run in runs:
         filters = {name_of(name): name for records in run.document.methods.values() for name in records}
         filters |= {name_of(name): name for name in _OF_TTM}
-        for row in methods_of(run.document, run.model, run.name):
+        for row in methods_of(run.document, run.model, run.file):
             is_known = (row.task, row.model, row.method) in known or row.match_gain is None
             if not is_known and not run.document.extent(row.task).limited:
-                ends = samples.gain_interval(run.name, row.task, "group_match", filters[row.method])
+                ends = samples.gain_interval(run.file, row.task, "group_match", filters[row.method])
                 rows.append(replace(row, interval=ends))
     together: dict[tuple[str, str], list[ComparedMethod]] = {}
     for row in sorted(rows, key=lambda row: (row.task.lower(), row.model.lower(), -(row.match_gain or 0))):
@@ -515,12 +506,12 @@ def _published(numbers: Iterable[Number]) -> Iterator[ComparedMethod]:
     before = {
         (row.file, row.task, row.model, row.metric): row.value
         for row in known
-        if row.method == SIMPLE_MATCH_COLUMN.name
+        if row.column == SIMPLE_MATCH_COLUMN.name
     }
     for row in known:
         gain = _difference(row.value, before.get((row.file, row.task, row.model, row.metric)))
         if row.track == "test_time" and gain is not None:
-            yield ComparedMethod(row.task, row.model, row.method, row.value, gain, source=row.file, published=True)
+            yield ComparedMethod(row.task, row.model, row.column, row.value, gain, source=row.file, published=True)
 
 
 def _difference(value: float | None, baseline: float | None) -> float | None:

@@ -14,10 +14,11 @@ from rich.cells import cell_len, chop_cells
 
 from ttmbench._util import console as terminal
 from ttmbench._util.console import csv_cell, echo, printable
-from ttmbench.results.labels import DISAGREES_MARK, SEEN_MARK
+from ttmbench.results.numbers import DISAGREES_MARK, SEEN_MARK
 
 if TYPE_CHECKING:
-    from ttmbench.results.numbers import Number, Transfer
+    from ttmbench.results.document import Transfer
+    from ttmbench.results.numbers import Number
 
 NOTHING = "-"  # a cell without a value
 GAP = 2  # blanks between columns
@@ -91,20 +92,22 @@ def marks(number: Number) -> str:
 
 def transfer_cells(row: Transfer) -> dict[str, str]:
     """Head -> cell of an adapted model on another task, in percent."""
+    number, gain = row.number, row.gain
     return {
-        "model": row.model,
+        "model": number.model,
         "adapted to": row.adapted_to,
-        "measured on": "itself" if row.measured_on == row.adapted_on else row.measured_on,
-        "metric": row.metric.replace("_", " "),
+        "measured on": "itself" if row.measured_on == number.adapted_to else row.measured_on,
+        "metric": number.metric.replace("_", " "),
         "raw": percent(row.raw),
-        "adapted": spread(row.value, row.seed_std),
-        "difference": points(row.difference),
-        "95 % interval": signed_interval(row.interval),
-        "over seeds": signed_interval((row.seed_ci_low, row.seed_ci_high)),
-        "groups": f"{row.groups} of {row.groups_of_task}" if row.limited else str(row.groups),
+        "adapted": number_text(number),
+        "difference": points(None if gain is None else gain.value),
+        "95 % interval": signed_interval(None if gain is None else gain.ci),
+        "over seeds": signed_interval(None if gain is None else gain.seed_ci),
+        "groups": number.extent.words if number.limited else str(number.groups),
     }
 
 
+TRANSFER_TITLE = "Adapted to one task, measured on another: what adaptation costs elsewhere, in no ranking"
 TRANSFER_HEADS = (
     *("model", "adapted to", "measured on", "metric", "raw", "adapted", "difference", "95 % interval", "groups"),
 )

@@ -18,7 +18,7 @@ from ttmbench.report.table import (
     transfer_cells,
 )
 from ttmbench.results.document import BaselineRecord, Difference, MethodRecord, ResultsDocument
-from ttmbench.results.labels import (
+from ttmbench.results.numbers import (
     CHOICE,
     COLUMNS,
     HOLDOUT,
@@ -32,11 +32,11 @@ from ttmbench.results.labels import (
     SIMPLE_MATCH_COLUMN,
     TTM,
     Column,
+    Number,
     chance_in,
     columns_in,
     key_of,
 )
-from ttmbench.results.numbers import Number, means_of, numbers_of, transfers_of
 
 _GAINING = (TTM, PLACEBO, SHUFFLE, HOLDOUT, ORACLE)
 
@@ -44,7 +44,7 @@ _GAINING = (TTM, PLACEBO, SHUFFLE, HOLDOUT, ORACLE)
 def print_results(results: ResultsDocument | Mapping[str, Any], width: int | None = None) -> None:
     """Print the summary (if a model was adapted), every metric, and the notes; ``width`` as for `print_table`."""
     document = ResultsDocument.of(results)
-    numbers = numbers_of(document)
+    numbers = document.numbers
     if document.ttm or document.simple_match or document.oracle or document.methods:
         _print_summary(document, numbers, width)
         print_line(width=width)
@@ -60,12 +60,12 @@ def print_results(results: ResultsDocument | Mapping[str, Any], width: int | Non
 def _notes(document: ResultsDocument) -> Iterator[str]:
     """The lines below the tables: means, each note once with its tasks, and failures."""
     means: dict[str, list[Number]] = {}
-    for number in means_of(document):
+    for number in document.means:
         means.setdefault(number.task, []).append(number)
     for name, numbers in means.items():
-        metrics = [row.metric if row.filter == RAW else f"{row.metric} ({row.method})" for row in numbers]
+        metrics = [row.metric if row.method == RAW else f"{row.metric} ({row.column})" for row in numbers]
         values = ", ".join(f"{metric} {percent(row.value)}" for metric, row in zip(metrics, numbers, strict=True))
-        yield f"{name}, mean of {numbers[0].of_tasks} tasks: {values}"
+        yield f"{name}, mean of {numbers[0].parts} tasks: {values}"
     for task, tag_means in document.tag_means.items():
         for name, mean in tag_means.items():
             yield f"{task}/{name}: mean over {mean.cells} of {', '.join(mean.by)} ({mean.groups} groups)"
@@ -99,7 +99,7 @@ def _print_summary(document: ResultsDocument, numbers: Sequence[Number], width: 
     columns = [TableColumn("", "key"), *(TableColumn(name, "number", rank) for name, rank in heads.items())]
     rows: list[list[str]] = []
     for task in document.results:
-        of_task = {(row.metric, row.filter): row for row in numbers if row.task == task}
+        of_task = {(row.metric, row.method): row for row in numbers if row.task == task}
         is_global = document.configs[task]["matching"] == "global"
         metrics = headline({metric for metric, name in of_task if name == RAW}, is_global)
         if not {(metrics[0], RAW), (metrics[1], RAW)} & of_task.keys():
@@ -157,7 +157,7 @@ def _about_gains(document: ResultsDocument, numbers: Sequence[Number]) -> str:
     unmatched = [name for name, record in records.items() if not record.uses_matching]
     if unmatched:
         caption = f"{caption[:-1]}, those of scores without matching ({', '.join(unmatched)}) over raw."
-    if any(row.filter == HOLDOUT for row in numbers):
+    if any(row.method == HOLDOUT for row in numbers):
         caption += " Held-out gains are over the raw matching of the same groups."
     return caption
 
@@ -182,8 +182,8 @@ def _print_metrics(document: ResultsDocument, numbers: Sequence[Number], width: 
             shown = row.task
         rows.append(
             [
-                *(row.metric, row.method, percent(row.value), percent(row.stderr)),
-                f"{percent(row.ci_low, 1)} .. {percent(row.ci_high, 1)}" if row.interval else NOTHING,
+                *(row.metric, row.column, percent(row.value), percent(row.stderr)),
+                f"{percent(row.interval[0], 1)} .. {percent(row.interval[1], 1)}" if row.interval else NOTHING,
                 *(percent(row.chance), _count(row.ties)),
                 *(_difference(compared.get((row.task, row.key))) if compared else ()),
             ]
@@ -198,7 +198,7 @@ def _print_transfers(document: ResultsDocument, width: int | None) -> None:
     heads = {"raw": 1, "adapted": 2, "difference": 3, "95 % interval": 1, "over seeds": 0}
     columns += [TableColumn(name, "number", rank) for name, rank in heads.items()]
     shown, rows = None, list[list[str]]()
-    for row in (row for row in transfers_of(document) if row.shown):
+    for row in (row for row in document.transfers if row.shown):
         rows += [] if row.adapted_to == shown else [[f"adapted to {row.adapted_to}"]]
         shown, cells = row.adapted_to, transfer_cells(row)
         rows.append([cells[column.name] for column in columns])

@@ -18,7 +18,8 @@ from ttmbench.data.catalog import find_task
 from ttmbench.data.loader import load_task_data
 from ttmbench.data.task_file import TaskSpec
 from ttmbench.errors import DataError, TtmbenchError
-from ttmbench.report.load import GroupSet, ReportedRun
+from ttmbench.report.load import GroupSet
+from ttmbench.results.reader import ResultsFile
 from ttmbench.types import Exif, Group
 
 Images = Literal["thumbnails", "none"]
@@ -89,7 +90,7 @@ def _check_licence(task: str, license_name: str, gated: bool, options: Thumbnail
         raise DataError(f"{doubt}, which does not surely allow copies (--allow_images {task})")
 
 
-def _load_again(run: ReportedRun, task: str, options: ThumbnailOptions) -> tuple[TaskSpec, dict[str, Group]]:
+def _load_again(run: ResultsFile, task: str, options: ThumbnailOptions) -> tuple[TaskSpec, dict[str, Group]]:
     """The task as its file is now, and its groups by id, with the run's numeric source options, template and limit.
 
     A results document may come from anyone, so none of its paths is followed: the task must be registered or in

@@ -37,8 +37,7 @@ from ttmbench.reproduce.tables import (
     read_published,
 )
 from ttmbench.results.document import mapping
-from ttmbench.results.labels import CHOICE, NO_MODEL, SLASH, Extent
-from ttmbench.results.numbers import Number
+from ttmbench.results.numbers import CHOICE, NO_MODEL, SLASH, Extent, Number
 from ttmbench.types import Record
 
 # Arguments of a model behind a server that change no answer.
@@ -333,7 +332,7 @@ def under_names_of_runs(board: Leaderboard, published: Published) -> tuple[Leade
         arguments = mapping(config.get("model_args"))
         keys = {"hf": ("pretrained",), "open_clip": ("model", "pretrained")}.get(str(config.get("model")), ())
         is_plain = bool(keys) and {*keys} <= arguments.keys() <= {*keys, "revision"} and not run.document.finetuned
-        if is_plain and run.numbers and not run.numbers[0].setting:
+        if is_plain and run.ranked and not run.ranked[0].setting:
             names[" ".join(str(arguments[key]) for key in keys)] = run.model
 
     def named(model: str) -> str:
@@ -350,8 +349,7 @@ def _as_number(number: PublishedNumber) -> Number:
     return Number(
         task=one_line(number.task, CELL),
         metric=one_line(number.metric, CELL),
-        filter=number.column.filter,
-        method=number.column.name,
+        method=number.column.filter,
         track=number.track,
         value=number.measured.value,
         seed_std=number.measured.std,
@@ -379,7 +377,7 @@ def _ours(row: PublishedRow, spec: TableSpec, parts: Parts, registry: Registry) 
     )
     known = [part for part in parts.values() if part is not None]
     if number.track != NO_MODEL and known and metric is not None:
-        number = replace(number, chance=chance_level(known[0], row.metric, number.filter, registry))
+        number = replace(number, chance=chance_level(known[0], row.metric, number.method, registry))
     sizes = _sizes(row.number, entry, parts, spec)
     if row.mean or sizes is None:
         return number
@@ -457,4 +455,4 @@ def _with_disagreements(decimals_of: Mapping[Number, int]) -> list[Number]:
 
 
 def _known_as(number: Number) -> tuple[str | None, ...]:
-    return (number.model, number.task, number.metric, number.method, number.track)
+    return (number.model, number.task, number.metric, number.column, number.track)

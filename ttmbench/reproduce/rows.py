@@ -29,9 +29,8 @@ from ttmbench.reproduce.tables import (
     tolerance,
 )
 from ttmbench.results.document import ResultsDocument, mapping
-from ttmbench.results.labels import BUILT_IN_FILTERS, CHOICE, RAW, TTM, Extent, key_of, together
-from ttmbench.results.models import command_line, stated_model
-from ttmbench.results.numbers import Number, numbers_of
+from ttmbench.results.models import command_line
+from ttmbench.results.numbers import BUILT_IN_FILTERS, CHOICE, RAW, TTM, Extent, Number, key_of, together
 
 AGREES, DIFFERS, MISSING, OTHER, NOT_HERE = "agrees", "differs", "missing", "not comparable", "cannot be run"
 VERDICTS = (AGREES, DIFFERS, MISSING, OTHER, NOT_HERE)
@@ -119,9 +118,9 @@ def compare(
     runs = [
         _Run(
             document,
-            stated_model(document).fingerprint,
+            document.model_digest,
             model_identity(document.config, registry),
-            numbers_of(document, str(path)),
+            [replace(number, file=str(path)) for number in document.numbers],
         )
         for path, document in documents
     ]
@@ -178,7 +177,7 @@ def _candidates(table: PublishedTable, task: str, key: str, mean: str, model: Mo
     for number in run.numbers:
         if (number.task, number.key) == (f"{task}/{mean}" if mean else task, key) and number.value is not None:
             yield Ours(
-                measured=Measured(float(number.value), number.seed_std, number.seeds or 1),
+                measured=Measured(float(number.value), number.seed_std, number.n_seeds or 1),
                 group=1 / max(1, number.groups or 0),
                 date=float(document.date),
                 file=number.file,
@@ -191,10 +190,10 @@ def _candidates(table: PublishedTable, task: str, key: str, mean: str, model: Mo
 def _differences(
     entry: TaskEntry, finetuned: FinetuningEntry | None, number: Number, document: ResultsDocument
 ) -> Iterator[str]:
-    wanted = entry.groups or number.groups_of_task
+    wanted = entry.groups or number.extent.of
     if number.groups != wanted:
         yield f"{number.groups} groups, not {'all' if wanted is None else wanted}"
-    elif number.limited and (entry.groups is None or number.groups_of_task is not None):
+    elif number.limited and (entry.groups is None or number.extent.of is not None):
         yield f"{number.extent.words} groups"
     if entry.version is not None and number.version != entry.version:
         yield f"task version {number.version}, not {entry.version}"
@@ -211,12 +210,12 @@ def _notes(table: PublishedTable, model: ModelEntry, number: Number, run: _Run) 
     spec, document, config = table.spec, run.document, run.document.config
     if config.get("dtype", "fp32") != "fp32":
         yield f"computed in {config['dtype']}"
-    if number.filter in document.methods.get(number.own_task, {}):
-        changed = _changed(config, "method_args", spec.settings, f"{number.filter}.")
+    if number.method in document.methods.get(number.own_task, {}):
+        changed = _changed(config, "method_args", spec.settings, f"{number.method}.")
         if changed:
-            yield f"settings of {number.filter} were changed ({changed})"
+            yield f"settings of {number.method} were changed ({changed})"
     record = document.ttm.get(number.own_task)
-    if number.filter == TTM and record is not None:
+    if number.method == TTM and record is not None:
         wanted = spec.settings.get("ttm_preset", "auto")
         if record.preset != wanted:
             yield f"TTM's preset was {record.preset}, not {wanted}"

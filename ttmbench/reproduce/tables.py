@@ -25,7 +25,7 @@ from ttmbench._util.third_party_errors import describe
 from ttmbench.data.row_files import csv_rows, read_text
 from ttmbench.errors import DataError, UsageError
 from ttmbench.plugins.methods import METHODS
-from ttmbench.results.labels import BUILT_IN_FILTERS, CHOICE_COLUMN, PUBLISHED, RAW, RAW_COLUMN, Column, PublishedTrack
+from ttmbench.results.numbers import BUILT_IN_FILTERS, CHOICE_COLUMN, PUBLISHED, RAW_COLUMN, Column, PublishedTrack
 
 NOISY = 0.95
 """Our own spread counts up to this quantile of what the paper's would lead to: a noisy run does not agree by noise."""
@@ -154,7 +154,7 @@ class PublishedNumber:
     @property
     def column(self) -> Column:
         """The column of a run's numbers that it is compared with; one of its own for a method that runs do not have."""
-        column = column_of(self.method) or Column(one_line(self.method, CELL), RAW, None)
+        column = column_of(self.method) or Column(one_line(self.method, CELL), one_line(self.method, CELL), None)
         return CHOICE_COLUMN if column is RAW_COLUMN and self.of_model == "forced_choice" else column
 
     @property

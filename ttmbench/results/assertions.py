@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from ttmbench.errors import AssertionNotMet, UsageError
 from ttmbench.results.document import ResultsDocument
-from ttmbench.results.labels import CHOICE, SLASH, base_metric, key_of, split_key
+from ttmbench.results.numbers import CHOICE, SLASH, base_metric, key_of
 
 COVERAGE = "coverage"  # share of a task's groups whose images are there
 _ASSERTION = re.compile(
@@ -54,7 +54,7 @@ def check_names(
             raise UsageError(f"--assert {text!r}: no task '{task}' here; {_known(task, metrics)}")
         if key == COVERAGE:
             continue
-        metric, name = split_key(key)
+        metric, _, name = key.partition(",")
         if base_metric(metric) not in metrics[task] and name != CHOICE:
             raise UsageError(
                 f"--assert {text!r}: task '{task}' has no metric '{metric}'; {_known(metric, metrics[task])}"

@@ -5,21 +5,18 @@ A results document holds means; the values of single groups are in the samples b
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from functools import cache, partial
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any
 
 import numpy as np
-from pydantic import ValidationError
 
 from ttmbench import stats
-from ttmbench._util.third_party_errors import error_line
 from ttmbench.errors import DataError, UsageError
-from ttmbench.results.clusters import cluster_numbers
 from ttmbench.results.document import AlsoRecord, ResultsDocument, mapping
-from ttmbench.results.labels import (
+from ttmbench.results.numbers import (
     AT,
     HOLDOUT,
     HOLDOUT_RAW,
@@ -28,154 +25,48 @@ from ttmbench.results.labels import (
     STORED_ANSWERS,
     STORED_SCORES,
     Extent,
-    sample_value,
 )
-from ttmbench.results.reader import read_document, sample_lines, task_of_artifact, walk_documents, walk_sample_logs
-from ttmbench.results.tag_means import TagMean
+from ttmbench.results.reader import ResultsFile, read_document, read_files
+from ttmbench.results.summary import cluster_numbers
 from ttmbench.types import Group
 
 NO_SAMPLES = "its run wrote no samples (results of each group), which are compared; repeat it with --log_samples"
-Values = dict[str, dict[str, dict[str, float]]]
-"""filter -> metric -> group id -> value, a mean over seeds."""
-
-
-@dataclass(frozen=True)
-class TaskGroups:
-    """What is known of the single groups of a task."""
-
-    values: Values
-    clusters: Mapping[str, str] | None = None  # group id -> cluster; None where it is unknown which share images
-    tags: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # group id -> its tags
-    means: Mapping[str, TagMean] = field(default_factory=dict)  # name -> a mean of means over values of tags
-
-
-@dataclass(frozen=True)
-class StoredRun:
-    """A finished run with the values of its groups."""
-
-    path: Path  # of its results document
-    document: ResultsDocument
-    groups: Mapping[str, TaskGroups]  # by task
-
-    @property
-    def values(self) -> dict[str, Values]:
-        """Task -> filter -> metric -> group id -> value."""
-        return {task: groups.values for task, groups in self.groups.items()}
-
-
-def read_run(path: Path, need_samples: bool = True) -> StoredRun:
-    """Reads a results document and the samples beside it.
-
-    DataError if a file is missing or damaged, or with ``need_samples`` if the run wrote no samples.
-    """
-    document = read_document(path)
-    groups = stored_groups(path.parent, document)
-    if not groups and need_samples:
-        raise DataError(f"{path}: {NO_SAMPLES}")
-    return StoredRun(path, document, groups)
-
-
-def stored_groups(folder: Path, document: ResultsDocument) -> dict[str, TaskGroups]:
-    """Task (or ``adapted to@measured on``) -> its groups, from the samples that a document names.
-
-    DataError if a file is missing or damaged.
-    """
-    groups: dict[str, TaskGroups] = {}
-    for name, about in document.artifacts.items():
-        if about.kind not in ("samples", "also_samples"):
-            continue
-        if PurePosixPath(name).name != name or "\\" in name or "\0" in name:
-            raise DataError(
-                f"{folder}: the artifact {name!r:.80} of a results document is in another folder; only files next to "
-                "it are read"
-            )
-        task = task_of_artifact(name, about, document.results)
-        if task is not None and about.kind == "also_samples":
-            task = f"{task}{AT}{about.measured_on}"
-        if task is not None:
-            groups[task] = replace(_groups(folder / name), means=stated_means(document, task))
-    return groups
-
-
-def runs_in(folder: Path) -> tuple[list[StoredRun], dict[Path, str]]:
-    """The runs with samples below a folder in the order of their paths, and why other JSON files are skipped.
-
-    Sample logs of other harnesses follow, a run each.
-    """
-    runs, skipped = [], dict[Path, str]()
-    for path, document in walk_documents(folder):
-        if isinstance(document, str):
-            skipped[path] = document
-            continue
-        try:
-            groups = stored_groups(path.parent, document)
-        except DataError as error:
-            skipped[path] = str(error)
-            continue
-        if groups:
-            runs.append(StoredRun(path, document, groups))
-        else:
-            skipped[path] = NO_SAMPLES
-    for path in walk_sample_logs(folder):
-        try:
-            runs.append(read_run(path))
-        except DataError as error:
-            skipped[path] = str(error)
-    return runs, skipped
-
-
-def stated_means(document: ResultsDocument, task: str) -> dict[str, TagMean]:
-    """How the means over values of tags that a document has of a task are made; DataError where it does not say."""
-    known = document.tag_means.get(task, {})
-    stated = mapping(document.configs[task].get("means")) if known else {}
-    try:
-        return {name: TagMean.model_validate(how) for name, how in stated.items() if name in known}
-    except ValidationError as error:
-        raise DataError(f"'configs' of task '{task}' has 'means' that are none ({error_line(error)})") from None
-
-
-def _groups(path: Path) -> TaskGroups:
-    lines, clusters, tags = [], dict[str, str](), dict[str, Mapping[str, str]]()
-    seen: set[str] = set()
-    for number, line in sample_lines(path):
-        group, name, metrics = line.get("group_id"), line.get("filter"), sample_value(line.get("metrics"))
-        if not isinstance(group, str) or not isinstance(name, str) or metrics is None:
-            raise DataError(f"{path}: line {number} is not a samples line, or a metric is not a fraction")
-        again = (name, line.get("seed_index", 0), group)
-        if str(again) in seen:
-            raise DataError(f"{path}: line {number} has group {group} again, of the same filter and seed")
-        seen.add(str(again))
-        lines.append({"group_id": group, "filter": name, "metrics": metrics})
-        cluster = line.get("cluster")
-        if not isinstance(cluster, str | None):
-            raise DataError(f"{path}: line {number} has a cluster that is not a text")
-        if cluster is not None:
-            clusters[group] = cluster
-        if isinstance(line.get("tags"), dict):
-            tags[group] = {str(tag): str(value) for tag, value in line["tags"].items()}
-    return TaskGroups(values_of_lines(lines), clusters or None, tags)
-
-
-def values_of_lines(lines: Sequence[Mapping[str, Any]]) -> Values:
-    """The values of groups, means over seeds, from samples lines."""
-    sums: dict[tuple[str, str, str], list[float]] = {}
-    for line in lines:
-        for metric, value in line["metrics"].items():
-            if value is not None:
-                sums.setdefault((line["filter"], metric, line["group_id"]), []).append(float(value))
-    values: Values = {}
-    for (name, metric, group), per_seed in sums.items():
-        values.setdefault(name, {}).setdefault(metric, {})[group] = sum(per_seed) / len(per_seed)
-    return values
-
-
 Row = dict[str, Any]
 """One compared number, as JSON values by name."""
 
 
+def read_run(path: Path, need_samples: bool = True) -> ResultsFile:
+    """A results document with the samples beside it.
+
+    DataError if a file is missing or damaged, or with ``need_samples`` if the run wrote no samples.
+    """
+    run = ResultsFile(path, read_document(path))
+    if not run.groups and need_samples:
+        raise DataError(f"{path}: {NO_SAMPLES}")
+    return run
+
+
+def runs_in(folder: Path) -> tuple[list[ResultsFile], dict[Path, str]]:
+    """The runs with samples below a folder in the order of their paths, and why other JSON files are skipped.
+
+    Sample logs of other harnesses follow, a run each.
+    """
+    files, skipped = read_files([folder], logs=True)
+    runs = []
+    for run in files:
+        try:
+            if run.groups:
+                runs.append(run)
+            else:
+                skipped[run.path] = NO_SAMPLES
+        except DataError as error:
+            skipped[run.path] = str(error)
+    return runs, skipped
+
+
 def compare_runs(
-    baseline: StoredRun,
-    other: StoredRun,
+    baseline: ResultsFile,
+    other: ResultsFile,
     *,
     filters: tuple[str, str] | None = None,
     metrics: Sequence[str] = (),
@@ -202,7 +93,7 @@ def compare_runs(
     Raises:
         UsageError: the runs share no task, filter or metric, or a task differs and that is not allowed.
     """
-    shared = [task for task in baseline.values if task in other.values]
+    shared = [task for task in baseline.groups if task in other.groups]
     if not shared:
         raise UsageError(f"{baseline.path} and {other.path} share no task with samples")
     within = _pairs_within(baseline) if filters is None and baseline is other else None
@@ -213,7 +104,7 @@ def compare_runs(
         known = [run.groups[task].clusters for run in (baseline, other)]
         # Metrics and filters of a task mostly have the same groups.
         clusters = cache(partial(cluster_numbers, known=known))
-        left, right = baseline.values[task], other.values[task]
+        left, right = baseline.groups[task].values, other.groups[task].values
         pairs = [(name, name) for name in left] if filters is None else [filters]
         for pair in (pair for pair in within or pairs if pair[0] in left and pair[1] in right):
             rows += _rows(baseline, other, task, pair, clusters, iterations, seed)
@@ -245,15 +136,15 @@ def adjust_for_several(rows: Sequence[Row], whole_table: bool = False) -> Sequen
 
 
 def _rows(
-    baseline: StoredRun,
-    other: StoredRun,
+    baseline: ResultsFile,
+    other: ResultsFile,
     task: str,
     filters: tuple[str, str],
     clusters: Callable[[tuple[str, ...]], np.ndarray | None],
     iterations: int,
     seed: int,
 ) -> Iterator[Row]:
-    left, right = baseline.values[task][filters[0]], other.values[task][filters[1]]
+    left, right = baseline.groups[task].values[filters[0]], other.groups[task].values[filters[1]]
     extents = [_extent(run.document, task) for run in (baseline, other)]
     for metric in (metric for metric in left if metric in right):
         sizes = [_size(run.document, task, metric) for run in (baseline, other)]
@@ -301,10 +192,10 @@ def _filter(baseline: str, other: str) -> str:
 
 
 def _mean_rows(
-    baseline: StoredRun, other: StoredRun, task: str, filters: tuple[str, str], iterations: int, seed: int
+    baseline: ResultsFile, other: ResultsFile, task: str, filters: tuple[str, str], iterations: int, seed: int
 ) -> Iterator[Row]:
     """As `_rows`, of the means over values of tags that both runs define alike."""
-    from ttmbench.results.cell_means import CellValues  # with scipy, which most pages do without
+    from ttmbench.results.summary import CellValues  # with scipy, which most pages do without
 
     mine, others = baseline.groups[task], other.groups[task]
     tags = {**others.tags, **mine.tags}
@@ -375,9 +266,9 @@ def clusters_unknown(documents: Iterable[ResultsDocument], task: str) -> str:
     return "the samples do not say which groups share images"
 
 
-def _pairs_within(run: StoredRun) -> list[tuple[str, str]]:
+def _pairs_within(run: ResultsFile) -> list[tuple[str, str]]:
     """The filters of one run that a reader compares: the raw model with everything adapted from it."""
-    names = dict.fromkeys(name for values in run.values.values() for name in values)
+    names = dict.fromkeys(name for groups in run.groups.values() for name in groups.values)
     pairs = [(RAW, name) for name in names if name not in (RAW, HOLDOUT, HOLDOUT_RAW)]
     pairs += [(HOLDOUT_RAW, HOLDOUT)] if HOLDOUT in names else []
     if not pairs:
@@ -385,7 +276,7 @@ def _pairs_within(run: StoredRun) -> list[tuple[str, str]]:
     return pairs
 
 
-def why_not_same(baseline: StoredRun, other: StoredRun, task: str) -> str | None:
+def why_not_same(baseline: ResultsFile, other: ResultsFile, task: str) -> str | None:
     """Why two runs of a task are not of the same groups; None if they are."""
     versions, data = zip(*(_version_and_data(run.document, task) for run in (baseline, other)), strict=True)
     for what, (earlier, later) in (("version", versions), ("data fingerprint", data)):
@@ -410,12 +301,12 @@ def _version_and_data(document: ResultsDocument, task: str) -> tuple[int | None,
     return version, data
 
 
-def pairs_of(runs: Sequence[StoredRun], allow_different: bool) -> list[tuple[StoredRun, StoredRun]]:
+def pairs_of(runs: Sequence[ResultsFile], allow_different: bool) -> list[tuple[ResultsFile, ResultsFile]]:
     """Pairs of runs, each with the tasks to compare: each task of each run with the first run of the same data."""
-    first: dict[str, list[StoredRun]] = {}
+    first: dict[str, list[ResultsFile]] = {}
     pairs = []
     for run in runs:
-        tasks: dict[Path, tuple[StoredRun, list[str]]] = {}
+        tasks: dict[Path, tuple[ResultsFile, list[str]]] = {}
         for task in run.groups:
             earlier = first.get(task, [])
             same = (candidate for candidate in earlier if allow_different or why_not_same(candidate, run, task) is None)
@@ -426,7 +317,7 @@ def pairs_of(runs: Sequence[StoredRun], allow_different: bool) -> list[tuple[Sto
                 tasks.setdefault(baseline.path, (baseline, []))[1].append(task)
         for baseline, names in tasks.values():
             left, right = (
-                replace(side, groups={task: side.groups[task] for task in names}) for side in (baseline, run)
+                replace(side, known_groups={task: side.groups[task] for task in names}) for side in (baseline, run)
             )
             pairs.append((left, right))
     return pairs

@@ -7,29 +7,46 @@ A key of results is a field of `ResultsDocument`; one that holds an entry a task
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from functools import partial
+from functools import cached_property, partial
 from operator import add
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, WithJsonSchema, model_validator
 from pydantic.json_schema import SkipJsonSchema
 
+from ttmbench._util.digests import json_digest
 from ttmbench.errors import UsageError
 from ttmbench.method_spec import scores_use_matching
 from ttmbench.model import UndecidedPairs
-from ttmbench.results.labels import (
+from ttmbench.results.numbers import (
+    AT,
     HOLDOUT,
+    HOLDOUT_RAW,
     ORACLE,
+    RAW,
     SIMPLE_MATCH,
+    SLASH,
     STORED_ANSWERS,
     STORED_SCORES,
     TTM,
     Extent,
+    Number,
+    from_entries,
+    in_table_order,
+    together,
     wrong_number,
 )
 from ttmbench.types import Need, Track
 
+MACHINE = frozenset({"device", "attn_implementation", "compiled", "engine", "n_parameters", "quick_gelu"})
+"""Keys of fingerprints that do not say which model it is (the activation is part of ``config_sha256``)."""
+PLACES = frozenset({"pretrained", "file"})
+"""Keys that name where weights came from: they count only where no digest of the weights does."""
+UNKNOWN = "unknown"
+"""What numbers and tables state as the training data of a model that says nothing of them."""
+LOCAL = "local-dir:"  # before the folder of weights
 _DIGITS = r"^[0-9a-f]{64}$"
 _KEY = r"^[A-Za-z0-9_]+,[A-Za-z0-9_]+$"
 
@@ -734,6 +751,17 @@ class ResultsDocument(Part):
         return mapping(self.model_info.get("fingerprint"))
 
     @property
+    def model_digest(self) -> str | None:
+        """`fingerprint_of` its model; None of stored scores."""
+        return fingerprint_of(self.fingerprint)
+
+    @property
+    def training_data(self) -> str:
+        """The image collections that the model was trained on, separated by commas; ``none``, or ``unknown``."""
+        collections = self.model_info.get("trained_on")
+        return ", ".join(map(str, collections)) or "none" if isinstance(collections, list) else UNKNOWN
+
+    @property
     def finetuned(self) -> Mapping[str, Any]:
         """What is stated of the finetuning of the model; nothing of another model."""
         return mapping(self.model_info.get("finetuned"))
@@ -783,6 +811,124 @@ class ResultsDocument(Part):
             return of_ttm.holdout
         return next((control for name, control in of_ttm.controls.items() if name == filter_), None)
 
+    @cached_property
+    def numbers(self) -> list[Number]:
+        """Every number, undefined ones too; a task's means over values of tags behind its own."""
+        numbers = list[Number]()
+        for task, results in self.results.items():
+            entries = results, self.ci[task], self.chance[task], self.ties[task], self.tracks[task]
+            about: dict[str, Any] = {"trained_on": self.training_data, "seen": self._seen(task), **self._about_model}
+            about |= {"version": self.versions[task], "data": self.task_hashes[task], "from_file": self.is_stored(task)}
+            known = from_entries(task, *entries, **about, extent=self.extent(task))
+            own = [self._with_training(number) for number in in_table_order(known)]
+            numbers += own
+            for name, mean in self.tag_means.get(task, {}).items():
+                means = {number.key: number for number in from_entries("", mean.numbers, mean.ci)}
+                numbers += [
+                    replace(
+                        number,
+                        task=f"{task}{SLASH}{name}",
+                        **{key: getattr(means[number.key], key) for key in ("value", "stderr", "interval", "seed_std")},
+                        ties=None,
+                        extent=Extent(
+                            mean.groups, None if number.extent.limited else mean.groups, number.extent.limited
+                        ),
+                        parts=mean.cells,
+                    )
+                    for number in own
+                    if number.key in means
+                ]
+        return numbers
+
+    def _with_training(self, number: Number) -> Number:
+        """A number of a task with the seeds of its method, and its direction; held-out groups are fewer."""
+        training, of_ttm = self.training(number.task, number.method), self.ttm.get(number.task)
+        is_held_out = number.method in (HOLDOUT, HOLDOUT_RAW) and of_ttm is not None and of_ttm.holdout is not None
+        return replace(
+            number,
+            seeds=() if training is None else tuple(training.seeds),
+            higher_is_better=self.higher_is_better[number.task].get(number.metric, True),
+            extent=replace(number.extent, groups=len(of_ttm.holdout.scored_groups)) if is_held_out else number.extent,  # type: ignore[union-attr]
+        )
+
+    @cached_property
+    def means(self) -> list[Number]:
+        """The stated means over the tasks of datasets, as far as the document has these tasks."""
+        means: list[Number] = []
+        for dataset, values in self.groups.items():
+            tasks = self.group_subtasks.get(dataset, [])
+            if tasks and self.results.keys() >= {*tasks}:
+                about: dict[str, Any] = {
+                    "trained_on": self.training_data,
+                    "seen": self._seen(*tasks),
+                    **self._about_model,
+                }
+                extent, up = together(self.extent(task) for task in tasks), self.higher_is_better[tasks[0]]
+                known = from_entries(
+                    dataset, values, tracks=self.tracks[tasks[0]], parts=len(tasks), extent=extent, **about
+                )
+                means += [replace(number, higher_is_better=up.get(number.metric, True)) for number in known]
+        return means
+
+    @cached_property
+    def transfers(self) -> list[Transfer]:
+        """Metrics of adapted models on their own task, then on other tasks (``--ttm_also``), by the task adapted to.
+
+        A table with room for one metric of a task shows the match, if there is one.
+        """
+        transfers: list[Transfer] = []
+        for task, others in self.ttm_also.items():
+            own = [replace(number, adapted_to=task) for number in self.numbers if number.task == task]
+            measured = {task: (own, self.configs[task].get("matching") if own else None)}
+            measured |= {name: (self._elsewhere(task, name), other.matching) for name, other in others.items()}
+            trained: dict[str, Any] = {TTM: self.ttm[task]} if task in self.ttm else {}
+            for method, adapted in (trained | self.methods.get(task, {})).items():
+                gains: dict[str, Any] = {} if adapted.differences is None else {task: adapted}
+                gains |= {
+                    name: other if method == TTM else (other.methods or {}).get(method)
+                    for name, other in others.items()
+                }
+                for name, gain in ((name, gain) for name, gain in gains.items() if gain is not None):
+                    numbers, matching = measured[name]
+                    raw = {number.metric: number.value for number in numbers if number.method == RAW}
+                    match = "global_assignment_accuracy" if matching == "global" else "group_match"
+                    transfers += [
+                        Transfer(
+                            replace(number, seeds=tuple(gain.seeds)),
+                            raw[number.metric],
+                            (gain.differences or {}).get(number.metric),
+                            number.metric == match or match not in raw,
+                            float(self.date),
+                        )
+                        for number in numbers
+                        if number.method == method and number.metric in raw
+                    ]
+        return transfers
+
+    @cached_property
+    def numbers_elsewhere(self) -> list[Number]:
+        """Every number of adapted models on other tasks, of the task ``adapted to@measured on``; they have no track."""
+        pairs = [(task, other) for task, others in self.ttm_also.items() for other in others]
+        return [number for pair in pairs for number in self._elsewhere(*pair)]
+
+    def _elsewhere(self, adapted_to: str, measured_on: str) -> list[Number]:
+        """Method ``none`` is the model before adaptation; others, such as ``ttm``, are trained ones."""
+        other = self.ttm_also[adapted_to][measured_on]
+        known = from_entries(f"{adapted_to}{AT}{measured_on}", other.results, other.ci, other.chance, other.ties)
+        about = {"extent": other.extent, "version": other.version, "data": other.fingerprint, "adapted_to": adapted_to}
+        about |= self._about_model
+        return [
+            replace(number, **about, seeds=() if number.method == RAW else tuple(other.seeds))  # type: ignore[arg-type]
+            for number in known
+        ]
+
+    @property
+    def _about_model(self) -> dict[str, Any]:
+        return {"model": self.model_name, "date": self.started, "fingerprint": self.model_digest}
+
+    def _seen(self, *tasks: str) -> str | None:
+        return ", ".join(dict.fromkeys(name for task in tasks for name in self.seen_in_training.get(task, ()))) or None
+
     def undecided_tasks(self) -> dict[str, str]:
         """Tasks of which most pairs have a bound or nothing for a score -> how many, and what helps, in a sentence."""
         return {
@@ -831,6 +977,58 @@ _WHOLE = (
     "datasets",
 )
 """A task in ``results`` has to be in each of these, or its numbers cannot be identified or explained."""
+
+
+@dataclass(frozen=True)
+class Transfer:
+    """A number of a model that a method trained on one task, beside that of the model as it was."""
+
+    number: Number  # with ``adapted_to``, which may be its own task
+    raw: float | None  # value of the model as it was
+    gain: Gain | None  # ``value - raw`` with its intervals over groups and over seeds
+    shown: bool  # whether tables with room for one metric of the task show this one
+    date: float  # of the run, seconds since 1970
+
+    @property
+    def measured_on(self) -> str:
+        """The task that the metric is of."""
+        return self.number.task.rpartition(AT)[2]
+
+    @property
+    def adapted_to(self) -> str:
+        """The task that the model was trained on, with the method if it is not TTM."""
+        number = self.number
+        return str(number.adapted_to) if number.method == TTM else f"{number.adapted_to} by {number.method}"
+
+    def row(self) -> dict[str, object]:
+        """An entry of ``transfers`` in leaderboard.json."""
+        number, gain = self.number, self.gain
+        (low, high), (seed_low, seed_high) = (
+            ends or (None, None) for ends in (gain and gain.ci, gain and gain.seed_ci)
+        )
+        return {
+            **{"adapted_on": number.adapted_to, "measured_on": self.measured_on, "metric": number.metric},
+            **{"raw": self.raw, "value": number.value, "seed_std": number.seed_std, "seeds": number.n_seeds},
+            **{"difference": gain and gain.value, "ci_low": low, "ci_high": high},
+            **{"seed_ci_low": seed_low, "seed_ci_high": seed_high, "chance": number.chance},
+            **{"groups": number.extent.groups, "groups_of_task": number.extent.of, "shown": self.shown},
+            **{"model": number.model, "fingerprint": number.fingerprint, "date": self.date, "file": number.file},
+            "method": number.method,
+        }
+
+
+def fingerprint_of(declared: Mapping[str, object]) -> str | None:
+    """sha256 of what ``model_info.fingerprint`` states except the machine, and paths of weights that have a digest.
+
+    None if nothing is stated.
+    """
+    has_digest = any(key in declared for key in ("weights_sha256", "features_sha256"))
+    identity = {
+        key: value
+        for key, value in declared.items()
+        if key not in MACHINE and not (has_digest and (key in PLACES or str(value).startswith(LOCAL)))
+    }
+    return json_digest(identity, default=str) if identity else None
 
 
 def mapping(value: object) -> Mapping[str, Any]:

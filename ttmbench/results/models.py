@@ -20,20 +20,11 @@ from pathlib import Path
 from ttmbench._util.console import one_line
 from ttmbench._util.digests import json_digest
 from ttmbench.config import UNSAID, RunConfig, TTMConfig
-from ttmbench.results.document import ResultsDocument, mapping
-from ttmbench.results.labels import AT, HOLDOUT, ORACLE, SIMPLE_MATCH, TTM
-
-MACHINE = frozenset({"device", "attn_implementation", "compiled", "engine", "n_parameters", "quick_gelu"})
-"""Keys of fingerprints that do not say which model it is (the activation is part of ``config_sha256``)."""
-
-PLACES = frozenset({"pretrained", "file"})
-"""Keys that name where weights came from: they count only where no digest of the weights does."""
-
-UNKNOWN = "unknown"
-"""What numbers and tables state as the training data of a model that says nothing of them."""
+from ttmbench.results.document import LOCAL, ResultsDocument, fingerprint_of, mapping
+from ttmbench.results.numbers import AT, HOLDOUT, ORACLE, SIMPLE_MATCH, TTM
 
 _DIGITS = 8
-_SCHEMES = ("local-dir:", "hf-hub:")
+_SCHEMES = (LOCAL, "hf-hub:")
 _ARGUMENTS = ("model", "pretrained", "path")
 SWEEP_FILE = "sweep.json"
 _NO_ARGUMENTS = frozenset({"lr_note"})
@@ -71,24 +62,10 @@ def stated_model(document: ResultsDocument) -> StatedModel:
         name,
         "model" in config and not _is_made_of(base, str(config["model"]), words),
         _parts(words[-1]) if words else (),
-        fingerprint_of(declared),
+        document.model_digest,
         None if dtype is None else str(dtype),
         document.date,
     )
-
-
-def fingerprint_of(declared: Mapping[str, object]) -> str | None:
-    """sha256 of what ``model_info.fingerprint`` states except the machine, and paths of weights that have a digest.
-
-    None if nothing is stated.
-    """
-    has_digest = any(key in declared for key in ("weights_sha256", "features_sha256"))
-    identity = {
-        key: value
-        for key, value in declared.items()
-        if key not in MACHINE and not (has_digest and (key in PLACES or str(value).startswith(_SCHEMES[0])))
-    }
-    return json_digest(identity, default=str) if identity else None
 
 
 def tell_apart(models: Sequence[StatedModel]) -> list[str]:
@@ -183,12 +160,6 @@ def _is_made_of(name: str, model: str, words: Iterable[str]) -> bool:
     choices = [{_without_scheme(word), *_parts(word)[-1:]} for word in words]
     made = {"/".join(parts) for parts in product(*choices)}
     return bool(choices) and (name in made or name.removeprefix(f"{model}/") in made)
-
-
-def training_data(document: ResultsDocument) -> str:
-    """The image collections that a document's model was trained on, separated by commas; ``none``, or ``unknown``."""
-    collections = document.model_info.get("trained_on")
-    return ", ".join(map(str, collections)) or "none" if isinstance(collections, list) else UNKNOWN
 
 
 @dataclass(frozen=True)

@@ -1,84 +1,292 @@
-"""The numbers of results documents as one flat list, for tables, exports and comparisons.
+"""A number of results, what it is called and where it ranks: tables, exports and comparisons read lists of these.
 
-Those of models that were adapted to one task and measured on another are `Transfer`, which no table ranks.
+A number has a metric and a method (what was done to the model); results documents have it under ``METRIC,METHOD``, as
+lm-evaluation-harness does (`as_entries`, `from_entries`). Its column is what readers call it: ``raw`` and
+``SimpleMatch`` are both of the model without training (method ``none``), in the tracks ``zero_shot`` and ``matching``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cache
 from math import sqrt
 from operator import mul
-from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from ttmbench.errors import UsageError
-from ttmbench.results.document import AlsoMethod, AlsoRecord, MethodRecord, ResultsDocument, Samples, TtmRecord
-from ttmbench.results.labels import (
-    AT,
-    HOLDOUT,
-    HOLDOUT_RAW,
-    RAW,
-    SLASH,
-    TTM,
-    Extent,
-    chance_in,
-    in_table_order,
-    key_of,
-    name_of,
-    numbers_in,
-    seed_std_key,
-    stderr_key,
-    together,
-)
-from ttmbench.results.models import RunName, names_of_runs, stated_model, training_data, with_setting
-from ttmbench.results.reader import read_document, walk_documents
+from ttmbench.types import Track
 
 if TYPE_CHECKING:
     import pandas as pd
 
+STORED_SCORES, STORED_ANSWERS = "stored_scores", "stored_answers"
+"""Kinds of source of what ``ttmbench score`` reads: the data themselves were not seen."""
+STORED_NOTE = (
+    "scored from a file, without images and captions: comparable with results from files that have the same task, "
+    "version, shape and group ids"
+)
+
+
+@dataclass(frozen=True)
+class Extent:
+    """How many groups a number is of."""
+
+    groups: int | None = None  # that were scored; None if unknown
+    of: int | None = None  # that the task has; None if unknown
+    limited: bool = False  # the user asked for a part of the task; unavailable images do not count as that
+
+    @property
+    def words(self) -> str:
+        """Both counts.
+
+        >>> Extent(8, 200, True).words, Extent(8, None, True).words, Extent(None, None, False).words
+        ('8 of 200', '8 of ?', '-')
+        """
+        return "-" if self.groups is None else f"{self.groups} of {'?' if self.of is None else self.of}"
+
+
+def together(parts: Iterable[Extent]) -> Extent:
+    """The extent of a mean over several tasks: limited if one of them is.
+
+    >>> together([Extent(8, 200, True), Extent(100, 100, False)])
+    Extent(groups=108, of=300, limited=True)
+    """
+    known = list(parts)
+    groups = [part.groups for part in known if part.groups is not None]
+    totals = [part.of for part in known if part.of is not None]
+    return Extent(
+        sum(groups) if groups and len(groups) == len(known) else None,
+        sum(totals) if totals and len(totals) == len(known) else None,
+        any(part.limited for part in known),
+    )
+
+
+RAW = "none"
+SIMPLE_MATCH = "simple_match"
+TTM = "ttm"
+ORACLE = "oracle"
+CHOICE = "choice"
+PLACEBO, SHUFFLE = "placebo", "shuffle"
+HOLDOUT, HOLDOUT_RAW = "holdout", "holdout_raw"
+AT = "@"  # between the task that a model was adapted to and the other one that it was measured on
+SLASH = "/"  # between a task and a mean over values of its tags: no task has it in its name
+
+
+@dataclass(frozen=True)
+class Column:
+    """What a number is called."""
+
+    name: str  # in tables, pages and files
+    filter: str  # as in results documents
+    track: Track | None  # where its numbers rank; None for controls and held-out groups, which rank nowhere
+    published: str | None = None  # its name in the CSV of a published table
+    remark: str = ""  # shown behind the name where there is room
+
+    @property
+    def long_name(self) -> str:
+        """The name and the remark."""
+        return f"{self.name} ({self.remark})" if self.remark else self.name
+
+
+RAW_COLUMN = Column("raw", RAW, "zero_shot", "raw")
+SIMPLE_MATCH_COLUMN = Column("SimpleMatch", RAW, "matching", "simple_match")
+OVERFITTED_COLUMN = Column("overfitted", SIMPLE_MATCH, "test_time", "overfitted")
+TTM_COLUMN = Column("TTM", TTM, "test_time", "ttm")
+ORACLE_COLUMN = Column("oracle", ORACLE, "oracle", "oracle", "uses labels")
+CHOICE_COLUMN = Column("forced choice", CHOICE, "forced_choice")
+
+COLUMNS = (
+    RAW_COLUMN,
+    SIMPLE_MATCH_COLUMN,
+    OVERFITTED_COLUMN,
+    TTM_COLUMN,
+    Column("placebo", PLACEBO, None),
+    Column("shuffle", SHUFFLE, None),
+    Column("held out, raw", HOLDOUT_RAW, None),
+    Column("held out, adapted", HOLDOUT, None),
+    ORACLE_COLUMN,
+    CHOICE_COLUMN,
+)
+"""Every built-in column, in the order in which tables have them."""
+
+BUILT_IN_FILTERS = frozenset(column.filter for column in COLUMNS)
+"""Every other filter is the name of a test-time method."""
+
+
+def columns_in(filters: Iterable[str]) -> list[Column]:
+    """Every column there is for some filters, in the order of tables: other methods follow TTM, in the order given.
+
+    >>> [column.name for column in columns_in(["none", "tent", "ttm", "zero"])][2:6]
+    ['overfitted', 'TTM', 'tent', 'zero']
+    """
+    others = [Column(name, name, "test_time") for name in dict.fromkeys(filters) if name not in BUILT_IN_FILTERS]
+    at = COLUMNS.index(TTM_COLUMN) + 1
+    return [*COLUMNS[:at], *others, *COLUMNS[at:]]
+
+
+PUBLISHED = {column.published: column for column in COLUMNS if column.published is not None}
+"""Name in the CSV of a published table -> column."""
+
+UNRANKED = tuple(column.filter for column in COLUMNS if column.track is None)
+TRACK_OF_FILTER: dict[str, Track] = {
+    column.filter: column.track for column in COLUMNS if column.track in ("forced_choice", "test_time", "oracle")
+}
+"""Built-in filters whose numbers have one track whatever the metric is (`track_of`)."""
+
+NO_MODEL = "no_model"
+PublishedTrack = Literal["zero_shot", "forced_choice", "supervised", "no_model"]
+"""What an entry of a published table says of its model; how a number was made (its method) says the rest."""
+
+TRACK_ORDER: tuple[Track, ...] = get_args(Track)
+TRACK_TITLES: dict[str, str] = {
+    "zero_shot": "Zero-shot: each image-caption pair is scored alone",
+    "forced_choice": "Forced choice: the model picks an option, so chance differs from that of scores",
+    "matching": "Matching: knows which images and captions form a group; no training",
+    "test_time": "Test-time: adapted to the unlabelled test images and captions",
+    "supervised": "Supervised: the model or one of its settings was tuned on labels",
+    "oracle": "Oracle: uses labels; an upper bound, not a result",
+    NO_MODEL: "No model: published numbers of humans and of random guessing",
+}
+"""Every track and what it stands for, in the order of tables; the last one has published numbers alone."""
+
+SEEN_MARK = "†"
+SEEN_LEGEND = "† trained on images of the collection that the task's images are of"
+FROM_FILE = "scored from a file"  # beside rows of stored scores, ranks and answers
+DISAGREES_MARK = "‡"
+DISAGREES_LEGEND = "‡ another source publishes another value for the same model; each row names its source"
+UNRANKED_TITLE = "Controls and held-out groups: they explain a number and rank nowhere"
+
+
+def track_of(filter_: str, metric_track: Track, stated: Track | None = None) -> Track | None:
+    """The track of a number: that which its column states, else the filter's; a metric's own for the raw model alone.
+
+    >>> track_of("none", "matching"), track_of("tent", "zero_shot"), track_of("sinkhorn", "zero_shot", "matching")
+    ('matching', 'test_time', 'matching')
+    >>> track_of("placebo", "matching") is None
+    True
+    """
+    if filter_ in UNRANKED:
+        return None
+    return stated or TRACK_OF_FILTER.get(filter_) or (metric_track if filter_ == RAW else "test_time")
+
+
+def chance_in(levels: Mapping[str, float | None], metric: str, filter_: str) -> float | None:
+    """The chance level of a number: that of its method (``metric,filter``) if it has one of its own, else the metric's.
+
+    >>> levels = {"group_score": 0.25, "group_score,sinkhorn": 0.5, "group_score,plugin": None}
+    >>> [chance_in(levels, "group_score", name) for name in ("none", "sinkhorn", "plugin")]
+    [0.25, 0.5, None]
+    """
+    key = key_of(metric, filter_)
+    return levels[key] if key in levels else levels.get(metric)
+
+
+def supervised_tracks(tracks: Mapping[str, Track]) -> dict[str, Track]:
+    """The tracks of a finetuned model's numbers: one for all but the oracle's, so that none ranks with others'.
+
+    >>> supervised_tracks({"group_score,none": "zero_shot", "group_match,oracle": "oracle"})
+    {'group_score,none': 'supervised', 'group_match,oracle': 'oracle'}
+    """
+    return {key: track if track == "oracle" else "supervised" for key, track in tracks.items()}
+
+
+@cache
+def name_of(filter_: str, track: str | None = None, metric: str | None = None) -> str:
+    """The name of a number's column; of a plugin's filter, the filter itself. ``metric`` helps where no track does.
+
+    >>> name_of("none", "matching"), name_of("none", "zero_shot"), name_of("none"), name_of("simple_match", "test_time")
+    ('SimpleMatch', 'raw', 'raw', 'overfitted')
+    >>> name_of("none", "supervised", "group_match"), name_of("none", "supervised", "group_score")
+    ('SimpleMatch', 'raw')
+    """
+    if track == "supervised" or (track is None and metric is not None and filter_ == RAW):
+        from ttmbench.metrics import METRICS  # which needs scipy, and tables of other models do not
+
+        track = next((spec.track for spec in METRICS if spec.name == metric), None)
+    mine = [column for column in COLUMNS if column.filter == filter_]
+    return next((column.name for column in mine if column.track == track), mine[0].name if mine else filter_)
+
+
+def key_of(metric: str, method: str) -> str:
+    """A number's key in a results document.
+
+    >>> key_of("group_match", "ttm"), key_of("group_match_stderr", "ttm")
+    ('group_match,ttm', 'group_match_stderr,ttm')
+    """
+    return f"{metric},{method}"
+
+
+def base_metric(metric: str) -> str:
+    """The metric whose value, error or spread is meant.
+
+    >>> base_metric("group_match_stderr"), base_metric("group_match_seed_std"), base_metric("group_match")
+    ('group_match', 'group_match', 'group_match')
+    """
+    return metric.removesuffix("_stderr").removesuffix("_seed_std")
+
 
 @dataclass(frozen=True)
 class Number:
-    """One metric of one filter on one task. Rates are fractions; what is undefined or unknown is None."""
+    """One metric of one method on one task. Rates are fractions; what is undefined or unknown is None."""
 
-    task: str  # of a mean over tasks, the name of their dataset; of a mean over values of tags, ``task/name``
+    task: str  # of a mean over tasks, their dataset; over values of tags, ``task/name``; of another task, ``a@b``
     metric: str
-    filter: str  # what was done to the model, as in results documents
-    method: str  # its column (`ttmbench.results.labels`): ``raw``, ``SimpleMatch``, ``TTM``, ...
-    track: str | None  # where it ranks; None for controls and held-out groups, which rank nowhere
+    method: str  # what was done to the model: ``none``, ``ttm``, ...; a paper may have one of its own
     value: float | None  # mean over groups and seeds
     stderr: float | None = None  # over groups
     interval: tuple[float, float] | None = None  # both ends of the 95 % interval over groups
     chance: float | None = None  # expected value of random scores
+    own_chance: bool = False  # ``chance`` is the level of the method, and not of the metric
     ties: float | None = None  # groups in which the metric met an equality
+    seeds: tuple[int, ...] = ()  # none for the model without training
     seed_std: float | None = None  # standard deviation over seeds
-    seeds: int | None = None  # how many; None for the model without training
+    track: str | None = None  # where it ranks; None for controls and held-out groups, which rank nowhere
+    higher_is_better: bool = True
     extent: Extent = field(default_factory=Extent)  # how many groups were scored, of how many
+    parts: int | None = None  # how many tasks, or kinds of groups by tags, it is the mean of; None: over groups
     version: int | None = None  # of the task
     data: str | None = None  # fingerprint of the data
+    from_file: bool = False  # of stored scores, ranks or answers: images and captions are unknown
+    adapted_to: str | None = None  # the task that the model was adapted to, if it was measured on another one
     model: str = ""  # as the run calls it; in a table of several models, a name that differs from the others
+    setting: str = ""  # of the run (`ttmbench.results.models`), in brackets in ``model``; empty if all are alike
+    fingerprint: str | None = None  # of the model; None of stored scores
+    trained_on: str | None = None  # the model's image collections, or ``none``, ``unknown``; None if published
+    seen: str | None = None  # those of them that the task's images are of, comma-separated
     date: str | None = None  # of the run, ISO 8601 in UTC
     file: str = ""  # the results document; of a published number, the paper and its table
-    of_tasks: int | None = None  # number of tasks that this is the mean of; None for a single task
     published: bool = False  # copied from a paper
-    fingerprint: str | None = None  # of the model; None of stored scores
-    seen: str | None = None  # the task's image collections in the model's training data, comma-separated
-    trained_on: str | None = None  # the model's image collections, or ``none``, ``unknown``; None if published
-    higher_is_better: bool = True
-    cells: int | None = None  # combinations of values of tags that this is the mean over; None: over groups
-    adapted_to: str | None = None  # the task that the model was adapted to, if it was measured on another one
-    disagrees: str | None = None  # of a published number, what other sources print for the same model
     published_as: str = ""  # of a published number whose model is known here, what its source calls the model
-    from_file: bool = False  # of stored scores, ranks or answers: images and captions are unknown
-    setting: str = ""  # of the run (`ttmbench.results.models`), in brackets in ``model``; empty if all are alike
-    of_seeds: tuple[int, ...] = ()  # the seeds
+    disagrees: str | None = None  # of a published number, what other sources print for the same model
 
     def row(self) -> dict[str, object]:
-        """Every attribute by name; the interval and the extent as their parts, ``model`` without the setting."""
-        return {name: getattr(self, name) for name in _COLUMNS} | {"model": self.own_model}
+        """The columns of tables and files, in their order; ``model`` is without the setting."""
+        low, high = self.interval or (None, None)
+        of_tags = SLASH in self.task
+        return {
+            **{"task": self.task, "metric": self.metric, "filter": self.method, "method": self.column},
+            **{"track": self.track, "value": self.value, "stderr": self.stderr, "ci_low": low, "ci_high": high},
+            **{"chance": self.chance, "ties": self.ties, "seed_std": self.seed_std, "seeds": self.n_seeds},
+            **{"groups": self.extent.groups, "groups_of_task": self.extent.of, "version": self.version},
+            **{"data": self.data, "model": self.own_model, "date": self.date, "file": self.file},
+            **{"of_tasks": None if of_tags else self.parts, "published": self.published},
+            **{"limited": self.extent.limited, "fingerprint": self.fingerprint, "seen": self.seen},
+            **{"trained_on": self.trained_on, "higher_is_better": self.higher_is_better},
+            **{"cells": self.parts if of_tags else None, "adapted_to": self.adapted_to},
+            **{"disagrees": self.disagrees, "from_file": self.from_file, "setting": self.setting},
+        }
+
+    @property
+    def key(self) -> str:
+        """``metric,method``, its key in a results document."""
+        return key_of(self.metric, self.method)
+
+    @property
+    def column(self) -> str:
+        """What readers call the method: ``raw``, ``SimpleMatch``, ``TTM``, ..."""
+        return name_of(self.method, self.track, self.metric)
 
     @property
     def own_model(self) -> str:
@@ -96,134 +304,90 @@ class Number:
         return self.extent.groups
 
     @property
-    def groups_of_task(self) -> int | None:
-        """How many the task has; None if unknown."""
-        return self.extent.of
-
-    @property
     def limited(self) -> bool:
         """Whether it is of a run on a part of the task (``--limit``, ``--samples``): no result of the task."""
         return self.extent.limited
 
     @property
-    def ci_low(self) -> float | None:
-        """Lower end of the interval."""
-        return None if self.interval is None else self.interval[0]
-
-    @property
-    def ci_high(self) -> float | None:
-        """Upper end of the interval."""
-        return None if self.interval is None else self.interval[1]
-
-    @property
-    def key(self) -> str:
-        """``metric,filter``, its key in a results document."""
-        return key_of(self.metric, self.filter)
+    def n_seeds(self) -> int | None:
+        """How many seeds; None for the model without training."""
+        return len(self.seeds) or None
 
 
-@dataclass(frozen=True)
-class DocumentFile:
-    """A results document and its path."""
-
-    path: Path
-    document: ResultsDocument
-    called: RunName | None = None  # names of its model and setting that differ from those of other runs
-    file: str = ""  # its path below the folder that was read, or as the user gave it
-
-    @property
-    def model(self) -> str:
-        """What tables call it."""
-        return self.called.words if self.called else self.document.model_name
-
-    def numbers(self) -> list[Number]:
-        """The numbers of its tasks."""
-        return [self._named(number) for number in numbers_of(self.document, self.file or self.path.name)]
-
-    def numbers_elsewhere(self) -> list[Number]:
-        """The numbers of its adapted models on other tasks."""
-        return [self._named(number) for number in numbers_elsewhere(self.document, self.file or self.path.name)]
-
-    def _named(self, number: Number) -> Number:
-        return named(number, self.called) if self.called else number
+Entries = dict[str, dict[str, Any]]
+"""``results``, ``ci``, ``chance``, ``ties`` and ``tracks`` of a task in a results document."""
+UNTRAINED = (RAW, HOLDOUT_RAW, CHOICE)  # methods without seeds
 
 
-def named(number: Number, called: RunName) -> Number:
-    """A number with the names of its run's model and setting."""
-    setting = called.setting_of(number.adapted_to or number.own_task)
-    return replace(number, model=with_setting(called.model, setting), setting=setting)
+def as_entries(numbers: Iterable[Number]) -> Entries:
+    """The entries of a task's numbers in a results document, by ``metric,method``; chance by metric, too."""
+    entries: Entries = {"results": {}, "ci": {}, "chance": {}, "ties": {}, "tracks": {}}
+    for number in numbers:
+        key, metric, method = number.key, number.metric, number.method
+        entries["results"] |= {key: number.value, key_of(f"{metric}_stderr", method): number.stderr}
+        if method not in UNTRAINED and number.value is not None:
+            entries["results"][key_of(f"{metric}_seed_std", method)] = number.seed_std
+        entries["ci"][key] = None if number.interval is None else list(number.interval)
+        entries["ties"][key] = number.ties
+        if number.own_chance:
+            entries["chance"][key] = number.chance
+        entries["chance"].setdefault(metric, None if number.own_chance else number.chance)
+        if number.track is not None:
+            entries["tracks"][key] = number.track
+    return entries
 
 
-def numbers_of(document: ResultsDocument, file: str = "") -> list[Number]:
-    """Every number of a document, undefined ones too; a task's means over values of tags behind its own."""
+def from_entries(
+    task: str,
+    results: Mapping[str, float | None],
+    ci: Mapping[str, Sequence[float] | None] = MappingProxyType({}),
+    chance: Mapping[str, float | None] = MappingProxyType({}),
+    ties: Mapping[str, float | None] = MappingProxyType({}),
+    tracks: Mapping[str, str] = MappingProxyType({}),
+    **known: Any,
+) -> list[Number]:
+    """The numbers of a task from its entries in a results document; ``known`` are attributes of all of them."""
     numbers = []
-    for task in document.results:
-        mine = list(_of_task(document, task, file))
-        numbers += [*mine, *_tag_means(document, task, mine)]
-    return numbers
-
-
-def means_of(document: ResultsDocument, file: str = "") -> list[Number]:
-    """The means over the tasks of datasets that a document states, as far as it has these tasks."""
-    number, means = _numbers_from(document, file), []
-    for dataset, values in document.groups.items():
-        tasks = document.group_subtasks.get(dataset, [])
-        if not tasks or not document.results.keys() >= {*tasks}:
-            continue
-        extent = together(document.extent(task) for task in tasks)
-        for metric, name in numbers_in(values):
-            track = document.tracks[tasks[0]].get(key_of(metric, name))
-            means.append(
-                _measured(number, metric, name, values)(
-                    task=dataset,
-                    method=name_of(name, track, metric),
-                    track=track,
-                    of_tasks=len(tasks),
-                    seen=_seen_in(document, *tasks),
-                    trained_on=training_data(document),
-                    extent=extent,
-                    higher_is_better=document.higher_is_better[tasks[0]].get(metric, True),
+    for key, value in results.items():
+        metric, comma, method = key.partition(",")
+        if comma and metric == base_metric(metric):
+            low, high = ci.get(key) or (None, None)
+            numbers.append(
+                Number(
+                    task,
+                    metric,
+                    method,
+                    value,
+                    stderr=results.get(key_of(f"{metric}_stderr", method)),
+                    interval=None if low is None or high is None else (low, high),
+                    chance=chance[key] if key in chance else chance.get(metric),
+                    own_chance=key in chance,
+                    ties=ties.get(key),
+                    seed_std=results.get(key_of(f"{metric}_seed_std", method)),
+                    track=tracks.get(key),
+                    **known,
                 )
             )
-    return means
-
-
-def numbers_elsewhere(document: ResultsDocument, file: str = "") -> list[Number]:
-    """Every number of adapted models on other tasks (``--ttm_also``), of the task ``adapted to@measured on``.
-
-    They have no track. Filter ``none`` is the model before adaptation; others, such as ``ttm``, are trained ones.
-    """
-    number, numbers = _numbers_from(document, file), []
-    pairs = [(task, *pair) for task, others in document.ttm_also.items() for pair in others.items()]
-    for adapted_to, measured_on, record in pairs:
-        numbers += [
-            _measured(number, metric, name, record.results, record.ci)(
-                task=f"{adapted_to}{AT}{measured_on}",
-                method=name_of(name, metric=metric),
-                track=None,
-                chance=chance_in(record.chance, metric, name),
-                ties=record.ties.get(key_of(metric, name)),
-                seeds=None if name == RAW else len(record.seeds),
-                of_seeds=() if name == RAW else tuple(record.seeds),
-                extent=record.extent,
-                version=record.version,
-                data=record.fingerprint,
-                adapted_to=adapted_to,
-            )
-            for metric, name in numbers_in(record.results)
-        ]
     return numbers
+
+
+def in_table_order(numbers: Sequence[Number]) -> list[Number]:
+    """Numbers of a task: metric by metric in the order given, each with its columns in that of tables."""
+    metrics = list(dict.fromkeys(number.metric for number in numbers))
+    methods = [column.filter for column in columns_in(number.method for number in numbers)]
+    return sorted(numbers, key=lambda number: (metrics.index(number.metric), methods.index(number.method)))
 
 
 def newest(numbers: Iterable[Number]) -> list[Number]:
-    """One number for each model, setting, task, metric and filter (`merged`), in their order."""
+    """One number for each model, setting, task, metric and method (`merged`), in their order."""
     return [merged(same)[0] for same in same_rows(numbers)]
 
 
 def same_rows(numbers: Iterable[Number]) -> list[list[Number]]:
-    """Numbers by model, setting, task, metric and filter."""
+    """Numbers by model, setting, task, metric and method."""
     same: dict[tuple[str, ...], list[Number]] = {}
     for number in numbers:
-        same.setdefault((number.model, number.task, number.metric, number.filter), []).append(number)
+        same.setdefault((number.model, number.task, number.metric, number.method), []).append(number)
     return list(same.values())
 
 
@@ -237,15 +401,15 @@ def merged(same: Sequence[Number]) -> tuple[Number, list[Number]]:
         first = number if takes_place_of(number, first) else first
     chosen, left = [first], []
     for number in sorted(same, key=lambda number: number.date or "", reverse=True):
-        known = {seed for one in chosen for seed in one.of_seeds}
-        is_other = bool(number.of_seeds) and bool(first.of_seeds) and known.isdisjoint(number.of_seeds)
+        known = {seed for one in chosen for seed in one.seeds}
+        is_other = bool(number.seeds) and bool(first.seeds) and known.isdisjoint(number.seeds)
         if is_other and (number.extent, number.data) == (first.extent, first.data):
             chosen.append(number)
         elif number is not first:
             left.append(number)
     if len(chosen) == 1:
         return first, left
-    counts = [len(one.of_seeds) for one in chosen]
+    counts = [len(one.seeds) for one in chosen]
     total = sum(counts)
 
     def mean(values: Iterable[float | None]) -> float | None:
@@ -253,7 +417,7 @@ def merged(same: Sequence[Number]) -> tuple[Number, list[Number]]:
         return None if len(known) < len(counts) else sum(map(mul, known, counts)) / total
 
     value, spread = mean(one.value for one in chosen), None
-    low, high = (mean(getattr(one, end) for one in chosen) for end in ("ci_low", "ci_high"))
+    low, high = (mean(one.interval and one.interval[end] for one in chosen) for end in (0, 1))
     if value is not None:
         squares = [
             (n - 1) * (one.seed_std or 0) ** 2 + n * ((one.value or 0) - value) ** 2
@@ -267,118 +431,22 @@ def merged(same: Sequence[Number]) -> tuple[Number, list[Number]]:
         interval=None if low is None or high is None else (low, high),
         ties=mean(one.ties for one in chosen),
         seed_std=spread,
-        seeds=total,
-        of_seeds=tuple(seed for one in chosen for seed in one.of_seeds),
+        seeds=tuple(seed for one in chosen for seed in one.seeds),
     ), left
 
 
 def takes_place_of(one: Number, other: Number) -> bool:
     """Whether a number replaces an earlier one: the whole task before a part, a larger part, then the newer run."""
-    if one.limited != other.limited:
-        return other.limited
-    if one.limited and one.groups != other.groups:
-        return (one.groups or 0) > (other.groups or 0)
+    if one.extent.limited != other.extent.limited:
+        return other.extent.limited
+    if one.extent.limited and one.extent.groups != other.extent.groups:
+        return (one.extent.groups or 0) > (other.extent.groups or 0)
     return (one.date or "") >= (other.date or "")
-
-
-def read_runs(paths: Sequence[Path]) -> tuple[list[DocumentFile], dict[Path, str]]:
-    """Reads results documents, named or in folders, and says why other files of folders were skipped.
-
-    DataError if a named file is not a results document; UsageError if no file has a finished task.
-    """
-    runs, skipped = [], dict[Path, str]()
-    for source in paths:
-        for path, document in walk_documents(source) if source.is_dir() else [(source, read_document(source))]:
-            if isinstance(document, str):
-                skipped[path] = document
-                continue
-            below = path.relative_to(source if source.is_dir() else source.parent) if len(paths) == 1 else path
-            runs.append(DocumentFile(path, document, file=below.as_posix()))
-    if not any(run.document.results for run in runs):
-        raise UsageError(f"{', '.join(map(str, paths))}: there is no finished task to export")
-    names = names_of_runs([(run.path, run.document) for run in runs])
-    named = [replace(run, called=name) for run, name in zip(runs, names, strict=True)]
-    if any(name.setting for name in names):
-        named.sort(key=lambda run: run.model)  # a model's settings stand together
-    return named, skipped
-
-
-def _of_task(document: ResultsDocument, task: str, file: str) -> Iterator[Number]:
-    number, extent = _numbers_from(document, file), document.extent(task)
-    of_ttm, tracks = document.ttm.get(task), document.tracks[task]
-    for metric, name in in_table_order(numbers_in(document.results[task])):
-        key, training = key_of(metric, name), document.training(task, name)
-        held_out = of_ttm.holdout if of_ttm is not None and name in (HOLDOUT, HOLDOUT_RAW) else None
-        yield _measured(number, metric, name, document.results[task], document.ci[task])(
-            task=task,
-            method=name_of(name, tracks.get(key), metric),
-            track=tracks.get(key),
-            chance=chance_in(document.chance[task], metric, name),
-            ties=document.ties[task].get(key),
-            seeds=None if training is None else len(training.seeds),
-            of_seeds=() if training is None else tuple(training.seeds),
-            extent=extent if held_out is None else replace(extent, groups=len(held_out.scored_groups)),
-            version=document.versions[task],
-            data=document.task_hashes[task],
-            seen=_seen_in(document, task),
-            trained_on=training_data(document),
-            from_file=document.is_stored(task),
-            higher_is_better=document.higher_is_better[task].get(metric, True),
-        )
-
-
-def _tag_means(document: ResultsDocument, task: str, mine: Sequence[Number]) -> Iterator[Number]:
-    """The means over values of a task's tags; the rest is as in the task's number of the same metric and filter."""
-    for name, mean in document.tag_means.get(task, {}).items():
-        for number in (number for number in mine if number.key in mean.numbers):
-            yield _measured(partial(replace, number), number.metric, number.filter, mean.numbers, mean.ci)(
-                task=f"{task}{SLASH}{name}",
-                ties=None,
-                extent=Extent(mean.groups, None if number.limited else mean.groups, number.limited),
-                cells=mean.cells,
-            )
-
-
-def _measured(
-    number: partial[Number],
-    metric: str,
-    filter_: str,
-    numbers: Mapping[str, float | None],
-    ci: Mapping[str, list[float] | None] = MappingProxyType({}),
-) -> partial[Number]:
-    """A constructor of the number of a metric and filter with its value, errors and interval given."""
-    key = key_of(metric, filter_)
-    ends = ci.get(key)
-    return partial(
-        number,
-        metric=metric,
-        filter=filter_,
-        value=numbers[key],
-        stderr=numbers.get(stderr_key(metric, filter_)),
-        interval=None if ends is None else (ends[0], ends[1]),
-        seed_std=numbers.get(seed_std_key(metric, filter_)),
-    )
-
-
-def _numbers_from(document: ResultsDocument, file: str) -> partial[Number]:
-    """A constructor of numbers of a document."""
-    fingerprint = stated_model(document).fingerprint
-    return partial(Number, model=document.model_name, date=document.started, file=file, fingerprint=fingerprint)
-
-
-def _seen_in(document: ResultsDocument, *tasks: str) -> str | None:
-    names = dict.fromkeys(name for task in tasks for name in document.seen_in_training.get(task, ()))
-    return ", ".join(names) or None
 
 
 _WHOLE = ("version", "seeds", "groups", "groups_of_task", "of_tasks", "cells")
 _YES_OR_NO = ("published", "limited", "higher_is_better", "from_file")
 _RATES = ("value", "stderr", "ci_low", "ci_high", "chance", "ties", "seed_std")
-_COLUMNS = (
-    *("task", "metric", "filter", "method", "track", *_RATES, "seeds", "groups", "groups_of_task", "version", "data"),
-    *("model", "date", "file", "of_tasks", "published", "limited", "fingerprint", "seen", "trained_on"),
-    *("higher_is_better", "cells", "adapted_to", "disagrees", "from_file", "setting"),
-)
 
 
 def to_frame(numbers: Iterable[Number]) -> pd.DataFrame:
@@ -386,103 +454,38 @@ def to_frame(numbers: Iterable[Number]) -> pd.DataFrame:
     import pandas as pd
 
     kinds = dict.fromkeys(_WHOLE, "Int64") | dict.fromkeys(_YES_OR_NO, "bool") | dict.fromkeys(_RATES, "float64")
-    rows = [number.row() for number in numbers]
-    return pd.DataFrame(rows, columns=list(_COLUMNS), dtype=object).astype(kinds)
+    rows, columns = [number.row() for number in numbers], list(Number("", "", "", None).row())
+    return pd.DataFrame(rows, columns=columns, dtype=object).astype(kinds)
 
 
-TITLE = "Adapted to one task, measured on another: what adaptation costs elsewhere, in no ranking"
+FRACTIONS = (
+    *("text_score", "image_score", "group_score", "group_match", "individual_match", "global_assignment_accuracy"),
+    *("text_accuracy", "image_accuracy", "original_accuracy", "augmented_accuracy", "brittleness", "text_only_score"),
+)
+_RANKED = re.compile(r"(?:(?:i2t|t2i)_recall_at_|accuracy_top)\d+(?:_as_topk)?")
+LARGEST = 1e300
 
 
-@dataclass(frozen=True)
-class Transfer:
-    """One metric of a task, measured with a model that TTM or another method trained on one. Rates are fractions."""
+def wrong_number(key: str, value: object) -> str | None:
+    """What is wrong with a number of results or samples, in words that follow it; None if nothing is.
 
-    adapted_on: str  # the task that the model was adapted to
-    measured_on: str  # the task that the metric is of; the same one for what adaptation does to its own task
-    metric: str  # its name
-    raw: float | None  # of the model as it was
-    value: float | None  # of the adapted model, the mean over seeds
-    seed_std: float | None  # over seeds
-    seeds: int  # how many
-    difference: float | None  # ``value - raw``
-    ci_low: float | None  # lower end of the difference's 95 % interval over groups
-    ci_high: float | None  # its upper end
-    seed_ci_low: float | None  # lower end of its 95 % interval over seeds
-    seed_ci_high: float | None  # its upper end
-    chance: float | None  # of random scores
-    groups: int  # that were scored
-    groups_of_task: int  # that the task has
-    shown: bool  # whether tables with room for one metric of the task show this one
-    model: str = ""  # as the run calls it
-    fingerprint: str | None = None  # of the model
-    date: float = 0.0  # of the run, seconds since 1970
-    file: str = ""  # the results document
-    method: str = TTM  # that trained the model
-
-    @property
-    def adapted_to(self) -> str:
-        """The task that the model was trained on, with the method if it is not TTM."""
-        return self.adapted_on if self.method == TTM else f"{self.adapted_on} by {self.method}"
-
-    @property
-    def interval(self) -> tuple[float, float] | None:
-        """Both ends of the difference's interval over groups."""
-        return None if self.ci_low is None or self.ci_high is None else (self.ci_low, self.ci_high)
-
-    @property
-    def limited(self) -> bool:
-        """Whether it is of a part of the task."""
-        return self.groups < self.groups_of_task
-
-
-def transfers_of(document: ResultsDocument, file: str = "") -> list[Transfer]:
-    """Metrics of adapted models on their own task, then on other tasks (``--ttm_also``), by the task adapted to.
-
-    A table with room for one metric of a task shows the match, if there is one.
+    >>> wrong_number("group_match,none", 1.5)
+    'which is not a fraction'
     """
-    fingerprint, transfers = stated_model(document).fingerprint, list[Transfer]()
-    for task, others in document.ttm_also.items():
-        trained: dict[str, TtmRecord | MethodRecord] = {TTM: document.ttm[task]} if task in document.ttm else {}
-        for method, adapted in (trained | document.methods.get(task, {})).items():
-            parts: list[tuple[str, Any, Any, Samples, object, AlsoRecord | AlsoMethod | TtmRecord | MethodRecord]] = []
-            if adapted.differences is not None and task in document.results:
-                own = document.results[task], document.chance[task], document.n_samples[task]
-                parts.append((task, *own, document.configs[task].get("matching"), adapted))
-            for other, record in others.items():
-                of_method = record if method == TTM else (record.methods or {}).get(method)
-                if of_method is not None:
-                    about = record.results, record.chance, record.n_samples, record.matching
-                    parts.append((other, *about, of_method))
-            for other, results, levels, counts, matching, measured in parts:
-                names = [metric for metric, name in numbers_in(results) if name == RAW]
-                match = "global_assignment_accuracy" if matching == "global" else "group_match"
-                for metric in (metric for metric in names if key_of(metric, method) in results):
-                    gain = (measured.differences or {}).get(metric)
-                    low, high = (gain and gain.ci) or (None, None)
-                    seed_low, seed_high = (gain and gain.seed_ci) or (None, None)
-                    transfers.append(
-                        Transfer(
-                            adapted_on=task,
-                            measured_on=other,
-                            metric=metric,
-                            raw=results[key_of(metric, RAW)],
-                            value=results[key_of(metric, method)],
-                            seed_std=results.get(seed_std_key(metric, method)),
-                            seeds=len(measured.seeds),
-                            difference=None if gain is None else gain.value,
-                            ci_low=low,
-                            ci_high=high,
-                            seed_ci_low=seed_low,
-                            seed_ci_high=seed_high,
-                            chance=chance_in(levels, metric, method),
-                            groups=counts.effective,
-                            groups_of_task=counts.original,
-                            shown=metric == match or match not in names,
-                            model=document.model_name,
-                            fingerprint=fingerprint,
-                            date=float(document.date),
-                            file=file,
-                            method=method,
-                        )
-                    )
-    return transfers
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= LARGEST:
+        return "which is not a finite number"
+    metric = key.partition(",")[0]
+    if (base_metric(metric) in FRACTIONS or _RANKED.fullmatch(base_metric(metric))) and not 0 <= value <= 1:
+        return "which is not a fraction"
+    return "which is a negative spread" if base_metric(metric) != metric and value < 0 else None
+
+
+def sample_value(metrics: object) -> dict[str, float] | None:
+    """The defined numbers of a samples line; None if they are no such thing."""
+    if not isinstance(metrics, Mapping):
+        return None
+    if any(wrong_number(str(key), value) for key, value in metrics.items()):
+        return None
+    return {str(key): float(value) for key, value in metrics.items() if value is not None}

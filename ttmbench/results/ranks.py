@@ -10,19 +10,18 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ttmbench._annotations import Bool, Int
 from ttmbench._util.third_party_errors import foreign_errors
 from ttmbench.errors import TtmbenchError
-from ttmbench.results.labels import RAW, key_of
+from ttmbench.results.numbers import RAW, Number
 from ttmbench.types import MetricSpec
 
 if TYPE_CHECKING:
     from ttmbench import stats
-    from ttmbench.results.summary import Summary
 
 I2T, T2I, CLASS = "i2t", "t2i", "class"  # scopes: who looks for what
 RESAMPLED = "queries, all about one image together; the candidates stay"
@@ -87,8 +86,9 @@ def summarise_ranks(
     seed: int,
     interval: stats.IntervalMethod = "wilson",
     clusters: Mapping[str, np.ndarray] | None = None,
-) -> Summary:
-    """Every metric of ranks under the filter ``none``; intervals and standard errors are over queries.
+    task: str = "",
+) -> list[Number]:
+    """Every metric of ranks under the method ``none``; intervals and standard errors are over queries.
 
     Args:
         ranks: scope -> ranks of its queries; metrics of other scopes are undefined.
@@ -97,20 +97,21 @@ def summarise_ranks(
         seed: of the resampling.
         interval: how intervals are made.
         clusters: scope -> a number for each query, equal for queries about one image.
+        task: that was ranked.
     """
-    from ttmbench.results.summary import Summary  # with scipy, which no listing of metrics should wait for
+    from ttmbench.results.summary import number_of  # with scipy, which no listing of metrics should wait for
 
-    summary = Summary()
+    numbers = []
     for metric in metrics:
-        key, ranked = key_of(metric.name, RAW), ranks.get(metric.scope)
+        ranked = ranks.get(metric.scope)
         values = None if ranked is None else rank_values(metric, ranked)
-        among = (clusters or {}).get(metric.scope)
-        summary.add(metric.name, RAW, values, (bootstrap_iters, seed, interval), among)
-        summary.tracks[key] = metric.track
-        summary.chance[metric.name] = None if ranked is None or metric.chance is None else metric.chance(ranked)
+        known: dict[str, Any] = {"track": metric.track}
+        known["chance"] = None if ranked is None or metric.chance is None else metric.chance(ranked)
         if values is not None and metric.ties is not None and ranked is not None and ranked.above is not None:
-            summary.ties[key] = int(np.sum(metric.ties(ranked)))  # ties of stored ranks are unknown
-    return summary
+            known["ties"] = int(np.sum(metric.ties(ranked)))  # ties of stored ranks are unknown
+        among = (clusters or {}).get(metric.scope)
+        numbers.append(number_of(task, metric.name, RAW, values, (bootstrap_iters, seed, interval), among, **known))
+    return numbers
 
 
 def ranking_record(kind: str, ranks: Mapping[str, Ranks], about: Mapping[str, object]) -> dict[str, object]:

@@ -11,24 +11,28 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Collection, Iterator, Mapping
-from pathlib import Path
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property, lru_cache
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import numpy as np
 from pydantic import ValidationError
 
-from ttmbench import stats
 from ttmbench._util.console import one_line
 from ttmbench._util.files import file_digest
 from ttmbench._util.text import Unreadable, read_json, read_json_lines
-from ttmbench._util.third_party_errors import describe
+from ttmbench._util.third_party_errors import describe, error_line
 from ttmbench.errors import DataError
-from ttmbench.results.clusters import connected
-from ttmbench.results.document import Artifact, ResultsDocument, mapping
-from ttmbench.results.labels import RAW, STORED_SCORES, key_of, stderr_key
+from ttmbench.results.document import Artifact, ResultsDocument, Transfer, mapping
+from ttmbench.results.models import RunName, names_of_runs, with_setting
+from ttmbench.results.numbers import AT, RAW, STORED_SCORES, Number, as_entries, sample_value
 from ttmbench.results.stored_files import SCHEMA_VERSION
+from ttmbench.results.summary import connected, number_of
+from ttmbench.results.tag_means import TagMean
 
+CELL = 200  # characters of a name in a table
 NOT_A_DOCUMENT = "is not a results document of ttmbench"  # how the reason begins for JSON of another kind
 
 
@@ -46,14 +50,14 @@ def read_document(path: Path) -> ResultsDocument:
         raise DataError(f"{path}: {error}") from None
 
 
-def walk_documents(folder: Path, without: frozenset[str] = frozenset()) -> Iterator[tuple[Path, ResultsDocument | str]]:
+def walk_documents(folder: Path) -> Iterator[tuple[Path, ResultsDocument | str]]:
     """Results documents below a folder by path, and why other JSON files are skipped, except summaries and analyses.
 
-    Hidden folders (the state of stopped runs) and files named in ``without`` are ignored.
+    Hidden folders (the state of stopped runs) are ignored.
     """
     for path in sorted(folder.rglob("*.json")):
         hidden = any(part.startswith(".") for part in path.relative_to(folder).parts)
-        if hidden or path.name in without or path.is_symlink() or not path.is_file():
+        if hidden or path.is_symlink() or not path.is_file():
             continue
         try:
             content = read_json(path)
@@ -105,6 +109,200 @@ def task_of_artifact(name: str, about: Artifact, tasks: Collection[str]) -> str 
     kind, stem = about.kind, name.rsplit(".", 1)[0]
     named = (task for task in tasks if name.startswith(f"{kind}_{task}_2") or stem.endswith(f"_{kind}_{task}"))
     return about.task if about.task in tasks else max(named, key=len, default=None)
+
+
+Values = dict[str, dict[str, dict[str, float]]]
+"""filter -> metric -> group id -> value, a mean over seeds."""
+
+
+@dataclass(frozen=True)
+class TaskGroups:
+    """What is known of the single groups of a task."""
+
+    values: Values
+    clusters: Mapping[str, str] | None = None  # group id -> cluster; None where it is unknown which share images
+    tags: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # group id -> its tags
+    means: Mapping[str, TagMean] = field(default_factory=dict)  # name -> a mean of means over values of tags
+
+
+@dataclass(frozen=True)
+class ResultsFile:
+    """A results document, where it lies, and what tables call it."""
+
+    path: Path
+    document: ResultsDocument
+    file: str = ""  # its path below the folder that was read, or as the user gave it
+    called: RunName = field(
+        default_factory=lambda: RunName("")
+    )  # names of its model and setting that differ from those of other files
+    known_groups: Mapping[str, TaskGroups] | None = None  # the values of its groups, if a program has them
+    index: int = 0  # its position on a page, from 1
+
+    @property
+    def model(self) -> str:
+        """What tables call it."""
+        return self.called.words if self.called.model else self.document.model_name
+
+    @cached_property
+    def numbers(self) -> list[Number]:
+        """The numbers of its tasks."""
+        return list(map(self._named, self.document.numbers))
+
+    @cached_property
+    def ranked(self) -> list[Number]:
+        """The defined numbers that belong to a track, with names that fit into a cell."""
+        texts = ("task", "metric", "method", "data")
+        return [
+            replace(number, **{name: _cell(getattr(number, name) or "") for name in texts})  # type: ignore[arg-type]
+            for number in self.numbers
+            if number.track is not None and number.value is not None
+        ]
+
+    @cached_property
+    def means(self) -> list[Number]:
+        """The means over the tasks of its datasets."""
+        return list(map(self._named, self.document.means))
+
+    @cached_property
+    def numbers_elsewhere(self) -> list[Number]:
+        """The numbers of its adapted models on other tasks."""
+        return list(map(self._named, self.document.numbers_elsewhere))
+
+    @cached_property
+    def transfers(self) -> list[Transfer]:
+        """The same beside those of the models as they were."""
+        return [replace(row, number=self._named(row.number)) for row in self.document.transfers]
+
+    @cached_property
+    def groups(self) -> Mapping[str, TaskGroups]:
+        """Task -> its groups, by default from the samples beside the document; DataError if they are damaged."""
+        return stored_groups(self.path.parent, self.document) if self.known_groups is None else self.known_groups
+
+    @cached_property
+    def checked(self) -> tuple[dict[str, dict[str, Path]], dict[str, str]]:
+        """The files beside it: kind -> task -> intact file, and name -> what is wrong with a damaged one."""
+        intact, damaged = dict[str, dict[str, Path]](), dict[str, str]()
+        for name, artifact in self.document.artifacts.items():
+            task, path = task_of_artifact(name, artifact, self.document.results), self.path.parent / name
+            try:
+                if task is None or Path(name).name != name:
+                    damaged[name] = "is not of a task of its run"
+                elif file_digest(path) != artifact.sha256:
+                    damaged[name] = "was changed or is incomplete: its sha256 is not that in the results document"
+                else:
+                    intact.setdefault(artifact.kind, {})[task] = path
+            except OSError as error:
+                damaged[name] = f"cannot be read ({error.strerror or error})"
+        return intact, damaged
+
+    def _named(self, number: Number) -> Number:
+        file = self.file or self.path.name
+        if not self.called.model:
+            return replace(number, file=file)
+        setting = self.called.setting_of(number.adapted_to or number.own_task)
+        return replace(number, file=file, model=with_setting(self.called.model, setting), setting=setting)
+
+
+@lru_cache(maxsize=10_000)  # documents repeat the same tasks, metrics and data
+def _cell(text: str) -> str:
+    return one_line(text, CELL)
+
+
+def read_files(paths: Sequence[Path], logs: bool = False) -> tuple[list[ResultsFile], dict[Path, str]]:
+    """Results documents, named or in folders, and why other JSON files of folders were skipped.
+
+    With ``logs``, sample logs of other harnesses in folders follow. DataError if a named file cannot be read.
+    """
+    files, skipped = list[tuple[Path, ResultsDocument, str]](), dict[Path, str]()
+    for source in paths:
+        found: list[tuple[Path, ResultsDocument | str]] = []
+        if source.is_dir():
+            found += [*walk_documents(source), *(_read_logs(source) if logs else ())]
+        else:
+            found.append((source, read_document(source)))
+        for path, document in found:
+            below = path.relative_to(source if source.is_dir() else source.parent) if len(paths) == 1 else path
+            if isinstance(document, str):
+                skipped[path] = document
+            else:
+                files.append((path, document, below.as_posix()))
+    names = names_of_runs([(path, document) for path, document, _ in files])
+    return [ResultsFile(*file, name) for file, name in zip(files, names, strict=True)], skipped
+
+
+def _read_logs(folder: Path) -> Iterator[tuple[Path, ResultsDocument | str]]:
+    for path in walk_sample_logs(folder):
+        try:
+            yield path, read_document(path)
+        except DataError as error:
+            yield path, str(error).removeprefix(f"{path}: ")
+
+
+def stored_groups(folder: Path, document: ResultsDocument) -> dict[str, TaskGroups]:
+    """Task (or ``adapted to@measured on``) -> its groups, from the samples that a document names.
+
+    DataError if a file is missing or damaged.
+    """
+    groups: dict[str, TaskGroups] = {}
+    for name, about in document.artifacts.items():
+        if about.kind not in ("samples", "also_samples"):
+            continue
+        if PurePosixPath(name).name != name or "\\" in name or "\0" in name:
+            raise DataError(
+                f"{folder}: the artifact {name!r:.80} of a results document is in another folder; only files next to "
+                "it are read"
+            )
+        task = task_of_artifact(name, about, document.results)
+        if task is not None and about.kind == "also_samples":
+            task = f"{task}{AT}{about.measured_on}"
+        if task is not None:
+            groups[task] = replace(_groups(folder / name), means=stated_means(document, task))
+    return groups
+
+
+def stated_means(document: ResultsDocument, task: str) -> dict[str, TagMean]:
+    """How the means over values of tags that a document has of a task are made; DataError where it does not say."""
+    known = document.tag_means.get(task, {})
+    stated = mapping(document.configs[task].get("means")) if known else {}
+    try:
+        return {name: TagMean.model_validate(how) for name, how in stated.items() if name in known}
+    except ValidationError as error:
+        raise DataError(f"'configs' of task '{task}' has 'means' that are none ({error_line(error)})") from None
+
+
+def _groups(path: Path) -> TaskGroups:
+    lines, clusters, tags = [], dict[str, str](), dict[str, Mapping[str, str]]()
+    seen: set[str] = set()
+    for number, line in sample_lines(path):
+        group, name, metrics = line.get("group_id"), line.get("filter"), sample_value(line.get("metrics"))
+        if not isinstance(group, str) or not isinstance(name, str) or metrics is None:
+            raise DataError(f"{path}: line {number} is not a samples line, or a metric is not a fraction")
+        again = (name, line.get("seed_index", 0), group)
+        if str(again) in seen:
+            raise DataError(f"{path}: line {number} has group {group} again, of the same filter and seed")
+        seen.add(str(again))
+        lines.append({"group_id": group, "filter": name, "metrics": metrics})
+        cluster = line.get("cluster")
+        if not isinstance(cluster, str | None):
+            raise DataError(f"{path}: line {number} has a cluster that is not a text")
+        if cluster is not None:
+            clusters[group] = cluster
+        if isinstance(line.get("tags"), dict):
+            tags[group] = {str(tag): str(value) for tag, value in line["tags"].items()}
+    return TaskGroups(values_of_lines(lines), clusters or None, tags)
+
+
+def values_of_lines(lines: Sequence[Mapping[str, Any]]) -> Values:
+    """The values of groups, means over seeds, from samples lines."""
+    sums: dict[tuple[str, str, str], list[float]] = {}
+    for line in lines:
+        for metric, value in line["metrics"].items():
+            if value is not None:
+                sums.setdefault((line["filter"], metric, line["group_id"]), []).append(float(value))
+    values: Values = {}
+    for (name, metric, group), per_seed in sums.items():
+        values.setdefault(name, {}).setdefault(metric, {})[group] = sum(per_seed) / len(per_seed)
+    return values
 
 
 _Line = dict[str, Any]
@@ -217,22 +415,16 @@ def read_sample_log(path: Path) -> ResultsDocument:
     counts: dict[str, int] = {"original": len(images), "effective": len(images)}
     clusters = np.array(connected(images)) if all(images) else None
     counts |= {} if clusters is None else {"clusters": len(np.unique(clusters))}
-    results: dict[str, float | None] = {}
-    intervals: dict[str, list[float] | None] = {}
-    for name, each in values.items():
-        ends = stats.interval(each, "wilson", 1000, 0, clusters=clusters)
-        results |= {key_of(name, RAW): stats.mean(each), stderr_key(name, RAW): stats.standard_error(each, clusters)}
-        intervals[key_of(name, RAW)] = None if ends is None else list(ends)
     task, model = _task_and_model(path)
+    numbers = [
+        number_of(task, name, RAW, each, (1000, 0, "wilson"), clusters, track="zero_shot")
+        for name, each in values.items()
+    ]
     fingerprint, about = digest.hexdigest(), path.stat()
     source = {"kind": STORED_SCORES, "file": path.name, "format": "sample log of another harness"}
     dataset = {"source": source, "revision": None, "fingerprint": fingerprint, "n_groups": len(images)}
     by_task: dict[str, object] = {
-        "tracks": dict.fromkeys(intervals, "zero_shot"),
-        "results": results,
-        "ci": intervals,
-        "chance": dict.fromkeys(values, None),
-        "ties": dict.fromkeys(intervals, None),
+        **as_entries(numbers),
         "configs": {"task": task},
         "versions": 0,
         "n-samples": counts,

@@ -20,9 +20,9 @@ from ttmbench._util.arrays import EXACT, LARGEST, NPY, Arrays, read_arrays, refu
 from ttmbench._util.text import check_no_pointer, read_json_lines
 from ttmbench._util.third_party_errors import describe
 from ttmbench.errors import DataError, UsageError
-from ttmbench.results.clusters import Clusters, connected
-from ttmbench.results.labels import HOLDOUT, HOLDOUT_RAW, RAW
+from ttmbench.results.numbers import HOLDOUT, HOLDOUT_RAW, RAW
 from ttmbench.results.ranks import Ranks
+from ttmbench.results.summary import Clusters, connected
 from ttmbench.types import GroupShape, Scores
 
 SCORES, RANKS = "ttmbench-scores", "ttmbench-ranks"  # formats of saved files

@@ -1,48 +1,30 @@
-"""Score arrays -> the numbers of a results file, shared by runs and ``ttmbench score``: both give the same digits."""
+"""Values of groups -> numbers, shared by runs and ``ttmbench score``: both give the same digits.
+
+With the clusters of groups that share an image, by which standard errors, intervals and tests go, and the statistics of
+a mean of means over cells (combinations of values of tags).
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from ttmbench import stats
+from ttmbench._annotations import Bool, Float, Int
 from ttmbench._util.third_party_errors import foreign_errors, place_of_function
-from ttmbench.errors import TtmbenchError
-from ttmbench.results.clusters import Clusters
-from ttmbench.results.labels import HOLDOUT_RAW, RAW, key_of, seed_std_key, stderr_key, track_of
-from ttmbench.types import MetricSpec, Scores, Track
+from ttmbench.errors import TtmbenchError, UsageError
+from ttmbench.results.numbers import Number, track_of
+from ttmbench.types import Group, ImageRef, MetricSpec, Scores, Track
 
 Resampling = tuple[int, int, stats.IntervalMethod]
 """Resamples of bootstrap intervals (0 for no interval of any kind), the seed, and how intervals are made."""
-
-
-@dataclass(frozen=True)
-class Summary:
-    """Numbers of one task. Keys are ``metric,filter``; chance is by metric, for methods by key. Undefined is None.
-
-    ``results`` has means over groups (and seeds), ``metric_stderr,filter`` and ``metric_seed_std,filter``.
-    """
-
-    results: dict[str, float | None] = field(default_factory=dict)
-    ci: dict[str, list[float] | None] = field(default_factory=dict)  # 95 % interval over groups
-    chance: dict[str, float | None] = field(default_factory=dict)  # expected value of random scores
-    ties: dict[str, float | None] = field(default_factory=dict)  # groups (or images) with a tie; mean over seeds
-    tracks: dict[str, Track] = field(default_factory=dict)  # none for controls and held-out groups
-
-    def add(
-        self, metric: str, filter_: str, values: np.ndarray | None, resampling: Resampling, among: np.ndarray | None
-    ) -> None:
-        """Adds the mean of values, its standard error and interval by clusters; all None where there are none."""
-        (iterations, seed, interval), key, stderr = resampling, key_of(metric, filter_), stderr_key(metric, filter_)
-        self.results[key] = self.results[stderr] = self.ci[key] = self.ties[key] = None
-        if values is not None:
-            ends = stats.interval(values, interval, iterations, seed, clusters=among)
-            self.results[key], self.results[stderr] = stats.mean(values), stats.standard_error(values, among)
-            self.ci[key] = None if ends is None else list(ends)
+Cell = tuple[str, ...]
+_BATCH = 64  # resamples at a time: so many rows of as many columns as there are clusters
 
 
 @dataclass(frozen=True)
@@ -53,13 +35,13 @@ class MethodScores:
     the adapted groups before and after every iteration.
     """
 
-    name: str  # filter of its numbers
+    name: str  # method of its numbers
     scores: list[Scores]  # one per seed
     record: dict[str, Any] = field(default_factory=dict)  # of the results document; empty without training
     members: list[int] | None = None  # positions of the groups that the scores are of; None for all
     iterations: list[list[Scores]] = field(default_factory=list)
     seconds: float = 0.0  # wall time
-    track: Track | None = None  # of all its numbers; None: as `ttmbench.results.labels.track_of` says
+    track: Track | None = None  # of all its numbers; None: as `ttmbench.results.numbers.track_of` says
     chance: Mapping[str, float | None] | None = None  # metric -> its own level; None: it is the metric's
 
 
@@ -107,7 +89,7 @@ def group_rows(
     metrics: Sequence[MetricSpec],
     subsets: Mapping[str, Sequence[int]],
 ) -> dict[tuple[str, str], np.ndarray]:
-    """(metric, filter) -> values [seeds, groups], NaN where a filter does not have a group; no global metrics."""
+    """(metric, method) -> values [seeds, groups], NaN where a method does not have a group; no global metrics."""
     rows = {}
     for metric in (metric for metric in metrics if metric.scope != "global"):
         for name, per_seed in scores.items():
@@ -142,6 +124,27 @@ def metric_chance(metric: MetricSpec, scores: Scores) -> float | None:
     return chance
 
 
+def number_of(
+    task: str,
+    metric: str,
+    method: str,
+    values: np.ndarray | None,
+    resampling: Resampling,
+    clusters: np.ndarray | None,
+    **known: Any,
+) -> Number:
+    """The mean of values (fraction [groups]), with standard error and interval by clusters; undefined for None.
+
+    ``known`` are further attributes of the number; a ``value`` among them is that of the number.
+    """
+    if values is None:
+        return Number(task, metric, method, None, **known)
+    iterations, seed, interval = resampling
+    about: dict[str, Any] = {"value": stats.mean(values), "stderr": stats.standard_error(values, clusters)}
+    about["interval"] = stats.interval(values, interval, iterations, seed, clusters=clusters)
+    return Number(task, metric, method, **{**about, **known})
+
+
 def summarise(
     columns: Sequence[MethodScores],
     metrics: Sequence[MetricSpec],
@@ -149,58 +152,38 @@ def summarise(
     seed: int,
     interval: stats.IntervalMethod = "wilson",
     clusters: Clusters | None = None,
-) -> Summary:
+    task: str = "",
+) -> list[Number]:
     """Every metric of every column.
 
     Args:
-        columns: each with score arrays, one per seed; that of the filter ``none`` has one.
+        columns: each with score arrays, one per seed; that of the method ``none``, with one, is the first.
         metrics: what to compute, in the order of the output.
         bootstrap_iters: resamples of bootstrap intervals; 0 for no interval of any kind.
         seed: of the resampling.
         interval: how intervals are made.
         clusters: of the groups, where it is known which share images.
+        task: whose groups they are.
     """
-    summary = Summary()
+    numbers = []
     for metric in metrics:
+        level = metric_chance(metric, columns[0].scores[0])
         for column in columns:
-            name, per_seed = column.name, column.scores
-            among = metric_units(metric, clusters, column.members)
-            key = key_of(metric.name, name)
-            values = seed_values(metric, per_seed)
-            track = track_of(name, metric.track, column.track)
-            if track is not None:
-                summary.tracks[key] = track
-            if column.chance is not None:
-                summary.chance[key] = column.chance.get(metric.name)
+            own = column.chance is not None
+            known: dict[str, Any] = {
+                "chance": level if column.chance is None else column.chance.get(metric.name),
+                "own_chance": own,
+                "track": track_of(column.name, metric.track, column.track),
+            }
+            values, among = seed_values(metric, column.scores), metric_units(metric, clusters, column.members)
+            if values is not None:
+                means = np.array([stats.mean(value) for value in values])
+                known |= {"value": float(np.mean(means)), "seed_std": stats.seed_std(means)}
+                known["ties"] = _ties(metric, column.scores)
             over_seeds = None if values is None else np.mean(values, axis=0)
-            summary.add(metric.name, name, over_seeds, (bootstrap_iters, seed, interval), among)
-            if values is None:
-                summary.chance.setdefault(metric.name, None)
-                continue
-            means = np.array([stats.mean(value) for value in values])
-            summary.results[key] = float(np.mean(means))
-            if name not in (RAW, HOLDOUT_RAW):
-                summary.results[seed_std_key(metric.name, name)] = stats.seed_std(means)
-            summary.ties[key] = _ties(metric, per_seed)
-            summary.chance.setdefault(metric.name, metric_chance(metric, per_seed[0]))
-    return summary
-
-
-def summarise_values(
-    values: Mapping[str, np.ndarray],
-    filter_: str,
-    tracks: Mapping[str, Track],
-    chance: Mapping[str, float | None],
-    resampling: Resampling,
-    clusters: Clusters | None,
-) -> Summary:
-    """Metrics of which only the values of groups are known (metric -> fraction [groups]), so that ties are None."""
-    summary = Summary()
-    for metric, each in values.items():
-        among = None if clusters is None else clusters.groups
-        summary.add(metric, filter_, np.asarray(each, np.float64), resampling, among)
-        summary.tracks[key_of(metric, filter_)], summary.chance[metric] = tracks[metric], chance[metric]
-    return summary
+            resampling = bootstrap_iters, seed, interval
+            numbers.append(number_of(task, metric.name, column.name, over_seeds, resampling, among, **known))
+    return numbers
 
 
 def metric_units(metric: MetricSpec, clusters: Clusters | None, subset: Sequence[int] | None) -> np.ndarray | None:
@@ -287,3 +270,246 @@ def seed_interval(values: Sequence[float]) -> list[float] | None:
     mean = float(np.mean(values))
     half = float(t.ppf(0.975, len(values) - 1)) * float(np.std(values, ddof=1)) / math.sqrt(len(values))
     return [mean - half, mean + half]
+
+
+@dataclass(frozen=True)
+class Clusters:
+    """Clusters of a task's groups: those that share an image, directly or through others."""
+
+    groups: Int[np.ndarray, " groups"]  # a number for each group; equal within a cluster
+    images: Int[np.ndarray, "groups images"]  # a number for each image; equal for the same one
+
+    @property
+    def count(self) -> int:
+        """Number of clusters."""
+        return len(np.unique(self.groups))
+
+    def of(self, positions: Sequence[int] | None) -> Clusters:
+        """Those of the groups at some positions; None for all."""
+        return self if positions is None else Clusters(self.groups[list(positions)], self.images[list(positions)])
+
+    def names(self, group_ids: Sequence[str]) -> list[str]:
+        """For each group the id of the first group of its cluster, as samples lines have it."""
+        first: dict[int, str] = {}
+        return [first.setdefault(cluster, name) for cluster, name in zip(self.groups.tolist(), group_ids, strict=True)]
+
+
+def clusters_of(groups: Sequence[Group], digest: Callable[[ImageRef], str]) -> Clusters:
+    """The clusters of groups of one shape; ``digest`` gives the digest of an image's file, else of its pixels.
+
+    So parts of one image (``crop`` of a task file) count as that image.
+    """
+    shown = [[digest(image) for image in group.images] for group in groups]
+    number: dict[str, int] = {}
+    images = [[number.setdefault(key, len(number)) for key in row] for row in shown]
+    return Clusters(np.array(connected(shown)), np.array(images))
+
+
+def connected(keys: Iterable[Iterable[Hashable]]) -> list[int]:
+    """A number for each item, equal for items that share a key directly or through others, in order of first items.
+
+    >>> connected([["a", "b"], ["c"], ["b", "d"], ["d"], []])
+    [0, 1, 0, 0, 2]
+    """
+    from scipy.sparse import csr_matrix
+    from scipy.sparse.csgraph import connected_components
+
+    number: dict[Hashable, int] = {}
+    listed = [[number.setdefault(key, len(number)) for key in of_item] for of_item in keys]
+    # Items first and keys behind them, so that components are counted in the order of items.
+    rows = np.repeat(np.arange(len(listed)), [len(of_item) for of_item in listed])
+    columns = len(listed) + np.array([key for of_item in listed for key in of_item], dtype=np.int64)
+    size = len(listed) + len(number)
+    graph = csr_matrix((np.ones(len(rows), dtype=np.int8), (rows, columns)), shape=(size, size))
+    _, component = connected_components(graph, directed=False)
+    return [int(label) for label in component[: len(listed)]]
+
+
+def held_out(clusters: Int[np.ndarray, " groups"], share: float, seed: int) -> Bool[np.ndarray, " groups"]:
+    """Random whole clusters with about this fraction of all groups: bool [groups].
+
+    UsageError if the fraction leaves one side without groups, or there is only one cluster.
+    """
+    total = len(clusters)
+    count = round(share * total)
+    if not 0 < count < total:
+        raise UsageError(f"ttm_holdout={share} of {total} groups leaves {count} to score and {total - count} to use")
+    _, of_group, sizes = np.unique(clusters, return_inverse=True, return_counts=True)
+    if len(sizes) == 1:
+        raise UsageError(f"ttm_holdout: all {total} groups share images, so none can be held out; omit it")
+    order = np.random.default_rng([seed, 3]).permutation(len(sizes))
+    drawn = 1 + int(np.abs(np.cumsum(sizes[order])[:-1] - count).argmin())
+    return np.asarray(np.isin(of_group, order[:drawn]))
+
+
+def clusters_note(groups: int, clusters: int) -> str:
+    """A note for a task of which groups share images."""
+    return (
+        f"groups share images: {groups} groups in {clusters} clusters; standard errors, intervals and tests take a "
+        "cluster for one independent observation"
+    )
+
+
+def cluster_numbers(ids: Sequence[str], known: Sequence[Mapping[str, str] | None]) -> np.ndarray | None:
+    """Clusters of groups by what either run knows of them (each may have other groups); None where neither does."""
+    if all(names is None for names in known):
+        return None
+    keys = [
+        [(run, names[group]) for run, names in enumerate(known) if names is not None and group in names]
+        for group in ids
+    ]
+    return np.array(connected(keys))
+
+
+@dataclass(frozen=True)
+class CellValues:
+    """Values of groups, by the cells that they are in."""
+
+    values: Float[np.ndarray, " n"]  # one for each group that counts and was scored
+    weights: Float[np.ndarray, " n"]  # of each in the mean of means
+    cell: Int[np.ndarray, " n"]  # the number of each group's cell
+    cells: tuple[Cell, ...]  # the cells, each with at least one value
+    cluster: Int[np.ndarray, " n"]  # the number of each group's cluster, from 0
+
+    @classmethod
+    def of(
+        cls, row: Float[np.ndarray, " groups"], members: Mapping[Cell, Sequence[int]], clusters: np.ndarray | None
+    ) -> CellValues | None:
+        """Values by cells; None if no group of a cell has a value.
+
+        ``row`` has NaN for groups without a value, ``members`` the positions of each cell's groups, ``clusters`` a
+        number for each group, equal for those that share images (None where that is unknown).
+        """
+        known = (~np.isnan(row)).tolist()  # a list, for indexing an array item by item is ten times as slow
+        scored = {cell: [position for position in positions if known[position]] for cell, positions in members.items()}
+        scored = {cell: positions for cell, positions in scored.items() if positions}
+        positions = np.array([position for mine in scored.values() for position in mine], np.int64)
+        if not len(positions):
+            return None
+        cell = np.repeat(np.arange(len(scored)), [len(mine) for mine in scored.values()])
+        units = positions if clusters is None else np.asarray(clusters)[positions]
+        _, cluster = np.unique(units, return_inverse=True)
+        weights = weights_of(scored, len(row))[positions]
+        return cls(np.asarray(row, np.float64)[positions], weights, cell, tuple(scored), cluster)
+
+    @property
+    def mean(self) -> float:
+        """The mean of means."""
+        return math.fsum((self.weights * self.values).tolist())
+
+    def variance(self) -> float | None:
+        """Variance of the mean of means (Cochran 1977, section 5.4); None if a cell has a single cluster."""
+        clusters = int(self.cluster.max()) + 1
+        pairs = np.unique(self.cell.astype(np.int64) * clusters + self.cluster)
+        counts = np.bincount(pairs // clusters, minlength=len(self.cells))
+        if counts.min() < 2:
+            return None
+        residuals = self.weights * (self.values - self._cell_means()[self.cell])
+        residuals *= np.sqrt(counts / (counts - 1))[self.cell]
+        return math.fsum(np.square(np.bincount(self.cluster, weights=residuals)).tolist())
+
+    def standard_error(self) -> float | None:
+        """Standard error of the mean of means; None as for `variance`."""
+        variance = self.variance()
+        return None if variance is None else math.sqrt(variance)
+
+    def interval(
+        self, method: stats.IntervalMethod, iterations: int, seed: int, level: float = 0.95
+    ) -> tuple[float, float] | None:
+        """Interval of the mean of means (lower, upper); None where there is no standard error, or for no iterations.
+
+        For values outside [0, 1], which have no score interval, ``wilson`` means ``bca``.
+        """
+        if iterations < 1 or self.variance() is None:
+            return None
+        if method == "wilson" and self.values.min() >= 0 and self.values.max() <= 1:
+            return self._score_interval(level)
+        return self._bootstrap(iterations, seed, level, corrected=method != "percentile")
+
+    def sign_flip(self, iterations: int, seed: int) -> float:
+        """P of no difference (`stats.sign_flip` by clusters), where values are differences."""
+        weighted = self.values * self.weights * len(self.values)
+        return stats.sign_flip(np.zeros_like(weighted), weighted, iterations, seed, self.cluster)
+
+    def _cell_means(self) -> Float[np.ndarray, " cells"]:
+        return np.asarray(np.bincount(self.cell, weights=self.values) / np.bincount(self.cell))
+
+    def _score_interval(self, level: float) -> tuple[float, float]:
+        """As `stats.score_interval`, with the number of independent groups that give the same variance."""
+        variance, p = self.variance(), min(1.0, max(0.0, self.mean))
+        assert variance is not None, "asked for before"
+        n = 1 / float(np.sum(np.square(self.weights)))
+        total = n + 2 * stats.PSEUDO_WEIGHT
+        p_more = (p * n + stats.PSEUDO_WEIGHT) / total
+        added = (n * p**2 + stats.PSEUDO_WEIGHT) / total - p_more**2
+        worth = n * p_more * (1 - p_more) / (n / total * (n * variance) + added)
+        from scipy.special import stdtrit
+
+        freedom = max(1, int(self.cluster.max()) + 1 - len(self.cells))
+        z2 = float(stdtrit(freedom, (1 + level) / 2)) ** 2
+        center = (p + z2 / (2 * worth)) / (1 + z2 / worth)
+        half = math.sqrt(z2 * (p * (1 - p) / worth + z2 / (4 * worth**2))) / (1 + z2 / worth)
+        return 0.0 if p <= 0 else max(0.0, center - half), 1.0 if p >= 1 else min(1.0, center + half)
+
+    def _bootstrap(self, iterations: int, seed: int, level: float, corrected: bool) -> tuple[float, float]:
+        from scipy.special import ndtr, ndtri
+
+        if np.ptp(self.values) == 0:
+            return self.mean, self.mean
+        drawn = np.concatenate(list(self._resampled(iterations, np.random.default_rng(seed))))
+        tails = np.array([(1 - level) / 2, (1 + level) / 2])
+        residuals = self.weights * (self.values - self._cell_means()[self.cell])
+        influence = np.bincount(self.cluster, weights=residuals)
+        spread = float(np.sum(np.square(influence)))
+        if corrected and spread > 0:  # BCa (Efron 1987), the acceleration by each cluster's influence
+            below = (np.sum(drawn < self.mean) + np.sum(drawn == self.mean) / 2 + 0.5) / (len(drawn) + 1)
+            bias, acceleration = ndtri(below), float(np.sum(influence**3)) / (6 * spread**1.5)
+            quantiles = ndtri(tails)
+            tails = ndtr(bias + (bias + quantiles) / (1 - acceleration * (bias + quantiles)))
+        low, high = np.quantile(drawn, tails)
+        return float(low), float(high)
+
+    def _resampled(self, iterations: int, rng: np.random.Generator) -> Iterator[Float[np.ndarray, " resamples"]]:
+        from scipy.sparse import csr_matrix
+
+        count, places = int(self.cluster.max()) + 1, (self.cluster, self.cell)
+        sums = csr_matrix((self.values, places), shape=(count, len(self.cells)))
+        sizes = csr_matrix((np.ones(len(self.values)), places), shape=(count, len(self.cells)))
+        for start in range(0, iterations, _BATCH):
+            some = min(_BATCH, iterations - start)
+            drawn = rng.integers(0, count, (some, count)) + count * np.arange(some)[:, None]
+            times = np.bincount(drawn.ravel(), minlength=some * count).reshape(some, count).astype(np.float64)
+            with np.errstate(invalid="ignore"):
+                means = np.asarray((sums.T @ times.T).T / (sizes.T @ times.T).T)
+            yield _over_cells(means, self.cells)
+
+
+def weights_of(members: Mapping[Cell, Sequence[int]], groups: int) -> Float[np.ndarray, " groups"]:
+    """Weight of each of so many groups in a mean of means over cells; 0 for groups of no cell.
+
+    >>> weights_of({("a", "x"): [0, 1], ("a", "y"): [2], ("b", "z"): [3]}, 5).tolist()
+    [0.125, 0.125, 0.25, 0.5, 0.0]
+    """
+    children = Counter(prefix[:-1] for prefix in {cell[: depth + 1] for cell in members for depth in range(len(cell))})
+    weights = np.zeros(groups)
+    for cell, places in members.items():
+        weights[list(places)] = 1 / (math.prod(children[cell[:depth]] for depth in range(len(cell))) * len(places))
+    return weights
+
+
+def _over_cells(means: Float[np.ndarray, "resamples cells"], cells: Sequence[Cell]) -> Float[np.ndarray, " resamples"]:
+    """Means of means, the innermost tag first, from means of cells (NaN for cells that a resample lacks).
+
+    >>> _over_cells(np.array([[1.0, 0.0, 0.5], [np.nan, 0.0, 1.0]]), [("a", "x"), ("a", "y"), ("b", "z")]).tolist()
+    [0.5, 0.5]
+    """
+    while cells[0]:
+        outer = list(dict.fromkeys(cell[:-1] for cell in cells))
+        at = np.array([outer.index(cell[:-1]) for cell in cells])
+        known = ~np.isnan(means)
+        above = np.zeros((len(outer), len(cells)))
+        above[at, np.arange(len(cells))] = 1
+        with np.errstate(invalid="ignore"):
+            means = (np.where(known, means, 0.0) @ above.T) / (known @ above.T)
+        cells = outer
+    return np.asarray(means[:, 0])

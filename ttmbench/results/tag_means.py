@@ -10,15 +10,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
-from ttmbench.results.labels import CHOICE, HOLDOUT_RAW, RAW, key_of, seed_std_key, split_key, stderr_key
+from ttmbench.results.numbers import Number, as_entries, key_of
 from ttmbench.types import Group, MetricSpec, Scores
 
 if TYPE_CHECKING:
-    from ttmbench.results.cell_means import Cell
-    from ttmbench.results.clusters import Clusters
-    from ttmbench.stats import IntervalMethod
+    from ttmbench.results.summary import Cell, Clusters, Resampling
 
-UNTRAINED = (RAW, HOLDOUT_RAW, CHOICE)  # filters without seeds
 MOST_VALUES = 24  # a tag with more is a name, not a kind
 NO_VALUE = "(none)"
 SEPARATOR = ", "  # a group may have several values of a tag
@@ -73,39 +70,21 @@ class TagMean(BaseModel):
 
 def tag_means(
     groups: Sequence[Group],
-    scores: Mapping[str, Sequence[Scores]],
-    metrics: Sequence[MetricSpec],
-    subsets: Mapping[str, Sequence[int]],
+    rows: Mapping[tuple[str, str], np.ndarray],
     means: Mapping[str, TagMean],
     clusters: Clusters | None = None,
-    resampling: tuple[int, int, IntervalMethod] = (0, 0, "wilson"),
+    resampling: Resampling = (0, 0, "wilson"),
 ) -> dict[str, dict[str, object]]:
     """The named means of a task, except those by tags that no group has.
 
-    ``resampling`` is how many resamples bootstrap intervals have (0 for no interval of any kind), their seed, and the
-    kind of interval; the other arguments are those of `breakdowns`.
+    ``rows`` are (metric, method) -> values [seeds, groups], NaN where a group was not scored (`group_rows`).
 
     Returns:
-        name -> ``by``, ``cells``, ``groups`` (how many count); ``numbers`` (by ``metric,filter``: mean over seeds,
+        name -> ``by``, ``cells``, ``groups`` (how many count); ``numbers`` (by ``metric,method``: mean over seeds,
         standard error, spread over seeds) and ``ci`` over groups. None where no cell has a scored group.
     """
-    from ttmbench.results.summary import group_rows  # with scipy.stats, which no listing of tasks should wait for
-
-    if not means:
-        return {}
-    return means_of_rows(groups, group_rows(len(groups), scores, metrics, subsets), means, clusters, resampling)
-
-
-def means_of_rows(
-    groups: Sequence[Group],
-    rows: Mapping[tuple[str, str], np.ndarray],
-    means: Mapping[str, TagMean],
-    clusters: Clusters | None,
-    resampling: tuple[int, int, IntervalMethod],
-) -> dict[str, dict[str, object]]:
-    """As `tag_means`, of (metric, filter) -> values [seeds, groups], NaN where a group was not scored."""
     return {
-        name: _record(mean, groups, rows, clusters, resampling)
+        name: _record(mean, groups, rows, None if clusters is None else clusters.groups, resampling)
         for name, mean in means.items()
         if mean.applies_to(groups)
     }
@@ -115,28 +94,27 @@ def _record(
     how: TagMean,
     groups: Sequence[Group],
     values: Mapping[tuple[str, str], np.ndarray],
-    clusters: Clusters | None,
-    resampling: tuple[int, int, IntervalMethod],
+    clusters: np.ndarray | None,
+    resampling: Resampling,
 ) -> dict[str, object]:
     from ttmbench import stats
-    from ttmbench.results.cell_means import CellValues
+    from ttmbench.results.summary import CellValues  # with scipy.stats, which no listing of tasks should wait for
 
-    (iterations, seed, interval), members = resampling, how.members(groups)
-    numbers: dict[str, float | None] = {}
-    ci: dict[str, list[float] | None] = {}
-    among = None if clusters is None else clusters.groups
-    for (metric, filter_), rows in values.items():
-        cell_values = CellValues.of(np.mean(rows, axis=0), members, among)
-        key = key_of(metric, filter_)
-        numbers[key] = None if cell_values is None else cell_values.mean
-        numbers[stderr_key(metric, filter_)] = None if cell_values is None else cell_values.standard_error()
-        if cell_values is not None and filter_ not in UNTRAINED:
-            each = [cells.mean for cells in (CellValues.of(row, members, among) for row in rows) if cells is not None]
-            numbers[seed_std_key(metric, filter_)] = stats.seed_std(np.array(each))
-        ends = None if cell_values is None else cell_values.interval(interval, iterations, seed)
-        ci[key] = None if ends is None else list(ends)
-    counted = sum(map(len, members.values()))
-    return {"by": list(how.by), "cells": len(members), "groups": counted, "numbers": numbers, "ci": ci}
+    (iterations, seed, interval), members, numbers = resampling, how.members(groups), list[Number]()
+    for (metric, method), rows in values.items():
+        mean = CellValues.of(np.mean(rows, axis=0), members, clusters)
+        known: dict[str, Any] = {"value": None}
+        if mean is not None:
+            each = [
+                cells.mean for cells in (CellValues.of(row, members, clusters) for row in rows) if cells is not None
+            ]
+            ends = mean.interval(interval, iterations, seed)
+            known = {"value": mean.mean, "stderr": mean.standard_error(), "interval": ends}
+            known["seed_std"] = stats.seed_std(np.array(each))
+        numbers.append(Number("", metric, method, **known))
+    entries, counted = as_entries(numbers), sum(map(len, members.values()))
+    about = {"by": list(how.by), "cells": len(members), "groups": counted}
+    return {**about, "numbers": entries["results"], "ci": entries["ci"]}
 
 
 def breakdowns(
@@ -148,11 +126,11 @@ def breakdowns(
 ) -> dict[str, dict[str, dict[str, float | None]]]:
     """Every metric inside groups, for the groups of each value of each tag.
 
-    ``scores`` are filter -> score arrays, one per seed; ``subsets`` filter -> positions of its groups, where these are
+    ``scores`` are method -> score arrays, one per seed; ``subsets`` method -> positions of its groups, where these are
     not all. Metrics without a value for every group are skipped.
 
     Returns:
-        tag -> value -> ``groups`` (how many) and ``metric,filter`` -> mean over groups and seeds; None where no group
+        tag -> value -> ``groups`` (how many) and ``metric,method`` -> mean over groups and seeds; None where no group
         of this value was scored. Tags with one value, or with more than 24, are omitted, but for values that a named
         mean goes by.
     """
@@ -172,7 +150,7 @@ def breakdowns(
 
 
 def mean_of_tasks(results: Sequence[Mapping[str, float | None]]) -> dict[str, float | None]:
-    """The unweighted mean of tasks, for every number (``metric,filter``) that all of them have.
+    """The unweighted mean of tasks, for every number (``metric,method``) that all of them have.
 
     Standard errors add up as those of independent tasks.
 
@@ -183,7 +161,7 @@ def mean_of_tasks(results: Sequence[Mapping[str, float | None]]) -> dict[str, fl
     for key in results[0]:
         values = [result.get(key) for result in results]
         known = [value for value in values if value is not None]
-        metric, _ = split_key(key)
+        metric = key.partition(",")[0]
         if len(known) < len(values) or metric.endswith("_seed_std"):
             continue
         if metric.endswith("_stderr"):

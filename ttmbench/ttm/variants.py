@@ -18,9 +18,8 @@ from ttmbench.config import DEFAULT_LEARNING_RATE, NO_LEARNING_RATE, RunConfig, 
 from ttmbench.data.task_file import TaskSpec
 from ttmbench.errors import AssertionNotMet, UsageError
 from ttmbench.plugins.registry import Registry
-from ttmbench.results.clusters import held_out
-from ttmbench.results.labels import HOLDOUT, HOLDOUT_RAW, TTM
-from ttmbench.results.summary import MethodScores, metric_mean
+from ttmbench.results.numbers import HOLDOUT, HOLDOUT_RAW, TTM
+from ttmbench.results.summary import MethodScores, held_out, metric_mean
 from ttmbench.scoring.inputs import Rows, subset
 from ttmbench.scoring.prepare import PreparedTask
 from ttmbench.ttm.algorithm import Kept, ShuffledTask, adapt, overfit

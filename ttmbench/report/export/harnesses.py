@@ -20,8 +20,8 @@ from ttmbench._util.files import to_json
 from ttmbench.errors import UsageError
 from ttmbench.report.export.hub import nothing_to_export
 from ttmbench.results.document import ResultsDocument
-from ttmbench.results.labels import RAW, key_of, seed_std_key, stderr_key
-from ttmbench.results.numbers import DocumentFile, Number, means_of
+from ttmbench.results.numbers import RAW, Number, key_of
+from ttmbench.results.reader import ResultsFile
 
 MISSING = "N/A"
 _DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16", "tf32": "float32"}
@@ -32,7 +32,7 @@ _OWN = (
 )
 
 
-def export_lm_eval(runs: Sequence[DocumentFile], target: Path | None) -> tuple[dict[Path | None, str], dict[str, str]]:
+def export_lm_eval(runs: Sequence[ResultsFile], target: Path | None) -> tuple[dict[Path | None, str], dict[str, str]]:
     """The format ``lm-eval``; UsageError for more than one run."""
     if len(runs) > 1:
         raise UsageError("a file of lm-evaluation-harness is one run; export each results document separately")
@@ -43,24 +43,24 @@ def export_lm_eval(runs: Sequence[DocumentFile], target: Path | None) -> tuple[d
     return {target: to_json(_document(run))}, {}
 
 
-def _document(run: DocumentFile) -> dict[str, object]:
+def _document(run: ResultsFile) -> dict[str, object]:
     """A run in the format of lm-evaluation-harness, with additional keys below ``ttmbench``."""
-    document, numbers, content = run.document, run.numbers(), run.document.to_dict()
+    document, numbers, content = run.document, run.numbers, run.document.to_dict()
     own_task = {row.task: row.own_task for row in numbers}  # a mean over values of tags is a separate task
     own_task = {task: own_task.get(task, task) for task in dict.fromkeys([*document.results, *own_task])}
-    means = _values(document.groups, means_of(document))
+    means = _values(document.groups, document.means)
     subtasks = document.group_subtasks
     in_a_group = {task for tasks in subtasks.values() for task in tasks}
     directions = {task: dict(document.higher_is_better[parent]) for task, parent in own_task.items()}
     for group, tasks in subtasks.items():
         directions[group] = {metric: up for task in tasks for metric, up in directions.get(task, {}).items()}
-    of_cells = {row.task: {"original": row.groups, "effective": row.groups} for row in numbers if row.cells is not None}
+    of_cells = {row.task: {"original": row.groups, "effective": row.groups} for row in numbers if row.parts is not None}
     columns: dict[str, dict[str, str]] = {task: {} for task in own_task}
     spreads: dict[str, dict[str, float | None]] = {task: {} for task in own_task}
     for row in numbers:
-        columns[row.task][row.key] = row.method
-        if row.seeds is not None:
-            spreads[row.task][seed_std_key(row.metric, row.filter)] = row.seed_std
+        columns[row.task][row.key] = row.column
+        if row.seeds:
+            spreads[row.task][key_of(f"{row.metric}_seed_std", row.method)] = row.seed_std
     return {
         "results": {**_values(own_task, numbers), **means},
         **({"groups": means} if means else {}),
@@ -105,7 +105,7 @@ def _values(names: Iterable[str], numbers: Sequence[Number]) -> dict[str, dict[s
     for row in numbers:
         if row.value is not None:
             stderr = MISSING if row.stderr is None else float(row.stderr)
-            values[row.task] |= {row.key: float(row.value), stderr_key(row.metric, row.filter): stderr}
+            values[row.task] |= {row.key: float(row.value), key_of(f"{row.metric}_stderr", row.method): stderr}
     return values
 
 
@@ -168,7 +168,7 @@ _NO_REVISION = ("no_revision_available", "revision_not_applicable")  # mteb's wo
 _SQUARE = {"text_acc": "text_score", "image_acc": "image_score", "accuracy": "group_score"}
 
 
-def export_mteb(runs: Sequence[DocumentFile], target: Path | None) -> tuple[dict[Path | None, str], dict[str, str]]:
+def export_mteb(runs: Sequence[ResultsFile], target: Path | None) -> tuple[dict[Path | None, str], dict[str, str]]:
     """The format ``mteb``: a file a task below a directory; the terminal or a file takes one task."""
     contents: dict[Path, str] = {}
     skipped: dict[str, str] = {}

@@ -15,8 +15,8 @@ import yaml
 from ttmbench._util.files import safe_name
 from ttmbench.errors import DataError, UsageError
 from ttmbench.results.document import Dataset
-from ttmbench.results.labels import RAW, SLASH
-from ttmbench.results.numbers import DocumentFile, Number, newest
+from ttmbench.results.numbers import RAW, SLASH, Number, newest
+from ttmbench.results.reader import ResultsFile
 
 if TYPE_CHECKING:
     from huggingface_hub import ModelCardData
@@ -28,7 +28,7 @@ _HUB_KINDS = ("huggingface", "hub_files")
 
 
 def export_model_index(
-    runs: Sequence[DocumentFile], target: Path | None, source_url: str | None = None
+    runs: Sequence[ResultsFile], target: Path | None, source_url: str | None = None
 ) -> tuple[dict[Path | None, str], dict[str, str]]:
     """The format ``model-index``; a target ``*.md`` is a model card, of which the rest is kept.
 
@@ -48,7 +48,7 @@ def export_model_index(
             dataset_split=data.source.get("split"),
             dataset_revision=data.revision if _on_hub(data) else None,
             dataset_args={"task_version": row.version, "groups": row.groups},
-            metric_type=f"{row.metric} ({row.method})",
+            metric_type=f"{row.metric} ({row.column})",
             metric_name=f"{_called(row)}, percent",
             metric_value=percent(row.value),
             metric_args=_circumstances(row),
@@ -83,7 +83,7 @@ def _card(path: Path, data: ModelCardData) -> str:
 
 
 def export_evaluation_results(
-    runs: Sequence[DocumentFile], target: Path | None, source_url: str | None = None
+    runs: Sequence[ResultsFile], target: Path | None, source_url: str | None = None
 ) -> tuple[dict[Path | None, str], dict[str, str]]:
     """The format ``evaluation-results``: one YAML file, or a directory with one per task and track."""
     try:
@@ -98,7 +98,7 @@ def export_evaluation_results(
         if dataset is None:
             left_out[row.own_task] = "its data are not a dataset on the Hub"
             continue
-        how = "" if row.filter == RAW else f"_{row.filter}"
+        how = "" if row.method == RAW else f"_{row.method}"
         files.setdefault(f"ttmbench_{row.own_task}_{row.track}", []).append(
             EvalResultEntry(
                 dataset_id=dataset,
@@ -122,9 +122,9 @@ def export_evaluation_results(
     }, left_out
 
 
-def _results_of(runs: Sequence[DocumentFile]) -> tuple[list[tuple[Number, Dataset]], dict[str, str]]:
+def _results_of(runs: Sequence[ResultsFile]) -> tuple[list[tuple[Number, Dataset]], dict[str, str]]:
     """The numbers of a model that are results of a task, with its data, and why others are not: task -> why."""
-    numbers = newest(number for run in runs for number in run.numbers())
+    numbers = newest(number for run in runs for number in run.numbers)
     models = dict.fromkeys(row.model for row in numbers if not row.limited)
     if len(models) > 1:
         raise UsageError(f"metadata of the Hub is for one model, got {', '.join(models)}; export each separately")
@@ -136,7 +136,7 @@ def _results_of(runs: Sequence[DocumentFile]) -> tuple[list[tuple[Number, Datase
             left_out[row.own_task] = "the model was fine-tuned on labelled groups (track supervised)"
         elif row.track not in RANKED or row.value is None:
             continue
-        elif row.limited or row.groups != row.groups_of_task:
+        elif row.limited or row.groups != row.extent.of:
             left_out[row.own_task] = f"{row.extent.words} groups are not a result for the task"
         else:
             results.append((row, datasets[row.own_task]))
@@ -171,7 +171,7 @@ def _on_hub(data: Dataset) -> str | None:
 
 
 def _called(row: Number) -> str:
-    return f"{row.metric.replace('_', ' ')} ({row.method}, {str(row.track).replace('_', '-')} track)"
+    return f"{row.metric.replace('_', ' ')} ({row.column}, {str(row.track).replace('_', '-')} track)"
 
 
 def _circumstances(row: Number) -> dict[str, object]:
@@ -180,7 +180,7 @@ def _circumstances(row: Number) -> dict[str, object]:
         "track": row.track,
         "stderr": percent(row.stderr),
         "ci95": None if row.interval is None else [*map(percent, row.interval)],
-        "seeds": row.seeds,
+        "seeds": row.n_seeds,
         "seed_std": percent(row.seed_std),
         "chance": percent(row.chance),
         "ties": row.ties,
@@ -190,11 +190,11 @@ def _circumstances(row: Number) -> dict[str, object]:
 
 def _note(row: Number) -> str:
     parts = [f"{_called(row)}, percent"]
-    if row.cells is not None:
-        parts.append(f"mean over {row.cells} kinds of groups ({row.task.partition(SLASH)[2]})")
+    if row.parts is not None:
+        parts.append(f"mean over {row.parts} kinds of groups ({row.task.partition(SLASH)[2]})")
     if row.track == "test_time":
         parts.append("adapted to the images and captions of the test, without labels")
-    if row.seeds is not None:
+    if row.n_seeds is not None:
         spread = "" if row.seed_std is None else f", standard deviation {100 * row.seed_std:.2f}"
-        parts.append(f"{row.seeds} seed{'s' if row.seeds > 1 else ''}{spread}")
+        parts.append(f"{row.n_seeds} seed{'s' if row.n_seeds > 1 else ''}{spread}")
     return "; ".join([*parts, f"{row.extent.words} groups", f"ttmbench task version {row.version}"])

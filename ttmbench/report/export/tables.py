@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ttmbench._util.console import latex
 from ttmbench.errors import UsageError
-from ttmbench.report.table import NOTHING, TRANSFER_HEADS, csv_text, number_text, transfer_cells
+from ttmbench.report.table import NOTHING, TRANSFER_HEADS, TRANSFER_TITLE, csv_text, number_text, transfer_cells
 from ttmbench.report.terminal import gains, headline
-from ttmbench.results.labels import (
+from ttmbench.results.numbers import (
     BUILT_IN_FILTERS,
     DISAGREES_MARK,
     ORACLE_COLUMN,
@@ -23,9 +22,11 @@ from ttmbench.results.labels import (
     SIMPLE_MATCH_COLUMN,
     TRACK_TITLES,
     TTM_COLUMN,
+    Number,
     columns_in,
+    newest,
 )
-from ttmbench.results.numbers import TITLE, DocumentFile, Number, newest, transfers_of
+from ttmbench.results.reader import ResultsFile
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -45,30 +46,30 @@ _ABOUT = (
 )
 
 
-def export_csv(runs: Sequence[DocumentFile], target: Path | None) -> tuple[dict[Path | None, str], dict[str, str]]:
+def export_csv(runs: Sequence[ResultsFile], target: Path | None) -> tuple[dict[Path | None, str], dict[str, str]]:
     """The format ``csv``."""
     return {target: to_csv(runs)}, {}
 
 
 def export_latex(
-    runs: Sequence[DocumentFile], target: Path | None, **choices: object
+    runs: Sequence[ResultsFile], target: Path | None, **choices: object
 ) -> tuple[dict[Path | None, str], dict[str, str]]:
     """The format ``latex``; the choices are those of `to_latex`."""
     return {target: to_latex(runs, **choices)}, {}  # type: ignore[arg-type]
 
 
-def to_csv(runs: Sequence[DocumentFile]) -> str:
+def to_csv(runs: Sequence[ResultsFile]) -> str:
     """One line per number (`newest`), in fractions, empty where undefined; with ``setting`` if runs have several.
 
     Adapted models on other tasks have tasks ``adapted to@measured on``.
     """
-    numbers = newest(number for run in runs for number in (*run.numbers(), *run.numbers_elsewhere()))
+    numbers = newest(number for run in runs for number in (*run.numbers, *run.numbers_elsewhere))
     columns = ("model", "setting", *_COLUMNS[1:]) if any(number.setting for number in numbers) else _COLUMNS
     return csv_text(columns, (number.row() for number in numbers))
 
 
 def to_latex(
-    runs: Sequence[DocumentFile], metrics: Sequence[str] = (), columns: Sequence[str] = (), mark_best: bool = False
+    runs: Sequence[ResultsFile], metrics: Sequence[str] = (), columns: Sequence[str] = (), mark_best: bool = False
 ) -> str:
     """Tables for the booktabs package, in percent: raw, SimpleMatch and TTM, then every metric by track.
 
@@ -86,13 +87,13 @@ def to_latex(
     """
     import pandas as pd
 
-    numbers = sorted(newest(number for run in runs for number in run.numbers()), key=lambda row: row.limited)
+    numbers = sorted(newest(number for run in runs for number in run.numbers), key=lambda row: row.limited)
     by_column: dict[tuple[str, str], list[Number]] = {}
-    filters = [column.filter for column in columns_in(row.filter for row in numbers)]
-    for row in sorted(numbers, key=lambda row: filters.index(row.filter)):
-        by_column.setdefault((row.track or "", row.filter), []).append(row)
+    filters = [column.filter for column in columns_in(row.method for row in numbers)]
+    for row in sorted(numbers, key=lambda row: filters.index(row.method)):
+        by_column.setdefault((row.track or "", row.method), []).append(row)
     every_metric = [
-        (f"{about} ({rows[0].method})", _every_metric(rows))
+        (f"{about} ({rows[0].column})", _every_metric(rows))
         for track, about in TRACK_TITLES.items()
         for (of, _), rows in by_column.items()
         if of == track
@@ -102,32 +103,27 @@ def to_latex(
     tables += _chosen("metrics", every_metric, metrics)
     downwards = {row.metric for row in numbers if not row.higher_is_better} if mark_best else None
     written = [_tabular(title, table, 2, downwards) for title, table in tables]
-    transfers = [
-        transfer_cells(replace(row, model=run.model))
-        for run in runs
-        for row in transfers_of(run.document, run.file)
-        if row.shown
-    ]
+    transfers = [transfer_cells(row) for run in runs for row in run.transfers if row.shown]
     if transfers:
-        written.append(_tabular(TITLE, pd.DataFrame(transfers, columns=list(TRANSFER_HEADS)), 4))
+        written.append(_tabular(TRANSFER_TITLE, pd.DataFrame(transfers, columns=list(TRANSFER_HEADS)), 4))
     return "\n".join(written)
 
 
-def _summary(numbers: Sequence[Number], runs: Sequence[DocumentFile]) -> pd.DataFrame:
+def _summary(numbers: Sequence[Number], runs: Sequence[ResultsFile]) -> pd.DataFrame:
     """A paper's main table: the raw model, matching, adaptation, and the gains; empty if no task has groups."""
     import pandas as pd
 
-    by_key = {(row.model, row.task, row.metric, row.filter): row for row in numbers}
+    by_key = {(row.model, row.task, row.metric, row.method): row for row in numbers}
     matching = {(run.model, task): spec.get("matching") for run in runs for task, spec in run.document.configs.items()}
-    tracks = {row.filter: str(row.track).replace("_", "-") for row in reversed(numbers)}
+    tracks = {row.method: str(row.track).replace("_", "-") for row in reversed(numbers)}
     shown = (OVERFITTED_COLUMN, TTM_COLUMN, ORACLE_COLUMN)
     adapted = [
         column
-        for column in columns_in(dict.fromkeys(row.filter for row in numbers))
+        for column in columns_in(dict.fromkeys(row.method for row in numbers))
         if column.filter in tracks and (column in shown or column.filter not in BUILT_IN_FILTERS)
     ]
     rows = []
-    for model, task in dict.fromkeys((row.model, row.task) for row in numbers if row.filter == RAW):
+    for model, task in dict.fromkeys((row.model, row.task) for row in numbers if row.method == RAW):
         metrics = {m for (who, what, m, f) in by_key if (who, what, f) == (model, task, RAW)}
         raw_metric, match_metric = headline(metrics, matching.get((model, task)) == "global")
         raw, matched = (by_key.get((model, task, metric, RAW)) for metric in (raw_metric, match_metric))

@@ -48,7 +48,7 @@ from ttmbench.report.leaderboard import (
     legends,
     to_csv,
 )
-from ttmbench.report.load import Gathered, GroupSet, ReportedRun, gather, read_groups
+from ttmbench.report.load import Gathered, GroupSet, gather, read_groups
 from ttmbench.report.ranking import (
     CHANCE,
     FAMILIES,
@@ -69,12 +69,20 @@ from ttmbench.report.ranking import (
     references,
     with_ranks,
 )
-from ttmbench.report.table import NOTHING, TRANSFER_HEADS, marks, percent, transfer_cells
+from ttmbench.report.table import NOTHING, TRANSFER_HEADS, TRANSFER_TITLE, marks, percent, transfer_cells
 from ttmbench.report.thumbnails import ThumbnailOptions, Thumbnails, thumbnails_for
 from ttmbench.results.document import ResultsDocument
-from ttmbench.results.labels import NO_MODEL, ORACLE, SLASH, TRACK_ORDER, TRACK_TITLES, UNRANKED_TITLE
 from ttmbench.results.models import command_of
-from ttmbench.results.numbers import TITLE, Number, transfers_of
+from ttmbench.results.numbers import (
+    NO_MODEL,
+    ORACLE,
+    SLASH,
+    TRACK_ORDER,
+    TRACK_TITLES,
+    UNRANKED_TITLE,
+    Number,
+)
+from ttmbench.results.reader import ResultsFile
 from ttmbench.results.tag_means import MOST_VALUES
 
 # Not allowed in HTML, or not encodable.
@@ -130,7 +138,7 @@ def result_cell(
         return Markup(f'<td class="number" data-value>{NOTHING}</td>\n')
     interval = ends or row.interval
     words = NOTHING if interval is None else f"{percent(interval[0], 1)}–{percent(interval[1], 1)}"
-    about = f"{row.metric.replace('_', ' ')}, {row.method}, 95 % {words}; {row.extent.words} groups; {row.file}"
+    about = f"{row.metric.replace('_', ' ')}, {row.column}, 95 % {words}; {row.extent.words} groups; {row.file}"
     about += f", as {row.published_as}" if row.published_as else ""
     about += f"; but {row.disagrees}" if row.disagrees else ""
     kind = "number best" if row.value == best else "number" if beats_chance(row) else "number below"
@@ -208,7 +216,7 @@ def _environment() -> jinja2.Environment:
     helpers = (number_cell, percent_cell, result_cell, interval_cell, percent, beats_chance, interval_of, legends)
     environment.globals |= {helper.__name__: helper for helper in (*helpers, facts_of, command_of, short, marks)}
     environment.globals |= {"titles": dict[str | None, str]([*TRACK_TITLES.items(), (None, UNRANKED_TITLE)])}
-    environment.globals |= {"transfer_title": TITLE, "transfer_heads": TRANSFER_HEADS}
+    environment.globals |= {"transfer_title": TRANSFER_TITLE, "transfer_heads": TRANSFER_HEADS}
     environment.filters["words"] = _plain
     return environment
 
@@ -249,12 +257,12 @@ def read_report(given: Path, options: ThumbnailOptions, published: Sequence[Numb
     skipped = dict(gathered.skipped)
     by_data: dict[tuple[str, str | None], list[GroupSet]] = {}  # runs on the same data share images
     for run in gathered.runs:
-        for task, path in run.files.get("samples", {}).items():
+        for task, path in run.checked[0].get("samples", {}).items():
             try:
                 groups = read_groups(run, task, path)
                 by_data.setdefault((task, run.document.task_hashes.get(task)), []).append(groups)
             except DataError as error:
-                skipped[(Path(run.name).parent / path.name).as_posix()] = str(error).removeprefix(f"{path}: ")
+                skipped[(Path(run.file).parent / path.name).as_posix()] = str(error).removeprefix(f"{path}: ")
     thumbnails = [thumbnails_for(same, options) for same in by_data.values()]
     sets = [(one, at) for at, same in enumerate(by_data.values()) for one in same]
     sets.sort(key=lambda one: one[0].run.index)
@@ -278,12 +286,7 @@ def to_html(report: Report, title: str = "Report") -> str:
         nouns={task: _NOUNS.get(kind, "groups") for task, kind in kinds.items()},
         runs=runs,
         tracks=_tracks(runs),
-        transfers=[
-            transfer_cells(replace(row, model=run.model))
-            for run in runs
-            for row in transfers_of(run.document)
-            if row.shown
-        ],
+        transfers=[transfer_cells(row) for run in runs for row in run.transfers if row.shown],
         methods=[(run.index, row) for run in runs for row in methods_of(run.document, run.model)],
         not_ranked=NOT_RANKED,
         courses=[(run, course) for run in runs for course in courses_of(run.document)],
@@ -298,21 +301,21 @@ def to_html(report: Report, title: str = "Report") -> str:
     )
 
 
-def _tracks(runs: Sequence[ReportedRun]) -> dict[str | None, list[tuple[int, Number]]]:
+def _tracks(runs: Sequence[ResultsFile]) -> dict[str | None, list[tuple[int, Number]]]:
     """Track -> its numbers with the run of each, those of parts of tasks last; None for numbers without a track."""
     rows: dict[str | None, list[tuple[int, Number]]] = {track: [] for track in (*TRACK_ORDER, None)}
     for run in runs:
-        for number in run.numbers:
+        for number in (*run.numbers, *run.means):
             rows[number.track if number.track in TRACK_TITLES else None].append((run.index, number))
     return {track: sorted(pairs, key=lambda row: row[1].limited) for track, pairs in rows.items() if pairs}
 
 
-def _chart(run: ReportedRun, course: Course) -> Markup:
+def _chart(run: ResultsFile, course: Course) -> Markup:
     alternative = f"{course.title} on {course.task}, iteration by iteration"
     return as_image(lambda: draw_course(course, run.model), alternative)
 
 
-def _settings(run: ReportedRun, course: Course) -> str:
+def _settings(run: ResultsFile, course: Course) -> str:
     """The settings of TTM, and its notes."""
     if course.variant == "oracle":
         return ""
@@ -375,14 +378,14 @@ class _Site:
 
     def __init__(self, board: Leaderboard, folder: Path, made: str, published: Published, docs: str) -> None:
         self.board, self.made, self.published, self.docs = board, made, published, docs
-        self._samples = GroupValues(folder, {run.name: run.document for run in board.runs})
+        self._samples = GroupValues(board.runs)
         self.methods = compared_methods(folder, board.runs, published.numbers, self._samples)
-        self.runs_of: dict[str, list[ReportedRun]] = {}  # model -> its runs, the newest first, numbered from 1
+        self.runs_of: dict[str, list[ResultsFile]] = {}  # model -> its runs, the newest first, numbered from 1
         for run in sorted(board.runs, key=lambda run: run.document.date, reverse=True):
-            if run.numbers:
+            if run.ranked:
                 same = self.runs_of.setdefault(run.model, [])
                 same.append(replace(run, index=len(same) + 1))
-        self.runs = {run.name: run for same in self.runs_of.values() for run in same}
+        self.runs = {run.file: run for same in self.runs_of.values() for run in same}
         self.documents = {name: f"{safe_name(name.removesuffix('.json'))}.json" for name in self.runs}
         self.rows_of: dict[str, list[Number]] = {}  # by task
         for row in sorted(board.rows, key=lambda row: row.task.lower()):
@@ -455,7 +458,7 @@ class _Site:
             family=family,
             facts={task: facts[task] for task in tasks},
             tables=tables,
-            methods=sorted({row.method for table in tables for row in table["rows"]}),
+            methods=sorted({row.column for table in tables for row in table["rows"]}),
             sources={},
             transfers=[transfer_cells(row) for row in self.board.transfers if is_start and row.shown],
         )
@@ -486,7 +489,7 @@ class _Site:
             facts={},
             about={**about, "reference": reference, "is_address": bool(_ADDRESS.fullmatch(reference))},
             tables=tables,
-            methods=sorted({row.method for row in self.rows_of[task]}),
+            methods=sorted({row.column for row in self.rows_of[task]}),
             sources={file: self.published.sources.get(file) for file in files},
         )
 

@@ -14,7 +14,7 @@ from ttmbench._util.console import progress_bar
 from ttmbench._util.images import KEPT, LazyImages, frames_of_videos, side_by_side
 from ttmbench.errors import TtmbenchError, UsageError
 from ttmbench.model import ChoiceModel, ChoiceQuestion, ChoiceStyle
-from ttmbench.results.clusters import Clusters, clusters_of
+from ttmbench.results.summary import Clusters, clusters_of
 from ttmbench.scoring.batches import BatchSizer
 from ttmbench.scoring.fingerprint import Fingerprint
 from ttmbench.scoring.forced_choice.arrays import Choices
