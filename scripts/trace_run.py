@@ -1,4 +1,4 @@
-"""Counts the files and functions of the package that one run enters (functions in functions do not count).
+"""Counts the files of the package that one run enters, its functions (not those in functions) and their lines.
 
 python scripts/trace_run.py                  # the command of the README on 24 groups, one iteration
 python scripts/trace_run.py --model tiny-clip --tasks shapes_color --limit 8
@@ -22,12 +22,13 @@ def main() -> int:
     """Entry point."""
     from ttmbench.cli import main as command
 
-    seen: set[tuple[str, str]] = set()
+    seen: dict[tuple[str, str], int] = {}
 
     def enter(frame: FrameType, event: str, _: object) -> None:
         code = frame.f_code
         if event == "call" and code.co_filename.startswith(OURS) and code.co_flags & inspect.CO_OPTIMIZED:
-            seen.add((code.co_filename, code.co_qualname))
+            last = max(line for _, _, line in code.co_lines() if line)
+            seen[code.co_filename, code.co_qualname] = last - code.co_firstlineno + 1
 
     with tempfile.TemporaryDirectory() as folder:
         words = sys.argv[1:] or [*DEFAULT.split(), "--output_path", folder]
@@ -38,8 +39,8 @@ def main() -> int:
         finally:
             sys.setprofile(None)
             threading.setprofile(None)
-    named = [name for _, name in seen if "<locals>" not in name]
-    print(f"\nexit {code}: {len({file for file, _ in seen})} files, {len(named)} functions")
+    lines = [count for (_, name), count in seen.items() if "<locals>" not in name]
+    print(f"\nexit {code}: {len({file for file, _ in seen})} files, {len(lines)} functions, {sum(lines)} lines")
     return code
 
 
