@@ -16,7 +16,7 @@ from pathlib import Path
 from threading import Event, Lock
 from typing import TYPE_CHECKING, cast
 
-from ttmbench._util.console import progress_bar, progress_iter, warn
+from ttmbench._util.console import progress_bar, warn
 from ttmbench._util.digests import json_digest
 from ttmbench._util.images import resized
 from ttmbench.errors import DataError, TtmbenchError, UsageError
@@ -186,7 +186,7 @@ class ChatModel:
         """
         with open_answers(self._store) as store:
             keys, questions, tokens = [], dict[str, Prompt](), 0.0
-            for prompt in progress_iter(prompts, "looking up", "questions", len(prompts)):
+            for prompt in progress_bar(len(prompts), "looking up", "questions", prompts):
                 images = list(prompt.images)
                 digests = list(map(image_digest, images))
                 keys.append(self._key(prompt.text, digests))

@@ -27,7 +27,7 @@ from ttmbench.config import make_run_config
 from ttmbench.errors import DataError, TtmbenchError, UsageError
 from ttmbench.evaluator import resume
 from ttmbench.evaluator import run as evaluator
-from ttmbench.evaluator.settings import choose
+from ttmbench.evaluator.settings import resolve
 from ttmbench.results.stored_files import schema
 from ttmbench.ttm import checkpoint as checkpoints
 from ttmbench.ttm.algorithm import Step
@@ -366,7 +366,7 @@ def test_a_place_that_cannot_be_written_fails_before_the_model_is_loaded(tmp_pat
 
 def test_two_runs_cannot_write_to_one_place(tmp_path):
     config = make_run_config({"model": "tiny-clip", "tasks": ["shapes_color"], "output_path": str(tmp_path / "x.json")})
-    key = choose(config).key(config)
+    key = resolve(config).key(config)
     with resume.open_output(config, key, datetime.now()):
         again = resume.open_output(config, key, datetime.now())
         with pytest.raises(UsageError, match="another run is writing to"), again:

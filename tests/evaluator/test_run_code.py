@@ -17,7 +17,7 @@ import ttmbench
 from ttmbench._util.digests import digests_of_modules, digests_of_object
 from ttmbench.cli import main
 from ttmbench.config import make_run_config
-from ttmbench.evaluator.settings import choose
+from ttmbench.evaluator.settings import resolve
 from ttmbench.sweep.execute import write_run
 
 PACKAGE = "my_adapter"
@@ -233,9 +233,9 @@ def test_other_parts_of_a_plugin_count_where_a_run_uses_them(
 
 def test_a_plugin_that_a_run_does_not_use_changes_nothing(tmp_path, plugin):
     config = make_run_config({"model": "tiny-clip", "tasks": ["shapes_color"]})
-    before = choose(config).key(config)
+    before = resolve(config).key(config)
     plugin.edit("model.py", "* 1", "* 100")
-    assert choose(config).key(config).sha256 == before.sha256 and set(before.content["code"]) == {"ttmbench"}
+    assert resolve(config).key(config).sha256 == before.sha256 and set(before.content["code"]) == {"ttmbench"}
 
 
 def test_every_python_file_of_ttmbench_its_tasks_and_adapters_is_in_its_digest(tmp_path):

@@ -11,7 +11,7 @@ from ttmbench.config import RunConfig, TTMConfig
 from ttmbench.data.catalog import find_task
 from ttmbench.evaluator import resume as module
 from ttmbench.evaluator.resume import RunKey
-from ttmbench.evaluator.settings import choose
+from ttmbench.evaluator.settings import resolve
 from ttmbench.plugins.registry import build_registry
 
 BASE = {"model": "tiny-clip", "tasks": ["shapes_color"], "ttm": True}
@@ -106,7 +106,7 @@ def test_tasks_count_by_their_content_and_not_by_their_order(key, tasks):
 def test_settings_of_the_test_time_stage_count_where_there_is_one(key):
     other = {"shapes_color": TTMConfig(epochs=3)}
     assert key(settings=other) != key()
-    chosen = choose(RunConfig(**BASE))
+    chosen = resolve(RunConfig(**BASE))
     for ttm in (True, False):
         config = RunConfig(**{**BASE, "ttm": ttm})
         assert (replace(chosen, settings=other).key(config) != chosen.key(config)) is ttm

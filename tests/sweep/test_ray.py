@@ -58,7 +58,7 @@ def test_cells_equal_single_runs_although_a_node_is_lost(cluster, tmp_path, monk
     (tmp_path / "alone").mkdir()
     alone = cells_of(tmp_path / "alone", **PLAN)
     for cell in alone:
-        run(cell.config)
+        run(cell.config, cell.chosen)
     monkeypatch.chdir(tmp_path)
     write_plan(tmp_path, **PLAN)
 

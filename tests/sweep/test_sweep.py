@@ -25,7 +25,7 @@ def alone(tmp_path_factory):
     """Every cell as a separate run."""
     cells = cells_of(tmp_path_factory.mktemp("alone"), **PLAN)
     for cell in cells:
-        run(cell.config)
+        run(cell.config, cell.chosen)
     return {cell.folder: numbers(cell.document) for cell in cells}
 
 

@@ -39,7 +39,8 @@ def stage_of(scores, task="shapes_color", **settings) -> Adaptation:
         raw,
         TTMConfig(**settings),
         "auto",
-        [REGISTRY.metric(name) for name in ("group_score", "image_score", "global_assignment_accuracy", "group_match")],
+        [REGISTRY.metrics[f"group_{name}"] for name in ("score", "match")]
+        + [REGISTRY.metrics[name] for name in ("image_score", "global_assignment_accuracy")],
         [0],
     )
 

@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from ttmbench import cli
-from ttmbench._util.console import each_note_once, echo, encodable, progress_bar, progress_iter, warn
+from ttmbench._util.console import each_note_once, echo, encodable, progress_bar, warn
 
 
 class Terminal(io.StringIO):
@@ -54,7 +54,7 @@ def test_a_notice_stands_on_a_line_of_its_own_above_the_bar(monkeypatch):
 
 def test_a_warning_of_a_library_too(monkeypatch):
     screen = one_screen(monkeypatch)
-    for number in progress_iter(range(3), "scoring", "groups"):
+    for number in progress_bar(3, "scoring", "groups", range(3)):
         if number == 1:
             screen.write(cli._one_line_warning("slow"))
     assert "scoring" in screen.getvalue()

@@ -10,15 +10,13 @@ import unicodedata
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from contextvars import ContextVar
-from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, NoReturn, TextIO, TypeVar
+from typing import IO, TYPE_CHECKING, Any, TextIO
 
 from ttmbench._util.limits import DEFAULTS, limit
 from ttmbench.errors import TtmbenchError, UsageError
 
 if TYPE_CHECKING:
     from rich.console import Console
-    from tqdm import tqdm
 
 DEVICES = {"CON", "PRN", "AUX", "NUL", *(f"{port}{digit}" for port in ("COM", "LPT") for digit in range(1, 10))}
 _FORMULA = "=+-@\uff1d\uff0b\uff0d\uff20"  # with the full-width forms, which spreadsheets of some languages take too
@@ -28,13 +26,28 @@ _LATEX = str.maketrans(
 )
 UNLIMITED = 10_000  # characters of a line in a file or a pipe, where COLUMNS is not set
 _SPELT = {"±": "+/-", "─": "-", "–": "-", "—": "-", "→": "->", "×": "x", "…": "..."}
+_OBEYED = ("Cc", "Cf", "Cs", "Zl", "Zp")  # categories of characters that a terminal obeys
 _SHOWN_AS: dict[str, str] = {}  # a folder that stands for an address -> the address
 _SAID: ContextVar[set[str] | None] = ContextVar("lines that were printed", default=None)
 
 
-def echo(text: str = "", flush: bool = False) -> None:
-    """Prints a text on stdout."""
-    _print(plain(text), sys.stdout, flush)
+def echo(text: str = "", stream: TextIO | None = None, flush: bool = False) -> None:
+    """Prints a text on stdout, or on another stream.
+
+    `| head` that has read enough is no error, and on stderr nothing is: a note that cannot be written stops no run.
+    """
+    stream = stream or sys.stdout
+    aside: AbstractContextManager[object] = nullcontext()
+    if "tqdm" in sys.modules:  # hides progress bars, and draws them again below the line
+        from tqdm import tqdm
+
+        aside = tqdm.external_write_mode(file=stream)
+    with aside:
+        try:
+            shown = encodable(plain(text), getattr(stream, "encoding", None) or "utf-8")
+            print(shown, file=stream, flush=flush or stream is sys.stderr)
+        except OSError as error:
+            _missed(stream, error)
 
 
 def put(text: str) -> None:
@@ -47,12 +60,11 @@ def put(text: str) -> None:
 
 def warn(text: str) -> None:
     """Prints one line on stderr; inside `each_note_once` the same one no second time."""
-    line, printed = f"ttmbench: {one_line(as_shown(text))}", _SAID.get()
+    line, printed = f"ttmbench: {one_line(text)}", _SAID.get()
+    if printed is None or line not in printed:
+        echo(line, sys.stderr)
     if printed is not None:
-        if line in printed:
-            return
         printed.add(line)
-    note(line)
 
 
 def show_as(path: str, address: str) -> None:
@@ -60,18 +72,11 @@ def show_as(path: str, address: str) -> None:
     _SHOWN_AS[path] = address
 
 
-def as_shown(text: str) -> str:
-    """A text with the addresses of `show_as`."""
-    for path, address in _SHOWN_AS.items():
-        text = text.replace(path, address)
-    return text
-
-
 def print_traceback() -> None:
     """Prints on stderr where the error under way comes from."""
     import traceback
 
-    note(plain(traceback.format_exc().rstrip("\n")))
+    echo(traceback.format_exc().rstrip("\n"), sys.stderr)
 
 
 def output_error() -> OSError | None:
@@ -93,16 +98,7 @@ def unwritten(error: OSError) -> str:
     return f"the output cannot be written: {error.strerror or error}"
 
 
-def streams_at_hand() -> None:
-    """Opens the null device for each stream that was closed before the program began (``>&-``, a daemon's)."""
-    for name in ("stdin", "stdout", "stderr"):  # in this order, so that no file of a run takes one of their numbers
-        if getattr(sys, name) is None:
-            mode = "r" if name == "stdin" else "w"
-            setattr(sys, name, Path(os.devnull).open(mode, encoding="utf-8"))
-
-
 def _missed(stream: TextIO, error: OSError) -> None:
-    """Handles an error of writing: `| head` has read enough, and a failed note stops no run."""
     _drop_rest(stream)
     if stream is sys.stdout and not isinstance(error, BrokenPipeError):
         raise TtmbenchError(unwritten(error)) from None
@@ -116,24 +112,6 @@ def _drop_rest(stream: IO[str]) -> None:
             os.dup2(nowhere, stream.fileno())
         finally:
             os.close(nowhere)
-
-
-def note(text: str) -> None:
-    """Prints on stderr; if that fails, the run goes on and its exit code stays the same."""
-    _print(text, sys.stderr, flush=True)
-
-
-def _print(text: str, stream: TextIO, flush: bool = False) -> None:
-    aside: AbstractContextManager[object] = nullcontext()
-    if "tqdm" in sys.modules:  # hides progress bars, and draws them again below the line
-        from tqdm import tqdm
-
-        aside = tqdm.external_write_mode(file=stream)
-    with aside:
-        try:
-            print(encodable(as_shown(text), getattr(stream, "encoding", None) or "utf-8"), file=stream, flush=flush)
-        except OSError as error:
-            _missed(stream, error)
 
 
 def clear_bars() -> None:
@@ -202,14 +180,17 @@ def console(width: int | None = None) -> Console:
 def plain(text: str, keep: str = "\n\t") -> str:
     r"""Text with control characters, half surrogates and direction marks as escapes, all but those to ``keep``.
 
+    Folders that stand for an address (`show_as`) become the address.
+
     >>> plain("a\x1b[2Jb\u202ec\n")
     'a\\x1b[2Jb\\u202ec\n'
     """
+    for path, address in _SHOWN_AS.items():
+        text = text.replace(path, address)
     if text.isascii() and text.isprintable():
         return text
-    obeyed = ("Cc", "Cf", "Cs", "Zl", "Zp")
     return "".join(
-        ascii(letter)[1:-1] if letter not in keep and unicodedata.category(letter) in obeyed else letter
+        ascii(letter)[1:-1] if letter not in keep and unicodedata.category(letter) in _OBEYED else letter
         for letter in text
     )
 
@@ -267,19 +248,9 @@ def latex(text: str) -> str:
     return plain(" ".join(text.split()), keep="").translate(_LATEX)
 
 
-T = TypeVar("T")
-
-
-def progress_iter(items: Iterable[T], what: str, unit: str, total: int | None = None) -> Iterator[T]:
-    """Yields the items and shows how far they are, counting ``unit``."""
-    from tqdm import tqdm
-
-    yield from tqdm(items, desc=what, total=total, unit=f" {unit}", leave=False, disable=None, dynamic_ncols=True)
-
-
-def progress_bar(total: int | None, what: str, unit: str, /, **drawn: Any) -> tqdm[NoReturn]:
-    """A bar to move by hand, counting ``unit``; ``drawn`` is for ``tqdm``."""
+def progress_bar(total: int | None, what: str, unit: str, items: Iterable[Any] | None = None, /, **drawn: Any) -> Any:
+    """A bar to move by hand, counting ``unit``, or over ``items``; ``drawn`` is for ``tqdm``."""
     from tqdm import tqdm
 
     how = {"unit": f" {unit}", "leave": False, "disable": None, "dynamic_ncols": True, **drawn}
-    return tqdm(total=total, desc=what, **how)
+    return tqdm(items, desc=what, total=total, **how)

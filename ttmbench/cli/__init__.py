@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import warnings
 from collections.abc import Sequence
+from pathlib import Path
 from typing import NoReturn
 
 from ttmbench._util.console import (
@@ -13,7 +15,6 @@ from ttmbench._util.console import (
     one_line,
     output_error,
     print_traceback,
-    streams_at_hand,
     unwritten,
     warn,
 )
@@ -30,7 +31,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command line, by default that of the process, and return the exit code that ``--help`` explains."""
     # A library's notices are for us (the weekly workflow), a hook's are for plugins. Filters of the user come first.
     warnings.filterwarnings("ignore", "(?!ttmbench_)", FutureWarning, append=True)
-    streams_at_hand()
+    for name in ("stdin", "stdout", "stderr"):  # closed before the program began (>&-, a daemon's); in this order,
+        if getattr(sys, name) is None:  # so that no file of a run takes one of their numbers
+            setattr(sys, name, Path(os.devnull).open("r" if name == "stdin" else "w", encoding="utf-8"))
     with each_note_once():
         code = _execute(list(sys.argv[1:] if arguments is None else arguments))
         try:

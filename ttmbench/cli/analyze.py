@@ -60,9 +60,9 @@ def analyze(options: argparse.Namespace) -> int:
     config = make_run_config(settings, "options")
     if config.output_path is not None and config.output_path.endswith(".json"):
         raise UsageError(f"--output_path must be a directory for analyze, got {config.output_path}")
-    from ttmbench.evaluator.settings import choose
+    from ttmbench.evaluator.settings import resolve
 
-    choose(config)  # reports a wrong name before torch is imported, which takes seconds
+    resolve(config)  # reports a wrong name before torch is imported, which takes seconds
     from ttmbench.evaluator.analyze import documents
     from ttmbench.report.charts import write_analysis
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ttmbench._util.console import as_shown, echo, markdown, printable, warn
+from ttmbench._util.console import echo, markdown, plain, printable, warn
 from ttmbench._util.files import to_json, write_text
 from ttmbench._util.option_values import split_names
 from ttmbench.cli.parser import count
@@ -72,7 +72,7 @@ def compare(options: argparse.Namespace) -> int:
                 raise
             warn(str(error))
             continue
-        paths = [as_shown(str(run.path)) for run in (baseline, other)]
+        paths = [plain(str(run.path)) for run in (baseline, other)]
         names = [model_of[run.path] for run in (baseline, other)]
         if names[0] == names[1] and baseline.path != other.path:
             names = [f"{name} ({path})" for name, path in zip(names, paths, strict=True)]

@@ -5,13 +5,14 @@ from __future__ import annotations
 import argparse
 import re
 import shutil
+import sys
 import textwrap
 from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 from importlib import import_module
 from typing import Any, Literal, NoReturn, get_args, get_origin
 
-from ttmbench._util.console import note, one_line, put
+from ttmbench._util.console import echo, one_line, put
 from ttmbench._util.option_values import is_address, read_place
 from ttmbench._version import __version__
 from ttmbench.config import RunConfig
@@ -222,7 +223,7 @@ class _Parser(argparse.ArgumentParser):
         problem, _, choices = message.partition(" (choose from ")  # the nearest choice in place of the list
         near = get_close_matches(problem.rpartition(" ")[2].strip("'"), re.findall(r"[\w-]+", choices), n=1)
         message = f"{problem}; did you mean '{near[0]}'?" if near else message
-        note(one_line(f"{self.prog}: {message} (see {self.prog} --help)"))
+        echo(one_line(f"{self.prog}: {message} (see {self.prog} --help)"), sys.stderr)
         raise SystemExit(2)
 
 
@@ -345,7 +346,7 @@ def _without_command(word: str) -> int:
     else:
         near = get_close_matches(word, COMMANDS, n=1)
         hint = f"; did you mean '{near[0]}'?" if near else ""
-        note(one_line(f"ttmbench: unknown command '{word}'{hint} (see ttmbench --help)"))
+        echo(one_line(f"ttmbench: unknown command '{word}'{hint} (see ttmbench --help)"), sys.stderr)
         return 2
     return 0
 

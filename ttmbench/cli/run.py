@@ -43,17 +43,17 @@ def run(options: argparse.Namespace) -> int:
 
         return print_kind(LISTINGS[options.tasks], options.include_path or [])
     config = make_run_config(settings_of(options), "options")
-    from ttmbench.evaluator.settings import choose, plan
+    from ttmbench.evaluator.settings import plan, resolve
 
     if options.dry_run:
         echo(json.dumps(plan(config), indent=2))
         return 0
-    chosen = choose(config)  # reports a wrong name before torch is imported, which takes seconds
+    chosen = resolve(config)  # reports a wrong name before torch is imported, which takes seconds
     from ttmbench.evaluator.run import run as evaluate
 
     try:
         with terminated_like_interrupted():
-            results = evaluate(config, command=["ttmbench", *sys.argv[1:]], chosen=chosen)
+            results = evaluate(config, chosen, command=["ttmbench", *sys.argv[1:]])
     except KeyboardInterrupt as stop:
         show(getattr(stop, "results", None))
         resume = "finished tasks are saved; run the same command again to resume"

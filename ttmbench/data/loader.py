@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ttmbench._util.console import is_text, progress_iter
+from ttmbench._util.console import is_text, progress_bar
 from ttmbench._util.files import file_digest
 from ttmbench._util.limits import limit, raised_by
 from ttmbench._util.third_party_errors import foreign_errors
@@ -265,7 +265,7 @@ def audit_groups(spec: TaskSpec, groups: Sequence[Group], digest_of: Callable[[I
     report, known = DataReport(), Counter[Defect]()
     digests: dict[str, str | None] = {}  # None for an image that cannot be decoded
     seen: dict[tuple[tuple[str | None, ...], tuple[str, ...]], str] = {}
-    for group in progress_iter(groups, "checking", "groups", total=len(groups)):
+    for group in progress_bar(len(groups), "checking", "groups", groups):
         for image in group.images:
             if image.name not in digests:
                 try:

@@ -24,7 +24,7 @@ from ttmbench.evaluator.adapters import make_adapter, model_info, model_settings
 from ttmbench.evaluator.determinism import arithmetic_of, naming_what_cannot
 from ttmbench.evaluator.run import run
 from ttmbench.evaluator.score_task import Run, plan_task, score_task
-from ttmbench.evaluator.settings import cache_of, check_config, task_settings, tasks_of
+from ttmbench.evaluator.settings import cache_of, resolve, task_settings, tasks_named
 from ttmbench.evaluator.task import adaptation
 from ttmbench.evaluator.task_result import Scored
 from ttmbench.model import DualEncoder, PairScorer
@@ -93,10 +93,9 @@ def documents(
 
 def _analysed(analysis: str, config: RunConfig, grid: Sequence[float] | None) -> Iterator[Record]:
     """What an analysis of one model and one task at a time finds."""
-    check_config(config)
     with arithmetic_of(config), naming_what_cannot():
         registry = build_registry(config.include_path)
-        tasks = tasks_of(registry, config)
+        tasks = tasks_named(registry, config, config.tasks)
         model = make_adapter(registry, config.model, config.model_args, model_settings(config))
         if analysis == "alpha" and not (isinstance(model, PairScorer) and model.debiases):
             raise UsageError(f"model {config.model} has no log P(t) to subtract, so 'alpha' does not apply to it")
@@ -389,14 +388,14 @@ def _transfer(config: RunConfig, command: Sequence[str]) -> Iterator[Record]:
     UsageError for fewer than two tasks or a model that cannot be adapted; errors of a task as for `run`.
     """
     registry = build_registry(config.include_path)
-    tasks = list(tasks_of(registry, config))
+    tasks = list(tasks_named(registry, config, config.tasks))
     if len(tasks) < 2:
         raise UsageError(f"'transfer' needs at least two tasks (--tasks A,B), got {', '.join(tasks)}")
     adapter = make_adapter(registry, config.model, config.model_args, model_settings(config))
     if not adapter.trainable:
         raise UsageError(f"model {config.model} cannot be adapted, so 'transfer' does not apply to it")
     whole = config.model_copy(update={"ttm": True, "ttm_also": tasks, "output_path": None, "on_error": "raise"})
-    document = run(whole, adapter=adapter, command=command).typed
+    document = run(whole, resolve(whole), adapter=adapter, command=command).typed
     places = {
         (str(row.number.adapted_to), row.measured_on): row
         for row in reversed(document.transfers)
@@ -441,8 +440,9 @@ def _methods(config: RunConfig, command: Sequence[str]) -> Iterator[Record]:
     Each method is compared with the model as it is: its group score with the raw group score, its group match with
     SimpleMatch's. Scores that assume that each caption belongs to one image have to beat SimpleMatch in both.
     """
-    registry = build_registry(config.include_path)
-    evaluated = run(config.model_copy(update={"output_path": None, "on_error": "continue"}), command=command)
+    whole = config.model_copy(update={"output_path": None, "on_error": "continue"})
+    chosen = resolve(whole)
+    evaluated = run(whole, chosen, command=command)
     document = evaluated.typed
     for task, scored in evaluated.tasks.items():
         if not isinstance(scored, Scored):
@@ -461,7 +461,7 @@ def _methods(config: RunConfig, command: Sequence[str]) -> Iterator[Record]:
             "metric": "group_match",
             "reads_labels": "to report",
             "hyperparameters": {name: method.settings for name, method in document.methods.get(task, {}).items()},
-            "data": _compared(registry, config, scored, document),
+            "data": _compared(chosen.registry, config, scored, document),
         }
 
 

@@ -27,7 +27,7 @@ from ttmbench.evaluator.adapters import make_adapter, model_settings
 from ttmbench.evaluator.determinism import arithmetic_of, naming_what_cannot
 from ttmbench.evaluator.resume import RunFiles
 from ttmbench.evaluator.score_task import Run, plan_task, score_share, score_task
-from ttmbench.evaluator.settings import Chosen, cache_of, choose, read_samples
+from ttmbench.evaluator.settings import Chosen, cache_of, read_samples, resolve
 from ttmbench.evaluator.task import Methods
 from ttmbench.model import Model
 from ttmbench.scoring.batches import BatchSizer
@@ -86,7 +86,7 @@ def main() -> None:
     config = RunConfig.model_validate(settings)
     try:
         with each_note_once(), arithmetic_of(config):
-            chosen, cache = choose(config), cache_of(config)
+            chosen, cache = resolve(config), cache_of(config)
             assert cache is not None, "the processes exchange scores there"
             model = make_adapter(chosen.registry, config.model, config.model_args, model_settings(config))
             cache.as_loaded = model

@@ -34,7 +34,7 @@ from ttmbench.evaluator.adapters import (
 from ttmbench.evaluator.determinism import arithmetic_of, naming_what_cannot
 from ttmbench.evaluator.resume import RunKey, code_of
 from ttmbench.evaluator.score_task import load_data
-from ttmbench.evaluator.settings import check_config, read_samples, tasks_of
+from ttmbench.evaluator.settings import read_samples, tasks_named
 from ttmbench.model import DualEncoder, Model, PairScorer, StoredFeatures
 from ttmbench.plugins.registry import Registry, build_registry
 from ttmbench.results.stored_files import SCHEMA_VERSION
@@ -97,7 +97,6 @@ def finetune_model(
         DataError: data or weights unreachable.
         DivergedError: the loss is NaN or infinite.
     """
-    check_config(config)
     if config.output_path is None or config.output_path.endswith(".json"):
         raise UsageError("finetune writes a folder of weights, so it needs --output_path DIR")
     folder = Path(read_place("--output_path", config.output_path))
@@ -117,7 +116,7 @@ def _finetune(
     if before is None and any(inside.name != STATE for inside in folder.iterdir()):
         raise UsageError(f"--output_path {folder} is not empty and has no earlier fine-tuning; choose a new folder")
     registry = build_registry(config.include_path)
-    tasks = tasks_of(registry, config)
+    tasks = tasks_named(registry, config, config.tasks)
     _check_tasks(tasks)
     model = make_adapter(registry, config.model, config.model_args, model_settings(config))
     adapter = _check_model(config, model)

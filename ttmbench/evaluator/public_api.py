@@ -20,6 +20,7 @@ from ttmbench.errors import DataError, UsageError
 from ttmbench.evaluator.adapters import as_adapter, checked, name_of_adapter
 from ttmbench.evaluator.eval_results import EvalResults
 from ttmbench.evaluator.score_files import score_stored
+from ttmbench.evaluator.settings import resolve
 from ttmbench.model import Model
 from ttmbench.plugins.registry import build_registry
 from ttmbench.results.assertions import check_assertions
@@ -62,8 +63,6 @@ def simple_evaluate(
         TtmbenchError: a task failed, with ``on_error="raise"``. Its ``results`` are those of the tasks before.
         AssertionNotMet: an assertion does not hold. Its ``results`` are the run's.
     """
-    from ttmbench.evaluator.run import run  # imports torch, which the rest does without
-
     settings: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
     placed = {name: settings.get(name, RunConfig.model_fields[name].default) for name in ("device", "dtype", "compile")}
     given = as_adapter(model, processor, placed)
@@ -76,7 +75,10 @@ def simple_evaluate(
     settings["model"] = given if adapter is None else type(adapter).__name__
     settings["tasks"] = [task.name if isinstance(task, Task) else task for task in asked]
     config = make_run_config(settings)
-    results = run(config, adapter=adapter, command=command, plugins=plugins, in_memory=in_memory)
+    chosen = resolve(config, plugins=plugins, in_memory=in_memory, is_registered=adapter is None)
+    from ttmbench.evaluator.run import run  # imports torch, which a wrong name should not wait for
+
+    results = run(config, chosen, adapter=adapter, command=command)
     try:
         results.typed.check_baseline()
         check_assertions(config.assertions, results.typed)

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext
+from collections.abc import Sequence
+from contextlib import ExitStack
 from datetime import datetime
 from pathlib import Path
 
-from ttmbench._util.console import each_note_once, warn
-from ttmbench._util.console import progress_iter as progress_of
+from ttmbench._util.console import each_note_once, progress_bar, warn
 from ttmbench._util.third_party_errors import foreign_errors, phase
 from ttmbench.config import RunConfig
-from ttmbench.data.memory import Task
 from ttmbench.data.task_file import TaskFile
 from ttmbench.errors import DataError
 from ttmbench.evaluator.adapters import check_model, make_adapter, model_settings, remarks, trained_on
@@ -23,7 +21,6 @@ from ttmbench.evaluator.score_task import Run, data_now
 from ttmbench.evaluator.settings import (
     Chosen,
     cache_of,
-    choose,
     datasets_of,
     filters_of,
     metrics_by_task,
@@ -38,76 +35,52 @@ from ttmbench.scoring.batches import BatchSizer
 from ttmbench.ttm.variants import adapted_folders
 
 
-def run(
-    config: RunConfig,
-    *,
-    adapter: Model | None = None,
-    command: Sequence[str] = (),
-    plugins: Sequence[tuple[str, object]] = (),
-    in_memory: Sequence[Task] = (),
-    chosen: Chosen | None = None,
-) -> EvalResults:
-    """Runs a configuration as `simple_evaluate` does; assertions are checked by the caller.
+def run(config: RunConfig, chosen: Chosen, *, adapter: Model | None = None, command: Sequence[str] = ()) -> EvalResults:
+    """Runs a configuration, whose names `resolve` has looked up; assertions are checked by the caller.
 
-    ``chosen`` is what the names of the configuration were resolved to.
+    ``adapter`` is a model that was given as an object.
     """
-    switches = config.deterministic or config.arithmetic == "tf32"
-    with each_note_once(), arithmetic_of(config) if switches else nullcontext():
-        if chosen is None:  # a wrong name is an error before anything is written
-            chosen = choose(config, plugins=plugins, in_memory=in_memory, is_registered=adapter is None)
+    with each_note_once(), arithmetic_of(config), ExitStack() as stack:
         baseline = None if config.baseline is None else Baseline.read(Path(config.baseline), chosen.tasks)
         samples = read_samples(config.samples) if config.samples else None
         started, key, cache = datetime.now().astimezone(), chosen.key(config, adapter), cache_of(config)
-        with ExitStack() as stack:
-            output = stack.enter_context(
-                nullcontext() if config.output_path is None else open_output(config, key, started)
-            )
-            results = None if output is None else output.files.results
-            dumped, datasets = config.model_dump(mode="json"), datasets_of(chosen.registry, chosen.tasks)
-            record = RunRecord(config.model_name, dumped, command, started, list(chosen.tasks), datasets, key, output)
-            with record.recording(chosen.registry.notify):
-                folders = adapted_folders(config, list(chosen.tasks), new=record.is_new)
-                if "," in config.device:
-                    from ttmbench.evaluator.devices import divided
+        output = None if config.output_path is None else stack.enter_context(open_output(config, key, started))
+        results = None if output is None else output.files.results
+        dumped, datasets = config.model_dump(mode="json"), datasets_of(chosen.registry, chosen.tasks)
+        record = RunRecord(config.model_name, dumped, command, started, list(chosen.tasks), datasets, key, output)
+        with record.recording(chosen.registry.notify):
+            folders = adapted_folders(config, list(chosen.tasks), new=record.is_new)
+            if "," in config.device:
+                from ttmbench.evaluator.devices import divided
 
-                    before = None if output is None else output.previous
-                    left = [name for name in chosen.tasks if before is None or before.task_status.get(name) != "done"]
-                    cache, results = stack.enter_context(divided(config, chosen, adapter, key.sha256, left, results))
-                model = _load_model(config, chosen, adapter, record)
-                if cache is not None and adapter is None:
-                    cache.as_loaded = model
-                if config.methods:
-                    from ttmbench.evaluator.methods import check_methods
-
-                    check_methods(chosen.registry, config, chosen.tasks, model)
-                sizer = BatchSizer.for_run(config.batch_size, model.device, config.deterministic)
-                run = Run(chosen.registry, config, model, sizer, cache, key.sha256, samples)
-                done = record.resume(lambda name: _data_now(run, chosen.tasks[name]))
-                results = results if output is None else output.files.results  # resume may choose another document
-                methods = Methods(run, folders, chosen.also)
-                for name in progress_of(chosen.tasks, "tasks", "tasks", total=len(chosen.tasks)):
-                    if name in done:
-                        continue
-                    state = None if results is None else RunFiles(results, "").state / "tasks" / name
-                    with record.task(name, state, config.on_error == "raise"):
-                        with _named_errors(config, name):
-                            task, settings = chosen.tasks[name], chosen.settings[name]
-                            result = run_task(run, task, settings, state, methods)
-                            record.add(result)
-                        if output is not None:
-                            with phase("save"):
-                                write_artifacts(output.files, config, result)
-                if baseline is not None:
-                    record.compare_with(baseline)
-            return record.evaluated()
+                before = None if output is None else output.previous
+                left = [name for name in chosen.tasks if before is None or before.task_status.get(name) != "done"]
+                cache, results = stack.enter_context(divided(config, chosen, adapter, key.sha256, left, results))
+            model = _load_model(config, chosen, adapter, record)
+            if cache is not None and adapter is None:
+                cache.as_loaded = model
+            sizer = BatchSizer.for_run(config.batch_size, model.device, config.deterministic)
+            run = Run(chosen.registry, config, model, sizer, cache, key.sha256, samples)
+            done = record.resume(lambda name: _data_now(run, chosen.tasks[name]))
+            results = results if output is None else output.files.results  # resume may choose another document
+            methods = Methods(run, folders, chosen.also)
+            for name, task in progress_bar(len(chosen.tasks), "tasks", "tasks", chosen.tasks.items()):
+                if name in done:
+                    continue
+                state = None if results is None else RunFiles(results, "").state / "tasks" / name
+                with record.task(name, state, config.on_error == "raise"):
+                    with foreign_errors(f"task '{name}' with model '{config.model}'"), naming_what_cannot():
+                        result = run_task(run, task, chosen.settings[name], state, methods)
+                        record.add(result)
+                    if output is not None:
+                        with phase("save"):
+                            write_artifacts(output.files, config, result)
+            if baseline is not None:
+                record.compare_with(baseline)
+        return record.evaluated()
 
 
-def _load_model(
-    config: RunConfig,
-    chosen: Chosen,
-    adapter: Model | None,
-    record: RunRecord,
-) -> Model:
+def _load_model(config: RunConfig, chosen: Chosen, adapter: Model | None, record: RunRecord) -> Model:
     """The model, which the record describes; made by its name unless it was given as an object."""
     registry = chosen.registry
     with phase("model"):
@@ -118,15 +91,11 @@ def _load_model(
     check_model(config, model, registry.adapts(config))
     for remark in remarks(model):
         warn(remark)
+    if config.methods:
+        from ttmbench.evaluator.methods import check_methods
+
+        check_methods(registry, config, chosen.tasks, model)
     return model
-
-
-@contextmanager
-def _named_errors(config: RunConfig, task: str) -> Iterator[None]:
-    """Errors of models and plugins name the task and the model; those of ``--deterministic`` say what to do."""
-    named = naming_what_cannot() if config.deterministic else nullcontext()
-    with foreign_errors(f"task '{task}' with model '{config.model}'"), named:
-        yield
 
 
 def _data_now(run: Run, task: TaskFile) -> DataNow | None:

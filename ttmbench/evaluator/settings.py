@@ -50,7 +50,7 @@ class Chosen:
         return RunKey.of(config, self.tasks, settings, others, code)
 
 
-def choose(
+def resolve(
     config: RunConfig,
     *,
     plugins: Sequence[tuple[str, Any]] = (),
@@ -58,13 +58,16 @@ def choose(
     is_registered: bool = True,
 ) -> Chosen:
     """Looks up the model, the tasks and their settings without loading anything; UsageError for a wrong one."""
-    check_config(config)
+    for assertion in config.assertions:
+        parse_assertion(assertion)
+    if config.data_dir is not None:
+        given_data_folder(config.data_dir)
     registry = build_registry(
         config.include_path, [*plugins, *(make_trackers(config) if config.track or config.track_args else ())]
     )
     if is_registered:
         registry.adapters[config.model]
-    tasks = tasks_of(registry, config, in_memory)
+    tasks = tasks_named(registry, config, config.tasks, take_in(registry, in_memory))
     settings = {name: task_settings(registry, config, task.spec) for name, task in tasks.items()}
     if not registry.adapts(config) and (config.ttm_args or config.ttm_preset != "auto"):
         given = "--ttm_args" if config.ttm_args else "--ttm_preset"
@@ -75,28 +78,24 @@ def choose(
         check_methods(registry, config, tasks)
     if config.assertions:
         check_names(config.assertions, metrics_by_task(tasks), filters_of(config))
-    others = _named(registry, config.ttm_also, {task.name: task for task in in_memory})
-    if len(others) == 1 and set(others) == set(tasks):
-        raise UsageError(f"--ttm_also names no task but {next(iter(others))}, which is adapted to; name another")
-    also = {name: tasks.get(name) or task.with_source(config.task_args) for name, task in others.items()}
+    also = tasks_named(registry, config, config.ttm_also, {task.name: task for task in in_memory})
+    if len(also) == 1 and set(also) == set(tasks):
+        raise UsageError(f"--ttm_also names no task but {next(iter(also))}, which is adapted to; name another")
     return Chosen(registry, tasks, settings, also, in_memory, plugins, is_registered)
 
 
-def _named(registry: Registry, words: Sequence[str], in_memory: Mapping[str, Task]) -> dict[str, TaskFile]:
-    """The tasks that names, tags and globs stand for, each once; those in memory by their names."""
+def tasks_named(
+    registry: Registry,
+    config: RunConfig,
+    words: Sequence[str],
+    in_memory: Mapping[str, TaskFile] = {},
+) -> dict[str, TaskFile]:
+    """The tasks that names, tags, globs and files stand for, each once, with the run's changes to their sources."""
     tasks: dict[str, TaskFile] = {}
     for word in words:
         for name, task in ({word: in_memory[word]} if word in in_memory else select_tasks(registry, [word])).items():
-            tasks.setdefault(name, task)
+            tasks.setdefault(name, task.with_source(config.task_args))
     return tasks
-
-
-def check_config(config: RunConfig) -> None:
-    """Checks assertions and the data folder; UsageError for one that is wrong."""
-    for assertion in config.assertions:
-        parse_assertion(assertion)
-    if config.data_dir is not None:
-        given_data_folder(config.data_dir)
 
 
 def metrics_by_task(tasks: Mapping[str, TaskFile]) -> dict[str, list[str]]:
@@ -130,7 +129,7 @@ def cache_of(config: RunConfig) -> ScoreCache | None:
 
 def plan(config: RunConfig) -> Record:
     """What `run` would do, checked as far as names and settings go: for ``--dry_run``."""
-    chosen = choose(config)
+    chosen = resolve(config)
     if config.baseline is not None:
         from ttmbench.evaluator.eval_results import Baseline
 
@@ -164,12 +163,6 @@ def datasets_of(registry: Registry, chosen: Mapping[str, TaskFile]) -> dict[str,
         if task.spec.aggregate in datasets:
             datasets[task.spec.aggregate].append(name)
     return datasets
-
-
-def tasks_of(registry: Registry, config: RunConfig, in_memory: Sequence[Task] = ()) -> dict[str, TaskFile]:
-    """The tasks that a configuration names, with its changes to their sources; those in memory go by their names."""
-    tasks = _named(registry, config.tasks, take_in(registry, in_memory))
-    return {name: task.with_source(config.task_args) for name, task in tasks.items()}
 
 
 def task_settings(registry: Registry, config: RunConfig, spec: TaskSpec) -> TTMConfig:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import torch
 
-from ttmbench._util.console import progress_iter
+from ttmbench._util.console import progress_bar
 from ttmbench._util.images import BadImage, as_rgb, quiet_decoding, quiet_thread
 from ttmbench.errors import DataError, TtmbenchError
 from ttmbench.types import Group, ImageRef
@@ -136,7 +136,7 @@ class Fingerprint:
                 self._take_in_bytes(*item)
 
         with ahead(images, take_in, threads, 4 * threads, lambda item: item[1].read is not None) as done:
-            for _ in progress_iter(done, "looking at data", "images", total=len(images)):
+            for _ in progress_bar(len(images), "looking at data", "images", done):
                 pass
 
     def _take_in_bytes(self, group_id: str, image: ImageRef) -> None:

@@ -23,7 +23,7 @@ from ttmbench.config import RunConfig, make_run_config, parse_pairs
 from ttmbench.data.catalog import select_tasks
 from ttmbench.data.task_file import TaskFile
 from ttmbench.errors import TtmbenchError, UsageError
-from ttmbench.evaluator.settings import Chosen, choose
+from ttmbench.evaluator.settings import Chosen, resolve
 from ttmbench.plugins.registry import Registry, build_registry
 from ttmbench.types import Record
 
@@ -282,7 +282,7 @@ def expand(plan: SweepPlan, origin: str, over: Record, root: Path = Path()) -> l
                 f"models and settings different names ({{model: {model.model}, name: ...}}), and values of a grid once"
             )
         try:
-            chosen = choose(config)
+            chosen = resolve(config)
         except TtmbenchError as error:
             raise UsageError(f"{where}: {error} (`exclude` in the plan leaves cells out)") from None
         cells[folder] = Cell(len(cells) + 1, folder, name, setting.name, config, chosen)
