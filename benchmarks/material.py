@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from PIL import Image
 
-from ttmbench.data.rendered.scenes import make_groups, render
+from ttmbench.data.sources.rendered import make_groups, render
 from ttmbench.types import Group, ImageRef
 
 if TYPE_CHECKING:

@@ -19,12 +19,12 @@ from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processor
 from torch.nn.functional import cross_entropy
 from transformers import CLIPConfig, CLIPImageProcessor, CLIPModel, CLIPProcessor, PreTrainedTokenizerFast
 
-from ttmbench.data.rendered.drawing import SIZE
-from ttmbench.data.rendered.scenes import (
+from ttmbench.data.sources.rendered import (
     COLORS,
     PLACES,
     RELATIONS,
     SHAPES,
+    SIZE,
     Look,
     below,
     draw_one,

@@ -87,11 +87,11 @@ def _ctrl_c():
 def _read_once():
     """Plugins, the commit, task files and drawn scenes stay as they are: read once a process."""
     from ttmbench._util import machine
-    from ttmbench.data import catalog
-    from ttmbench.data.rendered import scenes
+    from ttmbench.data import task_file
+    from ttmbench.data.sources import rendered as scenes
     from ttmbench.plugins import registry
 
-    find, read, root = registry.entry_points, catalog.read_yaml, Path(__file__).resolve().parents[1]
+    find, read, root = registry.entry_points, task_file.read_yaml, Path(__file__).resolve().parents[1]
     seen: dict[Path, Any] = {}
 
     def read_once(path):  # who reads a task file changes a copy
@@ -106,7 +106,7 @@ def _read_once():
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(scenes, "render", lambda scene: draw(scene).copy())
         patched.setattr(registry, "entry_points", functools.cache(find))
-        patched.setattr(catalog, "read_yaml", read_once)
+        patched.setattr(task_file, "read_yaml", read_once)
         patched.setattr(machine, "git_hash", lambda: commit_of(Path.cwd()))
         yield
 

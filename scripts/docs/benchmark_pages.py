@@ -8,9 +8,8 @@ from functools import cache
 from page_parts import table
 
 from ttmbench.data.benchmarks import Benchmark, benchmarks
-from ttmbench.data.catalog import all_tasks
 from ttmbench.data.task_chance import chance_of
-from ttmbench.data.task_file import TaskSpec
+from ttmbench.data.task_file import TaskSpec, all_tasks
 from ttmbench.plugins.registry import Registry, build_registry, metric_for
 from ttmbench.reproduce.lookup import PublishedRow, published_rows
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from page_parts import between, table
 
 from ttmbench.data.benchmarks import benchmarks
-from ttmbench.data.catalog import select_tasks
+from ttmbench.data.task_file import select_tasks
 from ttmbench.plugins.registry import build_registry
 from ttmbench.types import AdapterSpec, ModelCard
 

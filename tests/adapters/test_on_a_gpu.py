@@ -22,8 +22,8 @@ from support.stand_in_gpu import OnGpu, stand_in_gpu
 import ttmbench
 from ttmbench import schedules
 from ttmbench.config import TTMConfig
-from ttmbench.data.catalog import find_task
 from ttmbench.data.loader import load_task_data
+from ttmbench.data.task_file import find_task
 from ttmbench.errors import TtmbenchError, UsageError
 from ttmbench.model_adapters import hf, vqascore
 from ttmbench.plugins.registry import build_registry

@@ -16,8 +16,8 @@ from support.adapter_inputs import random_images
 from support.rounding import bound
 from support.stand_in_gpu import stand_in_gpu
 
-from ttmbench.data.catalog import find_task
 from ttmbench.data.loader import load_task_data
+from ttmbench.data.task_file import find_task
 from ttmbench.errors import UsageError
 from ttmbench.model_adapters import vqascore
 from ttmbench.model_adapters._shared.pair_model import projected

@@ -15,7 +15,7 @@ from support.adapter_inputs import logits_of as scores
 from support.adapter_inputs import one_step
 from support.tiny_models import OPEN_CLIP as CLIP
 
-from ttmbench.cache.key import model_description
+from ttmbench.cache.scores import model_description
 from ttmbench.cli import main
 from ttmbench.evaluator.adapters import remarks
 from ttmbench.model_adapters import hf

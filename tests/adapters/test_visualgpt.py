@@ -16,7 +16,7 @@ from support.adapter_inputs import chat_inputs, groups_of, own_model, quick_scor
 
 import ttmbench
 from ttmbench.cli import main
-from ttmbench.data.catalog import find_task
+from ttmbench.data.task_file import find_task
 from ttmbench.errors import TtmbenchError, UsageError
 from ttmbench.model_adapters import visualgpt
 from ttmbench.plugins.registry import build_registry

@@ -12,7 +12,7 @@ import pytest
 from ttmbench._util.machine import installed_version
 from ttmbench.cli import main
 from ttmbench.cli.doctor import check_model, check_task
-from ttmbench.data.catalog import find_task
+from ttmbench.data.task_file import find_task
 from ttmbench.plugins.registry import build_registry
 from ttmbench.types import AdapterSpec
 

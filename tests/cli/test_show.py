@@ -8,7 +8,7 @@ import pytest
 
 from ttmbench.cli import main
 from ttmbench.data.benchmarks import benchmarks
-from ttmbench.data.catalog import all_tasks
+from ttmbench.data.task_file import all_tasks
 from ttmbench.plugins.registry import build_registry
 from ttmbench.reproduce.lookup import published_rows
 from ttmbench.types import MethodSpec

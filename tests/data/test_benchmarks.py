@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ttmbench.data.benchmarks import benchmark_of, benchmarks
-from ttmbench.data.catalog import all_tasks, select_tasks
+from ttmbench.data.task_file import all_tasks, select_tasks
 from ttmbench.plugins.registry import build_registry
 
 

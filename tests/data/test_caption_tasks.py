@@ -10,8 +10,7 @@ import pytest
 from support.task_data import changed, encoded, find, load, write
 
 from ttmbench.cli import main
-from ttmbench.data.catalog import all_tasks
-from ttmbench.data.task_file import TaskFile
+from ttmbench.data.task_file import TaskFile, all_tasks
 from ttmbench.errors import DataError
 from ttmbench.plugins.registry import build_registry
 from ttmbench.scoring.fingerprint import open_upright

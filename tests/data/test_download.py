@@ -16,9 +16,9 @@ from support.task_data import encoded, load, run, tar_of, write, zip_of
 from ttmbench._util import hub
 from ttmbench.cli import main
 from ttmbench.data import download as module
-from ttmbench.data.catalog import all_tasks
 from ttmbench.data.loader import data_locations
 from ttmbench.data.paths import Origin
+from ttmbench.data.task_file import all_tasks
 from ttmbench.plugins.registry import build_registry
 
 COLORS = ("red", "green", "blue", "yellow")

@@ -13,7 +13,7 @@ from PIL.PngImagePlugin import PngInfo
 from support.task_data import changed, find, load, write
 
 from ttmbench._util.images import open_image
-from ttmbench.data.catalog import all_tasks
+from ttmbench.data.task_file import all_tasks
 from ttmbench.errors import UsageError
 from ttmbench.plugins.registry import build_registry
 from ttmbench.report.thumbnails import thumbnail

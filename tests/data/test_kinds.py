@@ -11,8 +11,8 @@ from support.task_data import encoded, load
 from support.task_data import write as written
 
 from ttmbench.cli import main
-from ttmbench.data.catalog import find_task, load_task
 from ttmbench.data.classes import labels_of, load_classes
+from ttmbench.data.task_file import find_task, load_task
 from ttmbench.errors import DataError, UsageError
 from ttmbench.plugins.registry import build_registry
 

@@ -9,7 +9,7 @@ import pytest
 
 from ttmbench.cli import main
 from ttmbench.config import RunConfig, TTMConfig
-from ttmbench.data.catalog import all_tasks, select_tasks
+from ttmbench.data.task_file import all_tasks, select_tasks
 from ttmbench.evaluator.settings import task_settings
 from ttmbench.plugins.registry import build_registry
 

@@ -7,15 +7,18 @@ from collections.abc import Iterable
 import numpy as np
 import pytest
 
-from ttmbench.data.rendered.drawing import SHAPES, SIZE, UNIT, Thing
-from ttmbench.data.rendered.scenes import (
+from ttmbench.data.sources.rendered import (
     COLORS,
     KINDS,
     PLACES,
     RELATIONS,
+    SHAPES,
+    SIZE,
     STYLES,
+    UNIT,
     Look,
     Scene,
+    Thing,
     make_groups,
     random_stream,
     render,

@@ -15,7 +15,7 @@ from support.task_data import find, load, rewritten, write
 
 import ttmbench
 from ttmbench.cli import main
-from ttmbench.data.catalog import all_tasks
+from ttmbench.data.task_file import all_tasks
 from ttmbench.plugins.registry import build_registry
 from ttmbench.results.summary import weights_of
 from ttmbench.scoring.fingerprint import open_upright

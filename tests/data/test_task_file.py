@@ -14,9 +14,8 @@ from support.task_data import find, rewritten, run
 from support.task_data import write as written
 
 from ttmbench.cli import main
-from ttmbench.data.catalog import all_tasks, find_task, load_task, select_tasks
 from ttmbench.data.loader import load_task_data
-from ttmbench.data.task_file import TaskFile
+from ttmbench.data.task_file import TaskFile, all_tasks, find_task, load_task, select_tasks
 from ttmbench.errors import DataError, UsageError
 from ttmbench.hookspecs import hookimpl
 from ttmbench.plugins.registry import build_registry

@@ -17,9 +17,8 @@ import ttmbench
 from ttmbench._util.images import frames_of
 from ttmbench.cli import main
 from ttmbench.data.loader import data_locations
-from ttmbench.data.rendered.drawing import SIZE as SIDE
-from ttmbench.data.rendered.drawing import UNIT
-from ttmbench.data.rendered.scenes import FRAMES, Look, make_clips, render
+from ttmbench.data.sources.rendered import FRAMES, UNIT, Look, make_clips, render
+from ttmbench.data.sources.rendered import SIZE as SIDE
 from ttmbench.data.video import Video, sampled
 from ttmbench.errors import DataError, TtmbenchError, UsageError
 from ttmbench.plugins.registry import build_registry

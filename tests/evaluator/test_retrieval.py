@@ -31,8 +31,8 @@ def ranked(tmp_path_factory):
 
 def _pool(limit: int) -> tuple[list[Image.Image], list[str], np.ndarray]:
     """Images and captions of the task, and the number of each caption's image."""
-    from ttmbench.data.catalog import find_task
     from ttmbench.data.loader import load_task_data
+    from ttmbench.data.task_file import find_task
     from ttmbench.plugins.registry import build_registry
 
     registry = build_registry()

@@ -8,7 +8,7 @@ import pytest
 
 from ttmbench._util import machine
 from ttmbench.config import RunConfig, TTMConfig
-from ttmbench.data.catalog import find_task
+from ttmbench.data.task_file import find_task
 from ttmbench.evaluator import resume as module
 from ttmbench.evaluator.resume import RunKey
 from ttmbench.evaluator.settings import resolve

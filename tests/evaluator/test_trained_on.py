@@ -10,7 +10,7 @@ import pytest
 
 import ttmbench
 from ttmbench.cli import main
-from ttmbench.data.catalog import all_tasks
+from ttmbench.data.task_file import all_tasks
 from ttmbench.errors import UsageError
 from ttmbench.evaluator.adapters import trained_on
 from ttmbench.plugins.registry import build_registry

@@ -31,7 +31,7 @@ from support.hub_runs import (
 from support.hub_server import STRANGER, TOKEN, HubServer
 
 from ttmbench import tasks as task_files
-from ttmbench.data.catalog import all_tasks, find_task
+from ttmbench.data.task_file import all_tasks, find_task
 from ttmbench.plugins.registry import build_registry
 
 MODELS = [("siglip-b16", ""), ("clip-b32", ""), ("blip-itm", ""), ("vqascore-smolvlm-256m", "")]

@@ -17,7 +17,7 @@ from support import processes
 from support.checkout import ROOT, blocks
 
 from ttmbench.cli import main
-from ttmbench.data.catalog import load_task
+from ttmbench.data.task_file import load_task
 from ttmbench.reproduce.tables import load_table
 from ttmbench.sweep.plan import expand, read_plan
 

@@ -18,7 +18,7 @@ from matplotlib.figure import Figure
 from support.documents import trained, whole_document
 
 from ttmbench.cli import main
-from ttmbench.data.catalog import find_task
+from ttmbench.data.task_file import find_task
 from ttmbench.errors import DataError, UsageError
 from ttmbench.plugins.registry import build_registry
 from ttmbench.report.charts import Chart, courses_of, draw_chart, save_figures

@@ -14,7 +14,7 @@ from support import processes
 
 from ttmbench.cli import main
 from ttmbench.data.benchmarks import benchmarks
-from ttmbench.data.catalog import all_tasks
+from ttmbench.data.task_file import all_tasks
 from ttmbench.plugins.registry import build_registry
 from ttmbench.report.table import GAP, TableColumn, fitted, print_table
 from ttmbench.report.terminal import print_results

@@ -17,7 +17,7 @@ import yaml
 import ttmbench
 from ttmbench.cli import main
 from ttmbench.cli.parser import normalise, parse
-from ttmbench.data.catalog import find_task
+from ttmbench.data.task_file import find_task
 from ttmbench.errors import UsageError
 from ttmbench.plugins.registry import build_registry
 from ttmbench.reproduce.lookup import published_numbers

@@ -12,8 +12,8 @@ import pytest
 
 import ttmbench
 from ttmbench.cli import main
-from ttmbench.data.catalog import find_task
 from ttmbench.data.loader import check_groups
+from ttmbench.data.task_file import find_task
 from ttmbench.errors import AssertionNotMet, DataError
 from ttmbench.plugins.registry import build_registry
 from ttmbench.report.terminal import print_results

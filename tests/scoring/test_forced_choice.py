@@ -13,8 +13,8 @@ from PIL import Image
 import ttmbench
 from ttmbench._util.images import side_by_side
 from ttmbench.cli import main
-from ttmbench.data.catalog import find_task
 from ttmbench.data.loader import load_task_data
+from ttmbench.data.task_file import find_task
 from ttmbench.errors import TtmbenchError, UsageError
 from ttmbench.hookspecs import hookimpl
 from ttmbench.model import ChoiceModel, ChoiceStyle

@@ -15,8 +15,8 @@ from PIL import Image
 
 import ttmbench
 from support.rounding import bound
-from ttmbench.data.catalog import find_task
 from ttmbench.data.loader import load_task_data
+from ttmbench.data.task_file import find_task
 from ttmbench.plugins.registry import build_registry
 from ttmbench.types import Group
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from support.checkout import ROOT, blocks
 from ttmbench._util.option_values import split_names
 from ttmbench.cli.parser import normalise, parse
-from ttmbench.data.catalog import select_tasks
+from ttmbench.data.task_file import select_tasks
 from ttmbench.errors import TtmbenchError
 from ttmbench.plugins.registry import build_registry
 from ttmbench.reproduce.tables import load_table

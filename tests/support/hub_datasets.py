@@ -275,7 +275,7 @@ FREQUENT = ("to the left of", "to the right of")  # 7741 rows each; other relati
 
 def aro_relation(root: Path) -> None:
     """mteb/ARO-Visual-Relation: whole images, of which many rows share one, and boxes."""
-    from ttmbench.data.catalog import find_task
+    from ttmbench.data.task_file import find_task
     from ttmbench.plugins.registry import build_registry
 
     listed = find_task(build_registry(), "aro_vg_relation").spec.means["macro_48"].only["relation_name"]

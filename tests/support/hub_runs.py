@@ -11,7 +11,7 @@ from support.commands import Done
 from support.hub_datasets import CONME, SUGARCREPE, VISMIN
 from support.hub_repos import find_repository
 from support.hub_server import HubServer
-from ttmbench.data.catalog import find_task
+from ttmbench.data.task_file import find_task
 from ttmbench.plugins.registry import build_registry
 
 CLIP = "openai/clip-vit-base-patch32"

@@ -13,9 +13,8 @@ import yaml
 from PIL import Image
 
 from ttmbench.cli import main
-from ttmbench.data.catalog import find_task
 from ttmbench.data.loader import load_task_data
-from ttmbench.data.task_file import TaskFile
+from ttmbench.data.task_file import TaskFile, find_task
 from ttmbench.plugins.registry import build_registry
 from ttmbench.types import Loaded
 

@@ -12,7 +12,7 @@ import torch
 import transformers as tf
 from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers, processors
 
-from ttmbench.data.rendered.scenes import COLORS, SHAPES
+from ttmbench.data.sources.rendered import COLORS, SHAPES
 from ttmbench.model_adapters._shared.image_text import CHAT
 
 Settings = dict[str, object]

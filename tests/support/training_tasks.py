@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from PIL import Image
 
-from ttmbench.data.rendered.scenes import COLORS, SHAPES
+from ttmbench.data.sources.rendered import COLORS, SHAPES
 from ttmbench.methods.features import FeatureTask
 from ttmbench.methods.task import TrainingTask
 from ttmbench.scoring.inputs import Prepared, Rows

@@ -19,8 +19,8 @@ from support.small_models import stage_of
 from ttmbench import schedules
 from ttmbench.cli import main
 from ttmbench.config import TTMConfig
-from ttmbench.data.catalog import find_task
 from ttmbench.data.loader import load_task_data
+from ttmbench.data.task_file import find_task
 from ttmbench.errors import DivergedError, UsageError
 from ttmbench.model_adapters import hf
 from ttmbench.plugins.registry import build_registry

@@ -14,7 +14,7 @@ from PIL import Image, ImageColor
 
 from ttmbench.cli import main
 from ttmbench.config import AUTHORS_LEARNING_RATE, DEFAULT_LEARNING_RATE, RunConfig, TTMConfig
-from ttmbench.data.catalog import find_task
+from ttmbench.data.task_file import find_task
 from ttmbench.errors import UsageError
 from ttmbench.evaluator import analyze as analysis
 from ttmbench.plugins.registry import build_registry

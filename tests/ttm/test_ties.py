@@ -9,7 +9,7 @@ import pytest
 
 import ttmbench
 from ttmbench.config import make_run_config
-from ttmbench.data.catalog import all_tasks, find_task
+from ttmbench.data.task_file import all_tasks, find_task
 from ttmbench.errors import UsageError
 from ttmbench.evaluator.settings import task_settings
 from ttmbench.model_adapters import tiny_clip

@@ -9,7 +9,7 @@ import inspect
 import json
 import os
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -48,11 +48,8 @@ def digests_of_modules(modules: Iterable[str]) -> Digests:
         top = module.partition(".")[0]
         if top in sys.stdlib_module_names or top in _VERSIONED:
             continue
-        if top == OWN:
-            digests[OWN] = _own_digest()
-        else:
-            name, roots = _package_of(module)
-            digests[name] = _digest(name, roots)
+        name, root = (OWN, Path(__file__).parents[1]) if top == OWN else _package_of(module)
+        digests[name] = None if root is None else _digest(name, root)
     return dict(sorted(digests.items()))
 
 
@@ -75,21 +72,15 @@ def modules_of(value: Any) -> list[str]:
     return [kind.__module__ for kind in type(value).__mro__]
 
 
-@functools.cache  # the running code is what was imported; a sweep asks for every cell
-def _own_digest() -> str | None:
-    # Its task files are part of a run's key one by one; in a checkout, models and tasks are links.
-    return _digest(OWN, {OWN: Path(__file__).parents[1]}, CODE[:1])
-
-
-def _package_of(module: str) -> tuple[str, dict[str, Path]]:
-    """The package of a module, and the folder or file of each of its names, if found."""
+def _package_of(module: str) -> tuple[str, Path | None]:
+    """The package of a module, and its folder or file, if found."""
     if module == "__main__":
         main = sys.modules.get(module)
         spec = getattr(main, "__spec__", None)
         if spec is not None:  # python -m package.module
             return _package_of(spec.name)
         file = getattr(main, "__file__", None)
-        return module, {} if file is None else {module: Path(file)}
+        return module, None if file is None else Path(file)
     parts = module.split(".")
     for count in range(1, len(parts) + 1):
         name = ".".join(parts[:count])
@@ -99,21 +90,31 @@ def _package_of(module: str) -> tuple[str, dict[str, Path]]:
             spec = None
         if spec is None:
             file = getattr(sys.modules.get(name), "__file__", None)
-            return name, {} if file is None else {name: Path(file)}
+            return name, None if file is None else Path(file)
         if spec.submodule_search_locations and spec.origin is not None:
-            return name, {name: Path(spec.origin).parent}
+            return name, Path(spec.origin).parent
         if not spec.submodule_search_locations:
-            return name, {} if not spec.has_location or spec.origin is None else {name: Path(spec.origin)}
-    return module, {}
+            return name, None if not spec.has_location or spec.origin is None else Path(spec.origin)
+    return module, None
 
 
-def _digest(package: str, roots: Mapping[str, Path], endings: tuple[str, ...] = (*CODE, *SETTINGS)) -> str | None:
-    """sha256 over the files of a package; None if it has none, or one cannot be read."""
+def _digest(package: str, root: Path) -> str | None:
+    """sha256 over the files of a package, by names that do not depend on its location.
+
+    None if it has none, or one cannot be read. Of ttmbench it is what was imported, without its task files, which are
+    part of a run's key one by one; in a checkout, models and tasks are links.
+    """
+    if package == OWN and OWN in _KNOWN:
+        return _KNOWN[OWN][1]
+    files = {package: root} if root.is_file() else {}
     try:
-        files = dict(file for name, root in roots.items() for file in _files(name, root, endings))
-        state = tuple(
-            (name, str(path), (stat := path.stat()).st_mtime_ns, stat.st_size) for name, path in files.items()
-        )
+        for parent, folders, names in os.walk(root, followlinks=package == OWN):
+            folders[:] = sorted(folder for folder in folders if folder != "__pycache__" and not folder.startswith("."))
+            place = (Path(package.replace(".", "/")) / Path(parent).relative_to(root)).as_posix()
+            endings = CODE[:1] if package == OWN else (*CODE, *SETTINGS)
+            files |= {f"{place}/{name}": Path(parent) / name for name in sorted(names) if name.endswith(endings)}
+        stats = {name: path.stat() for name, path in files.items()}
+        state = tuple((name, str(files[name]), stat.st_mtime_ns, stat.st_size) for name, stat in stats.items())
         if not files or (package in _KNOWN and _KNOWN[package][0] == state):
             return _KNOWN[package][1] if files else None
         digest = hashlib.sha256()
@@ -123,19 +124,6 @@ def _digest(package: str, roots: Mapping[str, Path], endings: tuple[str, ...] = 
         return None
     _KNOWN[package] = (state, digest.hexdigest())
     return digest.hexdigest()
-
-
-def _files(name: str, root: Path, endings: tuple[str, ...]) -> Iterator[tuple[str, Path]]:
-    """The files of a folder with these endings, or a single file, by names that do not depend on the location."""
-    if root.is_file():
-        yield name, root
-        return
-    for parent, folders, files in os.walk(root, followlinks=name == OWN):
-        folders[:] = sorted(folder for folder in folders if folder != "__pycache__" and not folder.startswith("."))
-        below = Path(parent).relative_to(root)
-        for file in sorted(files):
-            if file.endswith(endings):
-                yield f"{name.replace('.', '/')}/{(below / file).as_posix()}", Path(parent) / file
 
 
 def json_digest(value: object, **options: Any) -> str:

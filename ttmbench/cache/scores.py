@@ -1,65 +1,152 @@
 """The score cache as a run uses it: what was computed of a task's data, and blocks of unfinished pair scores.
 
-Files are safetensors with a digest, which finds damage by a disk or a copy; it does not protect against somebody who
-may write to the folder. They are written aside and renamed, so several processes may share a folder.
+Its key is everything that changes a score, and nothing that does not. Files are safetensors with a digest, which finds
+damage by a disk or a copy; it does not protect against somebody who may write to the folder. They are written aside and
+renamed, so several processes may share a folder.
 """
 
 from __future__ import annotations
 
+import hashlib
+import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from safetensors import SafetensorError
 
 from ttmbench._util.console import warn
-from ttmbench._util.digests import SealError, load_sealed, save_sealed
+from ttmbench._util.digests import (
+    OWN,
+    SealError,
+    digests_of_object,
+    json_digest,
+    load_sealed,
+    save_sealed,
+    tensors_digest,
+)
 from ttmbench._util.files import replace_file
-from ttmbench._util.machine import hardware
+from ttmbench._util.machine import hardware, installed_version, matmul_precision
+from ttmbench._version import __version__
 from ttmbench.cache.folder import ENDING, SCORES
-from ttmbench.cache.key import model_description, score_key, why_not_kept
 from ttmbench.data.task_file import TaskSpec
-from ttmbench.model import Model, PairScorer
+from ttmbench.model import Model, PairScorer, StoredFeatures
 from ttmbench.scoring.batches import BlockStore
 from ttmbench.scoring.fingerprint import Fingerprint
 from ttmbench.types import Group, Record
 
+SCORING_VERSION = 4
+"""Version of this package's own part in a score. Raise it whenever a change can move a score: see CONTRIBUTING.md."""
+
+PACKAGES = ("torch", "transformers", "tokenizers", "open_clip_torch", "peft")
+"""Packages that tokenise or compute; a new minor version of one may round in another way."""
+READERS = ("pillow", "torchvision", "av")
+"""Packages that decode and resize; any version of one may give other pixels."""
 Shapes = Mapping[str, tuple[int, ...] | None]
 """Name of an array -> its shape; None for any."""
 
 
-class ScoreCache:
-    """The cache of one run, in a folder that need not exist; warns once about each problem and goes on without it.
+def why_not_kept(model: Model) -> str | None:
+    """Why scores of this model are not cached, for the user; empty if that needs no word; None if they are cached.
 
-    ``exact`` is what bits depend on beside model, data and settings, for a run that is to be repeated bit by bit.
+    Models behind servers store their answers themselves. The remarks and refusals of others would be lost. Precomputed
+    embeddings are scored faster than looked up.
     """
+    name = type(model).__name__
+    is_served = model.pairs_at_once is not None or type(model).usage is not Model.usage
+    if is_served or isinstance(model, StoredFeatures):
+        return ""
+    if isinstance(model, PairScorer) and model.refusals_are_wrong is not None:
+        return ""
+    if not model.fingerprint():
+        return f"{name} has no fingerprint, so its scores are not cached"
+    if None in digests_of_object(model).values():
+        return f"the source of {name} is in no file, so its scores are not cached"
+    return None
 
-    def __init__(self, folder: Path, exact: Record | None = None) -> None:
-        self.folder, self._exact = folder, exact
-        self.as_loaded: Model | None = None  # a model that the run has loaded itself and not trained yet
-        self._model: tuple[Model, Record] | None = None
-        self._warned: set[str] = set()
-        self.is_writable = True  # until a file could not be written
 
-    def warn_once(self, what: str, message: str) -> None:
-        """Warns the user, once in a run for each ``what``."""
-        if what not in self._warned:
-            self._warned.add(what)
-            warn(message)
+def model_description(model: Model, as_loaded: bool = False) -> Record:
+    """What a model's scores depend on, for JSON, with secrets: what it states, its weights as they are, its code.
+
+    ``as_loaded``: nothing has touched the weights since they were loaded, so that a digest from then is theirs. Those
+    of a large model would come back from its device, and be read for minutes. Models of this package have its version
+    and `SCORING_VERSION` as their code.
+    """
+    kind, declared = type(model), model.fingerprint()
+    foreign = "".join(f"{name}:{digest};" for name, digest in digests_of_object(model).items() if name != OWN)
+    description: Record = {
+        "adapter": f"{kind.__module__}:{kind.__qualname__}",
+        "fingerprint": dict(declared) if isinstance(declared, Mapping) else str(declared),
+        "code": hashlib.sha256(foreign.encode()).hexdigest(),
+    }
+    if model.trainable or isinstance(model, torch.nn.Module) or type(model).state_dict is not Model.state_dict:
+        known = model.state_sha256 if as_loaded else None
+        description["state_sha256"] = known or tensors_digest(model.state_dict())
+    return description
+
+
+def score_key(model: Record, spec: TaskSpec, settings: Record, exact: Record | None = None) -> str:
+    """sha256 of what the scores of a task depend on beside its data.
+
+    ``model`` is of `model_description`; ``settings`` is what else the arrays depend on; ``exact`` is what bits depend
+    on beside all that (``--deterministic``). A package that is absent counts too, since that can change preprocessing,
+    and Pillow's library for JPEG, which need not be the one of Pillow's own wheel.
+    """
+    from PIL import features
+
+    found = {name: installed_version(name) for name in (*PACKAGES, *READERS)}
+    minor = {name: re.sub(r"^(\d+(?:\.\d+)?).*", r"\1", text) for name in PACKAGES if (text := found[name])}
+    description = {
+        "model": model,
+        "task": spec.task,
+        "task_version": spec.version,
+        "shape": list(spec.group.shape or ()),
+        "settings": settings,
+        "ttmbench": __version__,
+        "score_code": SCORING_VERSION,
+        "packages": found | minor | {"jpeg": features.version("libjpeg_turbo")},
+        "matmul_precision": matmul_precision(),
+        **({} if exact is None else {"deterministic": exact}),
+    }
+    return json_digest(description, default=_stated)
+
+
+def _stated(value: object) -> Any:
+    """A value of a fingerprint that JSON lacks; arrays by their digest, since their text leaves numbers out."""
+    if isinstance(value, Mapping):
+        return {str(name): inner for name, inner in value.items()}
+    if isinstance(value, set | frozenset):
+        return sorted(map(str, value))
+    if isinstance(value, np.ndarray):
+        return f"{value.dtype} {value.shape} {hashlib.sha256(value.tobytes()).hexdigest()}"
+    return tensors_digest({"": value}) if isinstance(value, torch.Tensor) else str(value)
+
+
+@dataclass
+class ScoreCache:
+    """The cache of one run, in a folder that need not exist; warns about a problem and goes on without it."""
+
+    folder: Path
+    exact: Record | None = None  # what bits depend on beside model, data and settings, if they are to be repeated
+    as_loaded: Model | None = None  # a model that the run has loaded itself and not trained yet
+    is_writable: bool = True  # until a file could not be written
+    _model: tuple[Model, Record] | None = field(default=None, repr=False)
 
     def key(self, model: Model, spec: TaskSpec, settings: Record) -> str | None:
         """Digest of what a model's scores on a task depend on beside the data; None if they are not cached."""
         why = why_not_kept(model)
         if why:
-            self.warn_once("model", why)
+            warn(why)
         if why is not None:
             return None
         if self._model is None or self._model[0] is not model:
             self._model = (model, model_description(model, model is self.as_loaded))
-        return score_key(self._model[1], spec, settings, self._exact)
+        return score_key(self._model[1], spec, settings, self.exact)
 
 
 class TaskCache:
@@ -79,8 +166,9 @@ class TaskCache:
         what: str = "raw scores",
     ) -> None:
         self.data = Fingerprint(groups)
-        key = None if cache is None else cache.key(model, spec, settings)
-        self._cache, self._key = (None, "") if key is None else (cache, key)
+        self._key = None if cache is None else cache.key(model, spec, settings)
+        self._cache = None if self._key is None else cache
+        self.on = self._cache is not None  # whether scores of this model are cached
         self._task, self._what, self._blind = spec.task, what, isinstance(model, PairScorer) and model.blind
         self._folder: Path | None = None  # once the data are known
         self._date: str | None = None  # of the scores that were found
@@ -92,12 +180,7 @@ class TaskCache:
     @property
     def may_have(self) -> bool:
         """Whether there are scores or blocks of this model and task, for whatever data."""
-        return self._cache is not None and self._of_task.is_dir()
-
-    @property
-    def on(self) -> bool:
-        """Whether scores of this model are cached."""
-        return self._cache is not None
+        return self._cache is not None and (self._cache.folder / SCORES / str(self._key)[:32]).is_dir()
 
     @property
     def blocks(self) -> BlockStore | None:
@@ -109,26 +192,23 @@ class TaskCache:
         if self._cache is None:
             return None
         self.data.add_remaining()
-        self._folder = self._of_task / self.data.hexdigest()
+        self._folder = self._cache.folder / SCORES / str(self._key)[:32] / self.data.hexdigest()
         with suppress(OSError):
             self._earlier = {path.name for path in self._folder.iterdir()}
         arrays, about = self._read(SCORES, expected) or (None, {})
         if arrays is not None:
             self._date = str(about["date"])
             with suppress(OSError):
-                self._path(SCORES).touch()  # so that the least recently used go first
+                (self._folder / f"{SCORES}{ENDING}").touch()  # so that the least recently used go first
         return arrays
 
     def keep(self, arrays: Mapping[str, np.ndarray | None], model_name: str) -> Record | None:
         """Stores float32 arrays that are new; returns what an earlier run stored, and on which hardware, or None."""
-        cache = self._cache
-        if cache is None or self._folder is None:
+        if self._cache is None or self._folder is None:
             return None
         known: Record = {"key": self._key, "hardware": self._hardware}
         if self._date is not None:
-            cache.warn_once(
-                "hit", f"{self._what} come from the cache in {cache.folder}; --use_cache off computes them again"
-            )
+            warn(f"{self._what} come from the cache in {self._cache.folder}; --use_cache off computes them again")
             return {**known, "date": self._date}
         made = {name: array for name, array in arrays.items() if array is not None}
         if self._write(SCORES, made, {"model_name": model_name}):
@@ -138,14 +218,12 @@ class TaskCache:
         if not self._found:
             return None
         earlier, total = len(self._found), len(self._found | self._new)
-        cache.warn_once(
-            f"blocks {self._task}", f"{self._task}: {earlier} of {total} blocks were cached by an interrupted run"
-        )
+        warn(f"{self._task}: {earlier} of {total} blocks were cached by an interrupted run")
         return {**known, "blocks": earlier, "of": total}
 
     def get(self, block: int) -> np.ndarray | None:
         """A finished block, float32 [pairs]."""
-        name = _block(block)
+        name = f"block-{block:06d}"
         arrays, _ = self._read(name, {"values": None}) or (None, {})
         if arrays is not None and f"{name}{ENDING}" in self._earlier:
             self._found.add(block)
@@ -155,52 +233,45 @@ class TaskCache:
         """Stores a finished block."""
         self._found.discard(block)
         self._new.add(block)
-        self._write(_block(block), {"values": values}, {})
-
-    @property
-    def _of_task(self) -> Path:
-        assert self._cache is not None, "there is something to look for"
-        return self._cache.folder / SCORES / self._key[:32]
-
-    def _path(self, name: str) -> Path:
-        assert self._folder is not None, "the data are known"
-        return self._folder / f"{name}{ENDING}"
-
-    def _place(self, path: Path) -> str:
-        """A file's whole key and name, stored inside it so that a moved file is not used."""
-        return "/".join((self._key, *path.parts[-2:]))
+        self._write(f"block-{block:06d}", {"values": values}, {})
 
     def _read(self, name: str, expected: Shapes) -> tuple[dict[str, np.ndarray], Record] | None:
         """A file's arrays and header; None if it does not exist, or (with a warning) if it cannot be used."""
-        if self._cache is None:
+        if self._cache is None or self._folder is None:
             return None
-        path, why = self._path(name), "it holds something else"
+        path, why = self._folder / f"{name}{ENDING}", "it holds something else"
         try:
             tensors, about = load_sealed(path)
         except (FileNotFoundError, NotADirectoryError):
             return None
         except OSError as error:
             reason = error.strerror or error
-            self._cache.warn_once("reading", f"the cache cannot be read: {path} ({reason}); scoring without it")
+            warn(f"the cache in {self._cache.folder} cannot be read ({reason}); scoring without it")
             return None
         except SealError as error:
             why = str(error)
         else:
             arrays = {array: np.array(tensor.numpy()) for array, tensor in tensors.items()}
-            fits = about.get("place") == self._place(path) and set(arrays) == set(expected)
-            if fits and all(_is_sound(values, expected[array]) for array, values in arrays.items()):
-                self._hardware += [computer for computer in about["hardware"] if computer not in self._hardware]
-                return arrays, about
-        self._cache.warn_once(str(path), f"{path} is damaged ({why}) and is computed again")
+            # Its whole key and name are stored in the file, so that a moved one is not used.
+            if about.get("place") == "/".join((str(self._key), *path.parts[-2:])) and set(arrays) == set(expected):
+                shapes = {array: expected[array] or values.shape for array, values in arrays.items()}
+                if all(
+                    values.ndim and values.shape == shapes[array] and values.dtype == np.float32
+                    for array, values in arrays.items()
+                ) and all(np.isfinite(values).all() for values in arrays.values()):
+                    self._hardware += [computer for computer in about["hardware"] if computer not in self._hardware]
+                    return arrays, about
+        warn(f"{path} is damaged ({why}) and is computed again")
         return None
 
     def _write(self, name: str, arrays: Mapping[str, np.ndarray], more: Record) -> bool:
         """Writes a file and returns whether that worked; warns the first time that it does not."""
-        cache, this, path = self._cache, hardware(), self._path(name)
-        if cache is None or not cache.is_writable:
+        cache, this = self._cache, hardware()
+        if cache is None or self._folder is None or not cache.is_writable:
             return False
+        path = self._folder / f"{name}{ENDING}"
         about = {
-            "place": self._place(path),
+            "place": "/".join((str(self._key), *path.parts[-2:])),
             "task": self._task,
             "date": datetime.now(UTC).isoformat(timespec="seconds"),
             "hardware": [*(host for host in self._hardware if host != this and name == SCORES), this],
@@ -215,12 +286,3 @@ class TaskCache:
             reason = getattr(error, "strerror", None) or error
             warn(f"the cache in {cache.folder} cannot be written to ({reason}); nothing is cached")
         return cache.is_writable
-
-
-def _block(number: int) -> str:
-    return f"block-{number:06d}"
-
-
-def _is_sound(values: np.ndarray, shape: tuple[int, ...] | None) -> bool:
-    fits = values.ndim > 0 if shape is None else values.shape == shape
-    return fits and values.dtype == np.float32 and bool(np.isfinite(values).all())

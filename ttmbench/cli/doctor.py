@@ -21,10 +21,9 @@ from ttmbench._util.option_values import split_names
 from ttmbench.cache.folder import cache_folder
 from ttmbench.cli.parser import add_run_options
 from ttmbench.data.availability import DataLocation, amount
-from ttmbench.data.catalog import all_tasks, is_named, select_tasks
 from ttmbench.data.loader import data_locations
 from ttmbench.data.paths import data_folder
-from ttmbench.data.task_file import TaskFile
+from ttmbench.data.task_file import TaskFile, all_tasks, is_named, select_tasks
 from ttmbench.errors import DataError, TtmbenchError, UsageError
 from ttmbench.plugins.registry import Registry, build_registry, locate_files, unknown
 from ttmbench.report.table import TableColumn, print_table
@@ -51,7 +50,7 @@ def doctor(options: argparse.Namespace) -> int:
     registry = build_registry(options.include_path or [], quiet=True)  # the table below has the broken plugins
     named_tasks, named_models = _required(registry, options)
     is_named_any = bool(options.names) or options.tasks is not None or options.models is not None
-    data_dir = data_folder(Path(options.data_dir) if options.data_dir else None)
+    data_dir = data_folder(options.data_dir)
     tasks = select_tasks(registry, named_tasks) if is_named_any else all_tasks(registry)
     specs = [registry.adapters[name] for name in (named_models if is_named_any else sorted(registry.adapters))]
     findings = [check_task(registry, task, data_dir) for task in tasks.values()]

@@ -12,10 +12,9 @@ from ttmbench._util.option_values import split_names
 from ttmbench.cli.parser import add_run_options, count
 from ttmbench.config import parse_pairs
 from ttmbench.data.availability import DataNeed, amount
-from ttmbench.data.catalog import select_tasks
 from ttmbench.data.loader import data_locations, load_task_data
 from ttmbench.data.paths import data_folder
-from ttmbench.data.task_file import TaskFile
+from ttmbench.data.task_file import TaskFile, select_tasks
 from ttmbench.errors import INTERRUPTED, DataError, TtmbenchError, UsageError
 from ttmbench.plugins.registry import Registry, arguments_of, build_registry, locate_files
 from ttmbench.types import AdapterSpec, ModelFiles
@@ -41,7 +40,7 @@ def download(options: argparse.Namespace) -> int:
         raise UsageError("download needs tasks, --model NAME or both, such as `ttmbench download winoground`")
     model = None if options.model is None else registry.adapters[options.model]
     tasks = select_tasks(registry, names)
-    folder = data_folder(Path(options.data_dir) if options.data_dir else None)
+    folder = data_folder(options.data_dir)
     if folder.exists() and not folder.is_dir():
         raise UsageError(f"--data_dir must be a directory, and {folder} is a file")
     if options.data_dir and not options.dry_run:  # a later run expects it, even if nothing had to be written

@@ -9,8 +9,7 @@ from typing import Any
 
 from ttmbench._util.console import echo
 from ttmbench.cli.parser import add_run_options
-from ttmbench.data.catalog import all_tasks
-from ttmbench.data.task_file import TaskSpec
+from ttmbench.data.task_file import TaskSpec, all_tasks
 from ttmbench.plugins.registry import Registry, Table, build_registry
 from ttmbench.types import AdapterSpec
 

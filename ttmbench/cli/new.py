@@ -102,7 +102,7 @@ def _new_task(name: str, folder: Path) -> list[str]:
 
 
 def _write_task(name: str, folder: Path) -> None:
-    from ttmbench.data.rendered.scenes import make_groups, render
+    from ttmbench.data.sources.rendered import make_groups, render
 
     (folder / "images").mkdir(parents=True)
     (folder / f"{name}.yaml").write_text(_TASK.format(name=name, count=EXAMPLES), encoding="utf-8")

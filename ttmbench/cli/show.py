@@ -13,10 +13,9 @@ from ttmbench._util.console import console, echo, printable
 from ttmbench.cli.parser import add_run_options
 from ttmbench.config import with_rate_note
 from ttmbench.data.benchmarks import benchmark_of, benchmarks
-from ttmbench.data.catalog import all_tasks, find_task
 from ttmbench.data.loader import load_task_data
 from ttmbench.data.task_chance import chance_of
-from ttmbench.data.task_file import TaskFile
+from ttmbench.data.task_file import TaskFile, all_tasks, find_task
 from ttmbench.errors import TtmbenchError, UsageError
 from ttmbench.methods.settings import arguments
 from ttmbench.plugins.registry import Registry, build_registry, load_target, metric_for, unknown

@@ -12,12 +12,11 @@ from ttmbench._util.console import echo, one_line, print_traceback
 from ttmbench._util.images import frames_in
 from ttmbench._util.option_values import split_names
 from ttmbench.cli.parser import add_run_options, count
-from ttmbench.data.catalog import find_task, is_named, select_tasks
 from ttmbench.data.classes import labels_of, load_classes
-from ttmbench.data.loader import audit_groups, data_locations, left_out, load_task_data
-from ttmbench.data.paths import data_folder, given_data_folder
+from ttmbench.data.loader import audit_groups, data_locations, load_task_data
+from ttmbench.data.paths import data_folder
 from ttmbench.data.task_chance import chance_of
-from ttmbench.data.task_file import TaskFile
+from ttmbench.data.task_file import TaskFile, find_task, is_named, select_tasks
 from ttmbench.errors import AssertionNotMet, DataError, TtmbenchError, UsageError
 from ttmbench.plugins.registry import Registry, build_registry, metric_for
 from ttmbench.types import ImageRef, Loaded
@@ -39,7 +38,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def validate(options: argparse.Namespace) -> int:
     """Print one line per task, with places to look at below, and one per finding; returns the highest exit code."""
     registry = build_registry(options.include_path or [])
-    given_data_folder(options.data_dir)
+    data_folder(options.data_dir, is_read=True)
     results = [word for word in options.tasks if _is_results(registry, word)]
     worst = 0
     if results:
@@ -87,7 +86,7 @@ def _check(registry: Registry, name: str, options: argparse.Namespace) -> str:
         if chance is not None:
             chances.append(f"{metric_name} {100 * chance:.2f}")
     # Raises if the options of the source are wrong.
-    data_locations(registry, task, data_folder(Path(options.data_dir) if options.data_dir else None))
+    data_locations(registry, task, data_folder(options.data_dir))
     summary = f"ok, version {spec.version}, {spec.extent}, chance in percent: {', '.join(chances) or 'none'}"
     return f"{summary}; {'data not read' if options.schema_only else _check_data(registry, task, options)}"
 
@@ -135,8 +134,8 @@ def _size(task: TaskFile, loaded: Loaded) -> str:
     """The size of the data; every label of a classification task must be one of its classes."""
     spec, groups = task.spec, loaded.groups
     if "coverage" in loaded.source:
-        rows = loaded.source["coverage"]["rows"]
-        return f"{len(groups)} of {rows} groups (skipped because of missing images: {left_out(loaded.source)})"
+        rows, missing = loaded.source["coverage"]["rows"], len(loaded.source["coverage"]["missing"])
+        return f"{len(groups)} of {rows} groups (skipped because of missing images: {missing})"
     if spec.kind == "retrieval":
         return f"{len(groups)} images with {sum(len(group.captions) for group in groups)} captions"
     if spec.kind == "classification":

@@ -7,14 +7,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from ttmbench._util.console import is_text, progress_bar
 from ttmbench._util.files import file_digest
 from ttmbench._util.limits import limit, raised_by
 from ttmbench._util.third_party_errors import foreign_errors
 from ttmbench.data.availability import DataLocation, DataNeed
-from ttmbench.data.paths import below, given_data_folder, is_local
+from ttmbench.data.paths import below, data_folder, is_local
 from ttmbench.data.task_file import Columns, Defect, TaskFile, TaskSpec
 from ttmbench.errors import DataError, OutOfReachError, UsageError
 from ttmbench.plugins.registry import BUILTIN, Registry, load_target
@@ -33,7 +32,7 @@ def load_task_data(
     No more than ``limit`` groups; ``offline`` never touches the network. DataError for data out of reach, or not what
     the task file says; UsageError if the source is unknown or its options are wrong.
     """
-    spec, folder = task.spec, given_data_folder(data_dir)
+    spec, folder = task.spec, data_folder(data_dir, is_read=True)
     if task.groups is not None:
         return finished(spec, Loaded(list(task.groups[:limit]), dict(spec.source)), folder)
     request = replace(_request(registry, task, folder), limit=limit, offline=offline)
@@ -51,14 +50,8 @@ def load_task_data(
     loaded = finished(spec, loaded, folder)
     if spec.video is not None:  # with its defaults
         loaded = replace(loaded, source={**loaded.source, "video": spec.video.model_dump()})
-    check_groups(spec, loaded.groups, limit, left_out(loaded.source))
+    check_groups(spec, loaded.groups, limit, len((loaded.source.get("coverage") or {"missing": ()})["missing"]))
     return loaded
-
-
-def left_out(source: Mapping[str, Any]) -> int:
-    """Number of groups that a source skipped because their images are missing."""
-    coverage = source.get("coverage")
-    return len(coverage["missing"]) if coverage else 0
 
 
 def data_locations(registry: Registry, task: TaskFile, data_dir: Path) -> tuple[list[DataLocation], list[DataNeed]]:
@@ -187,13 +180,13 @@ def check_count(spec: TaskSpec, found: int, what: str) -> None:
         )
 
 
-def check_groups(spec: TaskSpec, groups: Sequence[Group], limit: int | None = None, left_out: int = 0) -> None:
+def check_groups(spec: TaskSpec, groups: Sequence[Group], asked: int | None = None, left_out: int = 0) -> None:
     """DataError for the first wrong number, shape, caption or id of a task's groups.
 
-    ``limit``: the source was asked for no more groups than this; ``left_out``: how many groups it skipped.
+    ``asked``: the source was asked for no more groups than this; ``left_out``: how many groups it skipped.
     """
     task = f"task '{spec.task}'"
-    whole = limit is None or (spec.group.n_groups is not None and limit >= spec.group.n_groups)
+    whole = asked is None or (spec.group.n_groups is not None and asked >= spec.group.n_groups)
     if whole:
         check_count(spec, len(groups) + left_out, f"the data of {task}")
         for name, mean in spec.means.items():
@@ -202,8 +195,33 @@ def check_groups(spec: TaskSpec, groups: Sequence[Group], limit: int | None = No
                 raise DataError(f"{task}: means.{name} {problem}")
     if not groups:
         raise DataError(f"{task}: the source gave no group")
+    most, raised = limit("caption_characters"), raised_by("caption_characters")
     for group in groups:
-        _check_group(spec, group)
+        for what, text in (
+            ("the id", group.group_id),
+            *(("a caption", caption) for caption in group.captions),
+            *(("the name of an image", image.name) for image in group.images),
+        ):
+            where = f"task '{spec.task}': {what} of group {group.group_id!r:.80}"
+            if not isinstance(text, str):
+                raise DataError(f"{where} is {type(text).__name__}, not a text")
+            if len(text) > most:
+                raise DataError(f"{where} has {len(text)} characters, more than {most}; {raised}")
+            if "\0" in text or not is_text(text):
+                raise DataError(f"{where} holds a null character or half a surrogate pair, which no file can hold")
+        images, captions = shape = (len(group.images), len(group.captions))
+        where = f"task '{spec.task}': group {group.group_id}"
+        if spec.kind == "groups" and shape != spec.group.shape:
+            raise DataError(f"{where} is {images}x{captions}, the task file says {spec.shape}")
+        if spec.kind == "retrieval" and (images != 1 or not captions):
+            raise DataError(
+                f"{where} has {images} images and {captions} captions; retrieval needs one image and captions"
+            )
+        if spec.kind == "classification" and shape != (1, 1):
+            raise DataError(f"{where} has {images} images and {captions} labels; classification needs one of each")
+        empty = next((position for position, caption in enumerate(group.captions) if not caption.strip()), None)
+        if empty is not None:
+            raise DataError(f"task '{spec.task}': caption {empty} of group {group.group_id} is empty")
     captions = sum(len(group.captions) for group in groups)
     if whole and not left_out and spec.group.n_captions not in (None, captions):
         stated = f"the task (version {spec.version}) has {spec.group.n_captions}"
@@ -211,34 +229,6 @@ def check_groups(spec: TaskSpec, groups: Sequence[Group], limit: int | None = No
     doubled = [group_id for group_id, count in Counter(group.group_id for group in groups).items() if count > 1]
     if doubled:
         raise DataError(f"{task}: group id {doubled[0]} is given to several groups")
-
-
-def _check_group(spec: TaskSpec, group: Group) -> None:
-    """DataError unless the shape is right and ids, captions and names are texts that a file can hold."""
-    most = limit("caption_characters")
-    for what, text in (
-        ("the id", group.group_id),
-        *(("a caption", caption) for caption in group.captions),
-        *(("the name of an image", image.name) for image in group.images),
-    ):
-        where = f"task '{spec.task}': {what} of group {group.group_id!r:.80}"
-        if not isinstance(text, str):
-            raise DataError(f"{where} is {type(text).__name__}, not a text")
-        if len(text) > most:
-            raise DataError(f"{where} has {len(text)} characters, more than {most}; {raised_by('caption_characters')}")
-        if "\0" in text or not is_text(text):
-            raise DataError(f"{where} holds a null character or half a surrogate pair, which no file can hold")
-    images, captions = shape = (len(group.images), len(group.captions))
-    where = f"task '{spec.task}': group {group.group_id}"
-    if spec.kind == "groups" and shape != spec.group.shape:
-        raise DataError(f"{where} is {images}x{captions}, the task file says {spec.shape}")
-    if spec.kind == "retrieval" and (images != 1 or not captions):
-        raise DataError(f"{where} has {images} images and {captions} captions; retrieval needs one image and captions")
-    if spec.kind == "classification" and shape != (1, 1):
-        raise DataError(f"{where} has {images} images and {captions} labels; classification needs one of each")
-    empty = next((position for position, caption in enumerate(group.captions) if not caption.strip()), None)
-    if empty is not None:
-        raise DataError(f"task '{spec.task}': caption {empty} of group {group.group_id} is empty")
 
 
 @dataclass

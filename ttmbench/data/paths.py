@@ -24,24 +24,22 @@ them. The documented path is looked for first."""
 _LOCAL = ("./", "../", "~", "/", ".\\", "..\\")
 
 
-def data_folder(given: Path | None = None) -> Path:
-    """The data folder: as given, else of the environment variable TTMBENCH_DATA, else in the user's cache folder."""
-    if given is not None:
-        return Path(given).expanduser()
-    if os.environ.get(DATA_VARIABLE):
-        return Path(os.environ[DATA_VARIABLE]).expanduser()
-    from platformdirs import user_cache_path
+def data_folder(given: str | Path | None = None, is_read: bool = False) -> Path:
+    """The data folder: as given, else of the environment variable TTMBENCH_DATA, else in the user's cache folder.
 
-    return user_cache_path("ttmbench", appauthor=False) / "data"
+    UsageError if a given one does not exist, for a command that reads (``is_read``).
+    """
+    stated = given or os.environ.get(DATA_VARIABLE)
+    if not stated:
+        from platformdirs import user_cache_path
 
-
-def given_data_folder(given: str | Path | None) -> Path:
-    """As `data_folder`, for commands that read: UsageError if a given folder does not exist."""
-    if given is not None and not Path(given).expanduser().is_dir():
+        return user_cache_path("ttmbench", appauthor=False) / "data"
+    folder = Path(stated).expanduser()
+    if given is not None and is_read and not folder.is_dir():
         raise UsageError(
             f"--data_dir {given} must be a folder; `ttmbench download TASKS --data_dir {given}` creates it"
         )
-    return data_folder(Path(given) if given is not None else None)
+    return folder
 
 
 def read_options(model: type[Options], request: SourceRequest) -> Options:

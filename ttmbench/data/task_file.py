@@ -1,19 +1,23 @@
-"""A task as its file states it, checked key by key."""
+"""Task files: one YAML a task, in which ``include:`` shares fields; found by name, and checked key by key."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from importlib.resources.abc import Traversable
 from operator import not_
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from ttmbench._arrays import count_matchings
+from ttmbench._util.console import warn
 from ttmbench._util.limits import limit
-from ttmbench._util.option_values import nested
+from ttmbench._util.option_values import nested, refuse_password
+from ttmbench._util.text import Unreadable, read_yaml
 from ttmbench._util.third_party_errors import describe
 from ttmbench.config import TTMConfig
 from ttmbench.data.paths import HUB_KINDS, TagFile, local_path
@@ -21,6 +25,7 @@ from ttmbench.data.rows import PathPart, Picks, Where
 from ttmbench.data.video import Video
 from ttmbench.errors import UsageError
 from ttmbench.matching import MAX_INJECTIONS
+from ttmbench.plugins.registry import ENDINGS, Registry, unknown
 from ttmbench.results.tag_means import TagMean
 from ttmbench.types import Group, GroupShape
 
@@ -220,7 +225,27 @@ class TaskSpec(BaseModel):
 
     @model_validator(mode="after")
     def _consistent(self) -> TaskSpec:
-        _check_kind(self)
+        group, kind = self.group, self.kind
+        if kind == "groups" and group.shape is None:
+            raise ValueError("group.shape: images and captions of a group are needed")
+        if kind != "groups" and group.shape is not None:
+            raise ValueError(f"group.shape: a task of kind {kind} has no groups, so omit it")
+        if kind == "classification" and self.classes is None:
+            raise ValueError("classes: names and templates are needed")
+        if kind != "classification" and self.classes is not None:
+            raise ValueError(f"classes: a task of kind {kind} has none")
+        for key, stated, its_kind in (
+            ("group.n_captions", group.n_captions is not None, "retrieval"),
+            ("rerank_k", self.rerank_k is not None, "retrieval"),
+            ("group.label", group.label is not None, "classification"),
+            ("ttm", bool(self.ttm), "groups"),
+            ("caption_template", self.caption_template is not None and kind == "classification", "groups or retrieval"),
+            ("matching: global", self.matching == "global", "groups"),
+        ):
+            if stated and kind != its_kind:
+                raise ValueError(f"{key}: only a task of kind {its_kind} has it, this one is of kind {kind}")
+        if group.n_groups is not None and group.n_captions is not None and group.n_captions < group.n_groups:
+            raise ValueError(f"group.n_captions: {group.n_captions} captions are too few for {group.n_groups} images")
         if self.kind == "groups":
             shape = self.shape
             if self.is_global and shape.more_images:
@@ -276,32 +301,8 @@ class TaskSpec(BaseModel):
 
 def _inner(source: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     """The sources that a source lists."""
-    return [part for part in source.get("of", ()) if isinstance(part, Mapping)]
-
-
-def _check_kind(spec: TaskSpec) -> None:
-    """ValueError for a key that another kind of task has, or a missing one of this kind."""
-    group, kind = spec.group, spec.kind
-    if kind == "groups" and group.shape is None:
-        raise ValueError("group.shape: images and captions of a group are needed")
-    if kind != "groups" and group.shape is not None:
-        raise ValueError(f"group.shape: a task of kind {kind} has no groups, so omit it")
-    if kind == "classification" and spec.classes is None:
-        raise ValueError("classes: names and templates are needed")
-    if kind != "classification" and spec.classes is not None:
-        raise ValueError(f"classes: a task of kind {kind} has none")
-    for key, stated, its_kind in (
-        ("group.n_captions", group.n_captions is not None, "retrieval"),
-        ("rerank_k", spec.rerank_k is not None, "retrieval"),
-        ("group.label", group.label is not None, "classification"),
-        ("ttm", bool(spec.ttm), "groups"),
-        ("caption_template", spec.caption_template is not None and kind == "classification", "groups or retrieval"),
-        ("matching: global", spec.matching == "global", "groups"),
-    ):
-        if stated and kind != its_kind:
-            raise ValueError(f"{key}: only a task of kind {its_kind} has it, this one is of kind {kind}")
-    if group.n_groups is not None and group.n_captions is not None and group.n_captions < group.n_groups:
-        raise ValueError(f"group.n_captions: {group.n_captions} captions are too few for {group.n_groups} images")
+    listed = source.get("of")
+    return [part for part in listed if isinstance(part, Mapping)] if isinstance(listed, list) else []
 
 
 @dataclass(frozen=True)
@@ -346,3 +347,161 @@ class TaskFile:
         except ValidationError as error:
             raise UsageError(f"--task_args for task '{self.spec.task}': {describe(error, TaskSpec)}") from None
         return TaskFile(spec, self.folder)
+
+
+MAX_INCLUDES = 8
+AlreadyRead = dict[str, object]
+"""Path -> content of a task file, for tasks of one folder that include the same."""
+AnyTask = TypeVar("AnyTask", bound=TaskFile)
+
+
+def find_task(registry: Registry, name: str, read: AlreadyRead | None = None) -> TaskFile:
+    """A task by name, or by the path of its file; ``read`` as for `load_task`. UsageError for none or a wrong file."""
+    if name.endswith(ENDINGS) and (name not in registry.task_files):
+        path = Path(name)
+        if not path.is_file():
+            raise UsageError(f"task file {name} does not exist")
+        return _checked(registry, load_task(path))
+    return _checked(registry, load_task(registry.task_files[name], read))
+
+
+def all_tasks(registry: Registry) -> dict[str, TaskFile]:
+    """Every registered task by name, sorted; UsageError for a wrong one, but of an installed plugin only a warning."""
+    tasks: dict[str, TaskFile] = {}
+    read: AlreadyRead = {}
+    for name in sorted(registry.task_files):
+        try:
+            tasks[name] = find_task(registry, name, read)
+        except UsageError as error:
+            plugin = registry.task_files.plugins[name]
+            if plugin not in registry.installed:
+                raise
+            warn(f"task '{name}' of plugin '{plugin}' is skipped: {error}")
+    return tasks
+
+
+def is_named(registry: Registry, word: str) -> bool:
+    """Whether a word names one task or task file, and not a tag or a glob."""
+    return word in registry.task_files or word.endswith(ENDINGS)
+
+
+def select_tasks(registry: Registry, patterns: Sequence[str]) -> dict[str, TaskFile]:
+    """Tasks by name, tag, glob or file as ``--tasks`` lists them: name -> task, each once, in the given order.
+
+    UsageError for a pattern that fits nothing, with similar names, or an invalid file.
+    """
+    chosen: dict[str, TaskFile] = {}
+    for pattern in patterns:
+        if is_named(registry, pattern):
+            task = find_task(registry, pattern)
+            chosen.setdefault(task.spec.task, task)
+            continue
+        everything = all_tasks(registry)
+        fitting = [name for name, task in everything.items() if pattern in task.spec.tag or fnmatchcase(name, pattern)]
+        if not fitting:
+            tags = {tag for task in everything.values() for tag in task.spec.tag}
+            raise UsageError(unknown("task", pattern, [*everything, *tags], registry.broken))
+        for name in fitting:
+            chosen.setdefault(name, everything[name])
+    return chosen
+
+
+def take_in(registry: Registry, tasks: Sequence[AnyTask]) -> dict[str, AnyTask]:
+    """Tasks in memory by name; UsageError for an unknown metric, or a name that another task has."""
+    named: dict[str, AnyTask] = {}
+    for task in tasks:
+        name = task.spec.task
+        if name in registry.task_files or name in named:
+            raise UsageError(f"two tasks are named '{name}'; give the one in memory another name")
+        named[name] = _checked(registry, task)
+    return named
+
+
+def _checked(registry: Registry, task: AnyTask) -> AnyTask:
+    """The task; UsageError unless its metrics, sources and schedules are registered."""
+    spec = task.spec
+    sources: list[Mapping[str, Any]] = [] if task.groups is not None else [spec.source]
+    try:
+        metrics = {metric: registry.metrics[metric].scope for metric in spec.metrics}
+        for source in sources:  # which grows by those that a source combines
+            if isinstance(source.get("kind"), str):
+                registry.sources[source["kind"]]
+            sources += _inner(source)
+        for settings in spec.ttm.values():
+            if "schedule" in settings:
+                registry.schedules[settings["schedule"]]
+    except UsageError as error:
+        raise UsageError(f"task {spec.task}: {error}") from None
+    for metric, scope in metrics.items():
+        if scope not in SCOPES[spec.kind]:
+            kind = next(kind for kind, scopes in SCOPES.items() if scope in scopes)
+            raise UsageError(
+                f"task {spec.task}: metric '{metric}' is one of kind {kind}, the task is of kind {spec.kind}"
+            )
+    return task
+
+
+def load_task(path: Traversable, read: AlreadyRead | None = None) -> TaskFile:
+    """The task of a file, whose name must be that of the task. ``read``: `AlreadyRead`.
+
+    UsageError, with file and key, if it cannot be read, is no YAML mapping, or has a wrong or unknown key.
+    """
+    try:
+        spec = TaskSpec(**_read(path, 0, {} if read is None else read))
+    except ValidationError as error:
+        raise UsageError(f"{path}: {describe(error, TaskSpec)}") from None
+    except TypeError as error:
+        raise UsageError(f"{path}: keys must be words ({error})") from None
+    stem = path.name.rsplit(".", 1)[0]
+    if spec.task != stem:
+        raise UsageError(f"{path}: 'task' is '{spec.task}' but the file is named '{stem}'; they must be equal")
+    return TaskFile(spec, path.parent if isinstance(path, Path) else None)
+
+
+def _read(path: Traversable, depth: int, read: AlreadyRead) -> dict[str, object]:
+    """The fields of a file and of those that it includes; the including file's fields win."""
+    if depth > MAX_INCLUDES:
+        raise UsageError(f"{path}: 'include' goes more than {MAX_INCLUDES} files deep (does a file include itself?)")
+    if str(path) not in read:
+        try:
+            read[str(path)] = read_yaml(path)
+        except Unreadable as error:
+            raise UsageError(f"{path}: {error}") from None
+    content = read[str(path)]
+    if not isinstance(content, dict):
+        raise UsageError(f"{path}: a task file is a mapping of keys, got {type(content).__name__}")
+    refuse_password(str(path), content)
+    merged: dict[str, object] = {}
+    includes = content.get("include", [])
+    for entry in includes if isinstance(includes, list) else [includes]:
+        name, without = (entry.get("file"), entry.get("without", [])) if isinstance(entry, dict) else (entry, [])
+        is_known = not isinstance(entry, dict) or entry.keys() <= {"file", "without"}
+        if not (is_known and isinstance(name, str) and isinstance(without, list)):
+            raise UsageError(
+                f"{path}: 'include' must be a file name, {{file: name, without: [keys]}}, or a list of these, "
+                f"got {entry!r:.80}"
+            )
+        parent = getattr(path, "parent", None)
+        file = None if parent is None or set(name) & set("/\\") else parent / name
+        if file is None or not name.endswith(ENDINGS) or not file.is_file():
+            raise UsageError(f"{path}: 'include' names '{name}', which is not a file of the same folder")
+        included = _read(file, depth + 1, read)
+        absent = [key for key in without if key not in included]
+        if absent:
+            raise UsageError(f"{path}: 'include' leaves out '{absent[0]}', which {name} does not have")
+        merged = _merge(merged, {key: value for key, value in included.items() if key not in without})
+    return _merge(merged, {key: value for key, value in content.items() if key != "include"})
+
+
+def _merge(below: Mapping[str, object], above: Mapping[str, object]) -> dict[str, object]:
+    """The fields of both; nothing is shared with either, so that a file read once can be included again."""
+    merged = dict(below)
+    for key, value in above.items():
+        if isinstance(value, dict):
+            underneath = merged.get(key)
+            merged[key] = _merge(underneath if isinstance(underneath, dict) else {}, value)
+        elif isinstance(value, list):
+            merged[key] = [_merge({}, item) if isinstance(item, dict) else item for item in value]
+        else:
+            merged[key] = value
+    return merged

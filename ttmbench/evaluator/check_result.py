@@ -15,8 +15,7 @@ from ttmbench._util.console import one_line
 from ttmbench._util.files import file_digest
 from ttmbench._util.text import read_json_lines
 from ttmbench.config import RunConfig, make_run_config
-from ttmbench.data.catalog import find_task
-from ttmbench.data.task_file import TaskFile, TaskSpec
+from ttmbench.data.task_file import TaskFile, TaskSpec, find_task
 from ttmbench.errors import DataError, TtmbenchError
 from ttmbench.evaluator.resume import groups_digest
 from ttmbench.evaluator.score_files import metrics_of_scores, scored_task

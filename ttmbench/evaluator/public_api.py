@@ -14,8 +14,8 @@ from ttmbench._annotations import ArrayLike
 from ttmbench._util.console import warn
 from ttmbench._util.option_values import place_of, split_names
 from ttmbench.config import RunConfig, RunOptions, make_run_config
-from ttmbench.data.catalog import all_tasks
 from ttmbench.data.memory import Task
+from ttmbench.data.task_file import all_tasks
 from ttmbench.errors import DataError, UsageError
 from ttmbench.evaluator.adapters import as_adapter, checked, name_of_adapter
 from ttmbench.evaluator.eval_results import EvalResults

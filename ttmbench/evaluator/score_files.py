@@ -25,9 +25,8 @@ import numpy as np
 
 from ttmbench._util.files import file_digest
 from ttmbench._util.text import Unreadable, read_json, read_text
-from ttmbench.data.catalog import all_tasks, find_task, is_named, select_tasks
 from ttmbench.data.loader import check_count
-from ttmbench.data.task_file import SCOPES, GroupSpec, TaskFile, TaskSpec
+from ttmbench.data.task_file import SCOPES, GroupSpec, TaskFile, TaskSpec, all_tasks, find_task, is_named, select_tasks
 from ttmbench.errors import DataError, UsageError
 from ttmbench.evaluator.eval_results import EvalResults, RunRecord
 from ttmbench.evaluator.settings import datasets_of

@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from ttmbench._util.text import Unreadable, read_json
 from ttmbench.config import DEFAULT_LEARNING_RATE, RunConfig, TTMConfig, with_rate_note
-from ttmbench.data.catalog import all_tasks, select_tasks, take_in
 from ttmbench.data.memory import Task
-from ttmbench.data.paths import given_data_folder
-from ttmbench.data.task_file import TaskFile, TaskSpec
+from ttmbench.data.paths import data_folder
+from ttmbench.data.task_file import TaskFile, TaskSpec, all_tasks, select_tasks, take_in
 from ttmbench.errors import UsageError
 from ttmbench.evaluator.resume import RunKey, code_of
 from ttmbench.model import DualEncoder, Model, PairScorer
@@ -61,7 +60,7 @@ def resolve(
     for assertion in config.assertions:
         parse_assertion(assertion)
     if config.data_dir is not None:
-        given_data_folder(config.data_dir)
+        data_folder(config.data_dir, is_read=True)
     registry = build_registry(
         config.include_path, [*plugins, *(make_trackers(config) if config.track or config.track_args else ())]
     )

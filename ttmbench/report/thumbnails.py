@@ -14,9 +14,8 @@ from PIL.Image import Image
 
 from ttmbench._util.images import frames_of, side_by_side
 from ttmbench._util.option_values import groups_of
-from ttmbench.data.catalog import find_task
 from ttmbench.data.loader import load_task_data
-from ttmbench.data.task_file import TaskSpec
+from ttmbench.data.task_file import TaskSpec, find_task
 from ttmbench.errors import DataError, TtmbenchError
 from ttmbench.report.load import GroupSet
 from ttmbench.results.reader import ResultsFile

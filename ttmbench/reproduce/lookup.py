@@ -16,10 +16,9 @@ from statistics import harmonic_mean
 
 from ttmbench import stats
 from ttmbench._util.console import echo, one_line
-from ttmbench.data.catalog import AlreadyRead, find_task
 from ttmbench.data.row_files import csv_rows
 from ttmbench.data.task_chance import chance_of
-from ttmbench.data.task_file import TaskSpec
+from ttmbench.data.task_file import AlreadyRead, TaskSpec, find_task
 from ttmbench.errors import DataError, UsageError
 from ttmbench.plugins.registry import Registry, build_registry, metric_for
 from ttmbench.report.leaderboard import Leaderboard, Published, PublishedSource

@@ -12,7 +12,7 @@ from statistics import fmean
 from typing import Any
 
 from ttmbench._util.files import safe_name
-from ttmbench.data.catalog import find_task
+from ttmbench.data.task_file import find_task
 from ttmbench.errors import UsageError
 from ttmbench.evaluator.adapters import loads_as
 from ttmbench.plugins.registry import Registry

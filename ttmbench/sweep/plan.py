@@ -20,8 +20,7 @@ from ttmbench._util.option_values import split_names, with_dots
 from ttmbench._util.text import Unreadable, read_json, read_yaml
 from ttmbench._util.third_party_errors import describe
 from ttmbench.config import RunConfig, make_run_config, parse_pairs
-from ttmbench.data.catalog import select_tasks
-from ttmbench.data.task_file import TaskFile
+from ttmbench.data.task_file import TaskFile, select_tasks
 from ttmbench.errors import TtmbenchError, UsageError
 from ttmbench.evaluator.settings import Chosen, resolve
 from ttmbench.plugins.registry import Registry, build_registry

@@ -1,1 +1,0 @@
-"""Scenes that are drawn from a seed: the built-in tasks."""
