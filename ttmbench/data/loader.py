@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -11,33 +11,36 @@ from pathlib import Path
 from ttmbench._util.console import is_text, progress_bar
 from ttmbench._util.files import file_digest
 from ttmbench._util.limits import limit, raised_by
+from ttmbench._util.option_values import groups_of
 from ttmbench._util.third_party_errors import foreign_errors
 from ttmbench.data.availability import DataLocation, DataNeed
 from ttmbench.data.paths import below, data_folder, is_local
 from ttmbench.data.task_file import Columns, Defect, TaskFile, TaskSpec
-from ttmbench.errors import DataError, OutOfReachError, UsageError
+from ttmbench.errors import DataError, OutOfReachError
 from ttmbench.plugins.registry import BUILTIN, Registry, load_target
-from ttmbench.types import Group, GroupShape, ImageRef, Loaded, SourceRequest, SourceSpec
+from ttmbench.types import Group, GroupShape, ImageRef, Loaded, SourceRequest
 
 
 def load_task_data(
     registry: Registry,
     task: TaskFile,
-    limit: int | None = None,
+    limit: float | None = None,
     offline: bool = False,
     data_dir: str | Path | None = None,
+    samples: Set[str] | None = None,
 ) -> Loaded:
     """The groups of a task in its source's order, of the right number and shape, and where they came from.
 
-    No more than ``limit`` groups; ``offline`` never touches the network. DataError for data out of reach, or not what
-    the task file says; UsageError if the source is unknown or its options are wrong.
+    No more than ``limit`` groups (below 1, a fraction of them), of those whose ids are in ``samples`` if given;
+    ``offline`` never touches the network. DataError for data out of reach, or not what the task file says, or without
+    a group of ``samples``; UsageError if the source is unknown or its options are wrong.
     """
     spec, folder = task.spec, data_folder(data_dir, is_read=True)
-    if task.groups is not None:
-        return finished(spec, Loaded(list(task.groups[:limit]), dict(spec.source)), folder)
-    request = replace(_request(registry, task, folder), limit=limit, offline=offline)
+    asked = groups_of(limit, spec.group.n_groups) if samples is None else None
+    request = replace(_request(registry, task, folder), limit=asked, offline=offline)
     try:
-        loaded = _read_source(registry, spec.source, request)
+        loaded = Loaded(list(task.groups[:asked]), dict(spec.source)) if task.groups is not None else None
+        loaded = _read_source(registry, spec.source, request) if loaded is None else loaded
     except OutOfReachError as error:
         kind = "" if spec.source.get("repo_type") == "model" else "datasets/"
         page = f"https://huggingface.co/{kind}{spec.source.get('path')}"
@@ -48,10 +51,16 @@ def load_task_data(
             text += f". It is gated: before the first run accept its terms at {page} and set HF_TOKEN"
         raise OutOfReachError(text) from error
     loaded = finished(spec, loaded, folder)
-    if spec.video is not None:  # with its defaults
-        loaded = replace(loaded, source={**loaded.source, "video": spec.video.model_dump()})
-    check_groups(spec, loaded.groups, limit, len((loaded.source.get("coverage") or {"missing": ()})["missing"]))
-    return loaded
+    if task.groups is None:  # those in memory were checked when the task was made
+        if spec.video is not None:  # with its defaults
+            loaded = replace(loaded, source={**loaded.source, "video": spec.video.model_dump()})
+        check_groups(spec, loaded.groups, asked, len((loaded.source.get("coverage") or {"missing": ()})["missing"]))
+    groups = loaded.groups
+    if samples is not None:
+        groups = [group for group in groups if group.group_id in samples]
+        if absent := samples - {group.group_id for group in groups}:
+            raise DataError(f"task '{spec.task}' has no group {min(absent)} (--samples)")
+    return replace(loaded, groups=groups[: groups_of(limit, len(groups)) if asked is None else asked])
 
 
 def data_locations(registry: Registry, task: TaskFile, data_dir: Path) -> tuple[list[DataLocation], list[DataNeed]]:
@@ -85,27 +94,18 @@ def _request(registry: Registry, task: TaskFile, data_dir: Path) -> SourceReques
 
 def _locations(registry: Registry, source: Mapping[str, object], request: SourceRequest) -> list[DataLocation]:
     """The locations of one source mapping; sources that combine others call this for each of them."""
-    spec, request = _with_options(registry, source, request)
+    spec = registry.sources[str(source.get("kind"))]
     if not spec.needs:
         return [DataLocation(f"source '{spec.kind}'", None)]
-    locations: list[DataLocation] = load_target(spec.needs)(request)
-    return locations
-
-
-def _with_options(
-    registry: Registry, source: Mapping[str, object], request: SourceRequest
-) -> tuple[SourceSpec, SourceRequest]:
-    """The reader of a source mapping, and the request with its options."""
-    kind = source.get("kind")
-    if not isinstance(kind, str):
-        raise UsageError("every source needs a 'kind'")
     options = {key: value for key, value in source.items() if key != "kind"}
-    return registry.sources[kind], replace(request, options=options)
+    locations: list[DataLocation] = load_target(spec.needs)(replace(request, options=options))
+    return locations
 
 
 def _read_source(registry: Registry, source: Mapping[str, object], request: SourceRequest) -> Loaded:
     """The data of one source mapping; sources that combine others call this for each of them."""
-    spec, request = _with_options(registry, source, request)
+    spec = registry.sources[str(source.get("kind"))]
+    request = replace(request, options={key: value for key, value in source.items() if key != "kind"})
     reader, plugin = load_target(spec.target), registry.sources.plugins[spec.kind]
     what = f"source '{spec.kind}' of plugin '{plugin}'"
     with foreign_errors(what, DataError):

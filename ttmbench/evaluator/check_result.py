@@ -15,11 +15,11 @@ from ttmbench._util.console import one_line
 from ttmbench._util.files import file_digest
 from ttmbench._util.text import read_json_lines
 from ttmbench.config import RunConfig, make_run_config
+from ttmbench.data.loader import load_task_data
 from ttmbench.data.task_file import TaskFile, TaskSpec, find_task
 from ttmbench.errors import DataError, TtmbenchError
 from ttmbench.evaluator.resume import groups_digest
 from ttmbench.evaluator.score_files import metrics_of_scores, scored_task
-from ttmbench.evaluator.score_task import load_data
 from ttmbench.evaluator.stored_ranks import stored_ranks
 from ttmbench.evaluator.task import gains_of
 from ttmbench.evaluator.task_result import Answered, Data, Scored, TaskResult
@@ -146,7 +146,7 @@ class _Check:
         try:
             if document.config.get("samples") is not None:
                 raise DataError("the run used the groups of --samples")
-            loaded = load_data(self.registry, self.config, task, None)
+            loaded = load_task_data(self.registry, task, self.config.limit, True, self._data_dir)
             if loaded.source.get("coverage") != _plain(stated.coverage):
                 raise DataError("other groups have their images here")
             known = Fingerprint(loaded.groups)

@@ -19,6 +19,7 @@ from ttmbench._util.option_values import read_place
 from ttmbench._util.third_party_errors import foreign_errors
 from ttmbench._version import __version__
 from ttmbench.config import RunConfig
+from ttmbench.data.loader import load_task_data
 from ttmbench.data.task_file import TaskFile
 from ttmbench.errors import DataError, DivergedError, TtmbenchError, UsageError
 from ttmbench.evaluator.adapters import (
@@ -33,7 +34,6 @@ from ttmbench.evaluator.adapters import (
 )
 from ttmbench.evaluator.determinism import arithmetic_of, naming_what_cannot
 from ttmbench.evaluator.resume import RunKey, code_of
-from ttmbench.evaluator.score_task import load_data
 from ttmbench.evaluator.settings import read_samples, tasks_named
 from ttmbench.model import DualEncoder, Model, PairScorer, StoredFeatures
 from ttmbench.plugins.registry import Registry, build_registry
@@ -236,7 +236,7 @@ def _load(registry: Registry, config: RunConfig, tasks: Mapping[str, TaskFile]) 
     groups: list[Group] = []
     about = []
     for name, task in tasks.items():
-        loaded = load_data(registry, config, task, samples)
+        loaded = load_task_data(registry, task, config.limit, config.offline, config.data_dir, samples)
         if not loaded.groups:
             raise DataError(f"task '{name}' has no groups to finetune on")
         for group in loaded.groups:

@@ -18,7 +18,7 @@ from ttmbench.data.classes import Classes, labels_of, load_classes
 from ttmbench.data.task_file import TaskFile, TaskSpec
 from ttmbench.errors import UsageError
 from ttmbench.evaluator.adapters import make_adapter, model_info, model_settings, remarks
-from ttmbench.evaluator.score_task import Run, feature_limit, load_data
+from ttmbench.evaluator.score_task import Run, feature_limit
 from ttmbench.evaluator.stored_ranks import pool_ranks, stored_pool
 from ttmbench.evaluator.task_result import Data, Ranked
 from ttmbench.model import DualEncoder, PairScorer, StoredFeatures
@@ -79,7 +79,7 @@ def rank_task(run: Run, task: TaskFile) -> Ranked:
 def _retrieval(run: Run, model: DualEncoder | PairScorer, task: TaskFile) -> Ranked:
     spec, clock = task.spec, time.perf_counter()
     with phase("load"):
-        loaded = load_data(run.registry, run.config, task, run.samples)
+        loaded = run.load(task)
         groups, loading = loaded.groups, time.perf_counter() - clock
     check_captions(model, groups)
     notes = truncated_notes(count_truncated(model, groups))
@@ -121,7 +121,7 @@ def _classification(run: Run, model: DualEncoder, task: TaskFile) -> Ranked:
     spec, sizer, clock = task.spec, run.sizer, time.perf_counter()
     with phase("load"):
         classes = load_classes(spec)
-        loaded = load_data(run.registry, run.config, task, run.samples)
+        loaded = run.load(task)
         groups, labels = loaded.groups, labels_of(spec, classes, loaded.groups)
         loading = time.perf_counter() - clock
     digest = hashlib.sha256(json.dumps([classes.names, classes.templates]).encode()).hexdigest()

@@ -70,6 +70,11 @@ class Run:
             model = on_videos(model, spec.task, spec.video.frames, spec.video.pooling)
         return self if model is self.model else replace(self, model=model, loaded=loaded)
 
+    def load(self, task: TaskFile) -> Loaded:
+        """The groups that the run uses of a task, and where they came from; errors as of `load_task_data`."""
+        config = self.config
+        return load_task_data(self.registry, task, config.limit, config.offline, config.data_dir, self.samples)
+
     @property
     def resampling(self) -> Resampling:
         """How intervals are made."""
@@ -278,7 +283,7 @@ def _load(plan: TaskPlan, run: Run) -> tuple[Loaded, Prepared | None, str, TaskC
             features, digest = _stored(run, run.model, plan.spec)
             loaded = Loaded(_nameless_groups(len(features.rows.images), plan.spec.shape), {"kind": "stored_features"})
         else:
-            loaded = load_data(run.registry, run.config, plan.task, run.samples)
+            loaded = run.load(plan.task)
             check_captions(run.model, loaded.groups)
         debiasing = None if plan.prior is None else plan.prior.declared
         settings = {"all_pairs": plan.all_pairs, "debiasing": debiasing}
@@ -325,7 +330,7 @@ def _score_streamed(
 def ask_task(plan: TaskPlan, run: Run, model: ChoiceModel) -> Answered:
     """Asks a task's forced choices; errors as for `ttmbench.evaluator.task.run_task`."""
     config, clock = run.config, time.perf_counter()
-    loaded = load_data(run.registry, config, plan.task, run.samples)
+    loaded = run.load(plan.task)
     groups, started = loaded.groups, time.perf_counter()
     check_captions(model, groups)
     answered = ask_choices(model, groups, run.sizer, config.seed, plan.frames)
@@ -448,14 +453,3 @@ def data_now(run: Run, task: TaskFile) -> DataNow:
     fingerprint = Fingerprint(groups)
     fingerprint.add_remaining()
     return DataNow(fingerprint.hexdigest(), groups_digest(groups))
-
-
-def load_data(registry: Registry, config: RunConfig, task: TaskFile, samples: set[str] | None) -> Loaded:
-    """The groups that a run uses of a task, and where they came from; DataError if one in ``samples`` is missing."""
-    limit = groups_of(config.limit, task.spec.group.n_groups) if samples is None else None
-    loaded = load_task_data(registry, task, limit, config.offline, config.data_dir)
-    groups = loaded.groups if samples is None else [group for group in loaded.groups if group.group_id in samples]
-    absent = (samples or set()) - {group.group_id for group in groups}
-    if absent:
-        raise DataError(f"task '{task.spec.task}' has no group {min(absent)} (--samples {config.samples})")
-    return replace(loaded, groups=groups[: groups_of(config.limit, len(groups)) if limit is None else limit])
