@@ -51,7 +51,7 @@ AREAS: tuple[tuple[str, Stages], ...] = (
     ("ttmbench/_arrays.py", [_tests("array_api", "bounds", "matching", "group_shapes", "metrics")]),
     ("ttmbench/ttm/*.py", [_CORE, _tests("ttm", "variants", "pair_models", "checkpoint", "ties")]),
     ("ttmbench/evaluator/resume.py", [_tests("evaluator", "run_key"), _tests("evaluator", "resume")]),
-    ("ttmbench/cache/key*.py", [_tests("cache", "key")]),
+    ("ttmbench/evaluator/cache*.py", [_tests("cache", "key")]),
 )
 """Files, and the tests that are run for them, one stage after the other until one fails; doctests come first."""
 

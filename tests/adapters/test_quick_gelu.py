@@ -15,9 +15,9 @@ from support.adapter_inputs import logits_of as scores
 from support.adapter_inputs import one_step
 from support.tiny_models import OPEN_CLIP as CLIP
 
-from ttmbench.cache.scores import model_description
 from ttmbench.cli import main
 from ttmbench.evaluator.adapters import remarks
+from ttmbench.evaluator.cache import model_description
 from ttmbench.model_adapters import hf
 from ttmbench.model_adapters import open_clip as open_clip_models
 from ttmbench.model_adapters._shared import open_clip_weights

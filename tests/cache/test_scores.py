@@ -20,8 +20,8 @@ from support import processes
 from support.small_models import Counting, run
 
 from ttmbench._util.digests import SealError, load_sealed, save_sealed
-from ttmbench.cache import scores as module
-from ttmbench.cache.folder import cache_folder
+from ttmbench.data.paths import cache_folder
+from ttmbench.evaluator import cache as module
 from ttmbench.model_adapters import hf
 from ttmbench.results.stored_files import schema
 

@@ -18,11 +18,10 @@ from typing import Literal
 from ttmbench._util.console import console, echo, warn
 from ttmbench._util.machine import installed_version
 from ttmbench._util.option_values import split_names
-from ttmbench.cache.folder import cache_folder
 from ttmbench.cli.parser import add_run_options
 from ttmbench.data.availability import DataLocation, amount
 from ttmbench.data.loader import data_locations
-from ttmbench.data.paths import data_folder
+from ttmbench.data.paths import cache_folder, data_folder
 from ttmbench.data.task_file import TaskFile, all_tasks, is_named, select_tasks
 from ttmbench.errors import DataError, TtmbenchError, UsageError
 from ttmbench.plugins.registry import Registry, build_registry, locate_files, unknown

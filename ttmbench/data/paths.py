@@ -1,4 +1,4 @@
-"""The data folder, paths that never leave their folder, options that name paths, and where files come from."""
+"""The data folder and the score cache, paths that never leave their folder, and where files come from."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ttmbench.errors import DataError, OutOfReachError, UsageError
 from ttmbench.types import SourceRequest
 
 HUB_KINDS = ("huggingface", "hub_files")  # of sources whose path is a dataset of the Hub or a folder
-DATA_VARIABLE = "TTMBENCH_DATA"
+DATA_VARIABLE, CACHE_VARIABLE = "TTMBENCH_DATA", "TTMBENCH_CACHE"
 Options = TypeVar("Options", bound=BaseModel)
 Also = dict[str, tuple[str, ...]]
 """A path of the documented layout -> folders of the data folder that may replace it, as other code and archives name
@@ -40,6 +40,23 @@ def data_folder(given: str | Path | None = None, is_read: bool = False) -> Path:
             f"--data_dir {given} must be a folder; `ttmbench download TASKS --data_dir {given}` creates it"
         )
     return folder
+
+
+def cache_folder(given: str | Path | None) -> Path | None:
+    """Path of the score cache; None if it is off.
+
+    Args:
+        given: a folder or ``off``; None takes TTMBENCH_CACHE, else a folder in the user's cache folder.
+
+    >>> cache_folder("off") is None
+    True
+    """
+    stated = str(os.environ.get(CACHE_VARIABLE, "") if given is None else given)
+    if stated:
+        return None if stated.lower() == "off" else Path(stated).expanduser()
+    from platformdirs import user_cache_path
+
+    return user_cache_path("ttmbench", appauthor=False) / "store"
 
 
 def read_options(model: type[Options], request: SourceRequest) -> Options:

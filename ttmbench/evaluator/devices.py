@@ -19,11 +19,11 @@ import torch
 from ttmbench._util.child import shared_threads, start, stop, why_failed
 from ttmbench._util.console import each_note_once, warn
 from ttmbench._util.third_party_errors import error_line, foreign_errors
-from ttmbench.cache.scores import ScoreCache
 from ttmbench.config import RunConfig, TTMConfig
 from ttmbench.data.task_file import TaskFile
 from ttmbench.errors import TtmbenchError, UsageError
 from ttmbench.evaluator.adapters import make_adapter, model_settings
+from ttmbench.evaluator.cache import ScoreCache
 from ttmbench.evaluator.determinism import arithmetic_of, naming_what_cannot
 from ttmbench.evaluator.resume import RunFiles
 from ttmbench.evaluator.score_task import Run, plan_task, score_share, score_task

@@ -13,12 +13,12 @@ import torch
 from ttmbench._util.console import warn
 from ttmbench._util.option_values import read_references
 from ttmbench._util.third_party_errors import phase
-from ttmbench.cache.scores import TaskCache
 from ttmbench.config import DEFAULT_LEARNING_RATE, RunConfig, TTMConfig, parse_pairs
 from ttmbench.data.loader import load_task_data
 from ttmbench.data.task_file import TaskFile, TaskSpec, find_task
 from ttmbench.errors import UsageError
 from ttmbench.evaluator.adapters import make_adapter, model_info, model_settings, remarks
+from ttmbench.evaluator.cache import TaskCache
 from ttmbench.evaluator.score_task import Run, check_training, plan_task, score_task
 from ttmbench.evaluator.task_result import Scored
 from ttmbench.methods.audit import audit_labels, held_out_record

@@ -13,11 +13,11 @@ import numpy as np
 
 from ttmbench._util.console import warn
 from ttmbench._util.third_party_errors import phase
-from ttmbench.cache.scores import TaskCache
 from ttmbench.data.classes import Classes, labels_of, load_classes
 from ttmbench.data.task_file import TaskFile, TaskSpec
 from ttmbench.errors import UsageError
 from ttmbench.evaluator.adapters import make_adapter, model_info, model_settings, remarks
+from ttmbench.evaluator.cache import TaskCache
 from ttmbench.evaluator.score_task import Run, feature_limit
 from ttmbench.evaluator.stored_ranks import pool_ranks, stored_pool
 from ttmbench.evaluator.task_result import Data, Ranked

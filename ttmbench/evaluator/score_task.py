@@ -11,11 +11,11 @@ import torch
 
 from ttmbench._util.option_values import groups_of
 from ttmbench._util.third_party_errors import phase
-from ttmbench.cache.scores import ScoreCache, TaskCache
 from ttmbench.config import RunConfig, TTMConfig
 from ttmbench.data.loader import check_count, load_task_data
 from ttmbench.data.task_file import TaskFile, TaskSpec
 from ttmbench.errors import DataError, UsageError
+from ttmbench.evaluator.cache import ScoreCache, TaskCache
 from ttmbench.evaluator.resume import DataNow, groups_digest
 from ttmbench.evaluator.stored_ranks import stored_pool
 from ttmbench.evaluator.task_result import Answered, Data, Scored
@@ -449,7 +449,7 @@ def data_now(run: Run, task: TaskFile) -> DataNow:
         return DataNow(stored_pool(model, task.spec, limit)[-1])
     if isinstance(model, StoredFeatures):
         return DataNow(_stored(run, model, task.spec)[1])
-    groups = load_data(run.registry, config, task, run.samples).groups
+    groups = run.load(task).groups
     fingerprint = Fingerprint(groups)
     fingerprint.add_remaining()
     return DataNow(fingerprint.hexdigest(), groups_digest(groups))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from ttmbench._util.text import Unreadable, read_json
 from ttmbench.config import DEFAULT_LEARNING_RATE, RunConfig, TTMConfig, with_rate_note
 from ttmbench.data.memory import Task
-from ttmbench.data.paths import data_folder
+from ttmbench.data.paths import cache_folder, data_folder
 from ttmbench.data.task_file import TaskFile, TaskSpec, all_tasks, select_tasks, take_in
 from ttmbench.errors import UsageError
 from ttmbench.evaluator.resume import RunKey, code_of
@@ -22,7 +22,7 @@ from ttmbench.results.numbers import CHOICE, HOLDOUT, HOLDOUT_RAW, RAW, SLASH
 from ttmbench.types import Record
 
 if TYPE_CHECKING:
-    from ttmbench.cache.scores import ScoreCache
+    from ttmbench.evaluator.cache import ScoreCache
 
 
 @dataclass(frozen=True)
@@ -118,8 +118,7 @@ def filters_of(config: RunConfig, model: Model | None = None) -> list[str]:
 
 def cache_of(config: RunConfig) -> ScoreCache | None:
     """The cache of a run's raw scores; where bits count, what they depend on is part of its keys."""
-    from ttmbench.cache.folder import cache_folder
-    from ttmbench.cache.scores import ScoreCache
+    from ttmbench.evaluator.cache import ScoreCache
     from ttmbench.evaluator.determinism import conditions
 
     folder, exact = cache_folder(config.use_cache), conditions(config.batch_size) if config.deterministic else None

@@ -3,6 +3,8 @@
 Its key is everything that changes a score, and nothing that does not. Files are safetensors with a digest, which finds
 damage by a disk or a copy; it does not protect against somebody who may write to the folder. They are written aside and
 renamed, so several processes may share a folder.
+
+``scores/KEY/DATA`` has ``scores.safetensors``, or finished ``block-NNNNNN.safetensors`` of an unfinished pair scoring.
 """
 
 from __future__ import annotations
@@ -33,7 +35,6 @@ from ttmbench._util.digests import (
 from ttmbench._util.files import replace_file
 from ttmbench._util.machine import hardware, installed_version, matmul_precision
 from ttmbench._version import __version__
-from ttmbench.cache.folder import ENDING, SCORES
 from ttmbench.data.task_file import TaskSpec
 from ttmbench.model import Model, PairScorer, StoredFeatures
 from ttmbench.scoring.batches import BlockStore
@@ -47,6 +48,7 @@ PACKAGES = ("torch", "transformers", "tokenizers", "open_clip_torch", "peft")
 """Packages that tokenise or compute; a new minor version of one may round in another way."""
 READERS = ("pillow", "torchvision", "av")
 """Packages that decode and resize; any version of one may give other pixels."""
+SCORES, ENDING = "scores", ".safetensors"
 Shapes = Mapping[str, tuple[int, ...] | None]
 """Name of an array -> its shape; None for any."""
 
