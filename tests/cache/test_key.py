@@ -13,7 +13,6 @@ from support import tiny_models
 
 from ttmbench._util.digests import tensors_digest
 from ttmbench.data.task_file import find_task
-from ttmbench.data.task_file import find_task
 from ttmbench.evaluator import cache as module
 from ttmbench.evaluator.cache import model_description, score_key, why_not_kept
 from ttmbench.model import PairScorer

@@ -32,7 +32,6 @@ from ttmbench._util.files import safe_name
 from ttmbench._util.images import BadImage, as_rgb, open_image
 from ttmbench._util.text import Unreadable, parse_json, read_json, read_yaml
 from ttmbench.cli import main
-from ttmbench.data.row_files import check_decoded
 from ttmbench.errors import DataError, TtmbenchError, UsageError
 from ttmbench.evaluator.public_api import simple_evaluate
 from ttmbench.evaluator.settings import read_samples
@@ -297,55 +296,6 @@ def test_an_npz_bomb_is_refused_before_it_is_unpacked(tmp_path):
         with pytest.raises(DataError, match="unpack to 3000000"):
             read_scores(path, SQUARE)
         assert most() < 4 * 75_000_000 / 2
-
-
-@pytest.fixture
-def table(tmp_path):
-    """A parquet file of so many rows, in which one image of a megabyte stands again and again."""
-    import pyarrow
-    import pyarrow.parquet
-
-    def make(rows: int, store_schema: bool = True):
-        image = b"\x89PNG" + np.random.RandomState(0).bytes(1_000_000)
-        cells = pyarrow.DictionaryArray.from_arrays(np.zeros(rows, np.int32), pyarrow.array([image], pyarrow.binary()))
-        columns = {"image": cells, "id": np.arange(rows), "caption": [f"caption {row}" for row in range(rows)]}
-        (tmp_path / "data").mkdir()
-        path = tmp_path / "data" / "test-00000-of-00001.parquet"
-        pyarrow.parquet.write_table(pyarrow.table(columns), path, store_schema=store_schema)
-        assert path.stat().st_size < 2_000_000
-        return path
-
-    return make
-
-
-@pytest.mark.parametrize("store_schema", [True, False])
-def test_a_parquet_file_that_unpacks_to_gigabytes(table, store_schema):
-    path = table(4000, store_schema)
-    with pytest.raises(DataError, match=r"bytes and unpacks to more than 2000000000; TTMBENCH_LIMITS=table_bytes=N"):
-        check_decoded([path])
-
-
-def test_honest_tables_are_read(table, tmp_path):
-    check_decoded([table(100)])
-    broken = tmp_path / "broken.parquet"
-    broken.write_bytes(b"PAR1 no table")
-    check_decoded([broken])  # its reader says what is wrong
-
-
-def test_a_dataset_of_gigabytes_is_refused_before_the_cache_is_written(table, tmp_path, capsys, monkeypatch):
-    monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setenv("TTMBENCH_LIMITS", "table_bytes=5e7")
-    path = table(100, store_schema=False)
-    task = tmp_path / "big.yaml"
-    task.write_text(
-        f"task: big\nversion: 1\nsource: {{kind: huggingface, path: {path.parent.parent}, split: test}}\n"
-        "group: {shape: [1, 2], id: id, images: [image], captions: [caption, caption], n_groups: 100}\n"
-        "metrics: [text_score]\n"
-    )
-    assert main(["validate", str(task)]) != 0
-    captured = capsys.readouterr()
-    assert "unpacks to more than 50000000" in captured.out + captured.err
-    assert not (tmp_path / "cache").exists()
 
 
 def tensors(path: Path, header: object, data: bytes = b"\0" * 32, length: int | None = None) -> Path:

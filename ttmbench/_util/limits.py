@@ -30,8 +30,6 @@ DEFAULTS: dict[str, int] = {
     "image_aspect": 100,  # longer side by shorter side: models scale the shorter one up
     "video_frames": 1_000_000,  # of a video
     "jpeg_scans": 100,  # passes over a JPEG's pixels; encoders write about ten
-    "table_bytes": 2_000_000_000,  # of a parquet file, decoded, that packs more than table_ratio to one
-    "table_ratio": 20,  # bytes unpacked for each byte packed
     "remote_files": 100_000,  # below an address such as s3://bucket/results
     "remote_bytes": 100_000_000_000,  # fetched from there for one command
     "captions": 10_000,  # in a group

@@ -170,12 +170,13 @@ def _tags_in(file: Path) -> dict[str, str]:
     return tags
 
 
-def check_count(spec: TaskSpec, found: int, what: str) -> None:
-    """DataError if the task file states another number of groups, with the reason where it is known."""
-    if spec.group.n_groups is not None and found != spec.group.n_groups:
+def check_count(spec: TaskSpec, found: int, what: str, asked: int | None = None) -> None:
+    """DataError unless there are as many groups as were asked for, else as the task file states."""
+    wanted = spec.group.n_groups if asked is None else asked
+    if wanted is not None and found != wanted:
         why = spec.group.wrong_sizes.get(found)
         raise DataError(
-            f"{what} has {found} groups, but task '{spec.task}' (version {spec.version}) has {spec.group.n_groups}"
+            f"{what} has {found} groups, but task '{spec.task}' (version {spec.version}) has {wanted}"
             + (f": {why}" if why else "")
         )
 

@@ -1,4 +1,4 @@
-"""Rows of JSON, JSON lines, CSV and TSV files, with errors that name file and row; unpacked sizes of parquet files."""
+"""Rows of JSON, JSON lines, CSV and TSV files, with errors that name file and row."""
 
 from __future__ import annotations
 
@@ -14,18 +14,13 @@ from typing import TYPE_CHECKING
 
 from ttmbench._util import text as textfile
 from ttmbench._util.console import one_line
-from ttmbench._util.limits import limit, raised_by
+from ttmbench._util.limits import limit
 from ttmbench._util.text import check_no_pointer, read_json_lines
 from ttmbench.data.rows import Row
 from ttmbench.errors import DataError
 
 if TYPE_CHECKING:
     from importlib.resources.abc import Traversable
-
-    from pyarrow import Array
-    from pyarrow.parquet import FileMetaData
-
-_ROWS = 16  # of parquet files, decoded at a time
 
 
 def read_rows(
@@ -203,53 +198,3 @@ def _json(value: object, fields: Sequence[str], name: str) -> Iterator[Row]:
         if not isinstance(row, dict):
             raise DataError(f"{name}: row {key} is {type(row).__name__}, not an object with named cells")
         yield Row(str(key), row, index, name)
-
-
-def check_decoded(files: Iterable[Path]) -> None:
-    """DataError if parquet files unpack to more than ``table_ratio`` times their size and ``table_bytes``.
-
-    Repeated values are stored once, so a file of some hundred kB may hold gigabytes. The header bounds the unpacked
-    size of a column; only columns that could be too large are read, some rows at a time.
-    """
-    import pyarrow.parquet as parquet
-    from pyarrow import ArrowException
-
-    for path in files:
-        check_no_pointer(path)
-        most = max(limit("table_bytes"), limit("table_ratio") * path.stat().st_size)
-        try:
-            with parquet.ParquetFile(path) as table:
-                suspects = _suspects(table.metadata, most)
-                total = 0
-                for batch in table.iter_batches(_ROWS, columns=suspects) if suspects else ():
-                    total += sum(map(_decoded_bytes, batch.columns))
-                    if total > most:
-                        raise DataError(
-                            f"{path} has {path.stat().st_size} bytes and unpacks to more than {most}; "
-                            f"{raised_by('table_bytes')}"
-                        )
-        except (ArrowException, OSError):  # damaged: the library that reads it says so
-            continue
-
-
-def _suspects(metadata: FileMetaData, most: int) -> list[str]:
-    """Columns that may unpack to more than ``most`` bytes."""
-    bounds: dict[str, int] = {}
-    for group in (metadata.row_group(number) for number in range(metadata.num_row_groups)):
-        for chunk in (group.column(number) for number in range(group.num_columns)):
-            name = chunk.path_in_schema.split(".", 1)[0]
-            fixed = chunk.physical_type not in ("BYTE_ARRAY", "FIXED_LEN_BYTE_ARRAY")
-            widest = 16 if fixed else chunk.total_uncompressed_size  # a value is no wider than all pages of its chunk
-            bounds[name] = bounds.get(name, 0) + chunk.num_values * widest
-    return [name for name, bound in bounds.items() if bound > most]
-
-
-def _decoded_bytes(column: Array) -> int:
-    """Bytes of a column without repeated values stored once."""
-    from pyarrow import types
-
-    if types.is_dictionary(column.type):
-        return int(column.dictionary_decode().nbytes)
-    if types.is_struct(column.type):
-        return sum(_decoded_bytes(column.field(number)) for number in range(column.type.num_fields))
-    return _decoded_bytes(column.flatten()) if types.is_list(column.type) else int(column.nbytes)

@@ -92,33 +92,38 @@ def read_csv_results(path: Path, spec: TaskSpec | None, metrics: Sequence[str]) 
     """
     table = _read_table(path, spec)
     rows = len(next(iter(table.values())))
+    ids = table.get("group_id", [str(row) for row in range(rows)])
     if not rows:
         raise DataError(f"{path}: has no rows of the task")
-    ids = table.get("group_id", list(map(str, range(rows))))
     if len(set(ids)) < len(ids):
         raise DataError(f"{path}: has group_id {Counter(ids).most_common(1)[0][0]!r:.80} twice")
-    tags: list[dict[str, str]] = [{} for _ in ids]
-    for tag in () if spec is None else spec.group.tags:
-        for of_group, value in zip(tags, table[tag] if tag in table else (), strict=False):
-            of_group |= {tag: value} if value else {}
-    tags = tags if spec is None else [of_group | spec.group.constant_tags for of_group in tags]
-    scores = _scores(path, table, ids, None if spec is None else spec.shape)
-    if scores is not None:
-        clusters = _clusters(table, scores.scores[RAW][0].shape)
-        return replace(scores, tags=tags if any(tags) else None, clusters=clusters)
-    if spec is None:
+    named = [tag for tag in ([] if spec is None else spec.group.tags) if tag in table]
+    constant = {} if spec is None else spec.group.constant_tags
+    tags = [{tag: table[tag][row] for tag in named if table[tag][row]} | constant for row in range(rows)]
+    cells = {(int(match[2]), int(match[1])): name for name in table if (match := _CELL.match(name)) is not None}
+    shape = None if spec is None else spec.shape
+    if cells:  # scores
+        images, captions = (1 + max(cell[axis] for cell in cells) for axis in (0, 1))
+        if len(cells) != images * captions:
+            raise DataError(f"{path}: has columns {', '.join(cells.values())}, not one for each image and caption")
+        numbers = np.array([list(map(_number, table[cells[cell]])) for cell in sorted(cells)])
+        shape = shape or stated_shape(path, images, captions)
+        scores = {RAW: [Scores(checked_scores(path, numbers.T.reshape(rows, images, captions), shape, ids))]}
+    elif shape is None:
         raise DataError(f"{path}: has no scores; results of groups need their task: name it with --task")
-    shape = spec.shape
-    choices = Choices(*(_questions(path, table, side, shape) for side in ("text", "image")))
-    values = _values(path, table, choices, shape, metrics)
-    if not values:
-        raise DataError(f"{path}: has columns {', '.join(list(table)[:12])}; {EXPECTED}")
-    sides = {"text": choices.text, "image": choices.image}
-    for side, known in sides.items():  # of which only the metric is known, as one question each
-        if known is None and f"{side}_score" in values:
-            sides[side] = values[f"{side}_score"][:, None].astype(bool)
+    names = ("cluster", "filename") if shape.images == 1 else ("cluster",)
+    column = next((name for name in names if name in table), None)
+    clusters = None
+    if column is not None:  # it names a cluster, or the image of groups that have one
+        groups = np.array(connected([[name] for name in table[column]]))
+        each = groups if shape.images == 1 else np.arange(rows * shape.images)
+        clusters = Clusters(groups, each.reshape(rows, -1))
+    if cells:
+        known = tags if any(tags) else None
+        return StoredScores(scores, ids, "score cells", clusters, {}, shape.true_captions, known)
+    choices, values = _results(path, table, shape, metrics)
     notes = ["per-sample results say nothing of ties: these were decided by whoever made the file"]
-    return Outcomes(CSV, ids, Choices(**sides), values, tags, _clusters(table, shape), notes=notes)
+    return Outcomes(CSV, ids, choices, values, tags, clusters, notes=notes)
 
 
 def _read_table(path: Path, spec: TaskSpec | None) -> _Table:
@@ -144,31 +149,6 @@ def _read_table(path: Path, spec: TaskSpec | None) -> _Table:
     return {name: table[name].tolist() for name in header}
 
 
-def _clusters(table: _Table, shape: GroupShape) -> Clusters | None:
-    """By a column that names a cluster, or the image of groups that have one."""
-    names = ("cluster", "filename") if shape.images == 1 else ("cluster",)
-    column = next((name for name in names if name in table), None)
-    if column is None:
-        return None
-    groups = np.array(connected([[name] for name in table[column]]))
-    images = groups if shape.images == 1 else np.arange(len(groups) * shape.images)
-    return Clusters(groups, images.reshape(len(groups), -1))
-
-
-def _scores(path: Path, table: _Table, ids: Sequence[str], shape: GroupShape | None) -> StoredScores | None:
-    """The scores of rows, if these have any; DataError for one that lacks a cell."""
-    cells = {(int(match[2]), int(match[1])): name for name in table if (match := _CELL.match(name)) is not None}
-    if not cells:
-        return None
-    images, captions = (1 + max(cell[axis] for cell in cells) for axis in (0, 1))
-    if len(cells) != images * captions:
-        raise DataError(f"{path}: has columns {', '.join(cells.values())}, not one for each image and caption")
-    numbers = [list(map(_number, table[cells[cell]])) for cell in sorted(cells)]
-    known = shape or stated_shape(path, images, captions)
-    array = checked_scores(path, np.array(numbers).T.reshape(-1, images, captions), known, ids)
-    return StoredScores({RAW: [Scores(array)]}, list(ids), "score cells", true_captions=known.true_captions)
-
-
 def _number(cell: str) -> float:
     """The number of a cell; NaN for none, which is refused as one."""
     try:
@@ -185,45 +165,31 @@ def _truth(path: Path, table: _Table, name: str) -> np.ndarray:
     return np.array([_TRUTH[cell.lower()] for cell in table[name]])
 
 
-def _questions(path: Path, table: _Table, side: str, shape: GroupShape) -> np.ndarray | None:
-    """Whether each question of a side was answered correctly: bool [groups, questions]; None where it was not asked."""
-    stem = f"{side}_score_{'i' if side == 'text' else 'c'}"
-    found = sorted(name for name in table if name.startswith(stem))
-    wanted = [f"{stem}{number}" for number in range(min(shape.images, shape.captions))]
-    if found and found != sorted(wanted):
-        raise DataError(f"{path}: has {', '.join(found)}; a {shape} group needs {', '.join(wanted)}")
-    return np.column_stack([_truth(path, table, name) for name in wanted]) if found else None
-
-
-def _values(
-    path: Path, table: _Table, choices: Choices, shape: GroupShape, metrics: Sequence[str]
-) -> dict[str, np.ndarray]:
-    """Metric -> values of groups: those of columns, and those that follow from them and from questions."""
+def _results(
+    path: Path, table: _Table, shape: GroupShape, metrics: Sequence[str]
+) -> tuple[Choices, dict[str, np.ndarray]]:
+    """Which questions were answered correctly, and metric -> values of groups: of columns, and what follows of them."""
     values = {name: _truth(path, table, name).astype(np.float64) for name in table if name in metrics}
-    if "correct" in table and not values and choices.text is None and choices.image is None:
+    sides: dict[str, np.ndarray] = {}  # text and image -> bool [groups, questions]
+    for side, letter in (("text", "i"), ("image", "c")):
+        found = sorted(name for name in table if name.startswith(f"{side}_score_{letter}"))
+        wanted = [f"{side}_score_{letter}{number}" for number in range(min(shape.images, shape.captions))]
+        if found and found != sorted(wanted):
+            raise DataError(f"{path}: has {', '.join(found)}; a {shape} group needs {', '.join(wanted)}")
+        if found:
+            sides[side] = np.column_stack([_truth(path, table, name) for name in wanted])
+    if "correct" in table and not values and not sides:
         if min(shape.images, shape.captions) > 1 or shape.true_captions > 1:
             raise DataError(
                 f"{path}: 'correct' does not say which metric of a {shape} group it is; name the columns text_score, "
                 "image_score and group_score"
             )
-        metric = "image_score" if shape.more_images else "text_score"
-        values[metric] = _truth(path, table, "correct").astype(np.float64)
-    for metric, followed in _followed(choices, values, shape).items():
-        differing = np.flatnonzero(values.setdefault(metric, followed) != followed)
-        if len(differing):
-            raise DataError(f"{path}: row {differing[0]} has {metric} that contradicts its other columns")
-    return values
-
-
-def _followed(choices: Choices, values: Mapping[str, np.ndarray], shape: GroupShape) -> dict[str, np.ndarray]:
-    """Metrics that follow from questions, and from each other."""
+        values["image_score" if shape.more_images else "text_score"] = _truth(path, table, "correct").astype(np.float64)
     known: dict[str, np.ndarray] = {}
-    if choices.text is not None:
-        known["text_score"] = np.asarray(choices.text.all(axis=1), np.float64)
-        if shape.true_captions == 1:
-            known["individual_match"] = np.asarray(choices.text.mean(axis=1), np.float64)
-    if choices.image is not None:
-        known["image_score"] = np.asarray(choices.image.all(axis=1), np.float64)
+    for side, right in sides.items():
+        known[f"{side}_score"] = np.asarray(right.all(axis=1), np.float64)
+        if side == "text" and shape.true_captions == 1:
+            known["individual_match"] = np.asarray(right.mean(axis=1), np.float64)
     text, image = ({**values, **known}.get(f"{side}_score") for side in ("text", "image"))
     deciding = image if shape.more_images else text
     if shape.images == shape.captions:
@@ -233,7 +199,16 @@ def _followed(choices: Choices, values: Mapping[str, np.ndarray], shape: GroupSh
         if min(shape.images, shape.captions) == 1:  # the best candidate of one side is the matching
             known["group_match"] = deciding
             known |= {} if shape.more_images else {"individual_match": deciding}
-    return known
+    for metric, followed in known.items():
+        differing = np.flatnonzero(values.setdefault(metric, followed) != followed)
+        if len(differing):
+            raise DataError(f"{path}: row {differing[0]} has {metric} that contradicts its other columns")
+    if not values:
+        raise DataError(f"{path}: has columns {', '.join(list(table)[:12])}; {EXPECTED}")
+    for side in ("text", "image"):  # of which only the metric is known, as one question each
+        if side not in sides and f"{side}_score" in values:
+            sides[side] = values[f"{side}_score"][:, None].astype(bool)
+    return Choices(sides.get("text"), sides.get("image")), values
 
 
 # --- answers --------------------------------------------------------------------------------------------------------
@@ -447,8 +422,9 @@ def score_stored(
     paths = [path for path in given if isinstance(path, Path)]
     config: Record = {"scores": "+".join(path.name for path in paths) or None, "logit_scale": logit_scale}
     tasks: list[TaskResult]
-    answers = read_answers(paths, None if spec is None else spec.shape) if paths and _of_groups(spec) else None
-    if spec is not None and not _of_groups(spec):
+    ranks = spec is not None and spec.kind != "groups"
+    answers = read_answers(paths, None if spec is None else spec.shape) if paths and not ranks else None
+    if spec is not None and ranks:
         if not paths:
             raise UsageError(f"task '{spec.task}' is of kind {spec.kind}: give a file of ranks, embeddings or a matrix")
         tasks = [stored_ranks(paths, spec, registry, limit, logit_scale)]
@@ -479,10 +455,6 @@ def score_stored(
         before, clock = clock, time.perf_counter()
         record.add(replace(result, seconds={"score": clock - before}))
     return record.evaluated(record.document("done"))
-
-
-def _of_groups(spec: TaskSpec | None) -> bool:
-    return spec is None or spec.kind == "groups"
 
 
 def _tasks(registry: Registry, task: str | TaskFile | None) -> list[TaskFile]:
@@ -535,7 +507,7 @@ def _scored(
     if any(tag in tags for tags in stored.tags or () for tag in wanted):
         stored = _some(stored, wanted, spec, path)
     parts = [] if limit is not None else _parts(registry, spec, stored, path)
-    check_count(_first_groups(spec, limit), len(stored.group_ids), str(path))
+    check_count(spec, len(stored.group_ids), str(path), limit)
     whole = scored_task(spec, stored, metrics_of_scores(spec, registry), source, registry)
     return [
         whole,
@@ -590,19 +562,9 @@ def _fits(tags: Mapping[str, str], wanted: Mapping[str, str]) -> bool:
     return bool(known) and all(tags[tag] == wanted[tag] for tag in known)
 
 
-def _first_groups(spec: TaskSpec, limit: int | None) -> TaskSpec:
-    """The task as far as a limit takes it."""
-    if limit is None:
-        return spec
-    return spec.model_copy(update={"group": spec.group.model_copy(update={"n_groups": limit})})
-
-
 def spec_of_scores(array: np.ndarray, registry: Registry, true_captions: int = 1) -> TaskSpec:
     """The task of scores that are of none; DataError for a shape that no group has."""
-    try:
-        shape = GroupShape(array.shape[1], array.shape[2], true_captions)
-    except ValueError as error:
-        raise DataError(f"the scores have shape {list(array.shape)}: {error}") from None
+    shape = stated_shape(_ARRAY, array.shape[1], array.shape[2], true_captions)
     metrics = [metric for metric in registry.metrics.values() if metric.scope in SCOPES["groups"]]
     return TaskSpec(
         task="scores",
@@ -662,7 +624,7 @@ def _judged(
         why = spec.group.wrong_sizes[size].partition(";")[0]  # what follows is how to fetch the data again
         notes.append(f"these are results of {size} groups, the task has {spec.group.n_groups}: {why}")
     else:
-        check_count(_first_groups(spec, limit), size, str(path))
+        check_count(spec, size, str(path), limit)
     data = Data.of_file(
         spec, {**source, "sha256": file_digest(*paths)}, outcomes.group_ids, outcomes.tags, outcomes.clusters
     )

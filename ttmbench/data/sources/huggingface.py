@@ -20,11 +20,12 @@ from pydantic import Field
 from ttmbench._util.console import one_line
 from ttmbench._util.hub import quiet_hub
 from ttmbench._util.images import open_image
+from ttmbench._util.text import check_no_pointer
 from ttmbench.data.archive import check_shard
 from ttmbench.data.availability import DataLocation
 from ttmbench.data.hub_datasets import HubOptions, read_hub_options, roots_of
 from ttmbench.data.paths import inside
-from ttmbench.data.row_files import check_decoded, listed
+from ttmbench.data.row_files import listed
 from ttmbench.data.rows import Cell, Row, groups_from_rows
 from ttmbench.data.task_file import OneOrMany
 from ttmbench.errors import DataError, OutOfReachError, TtmbenchError
@@ -146,8 +147,8 @@ def open_table(options: HuggingfaceOptions, folder: Path) -> Dataset:
             if files[0].is_dir():
                 return datasets.load_from_disk(str(files[0]))
             kind = "webdataset" if files[0].suffix == ".tar" else "parquet"
-            if kind == "parquet":
-                check_decoded(files)
+            for file in files if kind == "parquet" else ():
+                check_no_pointer(file)
             names = {options.split: [str(file) for file in files]}
             table = datasets.load_dataset(kind, data_files=names, split=options.split)
             pictures = [name for name, feature in table.features.items() if isinstance(feature, datasets.Image)]

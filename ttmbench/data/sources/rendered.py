@@ -329,11 +329,6 @@ def below(rng: np.random.RandomState, bound: int) -> int:
     return int(rng.random_sample() * bound)
 
 
-def _two_of(rng: np.random.RandomState, names: tuple[str, ...]) -> tuple[str, str]:
-    first, second = below(rng, len(names)), below(rng, len(names) - 1)
-    return names[first], names[second + (second >= first)]
-
-
 def _pixels(rng: np.random.RandomState, low: int, high: int) -> int:
     """A random length of at least low and less than high pixels, in units."""
     return low * UNIT + below(rng, (high - low) * UNIT)
@@ -376,7 +371,11 @@ def _axis(relation: str) -> dict[str, str]:
 
 def random_looks(rng: np.random.RandomState) -> tuple[Look, Look]:
     """Two looks that differ in colour and in shape."""
-    shapes, colors = _two_of(rng, _SHAPES), _two_of(rng, COLORS)
+    drawn = []
+    for names in (_SHAPES, COLORS):
+        first, second = below(rng, len(names)), below(rng, len(names) - 1)
+        drawn.append((names[first], names[second + (second >= first)]))
+    shapes, colors = drawn
     return Look(colors[0], shapes[0]), Look(colors[1], shapes[1])
 
 
