@@ -5,12 +5,9 @@ from __future__ import annotations
 import io
 import json
 import re
-import sys
 from datetime import UTC, datetime
 from pathlib import Path
-from types import ModuleType
 
-import huggingface_hub
 import numpy as np
 import pandas as pd
 import pytest
@@ -19,9 +16,7 @@ import yaml
 import ttmbench
 from ttmbench.cli import main
 from ttmbench.errors import UsageError
-from ttmbench.report.export.harnesses import export_lm_eval
-from ttmbench.report.export.hub import export_model_index
-from ttmbench.report.export.tables import to_csv, to_latex
+from ttmbench.report.export import export_csv, export_latex, export_lm_eval, export_model_index
 from ttmbench.results.document import ResultsDocument
 from ttmbench.results.numbers import newest
 from ttmbench.results.reader import ResultsFile, read_files
@@ -81,6 +76,10 @@ def run_of(document, path="x.json"):
     return ResultsFile(Path(path), ResultsDocument.of(document))
 
 
+def text_of(export, runs):
+    return export(runs, None)[0][None]
+
+
 def lm_eval_document(run):
     return json.loads(export_lm_eval([run], None)[0][None])
 
@@ -119,14 +118,14 @@ def test_a_part_of_a_task_never_replaces_the_whole(reference):
     runs = [run_of(reference), run_of(part, "part.json")]
     for order in (runs, runs[::-1]):
         assert {one.file for one in newest(number for run in order for number in run.numbers)} == {"x.json"}
-        assert "8 of 200" not in to_latex(order) and "200 of 200" in to_latex(order)
+        assert "8 of 200" not in text_of(export_latex, order) and "200 of 200" in text_of(export_latex, order)
         _, results, left_out = model_index(*order)
         assert {one.dataset_args["groups"] for one in results} == {200} and not left_out
     other = {**part, "model_name": "a-model"}
-    text = to_latex([run_of(other), run_of(reference)])
+    text = text_of(export_latex, [run_of(other), run_of(reference)])
     places = [text.index(model) for model in ("tiny-clip &", "a-model &")]
     assert places == sorted(places) and "8 of 200" in text, "a part stands below the whole"
-    table = pd.read_csv(io.StringIO(to_csv(runs)))
+    table = pd.read_csv(io.StringIO(text_of(export_csv, runs)))
     assert table.groupby("file")["limited"].first().to_dict() == {"x.json": False}
     with pytest.raises(UsageError, match="8 of 200 groups are not a result for the task"):
         model_index(run_of(part))
@@ -233,36 +232,6 @@ def test_a_model_card_that_exists_keeps_what_it_has(tmp_path, reference):
     assert len(ModelCard.load(fresh).data.eval_results) == 10
 
 
-def test_evaluation_results_are_read_back_by_the_hubs_library(tmp_path, reference):
-    pytest.importorskip("huggingface_hub", minversion="1.4")  # the first that reads them
-    from huggingface_hub import parse_eval_result_entries
-
-    source = tmp_path / "x.json"
-    source.write_text(json.dumps(on_hub(reference)))
-    assert main(["export", str(source), "--to", "evaluation-results", "-o", str(tmp_path / ".eval_results")]) == 0
-    files = {path.stem: yaml.safe_load(path.read_text()) for path in (tmp_path / ".eval_results").iterdir()}
-    assert set(files) == {f"ttmbench_shapes_color_{track}" for track in ("zero_shot", "matching", "test_time")}
-    assert [entry["value"] for entry in files["ttmbench_shapes_color_matching"]] == [73.0]
-    entries = [entry for content in files.values() for entry in parse_eval_result_entries(content)]
-    assert len({one.task_id for one in entries}) == len(entries) == 10, "no two numbers share a task id"
-    (one,) = [one for one in entries if one.task_id == "shapes_color_group_match_ttm"]
-    assert (one.dataset_id, one.dataset_revision) == ("owner/colours", "abc123")
-    assert one.value == pytest.approx(100 * TTM["value"])
-    assert one.notes.startswith("group match (TTM, test-time track), percent; adapted to the images")
-    assert f"4 seeds, standard deviation {100 * TTM['seed_std']:.2f}" in one.notes and one.date == began(reference)
-    assert main(["export", str(source), "--to", "evaluation-results", "-o", str(tmp_path / "all.yaml")]) == 0
-    assert len(parse_eval_result_entries(yaml.safe_load((tmp_path / "all.yaml").read_text()))) == 10
-
-
-def test_evaluation_results_name_a_dataset_on_the_hub(capsys, monkeypatch):
-    if hasattr(huggingface_hub, "EvalResultEntry"):
-        assert main(["export", str(REFERENCE), "--to", "evaluation-results"]) == 2
-        assert "its data are not a dataset on the Hub" in capsys.readouterr().err
-        monkeypatch.setitem(sys.modules, "huggingface_hub", ModuleType("huggingface_hub"))
-    assert main(["export", str(REFERENCE), "--to", "evaluation-results"]) == 4  # as with releases before 1.4
-    assert "huggingface_hub 1.4" in capsys.readouterr().err
-
-
 def test_what_is_no_result_stays_off_the_hub(adapted, reference, capsys):
     assert main(["export", str(adapted), "--to", "model-index"]) == 2
     assert "1 of 200 groups are not a result for the task" in capsys.readouterr().err
@@ -283,7 +252,7 @@ def test_csv_is_tidy_and_read_back_by_pandas(adapted, reference):
     runs, _ = read_files([adapted, REFERENCE])
     rates = ("value", "stderr", "ci_low", "ci_high", "seed_std", "chance", "ties")
     exact = dict.fromkeys(rates, lambda text: float(text or "nan"))  # pandas' own way was once off in the last place
-    table = pd.read_csv(io.StringIO(to_csv(runs)), keep_default_na=False, na_values=[""], converters=exact)
+    table = pd.read_csv(io.StringIO(text_of(export_csv, runs)), keep_default_na=False, na_values=[""], converters=exact)
     assert len(table) == sum(len(keys(run.document)) for run in runs)
     is_first = table.file.str.endswith("/first.json")
     one = table[is_first & (table.metric == "group_match") & (table["filter"] == "ttm")].iloc[0]
@@ -303,7 +272,7 @@ def test_csv_is_tidy_and_read_back_by_pandas(adapted, reference):
 
 
 def test_latex_prints_gains_as_papers_do(reference):
-    text = to_latex(read_files([REFERENCE])[0])
+    text = text_of(export_latex, read_files([REFERENCE])[0])
     stored = reference["results"]["shapes_color"]
     raw, matched, ttm, spread = (
         100 * stored[key]
@@ -323,7 +292,7 @@ def test_latex_prints_gains_as_papers_do(reference):
 
 
 def test_latex_shows_what_is_undefined_and_the_oracle_apart(adapted):
-    text = to_latex(read_files([adapted])[0])
+    text = text_of(export_latex, read_files([adapted])[0])
     head = text.splitlines()[5:7]
     assert "oracle" in head[0] and head[1].count("&") == head[0].count("&")
     assert "% Oracle: uses labels; an upper bound, not a result (oracle)" in text
@@ -333,9 +302,9 @@ def test_latex_shows_what_is_undefined_and_the_oracle_apart(adapted):
 
 def test_names_from_data_are_never_code(reference):
     run = run_of({**on_hub(reference), "model_name": EVIL})
-    table = pd.read_csv(io.StringIO(to_csv([run])))
+    table = pd.read_csv(io.StringIO(text_of(export_csv, [run])))
     assert set(table["model"]) == {"'" + EVIL}
-    text = to_latex([run])
+    text = text_of(export_latex, [run])
     assert r"\input" not in text and r"\textbackslash{}input\{x\}\_\%\&" in text
     assert model_index(run)[0] == EVIL
 

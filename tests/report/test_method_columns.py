@@ -11,8 +11,7 @@ import pytest
 
 from ttmbench import simple_evaluate
 from ttmbench.cli import main
-from ttmbench.report.export.harnesses import export_lm_eval
-from ttmbench.report.export.tables import to_csv, to_latex
+from ttmbench.report.export import export_csv, export_latex, export_lm_eval
 from ttmbench.report.html.render import read_report, to_html
 from ttmbench.report.ranking import methods_of
 from ttmbench.report.terminal import print_results
@@ -76,10 +75,12 @@ def test_gains_are_over_the_fair_baseline(run, capsys):
 
 
 def test_exports_have_them(run):
-    rows = {(row["metric"], row["filter"]): row for row in csv.DictReader(io.StringIO(to_csv([run])))}
+    rows = {
+        (row["metric"], row["filter"]): row for row in csv.DictReader(io.StringIO(export_csv([run], None)[0][None]))
+    }
     assert rows["group_score", "dual_softmax"]["track"] == "matching"
     assert float(rows["group_score", "dual_softmax"]["chance"]) > float(rows["group_score", "none"]["chance"])
-    latex = to_latex([run])
+    latex = export_latex([run], None)[0][None]
     head = latex.splitlines()[6]
     assert [name for name in head.rstrip("\\ ").replace("\\_", "_").split(" & ") if name in ORDER] == [
         name for name in ORDER if name != "placebo"

@@ -11,7 +11,7 @@ import pytest
 
 from ttmbench.cli import main
 from ttmbench.config import PART_KINDS, RunConfig, TTMConfig
-from ttmbench.report.export.tables import to_csv, to_latex
+from ttmbench.report.export import export_csv, export_latex
 from ttmbench.report.leaderboard import answer_of, merge
 from ttmbench.report.load import gather
 from ttmbench.results.reader import read_files
@@ -46,10 +46,12 @@ def document(tmp_path_factory):
 def rows(folder, filter_):
     """Table -> values of its rows of a filter."""
     runs, _ = read_files([folder])
-    lines = list(csv.DictReader(io.StringIO(to_csv(runs))))
+    lines = list(csv.DictReader(io.StringIO(export_csv(runs, None)[0][None])))
     titles = {"ttm": "(TTM)", "simple_match": "(overfitted)", "none": "(SimpleMatch)"}
     wanted = titles.get(filter_, f"({filter_})")
-    (table,) = [block for block in to_latex(runs, metrics=["group_match"]).split("\n\n") if wanted in block]
+    (table,) = [
+        block for block in export_latex(runs, None, metrics=["group_match"])[0][None].split("\n\n") if wanted in block
+    ]
     found = {
         "csv": [float(line["value"]) for line in lines if (line["filter"], line["metric"]) == (filter_, "group_match")],
         "latex": [float(line.split(" & ")[2].split()[0]) / 100 for line in table.splitlines() if "shapes" in line],
@@ -182,5 +184,5 @@ def test_runs_that_state_a_default_are_one_row_and_others_are_two(tmp_path, caps
     assert main(["export", str(tmp_path), "--to", "csv"]) == 0
     assert "older numbers" in capsys.readouterr().err
     runs, _ = read_files([tmp_path])
-    settings = {line["setting"] for line in csv.DictReader(io.StringIO(to_csv(runs)))}
+    settings = {line["setting"] for line in csv.DictReader(io.StringIO(export_csv(runs, None)[0][None]))}
     assert len(settings) == 3 and not any("," in setting for setting in settings)

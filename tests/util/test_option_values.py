@@ -107,7 +107,7 @@ def test_a_file_address_is_the_path_that_it_is(tmp_path, capsys):
 
 
 def test_a_page_that_is_named_and_not_read_may_be_an_address(tmp_path):
-    words = ["export", str(tmp_path), "--to", "evaluation-results", "--source_url", "https://example.org"]
+    words = ["export", str(tmp_path), "--to", "model-index", "--source_url", "https://example.org"]
     assert parse(words).source_url == "https://example.org"
 
 

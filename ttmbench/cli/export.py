@@ -9,25 +9,12 @@ from ttmbench._util.console import echo, put, warn
 from ttmbench._util.files import write_text
 from ttmbench._util.option_values import split_names
 from ttmbench.errors import UsageError
-from ttmbench.plugins.registry import load_target
+from ttmbench.report.export import FORMATS
 from ttmbench.results.numbers import merged, same_rows
 from ttmbench.results.reader import read_files
 
-FORMATS = {
-    "lm-eval": "ttmbench.report.export.harnesses:export_lm_eval",
-    "model-index": "ttmbench.report.export.hub:export_model_index",
-    "evaluation-results": "ttmbench.report.export.hub:export_evaluation_results",
-    "mteb": "ttmbench.report.export.harnesses:export_mteb",
-    "csv": "ttmbench.report.export.tables:export_csv",
-    "latex": "ttmbench.report.export.tables:export_latex",
-}
-"""``--to`` -> ``"module:function"`` of ``(runs, target, **given) -> (texts, skipped)``.
-
-``target`` is ``--output_path``, None for the terminal; ``texts`` maps a file, or None for the terminal, to its content;
-``skipped`` maps a task to the reason.
-"""
 _TAKEN_BY = {
-    "source_url": ("model-index", "evaluation-results"),
+    "source_url": ("model-index",),
     **dict.fromkeys(("metrics", "columns", "mark_best"), ("latex",)),
 }
 
@@ -37,7 +24,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("runs", metavar="RESULTS", nargs="+", help="Results files or directories")
     add("--to", required=True, metavar="FORMAT", help=f"One of {', '.join(FORMATS)}")
-    add("--source_url", metavar="URL", help="Web page with the results, for the Hub formats")
+    add("--source_url", metavar="URL", help="Web page with the results, for model-index")
     add("--metrics", metavar="A,B", type=split_names, default=[], help="LaTeX: these metrics (default: all)")
     columns = "LaTeX: columns of the first table (default: all)"
     add("--columns", metavar="A,B", type=split_names, default=[], help=columns)
@@ -68,7 +55,7 @@ def export(options: argparse.Namespace) -> int:
     if older and options.to in ("csv", "latex"):
         warn(f"skipped: {older} older numbers of the same configurations")
     target = Path(options.output_path) if options.output_path else None
-    texts, skipped_tasks = load_target(FORMATS[options.to])(runs, target, **given)
+    texts, skipped_tasks = FORMATS[options.to](runs, target, **given)
     for task, why in skipped_tasks.items():
         warn(f"skipped: {task}: {why}")
     for file, text in texts.items():

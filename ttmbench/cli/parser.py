@@ -85,7 +85,7 @@ NOT_TAKEN = {
     "--check_integrity": "`ttmbench validate TASK` checks a task's data",
     "--cache_requests": "raw scores are always cached; --use_cache DIR|off sets where",
     "--wandb_args": "--track wandb, with --track_args project=...,name=...",
-    "--hf_hub_log_args": "`ttmbench export RESULTS --to evaluation-results` writes results for the Hub",
+    "--hf_hub_log_args": "`ttmbench export RESULTS --to model-index` writes a model card's metadata for the Hub",
     "--metadata": "--task_args K=V,... changes the source of the tasks",
     "-c": "use --use_cache DIR",
     "-s": "use --log_samples",

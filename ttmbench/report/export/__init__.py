@@ -1,1 +1,0 @@
-"""Results documents in other formats."""
