@@ -315,7 +315,7 @@ def test_a_batch_that_memory_is_too_small_for_is_halved_until_it_fits(gpu, tiny_
             return encode(images)
 
         monkeypatch.setattr(adapter, "encode_images", hungry)
-        sizer = BatchSizer.for_run("auto", adapter)
+        sizer = BatchSizer.for_run("auto", adapter.device)
         found = replace(stage, batch_size=sizer).score().groups
     assert sizer.rows <= 5 and np.allclose(found, expected, rtol=1e-4, atol=1e-5)
 
