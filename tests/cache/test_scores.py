@@ -168,7 +168,7 @@ def test_changed_data_and_other_pairs_are_scored_again(tmp_path, folder_task):
 def test_a_hit_opens_no_image_file(tmp_path, folder_task, monkeypatch):
     store, task = str(tmp_path / "store"), f"{folder_task()}/mine.yaml"
     first = run(Counting(tmp_path / "log"), task, use_cache=store)
-    monkeypatch.setattr("ttmbench.scoring.fingerprint.open_upright", None)
+    monkeypatch.setattr("ttmbench.scoring.inputs.open_upright", None)
     again = run(Counting(tmp_path / "log"), task, use_cache=store)
     assert "from_store" in again["datasets"]["mine"] and first["task_hashes"] == again["task_hashes"]
 

@@ -17,7 +17,7 @@ from ttmbench.data.loader import data_locations
 from ttmbench.data.paths import data_folder, inside
 from ttmbench.errors import DataError, OutOfReachError, UsageError
 from ttmbench.plugins.registry import build_registry
-from ttmbench.scoring.fingerprint import open_upright
+from ttmbench.scoring.inputs import open_upright
 
 SHARED = Path(__file__).resolve().parents[3] / "shared"
 SUGARCREPE = {  # rows, distinct images

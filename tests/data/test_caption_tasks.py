@@ -13,7 +13,7 @@ from ttmbench.cli import main
 from ttmbench.data.task_file import TaskFile, all_tasks
 from ttmbench.errors import DataError
 from ttmbench.plugins.registry import build_registry
-from ttmbench.scoring.fingerprint import open_upright
+from ttmbench.scoring.inputs import open_upright
 
 ANNOTATIONS = Path(__file__).resolve().parents[3] / "shared" / "annotations"
 COLORS = ["red", "green", "blue", "white"]

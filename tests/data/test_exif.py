@@ -17,7 +17,7 @@ from ttmbench.data.task_file import all_tasks
 from ttmbench.errors import UsageError
 from ttmbench.plugins.registry import build_registry
 from ttmbench.report.thumbnails import thumbnail
-from ttmbench.scoring.fingerprint import open_upright
+from ttmbench.scoring.inputs import open_upright
 from ttmbench.types import Group, ImageRef
 
 XMP = (

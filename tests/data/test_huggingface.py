@@ -24,7 +24,7 @@ from ttmbench.data.rows import Condition
 from ttmbench.data.task_file import TaskFile
 from ttmbench.errors import DataError, OutOfReachError, UsageError
 from ttmbench.plugins.registry import build_registry
-from ttmbench.scoring.fingerprint import open_upright
+from ttmbench.scoring.inputs import open_upright
 
 pytestmark = pytest.mark.filterwarnings("default")
 

@@ -16,7 +16,7 @@ from ttmbench.data.row_files import listed, read_rows
 from ttmbench.data.rows import Condition, PathPart, Row, box_of, cropped, kept_rows
 from ttmbench.data.task_file import GroupSpec
 from ttmbench.errors import DataError, UsageError
-from ttmbench.scoring.fingerprint import Fingerprint, open_upright
+from ttmbench.scoring.inputs import Fingerprint, open_upright
 from ttmbench.types import Group, ImageRef
 
 ROW = Row(

@@ -18,7 +18,7 @@ from ttmbench.cli import main
 from ttmbench.data.task_file import all_tasks
 from ttmbench.plugins.registry import build_registry
 from ttmbench.results.summary import weights_of
-from ttmbench.scoring.fingerprint import open_upright
+from ttmbench.scoring.inputs import open_upright
 
 SHARED = Path(__file__).resolve().parents[3] / "shared"
 SIZES = {  # task -> images, captions, groups; None where nobody has counted them

@@ -22,7 +22,7 @@ from ttmbench.data.sources.rendered import SIZE as SIDE
 from ttmbench.data.video import Video, sampled
 from ttmbench.errors import DataError, TtmbenchError, UsageError
 from ttmbench.plugins.registry import build_registry
-from ttmbench.scoring.fingerprint import open_upright
+from ttmbench.scoring.inputs import open_upright
 from ttmbench.types import Group
 
 SIZE, TOTAL = 32, 12  # of the videos here, in which frame n is grey of level 7 n

@@ -13,7 +13,7 @@ from ttmbench.errors import TtmbenchError, UsageError
 from ttmbench.model import PairScorer
 from ttmbench.scoring.batches import BatchSizer
 from ttmbench.scoring.debiasing import debias, prior_for
-from ttmbench.scoring.fingerprint import Fingerprint
+from ttmbench.scoring.inputs import Fingerprint
 from ttmbench.scoring.pairs import LOWEST, score_ranked_pairs
 from ttmbench.types import Group, ImageRef
 

@@ -21,7 +21,7 @@ from ttmbench.scoring.dual_encoder import (
     encode_images,
     image_scores,
 )
-from ttmbench.scoring.fingerprint import Fingerprint
+from ttmbench.scoring.inputs import Fingerprint
 from ttmbench.scoring.ranking import best_candidates, rank_chosen, rank_queries
 from ttmbench.types import Group, ImageRef
 

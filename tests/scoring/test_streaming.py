@@ -16,11 +16,10 @@ import ttmbench
 from ttmbench.errors import DataError
 from ttmbench.model import DualEncoder, PairScorer
 from ttmbench.model_adapters import hf
-from ttmbench.scoring import fingerprint
+from ttmbench.scoring import inputs
 from ttmbench.scoring.batches import BatchSizer
 from ttmbench.scoring.dual_encoder import encode, encode_side
-from ttmbench.scoring.fingerprint import Fingerprint, distinct_images
-from ttmbench.scoring.inputs import ImageRows
+from ttmbench.scoring.inputs import Fingerprint, ImageRows, distinct_images
 from ttmbench.scoring.pairs import score_in_memory, score_task_pairs
 from ttmbench.scoring.prepare import prepare
 from ttmbench.types import Group, ImageRef
@@ -55,7 +54,7 @@ def image_threads() -> list[str]:
 def four_threads():
     """Four threads decode, whatever the machine has."""
     with pytest.MonkeyPatch.context() as patch:
-        for module in ("ttmbench.scoring.inputs", "ttmbench.scoring.fingerprint"):
+        for module in ("ttmbench.scoring.inputs", "ttmbench.scoring.inputs"):
             patch.setattr(f"{module}.threads_beside_the_model", lambda: 4)
         yield
 
@@ -113,7 +112,7 @@ BATCH = 8
 @pytest.fixture
 def decoded(monkeypatch):
     """Decoded images of the tests' groups, counted: all, those in memory, and the most at a time."""
-    real, count = fingerprint.open_upright, {"all": 0, "alive": 0, "most": 0}
+    real, count = inputs.open_upright, {"all": 0, "alive": 0, "most": 0}
 
     def gone() -> None:
         count["alive"] -= 1
@@ -126,7 +125,7 @@ def decoded(monkeypatch):
         weakref.finalize(opened, gone)
         return opened
 
-    monkeypatch.setattr(fingerprint, "open_upright", counted)
+    monkeypatch.setattr(inputs, "open_upright", counted)
     return count
 
 
@@ -144,7 +143,7 @@ def test_preparing_never_holds_more_than_a_batch_of_decoded_images(decoded, tiny
 
 def streamed(model, data, batch_size=64, **about) -> torch.Tensor:
     images = ImageRows(model, list(distinct_images(data)), Fingerprint(data), **about)
-    return encode_side(model, "images", images.parts, len(images), BatchSizer(batch_size))
+    return encode_side(model, "images", images, BatchSizer(batch_size))
 
 
 @pytest.mark.parametrize("kind", [Tower, OneThreaded])
@@ -155,7 +154,7 @@ def test_what_is_streamed_equals_what_is_held_in_memory(kind, batch_size, four_t
     prepared, digest = prepare(other, data, 64)
     digests = Fingerprint(data)
     images = ImageRows(model, list(distinct_images(data)), digests)
-    features = encode_side(model, "images", images.parts, len(images), BatchSizer(batch_size))
+    features = encode_side(model, "images", images, BatchSizer(batch_size))
     assert torch.equal(features, encode(other, prepared, batch_size).images.features)
     assert model.batches == other.batches and digests.hexdigest() == digest and images.seconds > 0
 

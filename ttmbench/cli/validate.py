@@ -92,7 +92,7 @@ def _check(registry: Registry, name: str, options: argparse.Namespace) -> str:
 
 
 def _check_data(registry: Registry, task: TaskFile, options: argparse.Namespace) -> str:
-    from ttmbench.scoring.fingerprint import open_upright  # imports torch, which no `--help` should wait for
+    from ttmbench.scoring.inputs import open_upright  # imports torch, which no `--help` should wait for
 
     loaded = load_task_data(registry, task, options.limit, bool(options.offline), options.data_dir)
     animated: set[str] = set()

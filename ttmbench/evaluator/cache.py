@@ -38,7 +38,7 @@ from ttmbench._version import __version__
 from ttmbench.data.task_file import TaskSpec
 from ttmbench.model import Model, PairScorer, StoredFeatures
 from ttmbench.scoring.batches import BlockStore
-from ttmbench.scoring.fingerprint import Fingerprint
+from ttmbench.scoring.inputs import Fingerprint
 from ttmbench.types import Group, Record
 
 SCORING_VERSION = 4

@@ -31,8 +31,7 @@ from ttmbench.plugins.registry import BUILTIN, Registry
 from ttmbench.results.summary import MethodScores, metric_mean
 from ttmbench.scoring.batches import BatchSizer
 from ttmbench.scoring.dual_encoder import encode_captions, encode_images
-from ttmbench.scoring.fingerprint import distinct_captions, distinct_images
-from ttmbench.scoring.inputs import rows_of
+from ttmbench.scoring.inputs import distinct_captions, distinct_images, rows_of
 from ttmbench.scoring.prepare import unknown_wrappers
 from ttmbench.ttm.checkpoint import AFTER_SEED, AfterSeed, SeedProgress, TaskCheckpoint
 from ttmbench.ttm.parameters import check_train, is_added

@@ -35,9 +35,9 @@ from ttmbench.scoring.dual_encoder import (
     encode_stored,
     image_scores,
 )
-from ttmbench.scoring.fingerprint import distinct_images
+from ttmbench.scoring.inputs import distinct_images
 from ttmbench.scoring.pairs import MAX_GLOBAL_PAIRS, score_ranked_pairs
-from ttmbench.scoring.prepare import check_captions, count_truncated, truncated_notes
+from ttmbench.scoring.prepare import check_captions, count_truncated
 from ttmbench.scoring.ranking import ScoreRows, best_candidates, rank_chosen
 from ttmbench.types import Group, Record
 
@@ -82,7 +82,7 @@ def _retrieval(run: Run, model: DualEncoder | PairScorer, task: TaskFile) -> Ran
         loaded = run.load(task)
         groups, loading = loaded.groups, time.perf_counter() - clock
     check_captions(model, groups)
-    notes = truncated_notes(count_truncated(model, groups))
+    notes = count_truncated(model, groups)[1]
     pool = RetrievalPool(groups)
     with phase("model"):
         first = first_stage(run, spec, pool)

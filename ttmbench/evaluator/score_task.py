@@ -25,14 +25,22 @@ from ttmbench.results.numbers import RAW, SIMPLE_MATCH, TTM
 from ttmbench.results.summary import MethodScores, Resampling, clusters_of
 from ttmbench.scoring.batches import BatchSizer, BlockStore, Share
 from ttmbench.scoring.debiasing import Likelihoods, Prior, likelihoods, prior_for
-from ttmbench.scoring.dual_encoder import Features, Side, caption_pairs, encode_side, encode_tokens, score_features
-from ttmbench.scoring.fingerprint import Fingerprint, distinct_captions, distinct_images
+from ttmbench.scoring.dual_encoder import Features, Side, caption_pairs, encode_side, score_features
 from ttmbench.scoring.forced_choice.arrays import choice_values, unread_notes
 from ttmbench.scoring.forced_choice.ask import Given, ask_choices
 from ttmbench.scoring.forced_choice.prompts import image_prompt, text_prompt
-from ttmbench.scoring.inputs import DECODED, ImageRows, Prepared, images_on_device, rows_of
+from ttmbench.scoring.inputs import (
+    DECODED,
+    Fingerprint,
+    ImageRows,
+    Prepared,
+    distinct_captions,
+    distinct_images,
+    images_on_device,
+    rows_of,
+)
 from ttmbench.scoring.pairs import PairTable, score_task_pairs
-from ttmbench.scoring.prepare import PreparedTask, check_captions, prepare, refusal_notes, stored, usable_scores
+from ttmbench.scoring.prepare import PreparedTask, check_captions, prepare, stored, usable_scores
 from ttmbench.types import Group, GroupShape, ImageRef, Loaded, MetricSpec, Record, Scores
 
 Way = Literal["choices", "stored_features", "prepared", "pairs"]
@@ -237,7 +245,7 @@ def score_task(plan: TaskPlan, run: Run) -> Scored:
             scores = parts.debiased(plan.prior.model.alpha)
     clock.lap("score")
     with phase("score"):
-        raw = usable_scores(model, scores, groups)
+        raw, notes = usable_scores(model, scores, groups)
         if isinstance(model, DualEncoder) and any(metric.scope == "captions" for metric in plan.metrics):
             raw = replace(raw, caption_pairs=caption_pairs(model, groups, run.sizer, captions))
     data = Data(groups, loaded.source, digest)
@@ -251,7 +259,7 @@ def score_task(plan: TaskPlan, run: Run) -> Scored:
         columns=[MethodScores(RAW, [raw])],
         stage=stage,
         parts=parts,
-        notes=refusal_notes(scores, groups),
+        notes=notes,
         from_store=cache.keep(
             {"groups": kept.groups, "all_pairs": kept.all_pairs, "prior": prior}, run.config.model_name
         ),
@@ -321,9 +329,9 @@ def _score_streamed(
     """Scores of a dual encoder that is not adapted: images are prepared, encoded in batches, and dropped."""
     rows = rows_of(groups)
     images = ImageRows(model, list(distinct_images(groups)), cache.data)
-    encoded = encode_side(model, "images", images.parts, len(images), run.sizer)
+    encoded = encode_side(model, "images", images, run.sizer)
     clock.lap("prepare", images.seconds)
-    captions = encode_tokens(model, model.prepare_captions(distinct_captions(groups)), run.sizer)
+    captions = encode_side(model, "captions", model.prepare_captions(distinct_captions(groups)), run.sizer)
     return score_features(model, Features(Side(encoded, rows.images), Side(captions, rows.captions)), plan.all_pairs)
 
 

@@ -45,7 +45,7 @@ from ttmbench.results.numbers import (
 )
 from ttmbench.results.summary import MethodScores, difference_of, differences, summarise
 from ttmbench.results.tag_means import breakdowns
-from ttmbench.scoring.prepare import count_truncated, truncated_notes
+from ttmbench.scoring.prepare import count_truncated
 from ttmbench.stats import seed_std
 from ttmbench.ttm.checkpoint import (
     AFTER_SEED,
@@ -202,8 +202,8 @@ def run_task(
     said = [] if is_mentioned else [f"P(yes) + P(no) is {found['mass']:.2g} on average: often something else is said"]
     result = replace(result, notes=[*result.notes, *said, *run.model.notes()], undecided=undecided, tokens=tokens)
     if isinstance(result, Scored):
-        truncated = count_truncated(run.model, result.data.groups)
-        result = replace(result, truncated=truncated, notes=[*result.notes, *truncated_notes(truncated)])
+        truncated, cut = count_truncated(run.model, result.data.groups)
+        result = replace(result, truncated=truncated, notes=[*result.notes, *cut])
         if methods is not None:
             methods = methods.of(run)
             methods.notify(result, result.columns[0])

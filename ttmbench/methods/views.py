@@ -25,8 +25,14 @@ from ttmbench.methods.losses import Direction, confident, directions
 from ttmbench.model import DualEncoder
 from ttmbench.scoring.batches import BatchSizer
 from ttmbench.scoring.dual_encoder import encode_rows
-from ttmbench.scoring.fingerprint import Fingerprint, distinct_images, pixels_digest, threads_beside_the_model
-from ttmbench.scoring.inputs import ImageRows, concatenate
+from ttmbench.scoring.inputs import (
+    Fingerprint,
+    ImageRows,
+    concatenate,
+    distinct_images,
+    pixels_digest,
+    threads_beside_the_model,
+)
 from ttmbench.ttm.trainer import Cost
 from ttmbench.types import Group, ImageRef
 

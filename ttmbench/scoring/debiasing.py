@@ -15,7 +15,7 @@ from scipy.special import logsumexp
 from ttmbench.errors import TtmbenchError, UsageError
 from ttmbench.model import PairScorer
 from ttmbench.results.summary import metric_chance, metric_values
-from ttmbench.scoring.fingerprint import distinct_captions
+from ttmbench.scoring.inputs import distinct_captions
 from ttmbench.scoring.pairs import PairTable
 from ttmbench.types import Group, MetricSpec, Scores
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import torch
@@ -18,16 +18,12 @@ from ttmbench._util.third_party_errors import phase
 from ttmbench.errors import TtmbenchError
 from ttmbench.model import DualEncoder, StoredFeatures
 from ttmbench.scoring.batches import FEATURES, BatchSizer, spans
-from ttmbench.scoring.fingerprint import Fingerprint
-from ttmbench.scoring.inputs import ImageRows, Prepared, n_rows, take
+from ttmbench.scoring.inputs import Fingerprint, ImageRows, Prepared, n_rows, take
 from ttmbench.types import Group, ImageRef, Scores
 
 if TYPE_CHECKING:
     from ttmbench.model import Batch
     from ttmbench.scoring.ranking import ScoreRows
-
-    RowSource: TypeAlias = Callable[[Sequence[np.ndarray]], AbstractContextManager[Iterator[Batch]]]
-    """Lists of rows -> prepared inputs of each of them, one list after the other."""
 
 CLASSES = 8  # whose prompts are encoded together
 
@@ -64,18 +60,9 @@ class Features:
 def encode(adapter: DualEncoder, prepared: Prepared, batch_size: int | BatchSizer) -> Features:
     """Encodes every distinct image and caption of a prepared task once, without gradients, as `encode_side`."""
     sizer, rows = BatchSizer.of(batch_size), prepared.rows
-    images = encode_side(adapter, "images", in_memory(prepared.images), n_rows(prepared.images), sizer)
-    return Features(Side(images, rows.images), Side(encode_tokens(adapter, prepared.captions, sizer), rows.captions))
-
-
-def encode_tokens(adapter: DualEncoder, captions: Batch, batch_sizer: BatchSizer) -> torch.Tensor:
-    """Features of prepared captions."""
-    return encode_side(adapter, "captions", in_memory(captions), n_rows(captions), batch_sizer)
-
-
-def in_memory(batch: Batch) -> RowSource:
-    """A source of rows of prepared inputs that are in memory."""
-    return lambda wanted: nullcontext(take(batch, slice(int(rows[0]), int(rows[-1]) + 1)) for rows in wanted)
+    images = encode_side(adapter, "images", prepared.images, sizer)
+    captions = encode_side(adapter, "captions", prepared.captions, sizer)
+    return Features(Side(images, rows.images), Side(captions, rows.captions))
 
 
 def score_features(adapter: DualEncoder, features: Features, all_pairs: bool) -> Scores:
@@ -126,8 +113,7 @@ def encode_images(
     Images come with a group that has each, for messages; those of the same digest are one. DataError if an image
     cannot be read, TtmbenchError if the model did not return one feature vector an image.
     """
-    source = ImageRows(adapter, images, fingerprint).parts
-    features = encode_side(adapter, "images", source, len(images), batch_sizer).float()
+    features = encode_side(adapter, "images", ImageRows(adapter, images, fingerprint), batch_sizer).float()
     fingerprint.add_remaining()
     rows = _numbered([fingerprint.of(image) for _, image in images])[1]
     _, first = np.unique(rows, return_index=True)
@@ -137,7 +123,7 @@ def encode_images(
 def encode_captions(adapter: DualEncoder, captions: Sequence[str], batch_sizer: BatchSizer) -> Side:
     """Encodes captions, each distinct one once; arguments and errors as for `encode_images`."""
     distinct, rows = _numbered(captions)
-    return Side(encode_tokens(adapter, adapter.prepare_captions(distinct), batch_sizer).float(), rows)
+    return Side(encode_side(adapter, "captions", adapter.prepare_captions(distinct), batch_sizer).float(), rows)
 
 
 def encode_classes(
@@ -168,29 +154,30 @@ def encode_classes(
 
 def encode_stored(adapter: StoredFeatures, n_images: int, others: np.ndarray, batch_sizer: BatchSizer) -> Features:
     """Encodes precomputed embeddings by the model's heads: the first images, and captions or classes by ``others``."""
-    images = in_memory(take(adapter.stored_images(), slice(0, n_images)))
+    images = take(adapter.stored_images(), slice(0, n_images))
     captions = take(adapter.stored_captions(), np.flatnonzero(others))
     return Features(
-        Side(encode_side(adapter, "images", images, n_images, batch_sizer).float(), np.arange(n_images)),
-        Side(encode_tokens(adapter, captions, batch_sizer).float(), np.arange(n_rows(captions))),
+        Side(encode_side(adapter, "images", images, batch_sizer).float(), np.arange(n_images)),
+        Side(encode_side(adapter, "captions", captions, batch_sizer).float(), np.arange(n_rows(captions))),
     )
 
 
 def encode_side(
-    adapter: DualEncoder,
-    side: Literal["images", "captions"],
-    source: RowSource,
-    count: int,
-    batch_sizer: BatchSizer,
+    adapter: DualEncoder, side: Literal["images", "captions"], inputs: Batch | ImageRows, batch_sizer: BatchSizer
 ) -> torch.Tensor:
-    """Encodes the images or captions of a task, without gradients, in batches that do not depend on the source.
+    """Features [rows, d] of prepared inputs, or of images that are prepared as they are asked for, without gradients.
 
-    The source gives prepared rows for lists of consecutive rows, in order. Returns features [count, d].
+    Batches do not depend on where the inputs come from.
     """
     encoder = adapter.encode_images if side == "images" else adapter.encode_captions
     parts: list[torch.Tensor] = []
+    count = len(inputs) if isinstance(inputs, ImageRows) else n_rows(inputs)
     wanted = [np.arange(span.start, span.stop) for span in spans(count, FEATURES, batch_sizer.rows)]
-    with torch.inference_mode(), progress_bar(count, f"encoding {side}", side) as shown, source(wanted) as coming:
+    if isinstance(inputs, ImageRows):
+        opened: AbstractContextManager[Iterator[Batch]] = inputs.parts(wanted)
+    else:
+        opened = nullcontext(take(inputs, slice(int(rows[0]), int(rows[-1]) + 1)) for rows in wanted)
+    with torch.inference_mode(), progress_bar(count, f"encoding {side}", side) as shown, opened as coming:
         for rows in wanted:
             with phase("prepare"):
                 batch = next(coming)

@@ -20,13 +20,15 @@ from ttmbench._util.images import KEPT, LazyImages
 from ttmbench.errors import TtmbenchError
 from ttmbench.model import PairScorer
 from ttmbench.scoring.batches import PAIRS, BatchSizer, BlockStore, load, own_spans, save
-from ttmbench.scoring.fingerprint import Fingerprint, distinct_captions, distinct_images
 from ttmbench.scoring.inputs import (
+    Fingerprint,
     ImageRows,
     Prepared,
     Rows,
     Window,
     concatenate,
+    distinct_captions,
+    distinct_images,
     n_rows,
     rows_of,
     take,

@@ -14,12 +14,14 @@ from ttmbench.errors import DataError, TtmbenchError, UsageError
 from ttmbench.model import Batch, DualEncoder, Model, PairScorer, StoredFeatures
 from ttmbench.scoring.batches import BatchSizer, BlockStore
 from ttmbench.scoring.dual_encoder import encode, score_features
-from ttmbench.scoring.fingerprint import Fingerprint, distinct_captions, distinct_images
 from ttmbench.scoring.inputs import (
+    Fingerprint,
     ImageRows,
     Prepared,
     Rows,
     concatenate,
+    distinct_captions,
+    distinct_images,
     n_rows,
     rows_of,
     subset,
@@ -63,8 +65,9 @@ def prepare(
             return batch, None
         return batch, augmented.prepare_enlarged(opened, enlarge)
 
-    wanted = [np.arange(start, min(start + batch_size, len(images))) for start in range(0, len(images), batch_size)]
-    with progress_bar(len(images), "preparing", "images") as shown, images.made_of(wanted, make) as pieces:
+    count = len(images)
+    wanted = [np.arange(start, min(start + batch_size, count)) for start in range(0, count, batch_size)]
+    with progress_bar(count, "preparing", "images") as shown, images.made_of(wanted, make) as pieces:
         for listed in pieces:
             made += listed
             shown.update(sum(n_rows(batch) for batch, _ in listed))
@@ -125,12 +128,13 @@ class PreparedTask:
 SHOWN = 8  # group ids in a message
 
 
-def usable_scores(model: Model, scores: Scores, groups: Sequence[Group]) -> Scores:
-    """Scores without NaN: a group with a missing score (of a model whose refusals count as wrong) ties everywhere.
+def usable_scores(model: Model, scores: Scores, groups: Sequence[Group]) -> tuple[Scores, list[str]]:
+    """Scores without NaN, and a sentence that lists the groups with a missing score, if there are any.
 
-    A tie is never correct. TtmbenchError if a score is infinite or missing, and the model does not say that missing
-    ones count as wrong.
+    A group with a missing score (of a model whose refusals count as wrong) ties everywhere, and a tie is never correct.
+    TtmbenchError if a score is infinite or missing, and the model does not say that missing ones count as wrong.
     """
+    notes = []
     if isinstance(model, PairScorer) and model.refusals_are_wrong is not None:
         missing = np.isnan(scores.groups).any(axis=(1, 2))
         if scores.all_pairs is not None and np.isnan(scores.all_pairs).any():
@@ -138,8 +142,8 @@ def usable_scores(model: Model, scores: Scores, groups: Sequence[Group]) -> Scor
             raise TtmbenchError(
                 f"the model gave no score for {count} pairs, and one assignment over all pairs needs every one of them"
             )
-        if missing.any() and not model.refusals_are_wrong:
-            ids = _missing_ids(scores, groups)
+        ids = [groups[index].group_id for index in np.flatnonzero(missing).tolist()]
+        if ids and not model.refusals_are_wrong:
             taken = model.take_undecided()
             shown = ", ".join(ids[:SHOWN]) + (f" and {len(ids) - SHOWN} more" if len(ids) > SHOWN else "")
             raise TtmbenchError(
@@ -147,26 +151,16 @@ def usable_scores(model: Model, scores: Scores, groups: Sequence[Group]) -> Scor
                 "--model_args on_refusal=wrong counts such groups as wrong"
                 + (f"; {taken.remedy}" if taken is not None and taken.instead else "")
             )
+        if ids:
+            which = f"{len(ids)} of {len(groups)} groups have a pair without a score"
+            notes = [f"{which} and count as wrong in every metric: {', '.join(ids)}"]
         scores = Scores(np.where(missing[:, None, None], np.float32(0), scores.groups), scores.all_pairs)
     for array in (scores.groups, scores.all_pairs):
         if array is not None and not np.isfinite(array).all():
             finite = np.isfinite(array).reshape(len(groups), -1).all(axis=1)
             group_id = groups[int(np.argmin(finite))].group_id
             raise TtmbenchError(f"the model gave group {group_id} a score that is NaN or infinite")
-    return scores
-
-
-def refusal_notes(scores: Scores, groups: Sequence[Group]) -> list[str]:
-    """A sentence that lists the groups with a missing score (NaN), if there are any."""
-    ids = _missing_ids(scores, groups)
-    which = f"{len(ids)} of {len(groups)} groups"
-    wrong = f"{which} have a pair without a score and count as wrong in every metric: {', '.join(ids)}"
-    return [wrong] if ids else []
-
-
-def _missing_ids(scores: Scores, groups: Sequence[Group]) -> list[str]:
-    missing = np.isnan(scores.groups).any(axis=(1, 2))
-    return [groups[index].group_id for index in np.flatnonzero(missing).tolist()]
+    return scores, notes
 
 
 def check_captions(model: Model, groups: Sequence[Group]) -> None:
@@ -181,15 +175,16 @@ def check_captions(model: Model, groups: Sequence[Group]) -> None:
             )
 
 
-def count_truncated(model: Model, groups: Sequence[Group]) -> dict[str, int] | None:
+def count_truncated(model: Model, groups: Sequence[Group]) -> tuple[dict[str, int] | None, list[str]]:
     """How many ``captions`` of a task a model cuts, ``of`` all distinct ones, and the ``groups`` that have one.
 
-    None for a model that does not say. TtmbenchError if it did not answer for each caption.
+    None for a model that does not say. Also a sentence for the task's notes if captions are cut. TtmbenchError if it
+    did not answer for each caption.
     """
     captions = distinct_captions(groups)
     said = model.truncated(captions)
     if said is None:
-        return None
+        return None, []
     answers = np.asarray(said, dtype=bool)
     if answers.shape != (len(captions),):
         raise TtmbenchError(
@@ -198,16 +193,12 @@ def count_truncated(model: Model, groups: Sequence[Group]) -> dict[str, int] | N
         )
     cut = {caption for caption, answer in zip(captions, answers.tolist(), strict=True) if answer}
     touched = sum(any(caption in cut for caption in group.captions) for group in groups)
-    return {"captions": len(cut), "of": len(captions), "groups": touched}
-
-
-def truncated_notes(counted: Mapping[str, int] | None) -> list[str]:
-    """A sentence for the task's notes if captions are cut."""
-    if not counted or not counted["captions"]:
-        return []
-    return [
-        f"{counted['captions']} of {counted['of']} captions are longer than the model reads and were cut (in "
-        f"{counted['groups']} groups): captions that differ beyond the cut tie"
+    counted = {"captions": len(cut), "of": len(captions), "groups": touched}
+    if not cut:
+        return counted, []
+    return counted, [
+        f"{len(cut)} of {len(captions)} captions are longer than the model reads and were cut (in {touched} groups): "
+        "captions that differ beyond the cut tie"
     ]
 
 

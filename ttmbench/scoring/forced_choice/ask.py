@@ -16,7 +16,6 @@ from ttmbench.errors import TtmbenchError, UsageError
 from ttmbench.model import ChoiceModel, ChoiceQuestion, ChoiceStyle
 from ttmbench.results.summary import Clusters, clusters_of
 from ttmbench.scoring.batches import BatchSizer
-from ttmbench.scoring.fingerprint import Fingerprint
 from ttmbench.scoring.forced_choice.arrays import Choices
 from ttmbench.scoring.forced_choice.prompts import (
     LETTERS,
@@ -26,6 +25,7 @@ from ttmbench.scoring.forced_choice.prompts import (
     read_image_choice,
     text_prompt,
 )
+from ttmbench.scoring.inputs import Fingerprint
 from ttmbench.types import Group, GroupShape
 
 if TYPE_CHECKING:
