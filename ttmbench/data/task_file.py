@@ -280,9 +280,18 @@ class TaskSpec(BaseModel):
         return GroupShape(*self.group.shape, self.group.true_captions)
 
     @property
+    def sources(self) -> list[Mapping[str, Any]]:
+        """The source, and those that it combines (``of``), at any depth."""
+        found: list[Mapping[str, Any]] = [self.source]
+        for source in found:  # which grows
+            listed = source.get("of")
+            found += [part for part in listed if isinstance(part, Mapping)] if isinstance(listed, list) else []
+        return found
+
+    @property
     def video(self) -> Video | None:
         """How the videos of the task are read; None for images. Where several sources are listed, that of the first."""
-        parts = [part for part in (self.source, *_inner(self.source)) if part.get("video") is not None]
+        parts = [part for part in self.sources if part.get("video") is not None]
         return Video.model_validate(parts[0]["video"]) if parts else None
 
     @property
@@ -297,12 +306,6 @@ class TaskSpec(BaseModel):
     def is_global(self) -> bool:
         """Whether TTM matches over all images and captions at once."""
         return self.matching == "global"
-
-
-def _inner(source: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """The sources that a source lists."""
-    listed = source.get("of")
-    return [part for part in listed if isinstance(part, Mapping)] if isinstance(listed, list) else []
 
 
 @dataclass(frozen=True)
@@ -328,7 +331,8 @@ class TaskFile:
             raise UsageError(f"--task_args: {error}") from None
         stated = self.spec.model_dump(exclude_unset=True, by_alias=True)
         stated |= {key: changed.pop(key) for key in ("caption_template",) if key in changed}
-        source, inner = dict(self.spec.source), [dict(part) for part in _inner(self.spec.source)]
+        source, listed = dict(self.spec.source), self.spec.source.get("of")
+        inner = [dict(part) for part in listed if isinstance(part, Mapping)] if isinstance(listed, list) else []
         if "video" in changed:
             video, asked = self.spec.video, changed.pop("video")
             if video is None or not isinstance(asked, Mapping):
@@ -420,13 +424,11 @@ def take_in(registry: Registry, tasks: Sequence[AnyTask]) -> dict[str, AnyTask]:
 def _checked(registry: Registry, task: AnyTask) -> AnyTask:
     """The task; UsageError unless its metrics, sources and schedules are registered."""
     spec = task.spec
-    sources: list[Mapping[str, Any]] = [] if task.groups is not None else [spec.source]
     try:
         metrics = {metric: registry.metrics[metric].scope for metric in spec.metrics}
-        for source in sources:  # which grows by those that a source combines
+        for source in spec.sources if task.groups is None else ():
             if isinstance(source.get("kind"), str):
                 registry.sources[source["kind"]]
-            sources += _inner(source)
         for settings in spec.ttm.values():
             if "schedule" in settings:
                 registry.schedules[settings["schedule"]]

@@ -33,7 +33,7 @@ from ttmbench.evaluator.adapters import (
     write_record,
 )
 from ttmbench.evaluator.determinism import arithmetic_of, naming_what_cannot
-from ttmbench.evaluator.resume import RunKey, code_of
+from ttmbench.evaluator.resume import RunKey
 from ttmbench.evaluator.settings import read_samples, tasks_named
 from ttmbench.model import DualEncoder, Model, PairScorer, StoredFeatures
 from ttmbench.plugins.registry import Registry, build_registry
@@ -124,8 +124,7 @@ def _finetune(
     settings = settings_of(preset, loss, changes)
     groups, about = _load(registry, config, tasks)
     prepared, data = prepare(adapter, groups, DECODED)
-    code = code_of(registry, config, list(tasks.values()), {})
-    content = {"run": RunKey.of(config, tasks, {}, {}, code).sha256, "settings": settings.model_dump(mode="json")}
+    content = {"run": RunKey.of(registry, config, tasks, {}, {}).sha256, "settings": settings.model_dump(mode="json")}
     content |= {"model": model_info(model)["fingerprint"], "data": data}
     key = digests.json_digest(content, default=str)
     if before is not None and before.get("key") != key:

@@ -23,7 +23,7 @@ import numpy as np
 
 from ttmbench._util import machine
 from ttmbench._util.console import show_as, warn
-from ttmbench._util.digests import OWN, Digests, digests_of_modules, digests_of_object, json_digest
+from ttmbench._util.digests import OWN, digests_of_modules, digests_of_object, json_digest
 from ttmbench._util.files import file_digest, safe_name, take_lock, to_json, write_atomically
 from ttmbench._util.option_values import is_address
 from ttmbench._util.text import Unreadable, read_json
@@ -62,13 +62,34 @@ class RunKey:
     @classmethod
     def of(
         cls,
+        registry: Registry,
         config: RunConfig,
         tasks: Mapping[str, TaskFile],
         settings: Mapping[str, TTMConfig],
         also: Mapping[str, TaskFile],
-        code: Digests,
+        adapter: Model | None = None,
     ) -> RunKey:
-        """The key of a run on ``tasks``, measured also on others; unique where the source of code cannot be read."""
+        """The key of a run on ``tasks``, measured also on others; unique where the source of code cannot be read.
+
+        Code is that of ttmbench and of every package with a model (``adapter``: one given as an object), source,
+        metric, schedule or part.
+        """
+        names: list[tuple[Table[Any], Any]] = [
+            (registry.adapters, model) for model in (config.model, config.rerank.get("model"))
+        ]
+        for task in (*tasks.values(), *also.values()):
+            names += [(registry.sources, str(source.get("kind"))) for source in task.spec.sources]
+            names += [(registry.metrics, metric) for metric in task.spec.metrics]
+        names += [(registry.methods, name) for name in config.methods]
+        rewards = [str(value).partition(":")[0] for key, value in config.method_args.items() if key.endswith(".reward")]
+        names += [(registry.adapters, model) for model in rewards if model in registry.adapters]
+        names += [(registry.schedules, ttm.schedule) for ttm in settings.values()]
+        names += [(registry.parts, f"{kind}={getattr(ttm, kind)}") for ttm in settings.values() for kind in PART_KINDS]
+        parts = {key.partition(".")[2]: value for key, value in config.method_args.items()}
+        names += [(registry.parts, f"{kind}={name}") for kind, name in parts.items() if kind in PART_KINDS]
+        modules = {module for table, name in names for module in table.modules_of(name, registry.manager)}
+        objects = {} if adapter is None else digests_of_object(adapter)
+        code = dict(sorted({**digests_of_modules({OWN, *modules}), **objects}.items()))
         bits: Record = {"once": uuid4().hex} if None in code.values() else {}
         if config.deterministic:
             from ttmbench.evaluator.determinism import conditions  # imports torch, which `ttmbench score` does without
@@ -83,7 +104,7 @@ class RunKey:
             "packages": machine.packages(),
             **({"also": others} if others else {}),
             **bits,
-            **({"code": dict(code)} if code else {}),
+            "code": code,
         }
         if config.samples is not None:
             content["config"]["samples"] = hashlib.sha256(Path(config.samples).read_bytes()).hexdigest()
@@ -112,44 +133,6 @@ class RunKey:
 
 def _differing(then: Mapping[str, object], now: Mapping[str, object]) -> list[str]:
     return [name for name in sorted({*then, *now}) if then.get(name) != now.get(name)]
-
-
-def code_of(
-    registry: Registry,
-    config: RunConfig,
-    tasks: Sequence[TaskFile],
-    settings: Mapping[str, TTMConfig],
-    adapter: Model | None = None,
-) -> Digests:
-    """Digests of ttmbench and of every package with a model, source, metric, schedule or part; None if unread."""
-    names: list[tuple[Table[Any], Any]] = [
-        (registry.adapters, model) for model in (config.model, config.rerank.get("model"))
-    ]
-    for task in tasks:
-        names += [(registry.sources, kind) for kind in kinds_of(task.spec.source)]
-        names += [(registry.metrics, metric) for metric in task.spec.metrics]
-    names += [(registry.methods, name) for name in config.methods]
-    rewards = [str(value).partition(":")[0] for key, value in config.method_args.items() if key.endswith(".reward")]
-    names += [(registry.adapters, model) for model in rewards if model in registry.adapters]
-    names += [(registry.schedules, ttm.schedule) for ttm in settings.values()]
-    names += [(registry.parts, f"{kind}={getattr(ttm, kind)}") for ttm in settings.values() for kind in PART_KINDS]
-    parts = {key.partition(".")[2]: value for key, value in config.method_args.items()}
-    names += [(registry.parts, f"{kind}={name}") for kind, name in parts.items() if kind in PART_KINDS]
-    modules = {module for table, name in names for module in table.modules_of(name, registry.manager)}
-    objects = {} if adapter is None else digests_of_object(adapter)
-    return dict(sorted({**digests_of_modules({OWN, *modules}), **objects}.items()))
-
-
-def kinds_of(source: Any) -> Iterator[str]:
-    """The kinds of readers that a source mapping names; sources that combine others list these in it."""
-    if isinstance(source, Mapping):
-        if isinstance(source.get("kind"), str):
-            yield source["kind"]
-        for value in source.values():
-            yield from kinds_of(value)
-    elif isinstance(source, list):
-        for value in source:
-            yield from kinds_of(value)
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from ttmbench.data.memory import Task
 from ttmbench.data.paths import cache_folder, data_folder
 from ttmbench.data.task_file import TaskFile, TaskSpec, all_tasks, select_tasks, take_in
 from ttmbench.errors import UsageError
-from ttmbench.evaluator.resume import RunKey, code_of
+from ttmbench.evaluator.resume import RunKey
 from ttmbench.model import DualEncoder, Model, PairScorer
 from ttmbench.plugins.registry import Registry, build_registry
 from ttmbench.plugins.trackers import make_trackers
@@ -45,8 +45,7 @@ class Chosen:
 
             others |= reference_tasks(self.registry, config)
         settings = self.settings if self.registry.adapts(config) else {}
-        code = code_of(self.registry, config, [*self.tasks.values(), *others.values()], settings, unregistered)
-        return RunKey.of(config, self.tasks, settings, others, code)
+        return RunKey.of(self.registry, config, self.tasks, settings, others, unregistered)
 
 
 def resolve(
