@@ -352,7 +352,7 @@ def reported_runs(tmp_path_factory, evil_task) -> Path:
         "tiny-clip",
         "shapes_color,shapes_replace",
         ttm={"iterations": 2, "epochs": 1, "lr": 2e-3},
-        ttm_controls=["placebo"],
+        methods=["placebo"],
         seeds=[0, 1],
         limit=40,
         bootstrap_iters=50,

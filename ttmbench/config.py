@@ -35,7 +35,7 @@ from ttmbench._util.option_values import (
     refuse_password,
     split_names,
     with_dots,
-    with_own_options,
+    with_ttm,
 )
 from ttmbench._util.third_party_errors import describe as _describe  # pydantic evaluates these annotations
 from ttmbench.errors import UsageError
@@ -254,8 +254,12 @@ class RunConfig(BaseModel):
         group=_DATA,
         default={},
     )
-    ttm: bool = _option("Adapt the model with test-time matching", default=False)
-    ttm_args: Pairs = _option("TTM settings: lr, epochs, iterations, schedule, tau_start, ...", default={})
+    ttm: bool = _option("Adapt the model with test-time matching: --methods ttm", default=False, exclude=True)
+    ttm_args: Pairs = _option(
+        "TTM settings: lr, epochs, iterations, schedule, tau_start, ...\nThey are also for `overfit`, `oracle`, "
+        "`placebo`, `shuffle` and `selftrain`",
+        default={},
+    )
     ttm_preset: Literal["auto", "paper"] = _option(
         "TTM preset; paper uses the task's settings and four seeds\n`auto` derives thresholds from the margins; "
         "`paper` fails if the task has no preset for this model",
@@ -265,8 +269,8 @@ class RunConfig(BaseModel):
         "Test-time training seeds (default: one seed)", metavar="0,1,2,3", default=None, min_length=1
     )
     methods: Names = _option(
-        "Test-time methods from `ttmbench ls methods`: ttm, tent, zero, ...\n`ttm`, `simple_match`, `oracle`, "
-        "`placebo` and `shuffle` stand for their own options",
+        "Test-time methods from `ttmbench ls methods`: ttm, overfit, tent, ...\n`oracle`, `placebo` and `shuffle` are "
+        "[upper bound and controls](ttm.md#controls)",
         default=[],
     )
     method_args: Annotated[Pairs, AfterValidator(with_dots)] = _option(
@@ -275,28 +279,14 @@ class RunConfig(BaseModel):
         metavar="NAME.K=V,...",
         default={},
     )
-    simple_match: bool = _option(
-        "Also fine-tune on the raw model's matchings (SimpleMatch)", group=_TRAINING, default=False
-    )
-    oracle: bool = _option(
-        "Also report an upper bound: TTM with correct pseudo-labels only (uses labels)\n[How to read "
-        "it](ttm.md#controls)",
-        group=_TRAINING,
-        default=False,
-    )
-    ttm_controls: Annotated[list[Literal["placebo", "shuffle"]], BeforeValidator(split_names)] = _option(
-        "Also train on control pseudo-labels: placebo, shuffle\n[How to read them](ttm.md#controls)",
-        group=_TRAINING,
-        default=[],
-    )
-    ttm_holdout: float | None = _option(
+    holdout: float | None = _option(
         "Also hold out this fraction of groups from adaptation and score it\n[How to read it](ttm.md#controls)",
         group=_TRAINING,
         default=None,
         gt=0,
         lt=1,
     )
-    ttm_also: Names = _option(
+    also: Names = _option(
         "Also evaluate adapted models on these tasks\n[How to read it](ttm.md#controls)", group=_TRAINING, default=[]
     )
     audit_labels: bool = _option(
@@ -307,7 +297,7 @@ class RunConfig(BaseModel):
     )
     save_adapted: str | None = _option(
         "New directory for adapted models' weights\nThey have their library's format, and lie in `DIR/<task>/seed_<n>` "
-        "for several tasks or seeds; methods use `DIR/<method>`",
+        "for several tasks or seeds; several methods use `DIR/<method>`",
         group=_TRAINING,
         metavar="DIR",
         default=None,
@@ -395,7 +385,7 @@ class RunConfig(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _read_short_forms(cls, values: Any) -> Any:
-        """TTM's settings given as ``ttm``, and methods that have options of their own."""
+        """TTM as a method, with its settings given as ``ttm``."""
         if not isinstance(values, Mapping):
             return values
         read = {name: parse_pairs(values[name]) for name in ("ttm_args", "method_args") if name in values}
@@ -403,7 +393,7 @@ class RunConfig(BaseModel):
         if isinstance(ttm, TTMConfig | Mapping):
             given = ttm.model_dump(exclude_unset=True) if isinstance(ttm, TTMConfig) else ttm
             values |= {"ttm": True, "ttm_args": {**given, **read.get("ttm_args", {})}}
-        return with_own_options(values) if isinstance(values.get("methods"), str | Sequence) else values
+        return with_ttm(values)
 
     @field_validator("model_args")
     @classmethod
@@ -421,22 +411,13 @@ class RunConfig(BaseModel):
         return read_place(name, value, may_be_address=name == "output_path")
 
     @property
-    def own_columns(self) -> list[str]:
-        """Methods that have command-line options (TTM and its variants), by the filter of their numbers."""
-        columns: dict[str, bool] = {"simple_match": self.simple_match, "ttm": self.ttm}
-        for name in self.ttm_controls:
-            columns[name] = True
-        columns |= {"holdout": self.ttm and self.ttm_holdout is not None, "oracle": self.oracle}
-        return [name for name, is_asked in columns.items() if is_asked]
-
-    @property
     def arithmetic(self) -> object:
         """The compute dtype, which may be given as a model argument."""
         return self.model_args.get("dtype", self.dtype)
 
     @property
     def run_seeds(self) -> list[int]:
-        """Seeds of TTM and SimpleMatch."""
+        """Seeds of test-time methods."""
         if self.seeds is not None:
             return self.seeds
         return [self.seed + offset for offset in range(4 if self.ttm_preset == "paper" else 1)]
@@ -461,19 +442,10 @@ def make_run_config(settings: Settings, origin: str = "the run's settings") -> R
             )
     if config.seeds is not None and (min(config.seeds) < 0 or len(set(config.seeds)) < len(config.seeds)):
         raise UsageError(f"{origin}: seeds must be different whole numbers from 0, got {config.seeds}")
-    named, left = bool(config.methods), config.ttm or config.simple_match or bool(config.methods)
-    trains = bool(config.own_columns) or named, "is for test-time training, so it needs ttm, simple_match or oracle"
-    ttm = config.ttm, "is for TTM, so it needs ttm"
     file = config.output_path is not None, "writes a file, so it needs output_path"
-    needs = {
-        **dict.fromkeys(("ttm_args", "ttm_preset"), trains),
-        "seeds": (trains[0], f"{trains[1]}, or methods"),
-        "method_args": (named, "is for methods, so it needs methods"),
-        "ttm_controls": ttm,
-        **dict.fromkeys(("ttm_holdout", "ttm_also", "audit_labels"), (ttm[0] or named, f"{ttm[1]}, or methods")),
-        **dict.fromkeys(("log_samples", "save_scores"), file),
-        "save_adapted": (left, "saves an adapted model, so it needs ttm, simple_match or methods"),
-    }
+    methods = bool(config.methods), "is for test-time methods, so it needs ttm or methods"
+    of_methods = ("ttm_args", "ttm_preset", "method_args", "seeds", "holdout", "also", "audit_labels", "save_adapted")
+    needs = {**dict.fromkeys(of_methods, methods), **dict.fromkeys(("log_samples", "save_scores"), file)}
     for name, (is_met, why) in needs.items():
         if not is_met and getattr(config, name) != RunConfig.model_fields[name].default:
             raise UsageError(f"{origin}: {name} {why}")
@@ -500,11 +472,8 @@ class RunOptions(TypedDict, total=False):
     seeds: Sequence[int] | None
     methods: Sequence[str] | str
     method_args: Mapping[str, Any] | str
-    simple_match: bool
-    oracle: bool
-    ttm_controls: Sequence[Literal["placebo", "shuffle"]]
-    ttm_holdout: float | None
-    ttm_also: Sequence[str] | str
+    holdout: float | None
+    also: Sequence[str] | str
     audit_labels: bool
     save_adapted: str | None
     batch_size: int | Literal["auto"]

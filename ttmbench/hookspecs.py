@@ -70,12 +70,12 @@ def ttmbench_run_started(config: Mapping[str, Any]) -> None:
 def ttmbench_task_scored(
     task: str, filter: str, results: Mapping[str, float | None], tracks: Mapping[str, Track]
 ) -> None:
-    """Called when a task has metrics for a filter (``none``, ``simple_match``, ``ttm``), each with its track."""
+    """Called when a task has metrics for a filter (``none``, ``ttm``, ``tent``), each with its track."""
 
 
 @hookspec
-def ttmbench_iteration_finished(task: str, record: IterationRecord) -> None:
-    """Called after every iteration of TTM on a task."""
+def ttmbench_iteration_finished(task: str, method: str, record: IterationRecord) -> None:
+    """Called after every iteration of TTM, of a variant or of a control on a task."""
 
 
 @hookspec

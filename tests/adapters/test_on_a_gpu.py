@@ -140,8 +140,8 @@ def test_a_run_gives_the_numbers_of_the_processor(case, gpu, tiny_vlm, tiny_hf_c
 @pytest.mark.parametrize(
     "settings",
     [
-        {"ttm_holdout": 0.4, "ttm_controls": ["placebo"], "oracle": True, "simple_match": True, "audit_labels": True},
-        {"ttm_also": ["shapes_retrieval", "shapes_spatial"]},
+        {"holdout": 0.4, "methods": ["overfit", "oracle", "placebo"], "audit_labels": True},
+        {"also": ["shapes_retrieval", "shapes_spatial"]},
         {"deterministic": True},
         {"task": "shapes_color_global"},
         {"task": "shapes_order"},

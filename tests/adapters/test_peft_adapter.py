@@ -136,7 +136,7 @@ def test_ttm_trains_on_top_or_the_adapter_alone(adapter, tiny_hf_clip):
             device="cpu",
             bootstrap_iters=0,
         )
-        return results["ttm"]["shapes_color"]["hyperparameters"]
+        return results["methods"]["shapes_color"]["ttm"]["settings"]
 
     assert trained("adapter", merge=False)["train"] == "adapter"
     trained("norm")

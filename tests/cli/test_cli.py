@@ -62,7 +62,7 @@ def test_show_a_task_and_a_model(capsys):
 
 def test_dry_run_says_what_would_run(capsys):
     code, out, _ = run(capsys, *BASE, "--ttm", "--dry_run")
-    assert code == 0 and json.loads(out)["tasks"]["shapes_color"]["ttm"]["lr"] > 0
+    assert code == 0 and json.loads(out)["tasks"]["shapes_color"]["methods"]["ttm"]["lr"] > 0
 
 
 def test_config_file_and_precedence(tmp_path, capsys):
@@ -119,16 +119,16 @@ def wrong_inputs(tmp_path, tiny_hf_clip) -> list[tuple[str, int, str]]:
         (f"{base} --ttm --ttm_args epoch=3", 2, "did you mean 'epochs'"),
         (f"{base} --ttm --ttm_args epochs=0", 2, "'epochs'"),
         (f"{base} --ttm --ttm_args schedule=cosin", 2, "did you mean 'cosine'"),
-        (f"{base} --ttm_args lr=1e-3", 2, "ttm_args is for test-time training"),
-        (f"{base} --seeds 0,1", 2, "so it needs ttm, simple_match or oracle"),
-        (f"{base} --ttm_preset paper", 2, "ttm_preset is for test-time training"),
+        (f"{base} --ttm_args lr=1e-3", 2, "ttm_args is for test-time methods"),
+        (f"{base} --seeds 0,1", 2, "so it needs ttm or methods"),
+        (f"{base} --ttm_preset paper", 2, "ttm_preset is for test-time methods"),
         (f"{base} --log_samples", 2, "log_samples writes a file, so it needs output_path"),
         (f"{base} --assert shape_color.group_match,none>0", 2, "did you mean 'shapes_color'"),
         (f"{base} --assert shapes_color.group_match,none>=1.1", 3, "it is "),
         (f"{base} --assert good", 2, "cannot be read"),
         (f"{base} --ttm_preset papr", 2, "ttm_preset"),
         (f"{base} --seeds 1,1", 2, "different whole numbers"),
-        (f"{base} --ttm_holdout x", 2, "'ttm_holdout': must be a valid number"),
+        (f"{base} --holdout x", 2, "'holdout': must be a valid number"),
         (f"{base} --device cuda:77", 2, "--device cpu"),
         (f"--config {here}/no.yaml", 2, "cannot be read"),
         (f"--config {here}/c.yaml", 2, "did you mean 'model'"),

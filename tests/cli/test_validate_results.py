@@ -19,8 +19,8 @@ from ttmbench.cli import main
 RESULTS = Path(__file__).resolve().parents[2] / "results"
 COLOR, PLACE, RETRIEVAL = "shapes_color", "shapes_place", "shapes_retrieval"
 RUNS = {
-    "scores": f"--model tiny-clip --tasks {COLOR},shapes_replace --limit 12 --ttm --oracle --ttm_holdout 0.5 "
-    f"--ttm_args iterations=2,epochs=1 --ttm_controls placebo --ttm_also {PLACE} --seeds 0,1",
+    "scores": f"--model tiny-clip --tasks {COLOR},shapes_replace --limit 12 --methods ttm,oracle,placebo --holdout 0.5 "
+    f"--ttm_args iterations=2,epochs=1 --also {PLACE} --seeds 0,1",
     "methods": f"--model tiny-clip --tasks {COLOR} --limit 12 --methods dual_softmax,dn,tent --seeds 0,1",
     "ranks": f"--model tiny-clip --tasks {RETRIEVAL},shapes_naming --limit 6",
     "answers": f"--model openai --tasks {COLOR} --limit 3",
@@ -135,7 +135,7 @@ def right_answer(copy: Copy) -> None:
 
 
 def iteration(copy: Copy) -> None:
-    copy.document["ttm"][COLOR]["iterations"][1]["metrics"]["group_match"] += 0.01
+    copy.document["methods"][COLOR]["ttm"]["iterations"][1]["metrics"]["group_match"] += 0.01
 
 
 CHANGES = {
@@ -148,8 +148,8 @@ CHANGES = {
     "an iteration": ("scores", iteration, "iteration 2"),
     "another task": (
         "scores",
-        lambda copy: copy.put("ttm_also", COLOR, PLACE, "results", "group_match,ttm", to=0.123),
-        f"ttm_also.{COLOR}.{PLACE}",
+        lambda copy: copy.put("also", COLOR, PLACE, "results", "group_match,ttm", to=0.123),
+        f"also.{COLOR}.{PLACE}",
     ),
     "a score": ("scores", lambda copy: copy.edit_arrays("scores", COLOR, higher), f"results.{COLOR}"),
     "a group id": ("scores", other_id, "group ids"),

@@ -174,7 +174,7 @@ def ran(tmp_path_factory):
     tmp_path = tmp_path_factory.mktemp("svo")
     data = copy(tmp_path / "data")
     words = ["--model", "tiny-clip", "--tasks", "svo_probes", "--data_dir", str(data), "--log_samples"]
-    words += "--ttm --simple_match --oracle --ttm_controls placebo,shuffle --audit_labels --seeds 0,1".split()
+    words += "--methods ttm,overfit,oracle,placebo,shuffle --audit_labels --seeds 0,1".split()
     words += ["--ttm_args", "iterations=2,epochs=1,tau_start=0,lr=1e-4", "--output_path", str(tmp_path / "out")]
     assert main([*words, "--bootstrap_iters", "0", "--device", "cpu"]) == 0
     return tmp_path
@@ -192,7 +192,7 @@ def test_a_run_says_what_its_numbers_are_of(ran, capsys):
     assert numbers["image_score,none"] == numbers["group_match,none"] == numbers["group_score,none"]
     assert not any("text_score" in key for key in numbers)
     assert document["chance"]["svo_probes"]["image_score"] == 0.5
-    assert document["ttm"]["svo_probes"]["audit_labels"]["passed"] is True
+    assert document["methods"]["svo_probes"]["ttm"]["audit_labels"]["passed"] is True
     found = next(one for one in ResultsDocument.of(document).numbers if one.key == "image_score,none")
     assert found.extent.words == "9 of 12" and not found.limited
 

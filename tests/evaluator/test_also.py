@@ -1,4 +1,4 @@
-"""``--ttm_also``: adapted models on other tasks, in blocks of their own, resumed after a stop; ``analyze transfer``."""
+"""``--also``: adapted models on other tasks, in blocks of their own, resumed after a stop; ``analyze transfer``."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ ELSEWHERE = ("shapes_color@shapes_place", "shapes_color@shapes_spatial")
 
 
 def evaluate(path=None, **changes):
-    settings = {"ttm": SHORT, "seeds": [0, 1], "ttm_also": OTHERS, **QUICK, **changes}
+    settings = {"ttm": SHORT, "seeds": [0, 1], "also": OTHERS, **QUICK, **changes}
     return ttmbench.simple_evaluate("tiny-clip", "shapes_color", output_path=path and str(path), **settings)
 
 
@@ -42,7 +42,7 @@ def without_times(value):
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
     folder = tmp_path_factory.mktemp("also")
-    words = [*WORDS, "--tasks", "shapes_color", "--ttm", "--seeds", "0,1", "--ttm_also", OTHERS, "--log_samples"]
+    words = [*WORDS, "--tasks", "shapes_color", "--ttm", "--seeds", "0,1", "--also", OTHERS, "--log_samples"]
     words += ["--save_scores", "--save_adapted", str(folder / "adapted"), "-o", str(folder / "x.json")]
     assert main(words) == 0
     return folder
@@ -55,8 +55,8 @@ def document(whole):
 
 def test_the_adapted_model_scores_elsewhere_what_its_saved_weights_score(whole, document):
     jsonschema.Draft202012Validator(schema("results")).validate(document)
-    assert list(document["ttm_also"]) == ["shapes_color"]
-    assert list(document["ttm_also"]["shapes_color"]) == ["shapes_place", "shapes_spatial"], "its own task is no other"
+    assert list(document["also"]) == ["shapes_color"]
+    assert list(document["also"]["shapes_color"]) == ["shapes_place", "shapes_spatial"], "its own task is no other"
     others = "shapes_place,shapes_spatial"
     as_it_came = ttmbench.simple_evaluate("tiny-clip", others, **QUICK).results
     of_seeds = [
@@ -65,7 +65,7 @@ def test_the_adapted_model_scores_elsewhere_what_its_saved_weights_score(whole, 
         ).results
         for seed in (0, 1)
     ]
-    for other, record in document["ttm_also"]["shapes_color"].items():
+    for other, record in document["also"]["shapes_color"].items():
         raw, by_seed = as_it_came[other], [one[other] for one in of_seeds]
         for metric in ("group_match", "text_score"):
             key = f"{metric},none"
@@ -73,7 +73,7 @@ def test_the_adapted_model_scores_elsewhere_what_its_saved_weights_score(whole, 
             assert record["results"][key] == raw[key]
             assert record["results"][f"{metric},ttm"] == pytest.approx(np.mean(each))
             assert record["results"][f"{metric}_seed_std,ttm"] == pytest.approx(np.std(each, ddof=1))
-            difference = record["differences"][metric]
+            difference = record["methods"]["ttm"]["differences"][metric]
             assert difference["by_seed"] == pytest.approx([one - raw[key] for one in each])
             assert difference["ci"][0] <= difference["value"] <= difference["ci"][1]
             assert difference["seed_ci"] == pytest.approx(seed_interval([one - raw[key] for one in each]))
@@ -81,11 +81,11 @@ def test_the_adapted_model_scores_elsewhere_what_its_saved_weights_score(whole, 
 
 
 def test_a_task_keeps_its_own_numbers_and_no_other_number_ranks(document):
-    plain = evaluate(ttm_also="").document
-    assert "ttm_also" not in plain and "differences" not in plain["ttm"]["shapes_color"]
+    plain = evaluate(also="").document
+    assert "also" not in plain and "differences" not in plain["methods"]["shapes_color"]["ttm"]
     for key in ("results", "tracks", "ci", "chance", "ties"):
         assert document[key] == plain[key], "one task's entry, and nothing of the others"
-    gain = document["ttm"]["shapes_color"]["differences"]["group_match"]["value"]
+    gain = document["methods"]["shapes_color"]["ttm"]["differences"]["group_match"]["value"]
     numbers = plain["results"]["shapes_color"]
     assert gain == pytest.approx(numbers["group_match,ttm"] - numbers["group_match,none"])
     assert {one.task for one in ResultsDocument.of(document).numbers} == {"shapes_color"}
@@ -106,7 +106,7 @@ def test_files_of_other_tasks_are_named_apart(whole, document):
 
 
 def test_tables_of_numbers_have_them_under_names_of_their_own(whole, document, tmp_path, capsys):
-    record = document["ttm_also"]["shapes_color"]["shapes_place"]
+    record = document["also"]["shapes_color"]["shapes_place"]
     (run,) = ttmbench.read_results(whole / "x.json")
     frame = run.to_frame()
     assert set(frame["task"]) == {"shapes_color", *ELSEWHERE}
@@ -127,7 +127,7 @@ def test_tables_of_numbers_have_them_under_names_of_their_own(whole, document, t
     assert found and r"shapes\_place" in block and r"shapes\_place" not in ranked
     assert main(["export", file, "--to", "lm-eval", "-o", str(tmp_path / "lm.json")]) == 0
     exported = json.loads((tmp_path / "lm.json").read_text())
-    assert set(exported["results"]) == {"shapes_color"} and exported["ttmbench"]["ttm_also"] == document["ttm_also"]
+    assert set(exported["results"]) == {"shapes_color"} and exported["ttmbench"]["also"] == document["also"]
 
 
 def test_they_are_compared_group_by_group(whole, tmp_path):
@@ -135,16 +135,16 @@ def test_they_are_compared_group_by_group(whole, tmp_path):
     assert main(["compare", str(whole / "x.json"), "--bootstrap_iters", "50", "-o", str(tmp_path / "x.json")]) == 0
     rows = json.loads((tmp_path / "x.json").read_text())["comparisons"][0]["rows"]
     assert {row["task"] for row in rows} == {"shapes_color", *ELSEWHERE}
-    gains = document["ttm_also"]["shapes_color"]["shapes_place"]["differences"]
+    gains = document["also"]["shapes_color"]["shapes_place"]["methods"]["ttm"]["differences"]
     for row in (row for row in rows if row["task"] == ELSEWHERE[0]):
         assert row["filter"] == "none>ttm" and row["difference"] == pytest.approx(gains[row["metric"]]["value"])
         assert row["ci"] == pytest.approx(gains[row["metric"]]["ci"]) and row["groups"] == 6 and row["limited"]
     own = [row for row in rows if row["task"] == "shapes_color"]
     assert all(row["p_holm"] == pytest.approx(row["p"]) for row in own), "other tasks are not further tests of this one"
-    made = evaluate(seeds=[0], ttm_also="shapes_place")
+    made = evaluate(seeds=[0], also="shapes_place")
     again = {row["task"] for row in ttmbench.compare(made, bootstrap_iters=50)}
     assert again == {"shapes_color", "shapes_color@shapes_place"}
-    document["ttm_also"]["shapes_color"]["shapes_place"]["fingerprint"] = "other"
+    document["also"]["shapes_color"]["shapes_place"]["fingerprint"] = "other"
     changed = tmp_path / "y.json"
     changed.write_text(json.dumps(document))
     for name in document["artifacts"]:
@@ -206,7 +206,7 @@ def test_after_a_stop_nothing_finished_is_done_twice(stop_at, tmp_path, monkeypa
         second = counted(patched)
         again = evaluate(tmp_path / "b.json", **settings).document
     assert [*first[:-1], *second] == ["shapes_place", "shapes_spatial"] * 2, "every task once a seed"
-    assert without_times(again["ttm_also"]) == without_times(expected["ttm_also"])
+    assert without_times(again["also"]) == without_times(expected["also"])
     assert without_times(again["results"]) == without_times(expected["results"])
     with monkeypatch.context() as patched:
         assert counted(patched) == [] and evaluate(tmp_path / "b.json", **settings).document["status"] == "done"
@@ -218,11 +218,11 @@ def test_a_damaged_measurement_is_made_again(tmp_path, monkeypatch, capsys, expe
         counted(patched, 5)  # without a cache the first two are the model as it came
         with pytest.raises(KeyboardInterrupt):
             evaluate(tmp_path / "b.json")
-    (kept,) = tmp_path.rglob("ttm_also/ttm/seed_0/shapes_place.safetensors")
+    (kept,) = tmp_path.rglob("also/ttm/seed_0/shapes_place.safetensors")
     kept.write_bytes(kept.read_bytes()[:-1] + b"x")
     again = evaluate(tmp_path / "b.json").document
     assert "shapes_place is measured again" in capsys.readouterr().err
-    assert without_times(again["ttm_also"]) == without_times(expected["ttm_also"])
+    assert without_times(again["also"]) == without_times(expected["also"])
 
 
 def by_methods(path=None, **changes):
@@ -233,11 +233,11 @@ def by_methods(path=None, **changes):
 
 
 def test_models_of_other_methods_are_measured_and_saved_too(tmp_path):
-    saved, more = tmp_path / "saved", {"log_samples": True, "save_scores": True, "ttm_also": "shapes_place"}
+    saved, more = tmp_path / "saved", {"log_samples": True, "save_scores": True, "also": "shapes_place"}
     document = by_methods(tmp_path / "x.json", save_adapted=str(saved), **more).document
     jsonschema.Draft202012Validator(schema("results")).validate(document)
-    record = document["ttm_also"]["shapes_color"]["shapes_place"]
-    assert set(record["methods"]) == {"selftrain", "tent"} and record["differences"] == {}
+    record = document["also"]["shapes_color"]["shapes_place"]
+    assert set(record["methods"]) == {"selftrain", "tent"}
     for name, of_method in record["methods"].items():
         folders = [saved / name / "shapes_color" / f"seed_{seed}" for seed in (0, 1)]
         each = [
@@ -267,19 +267,19 @@ def test_models_of_other_methods_are_measured_and_saved_too(tmp_path):
 
 
 def test_one_saved_method_has_the_folder_itself(tmp_path):
-    run = by_methods(methods=["tent"], seeds=[0], ttm_also="", save_adapted=str(tmp_path / "saved"))
-    assert (tmp_path / "saved" / "ttmbench.json").is_file() and "ttm_also" not in run.document
+    run = by_methods(methods=["tent"], seeds=[0], also="", save_adapted=str(tmp_path / "saved"))
+    assert (tmp_path / "saved" / "ttmbench.json").is_file() and "also" not in run.document
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
         (
-            {"methods": ["dn", "tpt"], "ttm_also": "shapes_place"},
-            "--ttm_also needs TTM or a method that leaves a trained model: method 'dn' trains nothing; method 'tpt' "
+            {"methods": ["dn", "tpt"], "also": "shapes_place"},
+            "--also needs a method that leaves a trained model, such as ttm: method 'dn' trains nothing; method 'tpt' "
             "restores the model before each group",
         ),
-        ({"methods": ["dn"], "save_adapted": "x"}, "--save_adapted needs TTM or a method that leaves a trained model"),
+        ({"methods": ["dn"], "save_adapted": "x"}, "--save_adapted needs a method that leaves a trained model"),
         *(
             (
                 {"methods": ["tent"], "method_args": {"tent.train": added}, "save_adapted": "x"},
@@ -297,18 +297,18 @@ def test_a_run_that_leaves_no_model_is_refused(changes, message, tmp_path, monke
 
 
 def test_what_makes_no_sense_is_refused_in_a_line(capsys, tmp_path):
-    assert main([*WORDS[:2], "--tasks", "shapes_color", "--ttm_also", "shapes_place"]) == 2
-    assert "ttm_also is for TTM, so it needs ttm" in capsys.readouterr().err
+    assert main([*WORDS[:2], "--tasks", "shapes_color", "--also", "shapes_place"]) == 2
+    assert "also is for test-time methods, so it needs ttm or methods" in capsys.readouterr().err
     with pytest.raises(UsageError, match="names no task but shapes_color"):
-        evaluate(ttm_also="shapes_color")
+        evaluate(also="shapes_color")
     with pytest.raises(UsageError, match=r"unknown task 'shapes_colour'.*did you mean"):
-        evaluate(ttm_also="shapes_colour")
+        evaluate(also="shapes_colour")
     features = tmp_path / "e.npz"
     rows = np.random.default_rng(0).normal(size=(400, 8)).astype(np.float32)
     np.savez(features, img=rows, cap=rows)
     with pytest.raises(UsageError, match="stored features of one task"):
         ttmbench.simple_evaluate(
-            "embeddings", "shapes_color", model_args={"path": str(features)}, ttm=SHORT, ttm_also="shapes_place"
+            "embeddings", "shapes_color", model_args={"path": str(features)}, ttm=SHORT, also="shapes_place"
         )
 
 
@@ -320,29 +320,29 @@ def test_a_matching_head_is_measured_elsewhere_too(tiny_vlm, tmp_path):
         "shapes_color",
         model_args=model_args,
         ttm={"iterations": 1, "epochs": 2, "lr": 1e-3},
-        ttm_also="shapes_place",
+        also="shapes_place",
         save_adapted=str(tmp_path / "adapted"),
         **quick,
     )
-    record = run["ttm_also"]["shapes_color"]["shapes_place"]
+    record = run["also"]["shapes_color"]["shapes_place"]
     for name, arguments in (("none", model_args), ("ttm", {"pretrained": str(tmp_path / "adapted")})):
         alone = ttmbench.simple_evaluate("blip-itm", "shapes_place", model_args=arguments, **quick)
         for metric in ("text_score", "group_match"):
             assert record["results"][f"{metric},{name}"] == alone.results["shapes_place"][f"{metric},none"]
-    assert record["differences"]["group_match"]["seed_ci"] is None, "one seed knows no spread"
-    assert record["differences"]["group_match"]["ci"] is None, "and no interval was asked for"
+    assert record["methods"]["ttm"]["differences"]["group_match"]["seed_ci"] is None, "one seed knows no spread"
+    assert record["methods"]["ttm"]["differences"]["group_match"]["ci"] is None, "and no interval was asked for"
 
 
 def test_a_dry_run_names_them(capsys):
-    assert main([*WORDS, "--tasks", "shapes_color", "--ttm", "--ttm_also", "shapes_*", "--dry_run"]) == 0
-    assert json.loads(capsys.readouterr().out)["ttm_also"][:2] == ["shapes_color", "shapes_color_global"]
+    assert main([*WORDS, "--tasks", "shapes_color", "--ttm", "--also", "shapes_*", "--dry_run"]) == 0
+    assert json.loads(capsys.readouterr().out)["also"][:2] == ["shapes_color", "shapes_color_global"]
 
 
 def test_ranked_tasks_are_measured_by_their_numbers():
     """Which are means over seeds, without an interval over groups."""
     others = ttmbench.simple_evaluate("tiny-clip", "shapes_naming", **QUICK).results["shapes_naming"]
-    numbers = evaluate(ttm_also="shapes_naming")["ttm_also"]["shapes_color"]["shapes_naming"]
-    found, moved = numbers["results"], numbers["differences"]["accuracy_top1"]
+    numbers = evaluate(also="shapes_naming")["also"]["shapes_color"]["shapes_naming"]
+    found, moved = numbers["results"], numbers["methods"]["ttm"]["differences"]["accuracy_top1"]
     assert found["accuracy_top1,none"] == others["accuracy_top1,none"] and numbers["ci"]["accuracy_top1,ttm"] is None
     each = [found["accuracy_top1,none"] + one for one in moved["by_seed"]]
     assert found["accuracy_top1,ttm"] == pytest.approx(np.mean(each))
@@ -376,12 +376,12 @@ def test_transfer_draws_the_matrix(tmp_path, capsys):
     found = json.loads(file.read_text())
     data = found["data"]
     assert data["adapted_on"] == data["measured_on"] == ["shapes_color", "shapes_place"]
-    run = evaluate(ttm_also="shapes_place").document
-    own = run["ttm"]["shapes_color"]["differences"]["group_match"]
-    other = run["ttm_also"]["shapes_color"]["shapes_place"]["differences"]["group_match"]
+    run = evaluate(also="shapes_place").document
+    own = run["methods"]["shapes_color"]["ttm"]["differences"]["group_match"]
+    other = run["also"]["shapes_color"]["shapes_place"]["methods"]["ttm"]["differences"]["group_match"]
     assert (data["cells"][0][0]["difference"], data["cells"][0][0]["ci"]) == (own["value"], own["ci"])
     assert (data["cells"][0][1]["difference"], data["cells"][0][1]["seed_ci"]) == (other["value"], other["seed_ci"])
-    assert data["raw"]["shapes_place"] == run["ttm_also"]["shapes_color"]["shapes_place"]["results"]["group_match,none"]
+    assert data["raw"]["shapes_place"] == run["also"]["shapes_color"]["shapes_place"]["results"]["group_match,none"]
     assert data["metrics"] == {"shapes_color": "group_match", "shapes_place": "group_match"}
 
 

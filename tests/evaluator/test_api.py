@@ -40,7 +40,9 @@ def run(adapter, tasks="shapes_place", **settings):
 
 
 def test_settings_reach_the_run():
-    result = run(Bias(1), task_args={"seed": 3}, seeds=(4, 5), oracle=True, device="cpu", interval="bca", seed=2)
+    result = run(
+        Bias(1), task_args={"seed": 3}, methods=["sinkhorn"], seeds=(4, 5), device="cpu", interval="bca", seed=2
+    )
     config = result["config"]
     assert (config["task_args"], config["seeds"], config["interval"], config["seed"]) == ({"seed": 3}, [4, 5], "bca", 2)
     with pytest.raises(UsageError, match="limit"):

@@ -64,7 +64,7 @@ def test_enough_epochs_fit_the_groups(tmp_path):
 
 def test_results_of_such_weights_have_a_track_of_their_own(made, tmp_path):
     words = ["--model", "hf", "--model_args", f"pretrained={made}", "--tasks", "shapes_color,shapes_place"]
-    words += ["--limit", "8", "--device", "cpu", "--ttm", "--oracle", "--ttm_args", "iterations=1,epochs=1"]
+    words += ["--limit", "8", "--device", "cpu", "--methods", "ttm,oracle", "--ttm_args", "iterations=1,epochs=1"]
     words += ["--save_adapted", str(tmp_path / "adapted"), "-o", str(tmp_path / "x.json")]
     assert main(words) == 0
     document = json.loads((tmp_path / "x.json").read_text())
@@ -89,7 +89,7 @@ def test_results_of_such_weights_have_a_track_of_their_own(made, tmp_path):
         "oracle": {"weights"},
     }
     adapted = ttmbench.simple_evaluate(
-        "hf", "shapes_place", model_args={"pretrained": str(tmp_path / "adapted/shapes_place/seed_0")}, **QUICK
+        "hf", "shapes_place", model_args={"pretrained": str(tmp_path / "adapted/ttm/shapes_place/seed_0")}, **QUICK
     )
     assert set(adapted["tracks"]["shapes_place"].values()) == {"supervised"}, "adapting does not unlearn the labels"
     assert main(["export", str(tmp_path / "x.json"), "--to", "model-index"]) == 2

@@ -75,7 +75,7 @@ def killed_after(monkeypatch, iterations: int) -> list[int]:
 def undisturbed(tmp_path_factory):
     path = tmp_path_factory.mktemp("undisturbed") / "x.json"
     # Two iterations: the second goes on from what the first kept, as every later one does.
-    variants: dict[str, Any] = {"simple_match": True, "oracle": True, "ttm_controls": ["placebo"], "ttm_holdout": 0.5}
+    variants: dict[str, Any] = {"methods": ["overfit", "oracle", "placebo"], "holdout": 0.5}
     variants |= {"ttm": {**SHORT, "iterations": 2}, "limit": 4}
     return evaluate(path, tasks="shapes_color,shapes_color_global", audit_labels=True, **variants).document, variants
 
@@ -511,4 +511,4 @@ def test_a_killed_run_goes_on(tmp_path, capsys):
     assert main([*ARGUMENTS, *arguments, "-o", str(tmp_path / "y.json")]) == 0
     one, other = (json.loads((tmp_path / name).read_text(encoding="utf-8")) for name in ("x.json", "y.json"))
     assert one["results"] == other["results"] and one["ci"] == other["ci"]
-    assert numbers(one["ttm"]) == numbers(other["ttm"])
+    assert numbers(one["methods"]) == numbers(other["methods"])

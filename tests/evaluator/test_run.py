@@ -26,7 +26,7 @@ def full_run(tmp_path_factory):
         "tiny-clip",
         "shapes_color,shapes_spatial,shapes_color_global",
         ttm=SHORT,
-        simple_match=True,
+        methods=["overfit"],
         seeds=[3, 4],
         output_path=str(folder),
         log_samples=True,
@@ -45,7 +45,7 @@ def test_the_document_fits_its_schema(full_run):
 def test_results_hold_every_metric_for_every_filter(full_run):
     numbers = full_run.results["shapes_color"]
     for metric in ("text_score", "image_score", "group_score", "group_match", "individual_match"):
-        for name in ("none", "simple_match", "ttm"):
+        for name in ("none", "overfit", "ttm"):
             assert 0 <= numbers[f"{metric},{name}"] <= 1
             assert numbers[f"{metric}_stderr,{name}"] is not None
     assert numbers["group_match_seed_std,ttm"] is not None
@@ -59,30 +59,31 @@ def test_results_hold_every_metric_for_every_filter(full_run):
 def test_results_are_those_of_the_metrics_on_the_scores(full_run):
     from ttmbench import metrics
 
-    for name in ("none", "ttm", "simple_match"):
+    for name in ("none", "ttm", "overfit"):
         per_seed = [metrics.group_match(one.groups).mean() for one in full_run.scores["shapes_color"][name]]
         assert full_run.results["shapes_color"][f"group_match,{name}"] == pytest.approx(np.mean(per_seed), abs=1e-12)
 
 
 def test_the_last_iteration_is_the_result(full_run):
-    record = full_run["ttm"]["shapes_color"]
+    record = full_run["methods"]["shapes_color"]["ttm"]
     last = [entry for entry in record["iterations"] if entry["iteration"] == 2]
     assert [entry["seed"] for entry in last] == [3, 4]
     mean = np.mean([entry["metrics"]["group_match"] for entry in last])
     assert full_run.results["shapes_color"]["group_match,ttm"] == pytest.approx(mean, abs=1e-12)
 
 
-def test_simple_match_is_recorded(full_run):
-    record = full_run["simple_match"]["shapes_color"]
-    assert record["seeds"] == [3, 4] and len(record["restarts"]) == 2 and record["hyperparameters"]["epochs"] == 1
+def test_overfit_is_recorded(full_run):
+    record = full_run["methods"]["shapes_color"]["overfit"]
+    assert record["seeds"] == [3, 4] and record["settings"]["epochs"] == 1
+    assert {line["seed"] for line in record["iterations"]} == {3, 4}
 
 
 def test_iterations_are_complete(full_run):
     for task in ("shapes_color", "shapes_spatial", "shapes_color_global"):
-        for entry in full_run["ttm"][task]["iterations"]:
+        for entry in full_run["methods"][task]["ttm"]["iterations"]:
             assert entry["coverage"] == entry["selected"] / entry["candidates"] <= 1
             assert (entry["pseudo_label_accuracy"] is None) == (entry["selected"] == 0)
-    assert full_run["ttm"]["shapes_color_global"]["iterations"][0]["candidates"] == 16
+    assert full_run["methods"]["shapes_color_global"]["ttm"]["iterations"][0]["candidates"] == 16
 
 
 @pytest.mark.parametrize("kind", ["scores", "samples"])
@@ -139,11 +140,11 @@ class WordCount:
         return np.array([len(caption) for caption in captions], dtype=np.float32)
 
 
-def test_a_pair_scorer_gets_raw_numbers_and_a_note():
-    result = ttmbench.simple_evaluate(WordCount(), "shapes_spatial", ttm=SHORT, **QUICK)
-    assert result["ttm"] == {} and "cannot be adapted" in result["notes"]["shapes_spatial"][0]
+def test_a_pair_scorer_that_cannot_be_trained_is_refused():
+    with pytest.raises(UsageError, match=r"'ttm' cannot be run .* cannot be adapted"):
+        ttmbench.simple_evaluate(WordCount(), "shapes_spatial", ttm=SHORT, **QUICK)
+    result = ttmbench.simple_evaluate(WordCount(), "shapes_spatial", **QUICK)
     assert result["model_info"]["fingerprint"] == {"fingerprint": "word count"}
-    assert "group_match,ttm" not in result.results["shapes_spatial"]
 
 
 def test_a_pair_scorer_scores_what_it_should():
@@ -164,7 +165,7 @@ def test_a_pair_scorer_scores_what_it_should():
 @pytest.mark.parametrize(
     ("ttm", "limit"), [({"iterations": 2, "epochs": 5}, 60), pytest.param(True, 100, marks=pytest.mark.slow)]
 )
-def test_ttm_beats_simple_match_beats_raw_on_colour(ttm, limit):
+def test_ttm_beats_matching_beats_raw_on_colour(ttm, limit):
     """One seed, few groups: a loose bound that says the loop learns. The measured table is in the docs."""
     few = {"ttm": ttm, "limit": limit, "device": "cpu", "bootstrap_iters": 0}
     numbers = ttmbench.simple_evaluate("tiny-clip", "shapes_color", **few).results["shapes_color"]
@@ -215,8 +216,8 @@ def test_a_users_own_task_runs_with_a_hub_format_model(folder_task, tiny_siglip)
     )
     assert result["n-samples"]["mine"] == {"original": 6, "effective": 6, "clusters": 6}
     said = "none is known for this model and task; 1e-05 is this package's default, 4e-05 that of the authors' code"
-    assert result["ttm"]["mine"]["learning_rate"] == {"value": 1e-5, "source": "default", "note": said}
-    assert result["ttm"]["mine"]["notes"] == [f"learning rate 1e-05: {said}"]
+    assert result["methods"]["mine"]["ttm"]["settings"]["lr"] == 1e-5
+    assert result["methods"]["mine"]["ttm"]["notes"] == [f"learning rate 1e-05: {said}"]
     assert result["model_info"]["fingerprint"]["architecture"] == "SiglipModel"
 
 
@@ -240,19 +241,19 @@ def test_settings_of_ttm_are_the_users_else_the_presets_else_the_tasks_else_the_
         return plan(make_run_config({"model": model, "tasks": ["winoground"], "ttm": True, **more}))
 
     paper = steps("siglip-b16", ttm_preset="paper")
-    settings = paper["tasks"]["winoground"]["ttm"]
+    settings = paper["tasks"]["winoground"]["methods"]["ttm"]
     assert settings["tau_start"] == 2.0 and settings["lr"] == 1e-5 and settings["keep_optimizer_state"] is True
     assert settings["epochs"] == 30 and paper["seeds"] == [0, 1, 2, 3]
     with pytest.raises(UsageError, match="no paper preset for model 'tiny-clip'"):
         steps(ttm_preset="paper")
-    assert steps()["tasks"]["winoground"]["ttm"]["epochs"] == 30, "the task's default wins over the model's"
-    assert steps(ttm_args={"epochs": 2})["tasks"]["winoground"]["ttm"]["epochs"] == 2
+    assert steps()["tasks"]["winoground"]["methods"]["ttm"]["epochs"] == 30, "the task's default wins over the model's"
+    assert steps(ttm_args={"epochs": 2})["tasks"]["winoground"]["methods"]["ttm"]["epochs"] == 2
 
 
 def test_ttm_config_object_and_mapping_are_taken():
     for ttm in (ttmbench.TTMConfig(iterations=1, epochs=1), {"iterations": 1, "epochs": 1}):
         result = ttmbench.simple_evaluate("tiny-clip", "shapes_color", ttm=ttm, limit=4, device="cpu")
-        assert len(result["ttm"]["shapes_color"]["iterations"]) == 1
+        assert len(result["methods"]["shapes_color"]["ttm"]["iterations"]) == 1
 
 
 def test_assertions():
@@ -290,13 +291,6 @@ def test_an_assertion_on_what_will_not_be_there_is_refused_before_anything_runs(
         captured = capsys.readouterr()
         assert WRONG_ASSERTIONS[assertion] in captured.err and not captured.out
     assert not list(tmp_path.iterdir())
-
-
-def test_a_model_that_cannot_adapt_has_no_number_of_ttm_to_assert():
-    with pytest.raises(UsageError, match=r"there will be no filter 'ttm'; known: none$"):
-        ttmbench.simple_evaluate(
-            WordCount(), "shapes_spatial", ttm=True, assertions=["shapes_spatial.group_match,ttm>0"], **QUICK
-        )
 
 
 THREE = ["shapes_color", "shapes_place", "shapes_replace"]

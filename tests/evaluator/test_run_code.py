@@ -202,7 +202,7 @@ def test_an_edited_adapter_runs_again_and_says_so(tmp_path, plugin, capsys):
     said = capsys.readouterr().err
     assert "the source of package my_adapter changed since results_" in said and "running again" in said
     assert "every task is done" not in said
-    losses = [one["ttm"]["shapes_color"]["iterations"][0]["loss"][0] for one in (first, again)]
+    losses = [one["methods"]["shapes_color"]["ttm"]["iterations"][0]["loss"][0] for one in (first, again)]
     assert losses[1] == pytest.approx(100 * losses[0], rel=1e-3)
     assert set(first["code"]) == {"my_adapter", "ttmbench"}
     assert first["code"]["ttmbench"] == again["code"]["ttmbench"] != again["code"]["my_adapter"]

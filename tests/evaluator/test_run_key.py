@@ -15,7 +15,7 @@ from ttmbench.evaluator.settings import resolve
 from ttmbench.plugins.registry import build_registry
 
 BASE = {"model": "tiny-clip", "tasks": ["shapes_color"], "ttm": True}
-# Of every setting another value; `samples` and `ttm_also` name files, whose content counts.
+# Of every setting another value; `samples` and `also` name files, whose content counts.
 OTHERS = {
     "model": "hf",
     "model_args": {"pretrained": "x"},
@@ -25,10 +25,7 @@ OTHERS = {
     "ttm": False,
     "ttm_args": {"epochs": 2},
     "ttm_preset": "paper",
-    "simple_match": True,
-    "oracle": True,
-    "ttm_controls": ["placebo"],
-    "ttm_holdout": 0.5,
+    "holdout": 0.5,
     "methods": ["dn"],
     "method_args": {"dn.strength": 0.5},
     "audit_labels": True,
@@ -87,14 +84,14 @@ def key(run):
 
 
 def test_every_setting_alone_changes_the_key_or_no_number(key):
-    assert set(OTHERS) == set(RunConfig.model_fields) - {"tasks", "samples", "ttm_also"}, "a new setting belongs here"
+    assert set(OTHERS) == set(RunConfig.model_fields) - {"tasks", "samples", "also"}, "a new setting belongs here"
     assert key() == key() and len(key()) == 64
     changed = {name for name, value in OTHERS.items() if key(**{name: value}) != key()}
     assert set(OTHERS) - changed == {
         *("output_path", "batch_size", "on_error", "overwrite", "assertions", "offline", "data_dir", "include_path"),
         *("use_cache", "baseline", "track", "track_args", "model_name", "device"),
     }
-    assert key(simple_match=True) != key(oracle=True)
+    assert key(methods=["overfit"]) != key(methods=["oracle"])
 
 
 def test_tasks_count_by_their_content_and_not_by_their_order(key, tasks):
@@ -119,7 +116,9 @@ def test_settings_of_the_test_time_stage_count_where_there_is_one(key):
 def test_tasks_that_adapted_models_are_measured_on_count_by_their_content(key, tasks):
     also = {"shapes_place": tasks["shapes_place"]}
     assert key(also=also) != key() == key(also={})
-    assert key(also=also, ttm_also=["a.yaml"]) == key(also=also, ttm_also=["b.yaml"]), "a path is not a content"
+    paths = [RunConfig(**BASE, also=[name]) for name in ("a.yaml", "b.yaml")]
+    keys = {RunKey.of(config, tasks, {}, also, {}).sha256 for config in paths}
+    assert len(keys) == 1, "a path is not a content"
 
 
 def test_the_content_of_a_samples_file_counts(key, tmp_path):

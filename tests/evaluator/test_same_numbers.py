@@ -162,7 +162,7 @@ def test_no_raw_score_moves(name, change, adapter_of):
 def adapted(model, layouts, seeds, **settings):
     """Seed -> records of its iterations on the last layout, without times, and the scores afterwards."""
     done = run(model, layouts, ttm=SHORT, seeds=seeds, **settings)
-    lines = [{**one, "seconds": 0} for one in done["ttm"][layouts[-1]]["iterations"]]
+    lines = [{**one, "seconds": 0} for one in done["methods"][layouts[-1]]["ttm"]["iterations"]]
     of_seeds = zip(seeds, done.scores[layouts[-1]]["ttm"], strict=True)
     return {seed: ([one for one in lines if one["seed"] == seed], scores.groups) for seed, scores in of_seeds}
 

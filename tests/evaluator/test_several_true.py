@@ -31,7 +31,6 @@ def run(tmp_path_factory):
     results = ttmbench.simple_evaluate(
         model="tiny-clip",
         tasks=[task(metrics=names)],
-        ttm=True,
         use_cache="off",
         output_path=str(folder),
         log_samples=True,
@@ -53,13 +52,9 @@ def test_numbers_are_those_of_the_scores(run):
     assert document["datasets"]["triples"]["true_captions"] == 2
 
 
-def test_nothing_is_adapted_and_that_is_said(run):
-    results, _ = run
-    assert (
-        not any(key.endswith(",ttm") for key in results.results["triples"]) and "triples" not in results.document["ttm"]
-    )
-    assert any("no way is defined to adapt" in note for note in results.document["notes"]["triples"])
-    assert results.document["status"] == "done" and not results.document["errors"]
+def test_nothing_is_adapted_to_several_true_captions():
+    with pytest.raises(UsageError, match="2 captions are true for each image"):
+        ttmbench.simple_evaluate("tiny-clip", [task(metrics=["text_score"])], ttm=True)
 
 
 def test_what_is_kept_is_scored_again_to_the_same_numbers(run):
@@ -116,4 +111,4 @@ def test_what_chooses_one_caption_or_adapts_refuses(capsys):
         ttmbench.Task.from_groups([[Image.new("RGB", (8, 8))]], [["a", "b"]], name="x", true_captions=2)
     asked = ["analyze", "oracle", "--model", "tiny-clip", "--tasks", "sugarcrepe_pp_swap_obj"]
     assert main(asked) != 0
-    assert "several true captions" in capsys.readouterr().err
+    assert "2 captions are true for each image" in capsys.readouterr().err

@@ -105,10 +105,10 @@ def test_ttm_trains_it(which, parts):
     settings = {"limit": 8, "device": "cpu", "bootstrap_iters": 0}
     ttm = {"train": which, "lr": 0.05, "iterations": 2, "epochs": 2, **parts}
     document = ttmbench.simple_evaluate("tiny-clip", "shapes_color", ttm=ttm, **settings).document
-    lines = document["ttm"]["shapes_color"]["iterations"]
+    lines = document["methods"]["shapes_color"]["ttm"]["iterations"]
     losses = [loss for line in lines for loss in line["loss"]]
     assert losses and len(set(losses)) > 1, "each epoch begins with another shift"
-    assert document["ttm"]["shapes_color"]["hyperparameters"]["train"] == which
+    assert document["methods"]["shapes_color"]["ttm"]["settings"]["train"] == which
 
 
 @pytest.mark.parametrize(

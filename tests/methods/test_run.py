@@ -111,7 +111,7 @@ def test_ttm_that_fails_leaves_the_columns_of_others():
     assert "method 'not_a_number' of plugin 'own' must give every pair a finite score" in note
 
 
-VARIANTS = {"ttm": {"iterations": 1, "epochs": 1}, "ttm_controls": ["placebo"], "oracle": True, "on_error": "continue"}
+VARIANTS = {"ttm": {"iterations": 1, "epochs": 1}, "on_error": "continue"}
 
 
 def test_a_control_that_fails_leaves_the_columns_of_ttm_and_the_oracle(monkeypatch):
@@ -119,7 +119,7 @@ def test_a_control_that_fails_leaves_the_columns_of_ttm_and_the_oracle(monkeypat
         raise TtmbenchError("no label can be drawn")
 
     monkeypatch.setitem(CONTROLS, "placebo", fails)
-    results = evaluate("doubled", **VARIANTS)
+    results = evaluate("placebo,oracle,doubled", **VARIANTS)
     assert [(error.stage, error.message) for error in results.typed.errors] == [("placebo", "no label can be drawn")]
     assert all(numbers(results, name) for name in ("ttm", "oracle", "doubled")) and not numbers(results, "placebo")
 
@@ -129,7 +129,7 @@ def test_nothing_follows_a_method_after_which_the_model_is_not_what_it_was(monke
         raise NotRestoredError("the weights differ")
 
     monkeypatch.setattr(Original, "_restore", restore)
-    results = evaluate("doubled", **VARIANTS)
+    results = evaluate("placebo,oracle,doubled", **VARIANTS)
     assert [(error.stage, error.message) for error in results.typed.errors] == [("ttm", "the weights differ")]
     assert numbers(results, "none") and not any(numbers(results, name) for name in ("placebo", "oracle", "doubled"))
 
@@ -198,17 +198,18 @@ def test_a_run_that_was_stopped_goes_on_at_the_next_turn(tmp_path, monkeypatch):
     assert costs_of(stopped, "drift") == costs_of(whole, "drift")
 
 
-def test_ttm_and_its_kin_are_methods_with_options_of_their_own():
+def test_ttm_is_a_short_form_of_a_method():
     asked = make_run_config(
         {
             "model": "tiny-clip",
             "tasks": [TASK],
-            "methods": ["ttm", "tent", "oracle", "placebo"],
+            "ttm": True,
+            "methods": ["tent", "oracle", "ttm"],
             "method_args": {"ttm": {"iterations": 2}, "tent.lr": 1e-3},
         }
     )
-    assert (asked.ttm, asked.oracle, asked.ttm_controls, asked.methods) == (True, True, ["placebo"], ["tent"])
-    assert (asked.ttm_args, asked.method_args) == ({"iterations": 2}, {"tent.lr": 1e-3})
+    assert asked.methods == ["ttm", "tent", "oracle"]
+    assert asked.method_args == {"ttm.iterations": 2, "tent.lr": 1e-3} and "ttm" not in asked.model_dump()
 
 
 @pytest.mark.parametrize("method", ["doubled", "centred", "drift"])
@@ -224,7 +225,7 @@ def test_the_audit_of_labels_finds_a_method_that_reads_positions():
 
 
 def test_held_out_groups_are_scored_by_a_model_that_never_trained_on_them():
-    document = evaluate("drift,episode", ttm_holdout=0.25, seeds=[0, 1]).typed.to_dict()
+    document = evaluate("drift,episode", holdout=0.25, seeds=[0, 1]).typed.to_dict()
     held = document["methods"][TASK]["drift"]["holdout"]
     assert (held["share"], held["adapted"], held["scored"]) == (0.25, 9, 3)
     assert set(held["metrics"]) == {"text_score", "image_score", "group_score", "group_match", "individual_match"}
@@ -232,7 +233,7 @@ def test_held_out_groups_are_scored_by_a_model_that_never_trained_on_them():
     trained_on = [turn for turn in own_methods.TURNS if len(turn) and max(turn) < 9]
     assert sum(map(len, trained_on)) >= 18, "nine groups in each of two seeds"
     assert "holdout" not in document["methods"][TASK]["episode"], "it leaves no trained model"
-    assert numbers(evaluate("drift"), "none") == numbers(evaluate("drift", ttm_holdout=0.25), "none")
+    assert numbers(evaluate("drift"), "none") == numbers(evaluate("drift", holdout=0.25), "none")
 
 
 def test_a_seed_that_was_finished_is_read_and_has_the_same_record(tmp_path):

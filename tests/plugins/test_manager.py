@@ -63,7 +63,6 @@ WRONG = [
     (SOURCE, {"needs": "places"}, "needs should be 'module:callable'"),
     (SCHEDULE, {"compute": [1.0, 0.0]}, "'compute': must be callable"),
     (METHOD, {"name": "ttm"}, "'ttm' is the name of a column that ttmbench has"),
-    (METHOD, {"name": "holdout"}, "'holdout' is the name of a column that ttmbench has"),
     (METHOD, {"needs": "scores"}, "'needs': must be a valid tuple"),
     (METHOD, {"needs": ([],)}, "'needs.0': must be 'scores'"),
     (METHOD, {"needs": ("labels",)}, "a method of a plugin gets no labels, not even random ones"),

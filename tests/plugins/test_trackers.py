@@ -27,7 +27,7 @@ LINE = {"seed", "iteration", "loss", "metrics", "candidates"}
 
 
 def evaluate(tracker, folder, **more):
-    settings = {"ttm": SHORT, "seeds": [0, 1], "ttm_controls": ["placebo"], **QUICK, **more}
+    settings = {"ttm": SHORT, "seeds": [0, 1], "methods": ["placebo"], **QUICK, **more}
     track_args = {"project": "p", "name": "first", "dir": str(folder / "logs")}
     if tracker == "wandb":
         track_args["mode"] = "offline"
@@ -60,13 +60,14 @@ def expected_finals(document) -> dict[str, float]:
 def expected_curves(document) -> dict[str, list[tuple[int, float]]]:
     """name -> (iteration, value)."""
     found: dict[str, list[tuple[int, float]]] = {}
-    for line in document["ttm"]["shapes_color"]["iterations"]:
+    records = document["methods"]["shapes_color"]
+    for method, line in [(name, line) for name in records for line in records[name]["iterations"]]:
         values = {key: value for key, value in line.items() if key not in LINE} | line["metrics"]
         if line["loss"]:
             values["loss"] = line["loss"][-1]
         for key, value in values.items():
             if value is not None:
-                name = f"ttm/shapes_color/seed_{line['seed']}/{key}"
+                name = f"{method}/shapes_color/seed_{line['seed']}/{key}"
                 found.setdefault(name, []).append((line["iteration"], float(value)))
     assert any(name.endswith("/pseudo_label_accuracy") for name in found) and len(found) >= 20
     return found

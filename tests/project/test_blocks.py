@@ -134,7 +134,7 @@ def test_the_hooks_of_the_page_on_hooks_are_a_plugin_that_works(tmp_path):
     lines = shown.splitlines()
     assert lines[0] == "tiny-clip ['shapes_color']" and lines.count("done None") == 2
     assert any(re.match(r"shapes_color none [\d.]+$", line) for line in lines)
-    assert any(re.match(r"walls 0 1 [-\d.]+ [\d.]+$", line) for line in lines)
+    assert any(re.match(r"walls ttm 0 1 [-\d.]+ [\d.]+$", line) for line in lines)
     (table,) = blocks(ROOT / "docs" / "hooks.md", "toml")
     assert list(tomllib.loads(table[1])["project"]["entry-points"]["ttmbench"]) == ["my_plugin"]
 
@@ -191,7 +191,10 @@ def test_the_configuration_of_a_run_is_one(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert main(["run", "--config", "run.yaml", "--ttm_args", "epochs=3", "--dry_run"]) == 0
     for task in json.loads(capsys.readouterr().out)["tasks"].values():
-        assert (task["ttm"]["epochs"], task["ttm"]["iterations"]) == (3, 2)  # as the page says of the two
+        assert (task["methods"]["ttm"]["epochs"], task["methods"]["ttm"]["iterations"]) == (
+            3,
+            2,
+        )  # as the page says of the two
 
 
 def test_a_table_of_ones_own_is_read(tmp_path):

@@ -102,7 +102,7 @@ def test_a_row_comes_out_again(name, task, seeds, tmp_path, monkeypatch):
     Training amplifies rounding, which depends on the CPU, so trained numbers agree as two repetitions would.
     """
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    command = f"--model tiny-clip --tasks {task} --simple_match --ttm --seeds {','.join(map(str, seeds))} --device cpu"
+    command = f"--model tiny-clip --tasks {task} --methods ttm,overfit --seeds {','.join(map(str, seeds))} --device cpu"
     assert main([*command.split(), "--use_cache", "off", "--output_path", str(tmp_path / "again.json")]) == 0
     again, reference = read(tmp_path / "again.json"), read(FOLDER / name)
     assert again["task_hashes"][task] == reference["task_hashes"][task]
@@ -112,7 +112,7 @@ def test_a_row_comes_out_again(name, task, seeds, tmp_path, monkeypatch):
     first = [
         [
             (row["seed"], row["selected"], row["candidates"])
-            for row in one["ttm"][task]["iterations"]
+            for row in one["methods"][task]["ttm"]["iterations"]
             if row["iteration"] == 1
         ]
         for one in (again, reference)

@@ -39,9 +39,7 @@ def adapted(tmp_path_factory):
         "tiny-clip",
         "shapes_color,shapes_replace",
         ttm={"iterations": 1, "epochs": 1},
-        simple_match=True,
-        oracle=True,
-        ttm_controls=["placebo"],
+        methods=["overfit", "oracle", "placebo"],
         seeds=[0, 1],
         limit=1,
         device="cpu",
@@ -240,7 +238,7 @@ def test_what_is_no_result_stays_off_the_hub(adapted, reference, capsys):
         counts["original"] = counts["effective"]
     _, found, _ = model_index(run_of(document))
     methods = {re.search(r"\((.*)\)", one.metric_type)[1] for one in found}
-    assert methods == {"raw", "SimpleMatch", "TTM", "overfitted"} and all(one.metric_value is not None for one in found)
+    assert methods == {"raw", "SimpleMatch", "TTM", "overfit"} and all(one.metric_value is not None for one in found)
     with pytest.raises(UsageError, match="for one model"):
         model_index(run_of(document), run_of({**reference, "model_name": "other"}))
 
@@ -266,7 +264,7 @@ def test_csv_is_tidy_and_read_back_by_pandas(adapted, reference):
     ours = table[~is_first & (table.metric == "group_match")]
     assert set(zip(ours["filter"], ours.method, ours.track.fillna(""), ours.seeds.fillna(0), strict=True)) == {
         *(("none", "SimpleMatch", "matching", 0), ("ttm", "TTM", "test_time", 2), ("oracle", "oracle", "oracle", 2)),
-        *(("simple_match", "overfitted", "test_time", 2), ("placebo", "placebo", "", 2)),
+        *(("overfit", "overfit", "test_time", 2), ("placebo", "placebo", "", 2)),
     }
     assert set(table[table["filter"] == "none"].track.dropna()) == {"zero_shot", "matching"}
 

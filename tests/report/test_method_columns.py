@@ -31,11 +31,9 @@ def folder(tmp_path_factory):
         "tiny-clip",
         T,
         limit=12,
-        methods=METHODS,
+        methods=[*METHODS, "placebo", "oracle"],
         method_args={"zero": {"views": 6}, "tent": {"images": 8}},
         ttm={"iterations": 1, "epochs": 1},
-        ttm_controls=["placebo"],
-        oracle=True,
         seeds=[0, 1],
         log_samples=True,
         output_path=str(folder / "x.json"),
@@ -106,7 +104,7 @@ def test_the_report_sets_methods_beside_their_baseline_and_cost(folder):
     document = read_document(folder / "x.json")
     rows = {row.method: row for row in methods_of(document)}
     numbers = document.results[T]
-    assert list(rows) == ["TTM", "placebo", "oracle", *METHODS]
+    assert list(rows) == ["TTM", *METHODS, "placebo", "oracle"]
     for name, row in rows.items():
         key = "ttm" if name == "TTM" else name
         baseline = "group_match,none" if name == "dual_softmax" else "group_score,none"

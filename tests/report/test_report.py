@@ -15,7 +15,6 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 from matplotlib.figure import Figure
-from support.documents import trained, whole_document
 
 from ttmbench.cli import main
 from ttmbench.data.task_file import find_task
@@ -26,7 +25,6 @@ from ttmbench.report.html.render import json_block
 from ttmbench.report.leaderboard import answer_of
 from ttmbench.report.load import gather, read_groups
 from ttmbench.report.thumbnails import ThumbnailOptions, copies_allowed, thumbnails_for
-from ttmbench.results.document import ResultsDocument
 from ttmbench.results.numbers import name_of
 
 
@@ -137,7 +135,7 @@ def test_a_run_states_model_settings_and_status(copied, capsys):
         **{"weights_sha256": "ab" * 32, "compiled": False, "mean": [0.5, 0.25]},
         "preprocessing": {"crop_size": {"height": 48}, "resize": True, "deep": {"a": {"b": {"c": ["<b>"]}}}},
     }
-    document |= {"status": "running", "results": {}, "ttm": {}, "artifacts": {}, "breakdowns": {}}
+    document |= {"status": "running", "results": {}, "methods": {}, "artifacts": {}, "breakdowns": {}}
     document["task_status"] = {"shapes_color": "pending", "shapes_replace": "pending"}
     path.write_text(json.dumps(document))
     path, document = document_of(copied, "tiny-clip-seed1")
@@ -315,19 +313,6 @@ def test_no_path_of_a_foreign_document_is_followed(reported_runs, evil_task, tmp
 # ---- numbers
 
 
-def test_held_out_numbers_are_of_their_groups_and_seeds():
-    control = {"seeds": [0, 1], "iterations": []}
-    holdout = {**control, "share": 0.3, "adapted_groups": [0], "scored_groups": [1, 5, 6]}
-    document = whole_document(
-        {"a": {"m,none": 0.5, "m,holdout_raw": 0.4, "m,holdout": 0.6, "m,placebo": 0.5}},
-        ttm={"a": trained(holdout=holdout, controls={"placebo": control})},
-    )
-    document["n-samples"] = {"a": {"effective": 10, "original": 10}}
-    found = {one.method: (one.groups, one.n_seeds, one.track) for one in ResultsDocument.of(document).numbers}
-    rest = {"holdout_raw": (3, None, None), "holdout": (3, 2, None), "placebo": (10, 2, None)}
-    assert found == {"none": (10, None, None), **rest}
-
-
 # ---- charts
 
 
@@ -337,7 +322,7 @@ def test_curves_are_the_iterations_of_the_document(reported_runs):
     courses = {(course.task, course.variant): course for course in courses_of(run.document)}
     assert set(courses) == {(task, kind) for task in document["results"] for kind in ("ttm", "placebo")}
     charts = {chart.title: chart for chart in courses["shapes_color", "ttm"].charts}
-    rows = [row for row in document["ttm"]["shapes_color"]["iterations"] if row["seed"] == 1]
+    rows = [row for row in document["methods"]["shapes_color"]["ttm"]["iterations"] if row["seed"] == 1]
     assert charts["coverage (%)"].lines["seed 1"] == ([1, 2], [100 * row["coverage"] for row in rows])
     raw = document["results"]["shapes_color"]["group_match,none"]
     match = charts["group match (%)"]
@@ -362,8 +347,8 @@ def test_figures_are_svg_with_text_and_png(copied, tmp_path, capsys):
     figures = tmp_path / "figures"
     shutil.rmtree(copied / "tiny-clip-seed1")
     path, document = document_of(copied, "tiny-clip")
-    document["ttm"] = {"shapes_color": document["ttm"]["shapes_color"]}
-    for one in (course := document["ttm"]["shapes_color"], *course["controls"].values()):
+    document["methods"] = {"shapes_color": document["methods"]["shapes_color"]}
+    for one in document["methods"]["shapes_color"].values():
         for step in one["iterations"]:
             step["metrics"] = {name: step["metrics"][name] for name in ("group_score", "group_match")}
     path.write_text(json.dumps(document))
@@ -375,7 +360,7 @@ def test_figures_are_svg_with_text_and_png(copied, tmp_path, capsys):
         texts = ElementTree.fromstring(content).iter("{http://www.w3.org/2000/svg}text")
         assert any("tiny-clip" in (text.text or "") for text in texts)
     (run,) = gather(copied).runs
-    without = replace(run, document=run.document.model_copy(update={"ttm": {}}))
+    without = replace(run, document=run.document.model_copy(update={"methods": {}}))
     again = save_figures([without], answer_of([run]), tmp_path / "again")
     assert all(path.read_bytes() == before[path.name] for path in again if path.suffix == ".svg"), (
         "the same bytes again"

@@ -51,7 +51,7 @@ def reference():
 def numbers_of_first():
     """What the table ``builtin`` has of the run of a single task, which has no overfitting step."""
     table = select(load_table("builtin"), ["tiny-clip"], ["shapes_color"])
-    return replace(table, numbers=[one for one in table.numbers if one.method != "overfitted"])
+    return replace(table, numbers=[one for one in table.numbers if one.method != "overfit"])
 
 
 def as_run(document, **changes):
@@ -324,8 +324,8 @@ def test_a_model_is_known_by_what_loads_it(reference, registry):
 def test_settings_that_are_not_the_papers_are_said(reference, registry, tmp_path):
     table = numbers_of_first()
     document = json.loads(json.dumps(reference))
-    document["ttm"]["shapes_color"] |= {"preset": "paper", "seeds": [0], "notes": ["no learning rate is known for it"]}
-    document["config"] |= {"ttm_args": {"lr": 0.1}, "dtype": "bf16"}
+    document["methods"]["shapes_color"]["ttm"] |= {"seeds": [0], "notes": ["no learning rate is known for it"]}
+    document["config"] |= {"ttm_args": {"lr": 0.1}, "ttm_preset": "paper", "dtype": "bf16"}
     row = next(row for row in compare(table, as_run(document), registry) if row.key == "group_match,ttm")
     assert row.ours.notes == (
         "computed in bf16",
@@ -368,7 +368,7 @@ def run_of(reference, model, tasks):
         else value
         for key, value in reference.items()
     }
-    document |= {"config": {"model": model, "model_args": {}}, "ttm": {}, "tag_means": {}}
+    document |= {"config": {"model": model, "model_args": {}}, "methods": {}, "tag_means": {}}
     for task, (groups, numbers, *mean) in tasks.items():
         document["results"][task] = numbers
         document["n-samples"][task] = {"original": groups, "effective": groups}
@@ -464,7 +464,7 @@ def test_the_plan_loads_a_model_once_and_its_commands_parse(registry):
         options = parse(normalise(shlex.split(run.commands[-1])[1:]))
         assert options.output_path == "out dir" and options.offline and options.include_path == ["a", "b"]
         assert options.on_error == "continue"
-        assert (options.ttm, options.ttm_preset) == ((None, None) if run.paid else (True, "paper"))
+        assert (options.methods, options.ttm_preset) == ((None, None) if run.paid else ("ttm", "paper"))
     (choice,) = (run for run in plan(*_missing("colorswap_table2", registry), {}) if run.model == "choice")
     assert "--model_args pretrained=llava-hf/llava-1.5-13b-hf,side_by_side=true" in choice.commands[0]
 
@@ -520,9 +520,7 @@ def test_what_is_missing_is_run_and_then_agrees(own_table, tmp_path, capsys):
     assert "2 of 3 numbers: missing; no number agrees" in capsys.readouterr().err
     assert main(["reproduce", *own_table, "--dry_run"]) == 0
     shown = capsys.readouterr().out
-    assert shown.startswith(
-        "ttmbench run --model tiny-clip --tasks mine --ttm --ttm_preset auto --seeds 0,1 --ttm_args"
-    )
+    assert shown.startswith("ttmbench run --model tiny-clip --tasks mine --ttm_preset auto --seeds 0,1 --ttm_args")
     assert not (tmp_path / "runs").exists()
     out = tmp_path / "rep.json"
     assert main(["reproduce", *own_table, "--run", "--device", "cpu", "-o", str(out)]) == 0, capsys.readouterr()
@@ -674,7 +672,7 @@ def test_text_from_files_does_nothing_to_a_terminal(tmp_path, capsys, reference)
 
 
 def test_the_leaderboard_takes_tables_by_name(tmp_path, capsys, reference):
-    for key in ("results", "tracks", "n-samples", "versions", "task_hashes", "configs", "datasets", "ttm"):
+    for key in ("results", "tracks", "n-samples", "versions", "task_hashes", "configs", "datasets", "methods"):
         reference[key]["colorswap"] = reference[key]["shapes_color"]
     for key in ("ci", "chance", "ties", "higher_is_better"):
         reference[key]["colorswap"] = reference[key]["shapes_color"]

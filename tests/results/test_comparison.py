@@ -161,7 +161,7 @@ def test_the_command_on_real_runs(tmp_path, capsys):
     for name in ("tiny-clip", "tiny-clip-seed1"):
         path = tmp_path / f"{name}.json"
         ttmbench.simple_evaluate(
-            name, "shapes_color", ttm={"iterations": 1, "epochs": 1}, ttm_holdout=0.5, output_path=str(path), **settings
+            name, "shapes_color", ttm={"iterations": 1, "epochs": 1}, holdout=0.5, output_path=str(path), **settings
         )
         paths.append(str(path))
     assert main(["compare", *paths, "-o", str(tmp_path / "c.json")]) == 0
@@ -178,7 +178,7 @@ def test_the_command_on_real_runs(tmp_path, capsys):
     assert "SimpleMatch>TTM" in printed and "12 of 200" in printed and "not a result for the task" in printed
     table = (tmp_path / "c.md").read_text().splitlines()
     rows = [line.count("|") for line in table if line.startswith("|")]
-    assert rows == [13] * 4, "head, rule, SimpleMatch>TTM and the held-out groups"
+    assert rows == [13] * 3, "head, rule, SimpleMatch>TTM"
     assert main(["compare", *paths, "--filters", "none,ttm", "--metrics", "nothing"]) == 2
     assert main(["compare", *paths, "-o", str(tmp_path / "c.txt")]) == 2
 
@@ -199,8 +199,8 @@ def test_a_part_of_a_task_is_said_and_never_passes_for_the_whole(tmp_path):
 
 
 def test_within_a_run_raw_is_the_baseline(tmp_path):
-    values = {"t": {name: {"group_match": [0.0, 1.0]} for name in ("none", "ttm", "oracle", "holdout", "holdout_raw")}}
+    values = {"t": {name: {"group_match": [0.0, 1.0]} for name in ("none", "ttm", "oracle")}}
     run = read_run(write_run(tmp_path, "a", values))
     rows = compare_runs(run, run)
-    assert [row["filter"] for row in rows] == ["none>ttm", "none>oracle", "holdout_raw>holdout"]
+    assert [row["filter"] for row in rows] == ["none>ttm", "none>oracle"]
     assert np.isfinite([row["p"] for row in rows]).all()

@@ -47,7 +47,7 @@ def test_the_cost_of_a_number_is_scoring_and_one_seed_of_its_method():
         {"t": {}},
         timing={"t": {"load": 9.0, "prepare": 1.0, "score": 2.0, "ttm": 8.0}},
         efficiency={"t": USED},
-        ttm={"t": trained(cost=[{**COST, "seconds": 3.0}, {**COST, "seconds": 5.0}])},
+        methods={"t": {"ttm": trained(cost=[{**COST, "seconds": 3.0}, {**COST, "seconds": 5.0}])}},
     )
     made = ResultsDocument.of(document)
     assert [cost_of(made, "t", name)["seconds"] for name in ("none", "ttm")] == [3.0, 7.0]

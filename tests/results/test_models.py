@@ -151,14 +151,14 @@ def test_a_name_says_what_a_row_is_called(runs, tmp_path):
 def write_cell(folder, setting, model, task, value, date=1.7e9):
     """A cell of a sweep where a sweep writes it."""
     numbers = {"group_score,none": 0.5, "group_match,none": 0.5, "group_match,ttm": value}
-    rate = {"hyperparameters": {"lr": RATES[setting], "lr_note": setting}, "seeds": [0]}
+    rate = {"settings": {"lr": RATES[setting], "lr_note": setting}, "seeds": [0]}
     return write_run(
         folder / setting / model / task,
         "results.json",
         numbers,
         task,
         model_name=model,
-        ttm={task: trained(**rate)},
+        methods={task: {"ttm": trained(**rate)}},
         date=date,
     )
 
@@ -243,8 +243,8 @@ def test_tables_of_one_setting_are_without_it(board, capsys):
 
 def test_long_settings_stay_apart(tmp_path):
     for name in "ab":
-        long = {"hyperparameters": {"schedule": "x" * 500 + name}}
-        write_run(tmp_path, f"{name}.json", {"group_match,ttm": 0.5}, ttm={"t": trained(**long)})
+        long = {"settings": {"schedule": "x" * 500 + name}}
+        write_run(tmp_path, f"{name}.json", {"group_match,ttm": 0.5}, methods={"t": {"ttm": trained(**long)}})
     names = names_of_runs([(run.path, run.document) for run in read_files([tmp_path])[0]])
     assert len({name.words for name in names}) == 2 and all(len(name.setting) < 150 for name in names)
 
@@ -254,7 +254,9 @@ def test_a_command_is_made_of_the_configuration_and_quoted():
     of_the_sender = {"output_path": "$(curl${IFS}x)", "data_dir": "/home/me", "save_scores": True}
     config = RunConfig(**settings, model_name="$(curl${IFS}x)", **of_the_sender).model_dump(mode="json")
     document = ResultsDocument.of(whole_document({}, config=config, command="rm -rf /"))
-    shown = "ttmbench --model hf --model_args pretrained=a/b --name '$(curl${IFS}x)' --tasks t,u --ttm --seeds 0,1"
+    shown = (
+        "ttmbench --model hf --model_args pretrained=a/b --name '$(curl${IFS}x)' --tasks t,u --seeds 0,1 --methods ttm"
+    )
     assert command_of(document) == shown
     scored = ResultsDocument.of(whole_document({}, config={"scores": "a b.npz", "task": "t", "limit": None}))
     assert command_of(scored) == "ttmbench score 'a b.npz' --task t"

@@ -33,10 +33,10 @@ def test_a_document_of_this_version_is_read_as_it_is(document):
 def test_a_newer_minor_version_is_read_without_what_it_adds(tmp_path):
     """Keys that this version does not know are left out, in lists and below them too; the others are checked."""
     newer = full_document() | {"schema_version": "1.7", "moon_phase": "full"}
-    newer["ttm"]["t"]["weather"] = {}
-    newer["ttm"]["t"]["iterations"][0]["mood"] = 1
+    newer["methods"]["t"]["ttm"]["weather"] = {}
+    newer["methods"]["t"]["ttm"]["iterations"][0]["mood"] = 1
     read = read_document(write(tmp_path / "x.json", newer))
-    assert read.ttm["t"].iterations[0].coverage == 0.5 and read.to_dict() == full_document()
+    assert read.methods["t"]["ttm"].iterations[0].coverage == 0.5 and read.to_dict() == full_document()
     del newer["tracks"]
     with pytest.raises(DataError, match=r"x\.json: .*'tracks' is missing"):
         read_document(write(tmp_path / "x.json", newer))
@@ -77,7 +77,7 @@ def test_every_required_key_is_missed_by_name(tmp_path, document, key):
         ({"versions": {}}, "'versions' lacks task 'shapes_color'"),
         ({"versions": {"shapes_color": 1.0}}, "versions.shapes_color"),
         ({"n-samples": {"shapes_color": {}}}, "n-samples.shapes_color.original"),
-        ({"ttm": {"shapes_color": []}}, "ttm.shapes_color"),
+        ({"methods": {"shapes_color": []}}, "methods.shapes_color"),
         ({"oracle": None}, "oracle"),
         ({"errors": {}}, "errors"),
         ({"status": "well"}, "status"),

@@ -19,16 +19,16 @@ from ttmbench.results.reader import read_files
 TASK = "shapes_color"
 METHODS = ("dn", "tent", "zero")
 BASE = f"--model tiny-clip --tasks {TASK} --limit 6 --seeds 0 --device cpu --use_cache off --bootstrap_iters 50"
-RUN = f"{BASE} --ttm --simple_match --oracle --ttm_holdout 0.5 --ttm_args iterations=1,epochs=1 --methods "
+RUN = f"{BASE} --holdout 0.5 --ttm_args iterations=1,epochs=1 --methods ttm,overfit,oracle,"
 NO_NUMBER = {
     *("output_path", "batch_size", "on_error", "overwrite", "assertions", "offline", "data_dir", "include_path"),
     *("use_cache", "baseline", "track", "track_args", "log_samples", "save_scores", "save_adapted"),
     *("device", "compile", "deterministic", "trust_remote_code", "audit_labels"),
 }
 AVERAGED = {"seed", "seeds"}
-MORE_NUMBERS = {"tasks", "ttm", "simple_match", "oracle", "ttm_controls", "methods", "ttm_also"}
+MORE_NUMBERS = {"tasks", "ttm", "methods", "also", "holdout"}
 """Options that add numbers and change no other."""
-RESOLVED = {"ttm_args": "ttm", "ttm_preset": "ttm", "method_args": "methods", "ttm_holdout": "ttm", "rerank": "ranking"}
+RESOLVED = {"ttm_args": "methods", "ttm_preset": "methods", "method_args": "methods", "rerank": "ranking"}
 """Options that a document holds resolved, in the records of methods."""
 OTHER_DATA = {"task_args": {"seed": 9}, "limit": 5, "samples": "ids.json"}
 OF_ALL = {"dtype": "bf16", "interval": "bca", "bootstrap_iters": 7}
@@ -39,7 +39,7 @@ OTHER_MODEL = {"model", "model_args", "model_name"}
 def document(tmp_path_factory):
     """The results document of a run of several methods."""
     folder = tmp_path_factory.mktemp("run")
-    assert main([*RUN.split(), ",".join(METHODS), "-o", str(folder / "run.json")]) == 0
+    assert main([*f"{RUN}{','.join(METHODS)}".split(), "-o", str(folder / "run.json")]) == 0
     return json.loads((folder / "run.json").read_text(encoding="utf-8"))
 
 
@@ -47,7 +47,7 @@ def rows(folder, filter_):
     """Table -> values of its rows of a filter."""
     runs, _ = read_files([folder])
     lines = list(csv.DictReader(io.StringIO(export_csv(runs, None)[0][None])))
-    titles = {"ttm": "(TTM)", "simple_match": "(overfitted)", "none": "(SimpleMatch)"}
+    titles = {"ttm": "(TTM)", "overfit": "(overfit)", "none": "(SimpleMatch)"}
     wanted = titles.get(filter_, f"({filter_})")
     (table,) = [
         block for block in export_latex(runs, None, metrics=["group_match"])[0][None].split("\n\n") if wanted in block
@@ -122,14 +122,11 @@ def test_another_model_is_another_row(document, tmp_path, option):
 KEYS = sorted({*TTMConfig.model_fields} - {"part_args", "lr_note"}) + [f"{kind}.key" for kind in PART_KINDS]
 
 
-@pytest.mark.parametrize("filter_", ["ttm", "simple_match"])
+@pytest.mark.parametrize("filter_", ["ttm", "oracle"])
 @pytest.mark.parametrize("key", KEYS)
 def test_every_setting_of_ttm_is_another_row(document, tmp_path, key, filter_):
     def change(made):
-        record = made[filter_][TASK]
-        if key == "lr" and "learning_rate" in record:
-            record["learning_rate"]["value"] = 0.5
-        settings = record["hyperparameters"]
+        settings = made["methods"][TASK][filter_]["settings"]
         settings[key] = other(settings.get(key))
 
     check(tmp_path, document, change, filter_, [0.25, 0.75])
@@ -147,17 +144,6 @@ def test_every_setting_of_a_method_is_another_row(document, tmp_path, method):
         check(tmp_path, document, change, method, [0.25, 0.75])
 
 
-@pytest.mark.parametrize("key", ["optimizer", "epochs", "lr"])
-def test_settings_of_the_oracle_are_another_row(document, tmp_path, key):
-    def change(made):
-        made["config"]["ttm_args"] = {**made["config"]["ttm_args"], key: {"optimizer": "sgd"}.get(key, 3)}
-        del made["ttm"][TASK]
-        if key == "lr":
-            made["oracle"][TASK]["iterations"][0]["learning_rate"] = 3
-
-    check(tmp_path, document, change, "oracle", [0.25, 0.75])
-
-
 def test_a_run_with_a_method_more_changes_no_row(document, tmp_path):
     def change(made):
         del made["methods"][TASK]["dn"]
@@ -167,7 +153,7 @@ def test_a_run_with_a_method_more_changes_no_row(document, tmp_path):
 
 def test_seeds_of_several_runs_are_averaged(document, tmp_path):
     def change(made):
-        made["ttm"][TASK]["seeds"] = [1, 2, 3]
+        made["methods"][TASK]["ttm"]["seeds"] = [1, 2, 3]
         made["config"]["seeds"] = [1, 2, 3]
         made["results"][TASK]["group_match_seed_std,ttm"] = 0.1
 

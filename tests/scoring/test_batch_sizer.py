@@ -94,7 +94,7 @@ def limited(monkeypatch, most: int) -> list[int]:
 
 
 def test_a_run_that_runs_out_of_memory_ends_with_the_same_numbers(monkeypatch, capsys):
-    settings = {"ttm": {"iterations": 2, "epochs": 2}, "simple_match": True, **QUICK}
+    settings = {"ttm": {"iterations": 2, "epochs": 2}, "methods": ["overfit"], **QUICK}
     expected = ttmbench.simple_evaluate("tiny-clip", "shapes_color,shapes_spatial", **settings)
     tried = limited(monkeypatch, 5)
     found = ttmbench.simple_evaluate("tiny-clip", "shapes_color,shapes_spatial", **settings)

@@ -92,7 +92,7 @@ def test_ttm_adapts_to_videos_and_restores_the_model(model, ttm_args, capsys):
     settings = dict(pair.split("=") for pair in ttm_args.split(","))
     settings = {**settings, "augment": settings["augment"] == "true", "iterations": 1, "epochs": 1, "tau_end": 0.0}
     run = ttmbench.simple_evaluate(model, "shapes_order", **QUICK, ttm=True, ttm_args={**settings, "tau_start": 0.0})
-    (record,) = run.document["ttm"]["shapes_order"]["iterations"]
+    (record,) = run.document["methods"]["shapes_order"]["ttm"]["iterations"]
     assert record["selected"] == 3 and all(np.isfinite(record["loss"]))
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
 

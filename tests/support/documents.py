@@ -21,8 +21,6 @@ def whole_document(results: Mapping[str, Mapping[str, float]], **changes: object
         "track": "zero_shot",
         **{key: {task: {} for task in results} for key in ("tracks", "ci", "chance", "ties", "configs")},
         "results": dict(results),
-        "ttm": {},
-        "simple_match": {},
         "versions": dict.fromkeys(results, 1),
         "n-samples": {task: {"original": 2, "effective": 2} for task in results},
         "higher_is_better": {task: {} for task in results},
@@ -61,7 +59,7 @@ def write_run(
             "tracks": {task: {key: _TRACKS.get(key, "oracle") for key in numbers}},
             "versions": {task: version},
             "task_hashes": {task: data},
-            "ttm": {task: trained()},
+            "methods": {task: {"ttm": trained()}},
             "n-samples": {task: {"original": groups[1], "effective": groups[0]}},
             **changes,
         },
@@ -73,17 +71,10 @@ def write_run(
 
 
 def trained(**changes: object) -> dict:
-    """A record of TTM, changed as said."""
-    return {
-        "hyperparameters": {},
-        "preset": "auto",
-        "variant": "group",
-        "seeds": [0, 1],
-        "reported": "last iteration",
-        "notes": [],
-        "iterations": [],
-        **changes,
-    }
+    """A record of TTM without a cost, changed as said."""
+    about = {"settings": {"tau_end": 0}, "scope": "task", "order_dependent": False, "scores_before_update": False}
+    about |= {"assumes_matching": True, "chance": None, "seeds": [0, 1], "cost": [], "iterations": [], "notes": []}
+    return method_record(**{**about, **changes})
 
 
 def method_record(**changes: object) -> dict:
@@ -111,8 +102,6 @@ def full_document() -> dict:
         **{"pseudo_label_accuracy": 1, "loss": [0.1], "learning_rate": 1e-5, "metrics": {"group_match": 0.5}},
         "seconds": 0.1,
     }
-    cost = method_record()["cost"]
-    control = {"seeds": [0], "iterations": [iteration], "cost": cost}
     difference = {
         **{"task": "t", "metric": "group_match", "filter": "none", "baseline": 0.5, "value": 0.5, "difference": 0},
         **{"paired": True, "ci": [-0.1, 0.1], "p": 1.0, "p_holm": 1.0, "test": "mcnemar", "won": 1, "lost": 1},
@@ -143,28 +132,12 @@ def full_document() -> dict:
         "ci": {"t": {"group_match,none": [0.4, 0.6]}},
         "chance": {"t": {"group_match": 0.5}},
         "ties": {"t": {"group_match,none": 0}},
-        "ttm": {
-            "t": trained(
-                learning_rate={"value": 1e-5, "source": "stated", "note": None},
-                notes=["n"],
-                iterations=[iteration],
-                controls={"placebo": control},
-                cost=cost,
-                holdout={
-                    **{"seeds": [0], "iterations": [iteration]},
-                    **{"share": 0.5, "adapted_groups": [0], "scored_groups": [1]},
-                },
-                audit_labels={"passed": True, "seeds": [0], "iterations": 1},
-                differences={"group_match": {"value": 0.1, "ci": None, "by_seed": [0.1], "seed_ci": [-0.1, 0.3]}},
-            )
-        },
-        "ttm_also": {
+        "also": {
             "t": {
                 "other": {
-                    **{"seeds": [0], "results": {"group_match,none": 0.5, "group_match,ttm": None}},
+                    **{"results": {"group_match,none": 0.5, "group_match,ttm": None}},
                     **{"ci": {"group_match,ttm": [0.4, 0.6]}, "chance": {"group_match": 0.5}},
                     **{"ties": {"group_match,ttm": 0}, "version": 1, "matching": "group", "fingerprint": "ab"},
-                    "differences": {"group_match": {"value": 0.1, "ci": [0.0, 0.2], "by_seed": [0.1], "seed_ci": None}},
                     "methods": {
                         "tent": {
                             "seeds": [0],
@@ -176,9 +149,24 @@ def full_document() -> dict:
                 }
             }
         },
-        "simple_match": {"t": {"hyperparameters": {}, "seeds": [0], "restarts": [1], "cost": cost}},
-        "oracle": {"t": {**control, "reads_labels": True}},
-        "methods": {"t": {"tent": method_record(trained={"train": "norm", "parameters": 4, "names_sha256": DIGEST})}},
+        "methods": {
+            "t": {
+                "ttm": trained(
+                    trained={"train": "norm", "parameters": 4, "names_sha256": DIGEST},
+                    iterations=[iteration],
+                    cost=method_record()["cost"],
+                    holdout={
+                        **{"share": 0.5, "adapted": 1, "scored": 1},
+                        "metrics": {"group_match": {"raw": 0.5, "adapted": [0.5]}},
+                    },
+                    audit_labels={"passed": True, "compared": 2, "of": 2},
+                    references={"task": "r", "images": 1, "captions": 1, "data_sha256": DIGEST},
+                    reward_model={"model": "m", "fingerprint": {}, "is_student": False},
+                    differences={"group_match": {"value": 0.1, "ci": None, "by_seed": [0.1], "seed_ci": [-0.1, 0.3]}},
+                ),
+                "tent": method_record(),
+            }
+        },
         "choice": {
             "t": {
                 **{"asked": ["text", "image"], "orders": 1, "order": "both", "seed": 0, "side_by_side": False},

@@ -38,7 +38,7 @@ def numbers(path: Path) -> str:
     for dataset in document["datasets"].values():
         dataset.pop("from_store", None)
     methods = [one for of_task in document.get("methods", {}).values() for one in of_task.values()]
-    for record in [*methods, *document["ttm"].values()]:
+    for record in methods:
         for line in (*record.get("iterations", ()), *record.get("cost", ())):
             line |= {"seconds": 0}
         for cost in record.get("cost", ()):

@@ -33,7 +33,7 @@ def test_cells_are_numbered_model_by_model_task_by_task_setting_by_setting(tmp_p
     ]
     assert [one.config.batch_size for one in cells] == [64] * 4 + [8] * 4
     assert (cells[4].config.model, cells[4].config.model_name) == ("tiny-clip-seed1", "other")
-    assert [one.config.ttm for one in cells] == [False, True] * 4 and {one.config.limit for one in cells} == {12}
+    assert [one.config.methods for one in cells] == [[], ["ttm"]] * 4 and {one.config.limit for one in cells} == {12}
 
 
 def test_without_settings_a_cell_lies_below_its_model(tmp_path):
@@ -79,7 +79,7 @@ def test_the_command_line_wins_and_pairs_are_merged(tmp_path):
         ({"tasks": ["shapes_colour"]}, "tasks: unknown task 'shapes_colour'; did you mean"),
         ({"settings": [{"ttm": True}]}, "key 'settings.0.name' is missing"),
         ({"settings": [{"name": "../x"}]}, "'settings.0.name': must be a name that a folder can have, got '../x'"),
-        ({"settings": [{"name": "x", "seeds": [1]}]}, "cell x/tiny-clip/shapes_color: seeds is for test-time training"),
+        ({"settings": [{"name": "x", "seeds": [1]}]}, "cell x/tiny-clip/shapes_color: seeds is for test-time methods"),
         ({"tasks": ["shapes_naming"]}, "(`exclude` in the plan leaves cells out)"),
         ({"options": {"output_path": "x"}}, "options: unknown key 'output_path' in a sweep: -o says where"),
         ({"options": {"limit": "many"}}, "cell raw/tiny-clip/shapes_color: 'limit'"),

@@ -17,10 +17,10 @@ from ttmbench.config import AUTHORS_LEARNING_RATE, DEFAULT_LEARNING_RATE, RunCon
 from ttmbench.data.task_file import find_task
 from ttmbench.errors import UsageError
 from ttmbench.evaluator import analyze as analysis
+from ttmbench.methods.variants import Adaptation
 from ttmbench.plugins.registry import build_registry
 from ttmbench.report import charts
 from ttmbench.ttm.selection import PseudoLabels, candidates
-from ttmbench.ttm.variants import Adaptation
 from ttmbench.types import Scores
 
 REGISTRY = build_registry()
@@ -38,7 +38,6 @@ def stage_of(scores, task="shapes_color", **settings) -> Adaptation:
         SimpleNamespace(is_global=spec.is_global),
         raw,
         TTMConfig(**settings),
-        "auto",
         [REGISTRY.metrics[f"group_{name}"] for name in ("score", "match")]
         + [REGISTRY.metrics[name] for name in ("image_score", "global_assignment_accuracy")],
         [0],
@@ -131,7 +130,7 @@ def test_curves_hold_every_seed_and_iteration(analysed):
     for curve in data["curves"].values():
         assert np.shape(curve["metric"]) == np.shape(curve["threshold"]) == (2, 2)
         assert curve["final"] == pytest.approx(np.mean([row[-1] for row in curve["metric"]]))
-    assert np.array(data["curves"]["oracle"]["pseudo_label_accuracy"]).min() == 1.0
+    assert np.array(data["curves"]["pseudo_label_accuracy"]["oracle"]).min() == 1.0
 
 
 def test_the_curve_of_ttm_is_that_of_a_run(tmp_path, monkeypatch):
@@ -234,7 +233,7 @@ def test_learning_rates_are_compared_by_runs_of_ttm(tmp_path, capsys, png_alone)
         device="cpu",
         seeds=[0, 1],
     )
-    record, rate = run["ttm"]["shapes_color"], data["rates"][1]
+    record, rate = run["methods"]["shapes_color"]["ttm"], data["rates"][1]
     assert rate["final"] == run.results["shapes_color"]["group_match,ttm"]
     assert np.ravel(rate["loss"]).tolist() == [one["loss"][-1] for one in record["iterations"]]
     assert np.ravel(rate["selected"]).tolist() == [one["selected"] for one in record["iterations"]]

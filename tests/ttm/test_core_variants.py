@@ -14,11 +14,11 @@ from support.small_models import Towers, stage_of
 from ttmbench import schedules
 from ttmbench.config import TTMConfig
 from ttmbench.errors import AssertionNotMet, TtmbenchError
+from ttmbench.evaluator.methods import run_ttm_method
+from ttmbench.methods import variants
 from ttmbench.metrics import METRICS, group_match
 from ttmbench.model import Model
 from ttmbench.plugins.methods import METHODS
-from ttmbench.results.summary import held_out
-from ttmbench.ttm import variants
 from ttmbench.ttm.algorithm import Step
 from ttmbench.ttm.checkpoint import AfterSeed
 from ttmbench.ttm.trainer import Original
@@ -26,7 +26,7 @@ from ttmbench.types import ScheduleSpec, Scores
 
 LINEAR = ScheduleSpec("linear", schedules.linear)
 SPECS = {spec.name: spec for spec in METHODS}
-TTM, STEP = SPECS["ttm"], SPECS["simple_match"]
+TTM, STEP = SPECS["ttm"], SPECS["overfit"]
 
 
 def step_of(selected, captions, tau=0.5) -> Step:
@@ -37,7 +37,7 @@ def step_of(selected, captions, tau=0.5) -> Step:
 def test_an_iteration_is_counted_against_the_truth():
     stage = stage_of(4)
     spec = SimpleNamespace(is_global=False, task="t", matching="group")
-    one = variants.Adaptation(None, spec, stage, stage.score(), TTMConfig(), "auto", [], [0])
+    one = variants.Adaptation(None, spec, stage, stage.score(), TTMConfig(), [], [0])
     record = one.record_of(step_of([True, True, True, False], [[0, 1], [1, 0], [0, 1], [0, 1]]), 3)
     assert (record.seed, record.selected, record.candidates, record.coverage, record.tied) == (3, 3, 4, 0.75, 1)
     assert record.pseudo_label_accuracy == 2 / 3 and record.seconds == 2.0
@@ -68,7 +68,7 @@ def test_the_audit_compares_selections_and_their_captions():
 
 def test_captions_of_permuted_groups_are_named_as_they_were():
     order = np.array([[2, 0, 1], [1, 2, 0]])
-    one = variants.Adaptation(None, SimpleNamespace(is_global=False), None, None, TTMConfig(), "auto", [], [0])
+    one = variants.Adaptation(None, SimpleNamespace(is_global=False), None, None, TTMConfig(), [], [0])
     assert one._unpermuted(np.array([[0, 2], [1, 0]]), order).tolist() == [[2, 1], [2, 1]]
     whole = replace(one, spec=SimpleNamespace(is_global=True))
     assert whole._unpermuted(np.array([[0], [4], [5], [2]]), order).tolist() == [[2], [5], [3], [1]]
@@ -81,12 +81,13 @@ def test_captions_of_permuted_groups_are_named_as_they_were():
 def adaptation():
     """TTM on eight groups of two images for two seeds, and what plugins are told."""
     told = []
-    plugins = SimpleNamespace(notify=lambda hook, *, task, record: told.append((hook, task, record)))
-    registry = SimpleNamespace(schedule=lambda name: LINEAR, plugins=plugins)
+
+    notify = lambda hook, **about: told.append((hook, about))  # noqa: E731
+    registry = SimpleNamespace(schedules={"linear": LINEAR}, notify=notify)
     spec = SimpleNamespace(is_global=False, task="mine", matching="group")
     stage = stage_of(8)
     config = TTMConfig(iterations=2, epochs=1, lr=1e-2)
-    one = variants.Adaptation(registry, spec, stage, stage.score(), config, "auto", [GROUP_MATCH], [3, 5])
+    one = variants.Adaptation(registry, spec, stage, stage.score(), config, [GROUP_MATCH], [3, 5])
     return one, told
 
 
@@ -105,44 +106,32 @@ def test_every_seed_starts_from_the_same_model_and_leaves_it(adaptation):
         assert any(not torch.equal(t, before[name]) for name, t in one.stage.adapter.state_dict().items())
         ended.append((seed, about))
 
-    result = one.column(TTM, after=AfterSeed(finished))
+    result = run_ttm_method(one, TTM, {}, after=AfterSeed(finished))
     assert all(torch.equal(tensor, before[name]) for name, tensor in one.stage.adapter.state_dict().items())
     settings = {**one.settings.model_dump(mode="json"), "lr": 1e-2}
-    assert ended == [(seed, {"variant": "group", "hyperparameters": settings}) for seed in (3, 5)]
+    assert ended == [(seed, {"settings": settings}) for seed in (3, 5)]
     lines = result.record["iterations"]
     assert [(line["seed"], line["iteration"]) for line in lines] == [(3, 1), (3, 2), (5, 1), (5, 2)]
-    assert [(hook, task) for hook, task, _ in told] == [("ttmbench_iteration_finished", "mine")] * 4
-    assert [(record.seed, record.iteration) for *_, record in told] == [(3, 1), (3, 2), (5, 1), (5, 2)]
+    assert [(hook, about["task"]) for hook, about in told] == [("ttmbench_iteration_finished", "mine")] * 4
+    assert [(about["record"].seed, about["record"].iteration) for _, about in told] == [(3, 1), (3, 2), (5, 1), (5, 2)]
     for line, scores in ((lines[1], result.scores[0]), (lines[3], result.scores[1])):
         assert line["metrics"] == {"group_match": group_match(scores.groups).mean()}
         assert isinstance(line["loss"], list) and len(line["loss"]) == 1
     assert not np.array_equal(result.scores[0].groups, one.raw.groups) and result.members is None
     assert "audit_labels" not in result.record and result.record["seeds"] == [3, 5]
-    assert one.column(TTM, audit=True).record["audit_labels"] == {"passed": True, "seeds": [3, 5], "iterations": 2}
+    audited = run_ttm_method(one, TTM, {}, audit=True).record["audit_labels"]
+    assert audited == {"passed": True, "compared": 16, "of": 16}
     told.clear()
-    _ = [one.column(SPECS[name]) for name in ("oracle", "placebo", "simple_match")]
-    assert not told, "plugins are told of TTM's own iterations alone"
-    assert one.column(SPECS["oracle"]).record["reads_labels"] is True
-    assert all(
-        line["pseudo_label_accuracy"] in (1.0, None) for line in one.column(SPECS["oracle"]).record["iterations"]
-    )
+    lines = run_ttm_method(one, SPECS["oracle"], {}).record["iterations"]
+    assert all(line["pseudo_label_accuracy"] in (1.0, None) for line in lines)
+    assert [about["method"] for _, about in told] == ["oracle"] * 4
 
 
-def test_held_out_groups_are_drawn_by_the_runs_seed_and_share_no_image(adaptation):
+def test_held_out_groups_leave_the_model_as_it_was(adaptation):
     one, told = adaptation
     weights_before = weights(one.stage.adapter)
-    for seed in (0, 1):
-        before, result = replace(one, seed=seed).holdout(TTM, 0.25)
-        held = held_out(np.arange(8), 0.25, seed)
-        assert result.record["scored_groups"] == result.members == before.members == np.flatnonzero(held).tolist()
-        assert result.record["adapted_groups"] == np.flatnonzero(~held).tolist()
-        assert np.allclose(before.scores[0].groups, one.raw.groups[held], atol=1e-5)
-        assert {line["candidates"] for line in result.record["iterations"]} == {6}
-        assert all(len(scores.groups) == 2 for scores in result.scores)
-        assert not np.allclose(result.scores[0].groups, before.scores[0].groups, atol=1e-5), "the adapted model's"
-    clusters = np.array([0, 0, 1, 1, 2, 2, 3, 3])
-    shared = replace(one, clusters=clusters).holdout(TTM, 0.25)[0].members
-    assert len(shared) == 2 and len(set(clusters[shared])) == 1
+    record = one.holdout(TTM, 0.25)
+    assert (record["adapted"], record["scored"]) == (6, 2) and len(record["metrics"]["group_match"]["adapted"]) == 2
     assert not told and all(torch.equal(t, weights_before[name]) for name, t in one.stage.adapter.state_dict().items())
 
 
@@ -160,7 +149,7 @@ def test_the_audit_permutes_what_is_chosen_from(shape, adaptation, monkeypatch):
         return plain(thing, **changes)
 
     monkeypatch.setattr(variants, "replace", watched)
-    assert one._audit(first)["passed"] is True
+    assert one.audit(TTM, first)["passed"] is True
     rows, (turned,) = stage.prepared.rows, seen
     images, captions = (rows.images, rows.captions)
     rng = np.random.default_rng([3, 4])
@@ -192,20 +181,18 @@ def forgetful(one, loads=(), **more):
     return replace(one, stage=stage, raw=stage.score(), **more)
 
 
-@pytest.mark.parametrize(
-    ("variant", "settings", "loads"), [("column", (TTM,), ()), ("column", (STEP,), (0, 2)), ("holdout", (TTM, 0.5), ())]
-)
-def test_an_adapter_that_does_not_load_is_named(variant, settings, loads, adaptation):
+@pytest.mark.parametrize(("spec", "loads"), [(TTM, ()), (STEP, (0, 2))])
+def test_an_adapter_that_does_not_load_is_named(spec, loads, adaptation):
     why = "model adapter Forgetful does not give the same scores .* must load every tensor that its state_dict returns"
     with pytest.raises(TtmbenchError, match=why):
-        getattr(forgetful(adaptation[0], loads), variant)(*settings)
+        forgetful(adaptation[0], loads).runs(spec)
 
 
 def test_a_model_that_was_not_trained_is_not_accused(adaptation):
     """Nothing is selected at this threshold, so nothing changes and nothing has to be loaded."""
     one, _ = adaptation
     settings = one.settings.model_copy(update={"tau_start": 1e6, "tau_end": 1e6})
-    lines = forgetful(one, settings=settings).column(TTM).record["iterations"]
+    lines = run_ttm_method(forgetful(one, settings=settings), TTM, {}).record["iterations"]
     assert [line["selected"] for line in lines] == [0] * 4
 
 

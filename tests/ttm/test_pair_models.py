@@ -132,18 +132,20 @@ def test_it_is_algorithm_1_with_yes_and_no(llava):
 
 def test_every_variant_works_by_the_command_line(llava, tmp_path, capsys):
     out, adapted = tmp_path / "x.json", tmp_path / "adapted"
-    options = "--ttm --simple_match --oracle --ttm_controls placebo,shuffle --ttm_holdout 0.34 --audit_labels".split()
+    options = "--methods ttm,overfit,oracle,placebo,shuffle --holdout 0.34 --audit_labels".split()
     words = ["--model", "vqascore", "--model_args", f"pretrained={llava}", "--tasks", "shapes_color", *options]
     words += ["--ttm_args", "iterations=2,epochs=1,lr=1e-3", "--limit", "6", "--device", "cpu"]
     assert main([*words, "--save_adapted", str(adapted), "--output_path", str(out)]) == 0, capsys.readouterr().err
     document = json.loads(out.read_text())
-    numbers, record = document["results"]["shapes_color"], document["ttm"]["shapes_color"]
-    for name in ("none", "simple_match", "ttm", "placebo", "shuffle", "holdout_raw", "holdout", "oracle"):
+    numbers, record = document["results"]["shapes_color"], document["methods"]["shapes_color"]["ttm"]
+    for name in ("none", "overfit", "ttm", "placebo", "shuffle", "oracle"):
         assert 0 <= numbers[f"group_match,{name}"] <= 1
     assert record["audit_labels"]["passed"] and len(record["iterations"]) == 2
-    for step in document["oracle"]["shapes_color"]["iterations"]:
+    for step in document["methods"]["shapes_color"]["oracle"]["iterations"]:
         assert step["pseudo_label_accuracy"] in (1.0, None)
-    again = ttmbench.simple_evaluate("vqascore", "shapes_color", model_args={"pretrained": str(adapted)}, **QUICK)
+    again = ttmbench.simple_evaluate(
+        "vqascore", "shapes_color", model_args={"pretrained": str(adapted / "ttm")}, **QUICK
+    )
     for metric in ("text_score", "group_match"):
         assert again.results["shapes_color"][f"{metric},none"] == numbers[f"{metric},ttm"]
 
@@ -158,7 +160,7 @@ def test_other_kinds_are_adapted_too(kind, tiny_vlm):
         ttm=SHORT,
         **{**QUICK, "limit": 3},
     )
-    steps = run["ttm"]["shapes_color"]["iterations"]
+    steps = run["methods"]["shapes_color"]["ttm"]["iterations"]
     assert steps[-1]["selected"] > 0 and steps[-1]["loss"][-1] < steps[0]["loss"][0]
 
 
@@ -167,14 +169,14 @@ def test_matching_heads_are_adapted_by_their_own_loss(tiny_vlm):
     run = ttmbench.simple_evaluate(
         "blip-itm", "shapes_color", model_args={"pretrained": folder}, ttm={**SHORT, "epochs": 10, "lr": 3e-4}, **QUICK
     )
-    steps = run["ttm"]["shapes_color"]["iterations"]
+    steps = run["methods"]["shapes_color"]["ttm"]["iterations"]
     assert steps[-1]["loss"][-1] < steps[0]["loss"][0]
 
 
 def test_the_global_variant_is_refused(llava, capsys):
     words = ["--model", "vqascore", "--model_args", f"pretrained={llava}", "--limit", "4", "--device", "cpu"]
     assert main([*words, "--tasks", "shapes_color_global", "--ttm"]) == 2
-    assert "without groups" in capsys.readouterr().err
+    assert "the task is matched globally" in capsys.readouterr().err
     assert main([*words, "--tasks", "shapes_color_global"]) == 0, "scoring it is not a problem"
 
 
@@ -224,7 +226,7 @@ def test_lora_beside_half_precision_weights_is_fp32(llava):
     adapter = vqascore.load(pretrained=str(llava), device="cpu", lora=4, weights_dtype="bf16", dtype="bf16")
     assert all(tensor.dtype == torch.float32 for tensor in adapter.parameters())
     run = ttmbench.simple_evaluate(adapter, "shapes_color", ttm=SHORT, limit=6, bootstrap_iters=0)
-    assert np.isfinite(run["ttm"]["shapes_color"]["iterations"][-1]["loss"]).all()
+    assert np.isfinite(run["methods"]["shapes_color"]["ttm"]["iterations"][-1]["loss"]).all()
 
 
 def test_lora_needs_layers_and_a_rank(llava):

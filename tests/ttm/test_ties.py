@@ -37,10 +37,10 @@ def test_repeated_captions_in_a_global_task_by_both_rules_for_ties(ties, selecte
     settings = {"iterations": 2, "epochs": 1, "lr": 1e-6, "tau_start": 0.5, "tau_end": 0.0}
     settings |= {} if ties is None else {"ties": ties}
     done = ttmbench.simple_evaluate("tiny-clip", repeating_task(), ttm=settings, bootstrap_iters=0, device="cpu")
-    record = done["ttm"]["repeating"]
+    record = done["methods"]["repeating"]["ttm"]
     assert [one["selected"] for one in record["iterations"]] == selected
     assert [one["tied"] for one in record["iterations"]] == [58, 58]
-    assert record["hyperparameters"]["ties"] == (ties or "exclude")
+    assert record["settings"]["ties"] == (ties or "exclude")
 
 
 def test_a_constant_scorer_learns_nothing_of_the_truth_where_ties_are_included():
@@ -78,4 +78,4 @@ def test_the_label_audit_passes_where_equal_captions_change_places():
     done = ttmbench.simple_evaluate(
         "tiny-clip", repeating_task(), ttm=settings, audit_labels=True, bootstrap_iters=0, device="cpu"
     )
-    assert done["ttm"]["repeating"]["audit_labels"]["passed"]
+    assert done["methods"]["repeating"]["ttm"]["audit_labels"]["passed"]

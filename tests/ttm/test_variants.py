@@ -69,9 +69,8 @@ def full(tmp_path_factory):
         "tiny-clip",
         "shapes_color,shapes_color_global",
         ttm={**SHORT, "epochs": 1},
-        oracle=True,
-        ttm_controls=["placebo", "shuffle"],
-        ttm_holdout=0.25,
+        methods=["oracle", "placebo", "shuffle"],
+        holdout=0.25,
         audit_labels=True,
         seeds=[0, 1],
         log_samples=True,
@@ -85,40 +84,28 @@ def test_every_variant_is_a_column_of_a_valid_document(full):
     document = json.loads(full.path.read_text(encoding="utf-8"))
     jsonschema.Draft202012Validator(schema("results")).validate(document)
     for task, metric in (("shapes_color", "group_match"), ("shapes_color_global", "global_assignment_accuracy")):
-        for name in ("none", "ttm", "placebo", "shuffle", "holdout_raw", "holdout", "oracle"):
+        for name in ("none", "ttm", "placebo", "shuffle", "oracle"):
             assert 0 <= full.results[task][f"{metric},{name}"] <= 1
 
 
 def test_controls_have_no_track_and_the_oracle_its_own(full):
     tracks = full["tracks"]["shapes_color"]
     assert tracks["group_match,ttm"] == "test_time" and tracks["group_match,oracle"] == "oracle"
-    assert not [key for key in tracks if key.split(",")[1] in ("placebo", "shuffle", "holdout", "holdout_raw")]
+    assert not [key for key in tracks if key.split(",")[1] in ("placebo", "shuffle")]
     assert full["track"] == "oracle"
 
 
 @pytest.mark.parametrize("task", ["shapes_color", "shapes_color_global"])
 def test_what_the_variants_were_trained_on(full, task):
-    record = full["ttm"][task]
-    for one in full["oracle"][task]["iterations"]:
+    records = full["methods"][task]
+    for one in full["methods"][task]["oracle"]["iterations"]:
         assert one["pseudo_label_accuracy"] == 1.0
     for name in ("placebo", "shuffle"):
-        first, own = record["controls"][name]["iterations"][0], record["iterations"][0]
+        first, own = records[name]["iterations"][0], records["ttm"]["iterations"][0]
         assert (first["selected"], first["threshold"]) == (own["selected"], own["threshold"])
-        everything = record["controls"][name]["iterations"]
+        everything = records[name]["iterations"]
         accuracy = np.mean([one["pseudo_label_accuracy"] for one in everything if one["selected"] > 5])
         assert accuracy < 0.7
-
-
-def test_samples_and_scores_of_held_out_groups_name_the_right_ones(full):
-    held = full["ttm"]["shapes_color"]["holdout"]["scored_groups"]
-    text = full.path.with_name("x_samples_shapes_color.jsonl").read_text(encoding="utf-8")
-    lines = [json.loads(line) for line in text.splitlines()]
-    raw = {line["group_id"]: line for line in lines if line["filter"] == "none"}
-    ids = list(raw)
-    found = [line for line in lines if line["filter"] == "holdout_raw"]
-    assert [line["group_id"] for line in found] == [ids[index] for index in held]
-    for line in found:
-        assert np.allclose(line["scores"], raw[line["group_id"]]["scores"], atol=1e-4)
 
 
 class Peeking(hf.TransformersModel):
@@ -137,18 +124,36 @@ def test_the_audit_finds_an_adapter_that_reads_positions(tiny_hf_clip):
 
 
 def test_options_that_need_ttm_say_so(capsys):
-    for option in (["--ttm_controls", "placebo"], ["--ttm_holdout", "0.5"], ["--audit_labels"]):
+    for option in (["--holdout", "0.5"], ["--audit_labels"], ["--save_adapted", "x"]):
         assert main(["--model", "tiny-clip", "--tasks", "shapes_color", *option]) == 2
-        assert "so it needs ttm" in capsys.readouterr().err
-    assert main(["--model", "tiny-clip", "--tasks", "shapes_color", "--ttm", "--ttm_controls", "sugar"]) == 2
-    assert "placebo" in capsys.readouterr().err
-    assert main(["--model", "tiny-clip", "--tasks", "shapes_color", "--save_adapted", "x"]) == 2
-    assert "so it needs ttm, simple_match or methods" in capsys.readouterr().err
+        assert "so it needs ttm or methods" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("--simple_match", "--methods overfit"),
+        ("--oracle", "--methods oracle"),
+        ("--ttm_controls", "--methods placebo,shuffle"),
+        ("--ttm_holdout", "--holdout"),
+        ("--ttm_also", "--also"),
+    ],
+)
+def test_an_earlier_spelling_is_told_the_new_one(old, new, tmp_path, capsys):
+    words = ["--model", "tiny-clip", "--tasks", "shapes_color"]
+    try:
+        code = main([*words, old])
+    except SystemExit as error:
+        code = error.code
+    assert code == 2 and new in capsys.readouterr().err
+    (tmp_path / "run.yaml").write_text(f"{old[2:]}: true\n")
+    assert main([*words, "--config", str(tmp_path / "run.yaml")]) == 2
+    assert new[2:] in capsys.readouterr().err
 
 
 def test_a_holdout_that_leaves_nothing_is_refused():
     with pytest.raises(UsageError, match="leaves 0 to score"):
-        ttmbench.simple_evaluate("tiny-clip", "shapes_color", ttm=SHORT, ttm_holdout=0.01, limit=8)
+        ttmbench.simple_evaluate("tiny-clip", "shapes_color", ttm=SHORT, holdout=0.01, limit=8)
 
 
 # --- augmentation ---------------------------------------------------------------------------------------------
@@ -212,19 +217,19 @@ def test_images_of_different_sizes_go_through_training(tiny_hf_clip, folder_task
         ttm={**SHORT, "augment": True, "tau_start": 0.0},
         device="cpu",
         bootstrap_iters=0,
-        ttm_holdout=0.5,
+        holdout=0.5,
     )
-    assert run["ttm"]["mine"]["iterations"][-1]["selected"] > 0
+    assert run["methods"]["mine"]["ttm"]["iterations"][-1]["selected"] > 0
 
 
 def test_augmentation_changes_training_and_is_drawn_by_seed():
     losses = []
     for augment in (False, True, True):
         run = ttmbench.simple_evaluate("tiny-clip", "shapes_color", ttm={**SHORT, "augment": augment}, **QUICK)
-        losses.append([one["loss"] for one in run["ttm"]["shapes_color"]["iterations"]])
+        losses.append([one["loss"] for one in run["methods"]["shapes_color"]["ttm"]["iterations"]])
         raw = run.results["shapes_color"]["group_match,none"]
     assert losses[0] != losses[1] and losses[1] == losses[2]
-    assert run["ttm"]["shapes_color"]["hyperparameters"]["augment_scale"] == 1.1
+    assert run["methods"]["shapes_color"]["ttm"]["settings"]["augment_scale"] == 1.1
     plain = ttmbench.simple_evaluate("tiny-clip", "shapes_color", **QUICK)
     assert plain.results["shapes_color"]["group_match,none"] == raw, "scoring never sees a crop"
 
@@ -261,7 +266,7 @@ def test_a_saved_model_loads_with_transformers_and_scores_the_same(tmp_path, tin
     assert np.allclose(found, run.scores["shapes_color"]["ttm"][0].groups, atol=1e-4)
     assert not np.allclose(found, run.scores["shapes_color"]["none"][0].groups, atol=1e-2)
     card = json.loads((tmp_path / "adapted" / "ttmbench.json").read_text())
-    assert card["task"] == "shapes_color" and card["seed"] == 0 and card["hyperparameters"]["lr"] == 1e-3
+    assert card["task"] == "shapes_color" and card["seed"] == 0 and card["settings"]["lr"] == 1e-3
     from transformers import AutoModel
 
     assert AutoModel.from_pretrained(tmp_path / "adapted").config.model_type == "siglip"

@@ -286,23 +286,30 @@ def with_dots(settings: Mapping[str, Any]) -> dict[str, Any]:
     return flat
 
 
-def with_own_options(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings whose ``methods`` with options of their own became these, so that a run is written down in one way.
+RENAMED = {
+    "simple_match": "methods overfit",
+    "oracle": "methods oracle",
+    "ttm_controls": "methods placebo,shuffle",
+    "ttm_holdout": "holdout",
+    "ttm_also": "also",
+}
+"""Earlier name of an option -> what is written now."""
 
-    >>> asked = with_own_options({"methods": "ttm,tent,placebo", "method_args": {"ttm": {"lr": 1}, "tent.lr": 2}})
-    >>> asked["ttm"], asked["ttm_args"], asked["ttm_controls"], asked["methods"], asked["method_args"]
-    (True, {'lr': 1}, ['placebo'], ['tent'], {'tent.lr': 2})
+
+def with_ttm(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings in which the short form ``ttm`` is a name in ``methods``, so that a run is written down in one way.
+
+    >>> with_ttm({"ttm": True, "methods": "tent,ttm"})
+    {'methods': ['ttm', 'tent']}
     """
-    asked = settings["methods"]
+    options, asked = dict(settings), settings.get("methods") or ()
+    if not isinstance(asked, str | list | tuple):
+        return options
     names = split_names(asked) if isinstance(asked, str) else list(asked)
-    flags, controls = ("ttm", "simple_match", "oracle"), ("placebo", "shuffle")
-    method_args = with_dots(settings.get("method_args", {}))
-    of_ttm = {key: method_args.pop(key) for key in [*method_args] if key.startswith("ttm.") and "ttm" in names}
-    options = {**settings, **{name: True for name in flags if name in names}, "method_args": method_args}
-    options["methods"] = [name for name in names if name not in (*flags, *controls)]
-    if of_ttm:
-        options["ttm_args"] = {**settings.get("ttm_args", {}), **{key[4:]: value for key, value in of_ttm.items()}}
-    if set(names) & set(controls):
-        asked_for = [*settings.get("ttm_controls", []), *(name for name in controls if name in names)]
-        options["ttm_controls"] = list(dict.fromkeys(asked_for))
+    for old in (*(name for name in names if name == "simple_match"), *(name for name in options if name in RENAMED)):
+        raise UsageError(f"'{old}' is now written: {RENAMED[old]}")
+    if options.pop("ttm", False):
+        names = ["ttm", *names]
+    if names:
+        options["methods"] = list(dict.fromkeys(names)) if all(isinstance(name, str) for name in names) else names
     return options

@@ -54,9 +54,10 @@ def analyze(options: argparse.Namespace) -> int:
     if options.lrs is not None and not all(math.isfinite(rate) and rate > 0 for rate in options.lrs):
         raise UsageError(f"--lrs must be learning rates above 0, got {', '.join(map(str, options.lrs))}")
     compares = options.analysis == "methods"
-    settings = {"output_path": "analysis", **settings_of(options), **({} if compares else {"ttm": True})}
+    settings = {"output_path": "analysis", **settings_of(options)}
     if bool(settings.get("methods")) is not compares:
         raise UsageError("'analyze methods' needs --methods A,B, and other analyses take none")
+    settings |= {} if compares else {"methods": ["ttm"]}
     config = make_run_config(settings, "options")
     if config.output_path is not None and config.output_path.endswith(".json"):
         raise UsageError(f"--output_path must be a directory for analyze, got {config.output_path}")

@@ -13,7 +13,7 @@ from importlib import import_module
 from typing import Any, Literal, NoReturn, get_args, get_origin
 
 from ttmbench._util.console import echo, one_line, put
-from ttmbench._util.option_values import is_address, read_place
+from ttmbench._util.option_values import RENAMED, is_address, read_place
 from ttmbench._version import __version__
 from ttmbench.config import RunConfig
 from ttmbench.errors import UsageError
@@ -211,6 +211,8 @@ class _Parser(argparse.ArgumentParser):
         name = word.partition("=")[0]
         if name in NOT_TAKEN:
             self.error(f"{name} is not supported: {NOT_TAKEN[name]}")
+        if name[2:] in RENAMED:
+            self.error(f"{name} is now --{RENAMED[name[2:]]}")
         if not name.startswith("-"):
             self.error(f"unexpected argument '{word}'; separate several names by commas")
         near = get_close_matches(word, re.findall(r"(?<![\w-])--?\w+", self.format_help()), n=1)

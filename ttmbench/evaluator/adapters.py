@@ -223,10 +223,9 @@ def check_model(config: RunConfig, model: Model, adapts: bool) -> None:
     """UsageError for a model that cannot be adapted as it was loaded, or not be measured on a second task."""
     if adapts and model.untrainable is not None:
         raise UsageError(f"model {config.model} cannot be adapted: {model.untrainable}; omit the test-time stage")
-    if config.ttm_also and isinstance(model, StoredFeatures):
+    if config.also and isinstance(model, StoredFeatures):
         raise UsageError(
-            f"model {config.model} reads stored features of one task, so it cannot be measured on another; "
-            "omit --ttm_also"
+            f"model {config.model} reads stored features of one task, so it cannot be measured on another; omit --also"
         )
 
 

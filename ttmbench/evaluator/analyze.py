@@ -27,10 +27,11 @@ from ttmbench.evaluator.score_task import Run, plan_task, score_task
 from ttmbench.evaluator.settings import cache_of, resolve, task_settings, tasks_named
 from ttmbench.evaluator.task import adaptation
 from ttmbench.evaluator.task_result import Scored
+from ttmbench.methods.variants import Adaptation
 from ttmbench.model import DualEncoder, PairScorer
 from ttmbench.plugins.registry import Registry, build_registry, metric_for
 from ttmbench.results.document import ResultsDocument
-from ttmbench.results.numbers import HOLDOUT, HOLDOUT_RAW, RAW, TTM
+from ttmbench.results.numbers import RAW, TTM
 from ttmbench.results.summary import (
     metric_chance,
     metric_mean,
@@ -44,7 +45,6 @@ from ttmbench.scoring.batches import BatchSizer
 from ttmbench.scoring.debiasing import sweep
 from ttmbench.ttm.selection import PseudoLabels, Supervision, algorithm1_selection, candidates, oracle
 from ttmbench.ttm.trainer import restored
-from ttmbench.ttm.variants import Adaptation
 from ttmbench.types import IterationRecord, MetricSpec, Record, Scores
 
 SCHEMA_VERSION = "1.0"
@@ -394,7 +394,7 @@ def _transfer(config: RunConfig, command: Sequence[str]) -> Iterator[Record]:
     adapter = make_adapter(registry, config.model, config.model_args, model_settings(config))
     if not adapter.trainable:
         raise UsageError(f"model {config.model} cannot be adapted, so 'transfer' does not apply to it")
-    whole = config.model_copy(update={"ttm": True, "ttm_also": tasks, "output_path": None, "on_error": "raise"})
+    whole = config.model_copy(update={"methods": ["ttm"], "also": tasks, "output_path": None, "on_error": "raise"})
     document = run(whole, resolve(whole), adapter=adapter, command=command).typed
     places = {
         (str(row.number.adapted_to), row.measured_on): row
@@ -418,7 +418,7 @@ def _transfer(config: RunConfig, command: Sequence[str]) -> Iterator[Record]:
         "data_sha256": document.task_hashes,
         "model_info": document.model_info,
         "reads_labels": "to report",
-        "hyperparameters": {task: document.ttm[task].hyperparameters for task in tasks},
+        "hyperparameters": {task: document.methods[task][TTM].settings for task in tasks},
         "seeds": config.run_seeds,
         "data": {
             "adapted_on": tasks,
@@ -468,7 +468,7 @@ def _methods(config: RunConfig, command: Sequence[str]) -> Iterator[Record]:
 def _compared(registry: Registry, config: RunConfig, scored: Scored, document: ResultsDocument) -> Record:
     """The rows of one task: for each metric the model as it is, then every method."""
     metrics = {metric.name: metric for metric in scored.metrics if metric.name in ("group_score", "group_match")}
-    columns = {name: of for name, of in scored.scores.items() if name not in (HOLDOUT, HOLDOUT_RAW)}
+    columns = scored.scores
     rows: list[Record] = []
     for metric in metrics.values():
         compared = []

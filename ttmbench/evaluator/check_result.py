@@ -26,7 +26,7 @@ from ttmbench.evaluator.task_result import Answered, Data, Scored, TaskResult
 from ttmbench.model import ChoiceStyle
 from ttmbench.plugins.registry import Registry
 from ttmbench.results.document import AlsoRecord, Artifact, Part, ResultsDocument
-from ttmbench.results.numbers import HOLDOUT, TTM, as_entries, key_of, supervised_tracks
+from ttmbench.results.numbers import as_entries, key_of, supervised_tracks
 from ttmbench.results.reader import read_document
 from ttmbench.results.stored_files import read_scores
 from ttmbench.results.summary import Clusters, clusters_of, connected, metric_mean
@@ -189,7 +189,7 @@ class _Check:
     def scored(self, name: str, spec: TaskSpec, path: Path, data: Data | None, other: str | None = None) -> Scored:
         """Stored scores as the task ``name`` (or ``other``, measured after adapting to it) with its metrics."""
         stored, measured = read_scores(path, spec.shape), other or name
-        record = self.document.ttm_also[name][other] if other else None
+        record = self.document.also[name][other] if other else None
         digest = record.fingerprint if record is not None else self.document.task_hashes[name]
         for key, value in (("task", measured), ("data_sha256", digest)):
             if stored.about.get(key) != value:
@@ -273,41 +273,39 @@ class _Check:
             if record is None:
                 continue
             self.same(f"{name}.{column.name}.seeds", len(record.seeds), len(column.scores))
-            lines = getattr(record, "iterations", [])
+            lines = record.iterations or []
             for at, seed in enumerate(record.seeds if lines else []):
                 steps = column.iterations[at] if at < len(column.iterations) else []
-                after = steps[1:] if column.name == HOLDOUT else [*steps, column.scores[at]]
+                after = [*steps, column.scores[at]]
                 mine = [line for line in lines if line.seed == seed]
                 self.same(f"{name}.{column.name}.iterations of seed {seed}", len(mine), len(after))
                 for line, scores in zip(mine, after, strict=False):
                     place = f"{name}.{column.name}.seed {seed}.iteration {line.iteration}.metrics"
                     means = {metric.name: metric_mean(metric, scores) for metric in result.metrics}
                     self.same(place, line.metrics, means)
-            differences = getattr(record, "differences", None)
-            if differences is not None:
+            if record.differences is not None:
                 expected = gains_of(result, column.scores, self.config)
-                self.same(f"{name}.{column.name}.differences", _plain(differences), expected)
-        for other, of_other in self.document.ttm_also.get(name, {}).items():
+                self.same(f"{name}.{column.name}.differences", _plain(record.differences), expected)
+        for other, of_other in self.document.also.get(name, {}).items():
             self.transfer(name, other, of_other)
 
     def transfer(self, name: str, other: str, record: AlsoRecord) -> None:
         """Compares the numbers of another task after adaptation."""
         task = find_task(self.registry, other) if other in self.registry.task_files else None
         if task is None or task.spec.kind != "groups":
-            self.found.notes.append(f"ttm_also.{name}.{other}: not a task with stored scores here")
+            self.found.notes.append(f"also.{name}.{other}: not a task with stored scores here")
             return
         path = self.file("also_scores", name, other)
         if path is None:
             return
         result = self.scored(name, task.spec, path, None, other).summarised(self.resampling)
-        place, entries = f"ttm_also.{name}.{other}", as_entries(result.numbers)
+        place, entries = f"also.{name}.{other}", as_entries(result.numbers)
         for key in ("results", "ci", "chance", "ties"):
             self.same(f"{place}.{key}", getattr(record, key), entries[key])
-        others = {method: of.differences for method, of in (record.methods or {}).items()}
-        for method, stated in {TTM: record.differences, **others}.items():
+        for method, stated in record.methods.items():
             if method in result.scores:
                 gains = gains_of(result, result.scores[method], self.config)
-                self.same(f"{place}.{method}.differences", _plain(stated), gains)
+                self.same(f"{place}.{method}.differences", _plain(stated.differences), gains)
 
     def same(self, place: str, found: object, expected: object, by: str = "what is stored gives") -> None:
         """Compares JSON values; each that differs is reported with its key."""

@@ -29,9 +29,9 @@ from ttmbench.evaluator.resume import RunFiles
 from ttmbench.evaluator.score_task import Run, plan_task, score_share, score_task
 from ttmbench.evaluator.settings import Chosen, cache_of, read_samples, resolve
 from ttmbench.evaluator.task import Methods
+from ttmbench.methods.variants import adapted_folders
 from ttmbench.model import Model
 from ttmbench.scoring.batches import BatchSizer
-from ttmbench.ttm.variants import adapted_folders
 
 
 @contextmanager
@@ -54,8 +54,8 @@ def divided(
         kind, _, number = name.partition(":")
         if kind == "cuda" and int(number) >= torch.cuda.device_count():
             raise UsageError(f"device {name} was requested, but torch finds {torch.cuda.device_count()} CUDA devices")
-    if config.ttm_also:
-        raise UsageError(f"--ttm_also measures on one device, and --device has {len(names)}; omit one of them")
+    if config.also:
+        raise UsageError(f"--also measures on one device, and --device has {len(names)}; omit one of them")
     with tempfile.TemporaryDirectory(prefix="ttmbench-") as folder:
         document = (results or Path(folder) / "results.json").absolute()
         if cache_of(config) is None:

@@ -37,7 +37,6 @@ from ttmbench.results.document import ResultsDocument, keys_by_task
 from ttmbench.results.numbers import (
     AT,
     CHOICE,
-    HOLDOUT_RAW,
     RAW,
     TRACK_ORDER,
     Number,
@@ -242,7 +241,7 @@ def _lines_of_scores(result: Scored, seeds: Sequence[int] | None) -> Iterator[Re
     cluster_of, groups = result.data.cluster_names, result.data.groups
     metrics = [metric for metric in result.metrics if metric.scope != "global"]
     for column in result.columns:
-        trained = seeds is not None and column.name not in (RAW, HOLDOUT_RAW)
+        trained = seeds is not None and column.name != RAW
         for index, scores in enumerate(column.scores):
             matching = match_groups(scores.groups, result.spec.shape.true_captions)
             values = {metric.name: metric_values(metric, scores) for metric in metrics}
@@ -399,7 +398,7 @@ def _row(number: Number, old: float, new: float, paired: Record | None) -> Recor
 
 _COUNTS = ("requests", "answers", "answers_without_count", "prompt_tokens", "completion_tokens", "cost")
 _RARE = (
-    *(CHOICE, "undecided", "ranking", "truncated", "seen_in_training", "tag_means", "ttm_also", "methods"),
+    *(CHOICE, "undecided", "ranking", "truncated", "seen_in_training", "tag_means", "also", "methods"),
     "efficiency",
 )
 
@@ -660,7 +659,7 @@ def _entries(result: TaskResult, trained_on: Sequence[str], finetuning: Record |
     only_some_have = {"tag_means": result.tag_means, **result.records()}
     if isinstance(result, Scored):
         only_some_have |= {"breakdowns": result.breakdowns, "truncated": result.truncated}
-        only_some_have["ttm_also"] = {name: other.record() for name, other in result.elsewhere.items()}
+        only_some_have["also"] = {name: other.record() for name, other in result.elsewhere.items()}
     only_some_have |= {"seen_in_training": seen, "undecided": result.undecided, "notes": notes}
     return {
         **entries,

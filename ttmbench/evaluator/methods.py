@@ -21,10 +21,10 @@ from ttmbench.evaluator.adapters import make_adapter, model_info, model_settings
 from ttmbench.evaluator.cache import TaskCache
 from ttmbench.evaluator.score_task import Run, check_training, plan_task, score_task
 from ttmbench.evaluator.task_result import Scored
-from ttmbench.methods.audit import audit_labels, held_out_record
 from ttmbench.methods.features import ReferenceSet, RewardModel, scale_and_bias
 from ttmbench.methods.run import MethodRun
 from ttmbench.methods.settings import checked_settings
+from ttmbench.methods.variants import Adaptation
 from ttmbench.methods.views import views_of
 from ttmbench.model import DualEncoder, Model, PairScorer, StoredFeatures
 from ttmbench.plugins.registry import BUILTIN, Registry
@@ -36,8 +36,6 @@ from ttmbench.scoring.prepare import unknown_wrappers
 from ttmbench.ttm.checkpoint import AFTER_SEED, AfterSeed, SeedProgress, TaskCheckpoint
 from ttmbench.ttm.parameters import check_train, is_added
 from ttmbench.ttm.parts import check_parts
-from ttmbench.ttm.trainer import restored
-from ttmbench.ttm.variants import Adaptation
 from ttmbench.types import MethodSpec, Record, Scores
 
 
@@ -148,7 +146,7 @@ def _loaded(run: Run, reward: str) -> DualEncoder | PairScorer:
 def _scored(run: Run, scored: Scored, reward: str) -> RewardModel:
     name, arguments = _read(reward)
     model, groups = _loaded(run, reward), scored.data.groups
-    off = {"methods": [], "method_args": {}, "ttm": False, "simple_match": False, "oracle": False, "ttm_also": []}
+    off: Record = {"methods": [], "method_args": {}, "also": []}
     asked = {"model": name, "model_args": arguments, "limit": None, "samples": None, **off}
     config: RunConfig = run.config.model_copy(update=asked)
     sizer = BatchSizer.for_run(config.batch_size, model.device, config.deterministic)
@@ -198,32 +196,25 @@ def run_ttm_method(
     """
     adaptation = replace(stage, settings=settings_of(spec, given, stage.settings))
     seeds = adaptation.runs(spec, after)
-    scores = {seed: run.final for seed, run in seeds.items() if run.final is not None}
-    record = _record(adaptation, spec, seeds, list(scores.values()))
-    if audit:
-        record["audit_labels"] = audit_labels(spec.name, scores, partial(_permuted_scores, adaptation))
+    scores = [run.final for run in seeds.values() if run.final is not None]
+    record = _record(adaptation, spec, seeds, scores)
+    if audit and not {"labels", "random_labels"} & {*spec.needs}:
+        record["audit_labels"] = adaptation.audit(spec, seeds)
     if holdout is not None:
-        raw, adapted = replace(adaptation, checkpoint=TaskCheckpoint()).holdout(spec, holdout)
-        groups = len(adapted.record["adapted_groups"]), len(adapted.record["scored_groups"])
-        record["holdout"] = held_out_record(holdout, groups, stage.metrics, raw.scores[0], adapted.scores)
-    return MethodScores(spec.name, list(scores.values()), record)
-
-
-def _permuted_scores(stage: Adaptation, seed: int) -> Scores:
-    """Scores after a seed with the captions of every group in another order, put back into the task's."""
-    again, order = stage.permuted(seed)
-    with restored(again.stage):
-        *_, last = again.steps(seed)
-    back = np.argsort(order, axis=1)
-    groups = last.scores.groups
-    of_images = groups.shape[1] > groups.shape[2]
-    back = back[:, :, None] if of_images else back[:, None, :]
-    return Scores(np.take_along_axis(groups, back, axis=1 if of_images else 2))
+        record["holdout"] = replace(adaptation, checkpoint=TaskCheckpoint()).holdout(spec, holdout)
+    before = [[step.scores for step in run.steps[:-1]] for run in seeds.values()]
+    return MethodScores(spec.name, scores, record, iterations=before, track=spec.track)
 
 
 def settings_of(spec: MethodSpec, given: Mapping[str, object], of_run: TTMConfig) -> TTMConfig:
     """Settings of a method that is TTM: those of the run, its own, and the user's; UsageError for a wrong one."""
     return of_run.with_changes({**spec.settings, **given}, f"--method_args {spec.name}")
+
+
+def planned_settings(config: RunConfig, spec: MethodSpec, of_run: TTMConfig) -> Record:
+    """The settings of a method on a task, of which ``of_run`` are TTM's."""
+    given = settings_for(config, spec.name)
+    return recorded(settings_of(spec, given, of_run)) if spec.is_ttm else checked_settings(spec, given)
 
 
 def recorded(settings: TTMConfig) -> Record:
@@ -234,8 +225,6 @@ def recorded(settings: TTMConfig) -> Record:
 def _record(stage: Adaptation, spec: MethodSpec, seeds: Mapping[int, SeedProgress], scores: Sequence[Scores]) -> Record:
     losses = [[value for step in run.steps for value in step.loss] for run in seeds.values()]
     first = next(iter(seeds.values())).steps
-    as_method = MethodRun(stage.raw, stage.spec.shape, stage.metrics, stage.seeds)
-    positions = [as_method.positions(spec, final.groups, seed) for final, seed in zip(scores, seeds, strict=True)]
     return {
         "settings": recorded(stage.settings),
         **spec.declared,
@@ -244,8 +233,8 @@ def _record(stage: Adaptation, spec: MethodSpec, seeds: Mapping[int, SeedProgres
         "updates": sum(bool(step.loss) for step in first),
         "loss": [fmean(values) if values else None for values in losses],
         "chance": None,
-        "positions": np.mean(positions, axis=0).tolist(),
-        "notes": [],
+        "notes": stage.notes(),
+        "iterations": stage.lines(seeds),
     }
 
 
@@ -284,13 +273,10 @@ def check_methods(
 
 def _check_left(config: RunConfig, specs: Sequence[MethodSpec]) -> None:
     """UsageError if trained models are to be measured elsewhere or saved, and the run leaves none."""
-    for option, is_given, leaves in (
-        ("--ttm_also", bool(config.ttm_also), config.ttm),
-        ("--save_adapted", config.save_adapted is not None, config.ttm or config.simple_match),
-    ):
-        if is_given and not leaves and not any(spec.leaves_model for spec in specs):
+    for option, is_given in (("--also", bool(config.also)), ("--save_adapted", config.save_adapted is not None)):
+        if is_given and not any(spec.leaves_model for spec in specs):
             whose = "; ".join(f"method '{spec.name}' {_left_out(spec)}" for spec in specs)
-            raise UsageError(f"{option} needs TTM or a method that leaves a trained model: {whose}")
+            raise UsageError(f"{option} needs a method that leaves a trained model, such as ttm: {whose}")
 
 
 def _left_out(spec: MethodSpec) -> str:
@@ -384,7 +370,7 @@ def undefined_notes(run: Run, task: TaskSpec) -> list[str]:
     specs = {name: run.registry.methods[name] for name in run.config.methods}
     why = {name: refusal(spec, task, run.model, settings_for(run.config, name)) for name, spec in specs.items()}
     notes = [f"method '{name}' was not run: {reason}" for name, reason in why.items() if reason is not None]
-    wanted = {"measured on other tasks": run.config.ttm_also, "saved": run.config.save_adapted}
+    wanted = {"measured on other tasks": run.config.also, "saved": run.config.save_adapted}
     what = " or ".join(words for words, is_wanted in wanted.items() if is_wanted)
     for spec in (specs[name] for name, reason in why.items() if reason is None and what):
         if not spec.leaves_model:
@@ -426,7 +412,7 @@ def columns(
         checkpoint,
         () if isinstance(run.model, StoredFeatures) else distinct_captions(scored.data.groups),
         config.audit_labels and not trained_alone,
-        None if trained_alone else config.ttm_holdout,
+        None if trained_alone else config.holdout,
         None if scored.data.clusters is None else scored.data.clusters.groups,
         config.seed,
         partial(reference_set, run),

@@ -96,7 +96,7 @@ class RunKey:
 
             bits["deterministic"] = conditions(config.batch_size)
         others = {name: task.spec.model_dump(mode="json") for name, task in also.items()}
-        asked = config.model_dump(mode="json", exclude={*INDIFFERENT, "ttm_also"})
+        asked = config.model_dump(mode="json", exclude={*INDIFFERENT, "also"})
         content = {
             "config": {**asked, "tasks": sorted(tasks), "seeds": config.run_seeds},
             "tasks": {name: task.spec.model_dump(mode="json") for name, task in tasks.items()},

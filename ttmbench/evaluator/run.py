@@ -28,11 +28,11 @@ from ttmbench.evaluator.settings import (
 )
 from ttmbench.evaluator.task import Methods, run_task
 from ttmbench.evaluator.task_result import Ranked, Scored, TaskResult
+from ttmbench.methods.variants import adapted_folders
 from ttmbench.model import Model
 from ttmbench.results.assertions import check_names
 from ttmbench.results.numbers import TTM
 from ttmbench.scoring.batches import BatchSizer
-from ttmbench.ttm.variants import adapted_folders
 
 
 def run(config: RunConfig, chosen: Chosen, *, adapter: Model | None = None, command: Sequence[str] = ()) -> EvalResults:

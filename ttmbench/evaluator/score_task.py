@@ -21,7 +21,7 @@ from ttmbench.evaluator.stored_ranks import stored_pool
 from ttmbench.evaluator.task_result import Answered, Data, Scored
 from ttmbench.model import ChoiceModel, ChoiceStyle, DualEncoder, Model, PairScorer, StoredFeatures
 from ttmbench.plugins.registry import Registry, metric_for
-from ttmbench.results.numbers import RAW, SIMPLE_MATCH, TTM
+from ttmbench.results.numbers import RAW
 from ttmbench.results.summary import MethodScores, Resampling, clusters_of
 from ttmbench.scoring.batches import BatchSizer, BlockStore, Share
 from ttmbench.scoring.debiasing import Likelihoods, Prior, likelihoods, prior_for
@@ -64,10 +64,9 @@ class Run:
 
     @property
     def left_models(self) -> list[str]:
-        """What leaves a trained model, by the filter of its numbers: TTM, or SimpleMatch's step alone, and methods."""
+        """The methods that leave a trained model."""
         config = self.config
-        first = [TTM] if config.ttm else [SIMPLE_MATCH] if config.simple_match else []
-        return [*first, *(name for name in config.methods if self.registry.methods[name].leaves_model)]
+        return [name for name in config.methods if self.registry.methods[name].leaves_model]
 
     def on(self, spec: TaskSpec) -> Run:
         """The run with the model as it takes a task's images or videos; UsageError if it takes no videos."""

@@ -18,7 +18,7 @@ from ttmbench.model import DualEncoder, Model, PairScorer
 from ttmbench.plugins.registry import Registry, build_registry
 from ttmbench.plugins.trackers import make_trackers
 from ttmbench.results.assertions import check_names, parse_assertion
-from ttmbench.results.numbers import CHOICE, HOLDOUT, HOLDOUT_RAW, RAW, SLASH
+from ttmbench.results.numbers import CHOICE, RAW, SLASH
 from ttmbench.types import Record
 
 if TYPE_CHECKING:
@@ -69,16 +69,16 @@ def resolve(
     settings = {name: task_settings(registry, config, task.spec) for name, task in tasks.items()}
     if not registry.adapts(config) and (config.ttm_args or config.ttm_preset != "auto"):
         given = "--ttm_args" if config.ttm_args else "--ttm_preset"
-        raise UsageError(f"{given} is for test-time training, so it needs --ttm, --simple_match or --oracle")
+        raise UsageError(f"{given} is for test-time training, so it needs --ttm or such a method")
     if config.methods:
         from ttmbench.evaluator.methods import check_methods  # their code needs torch, which other runs wait for later
 
         check_methods(registry, config, tasks)
     if config.assertions:
         check_names(config.assertions, metrics_by_task(tasks), filters_of(config))
-    also = tasks_named(registry, config, config.ttm_also, {task.name: task for task in in_memory})
+    also = tasks_named(registry, config, config.also, {task.name: task for task in in_memory})
     if len(also) == 1 and set(also) == set(tasks):
-        raise UsageError(f"--ttm_also names no task but {next(iter(also))}, which is adapted to; name another")
+        raise UsageError(f"--also names no task but {next(iter(also))}, which is adapted to; name another")
     return Chosen(registry, tasks, settings, also, in_memory, plugins, is_registered)
 
 
@@ -109,10 +109,7 @@ def filters_of(config: RunConfig, model: Model | None = None) -> list[str]:
     """The filters that a run's numbers can have; of a model that is loaded, those that it can give."""
     if not (model is None or isinstance(model, DualEncoder | PairScorer)):
         return [CHOICE]
-    own = [] if not (model is None or model.trainable) else [*config.own_columns]
-    if HOLDOUT in own:
-        own.insert(own.index(HOLDOUT), HOLDOUT_RAW)
-    return [RAW, *own, *config.methods, *([CHOICE] if model is None else [])]
+    return [RAW, *config.methods, *([CHOICE] if model is None else [])]
 
 
 def cache_of(config: RunConfig) -> ScoreCache | None:
@@ -135,18 +132,16 @@ def plan(config: RunConfig) -> Record:
     for name, task in chosen.tasks.items():
         spec = task.spec
         steps["tasks"][name] = {"source": spec.source, "group": spec.group.model_dump(), "metrics": spec.metrics}
-        if chosen.registry.adapts(config):
-            steps["tasks"][name]["ttm"] = chosen.settings[name].model_dump(mode="json")
-    if config.methods:
-        from ttmbench.evaluator.methods import settings_for
-        from ttmbench.methods.settings import checked_settings
+        if config.methods:
+            from ttmbench.evaluator.methods import planned_settings
 
-        specs = map(chosen.registry.methods.__getitem__, config.methods)
-        steps["methods"] = {spec.name: checked_settings(spec, settings_for(config, spec.name)) for spec in specs}
-    if config.own_columns or config.methods:
+            specs = map(chosen.registry.methods.__getitem__, config.methods)
+            planned = {spec.name: planned_settings(config, spec, chosen.settings[name]) for spec in specs}
+            steps["tasks"][name]["methods"] = planned
+    if config.methods:
         steps["seeds"] = config.run_seeds
     if chosen.also:
-        steps["ttm_also"] = list(chosen.also)
+        steps["also"] = list(chosen.also)
     return steps
 
 
@@ -164,11 +159,6 @@ def datasets_of(registry: Registry, chosen: Mapping[str, TaskFile]) -> dict[str,
 
 def task_settings(registry: Registry, config: RunConfig, spec: TaskSpec) -> TTMConfig:
     """Package defaults, the model's, the task's, the paper's preset if asked for, and what the user says."""
-    if config.own_columns and spec.kind != "groups":
-        raise UsageError(
-            f"task '{spec.task}' is of kind {spec.kind}: it has no groups in which captions compete, so there is no "
-            "test-time matching; omit --ttm, --simple_match and --oracle, or run it separately"
-        )
     if config.rerank and spec.kind != "retrieval":
         raise UsageError(f"task '{spec.task}' is of kind {spec.kind}: --rerank is for retrieval; omit it")
     settings, adapts = TTMConfig(), registry.adapts(config)

@@ -1,6 +1,6 @@
 """One task of a run: planned, scored, adapted to by the methods that the run asks for, and summed up.
 
-With ``--ttm_also``, adapted models are measured on other tasks as a run measures them, whatever their kind. Each
+With ``--also``, adapted models are measured on other tasks as a run measures them, whatever their kind. Each
 measurement is stored with the seed's other files until the task is done, so that a resumed run repeats none.
 """
 
@@ -31,14 +31,12 @@ from ttmbench.evaluator.ranking_task import rank_task
 from ttmbench.evaluator.score_task import Run, TaskPlan, ask_task, plan_task, score_task
 from ttmbench.evaluator.settings import usual_rate
 from ttmbench.evaluator.task_result import Answered, Scored, TaskResult, TransferResult
+from ttmbench.methods.variants import Adaptation
 from ttmbench.model import ChoiceModel, PairScorer
 from ttmbench.results.document import MOST_UNDECIDED
 from ttmbench.results.numbers import (
     CHOICE,
-    HOLDOUT,
     RAW,
-    SIMPLE_MATCH,
-    TTM,
     Number,
     as_entries,
     supervised_tracks,
@@ -58,14 +56,13 @@ from ttmbench.ttm.checkpoint import (
     scores_of,
     write_state,
 )
-from ttmbench.ttm.variants import Adaptation
-from ttmbench.types import Group, MethodSpec, MetricSpec, Record, Scores
+from ttmbench.types import Group, MetricSpec, Record, Scores
 
 Gains = Mapping[str, Record]
 """Metric -> its difference, as results documents have it."""
 Measurement = tuple[Tensors, Metadata]
 """Score arrays of an adapted model on another task, if it has any; its ``results``, ``ties`` and ``seconds``."""
-STAGE = "ttm_also"
+STAGE = "also"
 
 
 @dataclass
@@ -239,13 +236,6 @@ class Methods:
     def applied_to(self, scored: Scored, plan: TaskPlan, settings: TTMConfig, state: Path | None) -> Scored:
         """The task with the columns of all methods; if some fail, with those of the others and the first failure."""
         run = self._run
-        if run.registry.adapts(run.config) and not plan.adapts:
-            true = scored.spec.shape.true_captions
-            why = f"{true} captions are true for each image, and no way is defined to adapt a model to several"
-            if true == 1:
-                why = f"model {run.config.model} cannot be adapted (it has no matching_loss or pair_loss)"
-            note = f"{why}, so there are raw and SimpleMatch numbers only"
-            scored = replace(scored, notes=[*scored.notes, note])
         if run.config.methods:
             from ttmbench.evaluator.methods import undefined_notes
 
@@ -256,7 +246,7 @@ class Methods:
             transfers = self._transfers(scored, plan, state)
             checkpoint, adapts = self._checkpoint(scored, state), plan.adapts
             for column in self.columns(scored, settings, checkpoint, adapts, failures, transfers):
-                if transfers is not None and column.name in run.left_models and column.name != SIMPLE_MATCH:
+                if transfers is not None and column.name in run.left_models:
                     measured[column.name] = run.config.run_seeds
                     gains = gains_of(scored, column.scores, run.config)
                     column = replace(column, record={**column.record, "differences": gains})
@@ -285,8 +275,8 @@ class Methods:
         part, checkpoint = self.of(replace(self._run, config=config)), self._checkpoint(scored, state)
         for _ in part.columns(scored, settings, checkpoint, plan.adapts, failures, trained_alone=True):
             pass
-        for name, error in failures.items():
-            if name not in config.methods or isinstance(error, NotRestoredError):
+        for error in failures.values():
+            if isinstance(error, NotRestoredError):
                 raise error
 
     def _checkpoint(self, scored: Scored, state: Path | None) -> TaskCheckpoint:
@@ -308,14 +298,21 @@ class Methods:
         transfers: TransferEvaluation | None = None,
         trained_alone: bool = False,
     ) -> Iterator[MethodScores]:
-        """The columns of all methods, TTM and its variants first.
+        """The columns of all methods.
 
         A failure is added to ``failures`` (without it, raised) and does not stop the other methods, unless the model is
         no longer what it was. ``adapts`` says whether TTM is defined for the model and the task; ``trained_alone``
         leaves out what trains nothing.
         """
         run = self._run
-        for name, spec, method in self._methods(scored, settings, checkpoint, adapts, trained_alone):
+        if not run.config.methods:
+            return
+        from ttmbench.evaluator.methods import columns
+
+        stage = None
+        if adapts:
+            stage = replace(adaptation(scored, run, settings), checkpoint=checkpoint, divided="," in run.config.device)
+        for name, spec, method in columns(run, scored, checkpoint, stage, trained_alone=trained_alone):
             clock = time.perf_counter()
             try:
                 with phase(name):
@@ -330,32 +327,7 @@ class Methods:
                 if isinstance(error, NotRestoredError):
                     return
             else:
-                *before, column = made if isinstance(made, list) else [made]
-                yield from before
-                yield replace(column, seconds=time.perf_counter() - clock)
-
-    def _methods(
-        self,
-        scored: Scored,
-        settings: TTMConfig,
-        checkpoint: TaskCheckpoint,
-        adapts: bool,
-        trained_alone: bool,
-    ) -> Iterator[tuple[str, MethodSpec, Callable[..., MethodScores | list[MethodScores]]]]:
-        """Each method by the filter of its numbers, with what runs it; the last column that it gives is its own."""
-        run, config, stage = self._run, self._run.config, None
-        if adapts:
-            stage = replace(adaptation(scored, run, settings), checkpoint=checkpoint, divided="," in config.device)
-            for name in config.own_columns:
-                spec = run.registry.methods[TTM if name == HOLDOUT else name]
-                if name == HOLDOUT and config.ttm_holdout is not None:
-                    yield name, spec, partial(stage.holdout, spec, config.ttm_holdout)
-                else:
-                    yield name, spec, partial(stage.column, spec, audit=config.audit_labels and name == TTM)
-        if config.methods:
-            from ttmbench.evaluator.methods import columns
-
-            yield from columns(run, scored, checkpoint, stage, trained_alone=trained_alone)
+                yield replace(made, seconds=time.perf_counter() - clock)
 
     def _transfers(self, scored: Scored, plan: TaskPlan, state: Path | None) -> TransferEvaluation | None:
         """The measurements on other tasks of models trained on this one; None if there are none to make."""
@@ -363,11 +335,10 @@ class Methods:
         others = [name for name in self._others if name != task]
         if not others:
             return None
-        if not (plan.adapts and run.config.ttm):
-            from ttmbench.evaluator.methods import is_left
+        from ttmbench.evaluator.methods import is_left
 
-            if not is_left(run, scored.spec):
-                return None
+        if not is_left(run, scored.spec):
+            return None
         with phase(STAGE):
             for name in others:
                 if name not in self._raw:
@@ -378,15 +349,15 @@ class Methods:
 
     def _score_elsewhere(self, name: str, is_adapted: bool) -> TaskResult:
         """Scores another task with the model as it is now; scores of an adapted one are not cached."""
-        off = {"ttm": False, "simple_match": False, "oracle": False, "methods": [], "method_args": {}, "samples": None}
-        config = self._run.config.model_copy(update={**off, "ttm_also": [], "save_adapted": None})
+        off: Record = {"methods": [], "method_args": {}, "samples": None, "also": [], "save_adapted": None}
+        config = self._run.config.model_copy(update=off)
         cache = None if is_adapted else self._run.cache
         return run_task(replace(self._run, config=config, samples=None, cache=cache), self._others[name], TTMConfig())
 
     def _after(self, scored: Scored, name: str, transfers: TransferEvaluation | None) -> AfterSeed:
         """What follows each trained seed of a method: its model is saved and measured elsewhere, if it is to be."""
         save = self._saver(scored, name)
-        if transfers is None or name == SIMPLE_MATCH:
+        if transfers is None:
             return AFTER_SEED if save is None else AfterSeed(save)
 
         def do(seed: int, about: Record) -> None:
@@ -404,11 +375,11 @@ class Methods:
         finetuning = finetuned(run.model)
         if not model.savable:
             raise UsageError(f"model {run.config.model} cannot be saved (it has no save); omit --save_adapted")
-        root, is_method = Path(run.config.save_adapted or ""), name not in (TTM, SIMPLE_MATCH)
+        root = Path(run.config.save_adapted or "")
 
         def save(seed: int, about: Mapping[str, object]) -> None:
             folder = self._folders[spec.task, seed]
-            if is_method and len(run.left_models) > 1:
+            if len(run.left_models) > 1:
                 folder = root / name / folder.relative_to(root)
             card = {
                 "model": run.config.model_name,
@@ -417,7 +388,7 @@ class Methods:
                 "data_sha256": scored.data.fingerprint,
                 "seed": seed,
                 "ttmbench": __version__,
-                **({"method": name} if is_method else {}),
+                "method": name,
                 **about,
             }
             try:
@@ -445,7 +416,6 @@ def adaptation(
         scored.stage,
         scored.raw,
         settings,
-        run.config.ttm_preset,
         scored.metrics if metrics is None else metrics,
         run.config.run_seeds,
         run.config.seed,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 
 from ttmbench.data.task_file import TaskSpec
-from ttmbench.results.numbers import CHOICE, HOLDOUT, ORACLE, RAW, SIMPLE_MATCH, TTM, UNRANKED, Number, as_entries
+from ttmbench.results.numbers import CHOICE, RAW, Number, as_entries
 from ttmbench.results.ranks import Ranks, ranking_record, summarise_ranks
 from ttmbench.results.summary import Clusters, MethodScores, Resampling, group_rows, number_of, summarise
 from ttmbench.results.tag_means import tag_means
@@ -97,7 +97,7 @@ class TaskResult:
         raise NotImplementedError
 
     def records(self) -> Record:
-        """The document's records of this task: ``ttm``, ``methods``, ``oracle``, ..., ``ranking`` or ``choice``."""
+        """The document's records of this task: ``methods``, ``ranking`` or ``choice``."""
         raise NotImplementedError
 
     def rates(self) -> dict[str, float]:
@@ -172,18 +172,9 @@ class Scored(TaskResult):
         return replace(self, numbers=numbers, tag_means=tag_means(groups, rows, self.spec.means, clusters, resampling))
 
     def records(self) -> Record:
-        """The document's records of the methods: controls and held-out groups are part of TTM's."""
-        records: Record = {}
-        for column in self.columns:
-            if column.name in (SIMPLE_MATCH, TTM, ORACLE) and column.record:
-                records[column.name] = dict(column.record)
-            elif column.name == HOLDOUT and column.record:
-                records[TTM]["holdout"] = column.record
-            elif column.name in UNRANKED and column.record:
-                records[TTM].setdefault("controls", {})[column.name] = column.record
-            elif column.record:
-                records.setdefault("methods", {})[column.name] = column.record
-        return records
+        """The document's records of the methods."""
+        records = {column.name: dict(column.record) for column in self.columns if column.record}
+        return {"methods": records} if records else {}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -310,16 +301,12 @@ class TransferResult:
     def record(self) -> Record:
         """The document's record. There is no track: it ranks nowhere."""
         result, entries = self.result, as_entries(self.result.numbers)
-        others = {
-            method: {"seeds": list(self.seeds[method]), "differences": dict(gains)}
-            for method, gains in self.differences.items()
-            if method != TTM
-        }
         return {
-            "seeds": list(next(iter(self.seeds.values()))),
             **{key: entries[key] for key in ("results", "ci", "chance", "ties")},
-            "differences": dict(self.differences.get(TTM, {})),
-            **({"methods": others} if others else {}),
+            "methods": {
+                method: {"seeds": list(self.seeds[method]), "differences": dict(gains)}
+                for method, gains in self.differences.items()
+            },
             "version": result.spec.version,
             "matching": result.spec.matching,
             "n-samples": result.counts(),

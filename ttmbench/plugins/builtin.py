@@ -46,7 +46,7 @@ PARTS: tuple[MethodPart, ...] = (  # of TTM, by kind and name; the first of each
     MethodPart("lr_schedule", "constant", f"{_OTHERS}:constant", "the same throughout an iteration"),
     MethodPart("stopping", "never", f"{_OTHERS}:never", "all iterations are run"),
     MethodPart("stopping", "no_change", f"{_OTHERS}:no_change", "selection and pseudo-labels have not changed"),
-    MethodPart("stopping", "overfitted", f"{_OTHERS}:overfitted", "every selected group satisfies its pseudo-label"),
+    MethodPart("stopping", "overfit", f"{_OTHERS}:overfit", "every selected group satisfies its pseudo-label"),
     MethodPart("teacher", "none", f"{_OTHERS}:none", "the trained model makes the pseudo-labels and scores"),
     MethodPart("teacher", "ema", f"{_OTHERS}:ema", "a moving average of the weights makes them and is scored"),
 )

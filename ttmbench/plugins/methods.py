@@ -42,9 +42,9 @@ _control = partial(_of_ttm, reference="", needs=("gradients", "random_labels"))
 METHODS: tuple[MethodSpec, ...] = (
     _of_ttm("ttm", summary="Test-Time Matching: trains on the most confident matchings, iteratively"),
     _of_ttm(
-        "simple_match",
+        "overfit",
         target="ttmbench.ttm.algorithm:overfit",
-        summary="SimpleMatch's overfitting step: trains on the raw model's matchings of all groups",
+        summary="fine-tunes on the raw model's matchings of all groups (SimpleMatch's second step)",
     ),
     _of_ttm(
         "oracle",

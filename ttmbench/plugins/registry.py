@@ -146,7 +146,7 @@ class Registry:
 
     def adapts(self, config: RunConfig) -> bool:
         """Whether a run adapts the model by TTM or a variant of it."""
-        return bool(config.own_columns) or any(self.methods[name].is_ttm for name in config.methods)
+        return any(self.methods[name].is_ttm for name in config.methods)
 
     @property
     def plugins(self) -> list[str]:

@@ -149,7 +149,7 @@ class TrackerPlugin:
     def __init__(self, tracker: str, open_run: Callable[[Record], tuple[Log, Close]]) -> None:
         self._tracker, self._open = tracker, open_run
         self._failed = False
-        self._logged: dict[tuple[str, int], int] = {}  # iterations by task and seed
+        self._logged: dict[tuple[str, str, int], int] = {}  # iterations by task, method and seed
         self._reported: dict[str, float] = {}
 
     @hookimpl
@@ -161,9 +161,9 @@ class TrackerPlugin:
         self._log, self._close = self._open(config)
 
     @hookimpl
-    def ttmbench_iteration_finished(self, task: str, record: IterationRecord) -> None:
+    def ttmbench_iteration_finished(self, task: str, method: str, record: IterationRecord) -> None:
         """Logs the next point of the curves."""
-        self._log_point(task, vars(record))
+        self._log_point(task, method, vars(record))
 
     @hookimpl
     def ttmbench_task_scored(self, task: str, results: Mapping[str, float | None], tracks: Mapping[str, str]) -> None:
@@ -177,21 +177,24 @@ class TrackerPlugin:
     @hookimpl
     def ttmbench_run_finished(self, result: Record) -> None:
         """Logs what an earlier run of the same command measured, the table and the document; closes the tracker."""
-        for task, record in result["ttm"].items():
-            for line in record["iterations"]:
-                self._log_point(task, line)
+        for task, methods in result.get("methods", {}).items():
+            for method, record in methods.items():
+                for line in record.get("iterations", ()):
+                    self._log_point(task, method, line)
         for task, numbers in result["results"].items():
             self.ttmbench_task_scored(task, numbers, result["tracks"][task])
         self._try("could not end its run", lambda: self._close(result))
 
-    def _log_point(self, task: str, record: Record) -> None:
+    def _log_point(self, task: str, method: str, record: Record) -> None:
         seed, iteration = record["seed"], record["iteration"]
-        if iteration != self._logged.get((task, seed), 0) + 1:
+        if iteration != self._logged.get((task, method, seed), 0) + 1:
             return  # logged, or an earlier one is still missing
-        self._logged[task, seed] = iteration
+        self._logged[task, method, seed] = iteration
         values = {name: record[name] for name in _OF_AN_ITERATION} | dict(record["metrics"])
         values["loss"] = record["loss"][-1] if record["loss"] else None  # of the last epoch
-        known = {f"ttm/{task}/seed_{seed}/{name}": float(value) for name, value in values.items() if value is not None}
+        known = {
+            f"{method}/{task}/seed_{seed}/{name}": float(value) for name, value in values.items() if value is not None
+        }
         self._try("could not log a curve", lambda: self._log(known, iteration))
 
     def _try(self, what: str, act: Callable[[], None]) -> None:

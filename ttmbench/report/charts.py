@@ -50,7 +50,12 @@ _DOTS: dict[str, dict[str, Any]] = {
 }
 _IN_A_ROW = 3  # panels
 _LEAST_SPAN = 10.0  # percent: a shorter axis would exaggerate noise
-_VARIANTS = {"ttm": "TTM", "holdout": "TTM on the groups that are not held out", "oracle": "oracle (uses labels)"}
+_VARIANTS = {
+    "ttm": "TTM",
+    "oracle": "oracle (uses labels)",
+    "placebo": "control: placebo",
+    "shuffle": "control: shuffle",
+}
 
 
 def save_figure(draw: Callable[[], Figure], target: Path | IO[bytes], kind: str, transparent: bool = False) -> None:
@@ -121,7 +126,7 @@ class Chart:
 
 @dataclass(frozen=True)
 class Course:
-    """The iterations of one task for one variant of TTM: ``ttm``, a control, ``holdout`` or ``oracle``."""
+    """The iterations of one method on one task."""
 
     task: str
     variant: str
@@ -131,20 +136,15 @@ class Course:
     @property
     def title(self) -> str:
         """The variant in words."""
-        return _VARIANTS.get(self.variant, f"control: {self.variant}")
+        return _VARIANTS.get(self.variant, self.variant)
 
 
 def courses_of(document: ResultsDocument) -> Iterator[Course]:
-    """Every course of a results document by task: TTM, its controls and its held-out part; then the oracle."""
-    found: list[tuple[str, str, Sequence[Iteration]]] = []
-    for task, record in document.ttm.items():
-        found.append((task, "ttm", record.iterations))
-        found += [(task, name, control.iterations) for name, control in record.controls.items()]
-        found += [(task, "holdout", record.holdout.iterations)] if record.holdout else []
-    found += [(task, "oracle", oracle.iterations) for task, oracle in document.oracle.items()]
-    for task, variant, rows in found:
-        if rows:
-            yield Course(task, variant, rows, _charts(document, task, variant, rows))
+    """Every course of a results document by task."""
+    for task, records in document.methods.items():
+        for name, record in records.items():
+            if record.iterations:
+                yield Course(task, name, record.iterations, _charts(document, task, name, record.iterations))
 
 
 def _charts(document: ResultsDocument, task: str, variant: str, rows: Sequence[Iteration]) -> list[Chart]:
@@ -162,7 +162,7 @@ def _charts(document: ResultsDocument, task: str, variant: str, rows: Sequence[I
         Chart("training loss", {name: _losses(course) for name, course in seeds.items()}),
     ]
     # No number of the document is the raw one of the adapted groups where these are a part of all.
-    raw = {} if variant == "holdout" else document.results.get(task, {})
+    raw = document.results.get(task, {})
     for metric in rows[0].metrics:
         drawn = lines(lambda row, metric=metric: _percent(row.metrics.get(metric)))  # type: ignore[misc]
         start = raw.get(key_of(metric, RAW))

@@ -24,7 +24,7 @@ from ttmbench.results.numbers import (
     BUILT_IN_FILTERS,
     DISAGREES_MARK,
     ORACLE_COLUMN,
-    OVERFITTED_COLUMN,
+    OVERFIT_COLUMN,
     RAW,
     RAW_COLUMN,
     SEEN_MARK,
@@ -48,7 +48,7 @@ _DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16", "tf32": "fl
 # Keys of ttmbench, below one key so that no reader takes them for metrics.
 _OWN = (
     *("schema_version", "status", "track", "tracks", "ci", "chance", "ties", "breakdowns", "tag_means", "datasets"),
-    *("errors", "ttm_also"),
+    *("errors", "also"),
 )
 
 
@@ -385,7 +385,7 @@ _NEVER_BEST = (*_GAINS, ORACLE_COLUMN.name, "groups")
 _IN_LATEX = {"±": r"$\pm$", SEEN_MARK: r"$^\dagger$", DISAGREES_MARK: r"$^\ddagger$"}
 _ABOUT = (
     "Percent. raw: group score (else text score); SimpleMatch, TTM, other methods, oracle: group match (assignment\n"
-    "% accuracy for global tasks); overfitted: raw's metric. Gains are over SimpleMatch: points, relative, error\n"
+    "% accuracy for global tasks); overfit: raw's metric. Gains are over SimpleMatch: points, relative, error\n"
     "% reduction. $\\pm$ is the standard deviation over seeds. Columns of different tracks are not to be ranked."
 )
 
@@ -453,7 +453,7 @@ def _summary(numbers: Sequence[Number], runs: Sequence[ResultsFile]) -> pd.DataF
     by_key = {(row.model, row.task, row.metric, row.method): row for row in numbers}
     matching = {(run.model, task): spec.get("matching") for run in runs for task, spec in run.document.configs.items()}
     tracks = {row.method: str(row.track).replace("_", "-") for row in reversed(numbers)}
-    shown = (OVERFITTED_COLUMN, TTM_COLUMN, ORACLE_COLUMN)
+    shown = (OVERFIT_COLUMN, TTM_COLUMN, ORACLE_COLUMN)
     adapted = [
         column
         for column in columns_in(dict.fromkeys(row.method for row in numbers))
@@ -469,9 +469,7 @@ def _summary(numbers: Sequence[Number], runs: Sequence[ResultsFile]) -> pd.DataF
         row = {("", "model"): model, ("", "task"): task, ("zero-shot", RAW_COLUMN.name): number_text(raw)}
         row["matching", SIMPLE_MATCH_COLUMN.name] = number_text(matched)
         for column in adapted:
-            value = by_key.get(
-                (model, task, raw_metric if column is OVERFITTED_COLUMN else match_metric, column.filter)
-            )
+            value = by_key.get((model, task, raw_metric if column is OVERFIT_COLUMN else match_metric, column.filter))
             row[tracks[column.filter], column.name] = number_text(value)
             if column is TTM_COLUMN:
                 row |= {("", name): gain for name, gain in zip(_GAINS, gains(matched, value), strict=True)}

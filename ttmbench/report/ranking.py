@@ -25,7 +25,7 @@ from ttmbench.report.leaderboard import CELL, COST_COLUMNS, Leaderboard, beats_c
 from ttmbench.report.table import NOTHING, TableColumn, marks, number_text, percent, print_line, print_table
 from ttmbench.report.terminal import headline
 from ttmbench.results.comparison import paired_test
-from ttmbench.results.document import Holdout, MethodRecord, ResultsDocument, mapping
+from ttmbench.results.document import ResultsDocument, mapping
 from ttmbench.results.numbers import (
     BUILT_IN_FILTERS,
     CHOICE,
@@ -36,10 +36,8 @@ from ttmbench.results.numbers import (
     RAW,
     RAW_COLUMN,
     SHUFFLE,
-    SIMPLE_MATCH,
     SIMPLE_MATCH_COLUMN,
     TRACK_TITLES,
-    TTM,
     Number,
     key_of,
     name_of,
@@ -377,7 +375,6 @@ def _cells(row: Number) -> list[str]:
 
 
 NOT_RANKED = {ORACLE: "uses labels", PLACEBO: "control", SHUFFLE: "control"}
-_OF_TTM = (SIMPLE_MATCH, TTM, PLACEBO, SHUFFLE, ORACLE)
 
 
 @dataclass(frozen=True)
@@ -403,15 +400,13 @@ class ComparedMethod:
 
 
 def methods_of(document: ResultsDocument, model: str = "", file: str = "") -> Iterator[ComparedMethod]:
-    """The methods of a run whose cost is known, task by task: TTM and its variants, then others as they were run."""
+    """The methods of a run, task by task, as they were run."""
     for task in document.results:
         numbers = document.results[task]
         raw_score, raw_match = (numbers.get(key_of(metric, RAW)) for metric in ("group_score", "group_match"))
-        for name in (*_OF_TTM, *document.methods.get(task, {})):
-            record = document.training(task, name)
-            if record is None or isinstance(record, Holdout) or not record.cost:
+        for name, record in document.methods.get(task, {}).items():
+            if not record.cost:
                 continue
-            own = record if isinstance(record, MethodRecord) else None
             score, match = (numbers.get(key_of(metric, name)) for metric in ("group_score", "group_match"))
             yield ComparedMethod(
                 task=task,
@@ -420,12 +415,12 @@ def methods_of(document: ResultsDocument, model: str = "", file: str = "") -> It
                 match=match,
                 match_gain=_difference(match, raw_match),
                 score=score,
-                score_gain=_difference(score, raw_match if own is not None and own.uses_matching else raw_score),
+                score_gain=_difference(score, raw_match if record.uses_matching else raw_score),
                 passes=fmean(cost.tower_passes for cost in record.cost),
                 seconds=fmean(cost.seconds for cost in record.cost),
                 parameters=None if record.trained is None else record.trained.parameters,
                 position=max(record.positions) if record.positions else None,
-                scope="task" if own is None else own.scope,
+                scope=record.scope,
                 source=file,
             )
 
@@ -441,7 +436,6 @@ def compared_methods(
     known = {(row.task, row.model, row.method) for row in rows}
     for run in runs:
         filters = {name_of(name): name for records in run.document.methods.values() for name in records}
-        filters |= {name_of(name): name for name in _OF_TTM}
         for row in methods_of(run.document, run.model, run.file):
             is_known = (row.task, row.model, row.method) in known or row.match_gain is None
             if not is_known and not run.document.extent(row.task).limited:

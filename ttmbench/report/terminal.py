@@ -19,12 +19,11 @@ from ttmbench.report.table import (
 )
 from ttmbench.results.document import BaselineRecord, Difference, MethodRecord, ResultsDocument
 from ttmbench.results.numbers import (
+    BUILT_IN_FILTERS,
     CHOICE,
     COLUMNS,
-    HOLDOUT,
-    HOLDOUT_RAW,
     ORACLE,
-    OVERFITTED_COLUMN,
+    OVERFIT_COLUMN,
     PLACEBO,
     RAW,
     RAW_COLUMN,
@@ -38,19 +37,19 @@ from ttmbench.results.numbers import (
     key_of,
 )
 
-_GAINING = (TTM, PLACEBO, SHUFFLE, HOLDOUT, ORACLE)
+_GAINING = (TTM, PLACEBO, SHUFFLE, ORACLE)
 
 
 def print_results(results: ResultsDocument | Mapping[str, Any], width: int | None = None) -> None:
     """Print the summary (if a model was adapted), every metric, and the notes; ``width`` as for `print_table`."""
     document = ResultsDocument.of(results)
     numbers = document.numbers
-    if document.ttm or document.simple_match or document.oracle or document.methods:
+    if document.methods:
         _print_summary(document, numbers, width)
         print_line(width=width)
     _print_metrics(document, numbers, width)
     print_line(width=width)
-    if document.ttm_also:
+    if document.also:
         _print_transfers(document, width)
         print_line(width=width)
     for line in _notes(document):
@@ -70,20 +69,31 @@ def _notes(document: ResultsDocument) -> Iterator[str]:
         for name, mean in tag_means.items():
             yield f"{task}/{name}: mean over {mean.cells} of {', '.join(mean.by)} ({mean.groups} groups)"
     notes: dict[str, dict[str, None]] = {}
-    ttm_notes = {task: record.notes for task, record in document.ttm.items()}
     of_methods = {
         task: [
-            line if line.startswith(name) else f"{name}: {line}" for name, of in records.items() for line in of.notes
+            line if line.startswith(name) else f"{name}: {line}"
+            for name, record in records.items()
+            for line in (*record.notes, *_held_out(record))
         ]
         for task, records in document.methods.items()
     }
-    for notes_of in (ttm_notes, of_methods, document.notes, document.group_notes):
+    for notes_of in (of_methods, document.notes, document.group_notes):
         for task, lines in notes_of.items():
             for line in lines:
                 notes.setdefault(line, {})[task] = None
     yield from (f"{', '.join(tasks)}: {note}" for note, tasks in notes.items())
     yield from (f"undecided: {task}: {why}" for task, why in document.undecided_tasks().items())
     yield from (f"failed: {error.task}: {error.message}" for error in document.errors)
+
+
+def _held_out(record: MethodRecord) -> Iterator[str]:
+    """What training on the other groups did to those that were held out."""
+    held = record.holdout
+    for metric, values in {} if held is None else held.metrics.items():
+        known = [value for value in values.adapted if value is not None]
+        if held is not None and values.raw is not None and known:
+            adapted, words = sum(known) / len(known), metric.replace("_", " ")
+            yield f"{words} of {held.scored} held-out groups: {percent(values.raw)} raw, {percent(adapted)} adapted"
 
 
 def headline(metrics: Container[str], is_global: bool) -> tuple[str, str]:
@@ -135,8 +145,8 @@ def _heading(document: ResultsDocument, task: str, is_global: bool) -> str:
 def _compared(column: Column, metrics: tuple[str, str], record: object) -> Iterator[tuple[str, tuple[str, str] | None]]:
     """The metrics that a summary shows of a column, each with the metric and filter that its gain is over, if any."""
     raw_metric, match_metric = metrics
-    matched = (match_metric, HOLDOUT_RAW if column.filter == HOLDOUT else RAW)
-    if column in (RAW_COLUMN, OVERFITTED_COLUMN):
+    matched = (match_metric, RAW)
+    if column in (RAW_COLUMN, OVERFIT_COLUMN):
         yield raw_metric, None
     elif column in COLUMNS:
         yield match_metric, matched if column.filter in _GAINING else None
@@ -148,17 +158,14 @@ def _compared(column: Column, metrics: tuple[str, str], record: object) -> Itera
 
 def _about_gains(document: ResultsDocument, numbers: Sequence[Number]) -> str:
     """What the summary's standard deviations and gains are."""
-    stages = (document.ttm, document.simple_match, document.oracle)
     records = {name: record for methods in document.methods.values() for name, record in methods.items()}
-    seeds = [len(record.seeds) for stage in stages for record in stage.values()]
-    most = max(*seeds, *(len(record.seeds) for record in records.values()), 1)
+    most = max(len(record.seeds) for record in records.values())
     caption = f"± is the standard deviation over {most} seeds." if most > 1 else "One seed: no standard deviation."
     caption += " Gains are over SimpleMatch."
-    unmatched = [name for name, record in records.items() if not record.uses_matching]
+    others = {name: record for name, record in records.items() if name not in BUILT_IN_FILTERS}
+    unmatched = [name for name, record in others.items() if not record.uses_matching]
     if unmatched:
         caption = f"{caption[:-1]}, those of scores without matching ({', '.join(unmatched)}) over raw."
-    if any(row.method == HOLDOUT for row in numbers):
-        caption += " Held-out gains are over the raw matching of the same groups."
     return caption
 
 

@@ -210,15 +210,13 @@ def _notes(table: PublishedTable, model: ModelEntry, number: Number, run: _Run) 
     spec, document, config = table.spec, run.document, run.document.config
     if config.get("dtype", "fp32") != "fp32":
         yield f"computed in {config['dtype']}"
-    if number.method in document.methods.get(number.own_task, {}):
-        changed = _changed(config, "method_args", spec.settings, f"{number.method}.")
-        if changed:
-            yield f"settings of {number.method} were changed ({changed})"
-    record = document.ttm.get(number.own_task)
+    record = document.training(number.own_task, number.method)
+    if record is not None and (changed := _changed(config, "method_args", spec.settings, f"{number.method}.")):
+        yield f"settings of {number.method} were changed ({changed})"
     if number.method == TTM and record is not None:
-        wanted = spec.settings.get("ttm_preset", "auto")
-        if record.preset != wanted:
-            yield f"TTM's preset was {record.preset}, not {wanted}"
+        wanted, preset = spec.settings.get("ttm_preset", "auto"), config.get("ttm_preset", "auto")
+        if preset != wanted:
+            yield f"TTM's preset was {preset}, not {wanted}"
         if changed := _changed(config, "ttm_args", spec.settings):
             yield f"TTM's settings were changed ({changed})"
         yield from (note for note in record.notes if "learning rate" in note)
@@ -339,15 +337,13 @@ def plan(
 
 def _adapting(table: PublishedTable, stages: Iterable[str], preset: str | None) -> dict[str, Any]:
     """The options of a run that adapts the model in these ways, with the table's settings."""
-    settings: dict[str, Any] = {name: True for name in stages if name in BUILT_IN_FILTERS}
-    if settings:
+    methods, settings = list(stages), dict[str, Any]()
+    if any(name in BUILT_IN_FILTERS for name in methods):
         settings["ttm_preset"] = preset
     shared = {key: value for key, value in table.spec.settings.items() if key not in ("ttm_preset", "method_args")}
-    settings |= {"seeds": list(range(table.spec.runs)), **shared}
-    if methods := [name for name in stages if name not in BUILT_IN_FILTERS]:
-        arguments = table.spec.settings.get("method_args", {})
-        mine = {key: value for key, value in arguments.items() if key.partition(".")[0] in methods}
-        settings |= {"methods": methods, "method_args": mine}
+    arguments = table.spec.settings.get("method_args", {})
+    mine = {key: value for key, value in arguments.items() if key.partition(".")[0] in methods}
+    settings |= {"seeds": list(range(table.spec.runs)), **shared, "methods": methods, "method_args": mine}
     return settings
 
 

@@ -18,8 +18,6 @@ from ttmbench.errors import DataError, UsageError
 from ttmbench.results.document import AlsoRecord, ResultsDocument, mapping
 from ttmbench.results.numbers import (
     AT,
-    HOLDOUT,
-    HOLDOUT_RAW,
     RAW,
     SLASH,
     STORED_ANSWERS,
@@ -253,7 +251,7 @@ def _extent(document: ResultsDocument, task: str) -> Extent:
 
 def _transfer_record(document: ResultsDocument, task: str) -> AlsoRecord | None:
     adapted_to, _, measured_on = task.partition(AT)
-    return document.ttm_also.get(adapted_to, {}).get(measured_on)
+    return document.also.get(adapted_to, {}).get(measured_on)
 
 
 def clusters_unknown(documents: Iterable[ResultsDocument], task: str) -> str:
@@ -269,8 +267,7 @@ def clusters_unknown(documents: Iterable[ResultsDocument], task: str) -> str:
 def _pairs_within(run: ResultsFile) -> list[tuple[str, str]]:
     """The filters of one run that a reader compares: the raw model with everything adapted from it."""
     names = dict.fromkeys(name for groups in run.groups.values() for name in groups.values)
-    pairs = [(RAW, name) for name in names if name not in (RAW, HOLDOUT, HOLDOUT_RAW)]
-    pairs += [(HOLDOUT_RAW, HOLDOUT)] if HOLDOUT in names else []
+    pairs = [(RAW, name) for name in names if name != RAW]
     if not pairs:
         raise UsageError(f"{run.path} holds raw numbers only; give a second run to compare it with")
     return pairs

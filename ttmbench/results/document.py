@@ -22,11 +22,7 @@ from ttmbench.method_spec import scores_use_matching
 from ttmbench.model import UndecidedPairs
 from ttmbench.results.numbers import (
     AT,
-    HOLDOUT,
-    HOLDOUT_RAW,
-    ORACLE,
     RAW,
-    SIMPLE_MATCH,
     SLASH,
     STORED_ANSWERS,
     STORED_SCORES,
@@ -284,7 +280,7 @@ class Artifact(Part):
     sha256: Digest
     bytes: int
     task: str | Absent = None
-    measured_on: str | Absent = Field(None, description="Other task that the file belongs to (--ttm_also).")
+    measured_on: str | Absent = Field(None, description="Other task that the file belongs to (--also).")
 
 
 class TagMeanRecord(Part):
@@ -337,21 +333,8 @@ class TrainedParameters(Part):
     names_sha256: Digest = Field(description="sha256 of the parameters' names.")
 
 
-class TrainingRecord(Part):
-    """What the record of TTM and of each of its variants has."""
-
-    seeds: Seeds
-    cost: list[MethodCost] | Absent = Field(None, description="Cost of each seed.")
-    trained: TrainedParameters | Absent = Field(None, description="Trained parameters.")
-    positions: list[Fraction] | Absent = Field(
-        None,
-        description="As of other methods: fraction of rows whose best caption is at each position of the shuffled "
-        "group; absent for global tasks.",
-    )
-
-
 class Iteration(Part):
-    """An iteration of TTM."""
+    """An iteration of TTM or of a method of its kind."""
 
     seed: int
     iteration: AtLeastOne
@@ -369,42 +352,6 @@ class Iteration(Part):
     learning_rate: Real = Field(description="Learning rate at the start of the iteration.")
     metrics: dict[str, Real | None] = Field(description="Metric -> value after the iteration.")
     seconds: Real = Field(description="Wall time.")
-
-
-class LearningRate(Part):
-    """The learning rate of a run of TTM, and who stated it."""
-
-    value: Positive
-    source: Literal["stated", "default"] = Field(
-        description="stated: given by user, preset, task or model; default: the package's."
-    )
-    note: str | None = Field(description="What is known about its origin.")
-
-
-class Control(TrainingRecord):
-    """TTM with other pseudo-labels."""
-
-    iterations: list[Iteration]
-
-
-class Holdout(Part):
-    """TTM on some groups, scored on the others."""
-
-    share: Share = Field(description="Fraction of the groups that are held out.")
-    adapted_groups: Annotated[list[Count], Field(min_length=1)] = Field(
-        description="Positions of the groups that were adapted to; no image occurs in both parts."
-    )
-    scored_groups: Annotated[list[Count], Field(min_length=1)]
-    seeds: Seeds
-    iterations: list[Iteration]
-
-
-class LabelAudit(Part):
-    """A second run of every seed with permuted captions."""
-
-    passed: Yes
-    seeds: Seeds
-    iterations: AtLeastOne
 
 
 class Gain(Part):
@@ -426,17 +373,11 @@ class AlsoMethod(Part):
 class AlsoRecord(Part):
     """Another task, measured with the model that was adapted to this one."""
 
-    seeds: Seeds
-    results: dict[Key, Real | None] = Field(
-        description="Filters: none (before), ttm (after), and names of other methods (after each)."
-    )
+    results: dict[Key, Real | None] = Field(description="Filters: none (before), and names of methods (after each).")
     ci: dict[Key, Interval | None]
     chance: dict[str, Real | None]
     ties: dict[Key, Real | None]
-    differences: dict[str, Gain] = Field(
-        description="Metric -> value after TTM minus the raw value; empty without TTM."
-    )
-    methods: dict[str, AlsoMethod] | Absent = Field(None, description="Name -> method that leaves a trained model.")
+    methods: dict[str, AlsoMethod] = Field(description="Name -> method that leaves a trained model.")
     version: int
     matching: Literal["group", "global"]
     n_samples: Samples = Field(alias="n-samples")
@@ -451,47 +392,6 @@ class AlsoRecord(Part):
         return Extent(counts.effective, counts.original, counts.effective < counts.original)
 
 
-class TtmRecord(TrainingRecord):
-    """How TTM went on a task."""
-
-    hyperparameters: dict[str, Any] = Field(
-        description="Every setting; parts and train if they are not the defaults; tau_start is null if it was derived."
-    )
-    learning_rate: LearningRate | Absent = Field(None, description="The learning rate used, and where it comes from.")
-    preset: Literal["auto", "paper"]
-    variant: Literal["group", "global"]
-    reported: Literal["last iteration"]
-    notes: list[str]
-    iterations: list[Iteration] = Field(description="Iterations of all seeds, seed by seed.")
-    controls: dict[Literal["placebo", "shuffle"], Control] = Field(
-        {}, description="TTM with random or moved pseudo-labels."
-    )
-    holdout: Holdout | Absent = Field(None, description="TTM on some groups, scored on the others.")
-    audit_labels: LabelAudit | Absent = Field(
-        None,
-        description="Whether every seed made the same selections when run again with permuted captions.",
-    )
-    differences: dict[str, Gain] | Absent = Field(
-        None, description="Metric -> value after TTM minus the raw value, with --ttm_also."
-    )
-
-
-class SimpleMatchRecord(TrainingRecord):
-    """How SimpleMatch's overfitting step went on a task."""
-
-    hyperparameters: dict[str, Any]
-    restarts: Annotated[list[AtLeastOne], Field(min_length=1)] = Field(
-        description="Iterations after which each seed ended."
-    )
-
-
-class OracleRecord(TrainingRecord):
-    """How the oracle went on a task."""
-
-    reads_labels: Yes
-    iterations: list[Iteration]
-
-
 class MethodChance(Part):
     """How the chance levels of a method were found: it was run on random scores or features."""
 
@@ -503,7 +403,10 @@ class MethodAudit(Part):
     """Every seed run again with the captions of each group in another order."""
 
     passed: Literal[True]
-    compared: Count = Field(description="Groups whose margin is above 1 % of the median margin.")
+    compared: Count = Field(
+        description="Groups that were compared: all by their selections; without iterations, those whose margin is "
+        "above 1 % of the median margin."
+    )
     of: Count = Field(description="Groups of all seeds.")
 
 
@@ -543,7 +446,10 @@ class MethodReward(Part):
 class MethodRecord(Part):
     """How a test-time method went on a task. Its declarations are those of its registration."""
 
-    settings: dict[str, Any] = Field(description="Every argument, defaults included.")
+    settings: dict[str, Any] = Field(
+        description="Every setting; of TTM, parts and train only if they are not the defaults, and tau_start is null "
+        "if it was derived."
+    )
     reference: str = Field(description="The method's paper; empty if there is none.")
     needs: list[Need] = Field(description="Inputs from the task and the model.")
     scope: Scope = Field(description="What an answer depends on.")
@@ -560,11 +466,15 @@ class MethodRecord(Part):
     chance: MethodChance | None = Field(
         description="How its chance levels were found; null if they are those of the metrics."
     )
-    positions: list[Fraction] = Field(
+    positions: list[Fraction] | Absent = Field(
+        None,
         description="Fraction of rows whose best caption is at each position of the shuffled group; equal "
-        "unless a method prefers a position."
+        "unless a method prefers a position. Absent for global tasks.",
     )
     notes: list[str] = Field([], description="Remarks on its numbers.")
+    iterations: list[Iteration] | Absent = Field(
+        None, description="Iterations of all seeds, seed by seed; absent for a method without iterations."
+    )
     audit_labels: MethodAudit | Absent = Field(None, description="Result of `--audit_labels`.")
     references: MethodReferences | Absent = Field(
         None, description="Reference items, if the setting `references` names another task."
@@ -573,10 +483,10 @@ class MethodRecord(Part):
         None, description="Reward model, if the setting `reward` names another model."
     )
     holdout: MethodHoldout | Absent = Field(
-        None, description="Result of `--ttm_holdout`, for methods that leave a trained model."
+        None, description="Result of `--holdout`, for methods that leave a trained model."
     )
     differences: dict[str, Gain] | Absent = Field(
-        None, description="Metric -> value of the method minus the raw value, with --ttm_also."
+        None, description="Metric -> value of the method minus the raw value, with --also."
     )
 
     @property
@@ -615,12 +525,11 @@ class ResultsDocument(Part):
         {}, description="Dataset -> remarks: its tasks may share images, and its standard error assumes independence."
     )
     tracks: ByTask[dict[Key, Track]] = Field(
-        description="Task -> metric,filter -> track; controls and held-out groups have none. Tracks are never ranked "
-        "together."
+        description="Task -> metric,filter -> track; controls have none. Tracks are never ranked together."
     )
     results: ByTask[dict[Key, Real | None]] = Field(
-        description="Task -> metric,filter -> mean over groups (and over seeds). Filters: none (raw), simple_match, "
-        "ttm, oracle, or a test-time method's name. Also metric_stderr,filter (over groups) and "
+        description="Task -> metric,filter -> mean over groups (and over seeds). Filters: none (raw), or a test-time "
+        "method's name. Also metric_stderr,filter (over groups) and "
         "metric_seed_std,filter (over seeds)."
     )
     breakdowns: ByTask[dict[str, dict[str, Breakdown]]] = Field(
@@ -643,19 +552,12 @@ class ResultsDocument(Part):
         description="Task -> metric,filter -> groups (images, for global metrics) in which the metric met an equality, "
         "a mean over seeds; null if unknown."
     )
-    ttm: ByTask[TtmRecord] = Field(description="Task -> record of TTM; only tasks that it ran on.")
-    simple_match: ByTask[SimpleMatchRecord] = Field(description="Task -> record of SimpleMatch's fine-tuning step.")
-    oracle: ByTask[OracleRecord] = Field(
-        {},
-        description="Task -> record of TTM on correct matchings only: an upper bound that uses labels, never a result.",
-    )
     methods: ByTask[dict[str, MethodRecord]] = Field(
         {}, description="Task -> test-time method -> its record. The method's name is the filter of its numbers."
     )
-    ttm_also: ByTask[dict[str, AlsoRecord]] = Field(
+    also: ByTask[dict[str, AlsoRecord]] = Field(
         {},
-        description="Task that TTM or another method trained on -> other task -> what the trained model is on it. It "
-        "ranks nowhere.",
+        description="Task that a method trained on -> other task -> what the trained model is on it. It ranks nowhere.",
     )
     choice: ByTask[ChoiceRecord] = Field(
         {},
@@ -796,20 +698,9 @@ class ResultsDocument(Part):
         """Whether a task's numbers are of a file of scores, ranks or answers, and not of a run on the data."""
         return self.source_kind(task) in (STORED_SCORES, STORED_ANSWERS)
 
-    def training(
-        self, task: str, filter_: str
-    ) -> TtmRecord | SimpleMatchRecord | OracleRecord | Control | Holdout | MethodRecord | None:
+    def training(self, task: str, filter_: str) -> MethodRecord | None:
         """What is recorded of the method that a filter stands for; None for the model as it is."""
-        if filter_ in self.methods.get(task, {}):
-            return self.methods[task][filter_]
-        if filter_ in (SIMPLE_MATCH, ORACLE):
-            return (self.simple_match if filter_ == SIMPLE_MATCH else self.oracle).get(task)
-        of_ttm = self.ttm.get(task)
-        if of_ttm is None or filter_ == TTM:
-            return of_ttm
-        if filter_ == HOLDOUT:
-            return of_ttm.holdout
-        return next((control for name, control in of_ttm.controls.items() if name == filter_), None)
+        return self.methods.get(task, {}).get(filter_)
 
     @cached_property
     def numbers(self) -> list[Number]:
@@ -841,14 +732,12 @@ class ResultsDocument(Part):
         return numbers
 
     def _with_training(self, number: Number) -> Number:
-        """A number of a task with the seeds of its method, and its direction; held-out groups are fewer."""
-        training, of_ttm = self.training(number.task, number.method), self.ttm.get(number.task)
-        is_held_out = number.method in (HOLDOUT, HOLDOUT_RAW) and of_ttm is not None and of_ttm.holdout is not None
+        """A number of a task with the seeds of its method, and its direction."""
+        training = self.training(number.task, number.method)
         return replace(
             number,
             seeds=() if training is None else tuple(training.seeds),
             higher_is_better=self.higher_is_better[number.task].get(number.metric, True),
-            extent=replace(number.extent, groups=len(of_ttm.holdout.scored_groups)) if is_held_out else number.extent,  # type: ignore[union-attr]
         )
 
     @cached_property
@@ -872,22 +761,18 @@ class ResultsDocument(Part):
 
     @cached_property
     def transfers(self) -> list[Transfer]:
-        """Metrics of adapted models on their own task, then on other tasks (``--ttm_also``), by the task adapted to.
+        """Metrics of adapted models on their own task, then on other tasks (``--also``), by the task adapted to.
 
         A table with room for one metric of a task shows the match, if there is one.
         """
         transfers: list[Transfer] = []
-        for task, others in self.ttm_also.items():
+        for task, others in self.also.items():
             own = [replace(number, adapted_to=task) for number in self.numbers if number.task == task]
             measured = {task: (own, self.configs[task].get("matching") if own else None)}
             measured |= {name: (self._elsewhere(task, name), other.matching) for name, other in others.items()}
-            trained: dict[str, Any] = {TTM: self.ttm[task]} if task in self.ttm else {}
-            for method, adapted in (trained | self.methods.get(task, {})).items():
+            for method, adapted in self.methods.get(task, {}).items():
                 gains: dict[str, Any] = {} if adapted.differences is None else {task: adapted}
-                gains |= {
-                    name: other if method == TTM else (other.methods or {}).get(method)
-                    for name, other in others.items()
-                }
+                gains |= {name: other.methods.get(method) for name, other in others.items()}
                 for name, gain in ((name, gain) for name, gain in gains.items() if gain is not None):
                     numbers, matching = measured[name]
                     raw = {number.metric: number.value for number in numbers if number.method == RAW}
@@ -908,17 +793,17 @@ class ResultsDocument(Part):
     @cached_property
     def numbers_elsewhere(self) -> list[Number]:
         """Every number of adapted models on other tasks, of the task ``adapted to@measured on``; they have no track."""
-        pairs = [(task, other) for task, others in self.ttm_also.items() for other in others]
+        pairs = [(task, other) for task, others in self.also.items() for other in others]
         return [number for pair in pairs for number in self._elsewhere(*pair)]
 
     def _elsewhere(self, adapted_to: str, measured_on: str) -> list[Number]:
         """Method ``none`` is the model before adaptation; others, such as ``ttm``, are trained ones."""
-        other = self.ttm_also[adapted_to][measured_on]
+        other = self.also[adapted_to][measured_on]
         known = from_entries(f"{adapted_to}{AT}{measured_on}", other.results, other.ci, other.chance, other.ties)
         about = {"extent": other.extent, "version": other.version, "data": other.fingerprint, "adapted_to": adapted_to}
         about |= self._about_model
         return [
-            replace(number, **about, seeds=() if number.method == RAW else tuple(other.seeds))  # type: ignore[arg-type]
+            replace(number, **about, seeds=() if number.method == RAW else tuple(other.methods[number.method].seeds))  # type: ignore[arg-type]
             for number in known
         ]
 

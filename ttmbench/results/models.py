@@ -21,7 +21,7 @@ from ttmbench._util.console import one_line
 from ttmbench._util.digests import json_digest
 from ttmbench.config import UNSAID, RunConfig, TTMConfig
 from ttmbench.results.document import LOCAL, ResultsDocument, fingerprint_of, mapping
-from ttmbench.results.numbers import AT, HOLDOUT, ORACLE, SIMPLE_MATCH, TTM
+from ttmbench.results.numbers import AT, TTM
 
 _DIGITS = 8
 _SCHEMES = (LOCAL, "hf-hub:")
@@ -343,26 +343,13 @@ def _blocks(document: ResultsDocument, task: str) -> dict[str, dict[str, str]]:
         rerank = ranking.rerank
         blocks[""] |= {"rerank.model": rerank.model, "rerank.k": rerank.k}
         blocks[""]["rerank.fingerprint"] = fingerprint_of(rerank.fingerprint)
-    adapted, overfitted, oracle = document.ttm.get(task), document.simple_match.get(task), document.oracle.get(task)
-    if adapted is not None:
-        rate = {} if adapted.learning_rate is None else {"lr": adapted.learning_rate.value}
-        blocks[TTM] = {**adapted.hyperparameters, **rate}
-        if adapted.holdout is not None:
-            blocks[HOLDOUT] = {"ttm_holdout": adapted.holdout.share}
-    if overfitted is not None:
-        blocks[SIMPLE_MATCH] = dict(overfitted.hyperparameters)
-    if oracle is not None:
-        stated = {**mapping(spec.get("ttm")), **mapping(config.get("ttm_args")), "preset": config.get("ttm_preset")}
-        blocks[ORACLE] = {**stated, "lr": next((step.learning_rate for step in oracle.iterations), None)}
     for name, record in document.methods.get(task, {}).items():
         blocks[name] = dict(record.settings)
         if record.references is not None:
             blocks[name]["references.data"] = record.references.data_sha256
         if record.reward_model is not None:
             blocks[name]["reward.fingerprint"] = fingerprint_of(record.reward_model.fingerprint)
-        if record.holdout is not None:
-            blocks[f"{HOLDOUT}.{name}"] = {"ttm_holdout": record.holdout.share}
-    for other, also in document.ttm_also.get(task, {}).items():
+    for other, also in document.also.get(task, {}).items():
         blocks[f"{AT}{other}"] = {_DATA: [also.fingerprint, also.version]}
     return {
         block: {str(key): _text(value) for key, value in settings.items() if key not in _NO_ARGUMENTS}
@@ -372,7 +359,7 @@ def _blocks(document: ResultsDocument, task: str) -> dict[str, dict[str, str]]:
 
 def _name_of(block: str, key: str) -> str:
     """The name of a setting in labels: that of the option or argument."""
-    return key if block in ("", TTM, ORACLE) or key in (_DATA, "ttm_holdout") else f"{block}.{key}"
+    return key if block in ("", TTM) or key == _DATA else f"{block}.{key}"
 
 
 def _of_data(document: ResultsDocument, task: str) -> dict[str, str]:

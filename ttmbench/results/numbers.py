@@ -64,12 +64,11 @@ def together(parts: Iterable[Extent]) -> Extent:
 
 
 RAW = "none"
-SIMPLE_MATCH = "simple_match"
+OVERFIT = "overfit"
 TTM = "ttm"
 ORACLE = "oracle"
 CHOICE = "choice"
 PLACEBO, SHUFFLE = "placebo", "shuffle"
-HOLDOUT, HOLDOUT_RAW = "holdout", "holdout_raw"
 AT = "@"  # between the task that a model was adapted to and the other one that it was measured on
 SLASH = "/"  # between a task and a mean over values of its tags: no task has it in its name
 
@@ -80,7 +79,7 @@ class Column:
 
     name: str  # in tables, pages and files
     filter: str  # as in results documents
-    track: Track | None  # where its numbers rank; None for controls and held-out groups, which rank nowhere
+    track: Track | None  # where its numbers rank; None for controls, which rank nowhere
     published: str | None = None  # its name in the CSV of a published table
     remark: str = ""  # shown behind the name where there is room
 
@@ -92,7 +91,7 @@ class Column:
 
 RAW_COLUMN = Column("raw", RAW, "zero_shot", "raw")
 SIMPLE_MATCH_COLUMN = Column("SimpleMatch", RAW, "matching", "simple_match")
-OVERFITTED_COLUMN = Column("overfitted", SIMPLE_MATCH, "test_time", "overfitted")
+OVERFIT_COLUMN = Column("overfit", OVERFIT, "test_time", "overfit")
 TTM_COLUMN = Column("TTM", TTM, "test_time", "ttm")
 ORACLE_COLUMN = Column("oracle", ORACLE, "oracle", "oracle", "uses labels")
 CHOICE_COLUMN = Column("forced choice", CHOICE, "forced_choice")
@@ -100,12 +99,10 @@ CHOICE_COLUMN = Column("forced choice", CHOICE, "forced_choice")
 COLUMNS = (
     RAW_COLUMN,
     SIMPLE_MATCH_COLUMN,
-    OVERFITTED_COLUMN,
+    OVERFIT_COLUMN,
     TTM_COLUMN,
     Column("placebo", PLACEBO, None),
     Column("shuffle", SHUFFLE, None),
-    Column("held out, raw", HOLDOUT_RAW, None),
-    Column("held out, adapted", HOLDOUT, None),
     ORACLE_COLUMN,
     CHOICE_COLUMN,
 )
@@ -119,7 +116,7 @@ def columns_in(filters: Iterable[str]) -> list[Column]:
     """Every column there is for some filters, in the order of tables: other methods follow TTM, in the order given.
 
     >>> [column.name for column in columns_in(["none", "tent", "ttm", "zero"])][2:6]
-    ['overfitted', 'TTM', 'tent', 'zero']
+    ['overfit', 'TTM', 'tent', 'zero']
     """
     others = [Column(name, name, "test_time") for name in dict.fromkeys(filters) if name not in BUILT_IN_FILTERS]
     at = COLUMNS.index(TTM_COLUMN) + 1
@@ -156,7 +153,7 @@ SEEN_LEGEND = "† trained on images of the collection that the task's images ar
 FROM_FILE = "scored from a file"  # beside rows of stored scores, ranks and answers
 DISAGREES_MARK = "‡"
 DISAGREES_LEGEND = "‡ another source publishes another value for the same model; each row names its source"
-UNRANKED_TITLE = "Controls and held-out groups: they explain a number and rank nowhere"
+UNRANKED_TITLE = "Controls: they explain a number and rank nowhere"
 
 
 def track_of(filter_: str, metric_track: Track, stated: Track | None = None) -> Track | None:
@@ -196,8 +193,8 @@ def supervised_tracks(tracks: Mapping[str, Track]) -> dict[str, Track]:
 def name_of(filter_: str, track: str | None = None, metric: str | None = None) -> str:
     """The name of a number's column; of a plugin's filter, the filter itself. ``metric`` helps where no track does.
 
-    >>> name_of("none", "matching"), name_of("none", "zero_shot"), name_of("none"), name_of("simple_match", "test_time")
-    ('SimpleMatch', 'raw', 'raw', 'overfitted')
+    >>> name_of("none", "matching"), name_of("none", "zero_shot"), name_of("none"), name_of("overfit", "test_time")
+    ('SimpleMatch', 'raw', 'raw', 'overfit')
     >>> name_of("none", "supervised", "group_match"), name_of("none", "supervised", "group_score")
     ('SimpleMatch', 'raw')
     """
@@ -242,7 +239,7 @@ class Number:
     ties: float | None = None  # groups in which the metric met an equality
     seeds: tuple[int, ...] = ()  # none for the model without training
     seed_std: float | None = None  # standard deviation over seeds
-    track: str | None = None  # where it ranks; None for controls and held-out groups, which rank nowhere
+    track: str | None = None  # where it ranks; None for controls, which rank nowhere
     higher_is_better: bool = True
     extent: Extent = field(default_factory=Extent)  # how many groups were scored, of how many
     parts: int | None = None  # how many tasks, or kinds of groups by tags, it is the mean of; None: over groups
@@ -316,7 +313,7 @@ class Number:
 
 Entries = dict[str, dict[str, Any]]
 """``results``, ``ci``, ``chance``, ``ties`` and ``tracks`` of a task in a results document."""
-UNTRAINED = (RAW, HOLDOUT_RAW, CHOICE)  # methods without seeds
+UNTRAINED = (RAW, CHOICE)  # methods without seeds
 
 
 def as_entries(numbers: Iterable[Number]) -> Entries:

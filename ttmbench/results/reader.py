@@ -439,7 +439,7 @@ def read_sample_log(path: Path) -> ResultsDocument:
         {
             **{"schema_version": SCHEMA_VERSION, "status": "done", "track": "zero_shot"},
             **{key: {task: entry} for key, entry in by_task.items()},
-            **{"ttm": {}, "simple_match": {}, "errors": [], "config": {}, "run_key": None},
+            **{"errors": [], "config": {}, "run_key": None},
             **{"model_name": model, "model_info": {}, "date": about.st_mtime, "git_hash": None},
             **{"packages": {}, "hardware": {}, "total_evaluation_time_seconds": 0, "command": ""},
             "artifacts": {path.name: file},

@@ -20,7 +20,7 @@ from ttmbench._util.arrays import EXACT, LARGEST, NPY, Arrays, read_arrays, refu
 from ttmbench._util.text import check_no_pointer, read_json_lines
 from ttmbench._util.third_party_errors import describe
 from ttmbench.errors import DataError, UsageError
-from ttmbench.results.numbers import HOLDOUT, HOLDOUT_RAW, RAW
+from ttmbench.results.numbers import RAW
 from ttmbench.results.ranks import Ranks
 from ttmbench.results.summary import Clusters, connected
 from ttmbench.types import GroupShape, Scores
@@ -413,18 +413,13 @@ def _samples(path: Path, lines: _Lines, shape: GroupShape | None) -> StoredScore
     assert shape is not None, "there is a line"
     group_ids = list(tables.get((RAW, 0)) or next(iter(tables.values())))
     scores: dict[str, list[Scores]] = {}
-    subsets: dict[str, list[int]] = {}
     for (name, index), table in sorted(tables.items(), key=lambda item: (item[0][0] != RAW, item[0])):
-        mine = group_ids
-        if name in (HOLDOUT, HOLDOUT_RAW):
-            positions = subsets.setdefault(name, [at for at, group in enumerate(group_ids) if group in table])
-            mine = [group_ids[at] for at in positions]
-        for group in sorted(set(mine) ^ set(table)):
+        for group in sorted(set(group_ids) ^ set(table)):
             raise DataError(f"{path}: group {group} is not there for every filter and seed ({name}, {index})")
-        array = np.stack([table[group] for group in mine])
+        array = np.stack([table[group] for group in group_ids])
         if not too_large(array) and np.array_equal(small := array.astype(np.float32), array):
             array = small  # as the scores of a run are
-        scores.setdefault(name, []).append(Scores(checked_scores(path, array, shape, mine)))
+        scores.setdefault(name, []).append(Scores(checked_scores(path, array, shape, group_ids)))
     named = [about[group].get("cluster") for group in group_ids]
     clusters = None
     if all(isinstance(cluster, str) for cluster in named):
@@ -436,7 +431,7 @@ def _samples(path: Path, lines: _Lines, shape: GroupShape | None) -> StoredScore
         for of in stated
     ]
     return StoredScores(
-        scores, group_ids, "ttmbench samples", clusters, subsets, shape.true_captions, tags if any(tags) else None
+        scores, group_ids, "ttmbench samples", clusters, {}, shape.true_captions, tags if any(tags) else None
     )
 
 

@@ -333,10 +333,10 @@ def held_out(clusters: Int[np.ndarray, " groups"], share: float, seed: int) -> B
     total = len(clusters)
     count = round(share * total)
     if not 0 < count < total:
-        raise UsageError(f"ttm_holdout={share} of {total} groups leaves {count} to score and {total - count} to use")
+        raise UsageError(f"holdout={share} of {total} groups leaves {count} to score and {total - count} to use")
     _, of_group, sizes = np.unique(clusters, return_inverse=True, return_counts=True)
     if len(sizes) == 1:
-        raise UsageError(f"ttm_holdout: all {total} groups share images, so none can be held out; omit it")
+        raise UsageError(f"holdout: all {total} groups share images, so none can be held out; omit it")
     order = np.random.default_rng([seed, 3]).permutation(len(sizes))
     drawn = 1 + int(np.abs(np.cumsum(sizes[order])[:-1] - count).argmin())
     return np.asarray(np.isin(of_group, order[:drawn]))

@@ -30,7 +30,6 @@ MOST = 1000
 """Combinations of the values of one setting."""
 PAIRS = ("model_args", "task_args", "ttm_args", "method_args", "track_args", "rerank")
 """Options with settings of their own, by name."""
-_STAGES = ("ttm", "simple_match", "oracle")
 _LONGEST = 120  # characters of a name
 
 
@@ -74,7 +73,7 @@ def combined(
         varied = checked(of_run, where)
         asked = merged([shared, options, varied])
         methods = list(asked.get("methods", ()))
-        if "ttm" not in methods and (not methods or any(map(asked.get, _STAGES))):
+        if "ttm" not in methods and (not methods or asked.get("ttm")):
             methods.append("ttm")
         for key in chosen.keys() - of_run.keys():
             head, _, rest = key.partition(".")
@@ -86,7 +85,7 @@ def combined(
                 varied.setdefault("method_args", {})[f"{method}.{setting}"] = chosen[key]
                 continue
             varied.setdefault("ttm_args", {})[setting] = chosen[key]
-            if not asked.keys() & {*_STAGES, "methods"}:
+            if not asked.keys() & {"ttm", "methods"}:
                 varied["ttm"] = True
         yield Setting(_name(name, chosen), name, options, varied)
 
@@ -317,7 +316,7 @@ def _options(entries: Mapping[str, object], origin: str) -> Record:
             if not isinstance(pairs, Mapping):
                 raise UsageError(f"{origin}: '{key}' must be a mapping, got {value!r:.80}")
             options[key] = with_dots(pairs) if key == "method_args" else pairs
-        elif key in ("methods", "ttm_also", "ttm_controls", "track", "include_path"):
+        elif key in ("methods", "also", "track", "include_path"):
             names = split_names(value) if isinstance(value, str) else value
             if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
                 raise UsageError(f"{origin}: '{key}' must be a list of names, got {value!r:.80}")

@@ -284,10 +284,10 @@ class ShuffledTask:
         shape = (*choosing.shape, shuffled.shape[1])
         matched = choice.captions[chosen][:, :, None] == np.arange(shape[2])
         images, captions = self._sides(
-            np.broadcast_to(choosing[:, :, None], shape).reshape(len(choosing), -1),
-            np.broadcast_to(shuffled[:, None, :], shape).reshape(len(choosing), -1),
+            np.broadcast_to(choosing[:, :, None], shape).reshape(len(choosing), shape[1] * shape[2]),
+            np.broadcast_to(shuffled[:, None, :], shape).reshape(len(choosing), shape[1] * shape[2]),
         )
-        return TrainingPairs(images, captions, matched.reshape(len(choosing), -1))
+        return TrainingPairs(images, captions, matched.reshape(images.shape))
 
 
 def all_fit(scores: np.ndarray, captions: np.ndarray) -> bool:

@@ -131,7 +131,7 @@ def no_change(rounds: Sequence[Round]) -> bool:
     return same and np.array_equal(before.selected, last.selected)
 
 
-def overfitted(rounds: Sequence[Round]) -> bool:
+def overfit(rounds: Sequence[Round]) -> bool:
     """Whether every group trained on satisfies the group score, with its pseudo-label as ground truth."""
     last = rounds[-1]
     if last.scores.ndim == 2:

@@ -165,11 +165,12 @@ def facts_of(document: ResultsDocument) -> Iterator[tuple[str, str]]:
         licence = document.configs[task].get("license") or "not stated"
         words = f"version {document.versions[task]}, {document.extent(task).words} groups"
         yield task, f"{words}, data {(data.fingerprint or '')[:12]}, licence {licence}"
-    seeds = sorted({seed for record in document.ttm.values() for seed in record.seeds})
+    records = [(task, record) for task, methods in document.methods.items() for record in methods.values()]
+    seeds = sorted({seed for _, record in records for seed in record.seeds})
     yield "seeds", _words(seeds or document.config.get("seeds") or "")
     for key in _SETTINGS:
         yield key.replace("_", " "), "" if document.config.get(key) is None else _words(document.config[key])
-    audited = [task for task, record in document.ttm.items() if record.audit_labels]
+    audited = dict.fromkeys(task for task, record in records if record.audit_labels)
     yield "label audit", f"passed on {', '.join(audited)}" if audited else ""
     for state, words in (("pending", "not reached"), ("failed", "failed")):
         yield f"tasks {words}", ", ".join(task for task, status in document.task_status.items() if status == state)
@@ -316,17 +317,15 @@ def _chart(run: ResultsFile, course: Course) -> Markup:
 
 
 def _settings(run: ResultsFile, course: Course) -> str:
-    """The settings of TTM, and its notes."""
-    if course.variant == "oracle":
-        return ""
-    record = run.document.ttm[course.task]
-    settings: Mapping[str, object] = record.hyperparameters
+    """The settings of a method, and its notes."""
+    record = run.document.methods[course.task][course.variant]
+    settings: Mapping[str, object] = record.settings
     words = [
         f"{key} {'chosen from the margins' if settings[key] is None else settings[key]}"
         for key in _TTM_SETTINGS
         if key in settings
     ]
-    return ". ".join([", ".join(words), *(record.notes if course.variant == "ttm" else ())])
+    return ". ".join([", ".join(words), *record.notes])
 
 
 _OWN = {"": "*.html", "tasks": "*.html", "models": "*.html", "data/runs": "*.json"}

@@ -17,9 +17,9 @@ from ttmbench._arrays import chosen_positions
 from ttmbench.config import DEFAULT_LEARNING_RATE, NO_LEARNING_RATE, RunConfig, TTMConfig
 from ttmbench.data.task_file import TaskSpec
 from ttmbench.errors import AssertionNotMet, UsageError
+from ttmbench.methods.audit import held_out_record
 from ttmbench.plugins.registry import Registry
-from ttmbench.results.numbers import HOLDOUT, HOLDOUT_RAW, TTM
-from ttmbench.results.summary import MethodScores, held_out, metric_mean
+from ttmbench.results.summary import held_out, metric_mean
 from ttmbench.scoring.inputs import Rows, subset
 from ttmbench.scoring.prepare import PreparedTask
 from ttmbench.ttm.algorithm import Kept, ShuffledTask, adapt, overfit
@@ -40,7 +40,6 @@ class Adaptation:
     stage: PreparedTask  # model and prepared inputs
     raw: Scores  # scores of the model as it is
     settings: TTMConfig  # hyperparameters
-    preset: str  # of ``--ttm_preset``
     metrics: Sequence[MetricSpec]  # what is reported of every iteration
     seeds: Sequence[int]  # one run each
     seed: int = 0  # of what all seeds share: the split of the holdout
@@ -66,37 +65,6 @@ class Adaptation:
         fewer = min(self.raw.groups.shape[1:])
         return np.broadcast_to(np.arange(fewer), (len(self.raw.groups), fewer))
 
-    def column(self, spec: MethodSpec, audit: bool = False, after: AfterSeed = AFTER_SEED) -> MethodScores:
-        """TTM, or a variant of it, for every seed; the last iteration is the result.
-
-        With ``audit`` each seed is run again with the captions of every group permuted; AssertionNotMet if a selection
-        differs. TtmbenchError if the loss is NaN or infinite.
-        """
-        runs = self.runs(spec, after, notify=spec.name == TTM)
-        record = self.header(runs)
-        if _overfits(spec):
-            record |= {
-                "hyperparameters": self._hyperparameters(),
-                "restarts": [len(run.steps) for run in runs.values()],
-            }
-        else:
-            record |= {"iterations": self._lines(runs)}
-        if "labels" in spec.needs:  # section 4.5: exactly the correct matchings, so it is an upper bound
-            record["reads_labels"] = True
-        if spec.name == TTM:
-            record |= {
-                "hyperparameters": self._hyperparameters(),
-                "learning_rate": self._rate_record(),
-                "preset": self.preset,
-                "variant": self.spec.matching,
-                "reported": "last iteration",
-                "notes": self._notes(),
-            }
-        if audit:
-            record["audit_labels"] = self._audit(runs)
-        before = [[step.scores for step in run.steps[:-1]] for run in runs.values()]
-        return MethodScores(spec.name, _final(runs), record, iterations=before)
-
     def header(self, runs: Mapping[int, SeedProgress]) -> Record:
         """What the record of each method has: its seeds, what was trained at which cost, and the positions chosen."""
         record: Record = {"seeds": list(runs)}
@@ -118,8 +86,8 @@ class Adaptation:
         ]
         return record
 
-    def holdout(self, spec: MethodSpec, share: float) -> list[MethodScores]:
-        """TTM on a part of the groups, scored on the others, before training and after it: does the gain carry over?
+    def holdout(self, spec: MethodSpec, share: float) -> Record:
+        """Trains on a part of the groups and scores the others before and after it: does the gain carry over?
 
         Groups that share an image are on the same side, so that no image that is scored was trained on. ``share`` is
         the fraction of groups that are held out; UsageError if it leaves one side without groups, or all groups share
@@ -132,20 +100,9 @@ class Adaptation:
         part = replace(self, stage=replace(self.stage, prepared=subset(self.stage.prepared, used)))
         raw_held = apart.score()
         part = replace(part, raw=part.stage.score())
-        runs = part.runs(spec, name=HOLDOUT, evaluate=apart.score)
-        record = {
-            "share": share,
-            "adapted_groups": used.tolist(),
-            "scored_groups": held.tolist(),
-            "seeds": list(self.seeds),
-            "iterations": part._lines(runs),
-        }
-        members = held.tolist()
-        adapted = [[part.raw, *(step.scores for step in run.steps)] for run in runs.values()]
-        return [
-            MethodScores(HOLDOUT_RAW, [raw_held], {}, members),
-            MethodScores(HOLDOUT, _final(runs), record, members, adapted),
-        ]
+        runs = part.runs(spec, evaluate=apart.score)
+        after = [run.final for run in runs.values() if run.final is not None]
+        return held_out_record(share, (len(used), len(held)), self.metrics, raw_held, after)
 
     def steps(
         self,
@@ -173,8 +130,6 @@ class Adaptation:
         spec: MethodSpec,
         after: AfterSeed = AFTER_SEED,
         *,
-        name: str | None = None,
-        notify: bool = False,
         evaluate: Callable[[], Scores] | None = None,
     ) -> dict[int, SeedProgress]:
         """Runs a method for every seed, from the same model, or from where an earlier run stopped.
@@ -182,36 +137,33 @@ class Adaptation:
         Args:
             spec: the method.
             after: what follows each seed.
-            name: of its checkpoints, in place of the method's.
-            notify: report every new iteration to plugins.
             evaluate: gives the final scores of the adapted model, by default those of the last iteration.
         """
         runs: dict[int, SeedProgress] = {}
-        about = {
-            "variant": spec.name if _overfits(spec) else self.spec.matching,
-            "hyperparameters": self._hyperparameters(),
-        }
+        about = {"settings": self._hyperparameters()}
         original: Original | None = None
         for seed in self.seeds:
-            checkpoint = self.checkpoint.seed(name or spec.name, seed, self.raw)
+            checkpoint = self.checkpoint.seed(spec.name, seed, self.raw)
             progress = checkpoint.read(partial(after.is_done, seed))
             steps, final = list(progress.steps), progress.final
-            for step in steps if notify and self.divided else ():
-                self._notify(step, seed)
+            for step in steps if self.divided else ():
+                self._notify(spec, step, seed)
             if final is None:
                 original = original or Original(self.stage)
                 with original.adapted():
                     for step in self._iterations(spec, seed, progress.state, checkpoint.keep):
                         steps.append(step)
-                        if notify:
-                            self._notify(step, seed)
+                        if evaluate is None:
+                            self._notify(spec, step, seed)
                     after.do(seed, about)
                     final = steps[-1].scores if evaluate is None else evaluate()
                 checkpoint.finish(final, len(steps))
             runs[seed] = SeedProgress(tuple(steps), None, final)
         return runs
 
-    def _iterations(self, spec: MethodSpec, seed: int, resume: TrainingState | None, keep: Kept) -> Iterator[Step]:
+    def _iterations(
+        self, spec: MethodSpec, seed: int, resume: TrainingState | None = None, keep: Kept | None = None
+    ) -> Iterator[Step]:
         """One seed's iterations, of TTM or of SimpleMatch's overfitting step (section 3.1)."""
         if not _overfits(spec):
             labels = oracle(self.truth) if "labels" in spec.needs else CONTROLS.get(spec.name, algorithm1_selection)
@@ -226,11 +178,11 @@ class Adaptation:
             keep=keep,
         )
 
-    def _notify(self, step: Step, seed: int) -> None:
-        record = self.record_of(step, seed)
-        self.registry.notify("ttmbench_iteration_finished", task=self.spec.task, record=record)
+    def _notify(self, spec: MethodSpec, step: Step, seed: int) -> None:
+        about = {"task": self.spec.task, "method": spec.name, "record": self.record_of(step, seed)}
+        self.registry.notify("ttmbench_iteration_finished", **about)
 
-    def _lines(self, runs: Mapping[int, SeedProgress]) -> list[dict[str, object]]:
+    def lines(self, runs: Mapping[int, SeedProgress]) -> list[dict[str, object]]:
         """Every iteration as the results document has it."""
         records = [self.record_of(step, seed) for seed, run in runs.items() for step in run.steps]
         return [{**vars(record), "loss": list(record.loss), "metrics": dict(record.metrics)} for record in records]
@@ -250,13 +202,13 @@ class Adaptation:
         stage = replace(self.stage, prepared=replace(self.stage.prepared, rows=again))
         return replace(self, stage=stage, raw=stage.score()), order
 
-    def _audit(self, first: Mapping[int, SeedProgress]) -> dict[str, object]:
+    def audit(self, spec: MethodSpec, first: Mapping[int, SeedProgress]) -> dict[str, object]:
         """Runs every seed again with the captions of each group in another order; every selection must map back."""
         for seed, run in first.items():
             other_run, order = self.permuted(seed)
             count = 0
             with restored(other_run.stage):
-                for count, permuted_step in enumerate(other_run.steps(seed), start=1):
+                for count, permuted_step in enumerate(other_run._iterations(spec, seed), start=1):
                     step = run.steps[min(count, len(run.steps)) - 1]
                     _compare(self.spec, seed, step, permuted_step, self._unpermuted(permuted_step.captions, order))
             if count != len(run.steps):
@@ -264,8 +216,8 @@ class Adaptation:
                     f"task '{self.spec.task}', seed {seed}: with the captions of every group in another order, the run "
                     f"stops after iteration {count} and not {len(run.steps)}: its stopping rule reads positions"
                 )
-        iterations = max((len(run.steps) for run in first.values()), default=self.settings.iterations)
-        return {"passed": True, "seeds": list(self.seeds), "iterations": iterations}
+        groups = sum(len(run.steps[-1].selected) for run in first.values() if run.steps)
+        return {"passed": True, "compared": groups, "of": groups}
 
     def _unpermuted(self, captions_found: np.ndarray, order: np.ndarray) -> np.ndarray:
         """Captions of a run on permuted groups by their positions in the task's own order."""
@@ -297,22 +249,14 @@ class Adaptation:
     def _hyperparameters(self) -> dict[str, object]:
         return {**self.settings.model_dump(mode="json"), "lr": self.learning_rate}
 
-    def _notes(self) -> list[str]:
-        note = self._rate_record()["note"]
+    def notes(self) -> list[str]:
+        """The origin of the learning rate where nobody states it."""
+        note = self.settings.lr_note or (None if self.settings.lr is not None else NO_LEARNING_RATE)
         return [] if note is None else [f"learning rate {self.learning_rate:g}: {note}"]
-
-    def _rate_record(self) -> dict[str, object]:
-        declared = self.settings.lr is not None
-        note = self.settings.lr_note or (None if declared else NO_LEARNING_RATE)
-        return {"value": self.learning_rate, "source": "stated" if declared else "default", "note": note}
 
 
 def _overfits(spec: MethodSpec) -> bool:
     return spec.target.endswith(":overfit")
-
-
-def _final(runs: Mapping[int, SeedProgress]) -> list[Scores]:
-    return [run.final for run in runs.values() if run.final is not None]
 
 
 def _compare(spec: TaskSpec, seed: int, step: Step, other: Step, captions: np.ndarray) -> None:
