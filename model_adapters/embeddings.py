@@ -12,7 +12,7 @@ import torch
 from ttmbench._util.arrays import LARGEST, read_arrays, too_large
 from ttmbench.errors import DataError, UsageError
 from ttmbench.model import StoredFeatures
-from ttmbench.model_adapters._shared.contrastive import ContrastiveModel, count_parameters, unit
+from ttmbench.model_adapters._shared.contrastive import ContrastiveModel, unit
 from ttmbench.model_adapters._shared.options import EmbeddingsOptions, takes
 from ttmbench.types import ModelFiles
 
@@ -99,7 +99,7 @@ class EmbeddingsModel(StoredFeatures, ContrastiveModel[torch.Tensor]):
             "features_sha256": self._digest,
             "logit_scale": float(self._scale),
             "logit_bias": None if self._offset is None else float(self._offset),
-            "n_parameters": count_parameters(self.parameters()),
+            "n_parameters": sum(parameter.numel() for parameter in self.parameters()),
         }
 
     def stored_images(self) -> torch.Tensor:

@@ -18,7 +18,6 @@ from ttmbench.model_adapters._shared.contrastive import (
     CaptionTokens,
     PixelScale,
     Tower,
-    count_parameters,
     declared_name,
     longer_than,
     random_crop,
@@ -40,6 +39,7 @@ from ttmbench.model_adapters._shared.pretrained import (
     load_weights,
     processor_of,
 )
+from ttmbench.model_adapters._shared.tokenizers import PROBES, as_text, captions_read, not_text
 from ttmbench.types import ModelFiles
 
 if TYPE_CHECKING:
@@ -121,7 +121,8 @@ class TransformersModel(CaptionTokens[Mapping[str, torch.Tensor]]):
         super().__init__(loaded.model, device=asked.device, dtype=asked.dtype, digest=digest)
         self.loaded, self.files, self.name = loaded, loaded.files, asked.pretrained
         self.image_processor = loaded.image_processor
-        self._set_tokenizer(loaded.tokenizer)
+        self.tokenizer = as_text(loaded.tokenizer)
+        self._not_text = not_text(self.tokenizer)
         self.is_sigmoid = self._bias() is not None
         kinds = self.model.config.model_type, type(loaded.tokenizer).__name__.removesuffix("Fast")
         self._cleaning = next((CLEANING[kind] for kind in kinds if kind in CLEANING), None)
@@ -132,7 +133,7 @@ class TransformersModel(CaptionTokens[Mapping[str, torch.Tensor]]):
             "image_processor": type(self.image_processor).__name__,
             "dtype": self.dtype_name,
             "compiled": asked.compile,
-            "n_parameters": count_parameters(self.parameters()),
+            "n_parameters": sum(parameter.numel() for parameter in self.parameters()),
             **loaded.describe(self.device),
             **stated_activation(self.model.config),
         }
@@ -144,7 +145,9 @@ class TransformersModel(CaptionTokens[Mapping[str, torch.Tensor]]):
     def fingerprint(self) -> Mapping[str, object]:
         """Digest of the weights as they were loaded, and what else changes a score."""
         padding = "max_length" if self.is_sigmoid else "longest"
-        return {**self._declared, "captions": self._captions_read(self._cleaning, padding, self._max_tokens())}
+        ids = self.prepare_captions(PROBES)["input_ids"]
+        read = captions_read(ids, self._cleaning, padding, self._max_tokens(), self._not_text)
+        return {**self._declared, "captions": read}
 
     def save(self, folder: Path) -> None:
         """Weights, tokenizer and preprocessing, as ``from_pretrained`` loads them."""
@@ -156,7 +159,8 @@ class TransformersModel(CaptionTokens[Mapping[str, torch.Tensor]]):
 
     def prepare_images(self, images: Sequence[Image]) -> dict[str, torch.Tensor]:
         """The model's own preprocessing: uint8 pixels still to be normalised, where the preprocessing allows that."""
-        return self._process(images) if self._scale is None else self._process(images, **UNSCALED)
+        options = {} if self._scale is None else UNSCALED
+        return dict(self.image_processor(images=list(images), return_tensors="pt", **options))
 
     def prepare_enlarged(self, images: Sequence[Image], scale: float) -> dict[str, torch.Tensor] | list[torch.Tensor]:
         """Images after the model's own resizing, but ``scale`` times as large, for `crop` to cut from.
@@ -167,12 +171,16 @@ class TransformersModel(CaptionTokens[Mapping[str, torch.Tensor]]):
         if self._scale is None:
             raise UsageError(f"{self.name} has no images of one fixed size, so they cannot be augmented by cropping")
         size = {side: length for side, length in dict(self.image_processor.size).items() if length is not None}
-        options: dict[str, object] = {**UNSCALED, "size": {side: int(length * scale) for side, length in size.items()}}
+        options: dict[str, object] = {
+            **UNSCALED,
+            "return_tensors": "pt",
+            "size": {side: int(length * scale) for side, length in size.items()},
+        }
         if getattr(self.image_processor, "do_center_crop", None):
             options["do_center_crop"] = False
         if "shortest_edge" not in size:
-            return self._process(images, **options)
-        return [self._process([image], **options)[PIXELS][0] for image in images]
+            return dict(self.image_processor(images=list(images), **options))
+        return [self.image_processor(images=[image], **options)[PIXELS][0] for image in images]
 
     def crop(self, enlarged: Mapping[str, torch.Tensor], corners: np.ndarray) -> dict[str, torch.Tensor]:
         """Windows of the model's own size, on the device."""
@@ -220,9 +228,6 @@ class TransformersModel(CaptionTokens[Mapping[str, torch.Tensor]]):
         divisor = getattr(self.model, "temperature", None)  # of ALIGN and TIPSv2
         return super()._temperature() if divisor is None else 1 / divisor
 
-    def _process(self, images: Sequence[Image], **options: object) -> dict[str, torch.Tensor]:
-        return dict(self.image_processor(images=list(images), return_tensors="pt", **options))
-
     def _max_tokens(self) -> int:
         length = int(self.model.config.text_config.max_position_embeddings)
         return length if self.is_sigmoid else min(length, self.tokenizer.model_max_length)
@@ -241,14 +246,12 @@ class TransformersModel(CaptionTokens[Mapping[str, torch.Tensor]]):
     def _image_features(self, inputs: Mapping[str, torch.Tensor]) -> torch.Tensor:
         if self._scale is not None and inputs[PIXELS].dtype == torch.uint8:
             inputs = {**inputs, PIXELS: self._scale.apply(inputs[PIXELS])}
-        return _pooled(self._image_tower(**inputs))
+        output = self._image_tower(**inputs)
+        return getattr(output, "pooler_output", output)
 
     def _caption_features(self, inputs: Mapping[str, torch.Tensor]) -> torch.Tensor:
-        return _pooled(self._text_tower(**inputs))
-
-
-def _pooled(output: Any) -> torch.Tensor:
-    return getattr(output, "pooler_output", output)
+        output = self._text_tower(**inputs)
+        return getattr(output, "pooler_output", output)
 
 
 def check_image_size(adapter: Any, size: tuple[int, int], config: PretrainedConfig) -> None:

@@ -39,13 +39,13 @@ from ttmbench.model_adapters._shared.contrastive import (
     QUICK,
     CaptionTokens,
     PixelScale,
-    count_parameters,
     declared_name,
     random_crop,
 )
 from ttmbench.model_adapters._shared.options import OpenClipFiles, OpenClipOptions, takes
 from ttmbench.model_adapters._shared.pretrained import digest_of, tokenizer_digest
 from ttmbench.model_adapters._shared.repository import quiet_hub
+from ttmbench.model_adapters._shared.tokenizers import PROBES, as_text, captions_read, not_text
 from ttmbench.types import ModelFiles
 
 Tokenizer: TypeAlias = HFTokenizer | open_clip.SimpleTokenizer
@@ -110,7 +110,8 @@ class OpenClipModel(CaptionTokens[torch.Tensor]):
     ) -> None:
         super().__init__(model, device=asked.device, dtype=asked.dtype)
         self.config, self._transform = config, transform
-        self._set_tokenizer(tokenizer)
+        self.tokenizer = as_text(tokenizer)
+        self._not_text = not_text(self.tokenizer)
         self._notes, self.files = notes, files
         self.preprocessing = PreprocessCfg(**getattr(model.visual, "preprocess_cfg", {}))
         usual = image_transform_v2(self.preprocessing, is_train=False).transforms
@@ -134,7 +135,7 @@ class OpenClipModel(CaptionTokens[torch.Tensor]):
             "tokenizer": type(inner).__name__,
             "dtype": self.dtype_name,
             "compiled": asked.compile,
-            "n_parameters": count_parameters(self.parameters()),
+            "n_parameters": sum(parameter.numel() for parameter in self.parameters()),
             # A configuration that names no activation means GELU.
             "config_sha256": digest_of({key: value for key, value in model_config if key != QUICK or value}),
             "tokenizer_sha256": tokenizer_digest(inner),
@@ -146,7 +147,8 @@ class OpenClipModel(CaptionTokens[torch.Tensor]):
         """Digest of the weights as they were loaded, and what else changes a score."""
         clean = getattr(getattr(self.tokenizer, "clean_fn", None), "__name__", "").removeprefix("_clean_")
         length = getattr(self.tokenizer, "context_length", None)
-        return {**self._declared, "captions": self._captions_read(clean or None, "max_length", length)}
+        read = captions_read(self.prepare_captions(PROBES), clean or None, "max_length", length, self._not_text)
+        return {**self._declared, "captions": read}
 
     def save(self, folder: Path) -> None:
         """Weights, configuration and tokenizer, as open_clip's ``local-dir:`` and ``hf-hub:`` load them."""

@@ -7,7 +7,7 @@ normalises them on the device.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -30,7 +30,7 @@ from ttmbench.model_adapters._shared.placement import (
     plain_attention,
     settle,
 )
-from ttmbench.model_adapters._shared.tokenizers import PROBES, as_text, captions_read, not_text, refused
+from ttmbench.model_adapters._shared.tokenizers import refused
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedTokenizerBase
@@ -99,11 +99,11 @@ class ContrastiveModel(DualEncoder, Generic[Prepared]):
 
     def encode_images(self, prepared: Prepared) -> torch.Tensor:
         """Unit vectors [images, d], float32."""
-        return self._unit(self._image_features, prepared, training=False)
+        return unit(self._features(self._image_features, prepared, training=False))
 
     def encode_captions(self, prepared: Prepared) -> torch.Tensor:
         """Unit vectors [captions, d], float32."""
-        return self._unit(self._caption_features, self._trimmed(prepared), training=False)
+        return unit(self._features(self._caption_features, self._trimmed(prepared), training=False))
 
     def logits(self, image_features: torch.Tensor, caption_features: torch.Tensor) -> torch.Tensor:
         """Temperature times inner product, plus the bias if the model has one; [images, captions]."""
@@ -122,11 +122,11 @@ class ContrastiveModel(DualEncoder, Generic[Prepared]):
 
     def train_images(self, prepared: Prepared) -> torch.Tensor:
         """As `encode_images`, in training mode; UsageError if the towers compute in fp16, whose gradients underflow."""
-        return self._unit(self._image_features, prepared, training=True)
+        return unit(self._features(self._image_features, prepared, training=True))
 
     def train_captions(self, prepared: Prepared) -> torch.Tensor:
         """As `encode_captions`, in training mode."""
-        return self._unit(self._caption_features, self._trimmed(prepared), training=True)
+        return unit(self._features(self._caption_features, self._trimmed(prepared), training=True))
 
     def loss_of(self, image_features: torch.Tensor, caption_features: torch.Tensor) -> torch.Tensor:
         """Symmetric cross-entropy (CLIP) or pairwise sigmoid (SigLIP) over every image and caption of the batch."""
@@ -145,9 +145,6 @@ class ContrastiveModel(DualEncoder, Generic[Prepared]):
         """Image features as the tower returns them, float32 [images, d]."""
         return self._features(self._image_features, prepared, training).float()
 
-    def _unit(self, tower: Callable[[Prepared], torch.Tensor], prepared: Prepared, training: bool) -> torch.Tensor:
-        return unit(self._features(tower, prepared, training))
-
     def _features(self, tower: Callable[[Prepared], torch.Tensor], prepared: Prepared, training: bool) -> torch.Tensor:
         if training and self.dtype == torch.float16:
             raise UsageError(FP16)
@@ -161,11 +158,6 @@ class ContrastiveModel(DualEncoder, Generic[Prepared]):
 def declared_name(pretrained: str) -> str:
     """The name of weights in a fingerprint: a Hub id, or the last part of a path."""
     return Path(pretrained).name if Path(pretrained).exists() else pretrained
-
-
-def count_parameters(parameters: Iterable[torch.nn.Parameter]) -> int:
-    """Number of parameters."""
-    return sum(parameter.numel() for parameter in parameters)
 
 
 def trimmed(tokens: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
@@ -355,18 +347,11 @@ class CaptionTokens(ContrastiveModel[Prepared]):
 
     tokenizer: Any
     is_compiled = False
-
-    def _set_tokenizer(self, tokenizer: Any) -> None:
-        self.tokenizer = as_text(tokenizer)
-        self._not_text = not_text(self.tokenizer)
+    _not_text: frozenset[str]  # special tokens that keep their meaning in a caption
 
     def refused(self, captions: Sequence[str]) -> list[str | None]:
         """Of each caption a special token in it, where the tokenizer does not take it for text."""
         return refused(captions, self._not_text)
-
-    def _captions_read(self, cleaning: str | None, padding: str, max_tokens: int | None) -> dict[str, object]:
-        """`captions_read` of the fingerprint."""
-        return captions_read(_ids(self.prepare_captions(PROBES)), cleaning, padding, max_tokens, self._not_text)
 
     def _token_embedding(self) -> nn.Embedding | None:
         """The module that embeds the tokens of captions; None if there is none of CLIP's kind."""

@@ -12,7 +12,7 @@ from torch.nn import functional
 
 from ttmbench.errors import UsageError
 from ttmbench.model import Model, PairScorer
-from ttmbench.model_adapters._shared.contrastive import FP16, count_parameters, declared_name
+from ttmbench.model_adapters._shared.contrastive import FP16, declared_name
 from ttmbench.model_adapters._shared.options import HubModel, LanguageOptions
 from ttmbench.model_adapters._shared.placement import (
     TORCH_DTYPES,
@@ -52,7 +52,7 @@ class FrozenModel(Model):
             "architecture": type(self.model).__name__,
             "weights_sha256": digest,
             "dtype": dtype_name(asked.dtype),
-            "n_parameters": count_parameters(own_parameters(self.model)),
+            "n_parameters": sum(parameter.numel() for parameter in own_parameters(self.model)),
             **loaded.describe(self.device),
         }
         read = loaded.tokenizer(PROBES)["input_ids"]

@@ -38,7 +38,7 @@ from ttmbench.model_adapters._shared.repository import (
     read_json_file,
     read_weights,
 )
-from ttmbench.model_adapters._shared.tokenizers import check_fit, named_files
+from ttmbench.model_adapters._shared.tokenizers import SETTINGS, WHOLE, check_files, check_size, has_vocabulary, lacking
 from ttmbench.types import ModelFiles
 
 if TYPE_CHECKING:
@@ -226,7 +226,13 @@ class LoadedModel:
     processor: ProcessorMixin | None = None
 
     def __post_init__(self) -> None:
-        check_fit(self.tokenizer, self.model, self.files.name if self.files else self.model.name_or_path)
+        """DataError for a tokenizer of another model."""
+        model: Any = self.model
+        try:
+            rows: int | None = int(model.get_input_embeddings().num_embeddings)
+        except (NotImplementedError, AttributeError, TypeError):  # of dual encoders, which have no main modality
+            rows = getattr(getattr(model.config, "text_config", None), "vocab_size", None)
+        check_size(self.tokenizer, rows, self.files.name if self.files else model.name_or_path)
 
     def save(self, folder: Path, **options: object) -> None:
         """Writes model and preprocessing as ``from_pretrained`` loads them; the options are for the model."""
@@ -332,9 +338,23 @@ def load_config(model: Pretrained) -> PretrainedConfig:
 
 
 def load_part(kind: type[Part], model: Pretrained) -> Part:
-    """A configuration, tokenizer, processor or image processor; DataError if it is missing or damaged."""
-    with named_files(kind, model.files.folder, model.name) as check:
-        return check(_load(kind, model, model.name, model.options))
+    """A configuration, tokenizer, processor or image processor; DataError if it is missing or damaged.
+
+    It names the files of a tokenizer that are missing, also where transformers fails for the lack of them.
+    """
+    from transformers import PreTrainedTokenizerBase
+
+    name, folder = model.name, model.files.folder
+    try:
+        part: Part = _load(kind, model, name, model.options)
+        for below, one in {"": part, **getattr(part, "__dict__", {})}.items():  # a processor has tokenizers of its own
+            if isinstance(one, PreTrainedTokenizerBase):
+                check_files(one, folder / ("" if below == "tokenizer" else below), name)
+    except DataError as error:
+        if any(word in kind.__name__ for word in ("Config", "Image")) or has_vocabulary(folder):
+            raise
+        raise lacking(name, folder, [SETTINGS, WHOLE]) from error
+    return part
 
 
 def load_weights(

@@ -3,52 +3,21 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from copy import copy
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from ttmbench.errors import DataError
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase, ProcessorMixin
 
-Part = TypeVar("Part")
 SETTINGS, WHOLE = "tokenizer_config.json", "tokenizer.json"
 _WHOLE = re.compile(r"tokenizer(\.\d[\d.]*)?\.json|tokenizer\.model.*|tekken\.json|tiktoken\.model")
 _VOCABULARY = re.compile(rf"({_WHOLE.pattern}|vocab\..*|.*\.(model|tiktoken|bpe|spm|vocab)|byte_maps\.json)")
 PROBES = ["A Dog", "a dog", "a dog."]
 _ADVICE = "copy it from the model that these weights were trained from: tokenizer.save_pretrained(FOLDER)"
-
-
-@contextmanager
-def named_files(kind: type, folder: Path, name: str) -> Iterator[Callable[[Part], Part]]:
-    """A context in which a part of a model is loaded, and a function that checks its tokenizers' files.
-
-    DataError names the files of a tokenizer that are missing, also where transformers fails for the lack of them.
-    """
-
-    def check(part: Part) -> Part:
-        for below, tokenizer in tokenizers_of(part).items():
-            check_files(tokenizer, folder / below, name)
-        return part
-
-    try:
-        yield check
-    except DataError as error:
-        if any(word in kind.__name__ for word in ("Config", "Image")) or has_vocabulary(folder):
-            raise
-        raise lacking(name, folder, [SETTINGS, WHOLE]) from error
-
-
-def tokenizers_of(part: object) -> dict[str, PreTrainedTokenizerBase]:
-    """The tokenizers of what transformers has loaded, by their folder below the model's; empty for a configuration."""
-    from transformers import PreTrainedTokenizerBase
-
-    parts = {"tokenizer": part, **getattr(part, "__dict__", {})}
-    found = {name: one for name, one in parts.items() if isinstance(one, PreTrainedTokenizerBase)}
-    return {"." if name == "tokenizer" else name: one for name, one in found.items()}
 
 
 def check_files(tokenizer: PreTrainedTokenizerBase, folder: Path, name: str) -> None:
@@ -89,15 +58,6 @@ def check_size(tokenizer: PreTrainedTokenizerBase, rows: int | None, name: str) 
             f"the tokenizer of {name} has {words} words and the model embeds {rows}, so it belongs to another model; "
             f"{_ADVICE}"
         )
-
-
-def check_fit(tokenizer: PreTrainedTokenizerBase, model: Any, name: str) -> None:
-    """`check_size` for a model of transformers, by its embedding of words or its configuration."""
-    try:
-        rows: int | None = int(model.get_input_embeddings().num_embeddings)
-    except (NotImplementedError, AttributeError, TypeError):  # of dual encoders, which have no main modality
-        rows = getattr(getattr(model.config, "text_config", None), "vocab_size", None)
-    check_size(tokenizer, rows, name)
 
 
 def as_text(tokenizer: Any) -> Any:

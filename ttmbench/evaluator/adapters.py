@@ -45,7 +45,8 @@ def make_adapter(
     spec = registry.adapters[name]
     factory = load_target(spec.target, spec.needs)
     arguments = arguments_of(spec, model_args)
-    with foreign_errors(_whose(registry, name)):
+    whose = f"model '{name}' of plugin '{registry.adapters.plugins[name]}'"
+    with foreign_errors(whose):
         parameters = inspect.signature(factory).parameters
     takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
     if settings.get("compile") and "compile" not in parameters and not takes_any:
@@ -61,7 +62,7 @@ def make_adapter(
         why = f"has no argument '{unknown[0]}' (--model_args)" if unknown else f"needs --model_args {missing[0]}=VALUE"
         known = ", ".join(key for key in parameters if key not in settings) or "none"
         raise UsageError(f"model '{name}' {why}; it has: {known}")
-    with foreign_errors(_whose(registry, name)):
+    with foreign_errors(whose):
         try:
             adapter = factory(**stated)
         except TypeError as error:
@@ -120,10 +121,6 @@ def name_of_adapter(adapter: Model, written: bool) -> str:
             "simple_evaluate a model_name, or the adapter a fingerprint() that distinguishes checkpoints"
         )
     return kind
-
-
-def _whose(registry: Registry, name: str) -> str:
-    return f"model '{name}' of plugin '{registry.adapters.plugins[name]}'"
 
 
 def model_info(model: Model) -> Record:

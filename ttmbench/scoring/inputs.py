@@ -209,20 +209,14 @@ def subset(prepared: Prepared, groups: np.ndarray) -> Prepared:
 
 
 def take(batch: Batch, index: np.ndarray | slice) -> Batch:
-    """Some rows of prepared inputs."""
-    if isinstance(batch, list):
-        return batch[index] if isinstance(index, slice) else [batch[row] for row in index]
+    """Some rows of prepared inputs; ``index_select`` is twice as fast on images as indexing."""
     if isinstance(batch, Mapping):
-        return {name: _rows(tensor, index) for name, tensor in batch.items()}
-    return _rows(batch, index)
-
-
-def _rows(tensor: torch.Tensor, index: np.ndarray | slice) -> torch.Tensor:
-    """Some rows of a tensor; ``index_select`` is twice as fast on images as indexing."""
+        return {name: take(tensor, index) for name, tensor in batch.items()}  # type: ignore[misc]  # tensors
     if isinstance(index, slice):
-        return tensor[index]
-    rows = torch.from_numpy(np.ascontiguousarray(index)).to(tensor.device, non_blocking=True)
-    return tensor.index_select(0, rows)
+        return batch[index]
+    if isinstance(batch, list):
+        return [batch[row] for row in index]
+    return batch.index_select(0, torch.from_numpy(np.ascontiguousarray(index)).to(batch.device, non_blocking=True))
 
 
 def concatenate(parts: Sequence[Batch]) -> Batch:
