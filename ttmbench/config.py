@@ -22,7 +22,6 @@ from pydantic import (
 )
 
 from ttmbench._util.option_values import (
-    beneath,
     name_of_model,
     nested,
     read_batch_size,
@@ -131,8 +130,23 @@ class TTMConfig(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _read_part_args(cls, value: object) -> object:
-        return beneath(value, PART_KINDS, "part_args") if isinstance(value, Mapping) else value
+    def _read(cls, values: Any) -> Any:
+        """``KIND.KEY`` settings of parts go to ``part_args``, and ``tau_start=auto`` is none."""
+        if not isinstance(values, Mapping):
+            return values
+        if values.get("lr") == "auto":
+            raise ValueError(
+                "'lr': must be a number, since no rule without labels chooses it well on all built-in tasks "
+                "(docs/finetune.md); 'ttmbench analyze lr' compares learning rates"
+            )
+        dotted = [key for key in values if key.partition(".")[0] in PART_KINDS and "." in key]
+        read: Arguments = {key: value for key, value in values.items() if key not in dotted}
+        if dotted:
+            read["part_args"] = {kind: dict(given) for kind, given in read.get("part_args", {}).items()}
+        for key in dotted:
+            kind, _, setting = key.partition(".")
+            read["part_args"].setdefault(kind, {})[setting] = values[key]
+        return {**read, "tau_start": None} if read.get("tau_start") == "auto" else read
 
     @model_serializer(mode="wrap")
     def _without_defaults(self, dump: SerializerFunctionWrapHandler) -> Arguments:
@@ -141,21 +155,6 @@ class TTMConfig(BaseModel):
         dumped = {key: value for key, value in dump(self).items() if key not in UNSAID or value != fields[key].default}
         of_parts = dumped.pop("part_args", {})
         return dumped | {f"{kind}.{key}": value for kind, each in of_parts.items() for key, value in each.items()}
-
-    @field_validator("lr", mode="before")
-    @classmethod
-    def _not_chosen(cls, value: object) -> object:
-        if value == "auto":
-            raise ValueError(
-                "must be a number, since no rule without labels chooses it well on all built-in tasks "
-                "(docs/finetune.md); 'ttmbench analyze lr' compares learning rates"
-            )
-        return value
-
-    @field_validator("tau_start", mode="before")
-    @classmethod
-    def _auto(cls, value: object) -> object:
-        return None if value == "auto" else value
 
     @model_validator(mode="after")
     def _shares_are_shares(self) -> TTMConfig:
@@ -195,6 +194,23 @@ def with_rate_note(preset: Settings) -> Arguments:
     return {"lr_note": UNKNOWN_LEARNING_RATE, **preset} if preset.get("lr", 0) is None else dict(preset)
 
 
+def parse_pairs(value: Any) -> Arguments:
+    """Arguments from ``k=v,k2=v2``, with numbers, true, false and none as Python values; others than texts stay.
+
+    >>> parse_pairs("lr=1e-4,epochs=5,keep_optimizer_state=true,schedule=cosine")
+    {'lr': 0.0001, 'epochs': 5, 'keep_optimizer_state': True, 'schedule': 'cosine'}
+    """
+    if not isinstance(value, str):
+        return value
+    pairs: Arguments = {}
+    for part in split_names(value):
+        key, equals, item = part.partition("=")
+        if not equals or not key:
+            raise UsageError(f"arguments must be key=value, separated by commas, got '{part}'")
+        pairs[key.strip()] = read_value(item.strip())
+    return pairs
+
+
 def _option(description: str, *flags: str, group: str = "", metavar: str = "", **field: Any) -> Any:
     """An option of a run.
 
@@ -210,7 +226,7 @@ def _option(description: str, *flags: str, group: str = "", metavar: str = "", *
 
 
 Names = Annotated[list[str], BeforeValidator(split_names)]
-Pairs = Annotated[Arguments, BeforeValidator(lambda value: parse_pairs(value))]
+Pairs = Annotated[Arguments, BeforeValidator(parse_pairs)]
 _DATA, _TRAINING, _EXECUTION, _OUTPUT = "model and data", "test-time training", "execution", "output"
 
 
@@ -230,7 +246,7 @@ class RunConfig(BaseModel):
         *("--name",),
         group=_DATA,
         metavar="NAME",
-        default_factory=lambda settings: name_of_model(**settings),
+        default_factory=name_of_model,
         min_length=1,
     )
     tasks: Names = _option("Task names, tags, globs or YAML files; see `ttmbench ls tasks`", "-t", min_length=1)
@@ -497,20 +513,3 @@ class RunOptions(TypedDict, total=False):
     track: Sequence[Literal["wandb", "trackio", "tensorboard"]]
     track_args: Mapping[str, Any] | str
     assertions: Sequence[str]
-
-
-def parse_pairs(value: Any) -> Arguments:
-    """Arguments from ``k=v,k2=v2``, with numbers, true, false and none as Python values; others than texts stay.
-
-    >>> parse_pairs("lr=1e-4,epochs=5,keep_optimizer_state=true,schedule=cosine")
-    {'lr': 0.0001, 'epochs': 5, 'keep_optimizer_state': True, 'schedule': 'cosine'}
-    """
-    if not isinstance(value, str):
-        return value
-    pairs: Arguments = {}
-    for part in split_names(value):
-        key, equals, item = part.partition("=")
-        if not equals or not key:
-            raise UsageError(f"arguments must be key=value, separated by commas, got '{part}'")
-        pairs[key.strip()] = read_value(item.strip())
-    return pairs

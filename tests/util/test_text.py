@@ -13,20 +13,22 @@ from ttmbench.errors import DataError
 
 
 def test_both_readers_of_yaml_give_the_same_values(monkeypatch):
-    texts = [path.read_text(encoding="utf-8") for path in sorted(Path(ttmbench.tasks.__path__[0]).glob("*.yaml"))]
-    assert len(texts) > 60
-    fast = [text.parse_yaml(one) for one in texts]
+    paths = sorted(Path(ttmbench.tasks.__path__[0]).glob("*.yaml"))
+    assert len(paths) > 60
+    fast = [text.read_yaml(path) for path in paths]
     monkeypatch.setattr(text, "_LOADERS", [text._PlainLoader])
-    assert repr([text.parse_yaml(one) for one in texts]) == repr(fast)
+    assert repr([text.read_yaml(path) for path in paths]) == repr(fast)
 
 
 @pytest.mark.parametrize(
     "wrong", ["a: [1", "a: 1\na: 2", "a: &x 1\nb: *x", "a: !!python/name:os.system x", "a: \t- b", "[" * 60]
 )
-def test_what_is_no_yaml_is_told_alike_by_both_readers(wrong, monkeypatch):
+def test_what_is_no_yaml_is_told_alike_by_both_readers(wrong, monkeypatch, tmp_path):
+    (tmp_path / "x.yaml").write_text(wrong, encoding="utf-8")
+
     def told():
         with pytest.raises(text.Unreadable) as error:
-            text.parse_yaml(wrong)
+            text.read_yaml(tmp_path / "x.yaml")
         return str(error.value)
 
     fast = told()

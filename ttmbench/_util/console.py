@@ -79,29 +79,34 @@ def print_traceback() -> None:
     echo(traceback.format_exc().rstrip("\n"), sys.stderr)
 
 
-def output_error() -> OSError | None:
-    """Why buffered output cannot be written, None if it is written; the rest is dropped and so reported once."""
+def output_code() -> int | None:
+    """Writes buffered output: None if that is done, else the exit code, with the rest dropped and so reported once.
+
+    It is 0 for a reader that has stopped reading.
+    """
     try:
         if not sys.stdout.closed:
             sys.stdout.flush()
     except OSError as error:
         _drop_rest(sys.stdout)
-        return error
+        if isinstance(error, BrokenPipeError):
+            return 0
+        warn(_unwritten(error))
+        return 1
     except KeyboardInterrupt:  # the reader has stopped, as a pager does
         _drop_rest(sys.stdout)
         raise
     return None
 
 
-def unwritten(error: OSError) -> str:
-    """The message for output that cannot be written."""
+def _unwritten(error: OSError) -> str:
     return f"the output cannot be written: {error.strerror or error}"
 
 
 def _missed(stream: TextIO, error: OSError) -> None:
     _drop_rest(stream)
     if stream is sys.stdout and not isinstance(error, BrokenPipeError):
-        raise TtmbenchError(unwritten(error)) from None
+        raise TtmbenchError(_unwritten(error)) from None
 
 
 def _drop_rest(stream: IO[str]) -> None:

@@ -101,18 +101,11 @@ def take_lock(path: Path, timeout: float = 0.0) -> BaseFileLock:
     while True:
         path.parent.mkdir(parents=True, exist_ok=True)
         lock.acquire(timeout=timeout)
-        if lock_holds(lock):
-            return lock
-        lock.release()  # the previous holder has just removed the folder
-
-
-def lock_holds(lock: BaseFileLock) -> bool:
-    """Whether the locked file still has its name: the previous holder may have removed it before it was locked."""
-    descriptor = lock._context.lock_file_fd
-    try:
-        return descriptor is None or os.path.samestat(os.fstat(descriptor), Path(lock.lock_file).stat())
-    except FileNotFoundError:
-        return False
+        descriptor = lock._context.lock_file_fd
+        with suppress(FileNotFoundError):  # the previous holder may have removed the folder before it was locked
+            if descriptor is None or os.path.samestat(os.fstat(descriptor), path.stat()):
+                return lock
+        lock.release()
 
 
 def to_json(document: Mapping[str, object]) -> str:

@@ -59,11 +59,6 @@ def limit(name: str) -> int:
     return most
 
 
-def check_limits() -> None:
-    """UsageError if the environment variable cannot be read."""
-    limit(next(iter(DEFAULTS)))
-
-
 def raised_by(name: str) -> str:
     """How a message says what to do about a limit."""
     return f"{VARIABLE}={name}=N raises the limit"

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, Literal, TypeGuard
 
 from ttmbench.errors import UsageError
@@ -48,22 +48,6 @@ def nested(settings: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
         else:
             tree[key] = value
     return tree
-
-
-def beneath(settings: Mapping[str, Any], names: Sequence[str], key: str) -> dict[str, Any]:
-    """Settings with every ``name.key``, for some names, nested under one key; others stay.
-
-    >>> beneath({"teacher": "ema", "teacher.decay": 0.9, "lr": 1}, ["teacher"], "part_args")
-    {'teacher': 'ema', 'lr': 1, 'part_args': {'teacher': {'decay': 0.9}}}
-    """
-    dotted = {name: value for name, value in settings.items() if name.partition(".")[0] in names and "." in name}
-    whole = {name: value for name, value in settings.items() if name not in dotted}
-    if dotted:
-        whole[key] = {name: dict(values) for name, values in whole.get(key, {}).items()}
-    for name, value in dotted.items():
-        kind, _, rest = name.partition(".")
-        whole[key].setdefault(kind, {})[rest] = value
-    return whole
 
 
 def read_batch_size(value: object) -> int | Literal["auto"]:
@@ -226,20 +210,21 @@ def place_of(given: object, what: str = "the path") -> Path:
 SCORERS = ("vqascore", "visualgpt", "choice", "blind", "blip-it", "blip2-it", "flava-it")
 
 
-def name_of_model(model: str = "", model_args: Mapping[str, Any] = MappingProxyType({}), **_: object) -> str:
+def name_of_model(settings: Mapping[str, Any]) -> str:
     """A model's default name in results: from its arguments, else its registered name.
 
-    >>> name_of_model("hf", {"pretrained": "google/siglip"}), name_of_model("tiny-clip")
-    ('google/siglip', 'tiny-clip')
-    >>> name_of_model("open_clip", {"model": "RN50", "pretrained": "cc12m"})
+    >>> name_of_model({"model": "hf", "model_args": {"pretrained": "google/siglip"}}), name_of_model({"model": "tiny"})
+    ('google/siglip', 'tiny')
+    >>> name_of_model({"model": "open_clip", "model_args": {"model": "RN50", "pretrained": "cc12m"}})
     'RN50/cc12m'
-    >>> name_of_model("vqascore", {"pretrained": "llava-hf/llava"})
+    >>> name_of_model({"model": "vqascore", "model_args": {"pretrained": "llava-hf/llava"}})
     'vqascore/llava-hf/llava'
-    >>> name_of_model("hf", {"pretrained": "openai/clip", "peft": "me/adapter"})
+    >>> name_of_model({"model": "hf", "model_args": {"pretrained": "openai/clip", "peft": "me/adapter"}})
     'openai/clip+me/adapter'
     """
-    arguments = [model_args.get(key) for key in ("model", "pretrained", "path")]
-    detail = [part.removeprefix("local-dir:").removeprefix("hf-hub:") for part in arguments if isinstance(part, str)]
+    model, model_args = settings.get("model", ""), settings.get("model_args", {})
+    given = [model_args.get(key) for key in ("model", "pretrained", "path")]
+    detail = [part.removeprefix("local-dir:").removeprefix("hf-hub:") for part in given if isinstance(part, str)]
     parts = [Path(part).resolve().name if Path(part).exists() else part for part in detail]
     if parts and model.startswith(SCORERS):
         parts.insert(0, model)
@@ -258,10 +243,8 @@ def read_value(text: str) -> object:
     if text.lower() in words:
         return words[text.lower()]
     for kind in (int, float):
-        try:
+        with suppress(ValueError):
             return kind(text)
-        except ValueError:
-            continue
     return text
 
 

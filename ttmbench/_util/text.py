@@ -35,9 +35,18 @@ class Unreadable(ValueError):
 
 
 @contextmanager
-def _reading() -> Iterator[None]:
-    """Turns errors of opening and reading a file into Unreadable."""
+def _reading(path: Traversable, most: str) -> Iterator[None]:
+    """Checks that a file is a regular one of at most so many bytes; errors of opening and reading it are Unreadable."""
     try:
+        if isinstance(path, Path):
+            about = path.stat()
+            if stat.S_ISDIR(about.st_mode):
+                raise Unreadable("cannot be read (Is a directory)")
+            if not stat.S_ISREG(about.st_mode):
+                raise Unreadable("is not a regular file")
+            if about.st_size > limit(most):
+                what = f"is too large: {about.st_size} bytes, at most {limit(most)} are read"
+                raise Unreadable(f"{what}; {raised_by(most)}")
         yield
     except OSError as error:
         raise Unreadable(f"cannot be read ({error.strerror or error})") from None
@@ -47,28 +56,10 @@ def _reading() -> Iterator[None]:
         raise Unreadable(f"cannot be read ({error})") from None  # a null character in the path
 
 
-def _check_regular(path: Path, most: str) -> None:
-    about = path.stat()
-    if stat.S_ISDIR(about.st_mode):
-        raise Unreadable("cannot be read (Is a directory)")
-    if not stat.S_ISREG(about.st_mode):
-        raise Unreadable("is not a regular file")
-    _check_size(about.st_size, most)
-
-
-def _check_size(size: int, most: str) -> None:
-    if size > limit(most):
-        raise Unreadable(f"is too large: {size} bytes, at most {limit(most)} are read; {raised_by(most)}")
-
-
 def read_text(path: Traversable, most: str = "text_bytes") -> str:
     """A file's UTF-8 text without a byte-order mark; Unreadable if it exceeds the limit ``most`` or is not UTF-8."""
-    with _reading():
-        if isinstance(path, Path):
-            _check_regular(path, most)
-        content = path.read_bytes()
-        _check_size(len(content), most)
-        return _decoded(content)
+    with _reading(path, most):
+        return _decoded(path.read_bytes())
 
 
 def _decoded(content: bytes, first_line: int = 1) -> str:
@@ -148,16 +139,14 @@ def read_json_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
             yield _decoded(line, number)
 
     try:
-        with _reading():
-            _check_regular(path, "text_bytes")
-            with path.open("rb") as file:
-                reader = jsonlines.Reader(lines(file), loads=partial(parse_json, finite=False))
-                try:
-                    for value in reader.iter(type=dict, skip_empty=True):
-                        yield number, value
-                except jsonlines.InvalidLineError as error:
-                    why = error.__cause__ or "is not a JSON object"
-                    raise DataError(f"{path}: line {number} {why}") from None
+        with _reading(path, "text_bytes"), path.open("rb") as file:
+            reader = jsonlines.Reader(lines(file), loads=partial(parse_json, finite=False))
+            try:
+                for value in reader.iter(type=dict, skip_empty=True):
+                    yield number, value
+            except jsonlines.InvalidLineError as error:
+                why = error.__cause__ or "is not a JSON object"
+                raise DataError(f"{path}: line {number} {why}") from None
     except Unreadable as error:
         raise DataError(f"{path}: {error}") from None
 
@@ -218,27 +207,24 @@ if yaml.__with_libyaml__:  # several times as fast; on an error the text is read
     _LOADERS.insert(0, type("_FastLoader", (_Strict, yaml.CSafeLoader), {}))
 
 
-def _check_events(text: str, loader: type[_PlainLoader]) -> None:
-    """YAMLError for aliases and deep nesting, before any value is constructed."""
-    depth, deepest = 0, limit("yaml_depth")
-    for event in yaml.parse(text, loader):
-        if isinstance(event, yaml.AliasEvent):
-            raise yaml.YAMLError("aliases (*name) are not allowed; a task file can include another one")
-        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
-        if depth > deepest:
-            raise yaml.YAMLError(f"it nests more than {deepest} deep; {raised_by('yaml_depth')}")
-
-
-def parse_yaml(text: str) -> Any:
-    """A YAML value of mappings, lists, texts, numbers and dates.
+def read_yaml(path: Traversable) -> Any:
+    """A file's YAML value: mappings, lists, texts, numbers and dates.
 
     Unreadable for anything but YAML, and for a tag that would create an object, an alias, a duplicate key or deep
     nesting.
     """
+    text = read_text(path, "yaml_bytes")
     try:
         for loader in _LOADERS:
             try:
-                _check_events(text, loader)
+                depth, deepest = 0, limit("yaml_depth")
+                for event in yaml.parse(text, loader):  # before any value is made
+                    if isinstance(event, yaml.AliasEvent):
+                        raise yaml.YAMLError("aliases (*name) are not allowed; a task file can include another one")
+                    begins = isinstance(event, yaml.CollectionStartEvent)
+                    depth += begins - isinstance(event, yaml.CollectionEndEvent)
+                    if depth > deepest:
+                        raise yaml.YAMLError(f"it nests more than {deepest} deep; {raised_by('yaml_depth')}")
                 value = yaml.load(text, loader)
                 break
             except Exception:
@@ -252,8 +238,3 @@ def parse_yaml(text: str) -> Any:
     except (yaml.YAMLError, ValueError, TypeError, KeyError, AttributeError, OverflowError, IndexError) as error:
         raise Unreadable(f"is not valid YAML: {' '.join(str(error).split())[:400]}") from None
     return value
-
-
-def read_yaml(path: Traversable) -> Any:
-    """A file's YAML value, read by `parse_yaml`."""
-    return parse_yaml(read_text(path, "yaml_bytes"))

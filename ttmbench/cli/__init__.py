@@ -13,9 +13,8 @@ from ttmbench._util.console import (
     clear_bars,
     each_note_once,
     one_line,
-    output_error,
+    output_code,
     print_traceback,
-    unwritten,
     warn,
 )
 from ttmbench._util.third_party_errors import error_line
@@ -37,15 +36,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with each_note_once():
         code = _execute(list(sys.argv[1:] if arguments is None else arguments))
         try:
-            missing = _code_of_output(output_error())
-            return code or missing
+            return code or output_code() or 0
         except KeyboardInterrupt:
             return INTERRUPTED
 
 
 def _execute(argv: list[str]) -> int:
     """Run a command line and print its error, if any; returns the exit code."""
-    from ttmbench._util.limits import check_limits
+    from ttmbench._util.limits import limit
     from ttmbench._util.option_values import refuse_password
     from ttmbench.cli.parser import normalise, parse, read_places
 
@@ -59,7 +57,7 @@ def _execute(argv: list[str]) -> int:
         except SystemExit as stop:  # argparse has printed the error or the help
             return stop.code if isinstance(stop.code, int) else 2
         debug = getattr(options, "verbosity", "info") == "debug"
-        check_limits()
+        limit("yaml_bytes")  # a wrong TTMBENCH_LIMITS is an error at once
         read_places(words[0], options)
         return int(options.execute(options))
     except TtmbenchError as error:
@@ -73,20 +71,12 @@ def _execute(argv: list[str]) -> int:
     except BaseException as error:
         if debug:
             print_traceback()
-        if isinstance(error, OSError) and error.filename is None and (of_output := output_error()) is not None:
-            return _code_of_output(of_output)
+        if isinstance(error, OSError) and error.filename is None and (code := output_code()) is not None:
+            return code
         warn(f"{error_line(error)} (--verbosity debug shows the traceback)")
         return 1
     finally:
         warnings.formatwarning = shown
-
-
-def _code_of_output(error: OSError | None) -> int:
-    """Print why the output cannot be written; 0 if everything was written, or the reader stopped reading."""
-    if error is None or isinstance(error, BrokenPipeError):
-        return 0
-    warn(unwritten(error))
-    return 1
 
 
 def _one_line_warning(message: Warning | str, *_: object, **__: object) -> str:

@@ -124,7 +124,9 @@ COMMAND_GROUPS = {
     },
 }
 """Heading of `ttmbench --help` -> its commands; a command is a module here with `add_options` and a function."""
-COMMANDS = {name: summary for group in COMMAND_GROUPS.values() for name, summary in group.items()}
+COMMANDS: dict[str, str] = {}
+for _group in COMMAND_GROUPS.values():
+    COMMANDS |= _group
 
 READ = {
     **{"report": "path", "leaderboard": "folder", "compare": "runs", "export": "runs", "validate": "tasks"},

@@ -309,55 +309,43 @@ def problem_of(item: object, hook: str, is_built_in: bool = False) -> str | None
     if hook == "ttmbench_register_task_dirs":
         is_folder = isinstance(item, Traversable) and item.is_dir()
         return None if is_folder else f"must be a Path to a folder of tasks, got {item!r:.200}"
-    kinds = _TAKEN[hook]
-    kind = next((candidate for candidate in kinds if isinstance(item, candidate)), None)
+    kind = next((candidate for candidate in _TAKEN[hook] if isinstance(item, candidate)), None)
     if kind is None:
-        taken = "s and ".join(candidate.__name__ for candidate in kinds)
+        taken = "s and ".join(candidate.__name__ for candidate in _TAKEN[hook])
         return f"{type(item).__name__} cannot be registered here; expected {taken}s of ttmbench"
     values = {field.name: getattr(item, field.name) for field in fields(kind)}
+    key = "kind" if kind is SourceSpec else "name"
+    whose = f"{kind.__name__} {values[key]!r}: "
     try:
         _CHECKED[kind](**values)
+        if isinstance(item, AdapterSpec):
+            TTMConfig().with_changes(dict(item.ttm_defaults), "ttm_defaults")
     except ValidationError as error:
-        problem: str | None = describe(error)
-    else:
-        problem = _wrong_name(kind, values) or _wrong_use(item, is_built_in)
-    return None if problem is None else f"{kind.__name__} {values.get('name', values.get('kind'))!r}: {problem}"
-
-
-def _wrong_name(kind: type[Any], values: Mapping[str, Any]) -> str | None:
-    key = "kind" if kind is SourceSpec else "name"
+        return whose + describe(error)
+    except UsageError as error:
+        return whose + str(error)
     form, allowed = _NAMES[kind]
     for what, name in ((key, values[key]), *(("alias", alias) for alias in values.get("aliases", ()))):
         if not re.fullmatch(form, name):
-            return f"a {what} is made of {allowed}, got {name!r}"
+            return f"{whose}a {what} is made of {allowed}, got {name!r}"
     if kind is MetricSpec and values["name"].endswith(_TAKEN_ENDINGS):
-        return f"a name cannot end in {' or '.join(_TAKEN_ENDINGS)}, which results add to every metric"
+        return f"{whose}a name cannot end in {' or '.join(_TAKEN_ENDINGS)}, which results add to every metric"
     targets = {"target": values.get("target", "a:b"), "needs": values["needs"] if kind is SourceSpec else ""}
     for what, target in targets.items():
         if (what, target) != ("needs", "") and not _TARGET.fullmatch(target):
-            return f"{what} should be 'module:callable', got {target!r}"
-    return None
-
-
-def _wrong_use(item: object, is_built_in: bool) -> str | None:
-    """What the types of a specification do not say."""
+            return f"{whose}{what} should be 'module:callable', got {target!r}"
     if isinstance(item, MetricSpec) and item.track in ("forced_choice", "supervised"):
-        return f"track '{item.track}' is that of models, not of metrics"
-    if isinstance(item, AdapterSpec):
-        try:
-            TTMConfig().with_changes(dict(item.ttm_defaults), "ttm_defaults")
-        except UsageError as error:
-            return str(error)
+        return f"{whose}track '{item.track}' is that of models, not of metrics"
     if not isinstance(item, MethodSpec):
         return None
     if not item.needs:
-        return "needs should name what the method gets, such as scores"
+        return f"{whose}needs should name what the method gets, such as scores"
     if (item.reset is not None) != ("gradients" in item.needs):
-        return f"reset is for a method that needs gradients, and such a method has one; got {item.reset!r}"
+        return f"{whose}reset is for a method that needs gradients, and such a method has one; got {item.reset!r}"
     if not is_built_in and {"labels", "random_labels"} & set(item.needs):
-        return "a method of a plugin gets no labels, not even random ones"
+        return f"{whose}a method of a plugin gets no labels, not even random ones"
     if not is_built_in and any(item.name.lower() in (column.filter, column.name.lower()) for column in COLUMNS):
-        return f"'{item.name}' is the name of a column that ttmbench has"
+        return f"{whose}'{item.name}' is the name of a column that ttmbench has"
     return None
 
 
