@@ -255,8 +255,8 @@ class TaskSpec(BaseModel):
                 raise ValueError(
                     f"a {shape} group has more than {MAX_INJECTIONS} matchings; use smaller groups or matching: global"
                 )
-        if not isinstance(self.source.get("kind"), str):
-            raise ValueError("'source' needs a 'kind'")
+        if not all(isinstance(source.get("kind"), str) for source in self.sources):
+            raise ValueError("every source needs a 'kind'")
         try:
             if self.video is not None and self.group.crop is not None:
                 raise ValueError("group.crop: boxes are for images, and source.video says that the files are videos")
@@ -427,8 +427,7 @@ def _checked(registry: Registry, task: AnyTask) -> AnyTask:
     try:
         metrics = {metric: registry.metrics[metric].scope for metric in spec.metrics}
         for source in spec.sources if task.groups is None else ():
-            if isinstance(source.get("kind"), str):
-                registry.sources[source["kind"]]
+            registry.sources[source["kind"]]
         for settings in spec.ttm.values():
             if "schedule" in settings:
                 registry.schedules[settings["schedule"]]

@@ -78,7 +78,7 @@ class RunKey:
             (registry.adapters, model) for model in (config.model, config.rerank.get("model"))
         ]
         for task in (*tasks.values(), *also.values()):
-            names += [(registry.sources, str(source.get("kind"))) for source in task.spec.sources]
+            names += [(registry.sources, source["kind"]) for source in task.spec.sources]
             names += [(registry.metrics, metric) for metric in task.spec.metrics]
         names += [(registry.methods, name) for name in config.methods]
         rewards = [str(value).partition(":")[0] for key, value in config.method_args.items() if key.endswith(".reward")]

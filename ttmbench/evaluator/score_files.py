@@ -280,7 +280,7 @@ def _colorswap_right(path: Path, group: str, entry: dict[str, Any], side: str, n
     try:
         answer, log = entry.get(f"response_{subject}_{number}"), entry[f"log_{number}"]
         correct = (["A", "B"] if side == "text" else ["first", "second"]).index(log["correct_answer"])
-        captions = (str(log["caption_1"]), str(log["caption_2"])) if side == "text" else ("", "")
+        captions = (str(log["caption_1"]), str(log["caption_2"])) if side == "text" else ()
     except (KeyError, TypeError, ValueError, AttributeError):
         raise DataError(
             f"{path}: group {group} has no usable log_{number} (correct_answer, and the captions as they were shown)"
@@ -288,7 +288,7 @@ def _colorswap_right(path: Path, group: str, entry: dict[str, Any], side: str, n
     if answer is None and "error" not in entry:
         raise DataError(f"{path}: group {group} has no answer response_{subject}_{number}")
     detail = str(answer or "")
-    choice = read_colorswap_text(detail, captions) if side == "text" else read_colorswap_image(detail)
+    choice = colorswap_choice(detail, captions)
     if choice is None:
         unread.append((group, f"{subject} {number}", detail))
     return choice == correct
@@ -324,55 +324,40 @@ def _sugarcrepe(path: Path, content: dict[str, Any]) -> Outcomes:
     return Outcomes(SUGARCREPE, list(right), choices, unread=unread, notes=notes)
 
 
-def read_colorswap_text(answer: str, captions: tuple[str, str]) -> int | None:
-    """Which of the two captions, (A) or (B), an answer chooses; None for neither or both.
+def colorswap_choice(answer: str, captions: Sequence[str] = ()) -> int | None:
+    """Which of two captions, (A) or (B), an answer chooses, or without captions, which of two images; None for neither.
 
-    >>> read_colorswap_text("(B) a blue cat", ("a red cat", "a blue cat"))
+    None also for both.
+
+    >>> colorswap_choice("(B) a blue cat", ("a red cat", "a blue cat"))
     1
-    >>> read_colorswap_text("The image presents a red cat.", ("a red cat", "a blue cat"))
+    >>> colorswap_choice("The image presents a red cat.", ("a red cat", "a blue cat"))
     0
-    >>> read_colorswap_text("I cannot tell.", ("a red cat", "a blue cat")) is None
-    True
-    """
-    return _single(
-        _names_caption(answer, captions[0], captions[1], "A", "B"),
-        _names_caption(answer, captions[1], captions[0], "B", "A"),
-    )
-
-
-def read_colorswap_image(answer: str) -> int | None:
-    """Which of the two images, first or second, an answer chooses; None for neither or both.
-
-    >>> read_colorswap_image("The second image better aligns with it. The first image is blue.")
+    >>> colorswap_choice("The second image better aligns with it. The first image is blue.")
     1
-    >>> read_colorswap_image("The first image or the second image.") is None
+    >>> colorswap_choice("I cannot tell.", ("a red cat", "a blue cat")) is None
     True
     """
-    return _single(_names_image(answer, "first", "second"), _names_image(answer, "second", "first"))
-
-
-def _names_caption(answer: str, caption: str, other: str, letter: str, other_letter: str) -> bool:
-    low, lower_letter = answer.lower(), letter.lower()
-    if caption.lower() in low and (other.lower() not in low or f"this image presents {caption.lower()}" in low):
-        return True
-    if answer == letter or re.match(rf"\(?{letter}\)|Option \(?{letter}", answer):
-        return True
-    if any(re.search(phrase.format(lower_letter), low) for phrase in _INTRODUCTIONS):
-        return True
-    if re.search(rf"option \(?{lower_letter}", low) and f"{other_letter.lower()})" not in low:
-        # "option (a)" as well as "option a", which also begins words such as "option another": as released.
-        return True
-    bare = _without_function_words(answer)
-    return _without_function_words(caption) in bare and _without_function_words(other) not in bare
-
-
-def _names_image(answer: str, ordinal: str, other: str) -> bool:
-    low = answer.lower()
-    if ordinal in low and other not in low:
-        return True
-    return bool(
-        re.search(rf"{ordinal} image (?:better aligns|aligns better)|the {ordinal} image is more relevant", low)
-    )
+    low, chosen = answer.lower(), list[bool]()
+    bare, *options = map(_without_function_words, (answer, *captions))
+    for this, other in ((0, 1), (1, 0)):
+        if not captions:
+            word = ("first", "second")[this]
+            preferred = rf"{word} image (?:better aligns|aligns better)|the {word} image is more relevant"
+            chosen.append((word in low and ("first", "second")[other] not in low) or bool(re.search(preferred, low)))
+            continue
+        caption, letter = captions[this].lower(), "ab"[this]
+        capital = letter.upper()
+        chosen.append(
+            (caption in low and (captions[other].lower() not in low or f"this image presents {caption}" in low))
+            or answer == capital
+            or re.match(rf"\(?{capital}\)|Option \(?{capital}", answer) is not None
+            or any(re.search(phrase.format(letter), low) for phrase in _INTRODUCTIONS)
+            # "option (a)" as well as "option a", which also begins words such as "option another": as released.
+            or (re.search(rf"option \(?{letter}", low) is not None and f"{'ab'[other]})" not in low)
+            or (options[this] in bare and options[other] not in bare)
+        )
+    return None if chosen[0] == chosen[1] else int(chosen[1])
 
 
 def _without_function_words(text: str) -> str:
@@ -381,10 +366,6 @@ def _without_function_words(text: str) -> str:
     for article in _ARTICLES:
         text = text.removeprefix(article)
     return text.lower()
-
-
-def _single(first: bool, second: bool) -> int | None:
-    return None if first == second else int(second)
 
 
 Given = Sequence[Path] | tuple[np.ndarray, Any]
