@@ -31,15 +31,18 @@ from ttmbench.model_adapters._shared.options import (
 )
 from ttmbench.model_adapters._shared.placement import weights_digest
 from ttmbench.model_adapters._shared.pretrained import (
+    PROBES,
     LoadedModel,
+    as_text,
+    captions_read,
     fetch_weights,
     find,
     load_config,
     load_part,
     load_weights,
+    not_text,
     processor_of,
 )
-from ttmbench.model_adapters._shared.tokenizers import PROBES, as_text, captions_read, not_text
 from ttmbench.types import ModelFiles
 
 if TYPE_CHECKING:

@@ -20,8 +20,17 @@ from ttmbench.errors import UsageError
 from ttmbench.model_adapters._shared.contrastive import PIXELS, key_mask, longer_than, on_device, trimmed
 from ttmbench.model_adapters._shared.options import HubModel, MatchingOptions, takes
 from ttmbench.model_adapters._shared.pair_model import TrainablePairModel, full_precision
-from ttmbench.model_adapters._shared.pretrained import LoadedModel, find, load_config, load_whole, locate
-from ttmbench.model_adapters._shared.tokenizers import PROBES, as_text, captions_read, not_text
+from ttmbench.model_adapters._shared.pretrained import (
+    PROBES,
+    LoadedModel,
+    as_text,
+    captions_read,
+    find,
+    load_config,
+    load_whole,
+    locate,
+    not_text,
+)
 from ttmbench.model_adapters.hf import UNSCALED, check_image_size, pixel_scale
 
 if TYPE_CHECKING:

@@ -43,9 +43,15 @@ from ttmbench.model_adapters._shared.contrastive import (
     random_crop,
 )
 from ttmbench.model_adapters._shared.options import OpenClipFiles, OpenClipOptions, takes
-from ttmbench.model_adapters._shared.pretrained import digest_of, tokenizer_digest
+from ttmbench.model_adapters._shared.pretrained import (
+    PROBES,
+    as_text,
+    captions_read,
+    digest_of,
+    not_text,
+    tokenizer_digest,
+)
 from ttmbench.model_adapters._shared.repository import quiet_hub
-from ttmbench.model_adapters._shared.tokenizers import PROBES, as_text, captions_read, not_text
 from ttmbench.types import ModelFiles
 
 Tokenizer: TypeAlias = HFTokenizer | open_clip.SimpleTokenizer

@@ -22,7 +22,7 @@ from ttmbench.errors import UsageError
 from ttmbench.model import ChoiceModel, ChoiceQuestion, ChoiceStyle, Model, PairScorer, UndecidedPairs
 from ttmbench.model_adapters._shared.decisions import Decisions
 from ttmbench.model_adapters._shared.options import OPENAI, QUESTION, ServedOptions, takes
-from ttmbench.model_adapters.api.model import ChatModel, Prompt, money, some
+from ttmbench.model_adapters.api.chat import ChatModel, Prompt, money, some
 from ttmbench.model_adapters.api.server import Answer, Body, Server
 
 if TYPE_CHECKING:

@@ -36,6 +36,7 @@ from ttmbench.model_adapters._shared.placement import pick_device, untrainable
 from ttmbench.model_adapters._shared.pretrained import (
     LoadedModel,
     Pretrained,
+    check_size,
     find,
     load_config,
     load_part,
@@ -43,7 +44,6 @@ from ttmbench.model_adapters._shared.pretrained import (
     locate,
     tokenizer_digest,
 )
-from ttmbench.model_adapters._shared.tokenizers import check_size
 
 if TYPE_CHECKING:
     from PIL.Image import Image

@@ -372,7 +372,7 @@ class ChoiceQuestion:
 
 @dataclass(frozen=True)
 class ChoiceStyle:
-    """The form of a model's questions; see `ttmbench.scoring.forced_choice.ask`.
+    """The form of a model's questions; see `ttmbench.scoring.forced_choice`.
 
     Attributes:
         order: order of the options: random, or both orders, in which case both answers must be correct.

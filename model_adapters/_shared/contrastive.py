@@ -30,7 +30,7 @@ from ttmbench.model_adapters._shared.placement import (
     plain_attention,
     settle,
 )
-from ttmbench.model_adapters._shared.tokenizers import refused
+from ttmbench.model_adapters._shared.pretrained import refused
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedTokenizerBase

@@ -32,6 +32,7 @@ from ttmbench._util.text import check_no_pointer
 from ttmbench.errors import DataError, UsageError
 from ttmbench.model_adapters._shared.contrastive import ADVICE_ON_GELU, QUICK
 from ttmbench.model_adapters._shared.options import OpenClipFiles
+from ttmbench.model_adapters._shared.pretrained import WHOLE, check_files, check_size, has_vocabulary, lacking
 from ttmbench.model_adapters._shared.repository import (
     Repository,
     described,
@@ -40,7 +41,6 @@ from ttmbench.model_adapters._shared.repository import (
     read_weights,
     what_to_install,
 )
-from ttmbench.model_adapters._shared.tokenizers import WHOLE, check_files, check_size, has_vocabulary, lacking
 from ttmbench.types import ModelFiles
 
 CONFIG = "open_clip_config.json"

@@ -26,8 +26,7 @@ from ttmbench.model_adapters._shared.placement import (
     weights_digest,
     weights_of,
 )
-from ttmbench.model_adapters._shared.pretrained import LoadedModel
-from ttmbench.model_adapters._shared.tokenizers import PROBES, captions_read, refused, special_tokens
+from ttmbench.model_adapters._shared.pretrained import PROBES, LoadedModel, captions_read, refused, special_tokens
 
 if TYPE_CHECKING:
     from PIL.Image import Image

@@ -174,7 +174,7 @@ def test_an_encoder_reads_a_special_token_as_text(tmp_path, name):
 def test_open_clips_tokenizer_reads_its_special_tokens_as_text():
     import open_clip
 
-    from ttmbench.model_adapters._shared.tokenizers import as_text
+    from ttmbench.model_adapters._shared.pretrained import as_text
 
     own = open_clip.SimpleTokenizer()
     plain = as_text(own)
@@ -187,7 +187,7 @@ def test_open_clips_tokenizer_reads_its_special_tokens_as_text():
 def test_a_special_token_that_stays_one_is_refused():
     transformers = pytest.importorskip("transformers", minversion="5.0")  # makes T5's from a vocabulary
 
-    from ttmbench.model_adapters._shared.tokenizers import as_text, not_text, refused
+    from ttmbench.model_adapters._shared.pretrained import as_text, not_text, refused
 
     pieces = ["<pad>", "</s>", "<unk>", "▁", "▁a", "<", "/", "s", ">"]
     unigram = transformers.T5Tokenizer(vocab=[(piece, -float(at)) for at, piece in enumerate(pieces)], extra_ids=0)

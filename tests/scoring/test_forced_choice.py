@@ -21,9 +21,8 @@ from ttmbench.model import ChoiceModel, ChoiceStyle
 from ttmbench.model_adapters.openai import load
 from ttmbench.plugins.registry import build_registry
 from ttmbench.results.stored_files import schema
-from ttmbench.scoring.forced_choice.arrays import Choices, choice_chance, choice_values
-from ttmbench.scoring.forced_choice.ask import ask_choices
-from ttmbench.scoring.forced_choice.prompts import read_caption_choice, read_image_choice
+from ttmbench.scoring.choice_arrays import Choices, choice_chance, choice_values
+from ttmbench.scoring.forced_choice import ask_choices, read_caption_choice, read_image_choice
 from ttmbench.testing import ContractError, check_adapter
 
 CAPTIONS = ["a red cat on a blue mat", "a blue cat on a red mat"]

@@ -12,7 +12,7 @@ from ttmbench.cli import main
 from ttmbench.errors import DataError, UsageError
 from ttmbench.evaluator.score_files import read_answers
 from ttmbench.results.stored_files import schema
-from ttmbench.scoring.forced_choice.prompts import read_caption_choice, read_image_choice
+from ttmbench.scoring.forced_choice import read_caption_choice, read_image_choice
 from ttmbench.types import GroupShape
 
 SHARED = Path(__file__).resolve().parents[3] / "shared" / "real-scores"

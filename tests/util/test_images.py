@@ -12,7 +12,7 @@ from PIL import Image
 
 from ttmbench._util.images import resized
 from ttmbench.model_adapters._shared.options import ServedOptions
-from ttmbench.model_adapters.api.model import image_part
+from ttmbench.model_adapters.api.chat import image_part
 
 BICUBIC, LANCZOS = Image.Resampling.BICUBIC, Image.Resampling.LANCZOS
 # sha256 of the pixels that `photo(...).resize(size, BICUBIC)` gives in Pillow 10.3 to 12.3. Pillow 13 gives others.

@@ -31,8 +31,8 @@ from ttmbench.results.reader import read_document
 from ttmbench.results.stored_files import read_scores
 from ttmbench.results.summary import Clusters, clusters_of, connected, metric_mean
 from ttmbench.results.tag_means import aggregates, breakdowns
-from ttmbench.scoring.forced_choice.arrays import choice_values
-from ttmbench.scoring.forced_choice.ask import Asked, Given, choices_of, read_answer
+from ttmbench.scoring.choice_arrays import choice_values
+from ttmbench.scoring.forced_choice import Asked, Given, choices_of, read_answer
 from ttmbench.scoring.inputs import Fingerprint
 from ttmbench.types import Group
 

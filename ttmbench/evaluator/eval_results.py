@@ -50,7 +50,7 @@ from ttmbench.results.reader import ResultsFile, TaskGroups, Values, stored_grou
 from ttmbench.results.stored_files import SCHEMA_VERSION
 from ttmbench.results.summary import clusters_note, metric_values
 from ttmbench.results.tag_means import aggregates, shared_images_note
-from ttmbench.scoring.forced_choice.arrays import choice_values
+from ttmbench.scoring.choice_arrays import choice_values
 from ttmbench.types import Record, Scores
 
 _SHOWN_TASKS = 5

@@ -36,7 +36,7 @@ from ttmbench.plugins.registry import Registry, build_registry, metric_for
 from ttmbench.results.numbers import BUILT_IN_FILTERS, RAW, STORED_ANSWERS, STORED_NOTE, STORED_SCORES, columns_in
 from ttmbench.results.stored_files import StoredScores, checked_scores, read_scores, stated_shape
 from ttmbench.results.summary import Clusters, MethodScores, connected
-from ttmbench.scoring.forced_choice.arrays import Choices, choice_values, unread_notes
+from ttmbench.scoring.choice_arrays import Choices, choice_values, unread_notes
 from ttmbench.stats import IntervalMethod
 from ttmbench.types import GroupShape, MetricSpec, Record, Scores
 

@@ -24,11 +24,10 @@ from ttmbench.plugins.registry import Registry, metric_for
 from ttmbench.results.numbers import RAW
 from ttmbench.results.summary import MethodScores, Resampling, clusters_of
 from ttmbench.scoring.batches import BatchSizer, BlockStore, Share
+from ttmbench.scoring.choice_arrays import choice_values, unread_notes
 from ttmbench.scoring.debiasing import Likelihoods, Prior, likelihoods, prior_for
 from ttmbench.scoring.dual_encoder import Features, Side, caption_pairs, encode_side, score_features
-from ttmbench.scoring.forced_choice.arrays import choice_values, unread_notes
-from ttmbench.scoring.forced_choice.ask import Given, ask_choices
-from ttmbench.scoring.forced_choice.prompts import image_prompt, text_prompt
+from ttmbench.scoring.forced_choice import Given, ask_choices, image_prompt, text_prompt
 from ttmbench.scoring.inputs import (
     DECODED,
     Fingerprint,

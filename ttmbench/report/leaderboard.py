@@ -34,7 +34,7 @@ from ttmbench.results.numbers import (
 )
 from ttmbench.results.reader import ResultsFile, read_files
 from ttmbench.results.stored_files import SCHEMA_VERSION
-from ttmbench.scoring.forced_choice.arrays import choice_chance
+from ttmbench.scoring.choice_arrays import choice_chance
 
 COST_FIELDS = (
     *("seconds", "images_per_second", "pairs_per_second", "tokens_per_second"),

@@ -94,7 +94,7 @@ def chance(row: PublishedRow, registry: Registry) -> float | None:
 def chance_level(spec: TaskSpec, metric_name: str, filter_: str, registry: Registry) -> float | None:
     """The expected value of a metric for random scores on a task, or for random choices; None where it is unknown."""
     if filter_ == CHOICE:
-        from ttmbench.scoring.forced_choice.arrays import choice_chance  # with scipy
+        from ttmbench.scoring.choice_arrays import choice_chance  # with scipy
 
         shape = spec.shape if spec.kind == "groups" else None
         return None if shape is None else choice_chance(shape.images, shape.captions).get(metric_name)

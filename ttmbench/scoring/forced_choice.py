@@ -1,8 +1,13 @@
-"""Asks a model forced choices: which caption fits an image, which image fits a caption (ColorSwap, section 3.2)."""
+"""Asks a model forced choices: which caption fits an image, which image fits a caption (ColorSwap, section 3.2).
+
+The prompts are those of ColorSwap (arXiv:2402.04492, Figures 4 and 5), continued to more than two options. An answer
+that does not name a single option chooses nothing.
+"""
 
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -11,25 +16,33 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from ttmbench._util.console import progress_bar
-from ttmbench._util.images import KEPT, LazyImages, frames_of_videos, side_by_side
+from ttmbench._util.images import KEPT, LazyImages, about_frames, frames_of_videos, side_by_side
 from ttmbench.errors import TtmbenchError, UsageError
 from ttmbench.model import ChoiceModel, ChoiceQuestion, ChoiceStyle
 from ttmbench.results.summary import Clusters, clusters_of
 from ttmbench.scoring.batches import BatchSizer
-from ttmbench.scoring.forced_choice.arrays import Choices
-from ttmbench.scoring.forced_choice.prompts import (
-    LETTERS,
-    ORDINALS,
-    image_prompt,
-    read_caption_choice,
-    read_image_choice,
-    text_prompt,
-)
+from ttmbench.scoring.choice_arrays import Choices
 from ttmbench.scoring.inputs import Fingerprint
 from ttmbench.types import Group, GroupShape
 
 if TYPE_CHECKING:
     from PIL.Image import Image
+
+
+LETTERS = "ABCDEFGHIJ"
+ORDINALS = ("first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth", "tenth")
+_NUMBERS = ("", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
+# "Answer: A" names an option, "Answer: A cat" does not.
+_LETTER = re.compile(
+    r"\(([A-J])\)|\b([A-J])\)|\*\*([A-J])\*\*|\b(?:[Oo]ption|[Cc]aption) ([A-J])\b"
+    r"|\b[Aa]nswer(?: is)?:? ([B-J]\b|A\b(?! (?!because|since|as\b)[a-z]))"
+)
+_LEADING = re.compile(r"\W*([A-J])[).:,*]")
+_BARE = re.compile(r"\W*([A-Ja-j])\W*")
+_NAMED_IMAGE = re.compile(r"\b(?i:image|video|option) ?\(?(\d+|[A-J])\b|\b(\d+)(?:st|nd|rd|th)\b|\((\d+|[A-Ja-j])\)")
+_DENIED = r"(?: image| video| one)? (?:does not|doesn't|is not|isn't|cannot|can't)\b"
+_FUNCTION_WORDS = frozenset({"a", "an", "the", "with", "and"})
+_NONE = re.compile(r"\W*(?:neither|none|both)\b")
 
 
 @dataclass(frozen=True)
@@ -165,3 +178,113 @@ def choices_of(answers: Sequence[Given], groups: int, shape: GroupShape) -> Choi
         side = text if answer.asked.side == "text" else image
         side[answer.asked.group, answer.asked.subject] &= answer.right
     return Choices(None if shape.more_images else text, image if shape.images > 1 else None)
+
+
+def text_prompt(captions: Sequence[str], frames: int = 1) -> str:
+    """Asks which caption an image shows, or a video of so many frames, which are the images of the question.
+
+    >>> text_prompt(["a red cat", "a blue cat"])
+    'Does this image present (A) a red cat, or (B) a blue cat? Note, you must choose one of the two options.'
+    >>> text_prompt(["a red cat", "a blue cat"], frames=8).partition(" (A)")[0]
+    'The 8 images are frames of a video, in order. Does this video present'
+    """
+    options = [f"({letter}) {caption.strip()}" for letter, caption in zip(LETTERS, captions, strict=False)]
+    listed = ", ".join(options[:-1]) + f", or {options[-1]}"
+    asked = f"{about_frames(frames)}Does this {'image' if frames == 1 else 'video'} present {listed}?"
+    return f"{asked} Note, you must choose one of the {_NUMBERS[len(options)]} options."
+
+
+def image_prompt(caption: str, images: int, frames: int = 1) -> str:
+    """Asks which of several images, or videos of so many frames, shows a caption.
+
+    >>> image_prompt("a red cat", 2).partition("? ")[2]
+    'The first image or the second image? Note you must choose one of two options.'
+    >>> image_prompt("a red cat", 2, frames=8).partition(". ")[0]
+    'The images are frames in order: 8 of the first video, then 8 of the second video'
+    """
+    item = "image" if frames == 1 else "video"
+    options = [f"the {ordinal} {item}" for ordinal in ORDINALS[:images]]
+    listed = ", ".join(options[:-1]) + f" or {options[-1]}"
+    shown = ", then ".join(f"{frames} of {option}" for option in options)
+    return (
+        f"{f'The images are frames in order: {shown}. ' if frames > 1 else ''}"
+        f"Which {item} better aligns with the description {caption.strip()}? {listed[0].upper()}{listed[1:]}? "
+        f"Note you must choose one of {_NUMBERS[images]} options."
+    )
+
+
+def read_caption_choice(answer: str, captions: Sequence[str]) -> int | None:
+    """Position of the caption that an answer to `text_prompt` chooses (A first); None if it names none or several.
+
+    Letters and captions that the answer names are evidence, which must all be for one option: a letter with the other
+    option's words chooses nothing.
+
+    >>> options = ["a red cat on a blue mat", "a blue cat on a red mat"]
+    >>> [read_caption_choice(text, options) for text in ("b", "(A) a red cat on a blue mat.", "Option B, because...")]
+    [1, 0, 1]
+    >>> read_caption_choice("The image shows the blue cat on the red mat.", options)
+    1
+    >>> [read_caption_choice(text, options) for text in ("Neither (A) nor (B).", "(A) a blue cat on a red mat", "")]
+    [None, None, None]
+    """
+    if _NONE.match(answer.casefold()):
+        return None
+    evidence = {LETTERS.index(letter) for letter in _letters(answer.strip())}
+    for dropped in (frozenset[str](), _FUNCTION_WORDS):
+        words = _words(answer, dropped)
+        named = [at for at, caption in enumerate(captions) if _within(_words(caption, dropped), words)]
+        evidence |= set(named) if len(named) == 1 else set()
+    return _only(evidence, len(captions))
+
+
+def read_image_choice(answer: str, images: int, side_by_side: bool = False) -> int | None:
+    """Position of the image that an answer to `image_prompt` chooses; None if it names none or several.
+
+    Of several named images the one that is called better or best is chosen; one that is only denied does not count.
+    With ``side_by_side``, where two images were joined, "left" and "right" name them too.
+
+    >>> [read_image_choice(text, 2) for text in ("The second image.", "first", "Image 2", "(A)", "2")]
+    [1, 0, 1, 0, 1]
+    >>> read_image_choice("The first image better aligns with it. The second image shows a blue cat.", 2)
+    0
+    >>> [read_image_choice(text, 2) for text in ("Neither image fits.", "The first or the second.", "I cannot tell.")]
+    [None, None, None]
+    """
+    text = answer.casefold().strip()
+    names = [*ORDINALS[:images], *(("left", "right") if side_by_side and images == 2 else ())]
+    position = {name: at % images for at, name in enumerate(names)}
+    word = "|".join(names)
+    mentioned = {position[name] for name in re.findall(rf"\b({word})\b(?!{_DENIED})", text)}
+    if len(mentioned) > 1:
+        clause = rf"\b({word})\b(?:(?!\b(?:{word}|not)\b|[.;]).)*?\b(?:better|best)\b"
+        mentioned = {position[name] for name in re.findall(clause, text)}
+        return _only(mentioned, images)
+    if not mentioned and not _NONE.match(text):
+        bare = re.fullmatch(r"\W*(\d+|[a-j])\W*", text)
+        labels = [bare.group(1)] if bare else ["".join(parts) for parts in _NAMED_IMAGE.findall(answer)]
+        mentioned = {int(name) - 1 if name.isdigit() else LETTERS.index(name.upper()) for name in labels}
+    return _only(mentioned, images)
+
+
+def _letters(answer: str) -> set[str]:
+    """Letters that name an option; one that the answer begins with counts alone."""
+    leading = _BARE.fullmatch(answer) or _LEADING.match(answer)
+    if leading:
+        return {leading.group(1).upper()}
+    return {"".join(parts) for parts in _LETTER.findall(answer)}
+
+
+def _words(text: str, dropped: frozenset[str]) -> list[str]:
+    """Words in order; commas and the like count, quotation marks and full stops do not."""
+    return [word for word in re.findall(r"[^\W_]+|[,;:]", text.casefold()) if word not in dropped]
+
+
+def _within(part: Sequence[str], whole: Sequence[str]) -> bool:
+    return bool(part) and any(whole[start : start + len(part)] == part for start in range(len(whole) - len(part) + 1))
+
+
+def _only(chosen: set[int], options: int) -> int | None:
+    if len(chosen) != 1:
+        return None
+    choice = next(iter(chosen))
+    return choice if 0 <= choice < options else None
