@@ -153,7 +153,7 @@ def print_table(
     names = [shown(column.name) for column in columns]
     cells = [[shown(cell) for cell in row] or [""] * len(columns) for row in rows]
     widths = fitted(columns, [names, *cells], console.width)
-    total = _total(widths)
+    total = sum(widths.values()) + GAP * (len(widths) - 1)
     heads = [broken(names[at], width) for at, width in widths.items()]
     head = _beside(columns, widths, [[""] * (max(map(len, heads)) - len(lines)) + lines for lines in heads])
     has_lines = not console.legacy_windows and terminal.encodable("─", console.encoding) == "─"
@@ -188,20 +188,17 @@ def fitted(columns: Sequence[TableColumn], rows: Sequence[Cells], room: int) -> 
     kept = list(range(len(columns)))
     while True:
         widths = {at: natural[at] for at in kept}
+        room_of_cells = room - GAP * (len(kept) - 1)
         droppable = [at for at in kept if columns[at].kind != "key"]
         least = [("text", TEXT), ("key", KEY if len(droppable) > 1 else LEAST if droppable else 1)]
         for kind, narrowest in least if len(droppable) != 1 else (*least, ("text", LEAST)):
-            for _ in range(_total(widths) - room):
+            for _ in range(sum(widths.values()) - room_of_cells):
                 wide = [at for at in kept if columns[at].kind == kind and widths[at] > narrowest]
                 if wide:
                     widths[max(wide, key=widths.__getitem__)] -= 1
-        if _total(widths) <= room or not droppable:
+        if sum(widths.values()) <= room_of_cells or not droppable:
             return widths
         kept.remove(min(droppable, key=lambda at: (columns[at].importance, -at)))
-
-
-def _total(widths: Mapping[int, int]) -> int:
-    return sum(widths.values()) + GAP * (len(widths) - 1)
 
 
 def _beside(columns: Sequence[TableColumn], widths: Mapping[int, int], cells: Sequence[list[str]]) -> list[str]:

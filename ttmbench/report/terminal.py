@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping
 from typing import Any
 
 from ttmbench import stats
@@ -32,7 +32,6 @@ from ttmbench.results.numbers import (
     TTM,
     Column,
     Number,
-    chance_in,
     columns_in,
     key_of,
 )
@@ -43,11 +42,10 @@ _GAINING = (TTM, PLACEBO, SHUFFLE, ORACLE)
 def print_results(results: ResultsDocument | Mapping[str, Any], width: int | None = None) -> None:
     """Print the summary (if a model was adapted), every metric, and the notes; ``width`` as for `print_table`."""
     document = ResultsDocument.of(results)
-    numbers = document.numbers
     if document.methods:
-        _print_summary(document, numbers, width)
+        _print_summary(document, width)
         print_line(width=width)
-    _print_metrics(document, numbers, width)
+    _print_metrics(document, width)
     print_line(width=width)
     if document.also:
         _print_transfers(document, width)
@@ -103,47 +101,43 @@ def headline(metrics: Container[str], is_global: bool) -> tuple[str, str]:
     return ("group_score" if "group_score" in metrics else "text_score"), "group_match"
 
 
-def _print_summary(document: ResultsDocument, numbers: Sequence[Number], width: int | None) -> None:
+def _print_summary(document: ResultsDocument, width: int | None) -> None:
     """One row per task and method; two for methods whose scores are numbers without matching too."""
     heads = {"value": 3, "gain": 1, "relative": 0, "error\nred.": 0, "chance": 2, "ties": 0}
     columns = [TableColumn("", "key"), *(TableColumn(name, "number", rank) for name, rank in heads.items())]
     rows: list[list[str]] = []
     for task in document.results:
-        of_task = {(row.metric, row.method): row for row in numbers if row.task == task}
+        of_task = {(row.metric, row.method): row for row in document.numbers if row.task == task}
         is_global = document.configs[task]["matching"] == "global"
         metrics = headline({metric for metric, name in of_task if name == RAW}, is_global)
         if not {(metrics[0], RAW), (metrics[1], RAW)} & of_task.keys():
             continue  # a task that ranks
-        rows.append([_heading(document, task, is_global)])
+        counts, data = document.n_samples[task], document.datasets[task]
+        groups = counts.effective if data.coverage is None else f"{counts.effective} of {counts.original}"
+        end = ", matched globally" if is_global else ""
+        rows.append([f"{task}: {groups} groups, {'x'.join(map(str, data.shape))}{end}"])
         for column in columns_in(name for _, name in of_task):
             for metric, before in _compared(column, metrics, document.training(task, column.filter)):
                 row = of_task.get((metric, column.filter))
                 if column.filter == CHOICE or (row is None and column not in (RAW_COLUMN, SIMPLE_MATCH_COLUMN)):
                     continue
+                remark = f" ({column.remark})" if column.remark else ""
                 rows.append(
                     [
-                        f"{column.long_name}: {metric.replace('_accuracy', '').replace('_', ' ')}",
+                        f"{column.name}{remark}: {metric.replace('_accuracy', '').replace('_', ' ')}",
                         number_text(row),
                         *(("", "", "") if before is None else gains(of_task.get(before), row)),
-                        percent(chance_in(document.chance[task], metric, column.filter)),
-                        NOTHING if row is None else _count(row.ties),
+                        percent(document.chance[task].get(metric) if row is None else row.chance),
+                        NOTHING if row is None or row.ties is None else f"{row.ties:g}",
                     ]
                 )
         rows.append([])
-    caption = _about_gains(document, numbers)
-    print_table(columns, rows[:-1], title=f"{document.model_name}: percent", caption=caption, width=width)
-
-
-def _heading(document: ResultsDocument, task: str, is_global: bool) -> str:
-    """A task, how many of its groups were scored, and their shape."""
-    counts, data = document.n_samples[task], document.datasets[task]
-    groups = counts.effective if data.coverage is None else f"{counts.effective} of {counts.original}"
-    end = ", matched globally" if is_global else ""
-    return f"{task}: {groups} groups, {'x'.join(map(str, data.shape))}{end}"
+    title, caption = f"{document.model_name}: percent", _about_gains(document)
+    print_table(columns, rows[:-1], title=title, caption=caption, width=width)
 
 
 def _compared(column: Column, metrics: tuple[str, str], record: object) -> Iterator[tuple[str, tuple[str, str] | None]]:
-    """The metrics that a summary shows of a column, each with the metric and filter that its gain is over, if any."""
+    """The metrics that a summary shows of a column, each with the metric and method that its gain is over, if any."""
     raw_metric, match_metric = metrics
     matched = (match_metric, RAW)
     if column in (RAW_COLUMN, OVERFIT_COLUMN):
@@ -156,20 +150,19 @@ def _compared(column: Column, metrics: tuple[str, str], record: object) -> Itera
         yield match_metric, matched
 
 
-def _about_gains(document: ResultsDocument, numbers: Sequence[Number]) -> str:
+def _about_gains(document: ResultsDocument) -> str:
     """What the summary's standard deviations and gains are."""
     records = {name: record for methods in document.methods.values() for name, record in methods.items()}
     most = max(len(record.seeds) for record in records.values())
     caption = f"± is the standard deviation over {most} seeds." if most > 1 else "One seed: no standard deviation."
     caption += " Gains are over SimpleMatch."
     others = {name: record for name, record in records.items() if name not in BUILT_IN_FILTERS}
-    unmatched = [name for name, record in others.items() if not record.uses_matching]
-    if unmatched:
+    if unmatched := [name for name, record in others.items() if not record.uses_matching]:
         caption = f"{caption[:-1]}, those of scores without matching ({', '.join(unmatched)}) over raw."
     return caption
 
 
-def _print_metrics(document: ResultsDocument, numbers: Sequence[Number], width: int | None) -> None:
+def _print_metrics(document: ResultsDocument, width: int | None) -> None:
     compared = (
         {}
         if document.baseline is None
@@ -181,7 +174,7 @@ def _print_metrics(document: ResultsDocument, numbers: Sequence[Number], width: 
     columns += [TableColumn(name, "number", rank) for name, rank in heads]
     rows: list[list[str]] = []
     shown, undecided = None, document.undecided_tasks()
-    for row in numbers:
+    for row in document.numbers:
         if row.task != shown:
             is_part = row.task in document.datasets and document.datasets[row.task].coverage
             words = f" ({row.extent.words} groups)" if is_part else ""
@@ -191,7 +184,7 @@ def _print_metrics(document: ResultsDocument, numbers: Sequence[Number], width: 
             [
                 *(row.metric, row.column, percent(row.value), percent(row.stderr)),
                 f"{percent(row.interval[0], 1)} .. {percent(row.interval[1], 1)}" if row.interval else NOTHING,
-                *(percent(row.chance), _count(row.ties)),
+                *(percent(row.chance), NOTHING if row.ties is None else f"{row.ties:g}"),
                 *(_difference(compared.get((row.task, row.key))) if compared else ()),
             ]
         )
@@ -245,7 +238,3 @@ def _about_baseline(baseline: BaselineRecord) -> str:
     if not all(row.paired for row in baseline.rows):
         text += ". Unpaired: the metric or the baseline has no values of single groups (it needs --log_samples)"
     return text + "."
-
-
-def _count(value: float | None) -> str:
-    return NOTHING if value is None else f"{value:g}"

@@ -6,7 +6,7 @@ A key of results is a field of `ResultsDocument`; one that holds an entry a task
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import cached_property, partial
@@ -658,12 +658,6 @@ class ResultsDocument(Part):
         return fingerprint_of(self.fingerprint)
 
     @property
-    def training_data(self) -> str:
-        """The image collections that the model was trained on, separated by commas; ``none``, or ``unknown``."""
-        collections = self.model_info.get("trained_on")
-        return ", ".join(map(str, collections)) or "none" if isinstance(collections, list) else UNKNOWN
-
-    @property
     def finetuned(self) -> Mapping[str, Any]:
         """What is stated of the finetuning of the model; nothing of another model."""
         return mapping(self.model_info.get("finetuned"))
@@ -708,7 +702,7 @@ class ResultsDocument(Part):
         numbers = list[Number]()
         for task, results in self.results.items():
             entries = results, self.ci[task], self.chance[task], self.ties[task], self.tracks[task]
-            about: dict[str, Any] = {"trained_on": self.training_data, "seen": self._seen(task), **self._about_model}
+            about = {**self._about_model, "seen": ", ".join(self.seen_in_training.get(task, ())) or None}
             about |= {"version": self.versions[task], "data": self.task_hashes[task], "from_file": self.is_stored(task)}
             known = from_entries(task, *entries, **about, extent=self.extent(task))
             own = [self._with_training(number) for number in in_table_order(known)]
@@ -747,11 +741,8 @@ class ResultsDocument(Part):
         for dataset, values in self.groups.items():
             tasks = self.group_subtasks.get(dataset, [])
             if tasks and self.results.keys() >= {*tasks}:
-                about: dict[str, Any] = {
-                    "trained_on": self.training_data,
-                    "seen": self._seen(*tasks),
-                    **self._about_model,
-                }
+                seen = dict.fromkeys(name for task in tasks for name in self.seen_in_training.get(task, ()))
+                about = {**self._about_model, "seen": ", ".join(seen) or None}
                 extent, up = together(self.extent(task) for task in tasks), self.higher_is_better[tasks[0]]
                 known = from_entries(
                     dataset, values, tracks=self.tracks[tasks[0]], parts=len(tasks), extent=extent, **about
@@ -801,18 +792,18 @@ class ResultsDocument(Part):
         other = self.also[adapted_to][measured_on]
         known = from_entries(f"{adapted_to}{AT}{measured_on}", other.results, other.ci, other.chance, other.ties)
         about = {"extent": other.extent, "version": other.version, "data": other.fingerprint, "adapted_to": adapted_to}
-        about |= self._about_model
+        about |= {**self._about_model, "trained_on": None}
         return [
             replace(number, **about, seeds=() if number.method == RAW else tuple(other.methods[number.method].seeds))  # type: ignore[arg-type]
             for number in known
         ]
 
-    @property
+    @cached_property
     def _about_model(self) -> dict[str, Any]:
-        return {"model": self.model_name, "date": self.started, "fingerprint": self.model_digest}
-
-    def _seen(self, *tasks: str) -> str | None:
-        return ", ".join(dict.fromkeys(name for task in tasks for name in self.seen_in_training.get(task, ()))) or None
+        about = {"model": self.model_name, "date": self.started, "fingerprint": self.model_digest}
+        collections = self.model_info.get("trained_on")
+        listed = ", ".join(map(str, collections)) or "none" if isinstance(collections, list) else UNKNOWN
+        return {**about, "trained_on": listed}
 
     def undecided_tasks(self) -> dict[str, str]:
         """Tasks of which most pairs have a bound or nothing for a score -> how many, and what helps, in a sentence."""
@@ -831,30 +822,26 @@ class ResultsDocument(Part):
     @model_validator(mode="after")
     def _is_consistent(self) -> ResultsDocument:
         """What a JSON Schema cannot say: no task is half there, and no number is one that its metric cannot have."""
-        for problem in self._problems():
-            raise ValueError(problem)
-        return self
-
-    def _problems(self) -> Iterator[str]:
         for key in _WHOLE:
             field = next(field for field, about in type(self).model_fields.items() if key in (field, about.alias))
             for task in self.results:
                 if task not in getattr(self, field):
-                    yield f"'{key}' lacks task '{task:.60}'"
+                    raise ValueError(f"'{key}' lacks task '{task:.60}'")
         for task, numbers in self.results.items():
             for key, value in numbers.items():
                 wrong = wrong_number(key, value)
                 if wrong:
-                    yield f"{value!r:.40} for '{key:.80}' of task '{task:.80}', {wrong}"
+                    raise ValueError(f"{value!r:.40} for '{key:.80}' of task '{task:.80}', {wrong}")
         for task, version in self.versions.items():
             counts = self.n_samples[task] if task in self.n_samples else Samples(original=0, effective=0)
             for whole in (version, counts.original, counts.effective):
                 if not 0 <= whole < 2**53:
-                    yield f"{whole!r:.40} of task '{task:.80}', which is not a whole number from 0"
+                    raise ValueError(f"{whole!r:.40} of task '{task:.80}', which is not a whole number from 0")
         try:
             datetime.fromtimestamp(self.date, UTC)
         except (ValueError, OverflowError, OSError):
-            yield f"'date' is {self.date!r:.40}, which is not a time"
+            raise ValueError(f"'date' is {self.date!r:.40}, which is not a time") from None
+        return self
 
 
 _WHOLE = (

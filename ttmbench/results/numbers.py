@@ -83,11 +83,6 @@ class Column:
     published: str | None = None  # its name in the CSV of a published table
     remark: str = ""  # shown behind the name where there is room
 
-    @property
-    def long_name(self) -> str:
-        """The name and the remark."""
-        return f"{self.name} ({self.remark})" if self.remark else self.name
-
 
 RAW_COLUMN = Column("raw", RAW, "zero_shot", "raw")
 SIMPLE_MATCH_COLUMN = Column("SimpleMatch", RAW, "matching", "simple_match")
@@ -127,10 +122,6 @@ PUBLISHED = {column.published: column for column in COLUMNS if column.published 
 """Name in the CSV of a published table -> column."""
 
 UNRANKED = tuple(column.filter for column in COLUMNS if column.track is None)
-TRACK_OF_FILTER: dict[str, Track] = {
-    column.filter: column.track for column in COLUMNS if column.track in ("forced_choice", "test_time", "oracle")
-}
-"""Built-in filters whose numbers have one track whatever the metric is (`track_of`)."""
 
 NO_MODEL = "no_model"
 PublishedTrack = Literal["zero_shot", "forced_choice", "supervised", "no_model"]
@@ -166,18 +157,8 @@ def track_of(filter_: str, metric_track: Track, stated: Track | None = None) -> 
     """
     if filter_ in UNRANKED:
         return None
-    return stated or TRACK_OF_FILTER.get(filter_) or (metric_track if filter_ == RAW else "test_time")
-
-
-def chance_in(levels: Mapping[str, float | None], metric: str, filter_: str) -> float | None:
-    """The chance level of a number: that of its method (``metric,filter``) if it has one of its own, else the metric's.
-
-    >>> levels = {"group_score": 0.25, "group_score,sinkhorn": 0.5, "group_score,plugin": None}
-    >>> [chance_in(levels, "group_score", name) for name in ("none", "sinkhorn", "plugin")]
-    [0.25, 0.5, None]
-    """
-    key = key_of(metric, filter_)
-    return levels[key] if key in levels else levels.get(metric)
+    own: Track | None = next((column.track for column in COLUMNS if column.filter == filter_), "test_time")
+    return stated or (metric_track if filter_ == RAW else own)
 
 
 def supervised_tracks(tracks: Mapping[str, Track]) -> dict[str, Track]:

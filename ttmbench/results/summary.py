@@ -47,10 +47,11 @@ class MethodScores:
 
 def metric_values(metric: MetricSpec, scores: Scores) -> np.ndarray | None:
     """The metric's value for every group (every image, for a global metric); None where it is undefined."""
-    if not _is_defined(metric, scores):
+    inputs = _inputs(metric, scores)
+    if inputs is None:
         return None
     with foreign_errors(_whose(metric)):
-        values = np.asarray(_call(metric.compute, metric, scores)).astype(np.float64)
+        values = np.asarray(metric.compute(*inputs)).astype(np.float64)
     each = "image" if metric.scope == "global" else "group"
     count = len(scores.groups) if scores.all_pairs is None or each == "group" else len(scores.all_pairs)
     if values.shape != (count,) or not np.isfinite(values).all():
@@ -108,12 +109,10 @@ def metric_mean(metric: MetricSpec, scores: Scores) -> float | None:
 
 def metric_chance(metric: MetricSpec, scores: Scores) -> float | None:
     """What the metric gives for random scores of this shape; None where that is unknown or the metric undefined."""
-    if metric.chance is None or not _is_defined(metric, scores):
+    inputs = _inputs(metric, scores)
+    if metric.chance is None or inputs is None:
         return None
-    shape = (scores.shape.images, scores.shape.captions)
-    if metric.scope == "global":
-        assert scores.all_pairs is not None, "a global metric with values has all pairs"
-        shape = scores.all_pairs.shape
+    shape = inputs[0].shape if metric.scope == "global" else (scores.shape.images, scores.shape.captions)
     with foreign_errors(f"chance of {_whose(metric)}"):
         level = metric.chance(*shape)
         chance = None if level is None else float(level)
@@ -179,7 +178,10 @@ def summarise(
             if values is not None:
                 means = np.array([stats.mean(value) for value in values])
                 known |= {"value": float(np.mean(means)), "seed_std": stats.seed_std(means)}
-                known["ties"] = _ties(metric, column.scores)
+                if metric.ties is not None:
+                    with foreign_errors(f"ties of {_whose(metric)}"):
+                        ties = [int(np.sum(metric.ties(*(_inputs(metric, one) or ())))) for one in column.scores]
+                    known["ties"] = float(np.mean(ties)) if len(ties) > 1 else ties[0]
             over_seeds = None if values is None else np.mean(values, axis=0)
             resampling = bootstrap_iters, seed, interval
             numbers.append(number_of(task, metric.name, column.name, over_seeds, resampling, among, **known))
@@ -194,28 +196,15 @@ def metric_units(metric: MetricSpec, clusters: Clusters | None, subset: Sequence
     return mine.images.reshape(-1) if metric.scope == "global" else mine.groups
 
 
-def _is_defined(metric: MetricSpec, scores: Scores) -> bool:
-    """Whether the metric is defined for the shape, and the scores have what it is computed from."""
+def _inputs(metric: MetricSpec, scores: Scores) -> tuple[Any, ...] | None:
+    """What the metric is computed from; None if it is undefined for the shape, or the scores lack it."""
     with foreign_errors(f"defined of {_whose(metric)}"):
-        defined = bool(metric.defined(scores.shape.images, scores.shape.captions))
-    missing = {"global": scores.all_pairs is None, "captions": scores.caption_pairs is None}
-    return defined and not missing.get(metric.scope, False)
-
-
-def _call(function: Callable[..., Any], metric: MetricSpec, scores: Scores) -> Any:
+        if not metric.defined(scores.shape.images, scores.shape.captions):
+            return None
     if metric.scope == "global":
-        return function(scores.all_pairs, scores.truth)
-    return function(scores.groups if metric.scope == "group" else scores.caption_pairs)
-
-
-def _ties(metric: MetricSpec, per_seed: Sequence[Scores]) -> float | None:
-    if metric.ties is None:
-        return None
-    counts = []
-    for scores in per_seed:
-        with foreign_errors(f"ties of {_whose(metric)}"):
-            counts.append(int(np.sum(_call(metric.ties, metric, scores))))
-    return float(np.mean(counts)) if len(counts) > 1 else counts[0]
+        return None if scores.all_pairs is None else (scores.all_pairs, scores.truth)
+    values = scores.groups if metric.scope == "group" else scores.caption_pairs
+    return None if values is None else (values,)
 
 
 def differences(
