@@ -117,7 +117,7 @@ def test_tasks_that_adapted_models_are_measured_on_count_by_their_content(key, t
     also = {"shapes_place": tasks["shapes_place"]}
     assert key(also=also) != key() == key(also={})
     paths = [RunConfig(**BASE, also=[name]) for name in ("a.yaml", "b.yaml")]
-    keys = {RunKey.of(config, tasks, {}, also, {}).sha256 for config in paths}
+    keys = {RunKey.of(REGISTRY, config, tasks, {}, also).sha256 for config in paths}
     assert len(keys) == 1, "a path is not a content"
 
 
