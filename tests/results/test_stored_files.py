@@ -72,21 +72,6 @@ def test_saved_scores_come_back_bit_for_bit(tmp_path, scores):
             assert np.array_equal(one.groups, other.groups) and np.array_equal(one.all_pairs, other.all_pairs)
 
 
-def test_scores_of_held_out_groups_come_back_with_their_positions(tmp_path, scores):
-    given = {"none": [Scores(scores)], "holdout": [Scores(scores[[1, 3]] + 1)]}
-    about = {"group_ids": json.dumps(list("abcde"))}
-    path = tmp_path / "x.safetensors"
-    save_scores(path, given, {**about, "subsets": json.dumps({"holdout": [1, 3]})})
-    stored = read_scores(path, SQUARE)
-    assert stored.subsets == {"holdout": [1, 3]}
-    assert np.array_equal(stored.scores["holdout"][0].groups, scores[[1, 3]] + 1)
-    wrong = ("{}", '{"holdout": [1, 3, 4]}', '{"holdout": [3, 1]}', '{"holdout": [1, 5]}', '{"holdout": [true, 3]}')
-    for subsets in (*wrong, '{"none": [1, 3]}', "[1]", "{"):
-        save_scores(path, given, {**about, "subsets": subsets})
-        with pytest.raises(DataError, match=r"groups|subsets"):
-            read_scores(path, SQUARE)
-
-
 @pytest.mark.parametrize("shape", [GroupShape(2, 2), GroupShape(1, 4), GroupShape(2, 3)])
 @pytest.mark.parametrize("ending", ["npz", "safetensors"])
 def test_embeddings_give_scores_and_the_global_matrix(tmp_path, shape, ending):

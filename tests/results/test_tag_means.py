@@ -50,11 +50,11 @@ def square(right: list[bool]) -> Scores:
 def of(tags: list[dict[str, str]], right: list[bool], clusters: Clusters | None = None, **how) -> dict:
     """The text score's mean of means, of groups that are right or wrong."""
     scores = Scores(np.array([[[1.0, 0.0] if one else [0.0, 1.0]] for one in right], np.float32))
-    return means_of(tagged(*tags), {"none": [scores]}, {}, {"macro": TagMean(**how)}, clusters)["macro"]
+    return means_of(tagged(*tags), {"none": [scores]}, {"macro": TagMean(**how)}, clusters)["macro"]
 
 
-def means_of(groups, scores, subsets, means, clusters=None):
-    return tag_means(groups, group_rows(len(groups), scores, TEXT_SCORE, subsets), means, clusters)
+def means_of(groups, scores, means, clusters=None):
+    return tag_means(groups, group_rows(scores, TEXT_SCORE), means, clusters)
 
 
 def kinds(text: str) -> list[dict[str, str]]:
@@ -99,14 +99,6 @@ def test_groups_that_share_images_vary_together():
     assert shared["text_score_stderr,none"] == pytest.approx(alone * np.sqrt(2))
 
 
-def test_held_out_groups_make_the_mean_of_their_own_cells():
-    groups = tagged(*kinds("aabc"))
-    right, wrong = [[1.0, 0.0]], [[0.0, 1.0]]
-    arrays = {"holdout": [Scores(np.array([right, wrong], np.float32))]}
-    found = means_of(groups, arrays, {"holdout": [0, 2]}, {"m": TagMean(by=["kind"])})["m"]["numbers"]
-    assert found["text_score,holdout"] == 0.5
-
-
 @pytest.mark.parametrize(
     ("how", "problem"),
     [
@@ -131,7 +123,7 @@ def test_data_that_do_not_fit_are_told(how, problem):
 def test_groups_without_the_tags_have_no_mean_over_them():
     """As those of stored features, which are numbers only."""
     scores = {"none": [Scores(np.zeros((2, 1, 2), np.float32))]}
-    assert means_of(tagged({}, {}), scores, {}, {"macro": TagMean(by=["kind"])}) == {}
+    assert means_of(tagged({}, {}), scores, {"macro": TagMean(by=["kind"])}) == {}
 
 
 @pytest.fixture(scope="module")
@@ -283,7 +275,7 @@ def test_stored_results_of_clip_on_aro_give_the_published_means():
 
 def test_a_group_counts_for_each_of_its_values():
     groups = tagged({"kind": "a, b"}, {"kind": "b"}, {"kind": ""}, {"kind": "a"})
-    found = breakdowns(groups, {"none": [square([True, False, True, True])]}, METRICS, {})["kind"]
+    found = breakdowns(groups, {"none": [square([True, False, True, True])]}, METRICS)["kind"]
     assert {value: row["groups"] for value, row in found.items()} == {"(none)": 1, "a": 2, "b": 2}
     assert {value: row["group_match,none"] for value, row in found.items()} == {"(none)": 1.0, "a": 1.0, "b": 0.5}
     assert "global_assignment_accuracy,none" not in found["a"]
@@ -291,8 +283,8 @@ def test_a_group_counts_for_each_of_its_values():
 
 def test_tags_that_tell_nothing_are_left_out():
     groups = tagged(*({"all": "same", "name": str(number), "half": str(number % 2)} for number in range(30)))
-    assert list(breakdowns(groups, {"none": [square([True] * 30)]}, METRICS, {})) == ["half"]
-    assert breakdowns(tagged({}, {}), {"none": [square([True, True])]}, METRICS, {}) == {}
+    assert list(breakdowns(groups, {"none": [square([True] * 30)]}, METRICS)) == ["half"]
+    assert breakdowns(tagged({}, {}), {"none": [square([True, True])]}, METRICS) == {}
 
 
 @pytest.mark.parametrize("task", ["aro_vg_attribution", "hard_positives_swap"])
@@ -302,21 +294,14 @@ def test_pairs_of_attributes_that_count_are_told_however_many_they_are(task):
     groups = tagged(*({mean.by[0]: pair} for pair in pairs))
     assert mean.problem(groups) is None
     right = [square([number % 25 < 10 for number in range(len(pairs))])]
-    found = breakdowns(groups, {"none": right}, METRICS, {}, {"m": mean})["attributes"]
+    found = breakdowns(groups, {"none": right}, METRICS, {"m": mean})["attributes"]
     assert len(found) == 117 and "rare_b" not in found
     assert found["a0_b"] == {"groups": 25, "group_match,none": 0.4, "image_score,none": 0.4}
 
 
-def test_held_out_groups_and_seeds():
-    groups = tagged({"k": "x"}, {"k": "y"}, {"k": "x"}, {"k": "z"})
-    arrays = {"none": [square([True] * 4)], "holdout": [square([True, False]), square([False, False])]}
-    found = breakdowns(groups, arrays, METRICS, {"holdout": [0, 2]})["k"]
-    assert found["x"]["group_match,holdout"] == 0.25 and found["y"]["group_match,holdout"] is None
-
-
 def test_undefined_metrics_have_no_number():
     single = Scores(np.array([[[1.0, 0.0]], [[1.0, 0.0]]], np.float32))
-    found = breakdowns(tagged({"k": "x"}, {"k": "y"}), {"none": [single]}, METRICS, {})
+    found = breakdowns(tagged({"k": "x"}, {"k": "y"}), {"none": [single]}, METRICS)
     assert set(found["k"]["x"]) == {"groups", "group_match,none"}
 
 

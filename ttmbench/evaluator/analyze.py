@@ -494,7 +494,7 @@ def _gain(config: RunConfig, scored: Scored, baseline: MetricSpec, metric: Metri
     """The gain of values [seeds, groups]: with intervals over groups and over seeds, and the test's p-value."""
     before, mean = metric_values(baseline, scored.raw), after.mean(axis=0)
     assert before is not None, "the metric is defined for the task"
-    clusters = metric_units(metric, scored.data.clusters, None)
+    clusters = metric_units(metric, scored.data.clusters)
     gain, ends = stats.paired_difference(before, mean, config.bootstrap_iters, config.seed, clusters=clusters)
     by_seed = [float(np.mean(values)) - float(np.mean(before)) for values in after]
     return {

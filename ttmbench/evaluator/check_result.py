@@ -122,7 +122,7 @@ class _Check:
         if isinstance(result, Scored):
             self.training(name, result)
             if data is not None:
-                tags = breakdowns(data.groups, result.scores, result.metrics, result.subsets, spec.means)
+                tags = breakdowns(data.groups, result.scores, result.metrics, spec.means)
                 self.same(f"breakdowns.{name}", _plain(document.breakdowns.get(name, {})), tags)
         if data is not None:
             self.same(f"tag_means.{name}", _plain(document.tag_means.get(name, {})), result.tag_means)

@@ -227,7 +227,6 @@ def _values(result: Scored) -> dict[str, dict[str, dict[str, float]]]:
     values: dict[str, dict[str, dict[str, float]]] = {}
     for column in result.columns:
         ids = [group.group_id for group in result.data.groups]
-        ids = ids if column.members is None else [ids[member] for member in column.members]
         for metric in (metric for metric in result.metrics if metric.scope != "global"):
             each = [metric_values(metric, scores) for scores in column.scores]
             known = [array for array in each if array is not None]
@@ -245,11 +244,10 @@ def _lines_of_scores(result: Scored, seeds: Sequence[int] | None) -> Iterator[Re
         for index, scores in enumerate(column.scores):
             matching = match_groups(scores.groups, result.spec.shape.true_captions)
             values = {metric.name: metric_values(metric, scores) for metric in metrics}
-            for position, member in enumerate(range(len(groups)) if column.members is None else column.members):
-                group = groups[member]
+            for position, group in enumerate(groups):
                 yield {
                     "group_id": group.group_id,
-                    **({} if cluster_of is None else {"cluster": cluster_of[member]}),
+                    **({} if cluster_of is None else {"cluster": cluster_of[position]}),
                     "filter": column.name,
                     "seed_index": index,
                     "seed": seeds[index] if trained and seeds is not None else None,

@@ -201,7 +201,7 @@ def run_ttm_method(
     if audit and not {"labels", "random_labels"} & {*spec.needs}:
         record["audit_labels"] = adaptation.audit(spec, seeds)
     if holdout is not None:
-        record["holdout"] = replace(adaptation, checkpoint=TaskCheckpoint()).holdout(spec, holdout)
+        record["holdout"] = adaptation.holdout(spec, holdout)
     before = [[step.scores for step in run.steps[:-1]] for run in seeds.values()]
     return MethodScores(spec.name, scores, record, iterations=before, track=spec.track)
 

@@ -135,7 +135,7 @@ def write_artifacts(files: RunFiles, config: RunConfig, result: TaskResult) -> N
 
 
 def _about_scores(config: RunConfig, result: Scored) -> dict[str, str]:
-    spec, data, subsets, several = result.spec, result.data, result.subsets, result.spec.group.true_captions
+    spec, data, several = result.spec, result.data, result.spec.group.true_captions
     about = {
         "task": spec.task,
         "task_version": str(spec.version),
@@ -144,7 +144,6 @@ def _about_scores(config: RunConfig, result: Scored) -> dict[str, str]:
         "group_ids": json.dumps([group.group_id for group in data.groups]),
         **({"true_captions": str(several)} if several > 1 else {}),
         "data_sha256": data.fingerprint,
-        **({"subsets": json.dumps(subsets)} if subsets else {}),
     }
     if data.clusters is not None and data.shares_images:
         about["clusters"] = json.dumps(data.clusters.groups.tolist())

@@ -120,7 +120,7 @@ def read_csv_results(path: Path, spec: TaskSpec | None, metrics: Sequence[str]) 
         clusters = Clusters(groups, each.reshape(rows, -1))
     if cells:
         known = tags if any(tags) else None
-        return StoredScores(scores, ids, "score cells", clusters, {}, shape.true_captions, known)
+        return StoredScores(scores, ids, "score cells", clusters, shape.true_captions, known)
     choices, values = _results(path, table, shape, metrics)
     notes = ["per-sample results say nothing of ties: these were decided by whoever made the file"]
     return Outcomes(CSV, ids, choices, values, tags, clusters, notes=notes)
@@ -580,7 +580,7 @@ def scored_task(
     columns = []
     for name in dict.fromkeys(column.filter for column in columns_in(stored.scores)):
         if name in stored.scores:
-            column = MethodScores(name, stored.scores[name], members=stored.subsets.get(name))
+            column = MethodScores(name, stored.scores[name])
             if name not in BUILT_IN_FILTERS:  # a test-time method: its scores do not say what chance gives
                 track = registry.methods[name].track if name in registry.methods else None
                 column = replace(column, track=track, chance={})

@@ -205,7 +205,7 @@ def run_task(
             methods = methods.of(run)
             methods.notify(result, result.columns[0])
             result = methods.applied_to(result, plan, settings, state)
-        by_tag = breakdowns(result.data.groups, result.scores, result.metrics, result.subsets, result.spec.means)
+        by_tag = breakdowns(result.data.groups, result.scores, result.metrics, result.spec.means)
         result = replace(result, breakdowns=by_tag, stage=None, parts=None)  # prepared inputs are not needed any more
     result = result.summarised(run.resampling)
     if isinstance(result, Scored):

@@ -150,11 +150,6 @@ class Scored(TaskResult):
         return {column.name: column.scores for column in self.columns}
 
     @property
-    def subsets(self) -> dict[str, list[int]]:
-        """Name of a column -> positions of the groups that its scores are of, where these are not all."""
-        return {column.name: column.members for column in self.columns if column.members is not None}
-
-    @property
     def n_groups(self) -> int:
         """Number of groups."""
         return len(self.raw.groups)
@@ -168,7 +163,7 @@ class Scored(TaskResult):
         """As `TaskResult.summarised`: every metric of every column."""
         groups, clusters = self.data.groups, self.data.clusters
         numbers = summarise(self.columns, self.metrics, *resampling, clusters, self.spec.task)
-        rows = group_rows(len(groups), self.scores, self.metrics, self.subsets) if self.spec.means else {}
+        rows = group_rows(self.scores, self.metrics) if self.spec.means else {}
         return replace(self, numbers=numbers, tag_means=tag_means(groups, rows, self.spec.means, clusters, resampling))
 
     def records(self) -> Record:

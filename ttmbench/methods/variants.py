@@ -100,7 +100,7 @@ class Adaptation:
         part = replace(self, stage=replace(self.stage, prepared=subset(self.stage.prepared, used)))
         raw_held = apart.score()
         part = replace(part, raw=part.stage.score())
-        runs = part.runs(spec, evaluate=apart.score)
+        runs = part.runs(spec, name=f"{spec.name}_held_out", evaluate=apart.score)
         after = [run.final for run in runs.values() if run.final is not None]
         return held_out_record(share, (len(used), len(held)), self.metrics, raw_held, after)
 
@@ -130,6 +130,7 @@ class Adaptation:
         spec: MethodSpec,
         after: AfterSeed = AFTER_SEED,
         *,
+        name: str | None = None,
         evaluate: Callable[[], Scores] | None = None,
     ) -> dict[int, SeedProgress]:
         """Runs a method for every seed, from the same model, or from where an earlier run stopped.
@@ -137,13 +138,14 @@ class Adaptation:
         Args:
             spec: the method.
             after: what follows each seed.
+            name: of its checkpoints, in place of the method's.
             evaluate: gives the final scores of the adapted model, by default those of the last iteration.
         """
         runs: dict[int, SeedProgress] = {}
         about = {"settings": self._hyperparameters()}
         original: Original | None = None
         for seed in self.seeds:
-            checkpoint = self.checkpoint.seed(spec.name, seed, self.raw)
+            checkpoint = self.checkpoint.seed(name or spec.name, seed, self.raw)
             progress = checkpoint.read(partial(after.is_done, seed))
             steps, final = list(progress.steps), progress.final
             for step in steps if self.divided else ():

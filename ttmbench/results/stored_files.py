@@ -45,22 +45,19 @@ class StoredScores:
     group_ids: list[str]  # in the order of the arrays
     format: str  # the name of the format, for messages and records
     clusters: Clusters | None = None  # which groups share images; None where the file does not say
-    subsets: dict[str, list[int]] = field(default_factory=dict)  # filter -> positions of its groups if not all
     true_captions: int = 1  # number of correct captions of each image
     tags: list[dict[str, str]] | None = None  # of each group, where the file has them
     iterations: dict[str, list[list[Scores]]] = field(default_factory=dict)  # filter -> as `MethodScores.iterations`
     about: Mapping[str, Any] = field(default_factory=dict)  # the metadata of a saved file
 
     def some(self, places: Sequence[int]) -> StoredScores:
-        """The scores of the groups at some positions, without scores across groups and of held-out groups."""
+        """The scores of the groups at some positions, without scores across groups."""
         chosen = list(places)
-        whole = {name: arrays for name, arrays in self.scores.items() if name not in self.subsets}
         return replace(
             self,
-            scores={name: [Scores(array.groups[chosen]) for array in arrays] for name, arrays in whole.items()},
+            scores={name: [Scores(array.groups[chosen]) for array in arrays] for name, arrays in self.scores.items()},
             group_ids=[self.group_ids[position] for position in chosen],
             clusters=None if self.clusters is None else self.clusters.of(chosen),
-            subsets={},
             iterations={},
             tags=None if self.tags is None else [self.tags[position] for position in chosen],
         )
@@ -250,7 +247,6 @@ class _Metadata(BaseModel, strict=True):
 
     group_ids: Json[list[str]] = []
     true_captions: Json[Annotated[int, Field(ge=1, le=10**6)]] = 1
-    subsets: Json[dict[str, list[_Position]]] = {}  # filter -> positions of its groups if not all
     clusters: Json[list[_Position]] | None = None
     image_clusters: Json[list[_Position]] | None = None
 
@@ -267,26 +263,18 @@ def _saved(path: Path, content: Arrays, shape: GroupShape | None) -> StoredScore
     except ValidationError as error:
         raise DataError(f"{path}: its metadata are wrong: {describe(error)}") from None
     shape = shape or stated_shape(path, first.shape[1], first.shape[2], about.true_captions)
-    group_ids, subsets = about.group_ids or [str(index) for index in range(len(first))], about.subsets
+    group_ids = about.group_ids or [str(index) for index in range(len(first))]
     if len(set(group_ids)) < len(group_ids):
         raise DataError(f"{path}: duplicate group id")
-    for name, positions in subsets.items():
-        if name == RAW or positions != sorted(set(positions)) or not all(at < len(group_ids) for at in positions):
-            raise DataError(f"{path}: 'subsets' of {name} are not increasing positions of its {len(group_ids)} groups")
     scores: dict[str, list[Scores]] = {}
     iterations: dict[str, list[list[Scores]]] = {}
     for name in sorted((name for name in arrays if name.startswith("scores.")), key=_order):
         _, label, index, *iteration = name.split(".")
-        held = subsets.get(label, ())
-        out = set(held)
-        members = held or range(len(group_ids))
-        if iteration and held:  # a method's iterations adapt the groups that are not held out
-            members = [at for at in range(len(group_ids)) if at not in out]
         seeds, steps = scores.setdefault(label, []), iterations.setdefault(label, [])
         here = steps[-1] if iteration and steps else seeds
         if int(index) != len(seeds) - bool(iteration) or (iteration and int(iteration[0]) != len(here)):
             raise DataError(f"{path}: has '{name}', and the array of the seed or iteration before it is missing")
-        here.append(_scores_of(path, arrays, name, shape, [group_ids[at] for at in members]))
+        here.append(_scores_of(path, arrays, name, shape, group_ids))
         steps += [] if iteration else [[]]
     clusters = None
     if about.clusters is not None:
@@ -299,7 +287,6 @@ def _saved(path: Path, content: Arrays, shape: GroupShape | None) -> StoredScore
         group_ids,
         "ttmbench scores",
         clusters,
-        subsets,
         shape.true_captions,
         iterations=iterations,
         about=content.about,
@@ -431,7 +418,7 @@ def _samples(path: Path, lines: _Lines, shape: GroupShape | None) -> StoredScore
         for of in stated
     ]
     return StoredScores(
-        scores, group_ids, "ttmbench samples", clusters, {}, shape.true_captions, tags if any(tags) else None
+        scores, group_ids, "ttmbench samples", clusters, shape.true_captions, tags if any(tags) else None
     )
 
 

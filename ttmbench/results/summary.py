@@ -38,7 +38,6 @@ class MethodScores:
     name: str  # method of its numbers
     scores: list[Scores]  # one per seed
     record: dict[str, Any] = field(default_factory=dict)  # of the results document; empty without training
-    members: list[int] | None = None  # positions of the groups that the scores are of; None for all
     iterations: list[list[Scores]] = field(default_factory=list)
     seconds: float = 0.0  # wall time
     track: Track | None = None  # of all its numbers; None: as `ttmbench.results.numbers.track_of` says
@@ -85,19 +84,15 @@ def seed_values(metric: MetricSpec, per_seed: Sequence[Scores]) -> np.ndarray | 
 
 
 def group_rows(
-    groups: int,
-    scores: Mapping[str, Sequence[Scores]],
-    metrics: Sequence[MetricSpec],
-    subsets: Mapping[str, Sequence[int]],
+    scores: Mapping[str, Sequence[Scores]], metrics: Sequence[MetricSpec]
 ) -> dict[tuple[str, str], np.ndarray]:
-    """(metric, method) -> values [seeds, groups], NaN where a method does not have a group; no global metrics."""
+    """(metric, method) -> values [seeds, groups]; no global metrics."""
     rows = {}
     for metric in (metric for metric in metrics if metric.scope != "global"):
         for name, per_seed in scores.items():
             values = seed_values(metric, per_seed)
             if values is not None:
-                rows[metric.name, name] = np.full((len(values), groups), np.nan)
-                rows[metric.name, name][:, list(subsets.get(name, range(groups)))] = values
+                rows[metric.name, name] = values
     return rows
 
 
@@ -174,7 +169,7 @@ def summarise(
                 "own_chance": own,
                 "track": track_of(column.name, metric.track, column.track),
             }
-            values, among = seed_values(metric, column.scores), metric_units(metric, clusters, column.members)
+            values, among = seed_values(metric, column.scores), metric_units(metric, clusters)
             if values is not None:
                 means = np.array([stats.mean(value) for value in values])
                 known |= {"value": float(np.mean(means)), "seed_std": stats.seed_std(means)}
@@ -188,12 +183,11 @@ def summarise(
     return numbers
 
 
-def metric_units(metric: MetricSpec, clusters: Clusters | None, subset: Sequence[int] | None) -> np.ndarray | None:
+def metric_units(metric: MetricSpec, clusters: Clusters | None) -> np.ndarray | None:
     """Clusters of the groups or, for a global metric, of the images."""
     if clusters is None:
         return None
-    mine = clusters.of(subset)
-    return mine.images.reshape(-1) if metric.scope == "global" else mine.groups
+    return clusters.images.reshape(-1) if metric.scope == "global" else clusters.groups
 
 
 def _inputs(metric: MetricSpec, scores: Scores) -> tuple[Any, ...] | None:
@@ -225,7 +219,7 @@ def differences(
         before, after = metric_values(metric, raw), seed_values(metric, adapted)
         if before is None or after is None:
             continue
-        units = metric_units(metric, clusters, None)
+        units = metric_units(metric, clusters)
         _, ends = stats.paired_difference(before, after.mean(axis=0), bootstrap_iters, seed, clusters=units)
         means = [stats.mean(values) for values in after]
         changes[metric.name] = difference_of(stats.mean(before), means, None if ends is None else list(ends))

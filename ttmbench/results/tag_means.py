@@ -121,13 +121,11 @@ def breakdowns(
     groups: Sequence[Group],
     scores: Mapping[str, Sequence[Scores]],
     metrics: Sequence[MetricSpec],
-    subsets: Mapping[str, Sequence[int]],
     means: Mapping[str, TagMean] = MappingProxyType({}),
 ) -> dict[str, dict[str, dict[str, float | None]]]:
     """Every metric inside groups, for the groups of each value of each tag.
 
-    ``scores`` are method -> score arrays, one per seed; ``subsets`` method -> positions of its groups, where these are
-    not all. Metrics without a value for every group are skipped.
+    ``scores`` are method -> score arrays, one per seed. Metrics without a value for every group are skipped.
 
     Returns:
         tag -> value -> ``groups`` (how many) and ``metric,method`` -> mean over groups and seeds; None where no group
@@ -140,12 +138,11 @@ def breakdowns(
     numbers: dict[str, dict[str, dict[str, float | None]]] = {
         tag: {value: {"groups": len(places)} for value, places in values.items()} for tag, values in members.items()
     }
-    for key, rows in group_rows(len(groups), scores, metrics, subsets).items() if numbers else ():
+    for key, rows in group_rows(scores, metrics).items() if numbers else ():
         row = np.mean(rows, axis=0)
         for tag, places_of in members.items():
             for value, places in places_of.items():
-                known = row[places][~np.isnan(row[places])]
-                numbers[tag][value][key_of(*key)] = float(known.mean()) if len(known) else None
+                numbers[tag][value][key_of(*key)] = float(row[places].mean())
     return numbers
 
 
