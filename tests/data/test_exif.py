@@ -16,7 +16,7 @@ from ttmbench._util.images import open_image
 from ttmbench.data.task_file import all_tasks
 from ttmbench.errors import UsageError
 from ttmbench.plugins.registry import build_registry
-from ttmbench.report.thumbnails import thumbnail
+from ttmbench.report.load import thumbnail
 from ttmbench.scoring.inputs import open_upright
 from ttmbench.types import Group, ImageRef
 

@@ -11,8 +11,7 @@ from support.browser import column
 
 from ttmbench.cli import main
 from ttmbench.report.html.render import Report, to_html
-from ttmbench.report.load import GroupSet, gather
-from ttmbench.report.thumbnails import Thumbnails
+from ttmbench.report.load import GroupSet, Thumbnails, gather
 
 TEST_TIME, MATCHING = "#test_time-table", "#matching-table"
 

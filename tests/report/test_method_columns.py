@@ -13,9 +13,9 @@ from ttmbench import simple_evaluate
 from ttmbench.cli import main
 from ttmbench.report.export import export_csv, export_latex, export_lm_eval
 from ttmbench.report.html.render import read_report, to_html
-from ttmbench.report.ranking import methods_of
+from ttmbench.report.leaderboard import methods_of
+from ttmbench.report.load import ThumbnailOptions
 from ttmbench.report.terminal import print_results
-from ttmbench.report.thumbnails import ThumbnailOptions
 from ttmbench.results.numbers import to_frame
 from ttmbench.results.reader import ResultsFile, read_document
 

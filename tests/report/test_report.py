@@ -23,8 +23,7 @@ from ttmbench.plugins.registry import build_registry
 from ttmbench.report.charts import Chart, courses_of, draw_chart, save_figures
 from ttmbench.report.html.render import json_block
 from ttmbench.report.leaderboard import answer_of
-from ttmbench.report.load import gather, read_groups
-from ttmbench.report.thumbnails import ThumbnailOptions, copies_allowed, thumbnails_for
+from ttmbench.report.load import ThumbnailOptions, copies_allowed, gather, read_groups, thumbnails_for
 from ttmbench.results.numbers import name_of
 
 

@@ -14,7 +14,7 @@ from support.browser import column
 from support.documents import PUBLISHED, trained, whole_document, write_run
 
 from ttmbench.cli import main
-from ttmbench.report.ranking import BoardLine, GroupValues, chance_levels, with_ranks
+from ttmbench.report.leaderboard import BoardLine, GroupValues, chance_levels, with_ranks
 from ttmbench.results.document import ResultsDocument
 from ttmbench.results.numbers import Extent, Number
 from ttmbench.results.reader import ResultsFile

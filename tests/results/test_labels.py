@@ -17,8 +17,8 @@ from ttmbench.report import leaderboard as formats
 from ttmbench.report.export import export_csv, export_latex, export_lm_eval, export_model_index
 from ttmbench.report.html.render import read_report, to_html
 from ttmbench.report.leaderboard import as_document, merge
+from ttmbench.report.load import ThumbnailOptions
 from ttmbench.report.terminal import print_results
-from ttmbench.report.thumbnails import ThumbnailOptions
 from ttmbench.reproduce.tables import load_table
 from ttmbench.results import numbers as labels
 from ttmbench.results.numbers import to_frame

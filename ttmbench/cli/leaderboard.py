@@ -11,8 +11,7 @@ from ttmbench._util.files import to_json, write_text
 from ttmbench.errors import UsageError
 from ttmbench.report import leaderboard as formats
 from ttmbench.report.html.render import check_place, write_site
-from ttmbench.report.leaderboard import Leaderboard, as_document, merge
-from ttmbench.report.ranking import print_board
+from ttmbench.report.leaderboard import Leaderboard, as_document, merge, print_board
 from ttmbench.reproduce.lookup import published_beside_runs, under_names_of_runs
 
 

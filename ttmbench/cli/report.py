@@ -12,7 +12,7 @@ from ttmbench.cli.parser import add_choice, add_run_options, count
 from ttmbench.errors import UsageError
 from ttmbench.report.charts import save_figures
 from ttmbench.report.html.render import read_report, to_html
-from ttmbench.report.thumbnails import ThumbnailOptions
+from ttmbench.report.load import ThumbnailOptions
 from ttmbench.reproduce.lookup import published_numbers
 
 

@@ -1,19 +1,31 @@
 """Results files of a report, and the groups of their samples as compact lists for the page.
 
 Damaged files are listed and skipped; only an empty folder is an error.
+
+Images of groups are copied only where the licence clearly permits it; else the page has names and why.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+import base64
+import io
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
+from PIL.Image import Image
+
+from ttmbench._util.images import frames_of, side_by_side
+from ttmbench._util.option_values import groups_of
 from ttmbench._util.text import Unreadable, read_json
-from ttmbench.errors import DataError, UsageError
+from ttmbench.data.loader import load_task_data
+from ttmbench.data.task_file import TaskSpec, find_task
+from ttmbench.errors import DataError, TtmbenchError, UsageError
 from ttmbench.results.numbers import RAW, TTM, name_of
 from ttmbench.results.reader import ResultsFile, read_files, sample_lines
+from ttmbench.types import Exif, Group
 
 HEADLINE = "group_match"
 
@@ -162,3 +174,154 @@ def _short(value: object) -> float | int | None:
         raise ValueError(f"{value} is NaN or infinite")
     short = float(f"{value + 0:.{_DIGITS}g}")
     return int(short) if short.is_integer() and abs(short) < 1e9 else short
+
+
+Images = Literal["thumbnails", "none"]
+_SIDE, _QUALITY = 160, 78  # pixels of the longer side, and of JPEG
+_FRAMES = 4  # times the longer side, for a video of as many frames or more
+# Matched in full: "MIT (captions); ..." is about captions alone.
+_COPIES_ALLOWED = frozenset(
+    {
+        *("apache-2.0", "mit", "bsd-2-clause", "bsd-3-clause", "unlicense", "cc0-1.0", "cc0", "public-domain"),
+        *("cc-by-2.0", "cc-by-3.0", "cc-by-4.0", "cc-by-sa-2.0", "cc-by-sa-3.0", "cc-by-sa-4.0"),
+        *("odc-by", "pddl", "cdla-permissive-1.0", "cdla-permissive-2.0"),
+    }
+)
+
+
+@dataclass(frozen=True)
+class ThumbnailOptions:
+    """How images are shown."""
+
+    images: Images = "thumbnails"  # small copies, or names
+    allowed: frozenset[str] = frozenset()  # tasks whose images may be copied regardless of their licence
+    most: int = 2000  # maximum number of copies per task
+    data_dir: str | None = None  # the data folder; None for the default one
+    include_path: tuple[str, ...] = ()  # folders with additional task files; those named by a run are not read
+
+
+@dataclass(frozen=True)
+class Thumbnails:
+    """The images of one task's data."""
+
+    task: str  # its name
+    images: dict[str, str] = field(default_factory=dict)  # name -> data URI
+    why: str = ""  # what is shown, and what is not and why
+
+
+def copies_allowed(license_name: str, gated: bool) -> bool:
+    """Whether a task file clearly states that its images may be copied.
+
+    >>> [copies_allowed(name, False) for name in ("CC BY 4.0", "MIT", "MIT (captions); images are COCO's", "")]
+    [True, True, False, False]
+    >>> copies_allowed("MIT", gated=True)
+    False
+    """
+    return not gated and re.sub(r"[\s_]+", "-", license_name.strip().lower()) in _COPIES_ALLOWED
+
+
+def thumbnails_for(sets: Sequence[GroupSet], options: ThumbnailOptions) -> Thumbnails:
+    """Copies of the images of runs on the same data of a task, or the reason why there are none."""
+    run, task = sets[0].run, sets[0].task
+    if options.images == "none":
+        return Thumbnails(task, why="names only, as asked for (--images none)")
+    config = run.document.configs.get(task, {})
+    try:
+        _check_licence(task, str(config.get("license", "")), bool(config.get("gated", False)), options)
+        spec, groups = _load_again(run, task, options)
+        # The task file at hand may have been corrected since the run, or be another one.
+        _check_licence(task, spec.license, spec.gated, options)
+    except DataError as error:
+        return Thumbnails(task, why=f"names only: {error}")
+    return _copies(task, sets, groups, options)
+
+
+def _check_licence(task: str, license_name: str, gated: bool, options: ThumbnailOptions) -> None:
+    """DataError with why images may not be copied."""
+    if task not in options.allowed and not copies_allowed(license_name, gated):
+        declared = f"its licence is stated as “{license_name}”" if license_name else "it states no licence"
+        doubt = "its data are gated" if gated else declared
+        raise DataError(f"{doubt}, which does not surely allow copies (--allow_images {task})")
+
+
+def _load_again(run: ResultsFile, task: str, options: ThumbnailOptions) -> tuple[TaskSpec, dict[str, Group]]:
+    """The task as its file is now, and its groups by id, with the run's numeric source options, template and limit.
+
+    A results document may come from anyone, so none of its paths is followed: the task must be registered or in
+    ``include_path``, and its files in ``data_dir``. DataError with why the data are not available.
+    """
+    from ttmbench.plugins.registry import build_registry
+
+    config = run.document.config
+    try:
+        if task.endswith((".yaml", ".yml")):
+            raise DataError(f"'{task}' is a file; give its folder as --include_path")
+        registry = build_registry(list({Path(path).resolve(): path for path in options.include_path}.values()))
+        numbers = {
+            name: value
+            for name, value in (config.get("task_args") or {}).items()
+            if isinstance(value, int | float) or name == "caption_template"
+        }
+        source = find_task(registry, task).with_source(numbers)
+        limit = config.get("limit") if config.get("samples") is None else None
+        wanted = groups_of(float(limit), source.spec.group.n_groups) if limit else None
+        groups = load_task_data(registry, source, wanted, offline=True, data_dir=options.data_dir).groups
+    except (TtmbenchError, OSError, ValueError, TypeError, KeyError, ImportError, AttributeError) as error:
+        raise DataError(
+            f"the data are not available here ({' '.join(str(error).split())}); --include_path and --data_dir say "
+            "where task files and data lie"
+        ) from None
+    by_id = {group.group_id: group for group in groups}
+    if source.spec.kind == "retrieval":  # a caption is a query with a samples line
+        for group in groups:
+            for number, caption in enumerate(group.captions):
+                by_id.setdefault(f"{group.group_id}/{number}", replace(group, captions=(caption,)))
+    return source.spec, by_id
+
+
+def _copies(task: str, sets: Sequence[GroupSet], groups: Mapping[str, Group], options: ThumbnailOptions) -> Thumbnails:
+    images: dict[str, str] = {}
+    broken, different, is_full = set(), set(), False
+    shown: dict[str, tuple[list[str], list[str]]] = {}
+    for group_set in sets:
+        for group_id, captions, names, *_ in group_set.data["groups"]:
+            shown.setdefault(group_id, (captions, names))
+    for group_id, (captions, names) in shown.items():
+        group = groups.get(group_id)
+        if group is None or list(group.captions) != captions or [image.name for image in group.images] != names:
+            different.add(group_id)
+            continue
+        for image in group.images:
+            if image.name in images or image.name in broken:
+                continue
+            if len(images) >= options.most:
+                is_full = True
+                continue
+            try:
+                images[image.name] = thumbnail(image.open(), image.exif)
+            except (TtmbenchError, OSError, ValueError, SyntaxError):
+                broken.add(image.name)
+    detail = [f"{len(images)} small copies" if images else "names only"]
+    detail += [f"{len(different)} groups differ from the local data"] if different else []
+    detail += [f"{len(broken)} images could not be read"] if broken else []
+    detail += [f"no more than {options.most} (--max_images), groups that changed first"] if is_full else []
+    return Thumbnails(task, images, "; ".join(detail))
+
+
+def thumbnail(image: Image, exif: Exif) -> str:
+    """A small JPEG as a data URI, oriented as the run read it, without metadata, transparent pixels in white.
+
+    The frames of a video are beside one another.
+    """
+    from PIL import Image as Pillow
+    from PIL import ImageOps
+
+    frames = frames_of(image)
+    image = side_by_side(frames) if len(frames) > 1 else image
+    small = (ImageOps.exif_transpose(image) if exif == "apply" else image).convert("RGBA")
+    small.thumbnail((_SIDE * min(len(frames), _FRAMES), _SIDE), Pillow.Resampling.LANCZOS)
+    paper = Pillow.new("RGBA", small.size, "white")
+    paper.alpha_composite(small)
+    content = io.BytesIO()
+    paper.convert("RGB").save(content, "JPEG", quality=_QUALITY, optimize=True)
+    return "data:image/jpeg;base64," + base64.b64encode(content.getvalue()).decode()

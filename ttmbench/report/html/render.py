@@ -39,38 +39,35 @@ from ttmbench.report.charts import (
     tag_tables_of,
 )
 from ttmbench.report.leaderboard import (
-    AnswerRow,
-    Leaderboard,
-    Published,
-    answer_of,
-    as_document,
-    beats_chance,
-    legends,
-    to_csv,
-)
-from ttmbench.report.load import Gathered, GroupSet, gather, read_groups
-from ttmbench.report.ranking import (
     CHANCE,
     FAMILIES,
     NOT_RANKED,
     RANKED,
     REFERENCE,
+    AnswerRow,
     BoardLine,
     ComparedMethod,
     GroupValues,
+    Leaderboard,
+    Published,
     TaskFacts,
+    answer_of,
+    as_document,
+    beats_chance,
     best_of,
     chance_levels,
     compared_methods,
     in_order,
     interval_of,
+    legends,
     lines_of,
     methods_of,
     references,
+    to_csv,
     with_ranks,
 )
+from ttmbench.report.load import Gathered, GroupSet, ThumbnailOptions, Thumbnails, gather, read_groups, thumbnails_for
 from ttmbench.report.table import NOTHING, TRANSFER_HEADS, TRANSFER_TITLE, marks, percent, transfer_cells
-from ttmbench.report.thumbnails import ThumbnailOptions, Thumbnails, thumbnails_for
 from ttmbench.results.document import ResultsDocument
 from ttmbench.results.models import command_of
 from ttmbench.results.numbers import (
