@@ -90,7 +90,6 @@ def _seconds_of_seed(document: ResultsDocument, task: str, filter_: str) -> floa
     return fmean(cost.seconds for cost in costs) if costs else None
 
 
-OWN_FILE = "leaderboard.json"
 NOT_RUN = "published numbers of "  # prefix of skipped published numbers, which have no file
 CELL = 200  # characters of a name in a table
 ROW = (
