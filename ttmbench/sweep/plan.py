@@ -5,21 +5,21 @@ from __future__ import annotations
 import hashlib
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from itertools import product
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, get_origin
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from ttmbench._util.files import file_digest, plain_name, safe_name
 from ttmbench._util.option_values import split_names, with_dots
 from ttmbench._util.text import Unreadable, read_json, read_yaml
 from ttmbench._util.third_party_errors import describe
-from ttmbench.config import RunConfig, make_run_config, parse_pairs
+from ttmbench.config import Names, RunConfig, make_run_config, parse_pairs
 from ttmbench.data.task_file import TaskFile, select_tasks
 from ttmbench.errors import TtmbenchError, UsageError
 from ttmbench.evaluator.settings import Chosen, resolve
@@ -28,7 +28,7 @@ from ttmbench.types import Record
 
 MOST = 1000
 """Combinations of the values of one setting."""
-PAIRS = ("model_args", "task_args", "ttm_args", "method_args", "track_args", "rerank")
+PAIRS = [name for name, field in RunConfig.model_fields.items() if get_origin(field.annotation) is dict]
 """Options with settings of their own, by name."""
 _LONGEST = 120  # characters of a name
 
@@ -41,53 +41,6 @@ class Setting:
     base: str  # its name without values
     options: Record  # of its cells
     varied: Record  # what its grid sets, over everything else
-
-
-def combined(
-    name: str,
-    options: Record,
-    grid: Mapping[str, Sequence[object]],
-    shared: Record,
-    checked: Callable[[Mapping[str, object], str], Record],
-    where: str,
-) -> Iterator[Setting]:
-    """One setting for each combination of a grid's values; the setting itself without any.
-
-    Args:
-        name: of the setting.
-        options: of the setting.
-        grid: key -> values. A key is an option of a run, ``METHOD.KEY``, or a setting of the only method, which is TTM
-            where none is named.
-        shared: options of every cell.
-        checked: reads options as the command line does.
-        where: the grid stands, for messages.
-
-    Raises:
-        UsageError: a key that several methods could mean, or more than `MOST` combinations.
-    """
-    if (count := math.prod(map(len, grid.values()))) > MOST:
-        raise UsageError(f"{where}: {count} combinations; at most {MOST} are allowed")
-    for values in product(*grid.values()):
-        chosen = dict(zip(grid, values, strict=True))
-        of_run = {key: value for key, value in chosen.items() if key.replace("-", "_") in RunConfig.model_fields}
-        varied = checked(of_run, where)
-        asked = merged([shared, options, varied])
-        methods = list(asked.get("methods", ()))
-        if "ttm" not in methods and (not methods or asked.get("ttm")):
-            methods.append("ttm")
-        for key in chosen.keys() - of_run.keys():
-            head, _, rest = key.partition(".")
-            method, setting = (head, rest) if head in methods else (methods[0], key)
-            if head not in methods and len(methods) > 1:
-                ways = " or ".join(f"'{method}.{key}'" for method in methods)
-                raise UsageError(f"{where}: '{key}' is ambiguous, as the setting has several methods; write {ways}")
-            if method != "ttm":
-                varied.setdefault("method_args", {})[f"{method}.{setting}"] = chosen[key]
-                continue
-            varied.setdefault("ttm_args", {})[setting] = chosen[key]
-            if not asked.keys() & {"ttm", "methods"}:
-                varied["ttm"] = True
-        yield Setting(_name(name, chosen), name, options, varied)
 
 
 def merged(layers: Sequence[Record]) -> Record:
@@ -128,7 +81,6 @@ NOT_OF_A_CELL = {
     "tasks": "tasks stand under `tasks`",
     "overwrite": "a sweep computes what is missing; remove a cell's folder to have it computed again",
 }
-Names = Annotated[list[str], BeforeValidator(lambda value: split_names(value) if isinstance(value, str) else value)]
 Values = dict[str, Annotated[list[object], Field(min_length=1)]]
 
 
@@ -263,13 +215,13 @@ def expand(plan: SweepPlan, origin: str, over: Record, root: Path = Path()) -> l
         named = (names, [name, *task.spec.tag], [setting.name, setting.base])
         if any(match.fits(*named) for match in plan.exclude):
             continue
-        where = f"{origin}: cell {_path(setting.name, names[0], name)}"
+        where = f"{origin}: cell {'/'.join(filter(None, (setting.name, names[0], name)))}"
         layers = [shared, setting.options, of_this, over, setting.varied]
         options = {"log_samples": True, **merged(layers), "model": model.model, "tasks": [word]}
         if model.name is not None:
             options["model_name"] = model.name
         config = make_run_config({**options, "output_path": "."}, where)
-        folder = _path(setting.name, safe_name(config.model_name), safe_name(name))
+        folder = "/".join(filter(None, (setting.name, safe_name(config.model_name), safe_name(name))))
         update = {"output_path": str(root / folder / "results.json")}
         if config.save_adapted is not None:
             update["save_adapted"] = str(Path(config.save_adapted) / folder)
@@ -290,20 +242,43 @@ def expand(plan: SweepPlan, origin: str, over: Record, root: Path = Path()) -> l
 
 
 def _settings(plan: SweepPlan, shared: Record, origin: str) -> Iterator[Setting]:
-    """Every setting; with a grid one for each combination, with its values in the name."""
-    for name, extra, grid in [(item.name, item.model_extra, item.grid) for item in plan.settings] or [("", None, {})]:
-        options, where = _options(extra or {}, f"{origin}: settings: {name}"), f"{origin}: settings: {name}: grid"
-        whole = {**grid, **{key: values for key, values in plan.grid.items() if key not in grid}}
-        yield from combined(name, options, whole, shared, _options, where if grid else f"{origin}: grid")
+    """Every setting; with a grid one for each combination of its values, which are in the name.
 
-
-def _path(*parts: str) -> str:
-    return "/".join(filter(None, parts))
+    A key of a grid is an option of a run, ``METHOD.KEY``, or a setting of the only method, which is TTM where none is
+    named. UsageError for a key that several methods could mean, or more than `MOST` combinations.
+    """
+    for name, extra, own in [(item.name, item.model_extra, item.grid) for item in plan.settings] or [("", None, {})]:
+        options = _options(extra or {}, f"{origin}: settings: {name}")
+        where = f"{origin}: settings: {name}: grid" if own else f"{origin}: grid"
+        grid = {**own, **{key: values for key, values in plan.grid.items() if key not in own}}
+        if (count := math.prod(map(len, grid.values()))) > MOST:
+            raise UsageError(f"{where}: {count} combinations; at most {MOST} are allowed")
+        for values in product(*grid.values()):
+            chosen = dict(zip(grid, values, strict=True))
+            of_run = {key: value for key, value in chosen.items() if key.replace("-", "_") in RunConfig.model_fields}
+            varied = _options(of_run, where)
+            asked = merged([shared, options, varied])
+            methods = list(split_names(asked.get("methods", [])))
+            if "ttm" not in methods and (not methods or asked.get("ttm")):
+                methods.append("ttm")
+            for key in chosen.keys() - of_run.keys():
+                head, _, rest = key.partition(".")
+                method, setting = (head, rest) if head in methods else (methods[0], key)
+                if head not in methods and len(methods) > 1:
+                    ways = " or ".join(f"'{method}.{key}'" for method in methods)
+                    raise UsageError(f"{where}: '{key}' is ambiguous, as the setting has several methods; write {ways}")
+                if method != "ttm":
+                    varied.setdefault("method_args", {})[f"{method}.{setting}"] = chosen[key]
+                    continue
+                varied.setdefault("ttm_args", {})[setting] = chosen[key]
+                if not asked.keys() & {"ttm", "methods"}:
+                    varied["ttm"] = True
+            yield Setting(_name(name, chosen), name, options, varied)
 
 
 def _options(entries: Mapping[str, object], origin: str) -> Record:
-    """Checks options of a run by the names of the command line; pairs become mappings."""
-    options = {str(key).replace("-", "_"): value for key, value in entries.items()}
+    """Options of a run by the names of the command line, with pairs as mappings; their values are checked later."""
+    options: Record = {str(key).replace("-", "_"): value for key, value in entries.items()}
     for key, value in options.items():
         if key in NOT_OF_A_CELL:
             raise UsageError(f"{origin}: unknown key '{key}' in a sweep: {NOT_OF_A_CELL[key]}")
@@ -312,15 +287,10 @@ def _options(entries: Mapping[str, object], origin: str) -> Record:
             known = "it must be an option of `ttmbench run`"
             raise UsageError(f"{origin}: unknown key '{key}'; " + (f"did you mean '{near[0]}'?" if near else known))
         if key in PAIRS:
-            pairs = parse_pairs(value) if isinstance(value, str) else value
+            pairs = parse_pairs(value)
             if not isinstance(pairs, Mapping):
                 raise UsageError(f"{origin}: '{key}' must be a mapping, got {value!r:.80}")
             options[key] = with_dots(pairs) if key == "method_args" else pairs
-        elif key in ("methods", "also", "track", "include_path"):
-            names = split_names(value) if isinstance(value, str) else value
-            if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-                raise UsageError(f"{origin}: '{key}' must be a list of names, got {value!r:.80}")
-            options[key] = names
     return options
 
 
