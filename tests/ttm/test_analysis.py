@@ -6,7 +6,6 @@ import io
 import json
 from contextlib import redirect_stdout
 from functools import cache
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -17,7 +16,6 @@ from ttmbench.config import AUTHORS_LEARNING_RATE, DEFAULT_LEARNING_RATE, RunCon
 from ttmbench.data.task_file import find_task
 from ttmbench.errors import UsageError
 from ttmbench.evaluator import analyze as analysis
-from ttmbench.methods.variants import Adaptation
 from ttmbench.plugins.registry import build_registry
 from ttmbench.report import charts
 from ttmbench.ttm.selection import PseudoLabels, candidates
@@ -28,20 +26,11 @@ QUICK = ["--model", "tiny-clip", "--tasks", "shapes_color", "--limit", "8", "--d
 SHORT = ["--ttm_args", "iterations=2,epochs=1"]
 
 
-def stage_of(scores, task="shapes_color", **settings) -> Adaptation:
-    """Given scores, with no model behind them."""
-    spec = find_task(REGISTRY, task).spec
-    raw = scores if isinstance(scores, Scores) else Scores(np.array(scores, dtype=np.float32))
-    return Adaptation(
-        REGISTRY,
-        spec,
-        SimpleNamespace(is_global=spec.is_global),
-        raw,
-        TTMConfig(**settings),
-        [REGISTRY.metrics[f"group_{name}"] for name in ("score", "match")]
-        + [REGISTRY.metrics[name] for name in ("image_score", "global_assignment_accuracy")],
-        [0],
-    )
+SPEC = find_task(REGISTRY, "shapes_color").spec
+
+
+def of(scores) -> Scores:
+    return Scores(np.array(scores, dtype=np.float32))
 
 
 @pytest.fixture
@@ -59,7 +48,7 @@ def with_margins(margins) -> list:
 
 
 def test_thresholds_count_what_is_kept_and_how_much_of_it_is_right():
-    found = analysis.thresholds(stage_of(with_margins([4.0, 3.0, -2.0, 1.0, 0.0])))
+    found = analysis.thresholds(of(with_margins([4.0, 3.0, -2.0, 1.0, 0.0])), SPEC)
     assert (found["candidates"], found["tied"]) == (5, 1)
     at = dict(zip(np.round(found["threshold"], 6), zip(found["selected"], found["accuracy"], strict=True), strict=True))
     assert at[0.0] == (4, 3 / 4), "the tied group is never kept"
@@ -69,21 +58,22 @@ def test_thresholds_count_what_is_kept_and_how_much_of_it_is_right():
 
 def test_thresholds_of_a_constant_scorer_are_refused():
     with pytest.raises(UsageError, match="ties"):
-        analysis.thresholds(stage_of(np.zeros((5, 2, 2))))
+        analysis.thresholds(of(np.zeros((5, 2, 2))), SPEC)
 
 
 def test_global_thresholds_are_those_of_pairs():
     pairs = np.full((4, 4), -9.0, dtype=np.float32)
     pairs[0, 0], pairs[1, 1], pairs[2, 3], pairs[3, 2] = 2.0, 1.0, -1.0, -2.0
     scores = Scores(np.stack([pairs[:2, :2], pairs[2:, 2:]]), pairs)
-    found = analysis.thresholds(stage_of(scores, "shapes_color_global"))
+    found = analysis.thresholds(scores, find_task(REGISTRY, "shapes_color_global").spec)
     assert found["threshold"][0] == -2.0 and found["selected"][0] == 4 and found["accuracy"][0] == 0.5
     assert found["selected"][-1] == 1 and found["accuracy"][-1] == 1.0
 
 
 def test_supervision_is_the_raw_metrics_with_chance():
     config = RunConfig(model="tiny-clip", tasks=["shapes_color"], bootstrap_iters=0)
-    found = analysis.supervision(stage_of(with_margins([4.0, 3.0, -2.0, 1.0])), None, config)["metrics"]
+    metrics = [REGISTRY.metrics[name] for name in ("group_score", "group_match", "global_assignment_accuracy")]
+    found = analysis.supervision(metrics, of(with_margins([4.0, 3.0, -2.0, 1.0])), config)["metrics"]
     assert found["group_match"] == {"value": 0.75, "ci": None, "chance": 0.5}
     assert found["group_score"]["value"] == 0.0, "every row and column but one ties"
     assert found["global_assignment_accuracy"] == {"value": None, "ci": None, "chance": None}
@@ -91,9 +81,9 @@ def test_supervision_is_the_raw_metrics_with_chance():
 
 def test_taus_keep_15_to_30_percent():
     margins = np.arange(1, 101, dtype=float)
-    assert analysis.first_thresholds(stage_of(with_margins(margins))) == [86.0, 81.0, 76.0, 71.0]
-    by_share = stage_of(with_margins(margins), threshold="share")
-    assert analysis.first_thresholds(by_share) == pytest.approx([0.7, 0.6, 0.5, 0.4])
+    raw = of(with_margins(margins))
+    assert analysis.first_thresholds(raw, SPEC, TTMConfig()) == [86.0, 81.0, 76.0, 71.0]
+    assert analysis.first_thresholds(raw, SPEC, TTMConfig(threshold="share")) == pytest.approx([0.7, 0.6, 0.5, 0.4])
 
 
 @pytest.fixture(scope="module")
@@ -167,7 +157,7 @@ def test_names_from_data_cannot_break_a_figure(tmp_path):
         "task": "t",
         "matching": "group",
         "metric": "group_match",
-        "data": analysis.thresholds(stage_of(with_margins([4.0, 3.0, -2.0]))),
+        "data": analysis.thresholds(of(with_margins([4.0, 3.0, -2.0])), SPEC),
     }
     charts.save_figure(lambda: charts.draw_analysis(document), tmp_path / "x.svg", "svg")
     assert "<b>" not in (tmp_path / "x.svg").read_text()

@@ -1,13 +1,10 @@
-"""What ``ttmbench analyze`` does, as functions: the paper's analyses (arXiv:2510.07632, Fig. 2 and 4) for any model.
-
-Each uses labels to report precision or a metric; only the oracle, and the alpha of each half, are found with them.
-"""
+"""The paper's analyses of a model and its tasks: each is a plan of ordinary runs, and a document of what they show."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from datetime import datetime
 from statistics import fmean
 from typing import Any
@@ -17,19 +14,18 @@ import numpy as np
 from ttmbench import stats
 from ttmbench._util import machine
 from ttmbench._util.console import warn
-from ttmbench.config import RunConfig
-from ttmbench.data.task_file import TaskFile
+from ttmbench.config import DEFAULT_LEARNING_RATE, RunConfig, TTMConfig
+from ttmbench.data.task_file import TaskFile, TaskSpec
 from ttmbench.errors import DivergedError, UsageError
 from ttmbench.evaluator.adapters import make_adapter, model_info, model_settings, remarks
 from ttmbench.evaluator.determinism import arithmetic_of, naming_what_cannot
+from ttmbench.evaluator.eval_results import EvalResults
 from ttmbench.evaluator.run import run
 from ttmbench.evaluator.score_task import Run, plan_task, score_task
-from ttmbench.evaluator.settings import cache_of, resolve, task_settings, tasks_named
-from ttmbench.evaluator.task import adaptation
+from ttmbench.evaluator.settings import cache_of, resolve
 from ttmbench.evaluator.task_result import Scored
-from ttmbench.methods.variants import Adaptation
 from ttmbench.model import DualEncoder, PairScorer
-from ttmbench.plugins.registry import Registry, build_registry, metric_for
+from ttmbench.plugins.registry import Registry, metric_for
 from ttmbench.results.document import ResultsDocument
 from ttmbench.results.numbers import RAW, TTM
 from ttmbench.results.summary import (
@@ -43,9 +39,8 @@ from ttmbench.results.summary import (
 from ttmbench.schedules import threshold_for_coverage
 from ttmbench.scoring.batches import BatchSizer
 from ttmbench.scoring.debiasing import sweep
-from ttmbench.ttm.selection import PseudoLabels, Supervision, algorithm1_selection, candidates, oracle
-from ttmbench.ttm.trainer import restored
-from ttmbench.types import IterationRecord, MetricSpec, Record, Scores
+from ttmbench.ttm.selection import PseudoLabels, candidates
+from ttmbench.types import MetricSpec, Record, Scores
 
 SCHEMA_VERSION = "1.0"
 TRAINS = ("schedules", "oracle", "tau", "lr")
@@ -62,6 +57,31 @@ _READS = {
     "alpha": "to report; and one half's labels choose the alpha of the other half",
 }
 _SUPERVISION = ("group_score", "individual_match", "global_assignment_accuracy", "group_match")
+_ALONE: Record = {"output_path": None, "save_adapted": None, "track": [], "assertions": [], "baseline": None}
+
+
+class Runs:
+    """Ordinary runs of one model, which is loaded once; nothing of them is written."""
+
+    def __init__(self, config: RunConfig, command: Sequence[str]) -> None:
+        self.config, self._command, self.chosen = config.model_copy(update=_ALONE), command, resolve(config)
+        self.model = make_adapter(self.chosen.registry, config.model, config.model_args, model_settings(config))
+        self.info = model_info(self.model)
+        for remark in remarks(self.model):
+            warn(remark)
+
+    def whole(self, **options: object) -> EvalResults:
+        """All tasks, with other options."""
+        config = self.config.model_copy(update=options)
+        chosen = resolve(config) if "also" in options else self.chosen
+        return run(config, chosen, adapter=self.model, command=self._command)
+
+    def of(self, task: TaskFile, ttm: TTMConfig | None = None, **options: object) -> EvalResults:
+        """One task, adapted with these settings of TTM; with None it is scored alone."""
+        name, methods = task.spec.task, [] if ttm is None else [TTM]
+        chosen = replace(self.chosen, tasks={name: task}, settings={name: ttm or TTMConfig()}, also={})
+        config = self.config.model_copy(update={"methods": methods, "on_error": "raise", **options})
+        return run(config, chosen, adapter=self.model, command=self._command)
 
 
 def documents(
@@ -76,108 +96,90 @@ def documents(
     ``grid`` are the thresholds of ``tau`` or the learning rates of ``lr``. UsageError if the analysis does not apply to
     the model or task, DataError for unreachable data or weights.
     """
-    how = {"transfer": _transfer, "methods": _methods}.get(analysis)
-    found = _analysed(analysis, config, grid) if how is None else how(config, command)
-    for content in found:
+    with arithmetic_of(config), naming_what_cannot():
+        runs = Runs(config, command)
+        found = {"transfer": _transfer, "methods": _methods}.get(analysis)
+        for content in found(runs) if found else _each_task(analysis, runs, grid):
+            yield {
+                "schema_version": SCHEMA_VERSION,
+                "analysis": analysis,
+                "model_name": config.model_name,
+                "model_info": runs.info,
+                **content,
+                "date": started.timestamp(),
+                "deterministic": config.deterministic,
+                "packages": machine.packages(),
+                "command": " ".join(command),
+            }
+
+
+def _each_task(analysis: str, runs: Runs, grid: Sequence[float] | None) -> Iterator[Record]:
+    """What an analysis of one task at a time finds."""
+    config, model, registry = runs.config, runs.model, runs.chosen.registry
+    if analysis == "alpha" and not (isinstance(model, PairScorer) and model.debiases):
+        raise UsageError(f"model {config.model} has no log P(t) to subtract, so 'alpha' does not apply to it")
+    if analysis != "alpha" and not model.trainable and (not isinstance(model, DualEncoder) or analysis in TRAINS):
+        raise UsageError(f"model {config.model} cannot be adapted, so '{analysis}' does not apply to it")
+    for name, task in runs.chosen.tasks.items():
+        spec, settings = task.spec, runs.chosen.settings[name]
+        if analysis != "alpha" and spec.shape.true_captions > 1:
+            raise UsageError(
+                f"task '{name}' has several true captions for each image, for which no adaptation is defined, so "
+                f"'{analysis}' does not apply to it"
+            )
+        headline = "global_assignment_accuracy" if spec.is_global else "group_match"
+        wanted = [headline, *(_SUPERVISION if analysis == "supervision" else ())]
+        hyperparameters: Record = {**settings.model_dump(mode="json"), "lr": settings.lr or DEFAULT_LEARNING_RATE}
+        if analysis == "alpha":
+            headline, hyperparameters = "group_score", {}
+            scored, data = _alpha(runs, task)
+        else:
+            asked = dict.fromkeys([*spec.metrics, *wanted])
+            task = replace(task, spec=spec.model_copy(update={"metrics": list(asked)}))
+            result = runs.of(task).tasks[name]
+            assert isinstance(result, Scored), "the task has groups"
+            scored, metric = result, registry.metrics[headline]
+            if analysis == "thresholds":
+                data = thresholds(scored.raw, spec)
+            elif analysis == "supervision":
+                by_name = {metric.name: metric for metric in scored.metrics}
+                data = supervision([by_name[name] for name in _SUPERVISION], scored.raw, config)
+            elif analysis == "lr":
+                data = _lr(runs, task, settings, scored.raw, metric, grid)
+            else:
+                data = {"baseline": metric_mean(metric, scored.raw)}
+                data["curves"] = _curves(analysis, runs, task, settings, scored.raw, headline, grid)
         yield {
-            "schema_version": SCHEMA_VERSION,
-            "analysis": analysis,
-            "model_name": config.model_name,
-            **content,
-            "date": started.timestamp(),
-            "deterministic": config.deterministic,
-            "packages": content.get("packages") or machine.packages(),
-            "command": " ".join(command),
+            "task": name,
+            "task_version": spec.version,
+            "matching": spec.matching,
+            "n_groups": scored.n_groups,
+            "source": scored.data.source,
+            "data_sha256": scored.data.fingerprint,
+            "metric": headline,
+            "reads_labels": _READS.get(analysis, "to report; the curve 'oracle' also to select"),
+            "hyperparameters": hyperparameters,
+            "seeds": config.run_seeds if analysis in TRAINS else [config.seed] if analysis == "alpha" else [],
+            "data": data,
         }
 
 
-def _analysed(analysis: str, config: RunConfig, grid: Sequence[float] | None) -> Iterator[Record]:
-    """What an analysis of one model and one task at a time finds."""
-    with arithmetic_of(config), naming_what_cannot():
-        registry = build_registry(config.include_path)
-        tasks = tasks_named(registry, config, config.tasks)
-        model = make_adapter(registry, config.model, config.model_args, model_settings(config))
-        if analysis == "alpha" and not (isinstance(model, PairScorer) and model.debiases):
-            raise UsageError(f"model {config.model} has no log P(t) to subtract, so 'alpha' does not apply to it")
-        if analysis != "alpha" and not model.trainable and (not isinstance(model, DualEncoder) or analysis in TRAINS):
-            raise UsageError(f"model {config.model} cannot be adapted, so '{analysis}' does not apply to it")
-        for remark in remarks(model):
-            warn(remark)
-        run, info = (
-            Run(
-                registry,
-                config,
-                model,
-                BatchSizer.for_run(config.batch_size, model.device, config.deterministic),
-                cache_of(config),
-            ),
-            model_info(model),
-        )
-        for task in tasks.values():
-            yield {**_of_task(analysis, run, task, grid), "model_info": info}
+# --- one task: its raw scores, or TTM with several settings -----------------------------------------------------------
 
 
-def _of_task(analysis: str, run: Run, task: TaskFile, grid: Sequence[float] | None) -> Record:
-    registry, config, spec, is_alpha = run.registry, run.config, task.spec, analysis == "alpha"
-    if not is_alpha and spec.shape.true_captions > 1:
-        raise UsageError(
-            f"task '{spec.task}' has several true captions for each image, for which no adaptation is "
-            f"defined, so '{analysis}' does not apply to it"
-        )
-    settings, run = task_settings(registry, config, spec), run.on(spec)
-    plan = plan_task(
-        run,
-        task,
-        settings if analysis in TRAINS else None,
-        extra_metrics=_SUPERVISION if analysis == "supervision" else (),
-        with_inputs=not is_alpha,
-        with_parts=is_alpha,
-    )
-    scored = score_task(plan, run)
-    by_name = {metric.name: metric for metric in plan.metrics}
-    metric = registry.metrics["global_assignment_accuracy" if spec.is_global else "group_match"]
-    hyperparameters: Record = {}
-    seeds: Sequence[int] = []
-    if is_alpha:
-        assert scored.parts is not None, "parts were asked for"
-        metric, seeds = metric_for(registry.metrics["group_score"], spec.shape), [config.seed]
-        data = sweep(scored.parts, list({**by_name, metric.name: metric}.values()), metric.name, config.seed)
-    else:
-        shown = [by_name[name] for name in _SUPERVISION] if analysis == "supervision" else None
-        stage = adaptation(scored, run, settings, shown)
-        hyperparameters = {**settings.model_dump(mode="json"), "lr": stage.learning_rate}
-        seeds = list(stage.seeds) if analysis in TRAINS else []
-        data = _ANALYSES[analysis](stage, metric, config, grid)
-    return {
-        "task": spec.task,
-        "task_version": spec.version,
-        "matching": spec.matching,
-        "n_groups": scored.n_groups,
-        "source": scored.data.source,
-        "data_sha256": scored.data.fingerprint,
-        "metric": metric.name,
-        "reads_labels": _READS.get(analysis, "to report; the curve 'oracle' also to select"),
-        "hyperparameters": hyperparameters,
-        "seeds": seeds,
-        "data": data,
-    }
-
-
-# --- one task: each takes the model on a task, the metric of its curves, the configuration and a grid ----------------
-
-
-def thresholds(stage: Adaptation, *_: object) -> Record:
+def thresholds(raw: Scores, spec: TaskSpec) -> Record:
     """Number of units that a threshold selects, and the fraction of them that is correct (Fig. 2 left and middle).
 
     Nothing is trained. Returns ``threshold``, ``selected`` and ``accuracy`` (null where nothing is selected) as lists
     of equal length, and ``band``: the thresholds that select 30 % and 15 %.
     """
-    labels = candidates(stage.raw, stage.spec.is_global)
+    labels = candidates(raw, spec.is_global)
     clear, total = _clear(labels), len(labels.tie)
-    low = min(0.0, float(clear.min())) if stage.spec.is_global else 0.0
+    low = min(0.0, float(clear.min())) if spec.is_global else 0.0
     levels = np.linspace(low, float(clear.max()), POINTS)
     mask = (labels.confidence[None, :] >= levels[:, None]) & ~labels.tie[None, :]
-    right = (labels.captions == stage.truth).all(axis=1) & ~labels.tie
+    truth = raw.truth[:, None] if spec.is_global else np.arange(labels.captions.shape[1])
+    right = (labels.captions == truth).all(axis=1) & ~labels.tie
     selected, correct = mask.sum(axis=1), (mask & right[None, :]).sum(axis=1)
     return {
         "candidates": total,
@@ -201,67 +203,79 @@ def _threshold_of(clear: np.ndarray, total: int, share: float) -> float:
     return threshold_for_coverage(clear, min(1.0, share * (total / len(clear))))
 
 
-def supervision(stage: Adaptation, _: MetricSpec, config: RunConfig, *__: object) -> Record:
+def supervision(metrics: Sequence[MetricSpec], raw: Scores, config: RunConfig) -> Record:
     """Accuracy of the raw model under each way of assigning captions (Fig. 4 left): the quality of pseudo-labels.
 
     Nothing is trained. Returns metric -> value, 95 % interval and chance; null where a metric is undefined.
     """
     bars = {}
-    for metric in stage.metrics:
-        values = metric_values(metric, stage.raw)
+    for metric in metrics:
+        values = metric_values(metric, raw)
         ends = None if values is None else stats.interval(values, config.interval, config.bootstrap_iters, 0)
         bars[metric.name] = {
             "value": None if values is None else stats.mean(values),
             "ci": None if ends is None else list(ends),
-            "chance": metric_chance(metric, stage.raw),
+            "chance": metric_chance(metric, raw),
         }
     return {"metrics": bars}
 
 
-def _schedules(stage: Adaptation, metric: MetricSpec, *_: object) -> Record:
-    """TTM under every registered threshold schedule, from one tau_1 to one tau_T (Fig. 2 right)."""
-    return _curves(stage, metric, {name: {"schedule": name} for name in stage.registry.schedules})
+def _alpha(runs: Runs, task: TaskFile) -> tuple[Scored, Record]:
+    """The metrics as functions of alpha, from log P(t|i) and log P(t), which an ordinary run does not keep apart."""
+    config, registry, spec = runs.config, runs.chosen.registry, task.spec
+    sizer = BatchSizer.for_run(config.batch_size, runs.model.device, config.deterministic)
+    of_run = Run(registry, config, runs.model, sizer, cache_of(config)).on(spec)
+    plan = plan_task(of_run, task, with_parts=True)
+    scored = score_task(plan, of_run)
+    assert scored.parts is not None, "parts were asked for"
+    metric = metric_for(registry.metrics["group_score"], spec.shape)
+    metrics = {**{each.name: each for each in plan.metrics}, metric.name: metric}
+    return scored, sweep(scored.parts, list(metrics.values()), metric.name, config.seed)
 
 
-def _oracle(stage: Adaptation, metric: MetricSpec, *_: object) -> Record:
-    """TTM and its oracle variant, which trains on exactly the correct matchings (Fig. 4 middle): an upper bound."""
-    curves = _curves(stage, metric, {"ttm": {}})
-    curves["curves"]["oracle"] = _curve(stage, metric, oracle(stage.truth))
+def _curves(
+    analysis: str,
+    runs: Runs,
+    task: TaskFile,
+    settings: TTMConfig,
+    raw: Scores,
+    metric: str,
+    grid: Sequence[float] | None,
+) -> Record:
+    """Name -> values of every iteration of TTM, lists [seeds][iterations].
+
+    ``schedules``: every registered threshold schedule, from one tau_1 to one tau_T (Fig. 2 right). ``oracle``: TTM, and
+    its variant that trains on exactly the correct matchings (Fig. 4 middle). ``tau``: several values of tau_1 (Fig. 4
+    right), largest first.
+    """
+    variants: dict[str, Record] = {TTM: {}}
+    if analysis == "schedules":
+        variants = {name: {"schedule": name} for name in runs.chosen.registry.schedules}
+    elif analysis == "tau":
+        values = sorted(set(first_thresholds(raw, task.spec, settings) if grid is None else grid), reverse=True)
+        variants = {f"{value:.4g}": {"tau_start": float(value)} for value in values}
+    curves = {}
+    for name, changes in variants.items():
+        methods = [TTM, "oracle"] if analysis == "oracle" else [TTM]
+        found = runs.of(task, settings.with_changes(changes, "analyze"), methods=methods).typed
+        for method in methods:
+            iterations = found.methods[task.spec.task][method].iterations or []
+            by_seed = [[step for step in iterations if step.seed == seed] for seed in runs.config.run_seeds]
+            rows: Record = {
+                key: [[getattr(step, key) for step in steps] for steps in by_seed]
+                for key in ("threshold", "coverage", "pseudo_label_accuracy")
+            }
+            shown = [[step.metrics[metric] for step in steps] for steps in by_seed]
+            curves[name if method == TTM else method] = {**rows, "metric": shown, **_final([row[-1] for row in shown])}
     return curves
 
 
-def _tau(stage: Adaptation, metric: MetricSpec, _: RunConfig, grid: Sequence[float] | None) -> Record:
-    """TTM with several values of tau_1 (Fig. 4 right), largest first: sensitivity to the first threshold."""
-    values = sorted(set(first_thresholds(stage) if grid is None else grid), reverse=True)
-    return _curves(stage, metric, {f"{value:.4g}": {"tau_start": float(value)} for value in values})
-
-
-def first_thresholds(stage: Adaptation) -> list[float]:
+def first_thresholds(raw: Scores, spec: TaskSpec, settings: TTMConfig) -> list[float]:
     """Values of tau_1 (fractions under the share rule) that select 15 to 30 % of the groups in the first iteration."""
-    if stage.settings.by_share(stage.spec.is_global):
+    if settings.by_share(spec.is_global):
         return [1 - share for share in (0.3, 0.4, 0.5, 0.6)]
-    labels = candidates(stage.raw, stage.spec.is_global)
+    labels = candidates(raw, spec.is_global)
     return [_threshold_of(_clear(labels), len(labels.tie), share) for share in TAU_COVERAGES]
-
-
-def _curves(stage: Adaptation, metric: MetricSpec, variants: Mapping[str, Record]) -> Record:
-    """Name -> settings to ``baseline``, the metric without training, and ``curves`` by name."""
-    curves = {}
-    for name, changes in variants.items():
-        settings = stage.settings.with_changes(changes, "analyze")
-        curves[name] = _curve(replace(stage, settings=settings), metric)
-    return {"baseline": metric_mean(metric, stage.raw), "curves": curves}
-
-
-def _curve(stage: Adaptation, metric: MetricSpec, supervision: Supervision = algorithm1_selection) -> Record:
-    """One TTM run per seed: values of every iteration, lists [seeds][iterations]."""
-    runs = _seeds(stage, metric, supervision)
-    for of_seed in runs:
-        if of_seed.diverged is not None:
-            raise of_seed.diverged
-    names = ("threshold", "coverage", "pseudo_label_accuracy")
-    rows = {name: [[getattr(step, name) for step in of_seed.steps] for of_seed in runs] for name in names}
-    return {**rows, "metric": [of_seed.metric for of_seed in runs], **_final([of_seed.metric[-1] for of_seed in runs])}
 
 
 def _final(ends: Sequence[float | None]) -> Record:
@@ -272,68 +286,50 @@ def _final(ends: Sequence[float | None]) -> Record:
     return {"final": float(array.mean()), "final_seed_std": stats.seed_std(array)}
 
 
-@dataclass(frozen=True)
-class _Seed:
-    """One run of TTM."""
-
-    steps: list[IterationRecord]
-    metric: list[float | None]  # after each of them
-    scores: Scores | None  # of the adapted model; None if training diverged
-    diverged: DivergedError | None
-
-
-def _seeds(stage: Adaptation, metric: MetricSpec, supervision: Supervision = algorithm1_selection) -> list[_Seed]:
-    runs = []
-    for seed in stage.seeds:
-        steps, values = list[IterationRecord](), list[float | None]()
-        scores, diverged = None, None
-        with restored(stage.stage):
-            try:
-                for step in stage.steps(seed, supervision):
-                    steps.append(stage.record_of(step, seed))
-                    values.append(metric_mean(metric, step.scores))
-                    scores = step.scores
-            except DivergedError as error:
-                scores, diverged = None, error
-        runs.append(_Seed(steps, values, scores, diverged))
-    return runs
-
-
-def _lr(stage: Adaptation, metric: MetricSpec, _: RunConfig, grid: Sequence[float] | None) -> Record:
+def _lr(
+    runs: Runs, task: TaskFile, settings: TTMConfig, raw: Scores, metric: MetricSpec, grid: Sequence[float] | None
+) -> Record:
     """TTM at several learning rates: the final metric, and statistics that need no labels (docs/finetune.md).
 
     Returns ``baseline``, the default learning rate (``default``) and one entry per rate (by default rates around the
-    default), with lists by seed. Only ``metric`` and ``final`` use labels.
+    default), with lists by seed; those of a seed that diverged are empty. Only ``metric`` and ``final`` use labels.
     """
-    rates = sorted({float(rate) for rate in grid or rates_around(stage.learning_rate)})
-    before = candidates(stage.raw, stage.spec.is_global)
+    default = settings.lr or DEFAULT_LEARNING_RATE
+    name, before, rates = task.spec.task, candidates(raw, task.spec.is_global), []
+    for rate in sorted({float(rate) for rate in grid or rates_around(default)}):
+        ends, after = list[float | None](), list[PseudoLabels | None]()
+        steps, diverged = list[list[Any]](), list[str | None]()
+        for seed in runs.config.run_seeds:
+            try:
+                found = runs.of(task, settings.with_changes({"lr": rate}, "analyze"), seeds=[seed])
+            except DivergedError as error:
+                ends, after, steps, diverged = [*ends, None], [*after, None], [*steps, []], [*diverged, str(error)]
+                continue
+            (scores,) = found.scores[name][TTM]
+            ends.append(metric_mean(metric, scores))
+            after.append(candidates(scores, task.spec.is_global))
+            steps.append(found.typed.methods[name][TTM].iterations or [])
+            diverged.append(None)
+        losses = [[step.loss[-1] if step.loss else None for step in of_seed] for of_seed in steps]
+        last = [[loss for loss in of_seed if loss is not None][-1:] for of_seed in losses]
+        rates.append(
+            {
+                "lr": rate,
+                "metric": ends,
+                **_final(ends),
+                "selected": [[step.selected for step in of_seed] for of_seed in steps],
+                "loss": losses,
+                "final_loss": [of_seed[0] if of_seed else None for of_seed in last],
+                "confident_kept": [None if labels is None else confident_kept(before, labels) for labels in after],
+                "agreement": agreement(after),
+                "diverged": diverged,
+            }
+        )
     return {
-        "baseline": metric_mean(metric, stage.raw),
-        "default": stage.learning_rate,
+        "baseline": metric_mean(metric, raw),
+        "default": default,
         "candidates": len(before.tie),
-        "rates": [_at_rate(stage, metric, before, rate) for rate in rates],
-    }
-
-
-def _at_rate(stage: Adaptation, metric: MetricSpec, before: PseudoLabels, rate: float) -> Record:
-    """Every seed at one learning rate."""
-    runs = _seeds(replace(stage, settings=stage.settings.with_changes({"lr": rate}, "analyze")), metric)
-    ends = [None if of_seed.scores is None else of_seed.metric[-1] for of_seed in runs]
-    after = [None if of.scores is None else candidates(of.scores, stage.spec.is_global) for of in runs]
-    losses = [[step.loss[-1] if step.loss else None for step in of_seed.steps] for of_seed in runs]
-    last = [[loss for loss in of_seed if loss is not None][-1:] for of_seed in losses]
-    return {
-        "lr": rate,
-        "metric": ends,
-        **_final(ends),
-        "selected": [[step.selected for step in of_seed.steps] for of_seed in runs],
-        "loss": losses,
-        "final_loss": [
-            of_seed[0] if of_seed and known is not None else None for of_seed, known in zip(last, after, strict=True)
-        ],
-        "confident_kept": [None if labels is None else confident_kept(before, labels) for labels in after],
-        "agreement": agreement(after),
-        "diverged": [None if of_seed.diverged is None else str(of_seed.diverged) for of_seed in runs],
+        "rates": rates,
     }
 
 
@@ -372,30 +368,21 @@ def confident_kept(before: PseudoLabels, after: PseudoLabels) -> float | None:
     return float(_same(before, after)[most_confident].mean())
 
 
-_ANALYSES: Mapping[str, Callable[..., Record]] = {
-    **{"thresholds": thresholds, "supervision": supervision},
-    **{"schedules": _schedules, "oracle": _oracle, "tau": _tau, "lr": _lr},
-}
-
-
 # --- several tasks: what adapting to each does to the others ---------------------------------------------------------
 
 
-def _transfer(config: RunConfig, command: Sequence[str]) -> Iterator[Record]:
+def _transfer(runs: Runs) -> Iterator[Record]:
     """Adapts a model to each task and measures the adapted model on all of them.
 
     The data are a matrix, rows adapted on and columns measured on; each cell has the value and its difference to raw.
     UsageError for fewer than two tasks or a model that cannot be adapted; errors of a task as for `run`.
     """
-    registry = build_registry(config.include_path)
-    tasks = list(tasks_named(registry, config, config.tasks))
+    tasks = list(runs.chosen.tasks)
     if len(tasks) < 2:
         raise UsageError(f"'transfer' needs at least two tasks (--tasks A,B), got {', '.join(tasks)}")
-    adapter = make_adapter(registry, config.model, config.model_args, model_settings(config))
-    if not adapter.trainable:
-        raise UsageError(f"model {config.model} cannot be adapted, so 'transfer' does not apply to it")
-    whole = config.model_copy(update={"methods": ["ttm"], "also": tasks, "output_path": None, "on_error": "raise"})
-    document = run(whole, resolve(whole), adapter=adapter, command=command).typed
+    if not runs.model.trainable:
+        raise UsageError(f"model {runs.config.model} cannot be adapted, so 'transfer' does not apply to it")
+    document = runs.whole(methods=[TTM], also=tasks, on_error="raise").typed
     places = {
         (str(row.number.adapted_to), row.measured_on): row
         for row in reversed(document.transfers)
@@ -416,10 +403,9 @@ def _transfer(config: RunConfig, command: Sequence[str]) -> Iterator[Record]:
         "n_groups": {task: document.n_samples[task].effective for task in tasks},
         "sources": {task: document.datasets[task].source for task in tasks},
         "data_sha256": document.task_hashes,
-        "model_info": document.model_info,
         "reads_labels": "to report",
         "hyperparameters": {task: document.methods[task][TTM].settings for task in tasks},
-        "seeds": config.run_seeds,
+        "seeds": runs.config.run_seeds,
         "data": {
             "adapted_on": tasks,
             "measured_on": tasks,
@@ -427,22 +413,20 @@ def _transfer(config: RunConfig, command: Sequence[str]) -> Iterator[Record]:
             "raw": {task: places[task, task].raw for task in tasks},
             "cells": [[cells[row, column] for column in tasks] for row in tasks],
         },
-        "packages": document.packages,
     }
 
 
 # --- test-time methods, each against its fair baseline, with intervals and costs -------------------------------------
 
 
-def _methods(config: RunConfig, command: Sequence[str]) -> Iterator[Record]:
+def _methods(runs: Runs) -> Iterator[Record]:
     """Runs the methods and yields the comparison of each task.
 
     Each method is compared with the model as it is: its group score with the raw group score, its group match with
     SimpleMatch's. Scores that assume that each caption belongs to one image have to beat SimpleMatch in both.
     """
-    whole = config.model_copy(update={"output_path": None, "on_error": "continue"})
-    chosen = resolve(whole)
-    evaluated = run(whole, chosen, command=command)
+    config = runs.config
+    evaluated = runs.whole(on_error="continue")
     document = evaluated.typed
     for task, scored in evaluated.tasks.items():
         if not isinstance(scored, Scored):
@@ -455,13 +439,12 @@ def _methods(config: RunConfig, command: Sequence[str]) -> Iterator[Record]:
             "source": scored.data.source,
             "data_sha256": scored.data.fingerprint,
             "seeds": config.run_seeds,
-            "model_info": document.model_info,
             "errors": [error.message for error in document.errors if error.task == task],
             "notes": list(scored.notes),
             "metric": "group_match",
             "reads_labels": "to report",
             "hyperparameters": {name: method.settings for name, method in document.methods.get(task, {}).items()},
-            "data": _compared(chosen.registry, config, scored, document),
+            "data": _compared(runs.chosen.registry, config, scored, document),
         }
 
 
