@@ -119,7 +119,9 @@ def test_help_is_a_command(capsys):
     text = " ".join(capsys.readouterr().out.split())
     for said in (*(f"(default: {value})" for value in ("64", "auto", "fp32", "0", "raise")), "-L N", "-b N"):
         assert said in text, said
-    assert "--ttm Adapt the model with test-time matching --ttm_args" in text, "a switch has no default to say"
+    assert "--ttm Adapt the model with test-time matching: --methods ttm --ttm_args" in text, (
+        "a switch has no default to say"
+    )
     assert refused(capsys, "help", "rum")
 
 

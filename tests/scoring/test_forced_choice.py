@@ -245,8 +245,10 @@ def test_what_needs_scores_is_left_out_with_a_note_and_hooks_hear_of_the_rest(tm
         def ttmbench_task_scored(self, task, filter, results):
             heard.append((task, filter, sorted(results)[0]))
 
-    settings = {"ttm": True, "save_scores": True, "output_path": str(tmp_path / "x.json"), **QUICK}
+    settings = {"methods": "sinkhorn", "save_scores": True, "output_path": str(tmp_path / "x.json"), **QUICK}
     model = Chooser(lambda *_: "A")
+    with pytest.raises(UsageError, match="'ttm' cannot be run"):
+        ttmbench.simple_evaluate(model, "shapes_color", ttm=True, **QUICK)
     results = ttmbench.simple_evaluate(model, "shapes_color", plugins=[("p", Plugin())], **settings)
     assert heard == [("shapes_color", "choice", "group_score,choice")]
     notes = " ".join(results["notes"]["shapes_color"])

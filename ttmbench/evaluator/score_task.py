@@ -360,7 +360,7 @@ def ask_task(plan: TaskPlan, run: Run, model: ChoiceModel) -> Answered:
             unread = {"group_id": groups[asked.group].group_id, "question": _name(reply), "answer": reply.answer}
             record["unread"].append(unread)
     notes = unread_notes([(row["group_id"], row["question"], row["answer"]) for row in record["unread"]])
-    if run.registry.adapts(config):
+    if config.methods:
         notes.append(
             f"model {config.model} answers in words and has no scores, so it can be neither matched nor adapted"
         )
