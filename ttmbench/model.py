@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -122,7 +123,7 @@ class Model(ABC):
     @property
     def torch_module(self) -> torch.nn.Module | None:
         """The torch module that the model is, or that it has as its attribute ``model``."""
-        return next((one for one in (self, vars(self).get("model")) if isinstance(one, torch.nn.Module)), None)
+        return next((one for one in (self, getattr(self, "model", None)) if isinstance(one, torch.nn.Module)), None)
 
     def parameters(self) -> Iterable[torch.nn.Parameter]:
         """The parameters that adaptation trains; by default those of its `torch_module`, as for the next two."""
@@ -397,34 +398,47 @@ class ChoiceModel(Model):
         """Answers each question independently: the model's text for each, or None if it refused."""
 
 
+def _hides(base: type[Model], name: str, adapter: object) -> bool:
+    """Whether a default of a base class would be found in place of what the object has outside its class."""
+    default = getattr(base, name)
+    is_data = not callable(default) and not isinstance(default, property)
+    return not hasattr(type(adapter), name) and hasattr(adapter, name) and not (is_data and name in vars(adapter))
+
+
 _BASES: Mapping[type[Model], frozenset[str]] = {
-    base: base.__abstractmethods__ - {"fingerprint"} for base in (DualEncoder, PairScorer, ChoiceModel)
+    base: base.__abstractmethods__ - {"fingerprint"} for base in (StoredFeatures, DualEncoder, PairScorer, ChoiceModel)
 }
-_RENAMED = {"take_notes": "notes", "save_pretrained": "save"}
+_RENAMED = {"take_notes": "notes", "model_notes": "notes", "save_pretrained": "save"}
 
 
 def as_model(adapter: object) -> Model:
     """The object if it has a base class; one whose class has the methods of a base class is given its defaults.
 
-    UsageError for any other object, with what to change.
+    UsageError for any other object, with what to change: also where a default would hide what the object has outside
+    its class (set on it, a parameter of torch, or answered by ``__getattr__``).
     """
     if isinstance(adapter, DualEncoder | PairScorer | ChoiceModel):
         return adapter
     kind, name = type(adapter), type(adapter).__name__
     bases = [base for base, methods in _BASES.items() if all(callable(getattr(kind, one, None)) for one in methods)]
-    said = [f"its {old}() is {new}() there" for old, new in _RENAMED.items() if hasattr(kind, old)]
-    if bases and not said and hasattr(adapter, "__dict__"):
+    said = [f"its {old} is {new}() there" for old, new in _RENAMED.items() if hasattr(adapter, old)]
+    hidden = [one for base in bases for one in dir(base) if one[0] != "_" and _hides(base, one, adapter)]
+    if hidden:
+        names = list(dict.fromkeys(hidden))
+        said.append(f"define {', '.join(names[:5])}{', ...' if names[5:] else ''} in the class")
+    if bases and not said and not any(vars(one).get("__slots__") for one in kind.__mro__):
         body: dict[str, Any] = {key: getattr(kind, key) for key in ("__module__", "__qualname__", "__doc__")}
+        body |= {"_given": adapter, "__del__": lambda _: None}  # it stays alive with the model, and is closed once
         if not hasattr(kind, "fingerprint"):
             body["fingerprint"] = lambda _: {}
-        derived: Any = type(name, (kind, *bases), body)
-        model: Model = object.__new__(derived)
-        object.__setattr__(model, "__dict__", vars(adapter))  # the same object, to whoever holds it
-        return model
-    like = next((base for base, methods in _BASES.items() if all(hasattr(adapter, one) for one in methods)), None)
-    if like is not None:
-        said = said or ["define its methods in the class"]
-        raise UsageError(f"write `class {name}(ttmbench.{like.__name__})`; {', '.join(said)}")
+        with suppress(TypeError):  # of a metaclass, or of a class that cannot be derived from so
+            derived: Any = type(name, (kind, *bases), body)
+            model: Model = object.__new__(derived)
+            object.__setattr__(model, "__dict__", vars(adapter))  # the same object, to whoever holds it
+            return model
+    alike = bases or [base for base, methods in _BASES.items() if all(hasattr(adapter, one) for one in methods)]
+    if alike:
+        raise UsageError("; ".join([f"write `class {name}(ttmbench.{alike[0].__name__})`", *said]))
     raise UsageError(
         f"{name} can neither score pairs (score_pairs) nor encode (prepare_images, prepare_captions, encode_images, "
         "encode_captions, logits) nor answer questions (answer); docs/add-an-adapter.md shows how to wrap a model"

@@ -80,6 +80,39 @@ class Passing:
         return getattr(self._inner, name)
 
 
+class Logged(Lengths):
+    """Its inner model has abilities of its own, which a default would hide."""
+
+    def __init__(self, inner):
+        self._inner = inner
+
+    def __getattr__(self, name):
+        return getattr(self._inner, name)
+
+
+class Scaled(torch.nn.Module, Lengths):
+    def __init__(self):
+        super().__init__()
+        self.alpha = torch.nn.Parameter(torch.ones(1))
+
+
+class Slotted(Lengths):
+    __slots__ = ("more",)
+
+
+class Closing(Lengths):
+    is_open = True
+
+    def __del__(self):
+        self.__class__.is_open = False
+
+
+def given(model, **attributes):
+    """The model with attributes of its own."""
+    vars(model).update(attributes)
+    return model
+
+
 def test_a_class_with_one_method_is_a_model_with_defaults():
     scorer = Lengths()
     model = as_model(scorer)
@@ -108,15 +141,40 @@ def test_a_dual_encoder_without_a_loss_is_not_trained():
 @pytest.mark.parametrize(
     ("model", "what"),
     [
-        (OldNotes(), r"class OldNotes\(ttmbench.PairScorer\).*take_notes\(\) is notes\(\)"),
-        (OldSaving(), r"class OldSaving\(ttmbench.DualEncoder\).*save_pretrained\(\) is save\(\)"),
+        (OldNotes(), r"class OldNotes\(ttmbench.PairScorer\).*take_notes is notes\(\)"),
+        (OldSaving(), r"class OldSaving\(ttmbench.DualEncoder\).*save_pretrained is save\(\)"),
         (Passing(Encoder()), r"class Passing\(ttmbench.DualEncoder\)"),
         (3, "can neither score pairs"),
+        (given(Lengths(), usage=dict), r"class Lengths\(ttmbench.PairScorer\).*define usage in the class"),
+        (Logged(ModuleLast()), r"class Logged\(ttmbench.PairScorer\).*define .*fingerprint"),
+        (Scaled(), r"class Scaled\(ttmbench.PairScorer\).*define alpha in the class"),
+        (Slotted(), r"class Slotted\(ttmbench.PairScorer\)"),
+        (given(Lengths(), model_notes=["a"]), r"model_notes is notes\(\)"),
     ],
-    ids=["notes", "saving", "delegating", "number"],
+    ids=["notes", "saving", "delegating", "number", "set", "logged", "parameter", "slots", "older notes"],
 )
 def test_what_is_no_model_is_told_what_to_change(model, what):
     with pytest.raises(ttmbench.UsageError, match=what):
         ttmbench.simple_evaluate(model, "shapes_color", **QUICK)
     with pytest.raises(ContractError, match=what):
         check_adapter(model)
+
+
+@pytest.mark.parametrize(("name", "value"), [("device", "cpu"), ("model_name", 3), ("files", ["a.bin"])])
+def test_attributes_of_another_type_are_named(name, value):
+    with pytest.raises(ttmbench.UsageError, match=f"its {name} must be"):
+        ttmbench.simple_evaluate(given(Lengths(), **{name: value}), "shapes_color", **QUICK)
+
+
+def test_the_object_given_lives_as_long_as_its_model():
+    model = as_model(Closing())
+    assert Closing.is_open and type(model).is_open
+
+
+def test_keys_of_a_fingerprint_may_be_numbers(tmp_path):
+    class Layered(Lengths):
+        def fingerprint(self):
+            return {"layers": {0: "a", "last": "b"}}
+
+    results = ttmbench.simple_evaluate(Layered(), "shapes_color", use_cache=str(tmp_path), **QUICK)
+    assert results["model_info"]["fingerprint"] == {"layers": {"0": "a", "last": "b"}} and any(tmp_path.iterdir())

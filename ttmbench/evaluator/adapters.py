@@ -20,7 +20,7 @@ from ttmbench.config import RunConfig
 from ttmbench.errors import DataError, UsageError
 from ttmbench.model import ChoiceModel, DualEncoder, Model, PairScorer, StoredFeatures, as_model
 from ttmbench.plugins.registry import Registry, arguments_of, load_target
-from ttmbench.types import Record
+from ttmbench.types import ModelFiles, Record
 
 RECORD = "ttmbench_finetune.json"
 KIND = "finetuning"
@@ -72,12 +72,19 @@ def make_adapter(
 
 def checked(what: str, adapter: object) -> Model:
     """The model; UsageError, which ``what`` begins, for what can neither score nor answer, or has no base class."""
+    import torch
+
     if isinstance(adapter, type):
         raise UsageError(f"{what}: {adapter.__name__} is a class; give an object of it: {adapter.__name__}(...)")
     try:
-        return as_model(adapter)
+        model = as_model(adapter)
     except UsageError as error:
         raise UsageError(f"{what}: {_instead_of(adapter) or error}") from None
+    for name, kinds in {"device": torch.device, "files": ModelFiles | None, "model_name": str | None}.items():
+        if not isinstance(getattr(model, name), kinds):
+            wanted = str(kinds).replace(" | None", "").removeprefix("<class '").removesuffix("'>")
+            raise UsageError(f"{what}: its {name} must be a {wanted}, got {getattr(model, name)!r:.80}")
+    return model
 
 
 def _instead_of(model: object) -> str | None:
@@ -128,7 +135,7 @@ def model_info(model: Model) -> Record:
     with foreign_errors(f"fingerprint() of {type(model).__name__}"):
         declared = model.fingerprint()
         shown = dict(declared) if isinstance(declared, Mapping) else {"fingerprint": str(declared)} if declared else {}
-        json.dumps(shown, allow_nan=False)
+        shown = json.loads(json.dumps(shown, allow_nan=False))  # keys that are numbers are texts in files
     kinds = [base.__name__ for base in (DualEncoder, PairScorer, ChoiceModel) if isinstance(model, base)]
     info: Record = {"capabilities": [*kinds, *(["trainable"] if model.trainable else [])], "fingerprint": shown}
     return info if model.files is None else {**info, "source": model.files.provenance()}

@@ -86,7 +86,8 @@ def model_description(model: Model, as_loaded: bool = False) -> Record:
         "fingerprint": dict(declared) if isinstance(declared, Mapping) else str(declared),
         "code": hashlib.sha256(foreign.encode()).hexdigest(),
     }
-    if model.trainable or isinstance(model, torch.nn.Module) or type(model).state_dict is not Model.state_dict:
+    is_own = isinstance(model, torch.nn.Module) or type(model).state_dict is not Model.state_dict
+    if is_own or (model.trainable and model.torch_module is not None):
         known = model.state_sha256 if as_loaded else None
         description["state_sha256"] = known or tensors_digest(model.state_dict())
     return description
@@ -115,13 +116,17 @@ def score_key(model: Record, spec: TaskSpec, settings: Record, exact: Record | N
         "matmul_precision": matmul_precision(),
         **({} if exact is None else {"deterministic": exact}),
     }
-    return json_digest(description, default=_stated)
+    return json_digest(_stated(description), default=_stated)
 
 
 def _stated(value: object) -> Any:
-    """A value of a fingerprint that JSON lacks; arrays by their digest, since their text leaves numbers out."""
+    """A value of a fingerprint as JSON has it; arrays by their digest, since their text leaves numbers out."""
     if isinstance(value, Mapping):
-        return {str(name): inner for name, inner in value.items()}
+        return {str(name): _stated(inner) for name, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_stated(inner) for inner in value]
+    if isinstance(value, str | int | float | None):
+        return value
     if isinstance(value, set | frozenset):
         return sorted(map(str, value))
     if isinstance(value, np.ndarray):

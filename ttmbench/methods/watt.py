@@ -146,7 +146,8 @@ def check_wrappers(task: TrainingTask, wrappers: Sequence[str]) -> None:
     if unknown:
         raise UsageError(f"watt is not applicable to this model: {unknown}")
     longest = max(wrappers, key=len)
-    cut = sum(task.adapter.truncated([longest.replace("{}", text) for text in task.caption_texts]) or ())
+    said = task.adapter.truncated([longest.replace("{}", text) for text in task.caption_texts])
+    cut = 0 if said is None else sum(said)
     if cut:
         task.notes.append(f"{cut} of {len(task.caption_texts)} captions are truncated with the words {longest!r}")
 

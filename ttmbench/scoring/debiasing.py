@@ -102,7 +102,8 @@ def _log_priors(prior: Prior, captions: Sequence[str], table: np.ndarray | None)
         # Eq. 13 with the test images as the sample; the mean is one of probabilities, not of logarithms.
         values = logsumexp(table, axis=0) - np.log(len(table))
     else:
-        values = np.asarray(prior.model.log_priors(captions, prior.noise_images))
+        counts = () if prior.noise_images is None else (prior.noise_images,)
+        values = np.asarray(prior.model.log_priors(captions, *counts))
     if values.shape != (len(captions),) or not np.isfinite(values).all():
         raise TtmbenchError(f"log P(t) of {len(captions)} captions has shape {values.shape} or is not finite")
     return values.astype(np.float32)

@@ -48,7 +48,7 @@ def on_videos(model: Model, name: str, frames: int, pooling: str) -> Model:
         return model
     raise UsageError(
         f"the items of task '{name}' are videos, and this model scores a caption with one image; use a dual encoder or "
-        "a chat model (`ttmbench ls models`)"
+        "a chat model (`ttmbench ls models`), or set shows_frames = True in a class that takes several images"
     )
 
 
