@@ -360,9 +360,10 @@ class RunConfig(BaseModel):
     compile: bool = _option(
         "Compile the model with torch.compile\nNeeds a C++ compiler", group=_EXECUTION, default=False
     )
-    interval: Literal["wilson", "percentile", "bca"] = _option(
-        "Confidence interval: Wilson's, or a bootstrap over groups", group=_EXECUTION, default="wilson"
-    )
+    interval: Annotated[
+        Literal["wilson", "percentile", "bca"],
+        BeforeValidator(lambda name: name.lower() if isinstance(name, str) else name),
+    ] = _option("Confidence interval: Wilson's, or a bootstrap over groups", group=_EXECUTION, default="wilson")
     bootstrap_iters: int = _option(
         "Bootstrap resamples; 0 disables intervals", group=_EXECUTION, metavar="N", default=1000, ge=0
     )
@@ -388,7 +389,7 @@ class RunConfig(BaseModel):
         group=_OUTPUT,
         default={},
     )
-    assertions: Names = _option(
+    assertions: list[str] = _option(
         "Required result: task.metric,filter>=0.9\nThe operators are `>=`, `<=`, `>`, `<` and `==`, the number is a "
         "fraction; `task/mean.metric,filter` is for [means over tags](task-file.md#means), and `task.coverage>=0.6` "
         "for [missing images](tasks.md#missing-images). Repeatable",
@@ -450,6 +451,8 @@ def make_run_config(settings: Settings, origin: str = "the run's settings") -> R
         config = RunConfig.model_validate(settings)
     except ValidationError as error:
         raise UsageError(f"{origin}: {_describe(error, RunConfig)}") from None
+    except UsageError as error:  # of one of its readers
+        raise UsageError(f"{origin}: {error}") from None
     for key, name in config.model_args.items():
         if key.endswith("_env") and name not in os.environ and not re.fullmatch("[A-Z_][A-Z0-9_]*", str(name)):
             raise UsageError(

@@ -71,6 +71,8 @@ def test_the_command_line_wins_and_pairs_are_merged(tmp_path):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
+        ({"options": {"oracle": True}}, "options: 'oracle' is now written: methods oracle"),
+        ({"options": {"methods": 3}}, "options: 'methods' must be a list of names, got 3"),
         ({"modles": []}, "unknown key 'modles'; did you mean 'models'?"),
         ({"models": []}, "'models': list should have at least 1 item"),
         ({"models": [{"name": "x"}]}, "plan.yaml: key 'models.0.model' is missing"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal, TypeGuard
@@ -58,9 +58,13 @@ def read_batch_size(value: object) -> int | Literal["auto"]:
     """
     if re.fullmatch(r"auto(:\d+)?", str(value)):
         return "auto"
-    if isinstance(value, bool) or not re.fullmatch("0*[1-9][0-9]*", str(value)):
+    try:
+        number = float(str(value))
+    except ValueError:
+        number = math.nan
+    if isinstance(value, bool) or not (number >= 1 and number.is_integer()):
         raise ValueError("must be a whole number from 1, or auto")
-    return int(str(value))
+    return int(number)
 
 
 def read_limit(value: object) -> int | float:
@@ -286,12 +290,16 @@ def with_ttm(settings: Mapping[str, Any]) -> dict[str, Any]:
     {'methods': ['ttm', 'tent']}
     """
     options, asked = dict(settings), settings.get("methods") or ()
-    if not isinstance(asked, str | list | tuple):
-        return options
-    names = split_names(asked) if isinstance(asked, str) else list(asked)
+    ttm = options.pop("ttm", None)
+    ttm = read_value(ttm) if isinstance(ttm, str) else ttm
+    if not isinstance(ttm, bool | None):
+        raise UsageError(f"'ttm' must be true or false, got {ttm!r:.80}")
+    if isinstance(asked, Mapping) or not isinstance(asked, Iterable):
+        return options  # which is refused with the other options
+    names = list(split_names(asked))
     for old in (*(name for name in names if name == "simple_match"), *(name for name in options if name in RENAMED)):
         raise UsageError(f"'{old}' is now written: {RENAMED[old]}")
-    if options.pop("ttm", False):
+    if ttm:
         names = ["ttm", *names]
     if names:
         options["methods"] = list(dict.fromkeys(names)) if all(isinstance(name, str) for name in names) else names

@@ -16,7 +16,7 @@ from typing import Annotated, get_origin
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from ttmbench._util.files import file_digest, plain_name, safe_name
-from ttmbench._util.option_values import split_names, with_dots
+from ttmbench._util.option_values import RENAMED, split_names, with_dots
 from ttmbench._util.text import Unreadable, read_json, read_yaml
 from ttmbench._util.third_party_errors import describe
 from ttmbench.config import Names, RunConfig, make_run_config, parse_pairs
@@ -282,6 +282,8 @@ def _options(entries: Mapping[str, object], origin: str) -> Record:
     for key, value in options.items():
         if key in NOT_OF_A_CELL:
             raise UsageError(f"{origin}: unknown key '{key}' in a sweep: {NOT_OF_A_CELL[key]}")
+        if key in RENAMED:
+            raise UsageError(f"{origin}: '{key}' is now written: {RENAMED[key]}")
         if key not in RunConfig.model_fields or key in ("model", "model_name"):
             near = get_close_matches(key, RunConfig.model_fields, n=1)
             known = "it must be an option of `ttmbench run`"
@@ -291,6 +293,10 @@ def _options(entries: Mapping[str, object], origin: str) -> Record:
             if not isinstance(pairs, Mapping):
                 raise UsageError(f"{origin}: '{key}' must be a mapping, got {value!r:.80}")
             options[key] = with_dots(pairs) if key == "method_args" else pairs
+        elif key in ("methods", "include_path"):  # read before the others are checked
+            options[key] = split_names(value or [])
+            if not isinstance(options[key], list):
+                raise UsageError(f"{origin}: '{key}' must be a list of names, got {value!r:.80}")
     return options
 
 
