@@ -230,6 +230,9 @@ def test_held_out_groups_are_scored_by_a_model_that_never_trained_on_them():
     assert (held["share"], held["adapted"], held["scored"]) == (0.25, 9, 3)
     assert set(held["metrics"]) == {"text_score", "image_score", "group_score", "group_match", "individual_match"}
     assert all(len(values["adapted"]) == 2 for values in held["metrics"].values())
+    match = held["metrics"]["group_match"]
+    gain, (low, high) = match["gain"]["value"], match["gain"]["ci"]
+    assert gain == pytest.approx(np.mean(match["adapted"]) - match["raw"]) and low <= gain <= high
     trained_on = [turn for turn in own_methods.TURNS if len(turn) and max(turn) < 9]
     assert sum(map(len, trained_on)) >= 18, "nine groups in each of two seeds"
     assert "holdout" not in document["methods"][TASK]["episode"], "it leaves no trained model"

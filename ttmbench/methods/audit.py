@@ -9,10 +9,12 @@ import numpy as np
 from ttmbench._arrays import fewer_first
 from ttmbench.errors import AssertionNotMet
 from ttmbench.matching import match_groups
-from ttmbench.results.summary import metric_mean
+from ttmbench.results.summary import difference_of, metric_mean, metric_values, seed_values
+from ttmbench.stats import ClusterIds, paired_difference
 from ttmbench.types import Matching, MetricSpec, Record, Scores
 
 CLEAR = 0.01  # fraction of the median margin below which rounding may decide
+RESAMPLES = 1000  # of the gain's interval on held-out groups
 
 
 def audit_labels(name: str, found: Mapping[int, Scores], again: Callable[[int], Scores]) -> Record:
@@ -48,23 +50,32 @@ def audit_labels(name: str, found: Mapping[int, Scores], again: Callable[[int], 
 
 
 def held_out_record(
-    share: float, groups: tuple[int, int], metrics: Sequence[MetricSpec], before: Scores, after: Sequence[Scores]
+    share: float,
+    used: int,
+    clusters: ClusterIds,
+    metrics: Sequence[MetricSpec],
+    before: Scores,
+    after: Sequence[Scores],
 ) -> Record:
-    """Record for results: the metrics of held-out groups.
+    """Record for results: the metrics of held-out groups, and their gains with intervals over these groups.
 
     Args:
         share: requested fraction of held-out groups.
-        groups: number of groups trained on, and number of groups held out.
+        used: number of groups trained on.
+        clusters: of the held-out groups; those of one share images.
         metrics: of the task.
         before: scores of the held-out groups by the original model.
         after: their scores by the model that each seed trained on the other groups.
     """
-    values = {
-        metric.name: {"raw": metric_mean(metric, before), "adapted": [metric_mean(metric, each) for each in after]}
-        for metric in metrics
-        if metric.scope == "group"
-    }
-    return {"share": share, "adapted": groups[0], "scored": groups[1], "metrics": values}
+    values = {}
+    for metric in (metric for metric in metrics if metric.scope == "group"):
+        raw, adapted = metric_mean(metric, before), [metric_mean(metric, each) for each in after]
+        one, other, ends = metric_values(metric, before), seed_values(metric, after), None
+        if one is not None and other is not None:
+            _, ends = paired_difference(one, other.mean(axis=0), RESAMPLES, 0, clusters=clusters)
+        gain = difference_of(raw, adapted, None if ends is None else list(ends))
+        values[metric.name] = {"raw": raw, "adapted": adapted, "gain": gain}
+    return {"share": share, "adapted": used, "scored": len(clusters), "metrics": values}
 
 
 def is_clear(matching: Matching) -> np.ndarray:

@@ -630,7 +630,7 @@ class MethodRun:
         before, after = apart.score(), list[Scores]()
         for seed in seeds:
             part.seed_run(spec, settings, seed, plugin, after=AfterSeed(lambda *_: after.append(apart.score())))
-        return held_out_record(self.holdout, (len(used), len(held)), self.metrics, before, after)
+        return held_out_record(self.holdout, len(used), clusters[held], self.metrics, before, after)
 
 
 def _shuffled(rewards: Mapping[str, RewardModel], order: np.ndarray, axis: int) -> dict[str, RewardModel]:

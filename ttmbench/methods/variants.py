@@ -102,7 +102,7 @@ class Adaptation:
         part = replace(part, raw=part.stage.score())
         runs = part.runs(spec, name=f"{spec.name}_held_out", evaluate=apart.score)
         after = [run.final for run in runs.values() if run.final is not None]
-        return held_out_record(share, (len(used), len(held)), self.metrics, raw_held, after)
+        return held_out_record(share, len(used), clusters[held], self.metrics, raw_held, after)
 
     def steps(
         self,
@@ -148,7 +148,7 @@ class Adaptation:
             checkpoint = self.checkpoint.seed(name or spec.name, seed, self.raw)
             progress = checkpoint.read(partial(after.is_done, seed))
             steps, final = list(progress.steps), progress.final
-            for step in steps if self.divided else ():
+            for step in steps if self.divided and evaluate is None else ():
                 self._notify(spec, step, seed)
             if final is None:
                 original = original or Original(self.stage)

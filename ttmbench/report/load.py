@@ -111,7 +111,6 @@ def read_groups(run: ResultsFile, task: str, path: Path) -> GroupSet:
                 row[4] += [None] * (len(metrics) - len(row[4]))
         texts = [[str(text) for text in line.get(key, [])] for key in ("captions", "images")]
         values = [None if tag not in line.get("tags", {}) else str(line["tags"][tag]) for tag in tags]
-        # Only held-out groups have their filter.
         per_filter = [
             [results[name].get(seed) for seed in sorted(seeds)] if name in results else None
             for name, seeds in filters.items()

@@ -87,11 +87,16 @@ def _notes(document: ResultsDocument) -> Iterator[str]:
 def _held_out(record: MethodRecord) -> Iterator[str]:
     """What training on the other groups did to those that were held out."""
     held = record.holdout
-    for metric, values in {} if held is None else held.metrics.items():
-        known = [value for value in values.adapted if value is not None]
-        if held is not None and values.raw is not None and known:
-            adapted, words = sum(known) / len(known), metric.replace("_", " ")
-            yield f"{words} of {held.scored} held-out groups: {percent(values.raw)} raw, {percent(adapted)} adapted"
+    if held is None:
+        return
+    metric = headline(held.metrics, False)[1]
+    values = held.metrics.get(metric)
+    if values is not None and values.raw is not None and values.gain is not None:
+        ends = "" if values.gain.ci is None else f" (95 % interval {' .. '.join(map(percent, values.gain.ci))})"
+        yield (
+            f"{metric.replace('_', ' ')} of {held.scored} held-out groups: {percent(values.raw)} raw, "
+            f"{percent(values.raw + values.gain.value)} adapted, gain {percent(values.gain.value)}{ends}"
+        )
 
 
 def headline(metrics: Container[str], is_global: bool) -> tuple[str, str]:

@@ -415,6 +415,7 @@ class HeldOutMetric(Part):
 
     raw: Fraction | None = Field(description="Value of the raw model.")
     adapted: list[Fraction | None] = Field(description="Value of the trained model, for each seed.")
+    gain: Gain | None = Field(None, description="What training on the other groups changed; null if undefined.")
 
 
 class MethodHoldout(Part):
@@ -569,7 +570,7 @@ class ResultsDocument(Part):
     )
     truncated: ByTask[Truncated] = Field(
         {},
-        description="Task -> captions cut at the model's context length, for models that report this (`Truncating`).",
+        description="Task -> captions cut at the model's context length, for models that report this.",
     )
     seen_in_training: ByTask[list[str]] = Field(
         {}, description="Task -> image collections of its images that the model was trained on."
@@ -791,12 +792,10 @@ class ResultsDocument(Part):
         """Method ``none`` is the model before adaptation; others, such as ``ttm``, are trained ones."""
         other = self.also[adapted_to][measured_on]
         known = from_entries(f"{adapted_to}{AT}{measured_on}", other.results, other.ci, other.chance, other.ties)
-        about = {"extent": other.extent, "version": other.version, "data": other.fingerprint, "adapted_to": adapted_to}
-        about |= {**self._about_model, "trained_on": None}
-        return [
-            replace(number, **about, seeds=() if number.method == RAW else tuple(other.methods[number.method].seeds))  # type: ignore[arg-type]
-            for number in known
-        ]
+        about: dict[str, Any] = {"extent": other.extent, "version": other.version, "data": other.fingerprint}
+        about |= {**self._about_model, "trained_on": None, "adapted_to": adapted_to}
+        seeds = {name: tuple(record.seeds) for name, record in other.methods.items() if name != RAW}
+        return [replace(number, **about, seeds=seeds.get(number.method, ())) for number in known]
 
     @cached_property
     def _about_model(self) -> dict[str, Any]:
