@@ -70,7 +70,7 @@ def test_the_same_scores_as_the_score_command(file):
 def test_an_adapted_model_is_saved_as_features_that_score_the_same(file, tmp_path):
     run = evaluate(file, ttm={"iterations": 2, "epochs": 2}, save_adapted=str(tmp_path / "adapted"))
     again = evaluate(tmp_path / "adapted")
-    found, expected = again.scores["winoground"]["none"][0].groups, run.scores["winoground"]["methods"][0]["ttm"].groups
+    found, expected = again.scores["winoground"]["none"][0].groups, run.scores["winoground"]["ttm"][0].groups
     assert not np.allclose(expected, run.scores["winoground"]["none"][0].groups, atol=1e-2)
     assert np.allclose(found, expected, atol=1e-4)
 
