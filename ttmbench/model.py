@@ -111,14 +111,14 @@ class Model(ABC):
     @property
     def savable(self) -> bool:
         """Whether it can be saved."""
-        return type(self).save is not Model.save
+        return overrides(self, "save")
 
     @property
     def trainable(self) -> bool:
         """Whether it can be adapted: a dual encoder by ``matching_loss``, a prepared pair scorer by ``pair_loss``."""
         if isinstance(self, DualEncoder):
-            return self.gives_gradients or type(self).matching_loss is not DualEncoder.matching_loss
-        return isinstance(self, PairScorer) and self.prepares and type(self).pair_loss is not PairScorer.pair_loss
+            return self.gives_gradients or overrides(self, "matching_loss")
+        return isinstance(self, PairScorer) and self.prepares and overrides(self, "pair_loss")
 
     @property
     def torch_module(self) -> torch.nn.Module | None:
@@ -196,7 +196,7 @@ class PairScorer(Model):
     @property
     def prepares(self) -> bool:
         """Whether images are prepared and encoded once each."""
-        return type(self).score_prepared is not PairScorer.score_prepared
+        return overrides(self, "score_prepared")
 
     def pair_loss(self, images: Prepared, captions: Prepared, matched: np.ndarray) -> torch.Tensor:
         """The model's own loss for predicting whether each pair matches; a scalar.
@@ -218,7 +218,7 @@ class PairScorer(Model):
     @property
     def debiases(self) -> bool:
         """Whether its scores are log P(t|i), which can be debiased by P(t)."""
-        return self.prepares and type(self).log_priors is not PairScorer.log_priors
+        return self.prepares and overrides(self, "log_priors")
 
     def take_undecided(self) -> UndecidedPairs | None:
         """Pairs scored since the last call and how many are undecided; None for a model that asks no yes or no."""
@@ -271,7 +271,7 @@ class DualEncoder(Model):
     @property
     def gives_gradients(self) -> bool:
         """Whether it gives features with gradients, so that its loss is a function of features."""
-        return type(self).train_images is not DualEncoder.train_images
+        return overrides(self, "train_images")
 
     @property
     def trains_in_parts(self) -> bool:
@@ -326,7 +326,7 @@ class DualEncoder(Model):
     @property
     def augments(self) -> bool:
         """Whether it can train on random crops of enlarged images."""
-        return type(self).prepare_enlarged is not DualEncoder.prepare_enlarged
+        return overrides(self, "prepare_enlarged")
 
 
 class StoredFeatures(DualEncoder):
@@ -396,6 +396,13 @@ class ChoiceModel(Model):
     @abstractmethod
     def answer(self, questions: Sequence[ChoiceQuestion]) -> Sequence[str | None]:
         """Answers each question independently: the model's text for each, or None if it refused."""
+
+
+def overrides(model: Model, name: str) -> bool:
+    """Whether a model has an optional method of its own, in its class or set on the object."""
+    return (
+        name in vars(model) or next(kind for kind in type(model).__mro__ if name in vars(kind)).__module__ != __name__
+    )
 
 
 def _hides(base: type[Model], name: str, adapter: object) -> bool:

@@ -78,10 +78,6 @@ class ContrastiveModel(DualEncoder, Generic[Prepared]):
         self._image_tower, self._text_tower = map(compiled, towers) if compile else towers
 
     @abstractmethod
-    def prepare_captions(self, captions: Sequence[str]) -> Prepared:
-        """Tokens of captions, on the CPU."""
-
-    @abstractmethod
     def _image_features(self, inputs: Prepared) -> torch.Tensor:
         """Features [images, d] of inputs on the device, of any norm."""
 

@@ -36,7 +36,7 @@ from ttmbench._util.files import replace_file
 from ttmbench._util.machine import hardware, installed_version, matmul_precision
 from ttmbench._version import __version__
 from ttmbench.data.task_file import TaskSpec
-from ttmbench.model import Model, PairScorer, StoredFeatures
+from ttmbench.model import Model, PairScorer, StoredFeatures, overrides
 from ttmbench.scoring.batches import BlockStore
 from ttmbench.scoring.inputs import Fingerprint
 from ttmbench.types import Group, Record
@@ -60,7 +60,7 @@ def why_not_kept(model: Model) -> str | None:
     embeddings are scored faster than looked up.
     """
     name = type(model).__name__
-    is_served = model.pairs_at_once is not None or type(model).usage is not Model.usage
+    is_served = model.pairs_at_once is not None or overrides(model, "usage")
     if is_served or isinstance(model, StoredFeatures):
         return ""
     if isinstance(model, PairScorer) and model.refusals_are_wrong is not None:
@@ -86,7 +86,7 @@ def model_description(model: Model, as_loaded: bool = False) -> Record:
         "fingerprint": dict(declared) if isinstance(declared, Mapping) else str(declared),
         "code": hashlib.sha256(foreign.encode()).hexdigest(),
     }
-    is_own = isinstance(model, torch.nn.Module) or type(model).state_dict is not Model.state_dict
+    is_own = isinstance(model, torch.nn.Module) or overrides(model, "state_dict")
     if is_own or (model.trainable and model.torch_module is not None):
         known = model.state_sha256 if as_loaded else None
         description["state_sha256"] = known or tensors_digest(model.state_dict())
@@ -116,7 +116,7 @@ def score_key(model: Record, spec: TaskSpec, settings: Record, exact: Record | N
         "matmul_precision": matmul_precision(),
         **({} if exact is None else {"deterministic": exact}),
     }
-    return json_digest(_stated(description), default=_stated)
+    return json_digest(_stated(description))
 
 
 def _stated(value: object) -> Any:

@@ -30,7 +30,7 @@ from ttmbench.evaluator.score_task import Run, plan_task, score_share, score_tas
 from ttmbench.evaluator.settings import Chosen, cache_of, read_samples, resolve
 from ttmbench.evaluator.task import Methods
 from ttmbench.methods.variants import adapted_folders
-from ttmbench.model import Model
+from ttmbench.model import Model, overrides
 from ttmbench.scoring.batches import BatchSizer
 
 
@@ -90,7 +90,7 @@ def main() -> None:
             assert cache is not None, "the processes exchange scores there"
             model = make_adapter(chosen.registry, config.model, config.model_args, model_settings(config))
             cache.as_loaded = model
-            if type(model).usage is not Model.usage:
+            if overrides(model, "usage"):
                 raise UsageError(f"model {config.model} asks a server, whose requests are made side by side already")
             samples = read_samples(config.samples) if config.samples else None
             sizer = BatchSizer.for_run(config.batch_size, model.device, config.deterministic)

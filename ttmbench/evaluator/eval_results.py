@@ -31,7 +31,7 @@ from ttmbench.evaluator.adapters import finetuned, finetuning_shown, fits_note, 
 from ttmbench.evaluator.resume import DataNow, RunDirectory, RunKey, groups_digest
 from ttmbench.evaluator.task_result import Answered, Judged, Ranked, Scored, TaskResult
 from ttmbench.matching import match_groups
-from ttmbench.model import Model
+from ttmbench.model import Model, overrides
 from ttmbench.results.comparison import adjust_for_several, compare_runs, read_run, why_not_same
 from ttmbench.results.document import ResultsDocument, keys_by_task
 from ttmbench.results.numbers import (
@@ -445,7 +445,7 @@ class RunRecord:
         collections = None if trained_on is None else list(trained_on)
         self.model_info = {**model_info(model), "trained_on": collections}
         finetuning = finetuned(model)
-        self._model = None if type(model).usage is Model.usage else model
+        self._model = model if overrides(model, "usage") else None
         if finetuning is not None:
             self.model_info["finetuned"] = finetuning_shown(finetuning)
 

@@ -15,7 +15,7 @@ import torch
 
 from ttmbench._util.images import frames_of
 from ttmbench.errors import UsageError
-from ttmbench.model import Batch, ChoiceModel, DualEncoder, Model, PairScorer, Prepared, StoredFeatures
+from ttmbench.model import Batch, ChoiceModel, DualEncoder, Model, PairScorer, Prepared, StoredFeatures, overrides
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -32,8 +32,7 @@ def on_videos(model: Model, name: str, frames: int, pooling: str) -> Model:
     if isinstance(model, StoredFeatures) or (isinstance(model, PairScorer) and model.blind):
         return model
     if isinstance(model, DualEncoder):
-        is_given = type(model).features_before_normalization is not DualEncoder.features_before_normalization
-        if pooling == BEFORE and not is_given:
+        if pooling == BEFORE and not overrides(model, "features_before_normalization"):
             raise UsageError(
                 f"video.pooling={BEFORE}: the model gives no features before they are normalised; use {AFTER}"
             )
