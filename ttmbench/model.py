@@ -406,10 +406,12 @@ def overrides(model: Model, name: str) -> bool:
 
 
 def _hides(base: type[Model], name: str, adapter: object) -> bool:
-    """Whether a default of a base class would be found in place of what the object has outside its class."""
-    default = getattr(base, name)
-    is_data = not callable(default) and not isinstance(default, property)
-    return not hasattr(type(adapter), name) and hasattr(adapter, name) and not (is_data and name in vars(adapter))
+    """Whether a default of a base class would be found in place of another that the object has outside its class."""
+    if hasattr(type(adapter), name) or not hasattr(adapter, name):
+        return False
+    default, found = getattr(base, name), getattr(adapter, name)
+    is_seen = not callable(default) and not isinstance(default, property) and name in vars(adapter)
+    return not is_seen and getattr(found, "__func__", found) is not default
 
 
 _BASES: Mapping[type[Model], frozenset[str]] = {
@@ -431,8 +433,9 @@ def as_model(adapter: object) -> Model:
     said = [f"its {old} is {new}() there" for old, new in _RENAMED.items() if hasattr(adapter, old)]
     hidden = [one for base in bases for one in dir(base) if one[0] != "_" and _hides(base, one, adapter)]
     if hidden:
-        names = list(dict.fromkeys(hidden))
-        said.append(f"define {', '.join(names[:5])}{', ...' if names[5:] else ''} in the class")
+        hidden.sort(key=lambda one: isinstance(getattr(bases[0], one, None), property))  # which follow from the others
+        names = ", ".join(list(dict.fromkeys(hidden))[:5])
+        said.append(f"what it has outside its class would be hidden by defaults, so define it in the class: {names}")
     if bases and not said and not any(vars(one).get("__slots__") for one in kind.__mro__):
         body: dict[str, Any] = {key: getattr(kind, key) for key in ("__module__", "__qualname__", "__doc__")}
         body |= {"_given": adapter, "__del__": lambda _: None}  # it stays alive with the model, and is closed once
