@@ -6,16 +6,19 @@ import io
 import json
 from contextlib import redirect_stdout
 from functools import cache
+from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image, ImageColor
+from support.checkout import ROOT
 
 from ttmbench.cli import main
 from ttmbench.config import AUTHORS_LEARNING_RATE, DEFAULT_LEARNING_RATE, RunConfig, TTMConfig
 from ttmbench.data.task_file import find_task
 from ttmbench.errors import UsageError
 from ttmbench.evaluator import analyze as analysis
+from ttmbench.plugins import trackers
 from ttmbench.plugins.registry import build_registry
 from ttmbench.report import charts
 from ttmbench.ttm.selection import PseudoLabels, candidates
@@ -233,3 +236,20 @@ def test_learning_rates_are_compared_by_runs_of_ttm(tmp_path, capsys, png_alone)
     assert all("a lower learning rate may help" in reason for reason in broken["diverged"])
     printed = capsys.readouterr().out
     assert "lr = 0.0005 (default)" in printed and "diverged with 2 of 2 seeds" in printed
+
+
+def test_tasks_of_ones_own_are_transferred_between_and_tracked_by_nothing(tmp_path, monkeypatch):
+    tasks = []
+    for name in ("shapes_color", "shapes_place"):
+        text = (ROOT / "tasks" / f"{name}.yaml").read_text(encoding="utf-8")
+        tasks.append(str(tmp_path / f"my_{name}.yaml"))
+        Path(tasks[-1]).write_text(text.replace(f"task: {name}", f"task: my_{name}"), encoding="utf-8")
+    opened = []
+    monkeypatch.setitem(trackers.TRACKERS, "tensorboard", (lambda *given: opened.append(given), frozenset()))
+    monkeypatch.setattr(trackers, "import_module", lambda name: None)
+    options = tmp_path / "options.yaml"
+    options.write_text("track: [tensorboard]\ntrack_args: {project: mine}\n", encoding="utf-8")
+    command = ["analyze", "transfer", "--model", "tiny-clip", "--tasks", ",".join(tasks), "--limit", "6", *SHORT]
+    assert main([*command, "--config", str(options), "--output_path", str(tmp_path / "out")]) == 0
+    assert not opened, "its runs are those of no user"
+    assert "my_shapes_place" in next((tmp_path / "out").rglob("*.json")).read_text(encoding="utf-8")

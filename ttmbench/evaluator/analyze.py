@@ -57,14 +57,18 @@ _READS = {
     "alpha": "to report; and one half's labels choose the alpha of the other half",
 }
 _SUPERVISION = ("group_score", "individual_match", "global_assignment_accuracy", "group_match")
-_ALONE: Record = {"output_path": None, "save_adapted": None, "track": [], "assertions": [], "baseline": None}
+_ALONE: Record = {
+    **dict.fromkeys(("output_path", "save_adapted", "baseline")),
+    **{"track": [], "track_args": {}, "assertions": []},
+}
 
 
 class Runs:
     """Ordinary runs of one model, which is loaded once; nothing of them is written."""
 
     def __init__(self, config: RunConfig, command: Sequence[str]) -> None:
-        self.config, self._command, self.chosen = config.model_copy(update=_ALONE), command, resolve(config)
+        self.config, self._command = config.model_copy(update=_ALONE), command
+        self.chosen = resolve(self.config)
         self.model = make_adapter(self.chosen.registry, config.model, config.model_args, model_settings(config))
         self.info = model_info(self.model)
         for remark in remarks(self.model):
@@ -73,7 +77,7 @@ class Runs:
     def whole(self, **options: object) -> EvalResults:
         """All tasks, with other options."""
         config = self.config.model_copy(update=options)
-        chosen = resolve(config) if "also" in options else self.chosen
+        chosen = replace(self.chosen, also=self.chosen.tasks) if "also" in options else self.chosen
         return run(config, chosen, adapter=self.model, command=self._command)
 
     def of(self, task: TaskFile, ttm: TTMConfig | None = None, **options: object) -> EvalResults:
