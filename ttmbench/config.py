@@ -258,7 +258,7 @@ class RunConfig(BaseModel):
     )
     task_args: Pairs = _option(
         "Overrides for the tasks' source, such as seed=3\nThey change the `source` of every chosen task, but not its "
-        "`kind`; also set [`caption_template`](task-file.md#keys)",
+        "`kind`; `caption_template=...` sets its [template](task-file.md#keys)",
         group=_DATA,
         default={},
     )
@@ -405,11 +405,10 @@ class RunConfig(BaseModel):
         """TTM as a method, with its settings given as ``ttm``."""
         if not isinstance(values, Mapping):
             return values
-        read = {name: parse_pairs(values[name]) for name in ("ttm_args", "method_args") if name in values}
-        values, ttm = {**values, **read}, values.get("ttm")
+        ttm = values.get("ttm")
         if isinstance(ttm, TTMConfig | Mapping):
             given = ttm.model_dump(exclude_unset=True) if isinstance(ttm, TTMConfig) else ttm
-            values |= {"ttm": True, "ttm_args": {**given, **read.get("ttm_args", {})}}
+            values = {**values, "ttm": True, "ttm_args": {**given, **parse_pairs(values.get("ttm_args", {}))}}
         return with_ttm(values)
 
     @field_validator("model_args")
@@ -469,7 +468,9 @@ def make_run_config(settings: Settings, origin: str = "the run's settings") -> R
         if not is_met and getattr(config, name) != RunConfig.model_fields[name].default:
             raise UsageError(f"{origin}: {name} {why}")
     if config.deterministic and config.batch_size == "auto":
-        raise UsageError(f"{origin}: batch_size must be a number for deterministic, since it changes the last bits")
+        raise UsageError(
+            f"{origin}: batch_size must be a number for deterministic, since another size changes the last bits"
+        )
     if config.deterministic and config.arithmetic == "tf32":
         raise UsageError(f"{origin}: deterministic needs dtype fp32, bf16 or fp16, got tf32")
     return config

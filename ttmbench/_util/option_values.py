@@ -50,6 +50,14 @@ def nested(settings: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
     return tree
 
 
+def number_of(value: object) -> float:
+    """A number, also of its text; NaN for anything else."""
+    try:
+        return float(str(value))
+    except ValueError:
+        return math.nan
+
+
 def read_batch_size(value: object) -> int | Literal["auto"]:
     """A batch size; ``auto:4`` is ``auto``, since the size is reduced whenever memory runs out.
 
@@ -58,11 +66,8 @@ def read_batch_size(value: object) -> int | Literal["auto"]:
     """
     if re.fullmatch(r"auto(:\d+)?", str(value)):
         return "auto"
-    try:
-        number = float(str(value))
-    except ValueError:
-        number = math.nan
-    if isinstance(value, bool) or not (number >= 1 and number.is_integer()):
+    number = number_of(value)
+    if not (number >= 1 and number.is_integer()):
         raise ValueError("must be a whole number from 1, or auto")
     return int(number)
 
@@ -73,11 +78,8 @@ def read_limit(value: object) -> int | float:
     >>> read_limit("8"), read_limit(0.1), read_limit(8.0)
     (8, 0.1, 8)
     """
-    try:
-        number = float(str(value))
-    except ValueError:
-        number = math.nan
-    if isinstance(value, bool) or not (0 < number < 1 or (number >= 1 and number.is_integer())):
+    number = number_of(value)
+    if not (0 < number < 1 or (number >= 1 and number.is_integer())):
         raise ValueError("must be a whole number of groups from 1, or a fraction of them between 0 and 1")
     return int(number) if number >= 1 else number
 

@@ -130,7 +130,7 @@ def foreign_errors(whose: str, kind: type[TtmbenchError] = TtmbenchError) -> Ite
         raise
     except (Exception, SystemExit) as error:
         detail = kind(f"{whose} failed: {error_with_place(error)}")
-        if hasattr(error, "ttmbench_stage"):  # see `ttmbench.errors.during`
+        if hasattr(error, "ttmbench_stage"):  # see `phase`
             detail.ttmbench_stage = error.ttmbench_stage  # type: ignore[attr-defined]
         raise detail from error
 

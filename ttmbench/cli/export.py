@@ -13,10 +13,7 @@ from ttmbench.report.export import FORMATS
 from ttmbench.results.numbers import merged, same_rows
 from ttmbench.results.reader import read_files
 
-_TAKEN_BY = {
-    "source_url": ("model-index",),
-    **dict.fromkeys(("metrics", "columns", "mark_best"), ("latex",)),
-}
+_TAKEN_BY = {"source_url": "model-index", **dict.fromkeys(("metrics", "columns", "mark_best"), "latex")}
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -38,8 +35,8 @@ def export(options: argparse.Namespace) -> int:
         raise UsageError(f"--to must be one of {', '.join(FORMATS)}, got {options.to}")
     given = {name: value for name in _TAKEN_BY if (value := getattr(options, name))}
     for name in given:
-        if options.to not in _TAKEN_BY[name]:
-            raise UsageError(f"--to must be {' or '.join(_TAKEN_BY[name])} for --{name}, got {options.to}")
+        if options.to != _TAKEN_BY[name]:
+            raise UsageError(f"--to must be {_TAKEN_BY[name]} for --{name}, got {options.to}")
     runs, skipped = read_files([Path(name) for name in options.runs])
     if not any(run.document.results for run in runs):
         raise UsageError(f"{', '.join(options.runs)}: there is no finished task to export")

@@ -30,7 +30,7 @@ def finetune(options: argparse.Namespace) -> int:
     changes = parse_pairs(options.finetune_args or "")
     from ttmbench.evaluator.settings import resolve
 
-    resolve(config)  # reports a wrong name before torch is imported, which takes seconds
+    chosen = resolve(config)  # reports a wrong name before torch is imported, which takes seconds
     from ttmbench.evaluator.finetune import finetune_model
 
     command = ["ttmbench", *sys.argv[1:]]
@@ -54,15 +54,14 @@ def finetune(options: argparse.Namespace) -> int:
     for note in record["notes"]:
         echo(f"note: {note}")
     echo(f"weights: {finetuned.folder}")
-    echo(f"evaluate: {shlex.join(_command(config))} --tasks TASKS    # results are in the supervised track")
+    again = _command(config, chosen.registry.adapters[config.model].target)
+    echo(f"evaluate: {shlex.join(again)} --tasks TASKS    # results are in the supervised track")
     return 0
 
 
-def _command(config: RunConfig) -> list[str]:
+def _command(config: RunConfig, target: str) -> list[str]:
     """The command that loads the weights."""
     from ttmbench.evaluator.adapters import loads_as
-    from ttmbench.plugins.registry import build_registry
 
-    target = build_registry(config.include_path).adapters[config.model].target
     name, arguments = loads_as(target, config.model, str(config.output_path))
     return ["ttmbench", "--model", name, "--model_args", ",".join(f"{key}={value}" for key, value in arguments.items())]

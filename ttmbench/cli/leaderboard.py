@@ -9,9 +9,8 @@ from pathlib import Path
 from ttmbench._util.console import echo
 from ttmbench._util.files import to_json, write_text
 from ttmbench.errors import UsageError
-from ttmbench.report import leaderboard as formats
 from ttmbench.report.html.render import check_place, write_site
-from ttmbench.report.leaderboard import Leaderboard, as_document, merge, print_board
+from ttmbench.report.leaderboard import NOT_RUN, Leaderboard, as_document, merge, print_board, to_csv
 from ttmbench.reproduce.lookup import published_beside_runs, under_names_of_runs
 
 
@@ -48,7 +47,7 @@ def leaderboard(options: argparse.Namespace) -> int:
         return 0
     texts = {
         "leaderboard.json": to_json(as_document(board, options.cost)),
-        "leaderboard.csv": formats.to_csv(board, options.cost),
+        "leaderboard.csv": to_csv(board, options.cost),
     }
     print_board(board, options.cost)
     _print_skipped(board)
@@ -62,7 +61,7 @@ def _print_skipped(board: Leaderboard) -> None:
     marked = sum(bool(row.disagrees) for row in board.rows)
     if marked:
         echo(f"published values: {marked} disagree with another source and are marked")
-    tasks = [name for name in board.skipped if name.startswith(formats.NOT_RUN)]
+    tasks = [name for name in board.skipped if name.startswith(NOT_RUN)]
     if tasks:
         echo(f"skipped: published numbers of {len(tasks)} tasks that no run has; --site has a page for each")
     for name, why in board.skipped.items():

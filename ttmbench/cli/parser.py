@@ -124,9 +124,7 @@ COMMAND_GROUPS = {
     },
 }
 """Heading of `ttmbench --help` -> its commands; a command is a module here with `add_options` and a function."""
-COMMANDS: dict[str, str] = {}
-for _group in COMMAND_GROUPS.values():
-    COMMANDS |= _group
+COMMANDS = {name: text for group in COMMAND_GROUPS.values() for name, text in group.items()}
 
 READ = {
     **{"report": "path", "leaderboard": "folder", "compare": "runs", "export": "runs", "validate": "tasks"},

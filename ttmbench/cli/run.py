@@ -50,6 +50,7 @@ def run(options: argparse.Namespace) -> int:
         return 0
     chosen = resolve(config)  # reports a wrong name before torch is imported, which takes seconds
     from ttmbench.evaluator.run import run as evaluate
+    from ttmbench.results.assertions import check_assertions
 
     try:
         with terminated_like_interrupted():
@@ -64,10 +65,7 @@ def run(options: argparse.Namespace) -> int:
         raise
     show(results)
     results.typed.check_baseline()
-    if config.assertions:
-        from ttmbench.results.assertions import check_assertions
-
-        check_assertions(config.assertions, results.typed)
+    check_assertions(config.assertions, results.typed)
     return 1 if results.typed.errors or results.typed.undecided_tasks() else 0
 
 

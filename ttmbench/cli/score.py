@@ -12,7 +12,6 @@ from ttmbench.cli.parser import add_run_options, count
 from ttmbench.config import RunConfig, make_run_config
 from ttmbench.report.terminal import print_results
 from ttmbench.results.assertions import check_assertions, check_names, parse_assertion
-from ttmbench.results.document import ResultsDocument
 from ttmbench.results.numbers import SLASH
 
 _OPTIONS = ("output_path", "include_path", "interval", "bootstrap_iters", "seed", "assertions")
@@ -67,12 +66,12 @@ def score(options: argparse.Namespace) -> int:
         about = document["datasets"]["scores"]
         images, captions = about["shape"]
         echo(f"{sources[0]}: {about['n_groups']} groups of {images} x {captions} (images x captions)")
-    print_results(document)
+    print_results(results.typed)
     if files is not None:
         archive_existing(files)
         for result in results.tasks.values():
             files.write_lines("samples", result.spec.task, sample_lines(result))
         files.write_results({**document, "artifacts": dict(files.artifacts)})
         echo(f"results: {files.results}")
-    check_assertions(config.assertions, ResultsDocument.of(document))
+    check_assertions(config.assertions, results.typed)
     return 0

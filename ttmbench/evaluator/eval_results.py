@@ -16,7 +16,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from pydantic import ValidationError
 
 from ttmbench._annotations import pd
@@ -48,7 +47,7 @@ from ttmbench.results.numbers import (
 from ttmbench.results.ranks import rank_values
 from ttmbench.results.reader import ResultsFile, TaskGroups, Values, stored_groups, values_of_lines
 from ttmbench.results.stored_files import SCHEMA_VERSION
-from ttmbench.results.summary import clusters_note, metric_values
+from ttmbench.results.summary import clusters_note, group_rows, metric_values
 from ttmbench.results.tag_means import aggregates, shared_images_note
 from ttmbench.scoring.choice_arrays import choice_values
 from ttmbench.types import Record, Scores
@@ -225,14 +224,9 @@ def groups_by_task(results: Mapping[str, TaskResult]) -> dict[str, TaskGroups]:
 def _values(result: Scored) -> dict[str, dict[str, dict[str, float]]]:
     """Column -> metric -> group id -> value."""
     values: dict[str, dict[str, dict[str, float]]] = {}
-    for column in result.columns:
-        ids = [group.group_id for group in result.data.groups]
-        for metric in (metric for metric in result.metrics if metric.scope != "global"):
-            each = [metric_values(metric, scores) for scores in column.scores]
-            known = [array for array in each if array is not None]
-            if known and len(known) == len(each):
-                means = np.mean(known, axis=0).tolist()
-                values.setdefault(column.name, {})[metric.name] = dict(zip(ids, means, strict=True))
+    ids = [group.group_id for group in result.data.groups]
+    for (metric, name), rows in group_rows(result.scores, result.metrics).items():
+        values.setdefault(name, {})[metric] = dict(zip(ids, rows.mean(axis=0).tolist(), strict=True))
     return values
 
 
@@ -240,7 +234,6 @@ def _lines_of_scores(result: Scored, seeds: Sequence[int] | None) -> Iterator[Re
     cluster_of, groups = result.data.cluster_names, result.data.groups
     metrics = [metric for metric in result.metrics if metric.scope != "global"]
     for column in result.columns:
-        trained = seeds is not None and column.name != RAW
         for index, scores in enumerate(column.scores):
             matching = match_groups(scores.groups, result.spec.shape.true_captions)
             values = {metric.name: metric_values(metric, scores) for metric in metrics}
@@ -250,7 +243,7 @@ def _lines_of_scores(result: Scored, seeds: Sequence[int] | None) -> Iterator[Re
                     **({} if cluster_of is None else {"cluster": cluster_of[position]}),
                     "filter": column.name,
                     "seed_index": index,
-                    "seed": seeds[index] if trained and seeds is not None else None,
+                    "seed": None if seeds is None or column.name == RAW else seeds[index],
                     "captions": list(group.captions),
                     "images": [image.name for image in group.images],
                     "scores": scores.groups[position].tolist(),

@@ -192,7 +192,7 @@ def run_ttm_method(
 ) -> MethodScores:
     """TTM for every seed with the settings of a method, which the given ones override; the model is restored.
 
-    ``audit`` and ``holdout`` as in `MethodRun`, ``after`` as in `Adaptation.column`.
+    ``audit`` and ``holdout`` as in `MethodRun`, ``after`` as in `Adaptation.runs`.
     """
     adaptation = replace(stage, settings=settings_of(spec, given, stage.settings))
     seeds = adaptation.runs(spec, after)

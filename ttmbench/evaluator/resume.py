@@ -345,10 +345,12 @@ def open_output(config: RunConfig, key: RunKey, started: datetime) -> Iterator[R
         if earlier is not None:
             files = RunFiles(earlier, f"{{kind}}_{{task}}_{earlier.stem.removeprefix('results_')}")
     lock = _lock(files)
+    document = None
     try:
         previous = _document(files.results, strict=single and config.overwrite != "always")
         if previous is not None and config.overwrite not in ("always", "never"):
-            previous = _sound(files.results, previous)
+            document = _sound(files.results)
+            previous = None if document is None else previous
         if previous is not None and config.overwrite == "never":
             raise UsageError(
                 f"{files.results} holds results already (status {previous.get('status')}) and --overwrite never leaves "
@@ -375,8 +377,7 @@ def open_output(config: RunConfig, key: RunKey, started: datetime) -> Iterator[R
     for stray in list(files.folder.glob(".*.tmp")):  # of a run that was killed while it wrote one of them
         if any(fnmatchcase(stray.name, f".{name}.*.tmp") for name in names):
             stray.unlink(missing_ok=True)
-    document = None if previous is None else read_document(files.results)
-    output = RunDirectory(files, document, lock, config, started, remote)
+    output = RunDirectory(files, None if previous is None else document, lock, config, started, remote)
     try:
         yield output
     finally:
@@ -485,17 +486,16 @@ def _document(path: Path, strict: bool) -> Record | None:
     return None
 
 
-def _sound(path: Path, document: Record) -> Record | None:
+def _sound(path: Path) -> ResultsDocument | None:
     """The document if it can be resumed; else None, after a warning, and the file gets another name."""
     try:
-        read_document(path)
+        return read_document(path)
     except DataError as error:
         aside = path.with_name(f"{path.stem}.damaged-{file_digest(path)[:8]}.json")
         path.replace(aside)
         why = str(error).removeprefix(f"{path}: ")
         warn(f"cannot resume from {path}: {why}; moved to {aside.name}, and every task is run")
         return None
-    return document
 
 
 def _lock(files: RunFiles) -> filelock.BaseFileLock:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import hashlib
 import io
-import math
 import re
 import time
 from collections import Counter
@@ -24,6 +23,7 @@ from typing import Any
 import numpy as np
 
 from ttmbench._util.files import file_digest
+from ttmbench._util.option_values import number_of
 from ttmbench._util.text import Unreadable, read_json, read_text
 from ttmbench.data.loader import check_count
 from ttmbench.data.task_file import SCOPES, GroupSpec, TaskFile, TaskSpec, all_tasks, find_task, is_named, select_tasks
@@ -106,7 +106,7 @@ def read_csv_results(path: Path, spec: TaskSpec | None, metrics: Sequence[str]) 
         images, captions = (1 + max(cell[axis] for cell in cells) for axis in (0, 1))
         if len(cells) != images * captions:
             raise DataError(f"{path}: has columns {', '.join(cells.values())}, not one for each image and caption")
-        numbers = np.array([list(map(_number, table[cells[cell]])) for cell in sorted(cells)])
+        numbers = np.array([list(map(number_of, table[cells[cell]])) for cell in sorted(cells)])
         shape = shape or stated_shape(path, images, captions)
         scores = {RAW: [Scores(checked_scores(path, numbers.T.reshape(rows, images, captions), shape, ids))]}
     elif shape is None:
@@ -147,14 +147,6 @@ def _read_table(path: Path, spec: TaskSpec | None) -> _Table:
         elif {"type", "subtype"} <= set(header):  # as BiVLC's release
             table = table[table["type"] + "_" + table["subtype"] == wanted]
     return {name: table[name].tolist() for name in header}
-
-
-def _number(cell: str) -> float:
-    """The number of a cell; NaN for none, which is refused as one."""
-    try:
-        return float(cell)
-    except ValueError:
-        return math.nan
 
 
 def _truth(path: Path, table: _Table, name: str) -> np.ndarray:

@@ -65,18 +65,19 @@ def resolve(
     )
     if is_registered:
         registry.adapters[config.model]
-    tasks = tasks_named(registry, config, config.tasks, take_in(registry, in_memory))
+    given = take_in(registry, in_memory)
+    tasks = tasks_named(registry, config, config.tasks, given)
     settings = {name: task_settings(registry, config, task.spec) for name, task in tasks.items()}
     if not registry.adapts(config) and (config.ttm_args or config.ttm_preset != "auto"):
-        given = "--ttm_args" if config.ttm_args else "--ttm_preset"
-        raise UsageError(f"{given} is for test-time training, so it needs --ttm or such a method")
+        option = "--ttm_args" if config.ttm_args else "--ttm_preset"
+        raise UsageError(f"{option} is for test-time training, so it needs --ttm, or a variant of it in --methods")
     if config.methods:
         from ttmbench.evaluator.methods import check_methods  # their code needs torch, which other runs wait for later
 
         check_methods(registry, config, tasks)
     if config.assertions:
         check_names(config.assertions, metrics_by_task(tasks), filters_of(config))
-    also = tasks_named(registry, config, config.also, {task.name: task for task in in_memory})
+    also = tasks_named(registry, config, config.also, given)
     if len(also) == 1 and set(also) == set(tasks):
         raise UsageError(f"--also names no task but {next(iter(also))}, which is adapted to; name another")
     return Chosen(registry, tasks, settings, also, in_memory, plugins, is_registered)

@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from ttmbench._util.digests import tensors_digest
 from ttmbench._util.files import write_atomically
@@ -56,7 +55,7 @@ from ttmbench.ttm.checkpoint import (
     scores_of,
     write_state,
 )
-from ttmbench.types import Group, MetricSpec, Record, Scores
+from ttmbench.types import Group, Record, Scores
 
 Gains = Mapping[str, Record]
 """Metric -> its difference, as results documents have it."""
@@ -83,11 +82,7 @@ class TransferEvaluation:
                 continue
             with phase(STAGE):
                 result = self.score(name)
-            tensors = {}
-            if isinstance(result, Scored):
-                tensors = score_tensors(result.raw)
-                if result.raw.caption_pairs is not None:
-                    tensors["caption_pairs"] = torch.from_numpy(result.raw.caption_pairs)
+            tensors = score_tensors(result.raw) if isinstance(result, Scored) else {}
             seconds, entries = math.fsum(result.seconds.values()), as_entries(result.numbers)
             about = {"results": entries["results"], "ties": entries["ties"], "seconds": seconds}
             self._made[method, seed, name] = tensors, about
@@ -108,7 +103,7 @@ class TransferEvaluation:
             made = {method: [self._made[method, seed, name] for seed in of] for method, of in seeds.items()}
             result: TaskResult
             if isinstance(raw, Scored):
-                scores = {method: [_scores_of(tensors) for tensors, _ in each] for method, each in made.items()}
+                scores = {method: [scores_of(tensors) for tensors, _ in each] for method, each in made.items()}
                 columns = [raw.columns[0], *(MethodScores(method, each) for method, each in scores.items())]
                 how = self.config.bootstrap_iters, self.config.seed, self.config.interval
                 result = replace(raw, columns=columns).summarised(how)
@@ -137,11 +132,6 @@ class TransferEvaluation:
     @staticmethod
     def _path(folder: Path, method: str, seed: int, name: str) -> Path:
         return folder / STAGE / method / f"seed_{seed}" / f"{name}.safetensors"
-
-
-def _scores_of(tensors: Tensors) -> Scores:
-    pairs = tensors.get("caption_pairs")
-    return replace(scores_of(tensors), caption_pairs=None if pairs is None else pairs.numpy())
 
 
 def gains_of(raw: Scored, adapted: Sequence[Scores], config: RunConfig) -> Gains:
@@ -293,14 +283,14 @@ class Methods:
         scored: Scored,
         settings: TTMConfig,
         checkpoint: TaskCheckpoint,
-        adapts: bool = True,
-        failures: dict[str, Exception] | None = None,
+        adapts: bool,
+        failures: dict[str, Exception],
         transfers: TransferEvaluation | None = None,
         trained_alone: bool = False,
     ) -> Iterator[MethodScores]:
         """The columns of all methods.
 
-        A failure is added to ``failures`` (without it, raised) and does not stop the other methods, unless the model is
+        A failure is added to ``failures`` and does not stop the other methods, unless the model is
         no longer what it was. ``adapts`` says whether TTM is defined for the model and the task; ``trained_alone``
         leaves out what trains nothing.
         """
@@ -311,7 +301,20 @@ class Methods:
 
         stage = None
         if adapts:
-            stage = replace(adaptation(scored, run, settings), checkpoint=checkpoint, divided="," in run.config.device)
+            assert scored.stage is not None, "only what was prepared as a whole can be adapted"
+            stage = Adaptation(
+                run.registry,
+                scored.spec,
+                scored.stage,
+                scored.raw,
+                settings,
+                scored.metrics,
+                run.config.run_seeds,
+                run.config.seed,
+                None if scored.data.clusters is None else scored.data.clusters.groups,
+                checkpoint,
+                divided="," in run.config.device,
+            )
         for name, spec, method in columns(run, scored, checkpoint, stage, trained_alone=trained_alone):
             clock = time.perf_counter()
             try:
@@ -321,8 +324,6 @@ class Methods:
             except Exception as error:
                 if isinstance(error, DivergedError) and spec.is_ttm:
                     error.usual = usual_rate(run.registry, run.config, scored.spec)
-                if failures is None:
-                    raise
                 failures[name] = error
                 if isinstance(error, NotRestoredError):
                     return
@@ -403,24 +404,6 @@ class Methods:
             write_atomically(folder / "ttmbench.json", lambda path: path.write_text(text, encoding="utf-8"))
 
         return save
-
-
-def adaptation(
-    scored: Scored, run: Run, settings: TTMConfig, metrics: Sequence[MetricSpec] | None = None
-) -> Adaptation:
-    """The test-time stage of a scored task, as the run configures it; ``metrics`` in place of the task's own."""
-    assert scored.stage is not None, "only what was prepared as a whole can be adapted"
-    return Adaptation(
-        run.registry,
-        scored.spec,
-        scored.stage,
-        scored.raw,
-        settings,
-        scored.metrics if metrics is None else metrics,
-        run.config.run_seeds,
-        run.config.seed,
-        None if scored.data.clusters is None else scored.data.clusters.groups,
-    )
 
 
 def _take_undecided(run: Run, groups: Sequence[Group] = ()) -> Record | None:

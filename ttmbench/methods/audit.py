@@ -9,8 +9,8 @@ import numpy as np
 from ttmbench._arrays import fewer_first
 from ttmbench.errors import AssertionNotMet
 from ttmbench.matching import match_groups
-from ttmbench.results.summary import difference_of, metric_mean, metric_values, seed_values
-from ttmbench.stats import ClusterIds, paired_difference
+from ttmbench.results.summary import Clusters, differences, metric_mean
+from ttmbench.stats import ClusterIds
 from ttmbench.types import Matching, MetricSpec, Record, Scores
 
 CLEAR = 0.01  # fraction of the median margin below which rounding may decide
@@ -67,14 +67,11 @@ def held_out_record(
         before: scores of the held-out groups by the original model.
         after: their scores by the model that each seed trained on the other groups.
     """
-    values = {}
-    for metric in (metric for metric in metrics if metric.scope == "group"):
-        raw, adapted = metric_mean(metric, before), [metric_mean(metric, each) for each in after]
-        one, other, ends = metric_values(metric, before), seed_values(metric, after), None
-        if one is not None and other is not None:
-            _, ends = paired_difference(one, other.mean(axis=0), RESAMPLES, 0, clusters=clusters)
-        gain = difference_of(raw, adapted, None if ends is None else list(ends))
-        values[metric.name] = {"raw": raw, "adapted": adapted, "gain": gain}
+    measured, values = [metric for metric in metrics if metric.scope == "group"], {}
+    gains = differences(measured, before, after, Clusters(clusters, clusters[:, None]), RESAMPLES, 0)
+    for metric in measured:
+        adapted = [metric_mean(metric, each) for each in after]
+        values[metric.name] = {"raw": metric_mean(metric, before), "adapted": adapted, "gain": gains.get(metric.name)}
     return {"share": share, "adapted": used, "scored": len(clusters), "metrics": values}
 
 

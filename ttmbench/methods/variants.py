@@ -142,7 +142,7 @@ class Adaptation:
             evaluate: gives the final scores of the adapted model, by default those of the last iteration.
         """
         runs: dict[int, SeedProgress] = {}
-        about = {"settings": self._hyperparameters()}
+        about = {"settings": {**self.settings.model_dump(mode="json"), "lr": self.learning_rate}}
         original: Original | None = None
         for seed in self.seeds:
             checkpoint = self.checkpoint.seed(name or spec.name, seed, self.raw)
@@ -247,9 +247,6 @@ class Adaptation:
             metrics={metric.name: metric_mean(metric, step.scores) for metric in self.metrics},
             seconds=step.seconds,
         )
-
-    def _hyperparameters(self) -> dict[str, object]:
-        return {**self.settings.model_dump(mode="json"), "lr": self.learning_rate}
 
     def notes(self) -> list[str]:
         """The origin of the learning rate where nobody states it."""

@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
+from operator import attrgetter
 from pathlib import Path
 from statistics import fmean
 from typing import Any, TypedDict
@@ -49,17 +50,23 @@ from ttmbench.results.numbers import (
     merged,
     name_of,
     newest,
+    same_rows,
     together,
 )
-from ttmbench.results.reader import ResultsFile, TaskGroups, read_files
+from ttmbench.results.reader import CELL, ResultsFile, TaskGroups, read_files
 from ttmbench.results.stored_files import SCHEMA_VERSION
 from ttmbench.results.summary import cluster_numbers
 from ttmbench.scoring.choice_arrays import choice_chance
 
-COST_FIELDS = (
-    *("seconds", "images_per_second", "pairs_per_second", "tokens_per_second"),
-    "peak_memory_bytes",
+COST_COLUMNS = (
+    ("seconds", "seconds", 1.0),
+    ("images/s", "images_per_second", 1.0),
+    ("pairs/s", "pairs_per_second", 1.0),
+    ("tokens/s", "tokens_per_second", 1.0),
+    ("peak GB", "peak_memory_bytes", 1e9),
 )
+"""Title, field and unit."""
+COST_FIELDS = tuple(name for _, name, _ in COST_COLUMNS)
 _SCORING = ("prepare", "score")
 
 
@@ -91,20 +98,11 @@ def _seconds_of_seed(document: ResultsDocument, task: str, filter_: str) -> floa
 
 
 NOT_RUN = "published numbers of "  # prefix of skipped published numbers, which have no file
-CELL = 200  # characters of a name in a table
 ROW = (
     *("track", "model", "task", "version", "metric", "method", "value", "stderr", "seed_std", "seeds", "groups"),
     *("groups_of_task", "limited", "fingerprint", "data", "date", "source", "published", "seen", "trained_on"),
     *("disagrees", "from_file", "chance"),
 )
-COST_COLUMNS = (
-    ("seconds", "seconds", 1.0),
-    ("images/s", "images_per_second", 1.0),
-    ("pairs/s", "pairs_per_second", 1.0),
-    ("tokens/s", "tokens_per_second", 1.0),
-    ("peak GB", "peak_memory_bytes", 1e9),
-)
-"""Title, field and unit."""
 
 
 class Conflict(TypedDict):
@@ -197,12 +195,8 @@ def newest_transfers(rows: Iterable[Transfer]) -> list[Transfer]:
 
 def _newest(rows: Iterable[Number]) -> tuple[list[Number], list[tuple[Number, Number]]]:
     """The newest row for each model, task, version, metric and method; and (older row, newest row)."""
-    candidates: dict[tuple[object, ...], list[Number]] = {}
-    for row in rows:
-        key = (row.model, row.track, row.task, row.version, row.metric, row.column, row.limited)
-        candidates.setdefault(key, []).append(row)
     newest, superseded = [], []
-    for same in candidates.values():
+    for same in same_rows(rows, attrgetter("model", "track", "task", "version", "metric", "column", "limited")):
         first, left = merged(same)
         newest.append(first)
         superseded += [(row, first) for row in left if row.file != first.file]
@@ -228,7 +222,7 @@ def as_document(board: Leaderboard, cost: bool = False) -> dict[str, object]:
 
 def as_row(number: Number) -> dict[str, object]:
     """A row of ``leaderboard.json`` and of the CSV, with the setting where runs have several."""
-    about = number.row() | {"source": number.file, "model": number.own_model if number.setting else number.model}
+    about = number.row() | {"source": number.file}
     row = {key: about[key] for key in ROW}
     return row | {"setting": number.setting} if number.setting else row
 
@@ -347,8 +341,7 @@ class AnswerRow:
         """TTM minus SimpleMatch; None unless both are known for one metric."""
         if self.ttm is None or self.matched is None or self.ttm.metric != self.matched.metric:
             return None
-        before, after = self.matched.value, self.ttm.value
-        return None if before is None or after is None else after - before
+        return _difference(self.ttm.value, self.matched.value)
 
     @property
     def disagrees(self) -> str:
@@ -737,11 +730,8 @@ _COLUMNS = [
 _SOURCE = len(_COLUMNS) - 1
 
 
-def print_board(board: Leaderboard, cost: bool = False, width: int | None = None) -> None:
-    """Print one table per track, with a row for each model, method and task; with ``cost`` also what each cost.
-
-    ``width`` as for `print_table`.
-    """
+def print_board(board: Leaderboard, cost: bool = False) -> None:
+    """Print one table per track, with a row for each model, method and task; with ``cost`` also what each cost."""
     costs = [column for column in COST_COLUMNS if cost and any(board.cost(row)[column[1]] for row in board.rows)]
     heads = [*_COLUMNS, *(TableColumn(name, "number", 2 if name == "seconds" else 0) for name, _, _ in costs)]
     configs = {task: config for run in board.runs for task, config in run.document.configs.items()}
@@ -761,13 +751,13 @@ def print_board(board: Leaderboard, cost: bool = False, width: int | None = None
         if rows:
             used = [at for at in range(len(heads)) if at != _SOURCE or any(row[at] for row in rows if len(row) > 1)]
             cells = [row if len(row) < 2 else [row[at] for at in used] for row in rows[1:]]
-            print_table([heads[at] for at in used], cells, title=title, width=width)
-            print_line(width=width)
-    print_line("All values are in percent. Intervals are over groups.", width)
+            print_table([heads[at] for at in used], cells, title=title)
+            print_line()
+    print_line("All values are in percent. Intervals are over groups.")
     if any(row.seed_std is not None for row in board.rows):
-        print_line("± is the standard deviation over seeds.", width)
+        print_line("± is the standard deviation over seeds.")
     for line in legends(board.rows):
-        print_line(line, width)
+        print_line(line)
 
 
 def _cells(row: Number) -> list[str]:

@@ -87,14 +87,11 @@ def _notes(document: ResultsDocument) -> Iterator[str]:
 def _held_out(record: MethodRecord) -> Iterator[str]:
     """What training on the other groups did to those that were held out."""
     held = record.holdout
-    if held is None:
-        return
-    metric = headline(held.metrics, False)[1]
-    values = held.metrics.get(metric)
-    if values is not None and values.raw is not None and values.gain is not None:
+    values = None if held is None else held.metrics.get("group_match")
+    if held is not None and values is not None and values.raw is not None and values.gain is not None:
         ends = "" if values.gain.ci is None else f" (95 % interval {' .. '.join(map(percent, values.gain.ci))})"
         yield (
-            f"{metric.replace('_', ' ')} of {held.scored} held-out groups: {percent(values.raw)} raw, "
+            f"group match of {held.scored} held-out groups: {percent(values.raw)} raw, "
             f"{percent(values.raw + values.gain.value)} adapted, gain {percent(values.gain.value)}{ends}"
         )
 

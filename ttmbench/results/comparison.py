@@ -25,7 +25,7 @@ from ttmbench.results.numbers import (
     Extent,
 )
 from ttmbench.results.reader import ResultsFile, read_document, read_files
-from ttmbench.results.summary import cluster_numbers
+from ttmbench.results.summary import CellValues, cluster_numbers
 from ttmbench.types import Group
 
 NO_SAMPLES = "its run wrote no samples (results of each group), which are compared; repeat it with --log_samples"
@@ -106,7 +106,7 @@ def compare_runs(
         pairs = [(name, name) for name in left] if filters is None else [filters]
         for pair in (pair for pair in within or pairs if pair[0] in left and pair[1] in right):
             rows += _rows(baseline, other, task, pair, clusters, iterations, seed)
-            rows += _mean_rows(baseline, other, task, pair, iterations, seed)
+            rows += _mean_rows(baseline, other, task, pair, clusters, iterations, seed)
     if not rows:
         raise UsageError(f"{baseline.path} and {other.path} share no filter; there is nothing to compare")
     if within is not None:
@@ -190,16 +190,20 @@ def _filter(baseline: str, other: str) -> str:
 
 
 def _mean_rows(
-    baseline: ResultsFile, other: ResultsFile, task: str, filters: tuple[str, str], iterations: int, seed: int
+    baseline: ResultsFile,
+    other: ResultsFile,
+    task: str,
+    filters: tuple[str, str],
+    clusters: Callable[[tuple[str, ...]], np.ndarray | None],
+    iterations: int,
+    seed: int,
 ) -> Iterator[Row]:
     """As `_rows`, of the means over values of tags that both runs define alike."""
-    from ttmbench.results.summary import CellValues  # with scipy, which most pages do without
-
     mine, others = baseline.groups[task], other.groups[task]
     tags = {**others.tags, **mine.tags}
     left, right = mine.values[filters[0]], others.values[filters[1]]
     ids, limited = list(tags), any(_extent(run.document, task).limited for run in (baseline, other))
-    cluster_of = cluster_numbers(ids, [mine.clusters, others.clusters])
+    cluster_of = clusters(tuple(ids)) if mine.means else None
     groups = [Group(group, (), (), tags[group]) for group in ids]
     for name, how in mine.means.items():
         if others.means.get(name) != how or not how.applies_to(groups):

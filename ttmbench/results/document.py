@@ -822,9 +822,8 @@ class ResultsDocument(Part):
     def _is_consistent(self) -> ResultsDocument:
         """What a JSON Schema cannot say: no task is half there, and no number is one that its metric cannot have."""
         for key in _WHOLE:
-            field = next(field for field, about in type(self).model_fields.items() if key in (field, about.alias))
             for task in self.results:
-                if task not in getattr(self, field):
+                if task not in getattr(self, key.replace("-", "_")):
                     raise ValueError(f"'{key}' lacks task '{task:.60}'")
         for task, numbers in self.results.items():
             for key, value in numbers.items():

@@ -8,11 +8,11 @@ lm-evaluation-harness does (`as_entries`, `from_entries`). Its column is what re
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from math import sqrt
-from operator import mul
+from operator import attrgetter, mul
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
@@ -361,11 +361,13 @@ def newest(numbers: Iterable[Number]) -> list[Number]:
     return [merged(same)[0] for same in same_rows(numbers)]
 
 
-def same_rows(numbers: Iterable[Number]) -> list[list[Number]]:
-    """Numbers by model, setting, task, metric and method."""
-    same: dict[tuple[str, ...], list[Number]] = {}
+def same_rows(
+    numbers: Iterable[Number], row: Callable[[Number], object] = attrgetter("model", "task", "metric", "method")
+) -> list[list[Number]]:
+    """Numbers by row, which is a model, setting, task, metric and method if nothing else is said."""
+    same: dict[object, list[Number]] = {}
     for number in numbers:
-        same.setdefault((number.model, number.task, number.metric, number.method), []).append(number)
+        same.setdefault(row(number), []).append(number)
     return list(same.values())
 
 

@@ -10,18 +10,17 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from ttmbench import stats
 from ttmbench._annotations import Bool, Int
 from ttmbench._util.third_party_errors import foreign_errors
 from ttmbench.errors import TtmbenchError
 from ttmbench.results.numbers import RAW, Number
+from ttmbench.results.summary import number_of
 from ttmbench.types import MetricSpec
-
-if TYPE_CHECKING:
-    from ttmbench import stats
 
 I2T, T2I, CLASS = "i2t", "t2i", "class"  # scopes: who looks for what
 RESAMPLED = "queries, all about one image together; the candidates stay"
@@ -99,8 +98,6 @@ def summarise_ranks(
         clusters: scope -> a number for each query, equal for queries about one image.
         task: that was ranked.
     """
-    from ttmbench.results.summary import number_of  # with scipy, which no listing of metrics should wait for
-
     numbers = []
     for metric in metrics:
         ranked = ranks.get(metric.scope)

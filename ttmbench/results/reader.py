@@ -132,9 +132,7 @@ class ResultsFile:
     path: Path
     document: ResultsDocument
     file: str = ""  # its path below the folder that was read, or as the user gave it
-    called: RunName = field(
-        default_factory=lambda: RunName("")
-    )  # names of its model and setting that differ from those of other files
+    called: RunName = field(default_factory=lambda: RunName(""))  # its names beside other files
     known_groups: Mapping[str, TaskGroups] | None = None  # the values of its groups, if a program has them
     index: int = 0  # its position on a page, from 1
 
@@ -170,7 +168,7 @@ class ResultsFile:
 
     @cached_property
     def transfers(self) -> list[Transfer]:
-        """The same beside those of the models as they were."""
+        """The numbers of its adapted models on their own and other tasks, each beside that of the model as it was."""
         return [replace(row, number=self._named(row.number)) for row in self.document.transfers]
 
     @cached_property
@@ -233,7 +231,7 @@ def read_files(paths: Sequence[Path], logs: bool = False) -> tuple[list[ResultsF
 def _read_logs(folder: Path) -> Iterator[tuple[Path, ResultsDocument | str]]:
     for path in walk_sample_logs(folder):
         try:
-            yield path, read_document(path)
+            yield path, read_sample_log(path)
         except DataError as error:
             yield path, str(error).removeprefix(f"{path}: ")
 
@@ -267,7 +265,7 @@ def stated_means(document: ResultsDocument, task: str) -> dict[str, TagMean]:
     try:
         return {name: TagMean.model_validate(how) for name, how in stated.items() if name in known}
     except ValidationError as error:
-        raise DataError(f"'configs' of task '{task}' has 'means' that are none ({error_line(error)})") from None
+        raise DataError(f"'configs' of task '{task}' has 'means' that are not valid ({error_line(error)})") from None
 
 
 def _groups(path: Path) -> TaskGroups:

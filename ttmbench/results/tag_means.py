@@ -5,16 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
+from ttmbench import stats
 from ttmbench.results.numbers import Number, as_entries, key_of
+from ttmbench.results.summary import Cell, CellValues, Clusters, Resampling, group_rows
 from ttmbench.types import Group, MetricSpec, Scores
-
-if TYPE_CHECKING:
-    from ttmbench.results.summary import Cell, Clusters, Resampling
 
 MOST_VALUES = 24  # a tag with more is a name, not a kind
 NO_VALUE = "(none)"
@@ -97,9 +96,6 @@ def _record(
     clusters: np.ndarray | None,
     resampling: Resampling,
 ) -> dict[str, object]:
-    from ttmbench import stats
-    from ttmbench.results.summary import CellValues  # with scipy.stats, which no listing of tasks should wait for
-
     (iterations, seed, interval), members, numbers = resampling, how.members(groups), list[Number]()
     for (metric, method), rows in values.items():
         mean = CellValues.of(np.mean(rows, axis=0), members, clusters)
@@ -132,8 +128,6 @@ def breakdowns(
         of this value was scored. Tags with one value, or with more than 24, are omitted, but for values that a named
         mean goes by.
     """
-    from ttmbench.results.summary import group_rows
-
     members = {**_members(groups), **_members_of_means(groups, means)}
     numbers: dict[str, dict[str, dict[str, float | None]]] = {
         tag: {value: {"groups": len(places)} for value, places in values.items()} for tag, values in members.items()

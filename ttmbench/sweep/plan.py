@@ -258,7 +258,7 @@ def _settings(plan: SweepPlan, shared: Record, origin: str) -> Iterator[Setting]
             of_run = {key: value for key, value in chosen.items() if key.replace("-", "_") in RunConfig.model_fields}
             varied = _options(of_run, where)
             asked = merged([shared, options, varied])
-            methods = list(split_names(asked.get("methods", [])))
+            methods = [*asked.get("methods", [])]
             if "ttm" not in methods and (not methods or asked.get("ttm")):
                 methods.append("ttm")
             for key in chosen.keys() - of_run.keys():

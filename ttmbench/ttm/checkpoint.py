@@ -258,18 +258,19 @@ def _step_name(iteration: int) -> str:
     return f"iteration_{iteration}.safetensors"
 
 
+_ARRAYS = ("groups", "all_pairs", "caption_pairs")
+
+
 def score_tensors(scores: Scores) -> Tensors:
     """Converts score arrays to the tensors of a file; `scores_of` reads them."""
-    tensors = {"scores.groups": torch.from_numpy(np.array(scores.groups))}
-    if scores.all_pairs is not None:
-        tensors["scores.all_pairs"] = torch.from_numpy(np.array(scores.all_pairs))
-    return tensors
+    arrays = {name: getattr(scores, name) for name in _ARRAYS}
+    return {f"scores.{name}": torch.from_numpy(np.array(of)) for name, of in arrays.items() if of is not None}
 
 
 def scores_of(tensors: Tensors) -> Scores:
     """The score arrays that `score_tensors` wrote."""
-    pairs = tensors.get("scores.all_pairs")
-    return Scores(tensors["scores.groups"].numpy(), None if pairs is None else pairs.numpy())
+    known = (tensors.get(f"scores.{name}") for name in _ARRAYS)
+    return Scores(*(None if tensor is None else tensor.numpy() for tensor in known))  # type: ignore[arg-type]
 
 
 def _scores_in(tensors: Tensors) -> Scores | None:

@@ -73,7 +73,6 @@ from ttmbench.results.models import command_of
 from ttmbench.results.numbers import (
     NO_MODEL,
     ORACLE,
-    SLASH,
     TRACK_ORDER,
     TRACK_TITLES,
     UNRANKED_TITLE,
@@ -395,7 +394,7 @@ class _Site:
         shapes = {task: data.shape for run in oldest for task, data in run.document.datasets.items()}
         self.facts = {}
         for task, rows in self.rows_of.items():
-            own = task.partition(SLASH)[0]
+            own = rows[0].own_task
             self.facts[task] = TaskFacts.of(rows, configs.get(own) or published.configs.get(task, {}), shapes.get(own))
         self.pages_of = {
             "tasks": _file_names(self.rows_of, "tasks"),
