@@ -220,7 +220,7 @@ def origin_of(origin: Mapping | str) -> str:
 
 def numbers(benchmark: Benchmark) -> list[str]:
     """Where the published numbers of its tasks are."""
-    count = sum(benchmark.has(row.here) for row in published())
+    count = sum(benchmark.has(next(iter(row.parts))) for row in published())
     shown = f"`ttmbench show {benchmark.run.split(',')[0]} --published` and the [leaderboard](../leaderboard.md)"
     return ["## Published numbers", "", f"{shown} have {count} published numbers of these tasks.", ""] if count else []
 

@@ -24,6 +24,7 @@ from ttmbench.stats import smallest_difference
 from ttmbench.types import MethodSpec, ModelCard, Record
 
 Facts = Mapping[str, object]  # name -> text
+Page = tuple[Record, Facts]  # as JSON, and what a page prints, of which the first fact is its title
 MOST_CAPTIONS = 4  # of the group that a page shows
 _SCOPES = {  # of a method -> what an answer depends on
     **{"row": "one image and its captions", "group": "one group", "batch": "the groups of one batch"},
@@ -43,26 +44,22 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def show(options: argparse.Namespace) -> int:
     """Print a page about a task, a model, a method or a metric, or published numbers; or either as JSON."""
     registry = build_registry(options.include_path or [])
-    name = options.name
-    is_task = name in registry.task_files or name.endswith((".yaml", ".yml"))
-    is_known = is_task or any(name in table for table in (registry.adapters, registry.methods, registry.metrics))
-    if options.published or not (is_known or (tasks := _dataset(name, registry))):
-        _print_published(name, registry, options)
-        return 0
-    if not is_known:
-        assert tasks is not None
-        shown, facts = tasks, _dataset_facts(tasks)
-    elif is_task:
-        shown = _task(name, registry)
-        facts = _task_facts(shown)
+    name, page = options.name, None
+    if options.published:
+        pass
+    elif name in registry.task_files or name.endswith((".yaml", ".yml")):
+        page = _task(name, registry)
     elif name in registry.adapters:
-        shown = _model(name, registry)
-        facts = _model_facts(shown)
+        page = _model(name, registry)
     elif name in registry.methods:
-        shown, facts = _method(registry.methods[name], registry.methods.plugins[name])
+        page = _method(registry.methods[name], registry.methods.plugins[name])
+    elif name in registry.metrics:
+        page = _metric(name, registry)
     else:
-        shown = _metric(name, registry)
-        facts = _metric_facts(shown)
+        page = _dataset(name, registry)
+    if page is None:
+        return _print_published(name, registry, as_json=options.json)
+    shown, facts = page
     if options.json:
         echo(json.dumps(shown, indent=2, ensure_ascii=False, default=str))
     else:
@@ -82,11 +79,6 @@ def _print_page(shown: Record, facts: Facts) -> None:
         rows = [[each["name"], _default(each), each["meaning"].replace("``", "")] for each in shown["arguments"]]
         columns = [TableColumn("argument", "key"), TableColumn("default"), TableColumn("meaning")]
         print_table(columns, rows, title=shown["option"])
-    published = shown.get("published", {})
-    if published.get("lines"):
-        echo(f"\nPublished: {published['about']} (--published lists all)")
-        for line in published["lines"]:
-            echo(line)
 
 
 def _print_facts(facts: Facts) -> None:
@@ -107,35 +99,19 @@ def _default(argument: Record) -> str:
     return ",".join(map(str, value)) if isinstance(value, tuple | list) else str(value)
 
 
-def _task(name: str, registry: Registry) -> Record:
-    from ttmbench.reproduce.lookup import in_brief, of_task, published_rows
-
+def _task(name: str, registry: Registry) -> Page:
     file = find_task(registry, name)
     spec, benchmark = file.spec, benchmark_of(file.spec.task)
-    metrics = {}
+    metrics, by_chance = dict[str, Record](), dict[float | None, list[str]]()
     for metric in map(registry.metrics.__getitem__, spec.metrics):
         described = metric if spec.kind != "groups" else metric_for(metric, spec.shape)
-        row = {"summary": described.summary, "chance": chance_of(described, spec), "track": described.track}
-        metrics[metric.name] = row
-    presets = {model: with_rate_note(settings) for model, settings in spec.ttm.items()}
-    rows = of_task(published_rows(registry), spec.task)
-    published = in_brief(rows, name, registry, is_task=True)
+        chance = chance_of(described, spec)
+        metrics[metric.name] = {"summary": described.summary, "chance": chance, "track": described.track}
+        by_chance.setdefault(chance, []).append(metric.name)
     notes = {"benchmark": benchmark and benchmark.title, "notes": list(benchmark.notes) if benchmark else []}
-    more = {"metrics": metrics, "ttm": presets, "first_group": _first_group(registry, file), "published": published}
-    return {**spec.model_dump(mode="json"), **notes, **more}
-
-
-def _first_group(registry: Registry, task: TaskFile) -> Record | None:
-    """The captions and image names of a task's first group; None where its data are not here."""
-    try:
-        group = load_task_data(registry, task, limit=1, offline=True).groups[0]
-    except (TtmbenchError, IndexError):
-        return None
-    names = [image.name for image in group.images]
-    return {"group_id": group.group_id, "captions": list(group.captions), "images": names}
-
-
-def _task_facts(task: Record) -> Facts:
+    rates = {model: with_rate_note(settings) for model, settings in spec.ttm.items()}
+    more = {"metrics": metrics, "ttm": rates, "first_group": _first_group(registry, file)}
+    task: Record = {**spec.model_dump(mode="json"), **notes, **more}
     source, group, classes = task["source"], task["group"], task["classes"] or {}
     while "of" in source:
         source = source["of"][0]
@@ -147,11 +123,8 @@ def _task_facts(task: Record) -> Facts:
         smallest = smallest_difference(group["n_groups"])
         size += "; smallest significant difference: " + ("none" if smallest is None else f"{100 * smallest:.2f} points")
     presets = [model for model in task["ttm"] if model != "defaults"]
-    by_chance: dict[float | None, list[str]] = {}
-    for metric, row in task["metrics"].items():
-        by_chance.setdefault(row["chance"], []).append(metric)
     first = task["first_group"] or {"captions": [], "images": []}
-    return {
+    return task, {
         task["task"]: task["description"],
         "paper": task["reference"],
         "size": size,
@@ -175,9 +148,17 @@ def _task_facts(task: Record) -> Facts:
     }
 
 
-def _model(name: str, registry: Registry) -> Record:
-    from ttmbench.reproduce.lookup import in_brief, of_model, published_rows
+def _first_group(registry: Registry, task: TaskFile) -> Record | None:
+    """The captions and image names of a task's first group; None where its data are not here."""
+    try:
+        group = load_task_data(registry, task, limit=1, offline=True).groups[0]
+    except (TtmbenchError, IndexError):
+        return None
+    names = [image.name for image in group.images]
+    return {"group_id": group.group_id, "captions": list(group.captions), "images": names}
 
+
+def _model(name: str, registry: Registry) -> Page:
     adapter, plugin = registry.adapters[name], registry.adapters.plugins[name]
     shown = {**vars(adapter), "card": None if adapter.card is None else vars(adapter.card), "plugin": plugin}
     model_options = shown.pop("options")
@@ -185,34 +166,28 @@ def _model(name: str, registry: Registry) -> Record:
         described = load_target(model_options).described().items()
         rows = [{"name": key, "default": None, "required": "default" not in about, **about} for key, about in described]
         shown |= {"option": "--model_args NAME=VALUE", "arguments": rows}
-    found = of_model(published_rows(registry), adapter.name)
-    published = in_brief(found, name, registry, is_task=False)
-    return {**shown, "published": published}
-
-
-def _model_facts(model: Record) -> Facts:
-    card = model["card"] or {}
+    card = shown["card"] or {}
     trained_on, captions = card.get("trained_on"), card.get("captions")
     size = ModelCard("", card["bytes"]).size if card.get("bytes") else None
     if isinstance(captions, Mapping):
         captions = ", ".join(f"{name} {'none' if value is None else value}" for name, value in captions.items())
     elif not card.get("refused"):
         captions = "how they are read: `captions` of the fingerprint in each result"
-    return {
-        model["name"]: model["summary"],
-        "sets": ", ".join(f"{key}={value}" for key, value in model["model_args"].items()),
+    return shown, {
+        shown["name"]: shown["summary"],
+        "sets": ", ".join(f"{key}={value}" for key, value in shown["model_args"].items()),
         "weights": ", ".join(str(fact) for fact in (card.get("weights"), size, card.get("license")) if fact),
         "gated": "yes: accept the terms on its page first" if card.get("gated") else None,
         "captions": captions,
         "trained on": trained_on if trained_on is None else ", ".join(trained_on) or "nothing",
         **{key: card.get(key) for key in ("page", "note", "refused")},
-        "aliases": ", ".join(model["aliases"]),
-        "needs": ", ".join(model["needs"]),
-        "code": f"{model['target']} (plugin {model['plugin']})",
+        "aliases": ", ".join(shown["aliases"]),
+        "needs": ", ".join(shown["needs"]),
+        "code": f"{shown['target']} (plugin {shown['plugin']})",
     }
 
 
-def _method(spec: MethodSpec, plugin: str) -> tuple[Record, Facts]:
+def _method(spec: MethodSpec, plugin: str) -> Page:
     """A method with its settings, and what its function's docstring says."""
     has_column = any(column.filter == spec.name for column in COLUMNS)  # TTM itself, its bound and its controls
     option = "--ttm_args NAME=VALUE" if has_column else f"--method_args {spec.name}.NAME=VALUE"
@@ -247,7 +222,7 @@ def _method(spec: MethodSpec, plugin: str) -> tuple[Record, Facts]:
     }
 
 
-def _dataset(name: str, registry: Registry) -> Record | None:
+def _dataset(name: str, registry: Registry) -> Page | None:
     """The tasks of a benchmark or of a tag; None for another name."""
     benchmark = next((one for one in benchmarks() if name in (one.name, one.title)), None)
     specs = [file.spec for file in all_tasks(registry).values()]
@@ -257,12 +232,9 @@ def _dataset(name: str, registry: Registry) -> Record | None:
     about = {"benchmark": benchmark.title, "about": benchmark.about} if benchmark else {"tag": name}
     tasks = {spec.task: {"shape": spec.extent, "groups": spec.group.n_groups} for spec in chosen}
     notes = list(benchmark.notes) if benchmark else []
-    return {**about, "run": benchmark.run if benchmark else name, "tasks": tasks, "notes": notes}
-
-
-def _dataset_facts(dataset: Record) -> Facts:
+    dataset: Record = {**about, "run": benchmark.run if benchmark else name, "tasks": tasks, "notes": notes}
     names = [f"{name} ({size['shape']}, {size['groups'] or '?'})" for name, size in dataset["tasks"].items()]
-    return {
+    return dataset, {
         str(dataset.get("benchmark", dataset.get("tag"))): dataset.get("about", "a tag of tasks"),
         "run": f"--tasks {dataset['run']}",
         "tasks": f"{len(names)} (shape, size): {', '.join(names)}",
@@ -270,10 +242,9 @@ def _dataset_facts(dataset: Record) -> Facts:
     }
 
 
-def _metric(name: str, registry: Registry) -> Record:
+def _metric(name: str, registry: Registry) -> Page:
     """A metric, with its definition from its function's docstring, and its chance level by size of a task."""
-    metric, plugin = registry.metrics[name], registry.metrics.plugins[name]
-    chance, tasks = {}, []
+    metric, chance, tasks = registry.metrics[name], dict[str, float | None](), list[str]()
     for task, file in all_tasks(registry).items():
         if name in file.spec.metrics:
             spec = file.spec
@@ -282,47 +253,45 @@ def _metric(name: str, registry: Registry) -> Record:
             chance[size] = chance_of(bound, spec)
             tasks.append(task)
     about = inspect.getdoc(getattr(metric.compute, "func", metric.compute)) or ""
-    return {
+    shown = {
         "metric": name,
         "summary": metric.summary,
         "definition": " ".join(about.partition("\n\n")[0].split()),
         **{key: getattr(metric, key) for key in ("scope", "track", "higher_is_better", "several_true")},
         "chance": chance,
         "tasks": tasks,
-        "plugin": plugin,
+        "plugin": registry.metrics.plugins[name],
     }
-
-
-def _metric_facts(metric: Record) -> Facts:
     sizes: dict[str, list[str]] = {}
-    for extent, value in sorted(metric["chance"].items(), key=lambda one: -(one[1] or 0)):
+    for extent, value in sorted(chance.items(), key=lambda one: -(one[1] or 0)):
         sizes.setdefault("unknown" if value is None else f"{100 * value:.2f}", []).append(extent)
-    return {
-        metric["metric"]: metric["summary"],
-        "definition": metric["definition"],
+    return shown, {
+        name: metric.summary,
+        "definition": shown["definition"],
         "chance": "; ".join(f"{value} for {', '.join(of)}" for value, of in sizes.items()),
-        "scope": metric["scope"],
-        "better": "higher" if metric["higher_is_better"] else "lower",
-        "track": metric["track"],
-        "tasks": f"{len(metric['tasks'])}, such as {', '.join(metric['tasks'][:4])}" if metric["tasks"] else "none",
+        "scope": metric.scope,
+        "better": "higher" if metric.higher_is_better else "lower",
+        "track": metric.track,
+        "tasks": f"{len(tasks)}, such as {', '.join(tasks[:4])}" if tasks else "none",
     }
 
 
-def _print_published(name: str, registry: Registry, options: argparse.Namespace) -> None:
+def _print_published(name: str, registry: Registry, *, as_json: bool) -> int:
     """Every published number of a name, which may be one that only the sources have."""
-    from ttmbench.reproduce.lookup import of_method, of_model, of_task, print_all, published_rows
+    from ttmbench.reproduce.lookup import named, print_all, published_rows
 
     every = published_rows(registry)
     own = registry.adapters[name].name if name in registry.adapters else name
     if name.endswith((".yaml", ".yml")):
         own = find_task(registry, name).spec.task
-    rows = of_task(every, own) or of_model(every, own) or of_method(every, own)
+    rows = named(every, own)
     known = [*registry.task_files, *registry.adapters, *registry.methods, *registry.metrics]
     if not rows and own == name and name not in known:
         names = {title for row in every for title in (*row.tasks, *row.models)}
         near = get_close_matches(name, names, n=1, cutoff=0.6)
         raise UsageError(unknown("task, model, method or metric", name, [*known, *near], registry.broken))
-    if not rows and not options.json:
+    if rows or as_json:
+        print_all(rows, as_json=as_json)
+    else:
         echo(f"nothing is published about {name} here; `ttmbench reproduce` lists the tables")
-        return
-    print_all(rows, registry, as_json=options.json)
+    return 0
