@@ -13,7 +13,6 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from ttmbench._util.digests import tensors_digest
-from ttmbench._util.option_values import DTYPES
 from ttmbench._util.third_party_errors import is_out_of_memory
 from ttmbench.errors import UsageError
 from ttmbench.model_adapters._shared.options import ChatOptions
@@ -63,7 +62,7 @@ def pick_device(device: str) -> str:
 
 _AUTOMATIC = ("auto", "balanced", "balanced_low_0", "sequential")
 _ELSEWHERE = ("cpu", "disk", "meta")
-_TORCH_NAMES = {ours: torch_name for torch_name, ours in DTYPES.items() if torch_name not in ("float", "half")}
+_TORCH_NAMES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 _INPUTS = "_ttmbench_inputs_go_to"
 
 

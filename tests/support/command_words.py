@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from support.checkout import ROOT, blocks
-from ttmbench._util.option_values import split_names
 from ttmbench.cli.parser import normalise, parse
+from ttmbench.config import split_names
 from ttmbench.data.task_file import select_tasks
 from ttmbench.errors import TtmbenchError
 from ttmbench.plugins.registry import build_registry

@@ -44,8 +44,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _execute(argv: list[str]) -> int:
     """Run a command line and print its error, if any; returns the exit code."""
     from ttmbench._util.limits import limit
-    from ttmbench._util.option_values import refuse_password
     from ttmbench.cli.parser import normalise, parse, read_places
+    from ttmbench.config import refuse_password
 
     debug = False
     shown, warnings.formatwarning = warnings.formatwarning, _one_line_warning

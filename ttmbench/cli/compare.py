@@ -9,8 +9,8 @@ from typing import Any
 
 from ttmbench._util.console import echo, markdown, plain, printable, warn
 from ttmbench._util.files import to_json, write_text
-from ttmbench._util.option_values import split_names
 from ttmbench.cli.parser import count
+from ttmbench.config import split_names
 from ttmbench.errors import DataError, UsageError
 from ttmbench.report.table import TableColumn, points, print_table, signed_interval
 from ttmbench.report.terminal import p_value

@@ -17,8 +17,8 @@ from typing import Literal
 
 from ttmbench._util.console import console, echo, warn
 from ttmbench._util.machine import installed_version
-from ttmbench._util.option_values import split_names
 from ttmbench.cli.parser import add_run_options
+from ttmbench.config import split_names
 from ttmbench.data.availability import DataLocation, amount
 from ttmbench.data.loader import data_locations
 from ttmbench.data.paths import cache_folder, data_folder

@@ -8,9 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ttmbench._util.console import echo, warn
-from ttmbench._util.option_values import split_names
 from ttmbench.cli.parser import add_run_options, count
-from ttmbench.config import parse_pairs
+from ttmbench.config import parse_pairs, split_names
 from ttmbench.data.availability import DataNeed, amount
 from ttmbench.data.loader import data_locations, load_task_data
 from ttmbench.data.paths import data_folder

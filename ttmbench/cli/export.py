@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ttmbench._util.console import echo, put, warn
 from ttmbench._util.files import write_text
-from ttmbench._util.option_values import split_names
+from ttmbench.config import split_names
 from ttmbench.errors import UsageError
 from ttmbench.report.export import FORMATS
 from ttmbench.results.numbers import merged, same_rows

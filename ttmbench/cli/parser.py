@@ -13,9 +13,8 @@ from importlib import import_module
 from typing import Any, Literal, NoReturn, get_args, get_origin
 
 from ttmbench._util.console import echo, one_line, put
-from ttmbench._util.option_values import RENAMED, is_address, read_place
 from ttmbench._version import __version__
-from ttmbench.config import RunConfig
+from ttmbench.config import RENAMED, RunConfig, is_address, read_place
 from ttmbench.errors import UsageError
 
 EXAMPLES = {

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from ttmbench._util.console import echo, warn
 from ttmbench._util.files import write_text
-from ttmbench._util.option_values import split_names
 from ttmbench.cli.parser import add_choice, add_run_options, count
+from ttmbench.config import split_names
 from ttmbench.errors import UsageError
 from ttmbench.report.charts import save_figures
 from ttmbench.report.html.render import read_report, to_html

@@ -14,8 +14,8 @@ from typing import Any
 from ttmbench._util import console as terminal
 from ttmbench._util.console import echo, plain, warn
 from ttmbench._util.files import to_json, write_text
-from ttmbench._util.option_values import split_names
 from ttmbench.cli.parser import add_run_options, count
+from ttmbench.config import split_names
 from ttmbench.errors import INTERRUPTED, AssertionNotMet, UsageError
 from ttmbench.plugins.registry import Registry, build_registry
 from ttmbench.report.table import NOTHING, TableColumn, print_line, print_table

@@ -10,8 +10,8 @@ from typing import Any
 
 from ttmbench._util.console import echo, one_line, print_traceback
 from ttmbench._util.images import frames_in
-from ttmbench._util.option_values import split_names
 from ttmbench.cli.parser import add_run_options, count
+from ttmbench.config import split_names
 from ttmbench.data.classes import labels_of, load_classes
 from ttmbench.data.loader import audit_groups, data_locations, load_task_data
 from ttmbench.data.paths import data_folder

@@ -11,8 +11,8 @@ from pathlib import Path
 from ttmbench._util.console import is_text, progress_bar
 from ttmbench._util.files import file_digest
 from ttmbench._util.limits import limit, raised_by
-from ttmbench._util.option_values import groups_of
 from ttmbench._util.third_party_errors import foreign_errors
+from ttmbench.config import groups_of
 from ttmbench.data.availability import DataLocation, DataNeed
 from ttmbench.data.paths import below, data_folder, is_local
 from ttmbench.data.task_file import Columns, Defect, TaskFile, TaskSpec

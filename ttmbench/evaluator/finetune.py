@@ -15,10 +15,9 @@ from ttmbench._util import digests, machine
 from ttmbench._util.console import progress_bar, warn
 from ttmbench._util.digests import tensors_digest
 from ttmbench._util.files import take_lock
-from ttmbench._util.option_values import read_place
 from ttmbench._util.third_party_errors import foreign_errors
 from ttmbench._version import __version__
-from ttmbench.config import RunConfig
+from ttmbench.config import RunConfig, read_place
 from ttmbench.data.loader import load_task_data
 from ttmbench.data.task_file import TaskFile
 from ttmbench.errors import DataError, DivergedError, TtmbenchError, UsageError

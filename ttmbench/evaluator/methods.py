@@ -11,9 +11,8 @@ import numpy as np
 import torch
 
 from ttmbench._util.console import warn
-from ttmbench._util.option_values import read_references
 from ttmbench._util.third_party_errors import phase
-from ttmbench.config import DEFAULT_LEARNING_RATE, RunConfig, TTMConfig, parse_pairs
+from ttmbench.config import DEFAULT_LEARNING_RATE, RunConfig, TTMConfig, parse_pairs, read_references
 from ttmbench.data.loader import load_task_data
 from ttmbench.data.task_file import TaskFile, TaskSpec, find_task
 from ttmbench.errors import UsageError

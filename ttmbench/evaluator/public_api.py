@@ -12,8 +12,7 @@ import numpy as np
 
 from ttmbench._annotations import ArrayLike
 from ttmbench._util.console import warn
-from ttmbench._util.option_values import place_of, split_names
-from ttmbench.config import RunConfig, RunOptions, make_run_config
+from ttmbench.config import RunConfig, RunOptions, is_address, make_run_config, read_place, split_names
 from ttmbench.data.memory import Task
 from ttmbench.data.task_file import all_tasks
 from ttmbench.errors import DataError, UsageError
@@ -105,7 +104,7 @@ def read_results(path: PathLike) -> list[EvalResults]:
         DataError: the file is not a results document.
         UsageError: the folder holds none, or the path does not exist.
     """
-    folder = place_of(path)
+    folder = _place(path)
     if not folder.is_dir():
         if not folder.exists():
             raise UsageError(f"{folder} does not exist; give a results document, or a folder of them")
@@ -208,7 +207,7 @@ def score(
     """
     is_file = isinstance(scores, str | os.PathLike)
     return score_stored(
-        [place_of(scores, "scores")] if is_file else (np.asarray(scores), all_pairs),
+        [_place(scores, "scores")] if is_file else (np.asarray(scores), all_pairs),
         task,
         include_path=include_path,
         logit_scale=logit_scale,
@@ -261,3 +260,13 @@ def _run(source: EvalResults | PathLike) -> ResultsFile:
     if not results.task_groups:
         raise DataError(f"{path}: has no values of groups to compare; its run needs log_samples")
     return ResultsFile(path, results.typed, known_groups=results.task_groups)
+
+
+def _place(given: object, what: str = "the path") -> Path:
+    """A local path; results at an address are fetched with the files beside them."""
+    location = read_place(what, given, may_be_address=True)
+    if not is_address(location):
+        return Path(location)
+    from ttmbench._util.remote import fetched
+
+    return fetched(location, what)

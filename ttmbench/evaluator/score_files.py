@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import math
 import re
 import time
 from collections import Counter
@@ -23,7 +24,6 @@ from typing import Any
 import numpy as np
 
 from ttmbench._util.files import file_digest
-from ttmbench._util.option_values import number_of
 from ttmbench._util.text import Unreadable, read_json, read_text
 from ttmbench.data.loader import check_count
 from ttmbench.data.task_file import SCOPES, GroupSpec, TaskFile, TaskSpec, all_tasks, find_task, is_named, select_tasks
@@ -79,6 +79,14 @@ class Outcomes:
 # --- CSV ------------------------------------------------------------------------------------------------------------
 
 
+def _number(value: object) -> float:
+    """A number, also of its text; NaN for anything else."""
+    try:
+        return float(str(value))
+    except ValueError:
+        return math.nan
+
+
 def read_csv_results(path: Path, spec: TaskSpec | None, metrics: Sequence[str]) -> StoredScores | Outcomes:
     """What CSV holds of a task's groups.
 
@@ -106,7 +114,7 @@ def read_csv_results(path: Path, spec: TaskSpec | None, metrics: Sequence[str]) 
         images, captions = (1 + max(cell[axis] for cell in cells) for axis in (0, 1))
         if len(cells) != images * captions:
             raise DataError(f"{path}: has columns {', '.join(cells.values())}, not one for each image and caption")
-        numbers = np.array([list(map(number_of, table[cells[cell]])) for cell in sorted(cells)])
+        numbers = np.array([list(map(_number, table[cells[cell]])) for cell in sorted(cells)])
         shape = shape or stated_shape(path, images, captions)
         scores = {RAW: [Scores(checked_scores(path, numbers.T.reshape(rows, images, captions), shape, ids))]}
     elif shape is None:

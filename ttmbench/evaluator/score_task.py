@@ -9,9 +9,8 @@ from typing import Any, Literal, NoReturn
 
 import torch
 
-from ttmbench._util.option_values import groups_of
 from ttmbench._util.third_party_errors import phase
-from ttmbench.config import RunConfig, TTMConfig
+from ttmbench.config import RunConfig, TTMConfig, groups_of
 from ttmbench.data.loader import check_count, load_task_data
 from ttmbench.data.task_file import TaskFile, TaskSpec
 from ttmbench.errors import DataError, UsageError

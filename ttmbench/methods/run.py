@@ -17,8 +17,8 @@ import numpy as np
 import torch
 
 from ttmbench._arrays import chosen_positions
-from ttmbench._util.option_values import read_references
 from ttmbench._util.third_party_errors import foreign_errors
+from ttmbench.config import read_references
 from ttmbench.errors import DivergedError, TtmbenchError, UsageError
 from ttmbench.methods.audit import audit_labels, held_out_record
 from ttmbench.methods.features import (

@@ -7,7 +7,6 @@ import json
 import pytest
 
 import ttmbench
-from ttmbench._util.option_values import read_device
 from ttmbench.cli import main
 from ttmbench.cli.parser import parse
 from ttmbench.errors import UsageError
@@ -45,7 +44,7 @@ ANSWERED = {
 
 @pytest.mark.parametrize("typed", UNDERSTOOD)
 def test_a_device_that_can_only_mean_one_thing_is_understood(typed):
-    assert read_device(typed) == UNDERSTOOD[typed]
+    assert ttmbench.RunConfig(model="tiny-clip", tasks="shapes_color", device=typed).device == UNDERSTOOD[typed]
 
 
 @pytest.mark.parametrize("typed", ANSWERED)
