@@ -27,10 +27,10 @@ from transformers.utils import logging
 from ttmbench import schedules
 from ttmbench.config import RunConfig, TTMConfig
 from ttmbench.evaluator.determinism import arithmetic_of
+from ttmbench.methods.ttm import adapt
 from ttmbench.model_adapters import hf
 from ttmbench.scoring.inputs import images_on_device, take
 from ttmbench.scoring.prepare import PreparedTask, prepare
-from ttmbench.ttm.algorithm import adapt
 from ttmbench.types import Group, ScheduleSpec
 
 RATE = 1e-5

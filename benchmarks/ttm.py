@@ -28,11 +28,11 @@ from transformers.utils import logging
 
 from ttmbench import schedules
 from ttmbench.config import TTMConfig
+from ttmbench.methods.ttm import Step, adapt
 from ttmbench.metrics import group_match
 from ttmbench.model_adapters import hf
 from ttmbench.scoring.batches import BlockStore
 from ttmbench.scoring.prepare import PreparedTask, prepare
-from ttmbench.ttm.algorithm import Step, adapt
 from ttmbench.types import Group, ScheduleSpec, Scores
 
 STAGES = ("prepare", "score", "match", "train")

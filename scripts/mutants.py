@@ -49,14 +49,14 @@ AREAS: tuple[tuple[str, Stages], ...] = (
     ("ttmbench/schedules.py", [_tests("array_api", "bounds", "schedules")]),
     ("ttmbench/stats.py", [_tests("array_api", "stats", "clustered_stats")]),
     ("ttmbench/_arrays.py", [_tests("array_api", "bounds", "matching", "group_shapes", "metrics")]),
-    ("ttmbench/ttm/*.py", [_CORE, _tests("ttm", "variants", "pair_models", "checkpoint", "ties")]),
+    *(
+        (f"ttmbench/methods/{name}.py", [_CORE, _tests("ttm", "variants", "pair_models", "checkpoint", "ties")])
+        for name in ("ttm", "parts", "training", "parameters")
+    ),
     ("ttmbench/evaluator/resume.py", [_tests("evaluator", "run_key"), _tests("evaluator", "resume")]),
     ("ttmbench/evaluator/cache*.py", [_tests("cache", "key")]),
 )
 """Files, and the tests that are run for them, one stage after the other until one fails; doctests come first."""
-
-NOT_CORE = ("analysis", "checkpoint", "supervised")
-"""Modules of `ttmbench/ttm` that do not decide what TTM trains on: reports, files, and finetuning on labels."""
 
 # Imported once, before the processes that run tests are forked.
 WARM = (
@@ -68,10 +68,7 @@ WARM = (
 def files(root: Path = ROOT) -> dict[str, Stages]:
     """Path of every file that is mutated -> the tests that are run for it."""
     return {
-        path.relative_to(root).as_posix(): stages
-        for pattern, stages in AREAS
-        for path in sorted(root.glob(pattern))
-        if not (path.parent.name == "ttm" and path.stem in NOT_CORE)
+        path.relative_to(root).as_posix(): stages for pattern, stages in AREAS for path in sorted(root.glob(pattern))
     }
 
 

@@ -46,8 +46,11 @@ if TYPE_CHECKING:
     from ttmbench.hookspecs import hookimpl as hookimpl
     from ttmbench.methods.features import FeatureTask as FeatureTask
     from ttmbench.methods.features import ScoreTask as ScoreTask
+    from ttmbench.methods.parts import PseudoLabels as PseudoLabels
+    from ttmbench.methods.parts import Round as Round
     from ttmbench.methods.task import MethodStep as MethodStep
     from ttmbench.methods.task import TrainingTask as TrainingTask
+    from ttmbench.methods.training import LabelledBatch as LabelledBatch
     from ttmbench.model import ChoiceModel as ChoiceModel
     from ttmbench.model import ChoiceQuestion as ChoiceQuestion
     from ttmbench.model import ChoiceStyle as ChoiceStyle
@@ -56,9 +59,6 @@ if TYPE_CHECKING:
     from ttmbench.model import PairScorer as PairScorer
     from ttmbench.model import StoredFeatures as StoredFeatures
     from ttmbench.model import UndecidedPairs as UndecidedPairs
-    from ttmbench.ttm.finetune import LabelledBatch as LabelledBatch
-    from ttmbench.ttm.parts import Round as Round
-    from ttmbench.ttm.selection import PseudoLabels as PseudoLabels
     from ttmbench.types import AdapterSpec as AdapterSpec
     from ttmbench.types import Group as Group
     from ttmbench.types import GroupShape as GroupShape
@@ -92,9 +92,8 @@ _HOME = {
         *("ChoiceModel", "ChoiceQuestion", "ChoiceStyle", "DualEncoder", "Model", "PairScorer", "StoredFeatures"),
         "UndecidedPairs",
     ),
-    "ttm.finetune": ("LabelledBatch",),
-    "ttm.parts": ("Round",),
-    "ttm.selection": ("PseudoLabels",),
+    "methods.training": ("LabelledBatch",),
+    "methods.parts": ("PseudoLabels", "Round"),
     "types": (
         *("AdapterSpec", "Group", "GroupShape", "ImageRef", "IterationRecord", "Loaded", "MethodPart", "MethodSpec"),
         *("MetricSpec", "ModelCard", "ModelFiles", "ScheduleSpec", "Scores", "SourceRequest", "SourceSpec"),

@@ -83,10 +83,10 @@ class TTMConfig(BaseModel):
         augment: train on random crops of enlarged images.
         augment_scale: their enlargement in each direction.
         lr_note: source of ``lr``; printed with the results.
-        train: which parameters are trained, as `ttmbench.ttm.parameters.select` names them.
+        train: which parameters are trained, as `ttmbench.methods.parameters.select` names them.
         part_args: kind of a part -> settings of that part, each given as ``KIND.KEY``.
 
-    The other attributes name TTM's replaceable parts (`ttmbench.ttm.parts`).
+    The other attributes name TTM's replaceable parts (`ttmbench.methods.parts`).
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")

@@ -91,7 +91,7 @@ class MethodSpec:
     @property
     def is_ttm(self) -> bool:
         """Whether it runs TTM, possibly with other settings."""
-        return self.target.startswith("ttmbench.ttm.algorithm:")
+        return self.target.startswith("ttmbench.methods.ttm:")
 
     @property
     def is_finetuning(self) -> bool:
@@ -142,7 +142,7 @@ class MethodPart:
     """A part of TTM by name.
 
     Attributes:
-        kind: part that it replaces; defines the arguments of the target (`ttmbench.ttm.parts`).
+        kind: part that it replaces; defines the arguments of the target (`ttmbench.methods.parts`).
         name: value of ``--ttm_args KIND=NAME``.
         target: ``"module:callable"``, imported when the part is used. Its keyword arguments are settings
             (``--ttm_args KIND.KEY=VALUE``), and their annotations give the allowed values.

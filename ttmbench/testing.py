@@ -11,6 +11,8 @@ from PIL import Image
 from ttmbench.config import TTMConfig
 from ttmbench.errors import TtmbenchError
 from ttmbench.methods.contract import BrokenMethodError, Outcome, outcomes, outcomes_of_part
+from ttmbench.methods.training import TOLERANCE, finetune, make_optimizer, restore, snapshot
+from ttmbench.methods.training import TrainingPairs as _TrainingPairs
 from ttmbench.model import ChoiceModel, ChoiceQuestion, DualEncoder, Model, PairScorer, as_model
 from ttmbench.plugins.registry import build_registry, load_target
 from ttmbench.scoring.dual_encoder import encode, score_features
@@ -18,9 +20,6 @@ from ttmbench.scoring.inputs import Prepared as _Prepared
 from ttmbench.scoring.inputs import Rows, concatenate, n_rows, take
 from ttmbench.scoring.pairs import score_in_memory
 from ttmbench.scoring.prepare import prepare
-from ttmbench.ttm.finetune import TrainingPairs as _TrainingPairs
-from ttmbench.ttm.finetune import finetune, make_optimizer, restore, snapshot
-from ttmbench.ttm.trainer import TOLERANCE
 from ttmbench.types import Group, ImageRef, MethodPart, MethodSpec
 
 CAPTIONS = ("a red circle", "a blue square and a green circle on the left", "two dogs", "a photo of a yellow star")

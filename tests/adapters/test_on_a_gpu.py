@@ -25,15 +25,14 @@ from ttmbench.config import TTMConfig
 from ttmbench.data.loader import load_task_data
 from ttmbench.data.task_file import find_task
 from ttmbench.errors import TtmbenchError, UsageError
+from ttmbench.methods.checkpoint import TaskCheckpoint
+from ttmbench.methods.training import Step, TrainingPairs, _step, finetune, make_optimizer
+from ttmbench.methods.ttm import adapt
 from ttmbench.model_adapters import hf, vqascore
 from ttmbench.plugins.registry import build_registry
 from ttmbench.scoring.batches import BatchSizer
 from ttmbench.scoring.inputs import images_on_device, take
 from ttmbench.scoring.prepare import PreparedTask, prepare
-from ttmbench.ttm.algorithm import adapt
-from ttmbench.ttm.checkpoint import TaskCheckpoint
-from ttmbench.ttm.finetune import TrainingPairs, _step, finetune, make_optimizer
-from ttmbench.ttm.trainer import Step
 from ttmbench.types import ScheduleSpec
 
 TTM = {"ttm": {"iterations": 1, "epochs": 2, "batch_groups": 2, "lr": 1e-7}, "seeds": [0]}

@@ -142,7 +142,7 @@ def test_ttm_trains_on_top_or_the_adapter_alone(adapter, tiny_hf_clip):
     trained("norm")
     with pytest.raises(UsageError, match=r"train=adapter: this model has no such parameters; .*merge=false"):
         trained("adapter")
-    from ttmbench.ttm.parameters import select
+    from ttmbench.methods.parameters import select
 
     made = hf.load(pretrained=str(tiny_hf_clip), peft=str(adapter), merge=False, device="cpu")
     names = list(select(made, "adapter"))

@@ -15,11 +15,11 @@ from ttmbench.cli import main
 from ttmbench.data.memory import Task
 from ttmbench.errors import UsageError
 from ttmbench.evaluator import devices
+from ttmbench.methods import ttm as trainer
+from ttmbench.methods.checkpoint import SeedCheckpoint
 from ttmbench.methods.variants import Adaptation
 from ttmbench.model_adapters.visualgpt import CaptionModel
 from ttmbench.scoring.batches import Share
-from ttmbench.ttm import trainer
-from ttmbench.ttm.checkpoint import SeedCheckpoint
 
 BASE = {"bootstrap_iters": 0, "deterministic": True}
 SEEDS = [0, 1, 2]

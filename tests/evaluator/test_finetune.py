@@ -13,10 +13,12 @@ import ttmbench
 from ttmbench.cli import main
 from ttmbench.errors import DataError, UsageError
 from ttmbench.evaluator.adapters import RECORD
+from ttmbench.methods import checkpoint
+from ttmbench.methods import finetuned as supervised
+from ttmbench.methods import ttm as trainer
 from ttmbench.results.document import ResultsDocument
 from ttmbench.results.stored_files import schema
 from ttmbench.scoring.inputs import Prepared, Rows
-from ttmbench.ttm import checkpoint, supervised, trainer
 
 WORDS = "finetune --model tiny-clip --limit 4 --device cpu --tasks shapes_color".split()
 SHORT = ["--finetune_args", "epochs=4,lr=2e-3,batch=6"]

@@ -28,11 +28,11 @@ from ttmbench.errors import DataError, TtmbenchError, UsageError
 from ttmbench.evaluator import resume
 from ttmbench.evaluator import run as evaluator
 from ttmbench.evaluator.settings import resolve
+from ttmbench.methods import checkpoint as checkpoints
+from ttmbench.methods.checkpoint import SeedCheckpoint, TaskCheckpoint
+from ttmbench.methods.training import TrainingState
+from ttmbench.methods.ttm import Step
 from ttmbench.results.stored_files import schema
-from ttmbench.ttm import checkpoint as checkpoints
-from ttmbench.ttm.algorithm import Step
-from ttmbench.ttm.checkpoint import SeedCheckpoint, TaskCheckpoint
-from ttmbench.ttm.trainer import TrainingState
 
 QUICK = {"limit": 6, "device": "cpu", "bootstrap_iters": 20}
 SHORT = {"iterations": 3, "epochs": 1, "keep_optimizer_state": True}

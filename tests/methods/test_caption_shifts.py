@@ -12,10 +12,10 @@ import ttmbench
 from ttmbench.errors import UsageError
 from ttmbench.methods.cliptta import cliptta
 from ttmbench.methods.features import RewardModel
+from ttmbench.methods.parameters import add_shift, check_train, low_rank_removed, parameters_of, remove_low_rank
 from ttmbench.methods.rlcf import rlcf
 from ttmbench.methods.tent import tent
 from ttmbench.methods.watt import watt
-from ttmbench.ttm.parameters import add_shift, check_train, low_rank_removed, parameters_of, remove_low_rank
 
 SHIFTS = pytest.mark.parametrize("which", ["context:3", "shift"])
 

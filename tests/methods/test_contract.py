@@ -19,7 +19,7 @@ from ttmbench.testing import ContractError, check_method
 from ttmbench.types import MethodSpec
 
 FEWER = {"views": 8, "steps": 2, "rounds": 1, "wrappers": ("{}", "a photo of {}")}
-SHIPPED = [one for one in METHODS if not one.target.startswith("ttmbench.ttm.")]
+SHIPPED = [one for one in METHODS if not (one.is_ttm or one.is_finetuning)]
 TRAINS = {"needs": ("gradients",), "reset": "never", "scope": "stream", "order_dependent": True}
 
 

@@ -9,11 +9,11 @@ from support import tiny_models
 from support.training_tasks import load, scores_of, training_task
 
 from ttmbench.errors import UsageError
+from ttmbench.methods import parameters as parameters_module
+from ttmbench.methods.parameters import Train, add_low_rank, remove_low_rank
 from ttmbench.methods.task import is_of_captions, is_of_images
 from ttmbench.methods.tent import tent
 from ttmbench.model_adapters import itc
-from ttmbench.ttm import parameters as parameters_module
-from ttmbench.ttm.parameters import Train, add_low_rank, remove_low_rank
 
 
 @pytest.fixture

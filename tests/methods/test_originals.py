@@ -31,13 +31,13 @@ from ttmbench.methods.dis import dis
 from ttmbench.methods.dn import dn
 from ttmbench.methods.mta import mta
 from ttmbench.methods.nnn import nnn
+from ttmbench.methods.parameters import select
 from ttmbench.methods.tent import tent
 from ttmbench.methods.tpt import tpt
 from ttmbench.methods.views import view_logits
 from ttmbench.methods.watt import watt
 from ttmbench.methods.zero import zero
 from ttmbench.model_adapters import tiny_clip
-from ttmbench.ttm.parameters import select
 
 DATA = "data data.datautils data.imagenet_prompts data.cls_to_names clip clip.custom_clip utils utils.tools utils.misc"
 DATA += " clip.cocoop data.imagnet_prompts data.fewshot_datasets data.imagenet_variants"

@@ -14,13 +14,13 @@ from ttmbench.config import RunConfig
 from ttmbench.errors import UsageError
 from ttmbench.evaluator.methods import check_methods
 from ttmbench.methods.features import FeatureTask
+from ttmbench.methods.parameters import SETS, is_of_captions, is_of_images, is_temperature, select
 from ttmbench.methods.task import TrainingTask
 from ttmbench.model import Model
 from ttmbench.model_adapters import hf, itc
 from ttmbench.model_adapters.embeddings import EmbeddingsModel
 from ttmbench.plugins.registry import build_registry
 from ttmbench.scoring.inputs import Prepared, Rows
-from ttmbench.ttm.parameters import SETS, is_of_captions, is_of_images, is_temperature, select
 
 CPU = {"device": "cpu", "dtype": "fp32"}
 CAPTIONS = ["a red circle", "a cat on the left", "two dogs"]

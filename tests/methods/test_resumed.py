@@ -7,9 +7,9 @@ import pytest
 from support.stand_in_gpu import stand_in_gpu
 
 import ttmbench
+from ttmbench.methods.checkpoint import SeedCheckpoint
 from ttmbench.plugins.methods import METHODS
 from ttmbench.results.stored_files import read_scores
-from ttmbench.ttm.checkpoint import SeedCheckpoint
 from ttmbench.types import GroupShape
 
 FEW = {
@@ -18,7 +18,7 @@ FEW = {
     "rlcf": {"steps": 2, "lr": 1e-4},
     **{name: {"images": 2} for name in ("tent", "cliptta")},
 }
-TRAINING = [spec.name for spec in METHODS if spec.trains and not spec.target.startswith("ttmbench.ttm.")]
+TRAINING = [spec.name for spec in METHODS if spec.trains and not (spec.is_ttm or spec.is_finetuning)]
 
 
 def evaluate(model, method, **settings):

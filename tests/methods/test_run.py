@@ -14,10 +14,10 @@ import ttmbench
 from ttmbench.cli import main
 from ttmbench.config import make_run_config
 from ttmbench.errors import AssertionNotMet, NotRestoredError, TtmbenchError, UsageError
+from ttmbench.methods.checkpoint import SeedCheckpoint
+from ttmbench.methods.parts import CONTROLS
+from ttmbench.methods.training import Original
 from ttmbench.results.stored_files import read_scores
-from ttmbench.ttm.checkpoint import SeedCheckpoint
-from ttmbench.ttm.selection import CONTROLS
-from ttmbench.ttm.trainer import Original
 from ttmbench.types import GroupShape
 
 TASK = "shapes_color"

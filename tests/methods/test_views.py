@@ -16,6 +16,7 @@ import ttmbench
 from ttmbench.errors import DataError, UsageError
 from ttmbench.methods import views as views_module
 from ttmbench.methods.mta import mta
+from ttmbench.methods.training import Cost
 from ttmbench.methods.views import Views, crop_box, random_crop, views_of
 from ttmbench.methods.vte import vte
 from ttmbench.methods.zero import zero
@@ -23,7 +24,6 @@ from ttmbench.model import DualEncoder
 from ttmbench.model_adapters import tiny_clip
 from ttmbench.scoring.dual_encoder import encode
 from ttmbench.scoring.prepare import prepare
-from ttmbench.ttm.trainer import Cost
 from ttmbench.types import Group, ImageRef
 
 SIZES = [(48, 48), (60, 40), (50, 70), (200, 40)]

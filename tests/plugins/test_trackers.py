@@ -17,9 +17,9 @@ import ttmbench
 from ttmbench.cli import main
 from ttmbench.config import make_run_config
 from ttmbench.errors import UsageError
+from ttmbench.methods.checkpoint import SeedCheckpoint
 from ttmbench.plugins import trackers
 from ttmbench.plugins.trackers import COLUMNS, TrackerPlugin, result_rows
-from ttmbench.ttm.checkpoint import SeedCheckpoint
 
 QUICK = {"limit": 4, "device": "cpu", "bootstrap_iters": 20}
 SHORT = {"iterations": 3, "epochs": 1}

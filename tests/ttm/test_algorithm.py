@@ -22,12 +22,12 @@ from ttmbench.config import TTMConfig
 from ttmbench.data.loader import load_task_data
 from ttmbench.data.task_file import find_task
 from ttmbench.errors import DivergedError, UsageError
+from ttmbench.methods.parts import Selection, select
+from ttmbench.methods.training import snapshot
+from ttmbench.methods.ttm import ShuffledTask, Step, adapt
 from ttmbench.model_adapters import hf
 from ttmbench.plugins.registry import build_registry
 from ttmbench.scoring.prepare import PreparedTask, prepare
-from ttmbench.ttm.algorithm import ShuffledTask, Step, adapt
-from ttmbench.ttm.finetune import snapshot
-from ttmbench.ttm.selection import Selection, select
 from ttmbench.types import ScheduleSpec, Scores
 
 LINEAR = ScheduleSpec("linear", schedules.linear)

@@ -18,10 +18,10 @@ from ttmbench.config import AUTHORS_LEARNING_RATE, DEFAULT_LEARNING_RATE, RunCon
 from ttmbench.data.task_file import find_task
 from ttmbench.errors import UsageError
 from ttmbench.evaluator import analyze as analysis
+from ttmbench.methods.parts import PseudoLabels, candidates
 from ttmbench.plugins import trackers
 from ttmbench.plugins.registry import build_registry
 from ttmbench.report import charts
-from ttmbench.ttm.selection import PseudoLabels, candidates
 from ttmbench.types import Scores
 
 REGISTRY = build_registry()

@@ -10,10 +10,10 @@ import torch
 from support.stand_in_gpu import stand_in_gpu
 
 from ttmbench._util.digests import separated
-from ttmbench.ttm import checkpoint
-from ttmbench.ttm.algorithm import Step
-from ttmbench.ttm.checkpoint import TaskCheckpoint
-from ttmbench.ttm.trainer import TrainingState
+from ttmbench.methods import checkpoint
+from ttmbench.methods.checkpoint import TaskCheckpoint
+from ttmbench.methods.training import TrainingState
+from ttmbench.methods.ttm import Step
 from ttmbench.types import Scores
 
 RAW = Scores(np.eye(2)[None])

@@ -15,12 +15,14 @@ from support.small_models import Towers, stage_of
 from ttmbench import schedules
 from ttmbench.config import TTMConfig
 from ttmbench.errors import DivergedError, TtmbenchError, UsageError
+from ttmbench.methods import parts as algorithm
+from ttmbench.methods import training
+from ttmbench.methods import ttm as trainer
+from ttmbench.methods.parts import PseudoLabels, first_threshold, select, shuffle
+from ttmbench.methods.training import TrainingPairs
+from ttmbench.methods.ttm import Selection, ShuffledTask, Step, adapt, overfit
 from ttmbench.metrics import group_match, group_score
 from ttmbench.scoring.prepare import PreparedTask
-from ttmbench.ttm import algorithm, trainer
-from ttmbench.ttm.algorithm import Selection, ShuffledTask, Step, adapt, overfit
-from ttmbench.ttm.finetune import TrainingPairs
-from ttmbench.ttm.selection import PseudoLabels, first_threshold, select, shuffle
 from ttmbench.types import ScheduleSpec, Scores
 
 LINEAR = ScheduleSpec("linear", schedules.linear)
@@ -74,9 +76,9 @@ def test_a_default_run_takes_batches_of_that_size(groups, shape, batches):
 
 def test_batches_a_little_larger_at_the_very_limit():
     """At most 15 % of a batch may be left over to make batches larger."""
-    found = [trainer.batch_units(total, 100) for total in (0, 1, 100, 101, 115, 116, 200, 215, 216)]
+    found = [training.batch_units(total, 100) for total in (0, 1, 100, 101, 115, 116, 200, 215, 216)]
     assert found == [1, 1, 100, 101, 115, 100, 100, 108, 100]
-    assert [trainer.batch_units(total, 20) for total in (23, 24, 43)] == [23, 20, 22]
+    assert [training.batch_units(total, 20) for total in (23, 24, 43)] == [23, 20, 22]
 
 
 # --- the optimiser and random streams -----------------------------------------------------------------------------

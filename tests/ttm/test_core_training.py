@@ -13,11 +13,11 @@ from support.small_models import stage_of
 from ttmbench import schedules
 from ttmbench.config import TTMConfig
 from ttmbench.errors import DivergedError, TtmbenchError
+from ttmbench.methods import training as finetune
+from ttmbench.methods.training import TrainingPairs
 from ttmbench.model import PairScorer
 from ttmbench.scoring import inputs
 from ttmbench.scoring.batches import BatchSizer
-from ttmbench.ttm import finetune
-from ttmbench.ttm.finetune import TrainingPairs
 from ttmbench.types import ScheduleSpec
 
 LINEAR = ScheduleSpec("linear", schedules.linear)

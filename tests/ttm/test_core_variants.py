@@ -16,12 +16,12 @@ from ttmbench.config import TTMConfig
 from ttmbench.errors import AssertionNotMet, TtmbenchError
 from ttmbench.evaluator.methods import run_ttm_method
 from ttmbench.methods import variants
+from ttmbench.methods.checkpoint import AfterSeed
+from ttmbench.methods.training import Original
+from ttmbench.methods.ttm import Step
 from ttmbench.metrics import METRICS, group_match
 from ttmbench.model import Model
 from ttmbench.plugins.methods import METHODS
-from ttmbench.ttm.algorithm import Step
-from ttmbench.ttm.checkpoint import AfterSeed
-from ttmbench.ttm.trainer import Original
 from ttmbench.types import ScheduleSpec, Scores
 
 LINEAR = ScheduleSpec("linear", schedules.linear)

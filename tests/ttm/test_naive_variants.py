@@ -13,7 +13,7 @@ from support.small_models import Towers, stage_of
 
 from ttmbench import schedules
 from ttmbench.config import TTMConfig
-from ttmbench.ttm.algorithm import adapt
+from ttmbench.methods.ttm import adapt
 from ttmbench.types import ScheduleSpec
 
 GROUPS, ITERATIONS, EPOCHS, LR = 12, 4, 3, 2e-2

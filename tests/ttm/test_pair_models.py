@@ -17,10 +17,10 @@ from ttmbench import schedules
 from ttmbench.cli import main
 from ttmbench.config import TTMConfig
 from ttmbench.errors import UsageError
+from ttmbench.methods.ttm import adapt
 from ttmbench.model_adapters import vqascore
 from ttmbench.model_adapters._shared.options import LORA_TARGETS
 from ttmbench.scoring.prepare import PreparedTask, prepare
-from ttmbench.ttm.algorithm import adapt
 from ttmbench.types import ScheduleSpec
 
 LINEAR = ScheduleSpec("linear", schedules.linear)

@@ -19,14 +19,23 @@ from ttmbench import schedules
 from ttmbench.config import TTMConfig
 from ttmbench.errors import UsageError
 from ttmbench.evaluator import score_task
+from ttmbench.methods import parts as other_parts
+from ttmbench.methods import training as finetune
+from ttmbench.methods.checkpoint import SeedCheckpoint
+from ttmbench.methods.parts import (
+    DEFAULT_PARTS,
+    Selection,
+    SelectionProposal,
+    check_parts,
+    load_parts,
+    matching,
+    placebo,
+    shuffle,
+)
+from ttmbench.methods.ttm import ShuffledTask, adapt
 from ttmbench.plugins.builtin import PARTS
 from ttmbench.plugins.registry import Table, build_registry, load_target
 from ttmbench.testing import ContractError, check_method
-from ttmbench.ttm import finetune, other_parts
-from ttmbench.ttm.algorithm import ShuffledTask, adapt
-from ttmbench.ttm.checkpoint import SeedCheckpoint
-from ttmbench.ttm.parts import DEFAULT_PARTS, check_parts, load_parts
-from ttmbench.ttm.selection import Selection, SelectionProposal, matching, placebo, shuffle
 from ttmbench.types import GroupShape, MethodPart, ScheduleSpec
 
 LINEAR = ScheduleSpec("linear", schedules.linear)

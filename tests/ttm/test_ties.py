@@ -12,10 +12,10 @@ from ttmbench.config import make_run_config
 from ttmbench.data.task_file import all_tasks, find_task
 from ttmbench.errors import UsageError
 from ttmbench.evaluator.settings import task_settings
+from ttmbench.methods.ttm import ShuffledTask
 from ttmbench.model_adapters import tiny_clip
 from ttmbench.plugins.registry import build_registry
 from ttmbench.scoring.prepare import PreparedTask, prepare
-from ttmbench.ttm.algorithm import ShuffledTask
 from ttmbench.types import Scores
 
 

@@ -13,9 +13,9 @@ import ttmbench
 from ttmbench.cli import main
 from ttmbench.config import TTMConfig
 from ttmbench.errors import AssertionNotMet, UsageError
+from ttmbench.methods.parts import Selection, SelectionProposal, oracle, placebo
 from ttmbench.model_adapters import hf, tiny_clip
 from ttmbench.results.stored_files import schema
-from ttmbench.ttm.selection import Selection, SelectionProposal, oracle, placebo
 
 QUICK = {"limit": 12, "device": "cpu", "bootstrap_iters": 20}
 SHORT = {"iterations": 2, "epochs": 2}

@@ -24,6 +24,7 @@ from ttmbench.evaluator.run import run
 from ttmbench.evaluator.score_task import Run, plan_task, score_task
 from ttmbench.evaluator.settings import cache_of, resolve
 from ttmbench.evaluator.task_result import Scored
+from ttmbench.methods.parts import PseudoLabels, candidates
 from ttmbench.model import DualEncoder, PairScorer
 from ttmbench.plugins.registry import Registry, metric_for
 from ttmbench.results.document import ResultsDocument
@@ -39,7 +40,6 @@ from ttmbench.results.summary import (
 from ttmbench.schedules import threshold_for_coverage
 from ttmbench.scoring.batches import BatchSizer
 from ttmbench.scoring.debiasing import sweep
-from ttmbench.ttm.selection import PseudoLabels, candidates
 from ttmbench.types import MetricSpec, Record, Scores
 
 SCHEMA_VERSION = "1.0"

@@ -34,20 +34,20 @@ from ttmbench.evaluator.adapters import (
 from ttmbench.evaluator.determinism import arithmetic_of, naming_what_cannot
 from ttmbench.evaluator.resume import RunKey
 from ttmbench.evaluator.settings import read_samples, tasks_named
-from ttmbench.model import DualEncoder, Model, PairScorer, StoredFeatures
-from ttmbench.plugins.registry import Registry, build_registry
-from ttmbench.results.stored_files import SCHEMA_VERSION
-from ttmbench.scoring.batches import BatchSizer
-from ttmbench.scoring.inputs import DECODED, images_on_device
-from ttmbench.scoring.prepare import PreparedTask, prepare
-from ttmbench.ttm.checkpoint import TRAINING, SeedCheckpoint
-from ttmbench.ttm.supervised import (
+from ttmbench.methods.checkpoint import TRAINING, SeedCheckpoint
+from ttmbench.methods.finetuned import (
     PRESET_NOTES,
     loss_of,
     settings_of,
     train,
     true_pairs,
 )
+from ttmbench.model import DualEncoder, Model, PairScorer, StoredFeatures
+from ttmbench.plugins.registry import Registry, build_registry
+from ttmbench.results.stored_files import SCHEMA_VERSION
+from ttmbench.scoring.batches import BatchSizer
+from ttmbench.scoring.inputs import DECODED, images_on_device
+from ttmbench.scoring.prepare import PreparedTask, prepare
 from ttmbench.types import Group, Record
 
 STATE, LOCK = ".finetune", "lock"

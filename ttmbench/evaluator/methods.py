@@ -20,7 +20,10 @@ from ttmbench.evaluator.adapters import make_adapter, model_info, model_settings
 from ttmbench.evaluator.cache import TaskCache
 from ttmbench.evaluator.score_task import Run, check_training, plan_task, score_task
 from ttmbench.evaluator.task_result import Scored
+from ttmbench.methods.checkpoint import AFTER_SEED, AfterSeed, SeedProgress, TaskCheckpoint
 from ttmbench.methods.features import ReferenceSet, RewardModel, scale_and_bias
+from ttmbench.methods.parameters import check_train, is_added
+from ttmbench.methods.parts import check_parts
 from ttmbench.methods.run import MethodRun
 from ttmbench.methods.settings import checked_settings
 from ttmbench.methods.variants import Adaptation
@@ -32,9 +35,6 @@ from ttmbench.scoring.batches import BatchSizer
 from ttmbench.scoring.dual_encoder import encode_captions, encode_images
 from ttmbench.scoring.inputs import distinct_captions, distinct_images, rows_of
 from ttmbench.scoring.prepare import unknown_wrappers
-from ttmbench.ttm.checkpoint import AFTER_SEED, AfterSeed, SeedProgress, TaskCheckpoint
-from ttmbench.ttm.parameters import check_train, is_added
-from ttmbench.ttm.parts import check_parts
 from ttmbench.types import MethodSpec, Record, Scores
 
 

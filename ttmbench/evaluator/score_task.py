@@ -172,7 +172,7 @@ def check_training(model: Model, config: RunConfig, settings: TTMConfig) -> None
     if model.trainable:
         trained = list(model.parameters())
         if settings.train != "all":
-            from ttmbench.ttm.parameters import is_added, low_rank_removed, parameters_of  # used for this alone
+            from ttmbench.methods.parameters import is_added, low_rank_removed, parameters_of  # used for this alone
 
             with low_rank_removed(model):
                 trained = list(parameters_of(model, settings.train).values())

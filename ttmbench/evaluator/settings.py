@@ -181,7 +181,7 @@ def task_settings(registry: Registry, config: RunConfig, spec: TaskSpec) -> TTMC
     if adapts and spec.kind == "groups":
         settings.by_share(spec.is_global)
         if settings.other_parts:
-            from ttmbench.ttm.parts import check_parts  # imports torch, which the defaults need later
+            from ttmbench.methods.parts import check_parts  # imports torch, which the defaults need later
 
             check_parts(registry, settings, spec.shape, spec.is_global)
         if settings.ties == "include" and not spec.is_global:

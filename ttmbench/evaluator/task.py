@@ -30,6 +30,17 @@ from ttmbench.evaluator.ranking_task import rank_task
 from ttmbench.evaluator.score_task import Run, TaskPlan, ask_task, plan_task, score_task
 from ttmbench.evaluator.settings import usual_rate
 from ttmbench.evaluator.task_result import Answered, Scored, TaskResult, TransferResult
+from ttmbench.methods.checkpoint import (
+    AFTER_SEED,
+    AfterSeed,
+    Metadata,
+    TaskCheckpoint,
+    Tensors,
+    read_state,
+    score_tensors,
+    scores_of,
+    write_state,
+)
 from ttmbench.methods.variants import Adaptation
 from ttmbench.model import ChoiceModel, PairScorer
 from ttmbench.results.document import MOST_UNDECIDED
@@ -44,17 +55,6 @@ from ttmbench.results.summary import MethodScores, difference_of, differences, s
 from ttmbench.results.tag_means import breakdowns
 from ttmbench.scoring.prepare import count_truncated
 from ttmbench.stats import seed_std
-from ttmbench.ttm.checkpoint import (
-    AFTER_SEED,
-    AfterSeed,
-    Metadata,
-    TaskCheckpoint,
-    Tensors,
-    read_state,
-    score_tensors,
-    scores_of,
-    write_state,
-)
 from ttmbench.types import Group, Record, Scores
 
 Gains = Mapping[str, Record]

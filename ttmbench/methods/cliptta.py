@@ -11,8 +11,8 @@ from pydantic import Field
 from ttmbench.errors import UsageError
 from ttmbench.matching import match_groups
 from ttmbench.methods.losses import column_entropy, marginal_entropy, row_entropy
+from ttmbench.methods.parameters import Train
 from ttmbench.methods.task import Clusters, MethodStep, ResetEvery, TrainingTask
-from ttmbench.ttm.parameters import Train
 
 Labels = Literal["argmax", "matching"]
 """Source of an image's pseudo-caption: its own best caption, or the best matching of its group."""

@@ -15,19 +15,18 @@ from ttmbench._util.third_party_errors import error_with_place
 from ttmbench.config import TTMConfig
 from ttmbench.errors import UsageError
 from ttmbench.methods.features import FeatureTask, ScoreTask
+from ttmbench.methods.parameters import remove_low_rank
+from ttmbench.methods.parts import Parts, cross_entropy, load_part
 from ttmbench.methods.settings import arguments, checked_settings
 from ttmbench.methods.task import Clusters, MethodStep, TrainingTask
+from ttmbench.methods.training import Step, TrainingState, restored
+from ttmbench.methods.ttm import adapt
 from ttmbench.metrics import group_match, group_score, individual_match
 from ttmbench.model import DualEncoder
 from ttmbench.plugins.registry import load_target
 from ttmbench.schedules import SCHEDULES
 from ttmbench.scoring.inputs import Prepared, Rows
 from ttmbench.scoring.prepare import PreparedTask
-from ttmbench.ttm.algorithm import adapt
-from ttmbench.ttm.other_parts import cross_entropy
-from ttmbench.ttm.parameters import remove_low_rank
-from ttmbench.ttm.parts import Parts, load_part
-from ttmbench.ttm.trainer import Step, TrainingState, restored
 from ttmbench.types import MethodPart, MethodSpec
 
 _Inputs = tuple[Prepared, list[str], torch.Tensor, torch.Tensor]  # dimensions: caption texts; features

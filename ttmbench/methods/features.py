@@ -9,7 +9,7 @@ from typing import Protocol
 import torch
 
 from ttmbench.errors import UsageError
-from ttmbench.ttm.trainer import Cost
+from ttmbench.methods.training import Cost
 from ttmbench.types import Record
 
 

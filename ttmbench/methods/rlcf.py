@@ -12,8 +12,8 @@ from torch.nn.functional import normalize
 
 from ttmbench.errors import UsageError
 from ttmbench.methods.losses import Direction, directions
+from ttmbench.methods.parameters import Train, is_of_captions, is_of_images, is_temperature
 from ttmbench.methods.task import Batch, MethodStep, TrainingTask
-from ttmbench.ttm.parameters import Train, is_of_captions, is_of_images, is_temperature
 
 WEIGHT = 2.5  # weight of the cosine in CLIPScore (arXiv:2104.08718)
 EPSILON = 1e-6  # of AdamW, as published

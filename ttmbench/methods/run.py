@@ -21,6 +21,7 @@ from ttmbench._util.third_party_errors import foreign_errors
 from ttmbench.config import read_references
 from ttmbench.errors import DivergedError, TtmbenchError, UsageError
 from ttmbench.methods.audit import audit_labels, held_out_record
+from ttmbench.methods.checkpoint import AFTER_SEED, AfterSeed, SeedCheckpoint, SeedProgress, TaskCheckpoint
 from ttmbench.methods.features import (
     FeatureTask,
     Logits,
@@ -30,18 +31,16 @@ from ttmbench.methods.features import (
     ViewSource,
     scale_and_bias,
 )
+from ttmbench.methods.parameters import low_rank_removed, trained_record
 from ttmbench.methods.settings import checked_settings
 from ttmbench.methods.task import MethodStep, TrainingTask
+from ttmbench.methods.training import Cost, Original, set_random_state
 from ttmbench.model import Batch, DualEncoder
 from ttmbench.plugins.registry import load_target
 from ttmbench.results.summary import MethodScores, held_out, metric_chance, metric_values
 from ttmbench.scoring.dual_encoder import Features, encode
 from ttmbench.scoring.inputs import Prepared, Rows, subset, take
 from ttmbench.scoring.prepare import PreparedTask
-from ttmbench.ttm.checkpoint import AFTER_SEED, AfterSeed, SeedCheckpoint, SeedProgress, TaskCheckpoint
-from ttmbench.ttm.finetune import set_random_state
-from ttmbench.ttm.parameters import low_rank_removed, trained_record
-from ttmbench.ttm.trainer import Cost, Original
 from ttmbench.types import GroupShape, MethodSpec, MetricSpec, Record, Scores
 
 

@@ -35,7 +35,7 @@ def checked_settings(spec: MethodSpec, given: Mapping[str, object]) -> dict[str,
 def arguments(spec: MethodSpec) -> list[Argument]:
     """The settings of a method in the order of its signature; UsageError if they cannot be read."""
     if spec.is_finetuning:
-        from ttmbench.ttm.supervised import FinetuneConfig  # shown on its page only
+        from ttmbench.methods.finetuned import FinetuneConfig  # shown on its page only
 
         declared = list(_of_config(FinetuneConfig))
     else:

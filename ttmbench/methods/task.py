@@ -16,12 +16,11 @@ from pydantic import Field
 
 from ttmbench.errors import UsageError
 from ttmbench.methods.features import FeatureTask
+from ttmbench.methods.parameters import is_of_captions, is_of_images, is_temperature, parameters_of
+from ttmbench.methods.training import TrainingState, random_state
 from ttmbench.model import Batch as PreparedBatch
 from ttmbench.model import DualEncoder
 from ttmbench.scoring.inputs import Prepared, take
-from ttmbench.ttm.finetune import random_state
-from ttmbench.ttm.parameters import is_of_captions, is_of_images, is_temperature, parameters_of
-from ttmbench.ttm.trainer import TrainingState
 from ttmbench.types import Scores
 
 # Types of method settings, with their allowed values.
@@ -128,7 +127,7 @@ class TrainingTask(FeatureTask):
             parameter.requires_grad_(False)
 
     def train(self, which: str, temperature: bool = True) -> list[torch.nn.Parameter]:
-        """The parameters that ``train=`` names (`ttmbench.ttm.parameters.Train`); all others are frozen.
+        """The parameters that ``train=`` names (`ttmbench.methods.parameters.Train`); all others are frozen.
 
         With ``temperature=False`` the temperature and the bias of the logits stay frozen too, for losses that decrease
         as logits grow.

@@ -10,8 +10,8 @@ import torch
 from pydantic import Field
 
 from ttmbench.methods.losses import Direction, entropies
+from ttmbench.methods.parameters import Train
 from ttmbench.methods.task import Batch, Clusters, MethodStep, ResetEvery, TrainingTask
-from ttmbench.ttm.parameters import Train
 
 MARGIN = 0.4  # fraction of the largest entropy; answers above it are unreliable (ETA and SAR)
 RADIUS = 0.05  # length of SAR's step that increases the loss

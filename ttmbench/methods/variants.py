@@ -18,16 +18,15 @@ from ttmbench.config import DEFAULT_LEARNING_RATE, NO_LEARNING_RATE, RunConfig, 
 from ttmbench.data.task_file import TaskSpec
 from ttmbench.errors import AssertionNotMet, UsageError
 from ttmbench.methods.audit import held_out_record
+from ttmbench.methods.checkpoint import AFTER_SEED, AfterSeed, SeedProgress, TaskCheckpoint
+from ttmbench.methods.parameters import trained_record
+from ttmbench.methods.parts import CONTROLS, DEFAULT_PARTS, Parts, Supervision, algorithm1_selection, load_parts, oracle
+from ttmbench.methods.training import Original, Step, TrainingState, cost_of, restored, trained_sizes
+from ttmbench.methods.ttm import Kept, ShuffledTask, adapt, overfit
 from ttmbench.plugins.registry import Registry
 from ttmbench.results.summary import held_out, metric_mean
 from ttmbench.scoring.inputs import Rows, subset
 from ttmbench.scoring.prepare import PreparedTask
-from ttmbench.ttm.algorithm import Kept, ShuffledTask, adapt, overfit
-from ttmbench.ttm.checkpoint import AFTER_SEED, AfterSeed, SeedProgress, TaskCheckpoint
-from ttmbench.ttm.parameters import trained_record
-from ttmbench.ttm.parts import DEFAULT_PARTS, Parts, load_parts
-from ttmbench.ttm.selection import CONTROLS, Supervision, algorithm1_selection, oracle
-from ttmbench.ttm.trainer import Original, Step, TrainingState, cost_of, restored, trained_sizes
 from ttmbench.types import IterationRecord, MethodSpec, MetricSpec, Record, Scores
 
 

@@ -22,6 +22,7 @@ from ttmbench._util.third_party_errors import phase
 from ttmbench.errors import UsageError
 from ttmbench.methods.features import FeatureTask, ScoreTask
 from ttmbench.methods.losses import Direction, confident, directions
+from ttmbench.methods.training import Cost
 from ttmbench.model import DualEncoder
 from ttmbench.scoring.batches import BatchSizer
 from ttmbench.scoring.dual_encoder import encode_rows
@@ -33,7 +34,6 @@ from ttmbench.scoring.inputs import (
     pixels_digest,
     threads_beside_the_model,
 )
-from ttmbench.ttm.trainer import Cost
 from ttmbench.types import Group, ImageRef
 
 if TYPE_CHECKING:

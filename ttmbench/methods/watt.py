@@ -10,9 +10,9 @@ from pydantic import BeforeValidator, Field
 from torch.nn.functional import normalize
 
 from ttmbench.errors import UsageError
+from ttmbench.methods.parameters import Train, is_of_images, is_temperature
 from ttmbench.methods.task import Batch, MethodStep, TrainingTask
 from ttmbench.scoring.prepare import unknown_wrappers
-from ttmbench.ttm.parameters import Train, is_of_images, is_temperature
 
 WRAPPERS = (
     "{}",

@@ -24,31 +24,31 @@ _SOURCES = (  # kind, module, summary
     ("class_folders", "files", "a folder of images for each class, in the data folder"),
     ("whatsup", "whatsup", "WhatsUp's photographs, alone or in pairs"),
 )
-_SELECTION, _FINETUNE, _OTHERS = "ttmbench.ttm.selection", "ttmbench.ttm.finetune", "ttmbench.ttm.other_parts"
+_PARTS, _TRAINING = "ttmbench.methods.parts", "ttmbench.methods.training"
 
 PARTS: tuple[MethodPart, ...] = (  # of TTM, by kind and name; the first of each kind is the default
-    MethodPart("selection", "threshold", f"{_SELECTION}:select", "margin of at least tau_t; never a tie"),
-    MethodPart("selection", "every", f"{_OTHERS}:every", "every unit without a tie, whatever its margin"),
-    MethodPart("pseudo_labels", "matching", f"{_SELECTION}:matching", "the matching with the largest total"),
-    MethodPart("pseudo_labels", "argmax", f"{_OTHERS}:argmax", "each image's best caption; one may be used twice"),
-    MethodPart("pseudo_labels", "sinkhorn", f"{_OTHERS}:sinkhorn", "soft labels: a doubly stochastic plan per group"),
-    MethodPart("loss", "own", f"{_OTHERS}:own", "the loss that the model was trained with"),
-    MethodPart("loss", "cross_entropy", f"{_OTHERS}:cross_entropy", "to soft or hard labels, in both directions"),
-    MethodPart("optimizer", "adamw", f"{_FINETUNE}:adamw", "AdamW with weight_decay and betas"),
-    MethodPart("optimizer", "sgd", f"{_OTHERS}:sgd", "stochastic gradient descent with momentum"),
+    MethodPart("selection", "threshold", f"{_PARTS}:select", "margin of at least tau_t; never a tie"),
+    MethodPart("selection", "every", f"{_PARTS}:every", "every unit without a tie, whatever its margin"),
+    MethodPart("pseudo_labels", "matching", f"{_PARTS}:matching", "the matching with the largest total"),
+    MethodPart("pseudo_labels", "argmax", f"{_PARTS}:argmax", "each image's best caption; one may be used twice"),
+    MethodPart("pseudo_labels", "sinkhorn", f"{_PARTS}:sinkhorn", "soft labels: a doubly stochastic plan per group"),
+    MethodPart("loss", "own", f"{_PARTS}:own", "the loss that the model was trained with"),
+    MethodPart("loss", "cross_entropy", f"{_PARTS}:cross_entropy", "to soft or hard labels, in both directions"),
+    MethodPart("optimizer", "adamw", f"{_TRAINING}:adamw", "AdamW with weight_decay and betas"),
+    MethodPart("optimizer", "sgd", f"{_PARTS}:sgd", "stochastic gradient descent with momentum"),
     MethodPart(
         "lr_schedule",
         "cosine",
-        f"{_FINETUNE}:cosine_within_iteration",
+        f"{_TRAINING}:cosine_within_iteration",
         "falls to lr_floor in an iteration, and restarts",
     ),
-    MethodPart("lr_schedule", "linear", f"{_OTHERS}:linear", "falls evenly to lr_floor, and restarts"),
-    MethodPart("lr_schedule", "constant", f"{_OTHERS}:constant", "the same throughout an iteration"),
-    MethodPart("stopping", "never", f"{_OTHERS}:never", "all iterations are run"),
-    MethodPart("stopping", "no_change", f"{_OTHERS}:no_change", "selection and pseudo-labels have not changed"),
-    MethodPart("stopping", "overfit", f"{_OTHERS}:overfit", "every selected group satisfies its pseudo-label"),
-    MethodPart("teacher", "none", f"{_OTHERS}:none", "the trained model makes the pseudo-labels and scores"),
-    MethodPart("teacher", "ema", f"{_OTHERS}:ema", "a moving average of the weights makes them and is scored"),
+    MethodPart("lr_schedule", "linear", f"{_PARTS}:linear", "falls evenly to lr_floor, and restarts"),
+    MethodPart("lr_schedule", "constant", f"{_PARTS}:constant", "the same throughout an iteration"),
+    MethodPart("stopping", "never", f"{_PARTS}:never", "all iterations are run"),
+    MethodPart("stopping", "no_change", f"{_PARTS}:no_change", "selection and pseudo-labels have not changed"),
+    MethodPart("stopping", "overfit", f"{_PARTS}:overfit", "every selected group satisfies its pseudo-label"),
+    MethodPart("teacher", "none", f"{_PARTS}:none", "the trained model makes the pseudo-labels and scores"),
+    MethodPart("teacher", "ema", f"{_PARTS}:ema", "a moving average of the weights makes them and is scored"),
 )
 
 

@@ -30,7 +30,7 @@ _PROMPTS = {
 
 _of_ttm = partial(
     MethodSpec,
-    target="ttmbench.ttm.algorithm:adapt",
+    target="ttmbench.methods.ttm:adapt",
     reference=_TTM,
     needs=("gradients",),
     scope="task",
@@ -43,7 +43,7 @@ METHODS: tuple[MethodSpec, ...] = (
     _of_ttm("ttm", summary="Test-Time Matching: trains on the most confident matchings, iteratively"),
     _of_ttm(
         "overfit",
-        target="ttmbench.ttm.algorithm:overfit",
+        target="ttmbench.methods.ttm:overfit",
         summary="fine-tunes on the raw model's matchings of all groups (SimpleMatch's second step)",
     ),
     _of_ttm(
@@ -55,7 +55,7 @@ METHODS: tuple[MethodSpec, ...] = (
     _control("shuffle", summary="control: TTM with pseudo-labels swapped between selected groups"),
     MethodSpec(
         "finetuned",
-        "ttmbench.ttm.supervised:train",
+        "ttmbench.methods.finetuned:train",
         summary="a model finetuned on labelled groups with 'ttmbench finetune'",
         needs=("gradients", "labels"),
         scope="row",

@@ -240,7 +240,7 @@ def _changed(config: Mapping[str, object], option: str, usual: Mapping[str, obje
 
 
 def _finetuned_otherwise(wanted: FinetuningEntry, record: Mapping[str, object]) -> str:
-    from ttmbench.ttm.supervised import settings_of  # with torch, which no listing of tables should wait for
+    from ttmbench.methods.finetuned import settings_of  # with torch, which no listing of tables should wait for
 
     usual = settings_of(wanted.preset, "matching" if record.get("loss") == "matching" else "contrastive", wanted.args)
     actual = mapping(record.get("hyperparameters"))

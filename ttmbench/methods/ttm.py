@@ -8,27 +8,28 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import NoReturn
 
 import numpy as np
+import torch
+from tqdm import tqdm
 
-from ttmbench._arrays import fewer_first
 from ttmbench._util.console import progress_bar
 from ttmbench.config import TTMConfig
 from ttmbench.errors import DivergedError, TtmbenchError, UsageError
-from ttmbench.metrics import group_score
-from ttmbench.model import DualEncoder
-from ttmbench.scoring.prepare import PreparedTask
-from ttmbench.ttm.finetune import TrainingPairs
-from ttmbench.ttm.parts import DEFAULT_PARTS, Parts, PseudoLabelRule, Round
-from ttmbench.ttm.selection import (
+from ttmbench.methods.parts import (
+    DEFAULT_PARTS,
+    Parts,
+    PseudoLabelRule,
     PseudoLabels,
+    Round,
     Selection,
     SelectionProposal,
     Supervision,
     algorithm1_selection,
-    all_captions,
+    all_fit,
     candidates,
     eligible,
     first_threshold,
@@ -36,7 +37,20 @@ from ttmbench.ttm.selection import (
     matching,
     select,
 )
-from ttmbench.ttm.trainer import Step, Trainer, TrainingState
+from ttmbench.methods.training import (
+    Step,
+    TrainingPairs,
+    TrainingState,
+    batch_of,
+    finetune,
+    random_state,
+    restore,
+    resume_weights,
+    set_random_state,
+    trained_parameters,
+)
+from ttmbench.model import DualEncoder
+from ttmbench.scoring.prepare import PreparedTask
 from ttmbench.types import ScheduleSpec, Scores
 
 Choose = Callable[[int, Scores], tuple[float, PseudoLabels, Selection]]
@@ -290,10 +304,126 @@ class ShuffledTask:
         return TrainingPairs(images, captions, matched.reshape(images.shape))
 
 
-def all_fit(scores: np.ndarray, captions: np.ndarray) -> bool:
-    """Whether every group [groups, images, captions] satisfies the group score for its pseudo-label."""
-    scores = fewer_first(scores)
-    order = all_captions(captions, scores.shape[2])
-    # a caption that is used twice cannot satisfy the group score
-    is_matching = np.array_equal(order[:, : captions.shape[1]], captions)
-    return is_matching and bool(group_score(np.take_along_axis(scores, order[:, None, :], axis=2)).all())
+class Trainer:
+    """Optimiser, batch size, learning rate and teacher over the iterations of one run."""
+
+    def __init__(
+        self,
+        stage: PreparedTask,
+        config: TTMConfig,
+        learning_rate: float,
+        seed: int,
+        units: int,
+        parts: Parts = DEFAULT_PARTS,
+        option: str = "--ttm_args",
+    ) -> None:
+        self._option = option  # that sets the learning rate, for messages
+        self.stage, self.config, self._learning_rate, self._seed = stage, config, learning_rate, seed
+        self.parts = parts
+        rows = stage.prepared.rows
+        images = min(rows.images.shape[1], rows.captions.shape[1])
+        self._batch = batch_of(config, units, images, stage.is_global)
+        self._trained = trained_parameters(stage.adapter, config.train)
+        self._optimizer = parts.optimizer(self._trained, config)
+        names = stage.adapter.state_dict().keys() if config.train != "all" else ()
+        self._updates = {name: value for name, value in self._trained if names and name not in names}  # of low rank
+        self._teacher = None if parts.teacher is None else self._copied()
+        torch.manual_seed(seed)  # for adapters with dropout; nothing else here draws from torch
+
+    def rate(self, iteration: int) -> float:
+        """Learning rate at the start of an iteration: lr x restart^(t-1), t from 1 (section B.1)."""
+        return self._learning_rate * self.config.lr_restart ** (iteration - 1)
+
+    def state(self, iteration: int, scores: Scores | None = None) -> TrainingState:
+        """Everything that the next iteration depends on; the tensors are not copied."""
+        optimizers = [{"state": self._optimizer.state_dict()["state"]}] if self.config.keep_optimizer_state else []
+        return TrainingState(
+            *(iteration, scores, self._weights(), optimizers, random_state(self.stage.adapter), self._teacher or {})
+        )
+
+    def _weights(self) -> dict[str, torch.Tensor]:
+        """Everything that training changes, by name; the tensors are not copied."""
+        return {**self.stage.adapter.state_dict(), **{name: update.detach() for name, update in self._updates.items()}}
+
+    def _copied(self) -> dict[str, torch.Tensor]:
+        return {name: tensor.detach().clone() for name, tensor in self._weights().items()}
+
+    def _load(self, weights: Mapping[str, torch.Tensor], is_resumed: bool = False) -> None:
+        """Weights as `_weights` gives them; TtmbenchError if the model of a resumed run does not load them."""
+        tensors = {name: tensor for name, tensor in weights.items() if name not in self._updates}
+        (resume_weights if is_resumed else restore)(self.stage.adapter, tensors)
+        with torch.no_grad():
+            for name, update in self._updates.items():
+                update.copy_(weights[name])
+
+    def resume(self, state: TrainingState) -> None:
+        """Goes on from a state."""
+        self._load(state.model, is_resumed=True)
+        for optimizer in state.optimizers:
+            groups = self._optimizer.state_dict()["param_groups"]
+            self._optimizer.load_state_dict({"state": dict(optimizer["state"]), "param_groups": groups})
+        if self._teacher is not None:
+            self._teacher = {name: tensor.to(self._teacher[name].device) for name, tensor in state.extra.items()}
+        set_random_state(state.random, self.stage.adapter)
+
+    def score(self) -> Scores:
+        """Scores of the model, or of its teacher if there is one; the model is not changed."""
+        if self._teacher is None:
+            return self.stage.score()
+        model = self._copied()
+        self._load(self._teacher)
+        scores = self.stage.score()
+        self._load(model)
+        return scores
+
+    def finish(self) -> None:
+        """The model becomes its teacher, if there is one: the run is over."""
+        if self._teacher is not None:
+            self._load(self._teacher)
+
+    def _updated(self) -> None:
+        if self._teacher is not None and self.parts.teacher is not None:
+            self.parts.teacher(self._teacher, self._weights())
+
+    def train(
+        self,
+        iteration: int,
+        pairs: TrainingPairs,
+        shown: tqdm[NoReturn],
+        factor: Callable[[int, int], float] | None = None,
+    ) -> tuple[float, ...]:
+        """Mean loss of every epoch; empty, and the model untouched, if nothing was selected.
+
+        ``factor`` is the learning-rate schedule, (step, steps) -> factor, in place of that of the parts.
+        """
+        if len(pairs.images) == 0:
+            shown.update(self.config.epochs)
+            return ()
+        if not self.config.keep_optimizer_state and iteration > 1:
+            self._optimizer = self.parts.optimizer(self._trained, self.config)
+
+        def course(step: int, steps: int) -> float:
+            return self.parts.lr_schedule(step, steps, self.config.lr_floor) if factor is None else factor(step, steps)
+
+        def epoch_done(loss: float) -> None:
+            which = f"iteration {iteration}/{self.config.iterations}, " if factor is None else ""
+            shown.set_postfix_str(f"{which}loss {loss:.3f}")
+            shown.update()
+
+        return finetune(
+            self.stage.adapter,
+            self.stage.prepared,
+            pairs,
+            self._optimizer,
+            config=self.config,
+            learning_rate=self.rate(iteration),
+            batch=self._batch,
+            rng=np.random.default_rng([self._seed, iteration]),
+            crop_rng=np.random.default_rng([self._seed, iteration, 1]),
+            epoch_done=epoch_done,
+            part_size=self.stage.batch_size,
+            factor=course,
+            loss=self.parts.loss,
+            updated=self._updated,
+            option=self._option,
+        )

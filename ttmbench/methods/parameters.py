@@ -20,7 +20,7 @@ from __future__ import annotations
 import hashlib
 import re
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -33,9 +33,9 @@ from torch.nn import functional
 
 from ttmbench.errors import UsageError
 from ttmbench.model import Batch, DualEncoder, Model
-from ttmbench.ttm.finetune import named_parameters
 from ttmbench.types import Record
 
+NamedParameters = Sequence[tuple[str, torch.nn.Parameter]]
 NORM_LAYERS = (nn.LayerNorm, nn.modules.batchnorm._BatchNorm, nn.GroupNorm, nn.RMSNorm)
 """Normalisation layers and their subclasses. Selected by type, because names differ between libraries."""
 _PROJECTION = re.compile(
@@ -47,6 +47,14 @@ NOT_RUN = re.compile(
     r"^text_encoder\..*\.crossattention\.|(^|\.)(multimodal_model|text_decoder|(itm|mim|mlm|mmm)_\w+)\."
 )
 """Names of modules of BLIP, FLAVA and CoCa that do not contribute to image or caption features."""
+
+
+def named_parameters(adapter: Model) -> NamedParameters:
+    """The parameters that an adapter trains, by name in its module; numbered if the adapter has no module."""
+    module = adapter.torch_module
+    names = {} if module is None else {id(parameter): name for name, parameter in module.named_parameters()}
+    numbered = enumerate(adapter.parameters())
+    return [(names.get(id(parameter), f"parameters.{number}"), parameter) for number, parameter in numbered]
 
 
 def select(adapter: Model, which: str) -> Mapping[str, nn.Parameter]:
@@ -272,7 +280,7 @@ def _known(which: str) -> str:
 
 
 Train = Annotated[str, AfterValidator(_known), Field(description=_WORDS)]
-"""A set of parameters: a key of `ttmbench.ttm.parameters.SETS`, or parameters added to a model (`is_added`)."""
+"""A set of parameters: a key of `ttmbench.methods.parameters.SETS`, or parameters added to a model (`is_added`)."""
 
 
 def rank_of(which: str) -> int | None:

@@ -1,20 +1,34 @@
-"""Finetuning on pseudo-labels; by default with AdamW and a cosine learning-rate schedule in each iteration."""
+"""Training over the iterations of one run, its state between two of them, its cost, and the model as it was before."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
 
 from ttmbench.config import TTMConfig
-from ttmbench.errors import DivergedError, TtmbenchError
+from ttmbench.errors import DivergedError, NotRestoredError, TtmbenchError
+from ttmbench.methods.parameters import (
+    NamedParameters,
+    is_of_captions,
+    is_of_images,
+    is_temperature,
+    low_rank_removed,
+    named_parameters,
+    parameters_of,
+    remove_low_rank,
+)
 from ttmbench.model import Batch, DualEncoder, Model, PairScorer
 from ttmbench.scoring.batches import DEFAULT, BatchSizer, attempt
-from ttmbench.scoring.inputs import Prepared, images_on_device, n_rows, take
+from ttmbench.scoring.inputs import Prepared, images_on_device, n_rows, subset, take
+from ttmbench.scoring.prepare import PreparedTask
+from ttmbench.types import Scores
 
 
 @dataclass(frozen=True)
@@ -60,7 +74,6 @@ class LabelledBatch:
 Loss = Callable[[LabelledBatch], torch.Tensor]
 """A batch -> its loss, a scalar with a gradient."""
 
-NamedParameters = Sequence[tuple[str, torch.nn.Parameter]]
 MakeOptimizer = Callable[[NamedParameters, TTMConfig], torch.optim.Optimizer]
 """(named parameters, TTM's settings) -> an optimiser; ``lr`` of its groups are factors on TTM's learning rate."""
 
@@ -80,14 +93,6 @@ def adamw(parameters: NamedParameters, settings: TTMConfig) -> torch.optim.Optim
 def make_optimizer(adapter: Model, config: TTMConfig, make: MakeOptimizer = adamw) -> torch.optim.Optimizer:
     """An optimiser, by default AdamW, over all parameters that the adapter trains."""
     return make(named_parameters(adapter), config)
-
-
-def named_parameters(adapter: Model) -> NamedParameters:
-    """The parameters that an adapter trains, by name in its module; numbered if the adapter has no module."""
-    module = adapter.torch_module
-    names = {} if module is None else {id(parameter): name for name, parameter in module.named_parameters()}
-    numbered = enumerate(adapter.parameters())
-    return [(names.get(id(parameter), f"parameters.{number}"), parameter) for number, parameter in numbered]
 
 
 def cosine_within_iteration(step: int, steps: int, floor: float) -> float:
@@ -366,3 +371,240 @@ def set_random_state(states: Mapping[str, torch.Tensor], adapter: Model) -> None
     torch.set_rng_state(states["cpu"])
     if adapter.device.type == "cuda" and "cuda" in states:
         torch.cuda.set_rng_state(states["cuda"], adapter.device)
+
+
+TOLERANCE = 1e-4  # logits; what `check_adapter` allows for the same
+GROUPS = 16  # in the batch that is scored before and after
+
+
+@dataclass(frozen=True)
+class Step:
+    """One iteration as TTM itself sees it: no label was read.
+
+    Attributes:
+        iteration: from 1.
+        threshold: tau_t.
+        captions: caption given to each image, in the task's own order (unshuffled), int [units, images of a unit]; with
+            more images than captions the image given to each caption, int [units, captions of a unit].
+        selected: bool [units].
+        tie: bool [units].
+        loss: mean loss of each epoch.
+        learning_rate: at the start of the iteration.
+        scores: of the finetuned model (of its teacher, if there is one), in the task's own order.
+        seconds: wall time.
+    """
+
+    iteration: int
+    threshold: float
+    captions: np.ndarray
+    selected: np.ndarray
+    tie: np.ndarray
+    loss: tuple[float, ...]
+    learning_rate: float
+    scores: Scores
+    seconds: float
+
+
+@dataclass(frozen=True)
+class TrainingState:
+    """State of training after a turn (an iteration, a batch or an epoch): enough to resume as if it had never stopped.
+
+    Attributes:
+        iteration: the last turn that is over, from 1.
+        scores: of the model after it; None where nothing is scored on the way.
+        model: what training changes, by name.
+        optimizers: states of optimisers, each with its ``state`` by parameter; none where they are new in every turn.
+        random: states of torch's generators, by device.
+        extra: weights of the teacher, as ``model``; or what a method remembers.
+        steps: all iterations of TTM that are finished.
+    """
+
+    iteration: int
+    scores: Scores | None
+    model: Mapping[str, torch.Tensor]
+    optimizers: Sequence[Mapping[str, Any]] = ()
+    random: Mapping[str, torch.Tensor] = field(default_factory=dict)
+    extra: Mapping[str, torch.Tensor] = field(default_factory=dict)
+    steps: Sequence[Step] = ()
+
+
+def trained_parameters(adapter: Model, which: str) -> NamedParameters:
+    """The parameters that ``train=`` names; all others are frozen. UsageError if there are none."""
+    every = named_parameters(adapter)
+    if which == "all":
+        return every
+    chosen = parameters_of(adapter, which)
+    for _, parameter in every:
+        parameter.requires_grad_(False)
+    for parameter in chosen.values():
+        parameter.requires_grad_(True)
+    return list(chosen.items())
+
+
+def trained_sizes(adapter: Model, which: str) -> dict[str, int]:
+    """Each parameter that ``train=`` names, with its size; the model is not changed."""
+    if which == "all":
+        return {name: parameter.numel() for name, parameter in named_parameters(adapter)}
+    with low_rank_removed(adapter):
+        return {name: parameter.numel() for name, parameter in parameters_of(adapter, which).items()}
+
+
+def batch_of(config: TTMConfig, units: int, images: int, is_global: bool) -> int:
+    """Units in a batch, of a task with so many units and matched images in a group."""
+    # In the global variant a unit is one pair, and a batch holds the pairs of as many groups.
+    per_group = images if is_global else 1
+    if config.batch_groups is not None:
+        return config.batch_groups * per_group
+    return batch_units(units, (100 if images == 1 else 50) * per_group)
+
+
+def batch_units(total: int, default: int) -> int:
+    """Units in a batch: the default, or slightly more where the total is just above a multiple of it (section B.1).
+
+    >>> batch_units(102, 50), batch_units(400, 50), batch_units(135, 50), batch_units(7, 50)
+    (51, 50, 50, 7)
+    """
+    if total <= default:
+        return max(1, total)
+    full, rest = divmod(total, default)
+    return math.ceil(total / full) if 0 < rest <= 0.15 * default else default
+
+
+@dataclass
+class Cost:
+    """Counts of one method on one task and seed.
+
+    Attributes:
+        image_rows, caption_rows: through the towers, forward.
+        image_rows_backward, caption_rows_backward: those whose gradient was computed.
+        optimizer_steps: updates.
+        views: images that were made of others and encoded.
+        reward_rows: images and captions through a reward model.
+        view_seconds: wall time of making and encoding its views.
+        shared_seconds: of these, time that an earlier method of the run had spent.
+    """
+
+    image_rows: int = 0
+    caption_rows: int = 0
+    image_rows_backward: int = 0
+    caption_rows_backward: int = 0
+    optimizer_steps: int = 0
+    views: int = 0
+    reward_rows: int = 0
+    view_seconds: float = 0.0
+    shared_seconds: float = 0.0
+
+    def count(self, **more: float) -> None:
+        """Adds to the counts that are named."""
+        for name, number in more.items():
+            setattr(self, name, getattr(self, name) + number)
+
+    def count_backward(self, side: str, features: torch.Tensor) -> None:
+        """Counts the rows of features of ``images`` or ``captions`` when, and if, their gradient is computed."""
+        if features.requires_grad:
+            rows, name = len(features), f"{side[:-1]}_rows_backward"
+            features.register_hook(lambda _: self.count(**{name: rows}))  # type: ignore[no-untyped-call]
+
+    def record(self, images: int, captions: int, seconds: float) -> dict[str, float]:
+        """For results, of a method that took so many ``seconds``, to which shared ones are added.
+
+        ``tower_passes`` are in units of encoding every image, or every caption, of the task once. A backward pass
+        counts twice a forward pass.
+        """
+        passes = (self.image_rows + 2 * self.image_rows_backward) / images
+        passes += (self.caption_rows + 2 * self.caption_rows_backward) / captions
+        counts = asdict(self)
+        seconds += counts.pop("shared_seconds")
+        return {**counts, "tower_passes": passes, "seconds": seconds}
+
+
+def cost_of(stage: PreparedTask, config: TTMConfig, steps: Sequence[Step], trained: Iterable[str]) -> Cost:
+    """What TTM's iterations cost, counted from what they selected: the task is scored first and after each update.
+
+    A model that scores pairs sees an image and a caption for each pair.
+
+    Args:
+        stage: model and prepared inputs.
+        config: hyperparameters.
+        steps: the iterations.
+        trained: names of the parameters that they train.
+    """
+    rows, cost = stage.prepared.rows, Cost()
+    m, k = rows.images.shape[1], rows.captions.shape[1]
+    batch = batch_of(config, rows.images.size if stage.is_global else len(rows.images), min(m, k), stage.is_global)
+    whole = [len(np.unique(side)) for side in (rows.images, rows.captions)]
+    of_unit = [1, 1] if stage.is_global else [min(m, k)] * 2 if config.loss == "own" else [m, k]
+    if not isinstance(stage.adapter, DualEncoder):  # it learns from all pairs of a group
+        whole, of_unit = [rows.images.size * k] * 2, [m * k] * 2
+    towers = [name for name in trained if not is_temperature(name)]
+    backward = (not all(map(is_of_captions, towers)), not all(map(is_of_images, towers)))
+    cost.count(image_rows=whole[0], caption_rows=whole[1])
+    for step in (step for step in steps if step.loss):
+        selected, epochs = int(step.selected.sum()), len(step.loss)
+        cost.count(optimizer_steps=-(-selected // batch) * epochs)
+        for side, every, each, is_trained in zip(("image", "caption"), whole, of_unit, backward, strict=True):
+            seen = selected * each * epochs
+            cost.count(**{f"{side}_rows": every + seen, f"{side}_rows_backward": seen if is_trained else 0})
+    return cost
+
+
+class Original:
+    """The original model before the test-time stage: its weights, and its scores of the first `GROUPS` groups."""
+
+    def __init__(self, stage: PreparedTask) -> None:
+        self._adapter, self._weights = stage.adapter, snapshot(stage.adapter)
+        self._trained = [(parameter, parameter.requires_grad) for parameter in stage.adapter.parameters()]
+        first = np.arange(min(GROUPS, len(stage.prepared.rows.images)))
+        self._batch = replace(stage, prepared=subset(stage.prepared, first), is_global=False, all_pairs=False)
+        self._scores: np.ndarray | None = None
+
+    @contextmanager
+    def adapted(self) -> Iterator[None]:
+        """Restores the model afterwards; TtmbenchError if the groups then have other scores than before."""
+        if self._scores is None:
+            self._scores = self._batch.score().groups
+        try:
+            yield
+        except Exception:
+            self._restore(self._scores)
+            raise
+        except BaseException:  # interrupted: no time for the check, and nothing more is scored
+            self._reset()
+            raise
+        else:
+            self._restore(self._scores)
+
+    def _reset(self) -> None:
+        restore(self._adapter, self._weights)
+        if any(parameter.requires_grad != is_trained for parameter, is_trained in self._trained):
+            remove_low_rank(self._adapter)  # where all parameters are trained, there are no updates
+        for parameter, is_trained in self._trained:
+            parameter.requires_grad_(is_trained)
+
+    def _restore(self, before: np.ndarray) -> None:
+        self._reset()
+        after = self._batch.score().groups
+        if np.array_equal(before, after):
+            return
+        # Some models round in another way each time they are asked: by how much shows in a second look at the same.
+        noise = _distance(after, self._batch.score().groups)
+        difference = _distance(before, after)
+        if not difference <= max(TOLERANCE, 2 * noise):
+            raise NotRestoredError(
+                f"model adapter {type(self._adapter).__name__} does not give the same scores after its weights were "
+                f"restored: a batch of {len(before)} groups differs by up to {difference:.3g}. Its load_state_dict "
+                "must load every tensor that its state_dict returns, and scores must depend on nothing else that "
+                "training changes; ttmbench.testing.check_adapter tests this"
+            )
+
+
+@contextmanager
+def restored(stage: PreparedTask) -> Iterator[None]:
+    """Restores the model afterwards; TtmbenchError if it cannot be."""
+    with Original(stage).adapted():
+        yield
+
+
+def _distance(left: np.ndarray, right: np.ndarray) -> float:
+    """Largest absolute difference; NaN if a score is NaN."""
+    return float(np.abs(left.astype(np.float64) - right).max())

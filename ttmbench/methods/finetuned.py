@@ -19,11 +19,11 @@ from tqdm import tqdm
 from ttmbench._util.third_party_errors import describe
 from ttmbench.config import TTMConfig
 from ttmbench.errors import UsageError
+from ttmbench.methods.training import TrainingPairs, TrainingState
+from ttmbench.methods.ttm import Trainer
 from ttmbench.model import DualEncoder, Model
 from ttmbench.scoring.inputs import Prepared
 from ttmbench.scoring.prepare import PreparedTask
-from ttmbench.ttm.finetune import TrainingPairs
-from ttmbench.ttm.trainer import Trainer, TrainingState
 
 Loss = Literal["contrastive", "matching"]
 

@@ -1,0 +1,526 @@
+"""Replaceable parts of TTM: the signature of each kind, and loading of the parts that settings name.
+
+Every part is one function. The types below list its positional arguments; its keyword arguments are settings
+(``--ttm_args KIND.KEY=VALUE``), validated against their annotations. No part has access to labels: captions are
+shuffled by seed inside each group.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial, wraps
+from typing import Annotated, Any, Literal, get_args
+
+import numpy as np
+import torch
+from pydantic import Field
+
+from ttmbench._arrays import fewer_first
+from ttmbench._util.third_party_errors import foreign_errors
+from ttmbench.config import DEFAULT_SHARE, TTMConfig
+from ttmbench.errors import UsageError
+from ttmbench.matching import match_global, match_groups
+from ttmbench.methods.parameters import NamedParameters
+from ttmbench.methods.training import (
+    LabelledBatch,
+    Loss,
+    MakeOptimizer,
+    adamw,
+    cosine_within_iteration,
+)
+from ttmbench.metrics import group_score
+from ttmbench.plugins.arguments import arguments_of, checked_arguments
+from ttmbench.plugins.registry import Registry, load_target
+from ttmbench.schedules import threshold_for_coverage
+from ttmbench.types import GroupShape, MethodPart, PartKind, Scores
+
+Ties = Literal["exclude", "include"]
+
+
+@dataclass(frozen=True)
+class PseudoLabels:
+    """A candidate matching of every unit (a group; a pair in the global variant) and the model's confidence in it.
+
+    Attributes:
+        captions: position of the caption given to each image, among the shuffled ones, int [units, images of a unit].
+        confidence: value compared with tau_t, logits [units]: the margin, or the pair's score in the global variant.
+        tie: bool [units]; a tied unit is selected only where ties are included.
+        soft: soft labels, float [units, images of a unit, captions to choose from], rows sum to 1; None for hard ones.
+    """
+
+    captions: np.ndarray
+    confidence: np.ndarray
+    tie: np.ndarray
+    soft: np.ndarray | None = None
+
+
+@dataclass(frozen=True)
+class Selection:
+    """The selection of an iteration: pseudo-labels as in `PseudoLabels`, and the ``selected`` units, bool [units]."""
+
+    captions: np.ndarray
+    selected: np.ndarray
+    soft: np.ndarray | None = None
+
+
+@dataclass(frozen=True)
+class SelectionProposal:
+    """The selection of Algorithm 1 in an iteration, as input of a supervision (the oracle or a control)."""
+
+    choice: Selection  # selection of Algorithm 1
+    in_task_order: np.ndarray  # its captions by position in the task's original order, int [units, images of a unit]
+    tie: np.ndarray  # bool [units]
+    n_captions: int  # number of captions to choose from, per unit
+    is_global: bool  # global variant: units are pairs of one injective assignment
+    rng: np.random.Generator  # for random draws; determined by seed and iteration
+
+
+def matching(scores: np.ndarray) -> PseudoLabels:
+    """The matching with the largest total and its margin (Algorithm 1, lines 4 and 5; Eq. 2 in the global variant).
+
+    ``scores`` are logits [groups, images, captions]; in the global variant [images, captions], each image a unit.
+    """
+    if scores.ndim == 2:
+        overall = match_global(scores)
+        return PseudoLabels(overall.captions[:, None], overall.scores, overall.tie)
+    inside = match_groups(scores)
+    return PseudoLabels(inside.captions, inside.margin, inside.tie)
+
+
+def candidates(
+    scores: Scores,
+    is_global: bool,
+    order: np.ndarray | None = None,
+    rule: Callable[[np.ndarray], PseudoLabels] = matching,
+) -> PseudoLabels:
+    """Pseudo-labels of every unit by a rule, with captions permuted as for `in_order`, or in the original order."""
+    return rule(in_order(scores, is_global, order))
+
+
+def in_order(scores: Scores, is_global: bool, order: np.ndarray | None) -> np.ndarray:
+    """Permutes the captions of scores [groups, images, captions], or [images, captions] in the global variant.
+
+    ``order`` is int [groups, captions], or [captions] in the global variant; None keeps the order. With more images
+    than captions, the result has captions as rows and images as columns.
+    """
+    if is_global:
+        assert scores.all_pairs is not None, "the global variant scores every pair"
+        return scores.all_pairs if order is None else scores.all_pairs[:, order]
+    inside = fewer_first(scores.groups)
+    return inside if order is None else np.take_along_axis(inside, order[:, None, :], axis=2)
+
+
+Supervision = Callable[[SelectionProposal], Selection]
+
+
+def algorithm1_selection(proposal: SelectionProposal) -> Selection:
+    """The supervision of Algorithm 1: trains on the units that the threshold selects."""
+    return proposal.choice
+
+
+def first_threshold(config: TTMConfig, labels: PseudoLabels, by_share: bool) -> float:
+    """tau_1: as given, else the threshold that selects the fraction `TTMConfig.coverage` of all units.
+
+    In logits; a fraction when ``by_share``.
+    """
+    if config.tau_start is not None:
+        return config.tau_start
+    if by_share:
+        return DEFAULT_SHARE
+    clear = labels.confidence[eligible(labels, config.ties)]
+    if len(clear) == 0:
+        return 0.0
+    return threshold_for_coverage(clear, min(1.0, config.coverage * len(labels.tie) / len(clear)))
+
+
+def select(labels: PseudoLabels, threshold: float, by_share: bool, ties: Ties = "exclude") -> np.ndarray:
+    """Units to train on, bool [units]: sufficiently confident, and by default not tied.
+
+    Args:
+        labels: the candidates.
+        threshold: tau_t; logits, or a fraction when ``by_share``: then the top 1 - tau_t of all units by confidence.
+        by_share: the share rule (section B.1). The number of units to select is this fraction of all units, including
+            tied ones, rounded down as in the authors' code; of units with equal confidence, later ones come first.
+        ties: as in `TTMConfig`.
+    """
+    allowed = eligible(labels, ties)
+    if not by_share:
+        return (labels.confidence >= threshold) & allowed
+    # 0.1 of 30 is 3, although 1 - 0.9 is below 0.1 in floating point
+    keep = math.floor((1 - threshold) * len(labels.tie) + 1e-10)
+    ranked = np.argsort(np.where(allowed, labels.confidence, -np.inf), kind="stable")[::-1]
+    chosen = np.zeros(len(labels.tie), dtype=bool)
+    chosen[ranked[: max(0, keep)]] = True
+    return chosen & allowed
+
+
+def eligible(labels: PseudoLabels, ties: Ties) -> np.ndarray:
+    """Eligible units, bool [units]: without a tie, unless ties are included."""
+    return ~labels.tie if ties == "exclude" else np.ones(len(labels.tie), dtype=bool)
+
+
+def oracle(truth: np.ndarray) -> Supervision:
+    """A supervision that selects exactly the untied units with a correct matching (section 4.5): an upper bound.
+
+    ``truth`` has the true captions by position in the task's original order, int [units, images of a unit].
+    """
+
+    def choose(proposal: SelectionProposal) -> Selection:
+        right = (proposal.in_task_order == truth).all(axis=1)
+        return replace(proposal.choice, selected=right & ~proposal.tie)
+
+    return choose
+
+
+def placebo(proposal: SelectionProposal) -> Selection:
+    """Control: the units that TTM selects, each with a random matching; measures the effect of training as such.
+
+    In the global variant the selected images get captions drawn without repetition from all captions.
+    """
+    chosen = proposal.choice
+    captions = chosen.captions.copy()
+    n_units, images = captions.shape
+    if proposal.is_global:
+        drawn = proposal.rng.permutation(proposal.n_captions)[:n_units, None]
+    else:
+        every = np.broadcast_to(np.arange(proposal.n_captions), (n_units, proposal.n_captions))
+        drawn = proposal.rng.permuted(every, axis=1)[:, :images]
+    captions[chosen.selected] = drawn[chosen.selected]
+    return Selection(captions, chosen.selected, _renamed(chosen.soft, chosen.captions, captions))
+
+
+def shuffle(proposal: SelectionProposal) -> Selection:
+    """Control: TTM's units and pseudo-labels, with each label moved to another selected unit.
+
+    With fewer than two selected units, no label can be moved and nothing is trained.
+    """
+    chosen = proposal.choice
+    units = proposal.rng.permutation(np.flatnonzero(chosen.selected))
+    if len(units) < 2:
+        return replace(chosen, selected=np.zeros_like(chosen.selected))
+    captions, soft = chosen.captions.copy(), None if chosen.soft is None else chosen.soft.copy()
+    captions[units] = chosen.captions[np.roll(units, 1)]
+    if soft is not None and chosen.soft is not None:
+        soft[units] = chosen.soft[np.roll(units, 1)]
+    return Selection(captions, chosen.selected, soft)
+
+
+def _renamed(soft: np.ndarray | None, before: np.ndarray, after: np.ndarray) -> np.ndarray | None:
+    """Permutes the captions of soft labels as the hard labels change from ``before`` to ``after``."""
+    if soft is None:
+        return None
+    moved = np.empty_like(soft)
+    old, new = (all_captions(captions, soft.shape[2])[:, None, :] for captions in (before, after))
+    np.put_along_axis(moved, new, np.take_along_axis(soft, old, axis=2), axis=2)
+    return moved
+
+
+def all_captions(given: np.ndarray, count: int) -> np.ndarray:
+    """Appends the captions that are not yet in int [units, images], each once: int [units, count].
+
+    >>> all_captions(np.array([[2, 0]]), 4).tolist()
+    [[2, 0, 1, 3]]
+    """
+    rows = [[*dict.fromkeys(row), *sorted(set(range(count)).difference(row))] for row in given.tolist()]
+    return np.array(rows, dtype=given.dtype).reshape(len(given), count)
+
+
+CONTROLS: Mapping[str, Callable[[SelectionProposal], Selection]] = {"placebo": placebo, "shuffle": shuffle}
+
+
+def all_fit(scores: np.ndarray, captions: np.ndarray) -> bool:
+    """Whether every group [groups, images, captions] satisfies the group score for its pseudo-label."""
+    scores = fewer_first(scores)
+    order = all_captions(captions, scores.shape[2])
+    # a caption that is used twice cannot satisfy the group score
+    is_matching = np.array_equal(order[:, : captions.shape[1]], captions)
+    return is_matching and bool(group_score(np.take_along_axis(scores, order[:, None, :], axis=2)).all())
+
+
+PseudoLabelRule = Callable[[np.ndarray], PseudoLabels]
+"""Scores, logits [groups, images, captions] -> pseudo-label and confidence of every group.
+
+With more images than captions, rows are captions and columns images. In the global variant scores are [images,
+captions] of all pairs of the task, and every image is a unit.
+"""
+
+SelectionRule = Callable[[PseudoLabels, float, bool, Ties], np.ndarray]
+"""(pseudo-labels, tau_t, whether tau_t is a fraction, whether ties may be used) -> selected units, bool [units].
+
+Tied units are never selected unless ties are included, regardless of the rule.
+"""
+
+LearningRateSchedule = Callable[[int, int, float], float]
+"""(step of the iteration from 0, number of steps, ``lr_floor``) -> factor on the iteration's learning rate."""
+
+Weights = Mapping[str, torch.Tensor]
+Teacher = Callable[[Weights, Weights], object]
+"""(teacher's weights, model's weights), by name -> None; updates the teacher in place after every step."""
+
+
+@dataclass(frozen=True)
+class Round:
+    """A finished iteration, the input of a stopping rule.
+
+    Attributes:
+        selected: units that were trained on, bool [units].
+        captions: pseudo-label of each unit, as in `PseudoLabels`.
+        loss: mean loss of each epoch; empty if nothing was selected.
+        scores: scores after the iteration, in the layout of `PseudoLabelRule`.
+    """
+
+    selected: np.ndarray
+    captions: np.ndarray
+    loss: tuple[float, ...]
+    scores: np.ndarray
+
+
+StoppingRule = Callable[[Sequence[Round]], bool]
+"""All iterations so far, at least one -> whether to stop."""
+
+
+@dataclass(frozen=True)
+class Parts:
+    """The parts of a run of TTM; by default those of the paper."""
+
+    selection: SelectionRule = select
+    pseudo_labels: PseudoLabelRule = matching
+    loss: Loss | None = None  # None: the model's loss, on matched pairs
+    optimizer: MakeOptimizer = adamw
+    lr_schedule: LearningRateSchedule = cosine_within_iteration
+    stopping: StoppingRule | None = None  # None: no early stopping
+    teacher: Teacher | None = None  # None: no separate teacher
+
+
+DEFAULT_PARTS = Parts()
+
+
+def load_parts(registry: Registry, settings: TTMConfig) -> Parts:
+    """Loads the parts that settings name, with their arguments; UsageError for an unknown part or argument."""
+    named = {kind: registry.part(kind, getattr(settings, kind)) for kind in settings.other_parts}
+    return Parts(**{kind: load_part(spec, settings.part_args.get(kind, {})) for kind, spec in named.items()})
+
+
+def check_parts(registry: Registry, settings: TTMConfig, shape: GroupShape, is_global: bool) -> None:
+    """Raises a UsageError unless the parts can be combined and used on groups of this shape."""
+    parts = load_parts(registry, settings)
+    fewer, more = sorted((shape.images, shape.captions))
+    size = (2 * shape.images, 2 * shape.captions) if is_global else (2, fewer, more)
+    labels = parts.pseudo_labels(np.random.default_rng(0).normal(size=size))
+    parts.selection(labels, 0.0, settings.by_share(is_global), settings.ties)
+    if labels.soft is not None and parts.loss is None:
+        raise UsageError(
+            f"pseudo_labels={settings.pseudo_labels} gives soft labels, and loss={settings.loss} takes one caption for "
+            "an image; add a loss for soft labels, such as loss=cross_entropy (--ttm_args)"
+        )
+
+
+def load_part(spec: MethodPart, given: Mapping[str, Any]) -> Callable[..., Any]:
+    """Loads the function of a part, bound to its settings; UsageError for invalid settings."""
+    function, whose = load_target(spec.target), f"{spec.kind} '{spec.name}'"
+    named = [one for one in inspect.signature(function).parameters.values() if one.kind is one.KEYWORD_ONLY]
+    known = arguments_of(function, named, spec.target)
+    arguments = checked_arguments(known, given, f"--ttm_args {spec.kind}={spec.name},{spec.kind}", whose)
+    return _checked(partial(function, **arguments), spec.kind, f"{whose} ({spec.target})")
+
+
+def _checked(function: Callable[..., Any], kind: PartKind, whose: str) -> Callable[..., Any]:
+    """Wraps the function of a part: its result is validated, and errors name the part."""
+
+    @wraps(function.func if isinstance(function, partial) else function)
+    def call(*arguments: Any) -> Any:
+        with foreign_errors(whose):
+            result = function(*arguments)
+            problem = _PROBLEMS[kind](result, *arguments)
+        if problem:
+            raise UsageError(f"{whose} {problem}")
+        return result
+
+    return call
+
+
+def _labels_problem(labels: object, scores: np.ndarray) -> str | None:
+    if not isinstance(labels, PseudoLabels):
+        return f"must give PseudoLabels, got {type(labels).__name__}"
+    units, chosen = len(scores), (len(scores), 1) if scores.ndim == 2 else scores.shape[:2]
+    captions = labels.captions
+    if captions.shape != chosen or captions.dtype.kind != "i" or not np.isin(captions, range(scores.shape[-1])).all():
+        return f"must give captions, int {list(chosen)} from 0 to {scores.shape[-1] - 1}"
+    if labels.confidence.shape != (units,) or not np.isfinite(labels.confidence).all():
+        return f"must give confidence, finite [{units}]"
+    if labels.tie.shape != (units,) or labels.tie.dtype != bool:
+        return f"must give tie, bool [{units}]"
+    soft = labels.soft
+    if soft is not None and (
+        soft.shape != scores.shape or not np.allclose(soft.sum(-1), 1, atol=1e-3) or soft.min() < 0
+    ):
+        return f"must give soft labels {list(scores.shape)} whose rows sum to 1"
+    return None
+
+
+def _selection_problem(selected: object, labels: PseudoLabels, *_: object) -> str | None:
+    units = len(labels.tie)
+    is_mask = isinstance(selected, np.ndarray) and selected.shape == (units,) and selected.dtype == bool
+    return None if is_mask else f"must give a bool array [{units}]"
+
+
+def _loss_problem(loss: object, *_: object) -> str | None:
+    is_loss = isinstance(loss, torch.Tensor) and loss.ndim == 0 and loss.requires_grad
+    return None if is_loss else "must give a scalar tensor with a gradient"
+
+
+def _rate_problem(factor: object, *_: object) -> str | None:
+    is_factor = isinstance(factor, int | float) and np.isfinite(factor) and factor >= 0
+    return None if is_factor else f"must give a finite number of at least 0, got {factor!r:.80}"
+
+
+_PROBLEMS: Mapping[str, Callable[..., str | None]] = {
+    "pseudo_labels": _labels_problem,
+    "selection": _selection_problem,
+    "loss": _loss_problem,
+    "optimizer": lambda value, *_: None if isinstance(value, torch.optim.Optimizer) else "must give a torch optimizer",
+    "lr_schedule": _rate_problem,
+    "stopping": lambda value, *_: None if isinstance(value, bool | np.bool_) else "must give True or False",
+    "teacher": lambda *_: None,
+}
+assert set(_PROBLEMS) == set(get_args(PartKind))
+
+
+CONVERGED = 1e-6  # tolerance of the row sums of a plan
+
+
+def every(labels: PseudoLabels, threshold: float, by_share: bool, ties: Ties) -> np.ndarray:
+    """Selects every eligible unit, regardless of the threshold."""
+    return eligible(labels, ties)
+
+
+def argmax(scores: np.ndarray) -> PseudoLabels:
+    """Self-training: the best caption of every image; a caption may be used twice in a group.
+
+    The margin is the best minus the second-best total over all ways to give each image a caption, which is the smallest
+    difference of the best and the second-best score of a row. In the global variant, confidence is the score of the
+    pair.
+    """
+    first, second = np.moveaxis(np.sort(scores.astype(np.float64), axis=-1)[..., -2:][..., ::-1], -1, 0)
+    best, margins = scores.argmax(-1), first - second
+    if scores.ndim == 2:
+        return PseudoLabels(best[:, None], first, margins == 0)
+    return PseudoLabels(best, margins.min(1), (margins == 0).any(1))
+
+
+def sinkhorn(
+    scores: np.ndarray,
+    *,
+    temperature: Annotated[float, Field(gt=0)] = 1.0,
+    rounds: Annotated[int, Field(ge=1)] = 1000,
+) -> PseudoLabels:
+    """Soft labels: exp(scores / temperature) of a group, scaled so that rows sum to 1 and columns to at most 1.
+
+    Rows and columns are normalised in turn until rows sum to 1 within 1e-6, or for the given number of rounds. With
+    more captions than images, an extra row of constants takes up the remaining captions. The hard captions and margins
+    are those of the matching, which is the limit of the plan for small temperatures.
+    """
+    if scores.ndim == 2:
+        raise UsageError("pseudo_labels=sinkhorn makes plans inside groups, and the task is matched globally")
+    groups, images, captions = scores.shape
+    logs = scores.astype(np.float64) / temperature
+    mass = np.zeros(images)  # logarithms of the row sums
+    if captions > images:
+        logs = np.concatenate([logs, np.zeros((groups, 1, captions))], axis=1)
+        mass = np.append(mass, np.log(captions - images))
+    for _ in range(rounds):
+        logs = logs + (mass - _log_sum(logs, 2))[:, :, None]
+        logs = logs - _log_sum(logs, 1)[:, None, :]
+        if np.abs(np.exp(_log_sum(logs, 2) - mass) - 1).max() <= CONVERGED:
+            break
+    plan = np.exp(logs[:, :images] - _log_sum(logs[:, :images], 2)[:, :, None])
+    return replace(matching(scores), soft=plan.astype(np.float32))
+
+
+def _log_sum(logs: np.ndarray, axis: int) -> np.ndarray:
+    largest = logs.max(axis, keepdims=True)
+    return np.asarray(np.squeeze(largest + np.log(np.exp(logs - largest).sum(axis, keepdims=True)), axis))
+
+
+def own(batch: LabelledBatch) -> torch.Tensor:
+    """The loss that the model was trained with, on matched pairs."""
+    return batch.own_loss()
+
+
+def cross_entropy(batch: LabelledBatch, *, negatives: Literal["batch", "group"] = "batch") -> torch.Tensor:
+    """Cross-entropy to soft or hard labels P, -sum P (ln p + ln q) / 2, divided by the sum of P.
+
+    p is the softmax of an image's scores over captions, and q the softmax of a caption's scores over images. They range
+    over the whole batch, where labels between groups are 0, or over the group. With ``batch`` and hard labels of
+    matched captions only, it is CLIP's loss.
+    """
+    if negatives == "batch":
+        scores = batch.logits(batch.images.flatten(0, 1), batch.captions.flatten(0, 1))[None]
+        targets = torch.block_diag(*batch.targets)[None]  # type: ignore[no-untyped-call]
+    else:
+        pairs = zip(batch.images, batch.captions, strict=True)
+        scores, targets = torch.stack([batch.logits(*pair) for pair in pairs]), batch.targets
+    both = scores.log_softmax(2) + scores.log_softmax(1)
+    return -(targets * both).sum() / (2 * targets.sum())
+
+
+def sgd(
+    parameters: NamedParameters, settings: TTMConfig, *, momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9
+) -> torch.optim.Optimizer:
+    """Stochastic gradient descent with momentum; ``weight_decay`` is added to the gradient."""
+    every = [parameter for _, parameter in parameters]
+    return torch.optim.SGD(every, lr=1.0, momentum=momentum, weight_decay=settings.weight_decay)
+
+
+def linear(step: int, steps: int, floor: float) -> float:
+    """Linear decrease from 1 to the floor.
+
+    >>> linear(0, 4, 0.2), linear(4, 4, 0.2)
+    (1.0, 0.2)
+    """
+    return floor + (1 - floor) * (1 - step / steps)
+
+
+def constant(step: int, steps: int, floor: float) -> float:
+    """1 at every step."""
+    return 1.0
+
+
+def never(rounds: Sequence[Round]) -> bool:
+    """Never stops early."""
+    return False
+
+
+def no_change(rounds: Sequence[Round]) -> bool:
+    """Whether the last iteration trained on the same units with the same pseudo-labels as the one before."""
+    if len(rounds) < 2:
+        return False
+    before, last = rounds[-2:]
+    same = np.array_equal(before.captions[before.selected], last.captions[last.selected])
+    return same and np.array_equal(before.selected, last.selected)
+
+
+def overfit(rounds: Sequence[Round]) -> bool:
+    """Whether every group trained on satisfies the group score, with its pseudo-label as ground truth."""
+    last = rounds[-1]
+    if last.scores.ndim == 2:
+        return not last.selected.any()
+    return all_fit(last.scores[last.selected], last.captions[last.selected])
+
+
+def none(teacher: Weights, model: Weights) -> None:
+    """Leaves the teacher unchanged; the model is its own teacher."""
+    ema(teacher, model, decay=0.0)
+
+
+@torch.no_grad()
+def ema(teacher: Weights, model: Weights, *, decay: Annotated[float, Field(ge=0, le=1)] = 0.999) -> None:
+    """An exponential moving average of the weights (arXiv:2203.13591): teacher = decay teacher + (1 - decay) model."""
+    for name, mean in teacher.items():
+        if mean.is_floating_point():
+            mean.lerp_(model[name].to(mean), 1 - decay)
+        else:
+            mean.copy_(model[name])

@@ -1,1 +1,0 @@
-"""Test-time matching: Algorithm 1, its variants, training and checkpoints."""
