@@ -349,22 +349,20 @@ import ttmbench
 from ttmbench.data.sources.rendered import read_rendered as read
 
 
-class Stone:
-    name, origin, where, here = "a stone", "the quarry", "the yard", False
+here = []
 
-    def missing(self):
-        return None if self.here else "it is not in the yard"
 
-    def size(self):
-        return 7
+def missing():
+    return None if here else "it is not in the yard"
 
-    def fetch(self):
-        Stone.here = True
-        return "one stone"
+
+def fetch():
+    here.append(1)
+    return "one stone"
 
 
 def locations(request):
-    return [ttmbench.DataLocation("the yard", [Stone()])]
+    return [ttmbench.DataLocation("the yard", [ttmbench.DataNeed("a stone", "the quarry", "the yard", missing, fetch)])]
 """
 
 

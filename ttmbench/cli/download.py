@@ -16,9 +16,7 @@ from ttmbench.data.paths import data_folder
 from ttmbench.data.task_file import TaskFile, select_tasks
 from ttmbench.errors import INTERRUPTED, DataError, TtmbenchError, UsageError
 from ttmbench.plugins.registry import Registry, arguments_of, build_registry, locate_files
-from ttmbench.types import AdapterSpec, ModelFiles
-
-WIDTH = 40
+from ttmbench.types import AdapterSpec
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -90,52 +88,48 @@ class Downloads:
                     "data folders (--data_dir)"
                 )
         here = next((place for place in places if place.is_here), None)
+        if self.dry_run:
+            self._lacking([*((here or places[0]).needs or ()), *tags])
+            others = ", ".join(place.name for place in places[1:] if here is None)
+            rest = f"; if that fails: {others}" if others else ""
+            _print(f"{name}:", "present" if here else "not all here", f"{(here or places[0]).name}{rest}")
+            return True
         lacking: list[str] = []
-        for place in [here] if here else places[:1] if self.dry_run else places:
-            if place.needs is None and not self.dry_run:  # it fetches what it needs when it is read
-                failed = self._read(task, offline=False)[1]
-            else:
-                failed = self._fetch_all(place.needs or ())
+        for place in [here] if here else places:
+            # A place that does not list its needs fetches them when it is read.
+            failed = self._read(task, offline=False)[1] if place.needs is None else self._lacking(place.needs)
             lacking += failed
             if not failed:
                 lacking = []
                 break
-        untagged = self._fetch_all(tags)
-        if self.dry_run:
-            others = [place.name for place in places[1:] if here is None]
-            rest = f"; if that fails: {', '.join(others)}" if others else ""
-            _print(f"{name}:", "present" if here else "not all here", f"{(here or places[0]).name}{rest}")
-            return True
-        detail = ""
+        untagged, detail = self._lacking(tags), ""
         if not lacking:
             detail, lacking = self._read(task, offline=True)
-        lacking += untagged
-        more = f"{', '.join(dict.fromkeys(lacking))}; `ttmbench download {name}` resumes when that is fixed"
+        lacking = list(dict.fromkeys([*lacking, *untagged]))
+        more = f"{', '.join(lacking)}; `ttmbench download {name}` resumes when that is fixed"
         _print(f"{name}:", "missing" if lacking else "ready", more if lacking else detail)
         return not lacking
 
-    def _fetch_all(self, needs: Sequence[DataNeed]) -> list[str]:
+    def _lacking(self, needs: Sequence[DataNeed]) -> list[str]:
         """Fetches missing needs; the names of those that are still missing."""
-        return [need.name for need in needs if not self._fetch_one(need)]
-
-    def _fetch_one(self, need: DataNeed) -> bool:
-        if need.name in self._done:
-            return self._done[need.name]
-        try:
-            if need.missing() is None:
-                status, detail = "present", need.where
-            elif self.dry_run:
-                status, detail = "would fetch", f"{amount(need.size())}, {need.origin}"
-            else:
-                status, detail = "fetched", f"{need.fetch()}, from {need.origin}"
-                still = need.missing()
-                if still is not None:
-                    raise DataError(f"{need.name} was fetched, and {still}")
-        except TtmbenchError as error:
-            status, detail = "failed", str(error)
-        _print(need.name, status, detail)
-        self._done[need.name] = status != "failed"
-        return self._done[need.name]
+        for need in needs:
+            if need.name in self._done:
+                continue
+            try:
+                if need.missing() is None:
+                    status, detail = "present", need.where
+                elif self.dry_run:
+                    status, detail = "would fetch", f"{amount(need.size())}, {need.origin}"
+                else:
+                    status, detail = "fetched", f"{need.fetch()}, from {need.origin}"
+                    still = need.missing()
+                    if still is not None:
+                        raise DataError(f"{need.name} was fetched, and {still}")
+            except TtmbenchError as error:
+                status, detail = "failed", str(error)
+            _print(need.name, status, detail)
+            self._done[need.name] = status != "failed"
+        return [need.name for need in needs if not self._done[need.name]]
 
     def _read(self, task: TaskFile, offline: bool) -> tuple[str, list[str]]:
         """Reads a task: a description of its data, and errors."""
@@ -157,29 +151,26 @@ def _fetch_model(spec: AdapterSpec, model_args: Mapping[str, object], dry_run: b
         if files is not None and not dry_run:
             files = locate_files(spec, model_args, offline=True) or files
     except TtmbenchError as error:
+        if not dry_run:
+            _print(spec.name, "failed", str(error))
+            return False
         arguments = arguments_of(spec, model_args)
-        if dry_run:
-            named = arguments.get("pretrained") or arguments.get("model") or arguments.get("path") or spec.name
-            as_named = spec.card is not None and arguments.get("pretrained") == spec.model_args.get("pretrained")
-            size = f"about {spec.card.size}" if as_named and spec.card is not None else "size unknown"
-            _print(f"{spec.name}:", "would fetch", f"{size}, from {named}")
-            return True
-        _print(spec.name, "failed", str(error))
-        return False
+        named = arguments.get("pretrained") or arguments.get("model") or arguments.get("path") or spec.name
+        as_named = spec.card is not None and arguments.get("pretrained") == spec.model_args.get("pretrained")
+        size = f"about {spec.card.size}" if as_named and spec.card is not None else "size unknown"
+        _print(f"{spec.name}:", "would fetch", f"{size}, from {named}")
+        return True
     if files is None:
         _print(spec.name, "failed", f"its name and --model_args name no files to fetch; it is: {spec.summary}")
         return dry_run
     for file in files:
-        _print(file.name, "present" if file.commit is None or dry_run else "fetched", _detail(file))
+        sizes = [(file.folder / name).stat().st_size for name in file.weights]
+        what = f"{', '.join(file.weights)}, {amount(sum(sizes))}" if sizes else "tokenizer and configuration"
+        commit = f"at {file.commit} " if file.commit else ""
+        _print(file.name, "fetched" if commit and not dry_run else "present", f"{what}, {commit}in {file.folder}")
     _print(f"{spec.name}:", "ready", "with --offline")
     return True
 
 
-def _detail(files: ModelFiles) -> str:
-    sizes = [(files.folder / name).stat().st_size for name in files.weights]
-    what = f"{', '.join(files.weights)}, {amount(sum(sizes))}" if sizes else "tokenizer and configuration"
-    return f"{what}, {f'at {files.commit} ' if files.commit else ''}in {files.folder}"
-
-
 def _print(name: str, status: str, detail: str) -> None:
-    echo(f"{name:<{WIDTH}}  {status:<11}  {detail}".rstrip(), flush=True)
+    echo(f"{name:<40}  {status:<11}  {detail}".rstrip(), flush=True)

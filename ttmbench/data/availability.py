@@ -5,34 +5,29 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 from ttmbench.errors import OutOfReachError
 
 
-class DataNeed(Protocol):
-    """A file, a folder or a dataset: its name in messages, the address or page it comes from, and where it should be.
+@dataclass(frozen=True)
+class DataNeed:
+    """A file, a folder or a dataset that a task needs. Equal names are the same thing.
 
-    Equal names are the same thing.
+    Attributes:
+        name: in messages.
+        origin: the address or page it comes from.
+        where: the folder it should be in.
+        missing: returns why it cannot be used; None if it is here and complete. Never touches the network.
+        fetch: fetches it and returns a description of what came; TtmbenchError if that fails.
+        size: returns the bytes to fetch, if known.
     """
 
-    @property
-    def name(self) -> str: ...  # noqa: D102
-
-    @property
-    def origin(self) -> str: ...  # noqa: D102
-
-    @property
-    def where(self) -> str: ...  # noqa: D102
-
-    def missing(self) -> str | None:
-        """Why it cannot be used; None if it is here and complete. Never touches the network."""
-
-    def size(self) -> int | None:
-        """Bytes to fetch, if known."""
-
-    def fetch(self) -> str:
-        """Fetches it and returns a description of what came; TtmbenchError if that fails."""
+    name: str
+    origin: str
+    where: str
+    missing: Callable[[], str | None]
+    fetch: Callable[[], str]
+    size: Callable[[], int | None] = lambda: None
 
 
 @dataclass(frozen=True)
@@ -53,35 +48,16 @@ class DataLocation:
         return None if self.needs is None else not self.missing()
 
 
-@dataclass(frozen=True)
-class LocalFile:
-    """A file or folder of the user's own; ``lacking`` returns what is missing of its content."""
+def local_file(path: Path, lacking: Callable[[], str | None] = lambda: None) -> DataNeed:
+    """A file or folder of the user's own, which is not downloaded; ``lacking``: what is missing of its content."""
 
-    path: Path
-    lacking: Callable[[], str | None] = lambda: None
-    origin = "next to the task file"
+    def missing() -> str | None:
+        return lacking() if path.exists() else f"it is not in {path.parent}"
 
-    @property
-    def name(self) -> str:
-        """Its path."""
-        return str(self.path)
+    def fetch() -> str:
+        raise OutOfReachError(f"{path} is part of the task and is not downloaded: {missing()}")
 
-    @property
-    def where(self) -> str:
-        """The folder it should be in."""
-        return str(self.path.parent)
-
-    def missing(self) -> str | None:
-        """Why it cannot be used."""
-        return self.lacking() if self.path.exists() else f"it is not in {self.path.parent}"
-
-    def size(self) -> int | None:
-        """None: nothing is fetched."""
-        return None
-
-    def fetch(self) -> str:
-        """Raises OutOfReachError: it is not downloaded."""
-        raise OutOfReachError(f"{self.path} is part of the task and is not downloaded: {self.missing()}")
+    return DataNeed(str(path), "next to the task file", str(path.parent), missing, fetch)
 
 
 def amount(size: int | None) -> str:

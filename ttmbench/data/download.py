@@ -31,7 +31,7 @@ from ttmbench._util.limits import limit, raised_by
 from ttmbench._util.text import read_json_lines
 from ttmbench._version import __version__
 from ttmbench.data.archive import unpack
-from ttmbench.data.availability import amount, count_of_images
+from ttmbench.data.availability import DataNeed, amount, count_of_images
 from ttmbench.data.paths import Origin, below, inside
 from ttmbench.errors import DataError, OutOfReachError, TtmbenchError
 
@@ -50,19 +50,16 @@ _ADVICE = {401: _LOGIN, 403: _LOGIN, 404: _MOVED, 410: _MOVED}
 T = TypeVar("T")
 
 
-class _MayPassError(OutOfReachError):
-    """A failure that may pass."""
+class _FetchError(OutOfReachError):
+    """A failed request: whether it may pass, and whether any server answered."""
 
-    def __init__(self, why: str) -> None:
-        super().__init__(f"{why}; try again later")
-
-
-class NoAnswerError(OutOfReachError):
-    """No server was reached at all."""
+    def __init__(self, why: str, *, may_pass: bool, answered: bool = True) -> None:
+        super().__init__(f"{why}; try again later" if may_pass else why)
+        self.may_pass, self.answered = may_pass, answered
 
 
 def _patiently(once: Callable[[], T], tries: int = TRIES) -> T:
-    return patiently(once, lambda error: isinstance(error, _MayPassError | NoAnswerError), tries)
+    return patiently(once, lambda error: isinstance(error, _FetchError) and error.may_pass, tries)
 
 
 def _open(url: str, **headers: str) -> HTTPResponse:
@@ -74,23 +71,19 @@ def _open(url: str, **headers: str) -> HTTPResponse:
     request = Request(url, headers={"User-Agent": f"ttmbench/{__version__}", "Accept-Encoding": "identity", **headers})
     try:
         response: HTTPResponse = build_opener(HTTPCookieProcessor()).open(request, timeout=30)
-    except HTTPError as error:
-        error.close()
-        why = f"{_followed(request)} answers {error.code} ({error.reason}){_ADVICE.get(error.code, '')}"
-        raise _MayPassError(why) if error.code in _PASSING else OutOfReachError(why) from None
     except (HTTPException, OSError) as error:
-        why = f"{_followed(request)} cannot be reached ({getattr(error, 'reason', None) or error})"
-        raise NoAnswerError(f"{why}; try again later") from None
+        hops = list(getattr(request, "redirect_dict", ()))  # which urllib fills; a query may sign an address
+        where = url + (f" (redirected to {hops[-1].partition('?')[0]})" if hops else "")
+        if not isinstance(error, HTTPError):
+            why = f"{where} cannot be reached ({getattr(error, 'reason', None) or error})"
+            raise _FetchError(why, may_pass=True, answered=False) from None
+        error.close()
+        why = f"{where} answers {error.code} ({error.reason}){_ADVICE.get(error.code, '')}"
+        raise _FetchError(why, may_pass=error.code in _PASSING) from None
     if url.startswith("https:") and not response.url.startswith("https:"):
         response.close()
         raise OutOfReachError(f"{url} leads to {response.url}, which is not a safe address")
     return response
-
-
-def _followed(request: Request) -> str:
-    """The address of a request, and that of the last redirect without its query, which may sign it."""
-    hops = list(getattr(request, "redirect_dict", ()))  # which urllib fills as it follows them
-    return request.full_url + (f" (redirected to {hops[-1].partition('?')[0]})" if hops else "")
 
 
 def _blocks(response: HTTPResponse, most: int, what: str, seconds: float | None = None) -> Iterator[bytes]:
@@ -102,39 +95,37 @@ def _blocks(response: HTTPResponse, most: int, what: str, seconds: float | None 
             if size > most:
                 raise DataError(f"{what} has more than {most} bytes; {raised_by('download_bytes')}")
             if seconds is not None and time.monotonic() - begun > seconds:
-                raise _MayPassError(f"{response.url} gave {size} bytes in {seconds:.0f} seconds, which is too slow")
+                why = f"{response.url} gave {size} bytes in {seconds:.0f} seconds, which is too slow"
+                raise _FetchError(why, may_pass=True)
             yield block
     except (HTTPException, OSError) as error:
-        host = urlsplit(response.url).netloc
-        raise _MayPassError(f"the connection to {host} broke ({error or type(error).__name__})") from None
+        why = f"the connection to {urlsplit(response.url).netloc} broke ({error or type(error).__name__})"
+        raise _FetchError(why, may_pass=True) from None
 
 
 def _open_file(url: str) -> tuple[str, HTTPResponse]:
     """The address of the file itself and its answer: Drive asks for confirmation before a large file."""
     is_drive = urlsplit(url).netloc in DRIVE
     url += "&export=download" if is_drive and "id=" in url and "export=" not in url else ""
-    response = _open(url)
-    if response.headers.get_content_type() != "text/html" or url.endswith((".html", ".htm")):
-        return url, response
-    with response:
+    for is_confirmed in (False, True):
+        response = _open(url)
+        if response.headers.get_content_type() != "text/html" or (url.endswith((".html", ".htm")) and not is_confirmed):
+            return url, response
+        with response:
+            page = response.read(CHUNK).decode("utf-8", "replace")
         if not is_drive:
             raise OutOfReachError(f"{url} gave a web page in place of the file; does it ask for a login?")
-        page = response.read(CHUNK).decode("utf-8", "replace")
-    form = re.search(r'<form id="download-form" action="([^"]+)"', page)
-    target = urljoin(response.url, html.unescape(form[1])) if form else ""
-    if urlsplit(target).netloc not in DRIVE:
-        words = html.unescape(" ".join(re.findall(r'class="uc-error-(?:sub)?caption">([^<]*)', page)))
-        why = words or "it may ask for a login"
-        raise OutOfReachError(
-            f"{url} gave a page in place of the file ({why}); open it in a browser, or try again later"
-        )
-    fields = dict(re.findall(r'<input type="hidden" name="([^"]+)" value="([^"]*)"', page))
-    url = f"{target}?{urlencode({name: html.unescape(value) for name, value in fields.items()})}"
-    response = _open(url)
-    if response.headers.get_content_type() == "text/html":
-        response.close()
-        raise OutOfReachError(f"{url} gives a page in place of the file again; try again later")
-    return url, response
+        if is_confirmed:
+            break
+        form = re.search(r'<form id="download-form" action="([^"]+)"', page)
+        target = urljoin(response.url, html.unescape(form[1])) if form else ""
+        if urlsplit(target).netloc not in DRIVE:
+            words = html.unescape(" ".join(re.findall(r'class="uc-error-(?:sub)?caption">([^<]*)', page)))
+            why = f"({words or 'it may ask for a login'}); open it in a browser, or try again later"
+            raise OutOfReachError(f"{url} gave a page in place of the file {why}")
+        fields = dict(re.findall(r'<input type="hidden" name="([^"]+)" value="([^"]*)"', page))
+        url = f"{target}?{urlencode({name: html.unescape(value) for name, value in fields.items()})}"
+    raise OutOfReachError(f"{url} gives a page in place of the file again; try again later")
 
 
 def fetch_file(origin: Origin, folder: Path, name: str) -> Path:
@@ -146,18 +137,28 @@ def fetch_file(origin: Origin, folder: Path, name: str) -> Path:
 
     def once() -> Path:
         url, response = _open_file(str(origin.url))
-        with response:
-            total = _digits(response.headers.get("Content-Length"))
-            version = response.headers.get("ETag") or response.headers.get("Last-Modified") or ""
-            if origin.bytes is not None and total not in (None, origin.bytes):
-                raise DataError(f"{name}: {url} has {total} bytes, but the task file says {origin.bytes}")
-            digest = hashlib.sha256(f"{origin.url} {version} {total}".encode()).hexdigest()[:12]
-            part = folder / f".{name}.{digest}.part"
-            have = part.stat().st_size if version and total and part.is_file() else 0
-            if have != total or not total:
-                have = _save(url, response, part, have, version, total)
+        total = _length(response)
+        version = response.headers.get("ETag") or response.headers.get("Last-Modified") or ""
+        if origin.bytes is not None and total not in (None, origin.bytes):
+            response.close()
+            raise DataError(f"{name}: {url} has {total} bytes, but the task file says {origin.bytes}")
+        digest = hashlib.sha256(f"{origin.url} {version} {total}".encode()).hexdigest()[:12]
+        part = folder / f".{name}.{digest}.part"
+        have = part.stat().st_size if version and total and part.is_file() else 0
+        if have and have != total:
+            response.close()
+            response = _open(url, **{"Range": f"bytes={have}-", "If-Range": version})
+            if response.status != 206 or not response.headers.get("Content-Range", "").startswith(f"bytes {have}-"):
+                have = 0
+        most, mode = limit("download_bytes") if total is None else total, "ab" if have else "wb"
+        bar = progress_bar(total, part.name, "bytes", initial=have, unit="B", unit_scale=True)
+        with response, part.open(mode) as file, bar as shown:
+            for block in _blocks(response, most, url) if have != total or not total else ():
+                file.write(block)
+                shown.update(len(block))
+            have = file.tell()
         if total is not None and have != total:
-            raise _MayPassError(f"{url} ended after {have} of {total} bytes")
+            raise _FetchError(f"{url} ended after {have} of {total} bytes", may_pass=True)
         sha256 = origin.sha256 and file_digest(part)
         if sha256 != origin.sha256 or origin.bytes not in (None, have):
             part.unlink()
@@ -171,133 +172,109 @@ def fetch_file(origin: Origin, folder: Path, name: str) -> Path:
     return _patiently(once)
 
 
-def _save(url: str, response: HTTPResponse, part: Path, have: int, version: str, total: int | None) -> int:
-    """Writes a body, or the rest of it, to a part; bytes of the part."""
-    if have:
-        response.close()
-        response = _open(url, **{"Range": f"bytes={have}-", "If-Range": version})
-        if response.status != 206 or not response.headers.get("Content-Range", "").startswith(f"bytes {have}-"):
-            have = 0
-    most = limit("download_bytes") if total is None else total
-    drawn = {"initial": have, "unit": "B", "unit_scale": True}
-    with response, part.open("ab" if have else "wb") as file, progress_bar(total, part.name, "bytes", **drawn) as shown:
-        for block in _blocks(response, most, url):
-            file.write(block)
-            shown.update(len(block))
-        return file.tell()
+def _length(response: HTTPResponse) -> int | None:
+    text = response.headers.get("Content-Length") or ""
+    return int(text) if text.isascii() and text.isdigit() else None
 
 
-def _digits(text: str | None) -> int | None:
-    return int(text) if text and text.isascii() and text.isdigit() else None
+@contextmanager
+def _writing(data_dir: Path, name: str) -> Iterator[None]:
+    """Makes the folder of a path of the data folder, and locks the path; DataError if it cannot be written."""
+    target = data_dir / name
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        (data_dir / LOCKS).mkdir(parents=True, exist_ok=True)
+        with FileLock(data_dir / LOCKS / f"{name.replace('/', '__')}.lock"):
+            yield
+    except OSError as error:
+        raise DataError(f"{target} cannot be written ({error.strerror or error})") from None
 
 
 @dataclass(frozen=True)
 class DataFile:
-    """A file or folder of the data folder, as a `DataNeed`.
+    """A file or folder of the data folder.
 
     One that exists is used as it is, unless the task file states size or digest. A link is the user's arrangement and
-    is never replaced.
-
-    Attributes:
-        lacking: for a file of rows: which of its images are missing, and what to do.
+    is never replaced. ``lacking``, of a file of rows: which of its images are missing, and what to do.
     """
 
     data_dir: Path  # the data folder
     name: str  # path below it
-    origin_of: Origin | None  # where it comes from, if the task file states it
+    origin: Origin | None  # where it comes from, if the task file states it
     lacking: Callable[[], str | None] = lambda: None
 
     @property
-    def origin(self) -> str:
-        """Address or page."""
-        return str(self.origin_of) if self.origin_of else "unknown"
+    def need(self) -> DataNeed:
+        """What a task needs."""
+        origin = str(self.origin or "unknown")
+        return DataNeed(self.name, origin, str(self.data_dir), self._missing, self._fetch, self._size)
 
-    @property
-    def where(self) -> str:
-        """The data folder."""
-        return str(self.data_dir)
-
-    @property
-    def target(self) -> Path:
-        """The file or folder itself."""
-        return below(self.data_dir, self.name, "source.get")
-
-    def missing(self) -> str | None:
+    def _missing(self) -> str | None:
         """Why it cannot be used: missing, not what is stated, or without some of its images."""
         return self._wrong() or self.lacking()
 
     def _wrong(self) -> str | None:
-        if not self.target.exists():
+        target, stated = below(self.data_dir, self.name, "source.get"), self.origin
+        if not target.exists():
             return "it is not there"
-        if self.target.is_dir():
-            return None if next(self.target.iterdir(), None) else "the folder is empty"
-        stated, size = self.origin_of, self.target.stat().st_size
+        if target.is_dir():
+            return None if next(target.iterdir(), None) else "the folder is empty"
         if stated is None or stated.unpack:  # size and digest are the archive's, not the file's
             return None
-        if stated.bytes not in (None, size):
+        if stated.bytes not in (None, size := target.stat().st_size):
             return f"it has {size} bytes in place of {stated.bytes}"
-        if stated.sha256 is not None and file_digest(self.target) != stated.sha256:
+        if stated.sha256 is not None and file_digest(target) != stated.sha256:
             return "its sha256 is not that of the task file"
         return None
 
-    def size(self) -> int | None:
+    def _size(self) -> int | None:
         """Bytes to fetch, from the task file or the server."""
-        stated = self.origin_of
-        if stated is None or stated.url is None or stated.bytes is not None:
-            return None if stated is None else stated.bytes
+        if self.origin is None or self.origin.url is None or self.origin.bytes is not None:
+            return None if self.origin is None else self.origin.bytes
         try:
-            with _open_file(stated.url)[1] as response:
-                return _digits(response.headers.get("Content-Length"))
+            with _open_file(self.origin.url)[1] as response:
+                return _length(response)
         except TtmbenchError:
             return None
 
-    def fetch(self) -> str:
+    def _fetch(self) -> str:
         """Fetches it, and unpacks it if it is an archive.
 
         OutOfReachError if it cannot be reached, has no address, or images in the user's own folder are missing;
         DataError if what came is wrong, or cannot be unpacked or written.
         """
-        why, origin = self.lacking() if self._wrong() is None else None, self.origin_of
+        why, origin = self.lacking() if self._wrong() is None else None, self.origin
+        target = below(self.data_dir, self.name, "source.get")
         if why is not None:
             raise OutOfReachError(f"{self.name}: {why}")
         if origin is None:
-            raise OutOfReachError(f"the task file does not say where {self.name} comes from; put it into {self.where}")
+            raise OutOfReachError(
+                f"the task file does not say where {self.name} comes from; put it into {self.data_dir}"
+            )
         if origin.page is not None:
-            raise OutOfReachError(f"{self.name} is fetched by hand: {origin.page}; put it at {self.target}")
-        with self.writing():
-            if self.missing() is None:  # another process was faster
+            raise OutOfReachError(f"{self.name} is fetched by hand: {origin.page}; put it at {target}")
+        with _writing(self.data_dir, self.name):
+            if self._missing() is None:  # another process was faster
                 return "present"
-            if self.target.is_symlink() or (self.target.is_dir() and not origin.unpack):
-                raise DataError(f"{self.target} is a link or a folder, and {self.missing()}; move it away")
-            folder, name = self.target.parent, self.target.name
-            part = fetch_file(origin, folder, name)
+            if target.is_symlink() or (target.is_dir() and not origin.unpack):
+                raise DataError(f"{target} is a link or a folder, and {self._missing()}; move it away")
+            part = fetch_file(origin, target.parent, target.name)
             detail = amount(part.stat().st_size)
-            if origin.unpack:
+            if not origin.unpack:
+                part.replace(target)
+            else:
                 try:
-                    detail += f", {unpack(part, self.target, origin.member)}"
+                    detail += f", {unpack(part, target, origin.member)}"
                 except DataError:
                     part.unlink()
                     raise
-            else:
-                part.replace(self.target)
-            for old in folder.glob(f".{glob.escape(name)}.*.part"):
+            for old in target.parent.glob(f".{glob.escape(target.name)}.*.part"):
                 old.unlink()
             return detail
 
-    @contextmanager
-    def writing(self) -> Iterator[None]:
-        """Makes the folder of the target, and locks the target; DataError if it cannot be written."""
-        try:
-            self.target.parent.mkdir(parents=True, exist_ok=True)
-            (self.data_dir / LOCKS).mkdir(parents=True, exist_ok=True)
-            with FileLock(self.data_dir / LOCKS / f"{self.name.replace('/', '__')}.lock"):
-                yield
-        except OSError as error:
-            raise DataError(f"{self.target} cannot be written ({error.strerror or error})") from None
-
 
 @dataclass(frozen=True)
-class Images(DataFile):
+class ListedImages:
     """A folder of images that are fetched one by one.
 
     Attributes:
@@ -307,50 +284,57 @@ class Images(DataFile):
             nothing is added.
     """
 
-    addresses: Callable[[], Mapping[str, str]] = dict
-    may_fail: bool = False
+    data_dir: Path  # the data folder
+    name: str  # path below it
+    origin: Origin
+    addresses: Callable[[], Mapping[str, str]]
+    may_fail: bool
 
     @property
-    def lost_file(self) -> Path:
-        """The record of images that could not be fetched."""
-        return self.target.with_name(f"{self.target.name}.lost.jsonl")
+    def need(self) -> DataNeed:
+        """What a task needs."""
+        return DataNeed(self.name, str(self.origin), str(self.data_dir), self._missing, self._fetch)
 
-    def missing(self) -> str | None:
+    @property
+    def _folder(self) -> tuple[Path, Path]:
+        """The folder, and the record of images that could not be fetched."""
+        folder = below(self.data_dir, self.name, "source.get")
+        return folder, folder.with_name(f"{folder.name}.lost.jsonl")
+
+    def _missing(self) -> str | None:
         """Which images are missing and not recorded as lost."""
-        has_any = self.target.is_dir() and next(self.target.iterdir(), None) is not None
-        if self.may_fail and has_any and not self.lost_file.is_file():
+        folder, lost = self._folder
+        has_any = folder.is_dir() and next(folder.iterdir(), None) is not None
+        if self.may_fail and has_any and not lost.is_file():
             return None
         try:
-            names = list(self._wanted())
+            names = list(self._wanted(lost))
         except TtmbenchError as error:
             return str(error)
         if names:
             return f"{count_of_images(names)} not there"
         return None if has_any else "no image could be fetched"
 
-    def _wanted(self) -> dict[str, str]:
-        lines = (line for _, line in read_json_lines(self.lost_file)) if self.lost_file.is_file() else ()
+    def _wanted(self, record: Path) -> dict[str, str]:
+        lines = (line for _, line in read_json_lines(record)) if record.is_file() else ()
         lost = {(str(line.get("image")), str(line.get("address"))) for line in lines}
         return {name: url for name, url in self.addresses().items() if (name, url) not in lost}
 
-    def size(self) -> int | None:
-        """None: unknown until fetched."""
-        return None
-
-    def fetch(self) -> str:
+    def _fetch(self) -> str:
         """Fetches every missing image, several at a time.
 
         OutOfReachError if no server answers, or an image is lost that may not be; DataError if one cannot be written.
         """
-        wanted, sizes, lost = self._wanted(), list[int](), list[dict[str, str]]()
+        folder, record = self._folder
+        wanted, sizes, lost = self._wanted(record), list[int](), list[dict[str, str]]()
         answered = not wanted
         pool = ThreadPoolExecutor(AT_ONCE, initializer=quiet_thread)
-        with self.writing(), progress_bar(len(wanted), "fetching", "images") as shown:
-            self.target.mkdir(exist_ok=True)
+        with _writing(self.data_dir, self.name), progress_bar(len(wanted), "fetching", "images") as shown:
+            folder.mkdir(exist_ok=True)
             if self.may_fail:
-                self.lost_file.touch()
+                record.touch()
             try:
-                tasks = {pool.submit(self._fetch_image, *item): item for item in wanted.items()}
+                tasks = {pool.submit(self._fetch_image, folder, *item): item for item in wanted.items()}
                 for task in as_completed(tasks):
                     shown.update(1)
                     try:
@@ -359,26 +343,26 @@ class Images(DataFile):
                     except OutOfReachError as error:
                         name, url = tasks[task]
                         lost.append({"image": name, "address": url, "why": str(error)})
-                        answered = answered or not isinstance(error, NoAnswerError)
+                        answered = answered or getattr(error, "answered", True)
                     if not answered and len(lost) == min(SILENT, len(wanted)):
                         break
             finally:
                 pool.shutdown(cancel_futures=True)
                 if self.may_fail and answered:
-                    with self.lost_file.open("a", encoding="utf-8") as file:
+                    with record.open("a", encoding="utf-8") as file:
                         file.writelines(json.dumps(line, ensure_ascii=False) + "\n" for line in lost)
         if lost and not (self.may_fail and answered):
             why = f"first {lost[0]['why']}" if answered else f"and no server answered: {lost[0]['why']}"
             raise OutOfReachError(f"{self.name}: {len(lost)} of {len(wanted)} images could not be fetched, {why}")
-        why = f"; {len(lost)} could not be fetched: see {self.lost_file.name} (empty it to ask again)" if lost else ""
+        why = f"; {len(lost)} could not be fetched: see {record.name} (empty it to ask again)" if lost else ""
         return f"{len(sizes)} images, {amount(sum(sizes))}{why}"
 
-    def _fetch_image(self, name: str, url: str) -> int:
-        target, url = inside(self.target, name, self.name), quote(url.strip(), safe="%/:=&?~#+!$,;'@()*[]")
+    def _fetch_image(self, folder: Path, name: str, url: str) -> int:
+        target, url = inside(folder, name, self.name), quote(url.strip(), safe="%/:=&?~#+!$,;'@()*[]")
         try:
             Origin(url=url)
         except ValueError:
-            raise NoAnswerError(f"{url} is not an http or https address") from None
+            raise _FetchError(f"{url} is not an http or https address", may_pass=False, answered=False) from None
 
         def once() -> bytes:
             with _open(url) as response:

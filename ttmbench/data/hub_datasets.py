@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -12,7 +11,7 @@ from pydantic import BaseModel, ConfigDict
 
 from ttmbench._util.console import one_line
 from ttmbench._util.hub import UNKNOWN_TOKEN, accept_terms, patiently, quiet_hub, trouble
-from ttmbench.data.availability import DataLocation, LocalFile, amount
+from ttmbench.data.availability import DataLocation, DataNeed, amount, local_file
 from ttmbench.data.paths import Also, below, check_folder, data_folder, is_local, local_path, read_options
 from ttmbench.errors import DataError, OutOfReachError
 from ttmbench.types import Exif, Record, SourceRequest
@@ -68,11 +67,38 @@ class HubOptions(BaseModel):
         return folder, {"revision": commit_of(folder), "exif": self.exif}
 
     def locations(self, request: SourceRequest, lacking: Callable[[Path], str | None]) -> list[DataLocation]:
-        """The files of the repository, or the user's own folder of them; ``lacking`` as for `HubRepository`."""
+        """The files of the repository, or the user's own folder; ``lacking``: folder -> why it cannot be used."""
+        from huggingface_hub import constants
+
         copy = self.copy_in(request.data_dir)
-        if copy is None:
-            return [DataLocation(self.where, [HubRepository(self, lacking)])]
-        return [DataLocation(str(copy), [LocalFile(copy, lambda: lacking(copy))])]
+        if copy is not None:
+            return [DataLocation(str(copy), [local_file(copy, lambda: lacking(copy))])]
+
+        def missing() -> str | None:
+            try:
+                folder = Path(self.snapshot(offline=True))
+            except OutOfReachError:
+                return "it is not in the cache, or not all of it"
+            return lacking(folder)
+
+        def size() -> int | None:
+            try:
+                files = self.snapshot(offline=False, dry_run=True)
+            except DataError:  # fetching the dataset reports what is wrong
+                return None
+            return sum(file.file_size or 0 for file in files if file.will_download)
+
+        def fetch() -> str:
+            folder = Path(self.snapshot(offline=False))
+            if lacking(folder) is not None:  # the cached files are damaged
+                folder = Path(self.snapshot(offline=False, force_download=True))
+            sizes = [file.stat().st_size for file in folder.rglob("*") if file.is_file()]
+            return f"{len(sizes)} files, {amount(sum(sizes))}, in the hub's cache"
+
+        split = getattr(self, "split", "")
+        name = self.where + (f", {split}" if split else "")
+        need = DataNeed(name, self.page, str(constants.HF_HUB_CACHE), missing, fetch, size)
+        return [DataLocation(self.where, [need])]
 
     def snapshot(self, offline: bool, **how: Any) -> Any:
         """The repository's folder in the Hub's cache, fetched if needed; OutOfReachError if that fails.
@@ -112,56 +138,6 @@ def read_hub_options(model: type[Wanted], request: SourceRequest) -> Wanted:
     """The options of a source, as `read_options`; a ``path`` that is a folder is made absolute."""
     options = read_options(model, request)
     return options.model_copy(update={"path": local_path(options.path, request.folder or Path())})
-
-
-@dataclass(frozen=True)
-class HubRepository:
-    """Files of a dataset repository, as a `DataNeed`."""
-
-    options: HubOptions  # which repository
-    lacking: Callable[[Path], str | None]  # folder -> why it cannot be used; None if complete
-
-    @property
-    def name(self) -> str:
-        """Repository, revision and split."""
-        split = getattr(self.options, "split", "")
-        return self.options.where + (f", {split}" if split else "")
-
-    @property
-    def origin(self) -> str:
-        """The repository's page."""
-        return self.options.page
-
-    @property
-    def where(self) -> str:
-        """The Hub's cache."""
-        from huggingface_hub import constants
-
-        return str(constants.HF_HUB_CACHE)
-
-    def missing(self) -> str | None:
-        """Why they cannot be used; None if they are complete in the Hub's cache."""
-        try:
-            folder = Path(self.options.snapshot(offline=True))
-        except OutOfReachError:
-            return "it is not in the cache, or not all of it"
-        return self.lacking(folder)
-
-    def size(self) -> int | None:
-        """Bytes of the files that are not cached yet, as the Hub states."""
-        try:
-            files = self.options.snapshot(offline=False, dry_run=True)
-        except DataError:  # fetching the dataset reports what is wrong
-            return None
-        return sum(file.file_size or 0 for file in files if file.will_download)
-
-    def fetch(self) -> str:
-        """Fetches them, and again if the cached ones are damaged."""
-        folder = Path(self.options.snapshot(offline=False))
-        if self.lacking(folder) is not None:
-            folder = Path(self.options.snapshot(offline=False, force_download=True))
-        sizes = [file.stat().st_size for file in folder.rglob("*") if file.is_file()]
-        return f"{len(sizes)} files, {amount(sum(sizes))}, in the hub's cache"
 
 
 def commit_of(folder: Path) -> str | None:

@@ -70,7 +70,7 @@ def data_locations(registry: Registry, task: TaskFile, data_dir: Path) -> tuple[
     """
     from ttmbench.data.download import DataFile
 
-    tags: list[DataNeed] = [DataFile(data_dir, tag.file, tag.get) for tag in task.spec.group.tag_files.values()]
+    tags = [DataFile(data_dir, tag.file, tag.get).need for tag in task.spec.group.tag_files.values()]
     return _locations(registry, task.spec.source, _request(registry, task, data_dir)), tags
 
 

@@ -13,8 +13,8 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from ttmbench._util.files import file_digest
 from ttmbench._util.images import Colors
-from ttmbench.data.availability import DataLocation, LocalFile, count_of_images
-from ttmbench.data.download import DataFile, Images
+from ttmbench.data.availability import DataLocation, count_of_images, local_file
+from ttmbench.data.download import DataFile, ListedImages
 from ttmbench.data.hub_datasets import HubOptions, commit_of, read_hub_options, roots_of
 from ttmbench.data.paths import (
     DATA_VARIABLE,
@@ -269,7 +269,7 @@ def read_folder(request: SourceRequest) -> Loaded:
 def locate_folder(request: SourceRequest) -> list[DataLocation]:
     """A file of groups and a folder of images beside the task file."""
     paths = read_options(FolderOptions, request).paths(request)
-    return [DataLocation("the task's own folder", [LocalFile(path) for path in paths])]
+    return [DataLocation("the task's own folder", [local_file(path) for path in paths])]
 
 
 class HubFilesOptions(FileOptions, HubOptions):
@@ -438,7 +438,7 @@ def locate_annotations(request: SourceRequest) -> list[DataLocation]:
     def lacking() -> str | None:
         return _Annotations(request).lacking()
 
-    needs: list[DataFile] = []
+    needs: list[DataFile | ListedImages] = []
     for path, name in data.paths.items():
         if path not in stated.get and _is_in(path, stated.get):
             continue  # what lies in a fetched folder comes with it
@@ -446,11 +446,10 @@ def locate_annotations(request: SourceRequest) -> list[DataLocation]:
         if any(file == path or _is_in(file, [path]) for file in stated.row_files):
             needs.append(DataFile(data.base, name, origin, lacking))
         elif origin is not None and origin.listed:
-            may_fail = stated.missing == "leave_out"
-            needs.append(Images(data.base, name, origin, addresses=listed, may_fail=may_fail))
+            needs.append(ListedImages(data.base, name, origin, listed, may_fail=stated.missing == "leave_out"))
         else:
             needs.append(DataFile(data.base, name, origin))
-    return [DataLocation("the data folder", needs)]
+    return [DataLocation("the data folder", [one.need for one in needs])]
 
 
 def _is_in(path: str, folders: Iterable[str]) -> bool:
@@ -499,7 +498,7 @@ def locate_class_folders(request: SourceRequest) -> list[DataLocation]:
     base = data_folder(request.data_dir)
     name = find(base, options.path, options.also)
     origin = options.get.get(options.path) if name == options.path else None
-    return [DataLocation("the data folder", [DataFile(base, name, origin)])]
+    return [DataLocation("the data folder", [DataFile(base, name, origin).need])]
 
 
 def _class_images(classes: list[Path], exif: Exif) -> Iterator[Group]:
