@@ -14,7 +14,7 @@ from typing import Any
 from ttmbench._util import console as terminal
 from ttmbench._util.console import echo, plain, warn
 from ttmbench._util.files import to_json, write_text
-from ttmbench.cli.parser import add_run_options, count
+from ttmbench.cli.parser import add_run_options
 from ttmbench.config import split_names
 from ttmbench.errors import INTERRUPTED, AssertionNotMet, UsageError
 from ttmbench.plugins.registry import Registry, build_registry
@@ -43,25 +43,23 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``ttmbench reproduce``."""
     add = parser.add_argument
     add("name", metavar="TABLE", nargs="?", help="Table name or YAML file (default: list the tables)")
-    add("--list", action="store_true", help="List the tables")
     add("--runs", metavar="DIR", help="Directory with results files to compare")
     add("--models", "-M", metavar="A,B", type=split_names, help="Only rows for these models")
     add("--tasks", "-t", metavar="A,B", type=split_names, help="Only rows for these tasks")
     add("--run", action="store_true", help="Run missing evaluations, into the --runs directory")
     add("--dry_run", action="store_true", help="Print the commands for missing evaluations and exit")
     add("--allow_missing", action="store_true", help="Exit code 0 if every available number agrees")
-    add("--device", metavar="NAME", help="Device for --run: auto, cpu, cuda, cuda:1, mps")
-    add("--dtype", metavar="fp32|tf32|bf16|fp16", help="Compute dtype for --run")
-    add("--batch_size", metavar="N", type=count, help="Batch size for --run")
-    add("--offline", action="store_true", help="Use local files only for --run")
-    add_run_options(parser, "data_dir", "include_path", title="")
+    add_run_options(parser, *_PASSED_ON, title="options for --run")
     add("--output_path", "-o", metavar="x.json", help="Also write the comparison as JSON")
 
 
 def reproduce(options: argparse.Namespace) -> int:
     """List tables, or compare one with a folder of runs; AssertionNotMet if it is not reproduced."""
-    if options.name is None or options.list:
-        _list_tables()
+    if options.name is None:
+        columns = (TableColumn("table", "key"), TableColumn("numbers", "number"), TableColumn("source"))
+        tables = [load_table(name) for name in shipped_tables()]
+        sources = [f"{table.spec.paper} ({table.spec.source}, {table.spec.where})" for table in tables]
+        print_table(columns, [[one.name, str(len(one.numbers)), by] for one, by in zip(tables, sources, strict=True)])
         return 0
     if options.run and options.dry_run:
         raise UsageError("--run cannot be combined with --dry_run")
@@ -80,30 +78,29 @@ def reproduce(options: argparse.Namespace) -> int:
         common = {key: getattr(options, key) for key in _PASSED_ON if getattr(options, key)}
         planned = list(plan(table, rows, registry, {**common, "output_path": str(folder)}))
         if options.dry_run:
-            return _show_plan(planned, models)
+            for run in planned:
+                is_refused = run.paid and run.model not in models
+                remark = "  # uses a paid server: --run needs --models with its name" if is_refused else ""
+                echo("\n".join(run.commands) + remark)
+            if not planned:
+                echo("nothing is missing")
+            return 0
         failures = _run(planned, models)
         rows = _compare(table, folder, registry)
     _print(table, rows, with_ours=True)
     for failure in failures:
         echo(f"failed: {failure}")
-    missing = _verdict(rows, allow_missing=options.allow_missing)
+    counts = _counts(rows)
+    bad = [DIFFERS] if options.allow_missing else [DIFFERS, MISSING, OTHER]
+    reasons = [f"{counts[verdict]} of {len(rows)} numbers: {verdict}" for verdict in bad if counts[verdict]]
+    reasons += [] if counts[AGREES] else ["no number agrees"]
     if options.output_path:
-        document = _document(table, rows, failures, reproduced=not missing)
+        document = _document(table, rows, failures, reproduced=not reasons)
         write_text(Path(options.output_path), to_json(document))
         echo(f"reproduction: {options.output_path}")
-    if missing:
-        raise AssertionNotMet(f"{table.name} is not reproduced: {missing}")
+    if reasons:
+        raise AssertionNotMet(f"{table.name} is not reproduced: {'; '.join(reasons)}")
     return 0
-
-
-def _list_tables() -> None:
-    columns = (TableColumn("table", "key"), TableColumn("numbers", "number"), TableColumn("source"))
-    tables = [load_table(name) for name in shipped_tables()]
-    rows = [
-        [table.name, str(len(table.numbers)), f"{table.spec.paper} ({table.spec.source}, {table.spec.where})"]
-        for table in tables
-    ]
-    print_table(columns, rows)
 
 
 def _compare(table: PublishedTable, folder: Path, registry: Registry) -> list[ComparedRow]:
@@ -118,28 +115,13 @@ def _compare(table: PublishedTable, folder: Path, registry: Registry) -> list[Co
     return compare(table, documents, registry)
 
 
-def _is_too_dear(run: PlannedRun, named: Sequence[str]) -> bool:
-    """Whether a run takes money and nobody named its model."""
-    return run.paid and run.model not in named
-
-
-def _show_plan(planned: Sequence[PlannedRun], named: Sequence[str]) -> int:
-    """Print the commands."""
-    for run in planned:
-        remark = "  # uses a paid server: --run needs --models with its name" if _is_too_dear(run, named) else ""
-        echo("\n".join(run.commands) + remark)
-    if not planned:
-        echo("nothing is missing")
-    return 0
-
-
 def _run(planned: Sequence[PlannedRun], named: Sequence[str]) -> list[str]:
     """Carry out the commands, each of which prints its results and errors; returns those that failed."""
     from ttmbench.cli import main
 
     failures = []
     for run in planned:
-        if _is_too_dear(run, named):
+        if run.paid and run.model not in named:
             failures.append(f"{run.model}: not run because its server is paid; --models {run.model} runs it")
             continue
         for command in run.commands:
@@ -159,14 +141,6 @@ def _counts(rows: Sequence[ComparedRow]) -> dict[str, int]:
     return {verdict: counts[verdict] for verdict in VERDICTS}
 
 
-def _verdict(rows: Sequence[ComparedRow], *, allow_missing: bool) -> str:
-    """Why the table is not reproduced; empty if it is."""
-    counts = _counts(rows)
-    bad = [DIFFERS] if allow_missing else [DIFFERS, MISSING, OTHER]
-    reasons = [f"{counts[verdict]} of {len(rows)} numbers: {verdict}" for verdict in bad if counts[verdict]]
-    return "; ".join(reasons if counts[AGREES] else [*reasons, "no number agrees"])
-
-
 def _print(table: PublishedTable, rows: Sequence[ComparedRow], *, with_ours: bool) -> None:
     spec, console = table.spec, terminal.console()
 
@@ -178,8 +152,7 @@ def _print(table: PublishedTable, rows: Sequence[ComparedRow], *, with_ours: boo
     for subject, rule in spec.rules.items():
         print_line(f"{spec.source}, {subject}: {rule}.")
     has_tracks = len({row.number.track for row in rows}) > 1
-    keys = ("model", *(("track",) if has_tracks else ()), "method: metric")
-    columns = [TableColumn(name, "key") for name in keys]
+    columns = [TableColumn(name, "key") for name in ("model", *["track"] * has_tracks, "method: metric")]
     columns.append(TableColumn("published", "number", 1))
     if with_ours:
         columns += [TableColumn("ours", "number", 1), TableColumn("verdict", importance=2)]
@@ -246,41 +219,24 @@ def _percent(value: float, std: float | None, decimals: int) -> str:
 def _document(
     table: PublishedTable, rows: Sequence[ComparedRow], failures: Sequence[str], *, reproduced: bool
 ) -> dict[str, Any]:
-    spec = table.spec
+    spec, shown = table.spec, list[dict[str, Any]]()
+    for row in rows:
+        number, ours, difference = row.number, None, None
+        if row.ours is not None:
+            extent = row.ours.extent
+            counts = {"groups": extent.groups, "groups_of_task": extent.of, "limited": extent.limited}
+            ours = {**asdict(row.ours.measured), **counts, "file": row.ours.file, "notes": list(row.ours.notes)}
+            difference = row.ours.measured.value - number.measured.value
+        shown.append(
+            {
+                **{key: getattr(number, key) for key in ("task", "model", "track", "method")},
+                **{"registered_model": spec.models[number.model].model, "tasks": list(row.tasks), "key": row.key},
+                **{"correct": row.counts, "published": asdict(number.measured), "ours": ours, "difference": difference},
+                **{"allowed": row.allowed, "verdict": row.verdict, "why": row.why or None},
+            }
+        )
     return {
-        "kind": "reproduction",
-        "table": table.name,
-        "paper": spec.paper,
-        "source": f"{spec.source}, {spec.where}",
-        "tolerance": spec.tolerance.model_dump(),
-        "rules": spec.rules,
-        "reproduced": reproduced,
-        "counts": _counts(rows),
-        "failures": list(failures),
-        "rows": [_row_document(row, table) for row in rows],
-    }
-
-
-def _row_document(row: ComparedRow, table: PublishedTable) -> dict[str, Any]:
-    number, ours, difference = row.number, None, None
-    if row.ours is not None:
-        extent = row.ours.extent
-        counts = {"groups": extent.groups, "groups_of_task": extent.of, "limited": extent.limited}
-        ours = {**asdict(row.ours.measured), **counts, "file": row.ours.file, "notes": list(row.ours.notes)}
-        difference = row.ours.measured.value - number.measured.value
-    return {
-        "task": number.task,
-        "tasks": list(row.tasks),
-        "model": number.model,
-        "registered_model": table.spec.models[number.model].model,
-        "track": number.track,
-        "method": number.method,
-        "key": row.key,
-        "correct": row.counts,
-        "published": asdict(number.measured),
-        "ours": ours,
-        "difference": difference,
-        "allowed": row.allowed,
-        "verdict": row.verdict,
-        "why": row.why or None,
+        **{"kind": "reproduction", "table": table.name, "paper": spec.paper, "source": f"{spec.source}, {spec.where}"},
+        **{"tolerance": spec.tolerance.model_dump(), "rules": spec.rules, "reproduced": reproduced},
+        **{"counts": _counts(rows), "failures": list(failures), "rows": shown},
     }

@@ -23,6 +23,7 @@ from ttmbench.reproduce.tables import (
     ModelEntry,
     PublishedNumber,
     PublishedTable,
+    TableSpec,
     TaskEntry,
     agrees,
     correct,
@@ -38,14 +39,8 @@ Identity = tuple[str, dict[str, object]] | None
 """What loads a model, and with which arguments; None if a document does not say it."""
 
 
-@dataclass(frozen=True)
-class _Run:
-    """A results document, which model and which checkpoint it is of, and its numbers."""
-
-    document: ResultsDocument
-    checkpoint: str | None
-    identity: Identity
-    numbers: Sequence[Number]
+Run = tuple[Path, ResultsDocument, Identity]
+"""A results document, and the model that it is of."""
 
 
 @dataclass(frozen=True)
@@ -115,36 +110,25 @@ def compare(
 
     The registry says which models are the same under two names.
     """
-    runs = [
-        _Run(
-            document,
-            document.model_digest,
-            model_identity(document.config, registry),
-            [replace(number, file=str(path)) for number in document.numbers],
-        )
-        for path, document in documents
-    ]
+    runs = [(path, document, model_identity(document.config, registry)) for path, document in documents]
     return [_row(table, number, runs, registry) for number in table.numbers]
 
 
-def _row(table: PublishedTable, number: PublishedNumber, runs: Sequence[_Run], registry: Registry) -> ComparedRow:
+def _row(table: PublishedTable, number: PublishedNumber, runs: Sequence[Run], registry: Registry) -> ComparedRow:
     entry, task = table.spec.models[number.model], table.spec.entry(number.task)
     tasks = tuple(task.parts) or (number.task,)
     metric, mean = table.spec.metric(number.task, number.metric)
     row = ComparedRow(number, tasks, key_of(metric, number.column.filter), MISSING)
-    by_checkpoint: dict[str | None, list[_Run]] = {}
+    by_checkpoint: dict[str | None, list[Run]] = {}
     for run in runs:
         if _is_model(entry, number.model, run, registry):
-            by_checkpoint.setdefault(run.checkpoint, []).append(run)
+            by_checkpoint.setdefault(run[1].model_digest, []).append(run)
     # The best of what single checkpoints have: a mean over tasks is never one over two of them.
     means = []
     for same in by_checkpoint.values():
-        parts = [
-            [ours for run in same for ours in _candidates(table, part, row.key, mean, entry, run)] for part in tasks
-        ]
+        parts = [[ours for run in same for ours in _found(table, part, row.key, mean, entry, run)] for part in tasks]
         if all(parts):
-            best = [max(part, key=lambda ours: ours.worth) for part in parts]
-            means.append(_mean(best, pooled=bool(task.pool_of)))
+            means.append(_mean([max(part, key=lambda ours: ours.worth) for part in parts], pooled=bool(task.pool_of)))
     if not means:
         why = task.why or _why_not(entry, tasks, metric, registry)
         return replace(row, verdict=NOT_HERE, why=why) if why else row
@@ -169,21 +153,22 @@ def _why_not(entry: ModelEntry, tasks: Sequence[str], metric: str, registry: Reg
     return "" if is_known_model(entry.model, registry) else f"there is no model '{entry.model}' here"
 
 
-def _candidates(table: PublishedTable, task: str, key: str, mean: str, model: ModelEntry, run: _Run) -> Iterator[Ours]:
+def _found(table: PublishedTable, task: str, key: str, mean: str, model: ModelEntry, run: Run) -> Iterator[Ours]:
     """The numbers of a run under a key, of a task or of its mean over tags of this name."""
-    entry, document = table.spec.entry(task), run.document
+    path, document, identity = run
+    entry = table.spec.entry(task)
     if mean:  # of the groups that count in it, which may be a part of the task's
         entry = entry.model_copy(update={"groups": None})
-    for number in run.numbers:
+    for number in document.numbers:
         if (number.task, number.key) == (f"{task}/{mean}" if mean else task, key) and number.value is not None:
             yield Ours(
                 measured=Measured(float(number.value), number.seed_std, number.n_seeds or 1),
                 group=1 / max(1, number.groups or 0),
                 date=float(document.date),
-                file=number.file,
+                file=str(path),
                 extent=number.extent,
                 against=tuple(_differences(entry, model.finetuned, number, document)),
-                notes=tuple(_notes(table, model, number, run)),
+                notes=tuple(_notes(table.spec, model, number, document, identity)),
             )
 
 
@@ -206,8 +191,10 @@ def _differences(
         yield f"finetuned on {groups} groups, not {finetuned.groups}"
 
 
-def _notes(table: PublishedTable, model: ModelEntry, number: Number, run: _Run) -> Iterator[str]:
-    spec, document, config = table.spec, run.document, run.document.config
+def _notes(
+    spec: TableSpec, model: ModelEntry, number: Number, document: ResultsDocument, identity: Identity
+) -> Iterator[str]:
+    config = document.config
     if config.get("dtype", "fp32") != "fp32":
         yield f"computed in {config['dtype']}"
     record = document.training(number.own_task, number.method)
@@ -222,12 +209,19 @@ def _notes(table: PublishedTable, model: ModelEntry, number: Number, run: _Run) 
         yield from (note for note in record.notes if "learning rate" in note)
         if len(record.seeds) < spec.runs:
             yield f"{len(record.seeds)} of {spec.runs} seeds"
-    if model.finetuned is not None and (changed := _finetuned_otherwise(model.finetuned, document.finetuned)):
-        yield f"finetuning's settings were changed ({changed})"
+    if model.finetuned is not None:
+        from ttmbench.methods.finetuned import settings_of  # with torch, which no listing of tables should wait for
+
+        preset, args = model.finetuned.preset, model.finetuned.args
+        is_matching = document.finetuned.get("loss") == "matching"
+        wanted = settings_of(preset, "matching" if is_matching else "contrastive", args).model_dump(mode="json")
+        actual = mapping(document.finetuned.get("hyperparameters"))
+        if changed := _pairs({key: actual.get(key) for key, value in wanted.items() if actual.get(key) != value}):
+            yield f"finetuning's settings were changed ({changed})"
     # A source may be a code base of its own, with its rule for ties and its commit of the model.
     if spec.ties != "strict" and number.ties and not number.metric.endswith(("_ties_right", "_as_topk")):
         yield f"{number.ties:g} ties, which are wrong here and may be correct in {spec.source}"
-    commit = (run.identity or ("", {}))[1].get("revision")
+    commit = (identity or ("", {}))[1].get("revision")
     if model.revision and commit not in (None, model.revision):
         yield f"{spec.source} measured the model's commit {model.revision:.7}, this run has {commit:.7}"
 
@@ -237,14 +231,6 @@ def _changed(config: Mapping[str, object], option: str, usual: Mapping[str, obje
     wanted = mapping(usual.get(option))
     pairs = mapping(config.get(option)).items()
     return _pairs({key: value for key, value in pairs if key.startswith(start) and wanted.get(key) != value})
-
-
-def _finetuned_otherwise(wanted: FinetuningEntry, record: Mapping[str, object]) -> str:
-    from ttmbench.methods.finetuned import settings_of  # with torch, which no listing of tables should wait for
-
-    usual = settings_of(wanted.preset, "matching" if record.get("loss") == "matching" else "contrastive", wanted.args)
-    actual = mapping(record.get("hyperparameters"))
-    return _pairs({k: actual.get(k) for k, value in usual.model_dump(mode="json").items() if actual.get(k) != value})
 
 
 def _pairs(values: Mapping[str, object]) -> str:
@@ -268,14 +254,14 @@ def _mean(parts: Sequence[Ours], *, pooled: bool) -> Ours:
     )
 
 
-def _is_model(entry: ModelEntry, called: str, run: _Run, registry: Registry) -> bool:
-    document, name = run.document, run.document.model_name
+def _is_model(entry: ModelEntry, called: str, run: Run, registry: Registry) -> bool:
+    _, document, identity = run
+    name = document.model_name
     # Of `ttmbench score`, which has no model but the name of a file.
     if all(map(document.is_stored, document.datasets)) and (name in entry.names or _bare(name) == _bare(called)):
         return True
     if entry.model is None:
         return False
-    identity = run.identity
     if entry.finetuned is not None:
         record = document.finetuned
         tasks = [mapping(task).get("task") for task in record.get("tasks") or ()]
@@ -283,9 +269,9 @@ def _is_model(entry: ModelEntry, called: str, run: _Run, registry: Registry) -> 
             return False
         identity = model_identity(mapping(record.get("base")), registry)
     wanted = model_identity(entry.model_dump(), registry)
-    if not entry.revision:
-        return identity == wanted
-    return _of_any_commit(identity) == _of_any_commit(wanted)  # another one than the source's is noted
+    if entry.revision:  # another commit than the source's is noted
+        identity, wanted = _of_any_commit(identity), _of_any_commit(wanted)
+    return identity == wanted
 
 
 def _of_any_commit(identity: Identity) -> Identity:
@@ -312,47 +298,34 @@ def plan(
 ) -> Iterator[PlannedRun]:
     """The runs for every row of `compare` that is missing, or whose number is of other data.
 
-    One for each model and stage, so that a model is loaded once for its tasks; several seeds where the table states a
-    spread over several. ``common`` are options of every run, such as where it writes.
+    One for each model and set of methods, so that a model is loaded once for its tasks; several seeds where the table
+    states a spread over several. ``common`` are options of every run, such as where it writes.
     """
-    needed: dict[str, dict[str, set[str]]] = {}  # filters by model and task
+    needed: dict[tuple[str, str], set[str]] = {}  # methods by model and task
     for row in rows:
         for task in row.tasks if row.verdict in (MISSING, OTHER) else ():
-            filters = needed.setdefault(row.number.model, {}).setdefault(task, set())
-            filters |= {row.number.column.filter} - {RAW, CHOICE}
-    for model, tasks in needed.items():
+            needed.setdefault((row.number.model, task), set()).update({row.number.column.filter} - {RAW, CHOICE})
+    alike: dict[tuple[str, tuple[str, ...], str | None], list[str]] = {}
+    for (model, task), methods in needed.items():
+        preset = str(table.spec.settings.get("ttm_preset", "auto")) if methods & BUILT_IN_FILTERS else None
+        name = table.spec.models[model].model
+        if preset == "paper" and (
+            name is None or registry.adapters[name].name not in find_task(registry, task).spec.ttm
+        ):
+            preset = "auto"  # the task has none for this model
+        alike.setdefault((model, tuple(sorted(methods)), preset), []).append(task)
+    order = list(dict.fromkeys(model for model, _ in needed))
+    for (model, named, preset), tasks in sorted(alike.items(), key=lambda run: order.index(run[0][0])):
         entry = table.spec.models[model]
         finetuning, loaded = _finetuning(entry, registry, common)
-        alike: dict[tuple[tuple[str, ...], str | None], list[str]] = {}
-        for task, filters in tasks.items():
-            preset = _preset(table, entry.model, task, registry) if filters else None
-            alike.setdefault((tuple(sorted(filters)), preset), []).append(task)
-        for (stages, preset), names in alike.items():
-            adapting = _adapting(table, stages, preset) if stages else {}
-            settings = {**loaded, "tasks": names, **adapting, "on_error": "continue", **common}
-            yield PlannedRun(
-                str(loaded["model"]), entry.paid, [*finetuning, command_line(["ttmbench", "run"], settings)]
-            )
-
-
-def _adapting(table: PublishedTable, stages: Iterable[str], preset: str | None) -> dict[str, Any]:
-    """The options of a run that adapts the model in these ways, with the table's settings."""
-    methods, settings = list(stages), dict[str, Any]()
-    if any(name in BUILT_IN_FILTERS for name in methods):
-        settings["ttm_preset"] = preset
-    shared = {key: value for key, value in table.spec.settings.items() if key not in ("ttm_preset", "method_args")}
-    arguments = table.spec.settings.get("method_args", {})
-    mine = {key: value for key, value in arguments.items() if key.partition(".")[0] in methods}
-    settings |= {"seeds": list(range(table.spec.runs)), **shared, "methods": methods, "method_args": mine}
-    return settings
-
-
-def _preset(table: PublishedTable, model: str | None, task: str, registry: Registry) -> str:
-    """The table's preset, or ``auto`` where the task has none for this model."""
-    wanted = str(table.spec.settings.get("ttm_preset", "auto"))
-    if wanted == "paper" and (model is None or registry.adapters[model].name not in find_task(registry, task).spec.ttm):
-        return "auto"
-    return wanted
+        adapting: dict[str, Any] = {}
+        if named:
+            arguments = table.spec.settings.get("method_args", {})
+            mine = {key: value for key, value in arguments.items() if key.partition(".")[0] in named}
+            adapting = {"ttm_preset": preset, "seeds": list(range(table.spec.runs)), **table.spec.settings}
+            adapting |= {"ttm_preset": preset, "methods": list(named), "method_args": mine}
+        settings = {**loaded, "tasks": tasks, **adapting, "on_error": "continue", **common}
+        yield PlannedRun(str(loaded["model"]), entry.paid, [*finetuning, command_line(["ttmbench", "run"], settings)])
 
 
 def _finetuning(entry: ModelEntry, registry: Registry, common: Mapping[str, Any]) -> tuple[list[str], dict[str, Any]]:
