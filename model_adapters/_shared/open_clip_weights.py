@@ -28,7 +28,7 @@ from open_clip.tokenizer import HFTokenizer
 from open_clip.transform import PreprocessCfg, merge_preprocess_dict
 from safetensors import safe_open
 
-from ttmbench._util.text import check_no_pointer
+from ttmbench._util.file_io import check_no_pointer
 from ttmbench.errors import DataError, UsageError
 from ttmbench.model_adapters._shared.contrastive import ADVICE_ON_GELU, QUICK
 from ttmbench.model_adapters._shared.options import OpenClipFiles

@@ -22,7 +22,7 @@ from safetensors.torch import load_file
 
 from ttmbench._util import hub
 from ttmbench._util.console import one_line
-from ttmbench._util.text import Unreadable, check_no_pointer, read_json
+from ttmbench._util.file_io import Unreadable, check_no_pointer, read_json
 from ttmbench.errors import DataError
 
 # Module, or title in a message -> what pip installs; modules that are not named here are parts of other packages.

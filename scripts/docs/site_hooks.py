@@ -28,7 +28,7 @@ import key_tables
 import tables
 from page_parts import table
 
-from ttmbench._util import limits
+from ttmbench._util.file_io import LIMITS
 
 if TYPE_CHECKING:
     from mkdocs.config.defaults import MkDocsConfig
@@ -99,9 +99,9 @@ def parity(text: str) -> str:
 
 def with_limits(text: str) -> str:
     """The page on untrusted files with a table of all limits, from the comments of their module."""
-    source = (ROOT / "ttmbench" / "_util" / "limits.py").read_text(encoding="utf-8")
+    source = (ROOT / "ttmbench" / "_util" / "file_io.py").read_text(encoding="utf-8")
     meanings = dict(re.findall(r'^    "(\w+)": [^#]+#  ?(.+)$', source.replace("  # ", " # "), flags=re.MULTILINE))
-    rows = [(f"`{name}`", f"{value:,}", meanings[name]) for name, value in limits.DEFAULTS.items()]
+    rows = [(f"`{name}`", f"{value:,}", meanings[name]) for name, value in LIMITS.items()]
     return text.replace("<!-- limits -->", table(("limit", "default", "meaning"), rows))
 
 

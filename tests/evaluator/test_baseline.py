@@ -8,7 +8,7 @@ import jsonschema
 import pytest
 
 import ttmbench
-from ttmbench._util.files import file_digest
+from ttmbench._util.file_io import file_digest
 from ttmbench.cli import main
 from ttmbench.errors import AssertionNotMet, DataError, UsageError
 from ttmbench.results.comparison import adjust_for_several, compare_runs, read_run

@@ -9,7 +9,7 @@ import yaml
 from support.checkout import PAGES, ROOT, load_script
 
 import ttmbench
-from ttmbench._util import limits
+from ttmbench._util.file_io import LIMITS
 from ttmbench.data.benchmarks import benchmarks
 from ttmbench.results.stored_files import schema
 
@@ -81,7 +81,7 @@ def test_pipes_in_code_of_tables_show_without_their_backslash():
 
 def test_generated_tables_have_every_limit_and_every_key():
     shown = hooks.with_limits("<!-- limits -->")
-    assert all(f"| `{name}` | {value:,} | " in shown for name, value in limits.DEFAULTS.items())
+    assert all(f"| `{name}` | {value:,} | " in shown for name, value in LIMITS.items())
     keys = hooks.pages()["results-keys.md"]
     assert "## MethodRecord" in keys and all(f"| `{key}`" in keys for key in schema("results")["properties"])
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from support.plans import SMALL, TTM, cells_of
 
-from ttmbench._util.text import read_yaml
+from ttmbench._util.file_io import read_yaml
 from ttmbench.config import make_run_config
 from ttmbench.errors import UsageError
 from ttmbench.sweep.execute import write_run

@@ -75,7 +75,7 @@ def test_a_killed_command_resumes_at_the_last_iteration(here):
     assert process.wait(60) == -9
     (lock,) = here.rglob("*.state/lock")
     first = {path: path.stat().st_mtime_ns for path in here.rglob("iteration_*.safetensors")}
-    from ttmbench._util.files import take_lock
+    from ttmbench._util.file_io import take_lock
 
     take_lock(lock, 30).release()  # the cell's process ends with the command
     write_plan(here, **LONG)

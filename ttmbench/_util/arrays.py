@@ -12,8 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from ttmbench._util.limits import limit, raised_by
-from ttmbench._util.text import parse_json
+from ttmbench._util.file_io import limit, parse_json, raised_by
 from ttmbench.errors import DataError
 
 NUMBERS = "fiu"

@@ -12,13 +12,11 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext, supp
 from contextvars import ContextVar
 from typing import IO, TYPE_CHECKING, Any, TextIO
 
-from ttmbench._util.limits import DEFAULTS, limit
-from ttmbench.errors import TtmbenchError, UsageError
+from ttmbench.errors import TtmbenchError
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-DEVICES = {"CON", "PRN", "AUX", "NUL", *(f"{port}{digit}" for port in ("COM", "LPT") for digit in range(1, 10))}
 _FORMULA = "=+-@\uff1d\uff0b\uff0d\uff20"  # with the full-width forms, which spreadsheets of some languages take too
 _LATEX = str.maketrans(
     {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
@@ -209,17 +207,12 @@ def is_text(text: str) -> bool:
     return True
 
 
-def one_line(text: str, most: int | None = None) -> str:
+def one_line(text: str, most: int = 2000) -> str:
     r"""Text as one plain line of bounded length.
 
     >>> one_line("two\nlines " + "x" * 50, most=20)
     'two lines xxxxxxxxxx... (60 characters)'
     """
-    if most is None:
-        try:
-            most = limit("message_characters")
-        except UsageError:  # this line may be the one that says so
-            most = DEFAULTS["message_characters"]
     line = plain(" ".join(text[: 8 * most].split()), keep="")
     return line if len(line) <= most else f"{line[:most]}... ({len(text)} characters)"
 

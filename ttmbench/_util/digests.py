@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ttmbench._util.text import Unreadable, parse_json
+from ttmbench._util.file_io import Unreadable, parse_json
 
 if TYPE_CHECKING:
     import torch

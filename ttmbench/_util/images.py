@@ -10,8 +10,7 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, overload
 
-from ttmbench._util.limits import limit, raised_by
-from ttmbench._util.text import IS_POINTER, POINTER
+from ttmbench._util.file_io import IS_POINTER, POINTER, limit, raised_by
 from ttmbench.errors import DataError
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ttmbench._util.console import echo, markdown, plain, printable, warn
-from ttmbench._util.files import to_json, write_text
+from ttmbench._util.file_io import to_json, write_text
 from ttmbench.cli.parser import count
 from ttmbench.config import split_names
 from ttmbench.errors import DataError, UsageError

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 
 from ttmbench._util.console import echo, put, warn
-from ttmbench._util.files import write_text
+from ttmbench._util.file_io import write_text
 from ttmbench.config import split_names
 from ttmbench.errors import UsageError
 from ttmbench.report.export import FORMATS

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from ttmbench._util.console import echo
-from ttmbench._util.files import to_json, write_text
+from ttmbench._util.file_io import to_json, write_text
 from ttmbench.errors import UsageError
 from ttmbench.report.html.render import check_place, write_site
 from ttmbench.report.leaderboard import NOT_RUN, Leaderboard, as_document, merge, print_board, to_csv

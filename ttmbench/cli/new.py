@@ -13,7 +13,7 @@ from pathlib import Path
 from string import Template
 
 from ttmbench._util.console import echo
-from ttmbench._util.files import new_folder
+from ttmbench._util.file_io import new_folder
 from ttmbench.errors import UsageError
 
 _NEXT = {

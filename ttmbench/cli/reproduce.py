@@ -13,7 +13,7 @@ from typing import Any
 
 from ttmbench._util import console as terminal
 from ttmbench._util.console import echo, plain, warn
-from ttmbench._util.files import to_json, write_text
+from ttmbench._util.file_io import to_json, write_text
 from ttmbench.cli.parser import add_run_options
 from ttmbench.config import split_names
 from ttmbench.errors import INTERRUPTED, AssertionNotMet, UsageError

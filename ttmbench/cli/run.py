@@ -127,7 +127,7 @@ def terminated_like_interrupted() -> Iterator[None]:
 
 def _read_config_file(path: Path) -> dict[str, Any]:
     """Settings of a YAML file for ``--config``; UsageError if it is not a mapping."""
-    from ttmbench._util.text import Unreadable, read_yaml  # yaml is for this alone
+    from ttmbench._util.file_io import Unreadable, read_yaml  # yaml is for this alone
 
     try:
         content = read_yaml(path)

@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 
 from ttmbench._util.console import echo, warn
-from ttmbench._util.files import safe_name
+from ttmbench._util.file_io import safe_name
 from ttmbench.cli.parser import add_run_options
 from ttmbench.errors import AssertionNotMet, UsageError
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ttmbench._util.console import echo, warn
-from ttmbench._util.files import to_json, write_text
+from ttmbench._util.file_io import to_json, write_text
 from ttmbench.cli.parser import MACHINE, add_choice, add_run_options, count
 from ttmbench.cli.run import terminated_like_interrupted
 from ttmbench.config import RunConfig, parse_pairs

@@ -18,8 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import IO
 
-from ttmbench._util.limits import limit, raised_by
-from ttmbench._util.text import check_no_pointer
+from ttmbench._util.file_io import check_no_pointer, limit, raised_by
 from ttmbench.data.availability import amount
 from ttmbench.data.paths import inside
 from ttmbench.errors import DataError

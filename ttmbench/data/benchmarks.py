@@ -8,7 +8,7 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
-from ttmbench._util.text import read_yaml
+from ttmbench._util.file_io import read_yaml
 
 
 @dataclass(frozen=True)

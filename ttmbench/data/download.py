@@ -24,11 +24,9 @@ from urllib.request import HTTPCookieProcessor, Request, build_opener
 from filelock import FileLock
 
 from ttmbench._util.console import progress_bar
-from ttmbench._util.files import file_digest, replace_file
+from ttmbench._util.file_io import file_digest, limit, raised_by, read_json_lines, replace_file
 from ttmbench._util.hub import patiently
 from ttmbench._util.images import as_rgb, open_image, quiet_thread
-from ttmbench._util.limits import limit, raised_by
-from ttmbench._util.text import read_json_lines
 from ttmbench._version import __version__
 from ttmbench.data.archive import unpack
 from ttmbench.data.availability import DataNeed, amount, count_of_images

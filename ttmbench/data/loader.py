@@ -9,8 +9,7 @@ from functools import partial
 from pathlib import Path
 
 from ttmbench._util.console import is_text, progress_bar
-from ttmbench._util.files import file_digest
-from ttmbench._util.limits import limit, raised_by
+from ttmbench._util.file_io import file_digest, limit, raised_by
 from ttmbench._util.third_party_errors import foreign_errors
 from ttmbench.config import groups_of
 from ttmbench.data.availability import DataLocation, DataNeed

@@ -12,10 +12,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ttmbench._util import text as textfile
+from ttmbench._util import file_io
 from ttmbench._util.console import one_line
-from ttmbench._util.limits import limit
-from ttmbench._util.text import check_no_pointer, read_json_lines
+from ttmbench._util.file_io import check_no_pointer, limit, read_json_lines
 from ttmbench.data.rows import Row
 from ttmbench.errors import DataError
 
@@ -100,16 +99,16 @@ def listed(row: Row, column: str) -> object:
 def read_text(file: Traversable, name: str) -> str:
     """A file's text without a byte-order mark; DataError if it cannot be read or is not UTF-8."""
     try:
-        return textfile.read_text(file)
-    except textfile.Unreadable as error:
+        return file_io.read_text(file)
+    except file_io.Unreadable as error:
         raise DataError(f"{name}: {error}") from None
 
 
 def read_json(file: Path, name: str) -> object:
     """A file's JSON value; DataError if it cannot be read or is not JSON."""
     try:
-        return textfile.parse_json(read_text(file, name))
-    except textfile.Unreadable as error:
+        return file_io.parse_json(read_text(file, name))
+    except file_io.Unreadable as error:
         raise DataError(f"{name}: {error}; JSON lines go into a file that ends in .jsonl") from None
 
 

@@ -15,8 +15,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 
 from ttmbench._arrays import count_matchings
 from ttmbench._util.console import warn
-from ttmbench._util.limits import limit
-from ttmbench._util.text import Unreadable, read_yaml
+from ttmbench._util.file_io import Unreadable, limit, read_yaml
 from ttmbench._util.third_party_errors import describe
 from ttmbench.config import TTMConfig, nested, refuse_password
 from ttmbench.data.paths import HUB_KINDS, TagFile, local_path

@@ -16,9 +16,8 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
+from ttmbench._util.file_io import check_no_pointer, limit, raised_by
 from ttmbench._util.images import BadImage, check_size, stacked
-from ttmbench._util.limits import limit, raised_by
-from ttmbench._util.text import check_no_pointer
 from ttmbench.errors import DataError, UsageError
 from ttmbench.types import ImageRef
 

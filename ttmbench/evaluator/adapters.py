@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ttmbench._util.digests import json_digest
-from ttmbench._util.files import to_json, write_atomically
-from ttmbench._util.text import Unreadable, read_json
+from ttmbench._util.file_io import Unreadable, read_json, to_json, write_atomically
 from ttmbench._util.third_party_errors import error_line, foreign_errors
 from ttmbench.config import RunConfig
 from ttmbench.errors import DataError, UsageError

@@ -32,7 +32,7 @@ from ttmbench._util.digests import (
     save_sealed,
     tensors_digest,
 )
-from ttmbench._util.files import replace_file
+from ttmbench._util.file_io import replace_file
 from ttmbench._util.machine import hardware, installed_version, matmul_precision
 from ttmbench._version import __version__
 from ttmbench.data.task_file import TaskSpec

@@ -12,8 +12,7 @@ from typing import Literal
 import numpy as np
 
 from ttmbench._util.console import one_line
-from ttmbench._util.files import file_digest
-from ttmbench._util.text import read_json_lines
+from ttmbench._util.file_io import file_digest, read_json_lines
 from ttmbench.config import RunConfig, make_run_config
 from ttmbench.data.loader import load_task_data
 from ttmbench.data.task_file import TaskFile, TaskSpec, find_task

@@ -22,7 +22,7 @@ from ttmbench._annotations import pd
 from ttmbench._arrays import given_captions
 from ttmbench._util import machine
 from ttmbench._util.console import one_line, warn
-from ttmbench._util.files import file_digest
+from ttmbench._util.file_io import file_digest
 from ttmbench._util.third_party_errors import describe, error_line, phase, phase_of
 from ttmbench.data.task_file import TaskFile
 from ttmbench.errors import TtmbenchError, UsageError

@@ -14,7 +14,7 @@ import filelock
 from ttmbench._util import digests, machine
 from ttmbench._util.console import progress_bar, warn
 from ttmbench._util.digests import tensors_digest
-from ttmbench._util.files import take_lock
+from ttmbench._util.file_io import take_lock
 from ttmbench._util.third_party_errors import foreign_errors
 from ttmbench._version import __version__
 from ttmbench.config import RunConfig, read_place

@@ -24,8 +24,7 @@ import numpy as np
 from ttmbench._util import machine
 from ttmbench._util.console import show_as, warn
 from ttmbench._util.digests import OWN, digests_of_modules, digests_of_object, json_digest
-from ttmbench._util.files import file_digest, safe_name, take_lock, to_json, write_atomically
-from ttmbench._util.text import Unreadable, read_json
+from ttmbench._util.file_io import Unreadable, file_digest, read_json, safe_name, take_lock, to_json, write_atomically
 from ttmbench.config import PART_KINDS, RunConfig, TTMConfig, is_address
 from ttmbench.data.task_file import TaskFile
 from ttmbench.errors import DataError, TtmbenchError, UsageError

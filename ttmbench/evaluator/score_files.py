@@ -23,8 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from ttmbench._util.files import file_digest
-from ttmbench._util.text import Unreadable, read_json, read_text
+from ttmbench._util.file_io import Unreadable, file_digest, read_json, read_text
 from ttmbench.data.loader import check_count
 from ttmbench.data.task_file import SCOPES, GroupSpec, TaskFile, TaskSpec, all_tasks, find_task, is_named, select_tasks
 from ttmbench.errors import DataError, UsageError

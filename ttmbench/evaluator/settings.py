@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ttmbench._util.text import Unreadable, read_json
+from ttmbench._util.file_io import Unreadable, read_json
 from ttmbench.config import DEFAULT_LEARNING_RATE, RunConfig, TTMConfig, with_rate_note
 from ttmbench.data.memory import Task
 from ttmbench.data.paths import cache_folder, data_folder

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from ttmbench._util.arrays import Arrays, read_arrays, too_large
-from ttmbench._util.files import file_digest
+from ttmbench._util.file_io import file_digest
 from ttmbench.data.task_file import TaskSpec
 from ttmbench.errors import DataError, UsageError
 from ttmbench.evaluator.task_result import Data, Ranked

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from ttmbench._util.digests import tensors_digest
-from ttmbench._util.files import write_atomically
+from ttmbench._util.file_io import write_atomically
 from ttmbench._util.third_party_errors import error_line, phase
 from ttmbench._version import __version__
 from ttmbench.config import RunConfig, TTMConfig

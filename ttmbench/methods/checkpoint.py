@@ -19,7 +19,7 @@ import torch
 
 from ttmbench._util.console import warn
 from ttmbench._util.digests import SealError, load_sealed, save_sealed, separated, tensors_digest
-from ttmbench._util.files import write_atomically
+from ttmbench._util.file_io import write_atomically
 from ttmbench.errors import TtmbenchError
 from ttmbench.methods.training import Step, TrainingState
 from ttmbench.types import Record, Scores

@@ -31,7 +31,7 @@ from pydantic.dataclasses import dataclass as dataclass_of_pydantic
 from ttmbench import hookspecs
 from ttmbench._util.console import one_line, warn
 from ttmbench._util.digests import modules_of
-from ttmbench._util.text import read_yaml
+from ttmbench._util.file_io import read_yaml
 from ttmbench._util.third_party_errors import describe, error_line, error_with_place, place_of, place_of_function
 from ttmbench.config import RunConfig, TTMConfig
 from ttmbench.errors import DataError, UsageError

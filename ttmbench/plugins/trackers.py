@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from ttmbench._util.console import warn
-from ttmbench._util.files import safe_name
+from ttmbench._util.file_io import safe_name
 from ttmbench.config import RunConfig
 from ttmbench.errors import UsageError
 from ttmbench.hookspecs import hookimpl

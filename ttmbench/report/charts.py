@@ -21,7 +21,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
-from ttmbench._util.files import safe_name, to_json, write_atomically, write_text
+from ttmbench._util.file_io import safe_name, to_json, write_atomically, write_text
 from ttmbench.errors import UsageError
 from ttmbench.report.leaderboard import AnswerRow
 from ttmbench.report.load import HEADLINE

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ttmbench._util.console import latex
-from ttmbench._util.files import to_json
+from ttmbench._util.file_io import to_json
 from ttmbench.errors import DataError, UsageError
 from ttmbench.report.table import NOTHING, TRANSFER_HEADS, TRANSFER_TITLE, csv_text, number_text, transfer_cells
 from ttmbench.report.terminal import gains, headline

@@ -24,7 +24,7 @@ import numpy as np
 
 from ttmbench import stats
 from ttmbench._util.console import one_line
-from ttmbench._util.text import Unreadable, read_json
+from ttmbench._util.file_io import Unreadable, read_json
 from ttmbench.errors import DataError, UsageError
 from ttmbench.report.table import NOTHING, TableColumn, csv_text, marks, number_text, percent, print_line, print_table
 from ttmbench.report.terminal import headline

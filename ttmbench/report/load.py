@@ -17,8 +17,8 @@ from typing import Any, Literal
 
 from PIL.Image import Image
 
+from ttmbench._util.file_io import Unreadable, read_json
 from ttmbench._util.images import frames_of, side_by_side
-from ttmbench._util.text import Unreadable, read_json
 from ttmbench.config import groups_of
 from ttmbench.data.loader import load_task_data
 from ttmbench.data.task_file import TaskSpec, find_task

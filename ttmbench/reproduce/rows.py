@@ -11,7 +11,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from ttmbench._util.files import safe_name
+from ttmbench._util.file_io import safe_name
 from ttmbench.data.task_file import find_task
 from ttmbench.errors import UsageError
 from ttmbench.evaluator.adapters import loads_as

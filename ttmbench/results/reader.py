@@ -21,8 +21,7 @@ import numpy as np
 from pydantic import ValidationError
 
 from ttmbench._util.console import one_line
-from ttmbench._util.files import file_digest
-from ttmbench._util.text import Unreadable, read_json, read_json_lines
+from ttmbench._util.file_io import Unreadable, file_digest, read_json, read_json_lines
 from ttmbench._util.third_party_errors import describe, error_line
 from ttmbench.errors import DataError
 from ttmbench.results.document import Artifact, ResultsDocument, Transfer, mapping

@@ -17,7 +17,7 @@ import numpy as np
 from pydantic import BaseModel, Field, Json, ValidationError
 
 from ttmbench._util.arrays import EXACT, LARGEST, NPY, Arrays, read_arrays, refuse_pickle, too_large
-from ttmbench._util.text import check_no_pointer, read_json_lines
+from ttmbench._util.file_io import check_no_pointer, read_json_lines
 from ttmbench._util.third_party_errors import describe
 from ttmbench.errors import DataError, UsageError
 from ttmbench.results.numbers import RAW

@@ -22,7 +22,7 @@ import yaml
 from ttmbench._util import machine
 from ttmbench._util.child import shared_threads, start, stop, why_failed
 from ttmbench._util.console import one_line
-from ttmbench._util.files import take_lock, write_text
+from ttmbench._util.file_io import take_lock, write_text
 from ttmbench.errors import TtmbenchError, UsageError
 from ttmbench.evaluator.resume import LOCK, RunFiles
 from ttmbench.sweep.plan import Cell

@@ -15,8 +15,7 @@ from typing import Annotated, get_origin
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
-from ttmbench._util.files import file_digest, plain_name, safe_name
-from ttmbench._util.text import Unreadable, read_json, read_yaml
+from ttmbench._util.file_io import Unreadable, file_digest, plain_name, read_json, read_yaml, safe_name
 from ttmbench._util.third_party_errors import describe
 from ttmbench.config import RENAMED, Names, RunConfig, make_run_config, parse_pairs, split_names, with_dots
 from ttmbench.data.task_file import TaskFile, select_tasks

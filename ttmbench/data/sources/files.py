@@ -11,7 +11,7 @@ from typing import Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from ttmbench._util.files import file_digest
+from ttmbench._util.file_io import file_digest
 from ttmbench._util.images import Colors
 from ttmbench.data.availability import DataLocation, count_of_images, local_file
 from ttmbench.data.download import DataFile, ListedImages

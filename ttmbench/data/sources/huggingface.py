@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING
 from pydantic import Field
 
 from ttmbench._util.console import one_line
+from ttmbench._util.file_io import check_no_pointer
 from ttmbench._util.hub import quiet_hub
 from ttmbench._util.images import open_image
-from ttmbench._util.text import check_no_pointer
 from ttmbench.data.archive import check_shard
 from ttmbench.data.availability import DataLocation
 from ttmbench.data.hub_datasets import HubOptions, read_hub_options, roots_of

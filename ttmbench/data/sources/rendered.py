@@ -29,7 +29,7 @@ import numpy as np
 from PIL import Image
 from pydantic import BaseModel, ConfigDict
 
-from ttmbench._util.limits import limit
+from ttmbench._util.file_io import limit
 from ttmbench.data.availability import DataLocation
 from ttmbench.data.paths import read_options
 from ttmbench.data.video import Video, open_clip

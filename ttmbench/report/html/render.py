@@ -22,8 +22,7 @@ from typing import Any
 import jinja2
 from markupsafe import Markup, escape
 
-from ttmbench._util.files import safe_name, to_json, write_text
-from ttmbench._util.text import Unreadable, read_json
+from ttmbench._util.file_io import Unreadable, read_json, safe_name, to_json, write_text
 from ttmbench._version import __version__
 from ttmbench.errors import DataError, UsageError
 from ttmbench.report.charts import (

@@ -1,4 +1,4 @@
-"""Files are replaced in one step, and digests of tensors are those that were written before."""
+"""Files are replaced in one step and read strictly; digests of tensors are those that were written before."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ from pathlib import Path
 import pytest
 import torch
 
+from ttmbench._util import file_io
 from ttmbench._util.digests import tensors_digest
-from ttmbench._util.files import replace_file, write_atomically
-from ttmbench.errors import UsageError
+from ttmbench._util.file_io import replace_file, write_atomically
+from ttmbench.cli import main
+from ttmbench.errors import DataError, UsageError
 
 
 def test_a_file_is_replaced_or_left_as_it_was(tmp_path):
@@ -62,3 +64,37 @@ def test_the_whole_content_is_on_the_disk_before_the_name_is(tmp_path, monkeypat
         assert (state.st_size, state.st_ino, before) == (15, path.stat().st_ino, "old")
     else:
         assert not synced
+
+
+def test_a_line_beyond_the_limit_is_refused_before_it_is_parsed(folder_task, monkeypatch, capsys):
+    monkeypatch.setenv("TTMBENCH_LIMITS", "line_bytes=1000")
+    parsed = []
+    parse = file_io.parse_json
+    monkeypatch.setattr(file_io, "parse_json", lambda line, **more: parsed.append(len(line)) or parse(line, **more))
+    folder = folder_task()
+    with (folder / "groups.jsonl").open("a") as file:
+        file.write('{"id": "' + "x" * 10_000 + '"}\n')
+    assert main(["validate", str(folder / "mine.yaml")]) == 4
+    says = "groups.jsonl: line 7 is longer than 1000 bytes; TTMBENCH_LIMITS=line_bytes=N raises the limit"
+    assert says in capsys.readouterr().out and max(parsed) < 1000
+
+
+def test_lines_end_at_line_feeds_alone(tmp_path):
+    path = tmp_path / "x.jsonl"
+    path.write_bytes('\ufeff{"a": "\u2028é"}\r\n\n{"a": 2}'.encode())
+    assert list(file_io.read_json_lines(path)) == [(1, {"a": "\u2028é"}), (3, {"a": 2})]
+
+
+def test_what_is_wrong_names_the_line(tmp_path):
+    path = tmp_path / "x.jsonl"
+    for content, says in (
+        (b'{"a": 1}\n[1]\n', "line 2 is not a JSON object"),
+        (b'{"a": 1}\n{"a": \n', "line 2 is not JSON"),
+        (b'{"a": 1}\n{"a": "\xff"}\n', "is not UTF-8 text"),
+        (b'{"a": "\xff"}\n', "is not UTF-8 text"),
+    ):
+        path.write_bytes(content)
+        with pytest.raises(DataError, match=says):
+            list(file_io.read_json_lines(path))
+    with pytest.raises(DataError, match="Is a directory"):
+        list(file_io.read_json_lines(tmp_path))

@@ -1,0 +1,397 @@
+"""Files: limits on external data, strict and bounded readers, atomic writes, locks, names that every system accepts.
+
+Readers refuse a key that is given twice, NaN in JSON, and half surrogates in a text. Messages of `Unreadable` are one
+line that follows the file's name.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+import re
+import shutil
+import stat
+import tempfile
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from functools import partial
+from pathlib import Path
+from secrets import token_hex
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+import yaml
+
+from ttmbench.errors import DataError, UsageError
+
+if TYPE_CHECKING:
+    from importlib.resources.abc import Traversable
+
+    from filelock import BaseFileLock
+
+DEVICES = {"CON", "PRN", "AUX", "NUL", *(f"{port}{digit}" for port in ("COM", "LPT") for digit in range(1, 10))}
+_LONGEST_NAME = 100  # characters; files and folders have 255 bytes at most
+_TEXT = "tag:yaml.org,2002:str"
+POINTER = b"version https://git-lfs.github.com/spec/"
+IS_POINTER = "is a Git LFS pointer instead of the file; run `git lfs pull` in its repository"
+_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
+VARIABLE = "TTMBENCH_LIMITS"
+LIMITS: dict[str, int] = {
+    "yaml_bytes": 1_000_000,  # of a task file or of --config
+    "yaml_number": 400,  # characters of a number: reading one takes the square of its length
+    "yaml_depth": 50,  # mappings and lists inside one another
+    "text_bytes": 2_000_000_000,  # of a JSON, JSON lines or CSV file
+    "line_bytes": 32 << 20,  # of a line of JSON lines
+    "array_bytes": 16_000_000_000,  # of an npz or safetensors file, unpacked
+    "array_ratio": 1_000,  # bytes unpacked for each byte packed, beyond array_free
+    "array_free": 256_000_000,  # bytes that need no such ratio: equal scores pack well
+    "array_members": 10_000,  # arrays in one file
+    "download_bytes": 256 << 30,  # of a file whose size neither its server nor its task file states
+    "archive_files": 1_000_000,  # files in an archive
+    "archive_bytes": 256 << 30,  # of all files of an archive together
+    "archive_ratio": 100,  # bytes unpacked for each byte packed, beyond archive_free
+    "archive_free": 64 << 20,  # bytes that need no such ratio
+    "image_pixels": 89_000_000,  # width times height; at most 178,000,000, where Pillow refuses
+    "image_bytes": 500_000_000,  # of one encoded image
+    "image_aspect": 100,  # longer side by shorter side: models scale the shorter one up
+    "video_frames": 1_000_000,  # of a video
+    "jpeg_scans": 100,  # passes over a JPEG's pixels; encoders write about ten
+    "remote_files": 100_000,  # below an address such as s3://bucket/results
+    "remote_bytes": 100_000_000_000,  # fetched from there for one command
+    "captions": 10_000,  # in a group
+    "groups": 10_000_000,  # that a task file may promise
+    "rendered_groups": 100_000,  # drawn for one task
+    "caption_characters": 100_000,  # of a caption, an id or an image name
+}
+"""Every limit on external data; ``TTMBENCH_LIMITS=text_bytes=5e9,image_pixels=1e8`` changes some for a process."""
+PIXELS_AT_MOST = 178_000_000  # Pillow refuses larger images itself
+
+
+def limit(name: str) -> int:
+    """A limit of `LIMITS` as it holds now; UsageError if the environment variable cannot be read."""
+    most = LIMITS[name]
+    for part in filter(None, map(str.strip, os.environ.get(VARIABLE, "").split(","))):
+        key, _, value = part.partition("=")
+        try:
+            number = int(float(value))
+        except (ValueError, OverflowError):
+            raise UsageError(f"{VARIABLE}: '{part}' is not limit=number") from None
+        if key not in LIMITS or number < 1:
+            raise UsageError(f"{VARIABLE}: '{part}' names no limit above 0; known: {', '.join(LIMITS)}")
+        if key == "image_pixels" and number > PIXELS_AT_MOST:
+            raise UsageError(f"{VARIABLE}: image_pixels can be at most {PIXELS_AT_MOST}")
+        if key == name:
+            most = number
+    return most
+
+
+def raised_by(name: str) -> str:
+    """How a message says what to do about a limit."""
+    return f"{VARIABLE}={name}=N raises the limit"
+
+
+class Unreadable(ValueError):
+    """A file cannot be read; the message does not name it."""
+
+
+@contextmanager
+def _reading(path: Traversable, most: str) -> Iterator[None]:
+    """Checks that a file is a regular one of at most so many bytes; errors of opening and reading it are Unreadable."""
+    try:
+        if isinstance(path, Path):
+            about = path.stat()
+            if stat.S_ISDIR(about.st_mode):
+                raise Unreadable("cannot be read (Is a directory)")
+            if not stat.S_ISREG(about.st_mode):
+                raise Unreadable("is not a regular file")
+            if about.st_size > limit(most):
+                what = f"is too large: {about.st_size} bytes, at most {limit(most)} are read"
+                raise Unreadable(f"{what}; {raised_by(most)}")
+        yield
+    except OSError as error:
+        raise Unreadable(f"cannot be read ({error.strerror or error})") from None
+    except Unreadable:
+        raise
+    except ValueError as error:
+        raise Unreadable(f"cannot be read ({error})") from None  # a null character in the path
+
+
+def read_text(path: Traversable, most: str = "text_bytes") -> str:
+    """A file's UTF-8 text without a byte-order mark; Unreadable if it exceeds the limit ``most`` or is not UTF-8."""
+    with _reading(path, most):
+        return _decoded(path.read_bytes())
+
+
+def _decoded(content: bytes, first_line: int = 1) -> str:
+    """UTF-8 text that begins with line ``first_line``; Unreadable with line and character of another byte."""
+    if first_line == 1 and content.startswith(POINTER):
+        raise Unreadable(IS_POINTER)
+    try:
+        return content.decode("utf-8-sig" if first_line == 1 else "utf-8")
+    except UnicodeDecodeError as error:
+        before = error.object[: error.start]
+        line = before.count(b"\n") + first_line
+        character = len(before[before.rfind(b"\n") + 1 :].decode("utf-8", "replace")) + 1
+        position = f"line {line}, character {character}"
+        byte = f"{error.object[error.start]:#04x}"
+        raise Unreadable(f"is not UTF-8 text: {position} is byte {byte}; save the file as UTF-8") from None
+
+
+def check_no_pointer(path: Path) -> None:
+    """DataError for a file that Git LFS did not fetch."""
+    if path.is_file():
+        with suppress(OSError), path.open("rb") as file:  # its reader reports the error
+            if file.read(len(POINTER)) == POINTER:
+                raise DataError(f"{path} {IS_POINTER}")
+
+
+def parse_json(text: str, finite: bool = True) -> Any:
+    """A JSON value, read strictly.
+
+    Args:
+        text: JSON.
+        finite: also refuse NaN, Infinity and numbers beyond floats; otherwise the caller checks and names them.
+
+    Raises:
+        Unreadable: it is not JSON, nests too deeply, gives a key twice, or has a half surrogate.
+
+    >>> parse_json('{"a": 1, "a": 2}')
+    Traceback (most recent call last):
+        ...
+    ttmbench._util.text.Unreadable: is not JSON (key 'a' is given twice)
+    """
+    try:
+        # json.loads makes a decoder each time, which costs as much as a line of samples.
+        value = (_FINITE if finite else _ANY).decode(text)
+        if _SURROGATE.search(text):
+            json.dumps(value, ensure_ascii=False).encode("utf-8")
+    except UnicodeEncodeError:
+        raise Unreadable("is not JSON (a text holds half a surrogate pair)") from None
+    except RecursionError:
+        raise Unreadable("is not JSON (it nests too deeply)") from None
+    except ValueError as error:
+        raise Unreadable(f"is not JSON ({' '.join(str(error).split())[:200]})") from None
+    return value
+
+
+def read_json(path: Path) -> Any:
+    """A file's JSON value, read by `parse_json`."""
+    return parse_json(read_text(path))
+
+
+def read_json_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yields the line numbers, from 1, and objects of a file of JSON lines; empty lines are skipped.
+
+    Only a line feed ends a line, since JSON strings may contain U+2028. Numbers may be NaN or infinite.
+
+    Raises:
+        DataError: the file cannot be read, is not UTF-8 text, or a line is too long or not a JSON object.
+    """
+    import jsonlines
+
+    longest, number = limit("line_bytes"), 0
+
+    def lines(file: BinaryIO) -> Iterator[str]:
+        nonlocal number
+        for number, line in enumerate(iter(lambda: file.readline(longest + 1), b""), start=1):
+            if len(line) > longest:
+                raise Unreadable(f"line {number} is longer than {longest} bytes; {raised_by('line_bytes')}")
+            yield _decoded(line, number)
+
+    try:
+        with _reading(path, "text_bytes"), path.open("rb") as file:
+            reader = jsonlines.Reader(lines(file), loads=partial(parse_json, finite=False))
+            try:
+                for value in reader.iter(type=dict, skip_empty=True):
+                    yield number, value
+            except jsonlines.InvalidLineError as error:
+                why = error.__cause__ or "is not a JSON object"
+                raise DataError(f"{path}: line {number} {why}") from None
+    except Unreadable as error:
+        raise DataError(f"{path}: {error}") from None
+
+
+def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    unique = dict(pairs)
+    if len(unique) < len(pairs):
+        seen: set[str] = set()
+        doubled = next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
+        raise ValueError(f"key {doubled!r:.80} is given twice")
+    return unique
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError(f"{text[:40]} is not a finite number")
+    return value
+
+
+_FINITE = json.JSONDecoder(object_pairs_hook=_unique, parse_constant=_finite, parse_float=_finite)
+_ANY = json.JSONDecoder(object_pairs_hook=_unique)
+
+
+_Base: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # several times as fast where PyYAML has libyaml
+
+
+class _Loader(_Base):  # type: ignore[misc]
+    """Safe YAML without duplicate keys, with numbers of bounded length."""
+
+    def construct_scalar(self, node: yaml.ScalarNode | yaml.MappingNode) -> Any:
+        if isinstance(node, yaml.ScalarNode) and node.tag != _TEXT and len(node.value) > limit("yaml_number"):
+            line, length = node.start_mark.line + 1, len(node.value)  # 1:59:59:... is one number to YAML 1.1
+            problem = f"line {line} has a number of {length} characters; write a text in quotes"
+            raise yaml.YAMLError(f"{problem}; {raised_by('yaml_number')}")
+        return super().construct_scalar(node)
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
+        seen = set()
+        for key_node, _ in node.value:
+            key = key_node.value
+            if isinstance(key, str) and key in seen:
+                raise yaml.YAMLError(f"key '{key}' is given twice (line {key_node.start_mark.line + 1})")
+            seen.add(key if isinstance(key, str) else None)
+        mapping: dict[Hashable, Any] = super().construct_mapping(node, deep)
+        if len(mapping) < len(node.value):  # 1 and 0x1
+            raise yaml.YAMLError(f"a key is given twice (line {node.start_mark.line + 1})")
+        return mapping
+
+
+def read_yaml(path: Traversable) -> Any:
+    """A file's YAML value: mappings, lists, texts, numbers and dates.
+
+    Unreadable for anything but YAML, and for a tag that would create an object, an alias, a duplicate key or deep
+    nesting.
+    """
+    text = read_text(path, "yaml_bytes")
+    try:
+        depth, deepest = 0, limit("yaml_depth")
+        for event in yaml.parse(text, _Loader):  # before any value is made
+            if isinstance(event, yaml.AliasEvent):
+                raise yaml.YAMLError("aliases (*name) are not allowed; a task file can include another one")
+            depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+            if depth > deepest:
+                raise yaml.YAMLError(f"it nests more than {deepest} deep; {raised_by('yaml_depth')}")
+        value = yaml.load(text, _Loader)
+        json.dumps(value, ensure_ascii=False, default=str, skipkeys=True).encode("utf-8")
+    except UnicodeEncodeError:
+        raise Unreadable("is not valid YAML: a text holds half a surrogate pair") from None
+    except RecursionError:
+        raise Unreadable("is not valid YAML: it nests too deeply") from None
+    except (yaml.YAMLError, ValueError, TypeError, KeyError, AttributeError, OverflowError, IndexError) as error:
+        raise Unreadable(f"is not valid YAML: {' '.join(str(error).split())[:400]}") from None
+    return value
+
+
+def file_digest(*paths: Path) -> str:
+    """sha256 of a file, or of several one after the other, hexadecimal."""
+    digest = hashlib.sha256()
+    for path in paths:
+        with path.open("rb") as file:
+            hashlib.file_digest(file, lambda: digest)
+    return digest.hexdigest()
+
+
+def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
+    """Replaces a user's file by what ``write`` writes to the path it gets; UsageError if that fails.
+
+    Readers see the old or the new file, also after a kill or a power cut.
+    """
+    try:
+        replace_file(path, write, to_disk=True)
+    except OSError as error:
+        raise UsageError(f"{path} cannot be written: {error.strerror or error}") from None
+
+
+def write_text(path: Path, text: str) -> None:
+    """Writes a text atomically, creating its folder; UsageError if it cannot be written."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"{path} cannot be written to: {error.strerror or error}") from None
+    write_atomically(path, lambda temporary: temporary.write_text(text, encoding="utf-8", newline="\n"))
+
+
+def replace_file(path: Path, write: Callable[[Path], object], *, to_disk: bool) -> None:
+    """Lets ``write`` fill a temporary file beside ``path``, then renames it.
+
+    Without ``to_disk``, a power cut may leave half a file: for files whose reader checks them.
+    """
+    # Files of tempfile are readable by their owner only; the name is unique among all machines.
+    temporary = path.with_name(f".{path.name}.{token_hex(6)}.tmp")
+    try:
+        write(temporary)
+        if to_disk:
+            with temporary.open("rb") as file:
+                os.fsync(file.fileno())
+        temporary.replace(path)
+    finally:
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
+
+
+def new_folder(folder: Path, write: Callable[[Path], object]) -> None:
+    """Lets ``write`` make and fill a folder atomically; UsageError if that fails, or it exists and is not empty."""
+    if folder.exists() and not folder.is_dir():
+        raise UsageError(f"{folder} is a file; --output_path names another folder")
+    if folder.is_dir() and any(folder.iterdir()):
+        raise UsageError(f"{folder} already exists and is not empty; choose another folder with --output_path")
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=folder.parent) as temporary:
+            made = Path(temporary) / "made"
+            write(made)
+            if folder.is_dir():
+                folder.rmdir()
+            shutil.move(made, folder)
+    except OSError as error:
+        raise UsageError(f"{folder} cannot be written ({error.strerror or error})") from None
+
+
+def take_lock(path: Path, timeout: float = 0.0) -> BaseFileLock:
+    """Takes an exclusive lock, creating its folder, which the holder may remove.
+
+    Raises:
+        filelock.Timeout: another process holds it, and does so after ``timeout`` seconds.
+        OSError: the folder cannot be created or written to.
+    """
+    import filelock
+
+    lock = filelock.FileLock(path)
+    while True:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        lock.acquire(timeout=timeout)
+        descriptor = lock._context.lock_file_fd
+        with suppress(FileNotFoundError):  # the previous holder may have removed the folder before it was locked
+            if descriptor is None or os.path.samestat(os.fstat(descriptor), path.stat()):
+                return lock
+        lock.release()
+
+
+def to_json(document: Mapping[str, object]) -> str:
+    """JSON as in results files; ValueError for a number that is not finite."""
+    text = json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+    return text.encode("utf-8", "replace").decode("utf-8")  # half a surrogate pair is not a text that a file can hold
+
+
+def safe_name(name: str) -> str:
+    """A model's name as a folder name; names that differ have folders that differ.
+
+    >>> safe_name("google/siglip-base"), safe_name("google__siglip-base"), safe_name("../nul")
+    ('google__siglip-base', 'google__siglip-base-64c1363f', '__nul-a790f930')
+    """
+    plain = plain_name(name)
+    if plain.replace("__", "/") == name:
+        return plain
+    return f"{plain}-{hashlib.sha256(name.encode('utf-8', 'replace')).hexdigest()[:8]}"
+
+
+def plain_name(name: str) -> str:
+    """A name that every file system can hold, which several names may share.
+
+    >>> plain_name("google/siglip-base"), plain_name("../nul"), plain_name("NUL")
+    ('google__siglip-base', '__nul', '_NUL')
+    """
+    plain = re.sub(r"[^A-Za-z0-9._+-]", "_", name.replace("/", "__")[:_LONGEST_NAME]).lstrip(".").rstrip(".") or "model"
+    return f"_{plain}" if plain.partition(".")[0].upper() in DEVICES else plain
