@@ -13,7 +13,7 @@ from ttmbench.data.paths import Origin
 from ttmbench.data.task_file import ClassSpec, GroupSpec, TaskSpec
 from ttmbench.data.video import Video
 from ttmbench.results.stored_files import schema as shipped_schema
-from ttmbench.results.tag_means import TagMean
+from ttmbench.results.summary import TagMean
 
 TASK_FILE = {
     "task": TaskSpec,

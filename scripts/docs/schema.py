@@ -16,7 +16,7 @@ from ttmbench.data.paths import Origin, TagFile
 from ttmbench.data.rows import Condition, PathPart, Pick
 from ttmbench.data.task_file import ClassSpec, GroupSpec, TaskSpec
 from ttmbench.results.document import ResultsDocument
-from ttmbench.results.tag_means import TagMean
+from ttmbench.results.summary import TagMean
 
 FOLDER = Path(__file__).resolve().parents[2] / "ttmbench" / "results" / "schemas"
 DESCRIBED = (ClassSpec, GroupSpec, TagMean, Condition, Pick, PathPart, TagFile, Origin)

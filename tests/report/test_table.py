@@ -16,8 +16,7 @@ from ttmbench.cli import main
 from ttmbench.data.benchmarks import benchmarks
 from ttmbench.data.task_file import all_tasks
 from ttmbench.plugins.registry import build_registry
-from ttmbench.report.table import GAP, TableColumn, fitted, print_table
-from ttmbench.report.terminal import print_results
+from ttmbench.report.terminal import GAP, TableColumn, fitted, print_results, print_table
 from ttmbench.results.reader import read_document
 
 WIDTHS = (60, 80, 120, 200)

@@ -17,18 +17,19 @@ from ttmbench.data.task_file import find_task
 from ttmbench.errors import AssertionNotMet, DataError
 from ttmbench.plugins.registry import build_registry
 from ttmbench.report.terminal import print_results
-from ttmbench.results.assertions import check_assertions
 from ttmbench.results.comparison import compare_runs, read_run
-from ttmbench.results.document import ResultsDocument
+from ttmbench.results.document import ResultsDocument, check_assertions
 from ttmbench.results.stored_files import schema
-from ttmbench.results.summary import Clusters, group_rows, weights_of
-from ttmbench.results.tag_means import (
+from ttmbench.results.summary import (
+    Clusters,
     TagMean,
     aggregates,
     breakdowns,
+    group_rows,
     mean_of_tasks,
     shared_images_note,
     tag_means,
+    weights_of,
 )
 from ttmbench.types import Group, Scores
 

@@ -15,7 +15,7 @@ from ttmbench.cli.parser import MACHINE, WHAT, add_run_options
 from ttmbench.cli.run import add_config, settings_of
 from ttmbench.config import make_run_config
 from ttmbench.errors import UsageError
-from ttmbench.report.table import NOTHING, TableColumn, percent, points, print_table, signed_interval, spread
+from ttmbench.report.terminal import NOTHING, TableColumn, interval_text, percent, points, print_table
 from ttmbench.results.numbers import RAW
 from ttmbench.types import Record
 
@@ -107,7 +107,7 @@ def _curves(document: Record) -> Table:
         selected = fmean(row[0] for row in curve["coverage"])
         label = f"tau_1 = {name}" if document["analysis"] == "tau" else name
         label += " (uses labels)" if name == "oracle" else ""
-        rows.append([label, spread(curve["final"], curve["final_seed_std"]), f"{100 * selected:.0f} %"])
+        rows.append([label, percent(curve["final"], std=curve["final_seed_std"]), f"{100 * selected:.0f} %"])
     return ("TTM", document["metric"], "first selected"), rows, ""
 
 
@@ -122,7 +122,7 @@ def _rates(document: Record) -> Table:
             rows.append([label, *[NOTHING] * 4])
             broken.append(f"lr = {rate['lr']:g}: diverged with {diverged} of {len(rate['diverged'])} seeds")
             continue
-        value, loss = spread(rate["final"], rate["final_seed_std"]), _mean(rate["final_loss"])
+        value, loss = percent(rate["final"], std=rate["final_seed_std"]), _mean(rate["final_loss"])
         agreement = NOTHING if rate["agreement"] is None else f"{100 * rate['agreement']:.1f} %"
         unchanged = f"{percent(_mean(rate['confident_kept']))} %"
         rows.append([label, value, NOTHING if loss is None else f"{loss:.3g}", unchanged, agreement])
@@ -151,7 +151,7 @@ def _matrix(document: Record) -> Table:
     data = document["data"]
     rows = [["no adaptation", *(percent(data["raw"][task]) for task in data["measured_on"])]]
     for task, cells in zip(data["adapted_on"], data["cells"], strict=True):
-        ends = ["" if cell["ci"] is None else f" ({signed_interval(cell['ci'])})" for cell in cells]
+        ends = ["" if cell["ci"] is None else f" ({interval_text(cell['ci'], signed=True)})" for cell in cells]
         rows.append([task, *(points(cell["difference"]) + end for cell, end in zip(cells, ends, strict=True))])
     metrics = ", ".join(dict.fromkeys(name.replace("_", " ") for name in data["metrics"].values()))
     caption = f"{metrics}: change by adaptation, with its 95 % interval over groups; it uses labels"
@@ -165,7 +165,7 @@ def _methods(document: Record) -> Table:
         is_raw, more = row["method"] == RAW, about[row["method"]]
         gain, p = (NOTHING, NOTHING) if is_raw else (points(row["gain"]), f"{row['p_holm']:.2g}")
         mark = " *" if not is_raw and row["p_holm"] < LEVEL else ""
-        value, ends = spread(row["value"], row["seed_std"]), signed_interval(row.get("ci"))
+        value, ends = percent(row["value"], std=row["seed_std"]), interval_text(row.get("ci"), signed=True)
         cost = [NOTHING if more[key] is None else f"{more[key]:.1f}" for key in ("tower_passes", "seconds")]
         rows += [[row["metric"]]] if is_raw else []
         name = "raw" if is_raw else row["method"]

@@ -20,7 +20,7 @@ from ttmbench.cli.parser import add_run_options
 from ttmbench.data.availability import amount
 from ttmbench.data.paths import cache_folder
 from ttmbench.errors import TtmbenchError, UsageError
-from ttmbench.report.table import TableColumn, print_table
+from ttmbench.report.terminal import TableColumn, print_table
 
 _CONDITIONS = ("task", "model", "older_than", "all")
 _DAY = 24 * 60 * 60

@@ -12,8 +12,7 @@ from ttmbench._util.file_io import to_json, write_text
 from ttmbench.cli.parser import count
 from ttmbench.config import split_names
 from ttmbench.errors import DataError, UsageError
-from ttmbench.report.table import TableColumn, points, print_table, signed_interval
-from ttmbench.report.terminal import p_value
+from ttmbench.report.terminal import TableColumn, interval_text, p_value, points, print_table
 from ttmbench.results.comparison import adjust_for_several, compare_runs, pairs_of, read_run, runs_in
 from ttmbench.results.models import names_of_runs
 from ttmbench.results.numbers import SLASH, key_of, name_of
@@ -141,7 +140,7 @@ def _cells(row: Row, tracks: Tracks) -> list[str]:
         f"{100 * row['baseline']:.2f}",
         f"{100 * row['other']:.2f}",
         points(row["difference"]),
-        signed_interval(row["ci"]),
+        interval_text(row["ci"], signed=True),
         p_value(row["p"]),
         p_value(row["p_holm"]),
         str(len(row["won"])),

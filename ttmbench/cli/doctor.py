@@ -25,7 +25,7 @@ from ttmbench.data.paths import cache_folder, data_folder
 from ttmbench.data.task_file import TaskFile, all_tasks, is_named, select_tasks
 from ttmbench.errors import DataError, TtmbenchError, UsageError
 from ttmbench.plugins.registry import Registry, build_registry, locate_files, unknown
-from ttmbench.report.table import TableColumn, print_table
+from ttmbench.report.terminal import TableColumn, print_table
 from ttmbench.types import AdapterSpec, Record
 
 State = Literal["present", "missing", "gated", "unknown"]

@@ -36,7 +36,7 @@ def print_kind(kind: str, include_path: list[str], *, as_json: bool = False) -> 
     if as_json:
         echo(json.dumps(rows, indent=2))
     elif rows:
-        from ttmbench.report.table import TableColumn, print_table  # rich is not needed for JSON
+        from ttmbench.report.terminal import TableColumn, print_table  # rich is not needed for JSON
 
         if kind == "tags":
             rows = [{**row, "tasks": _count(row["tasks"])} for row in rows]

@@ -18,7 +18,7 @@ from ttmbench.cli.parser import add_run_options
 from ttmbench.config import split_names
 from ttmbench.errors import INTERRUPTED, AssertionNotMet, UsageError
 from ttmbench.plugins.registry import Registry, build_registry
-from ttmbench.report.table import NOTHING, TableColumn, print_line, print_table
+from ttmbench.report.terminal import NOTHING, TableColumn, print_line, print_table
 from ttmbench.reproduce.rows import (
     AGREES,
     DIFFERS,

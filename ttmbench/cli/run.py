@@ -50,7 +50,7 @@ def run(options: argparse.Namespace) -> int:
         return 0
     chosen = resolve(config)  # reports a wrong name before torch is imported, which takes seconds
     from ttmbench.evaluator.run import run as evaluate
-    from ttmbench.results.assertions import check_assertions
+    from ttmbench.results.document import check_assertions
 
     try:
         with terminated_like_interrupted():

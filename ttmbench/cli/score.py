@@ -11,7 +11,7 @@ from ttmbench._util.console import echo
 from ttmbench.cli.parser import add_run_options, count
 from ttmbench.config import RunConfig, make_run_config
 from ttmbench.report.terminal import print_results
-from ttmbench.results.assertions import check_assertions, check_names, parse_assertion
+from ttmbench.results.document import check_assertions, check_names, parse_assertion
 from ttmbench.results.numbers import SLASH
 
 _OPTIONS = ("output_path", "include_path", "interval", "bootstrap_iters", "seed", "assertions")
@@ -60,8 +60,7 @@ def score(options: argparse.Namespace) -> int:
     known = {task: list(metrics) for task, metrics in document["higher_is_better"].items()}
     for task, means in document.get("tag_means", {}).items():
         known |= {f"{task}{SLASH}{mean}": known[task] for mean in means}
-    filters = [key.partition(",")[2] for numbers in document["results"].values() for key in numbers]
-    check_names(config.assertions, known, list(dict.fromkeys(filters)))
+    check_names(config.assertions, known, list(dict.fromkeys(number.method for number in results.typed.numbers)))
     if options.task is None:
         about = document["datasets"]["scores"]
         images, captions = about["shape"]

@@ -73,7 +73,7 @@ def _print_page(shown: Record, facts: Facts) -> None:
     echo()
     _print_facts({name: text for name, text in facts.items() if name != title})
     if shown.get("arguments"):
-        from ttmbench.report.table import TableColumn, print_table
+        from ttmbench.report.terminal import TableColumn, print_table
 
         echo()
         rows = [[each["name"], _default(each), each["meaning"].replace("``", "")] for each in shown["arguments"]]

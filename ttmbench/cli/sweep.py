@@ -98,7 +98,7 @@ def _run(options: argparse.Namespace, cells: Sequence[Cell], left: Sequence[Cell
 
 def _dry_run(cells: Sequence[Cell], left: Sequence[Cell]) -> int:
     """Print the cells and which of them are done."""
-    from ttmbench.report.table import TableColumn, print_table
+    from ttmbench.report.terminal import TableColumn, print_table
 
     rows = [[str(cell.number), cell.folder, "to run" if cell in left else "done"] for cell in cells]
     print_table([TableColumn("cell", "key"), TableColumn("folder", "key"), TableColumn("status", "key")], rows)

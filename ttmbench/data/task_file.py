@@ -24,7 +24,7 @@ from ttmbench.data.video import Video
 from ttmbench.errors import UsageError
 from ttmbench.matching import MAX_INJECTIONS
 from ttmbench.plugins.registry import ENDINGS, Registry, unknown
-from ttmbench.results.tag_means import TagMean
+from ttmbench.results.summary import TagMean
 from ttmbench.types import Group, GroupShape
 
 Tags = list[str] | dict[str, str | PathPart]

@@ -28,8 +28,7 @@ from ttmbench.results.document import AlsoRecord, Artifact, Part, ResultsDocumen
 from ttmbench.results.numbers import as_entries, key_of, supervised_tracks
 from ttmbench.results.reader import read_document
 from ttmbench.results.stored_files import read_scores
-from ttmbench.results.summary import Clusters, clusters_of, connected, metric_mean
-from ttmbench.results.tag_means import aggregates, breakdowns
+from ttmbench.results.summary import Clusters, aggregates, breakdowns, clusters_of, connected, metric_mean
 from ttmbench.scoring.choice_arrays import choice_values
 from ttmbench.scoring.forced_choice import Asked, Given, choices_of, read_answer
 from ttmbench.scoring.inputs import Fingerprint

@@ -47,8 +47,7 @@ from ttmbench.results.numbers import (
 from ttmbench.results.ranks import rank_values
 from ttmbench.results.reader import ResultsFile, TaskGroups, Values, stored_groups, values_of_lines
 from ttmbench.results.stored_files import SCHEMA_VERSION
-from ttmbench.results.summary import clusters_note, group_rows, metric_values
-from ttmbench.results.tag_means import aggregates, shared_images_note
+from ttmbench.results.summary import aggregates, clusters_note, group_rows, metric_values, shared_images_note
 from ttmbench.scoring.choice_arrays import choice_values
 from ttmbench.types import Record, Scores
 

@@ -22,8 +22,8 @@ from ttmbench.evaluator.score_files import score_stored
 from ttmbench.evaluator.settings import resolve
 from ttmbench.model import Model
 from ttmbench.plugins.registry import build_registry
-from ttmbench.results.assertions import check_assertions
 from ttmbench.results.comparison import adjust_for_several, compare_runs
+from ttmbench.results.document import check_assertions
 from ttmbench.results.models import setting_in_sweep
 from ttmbench.results.reader import ResultsFile, read_document, read_files
 from ttmbench.stats import IntervalMethod

@@ -30,7 +30,7 @@ from ttmbench.evaluator.task import Methods, run_task
 from ttmbench.evaluator.task_result import Ranked, Scored, TaskResult
 from ttmbench.methods.variants import adapted_folders
 from ttmbench.model import Model
-from ttmbench.results.assertions import check_names
+from ttmbench.results.document import check_names
 from ttmbench.results.numbers import TTM
 from ttmbench.scoring.batches import BatchSizer
 

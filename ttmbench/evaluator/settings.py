@@ -17,7 +17,7 @@ from ttmbench.evaluator.resume import RunKey
 from ttmbench.model import DualEncoder, Model, PairScorer
 from ttmbench.plugins.registry import Registry, build_registry
 from ttmbench.plugins.trackers import make_trackers
-from ttmbench.results.assertions import check_names, parse_assertion
+from ttmbench.results.document import check_names, parse_assertion
 from ttmbench.results.numbers import CHOICE, RAW, SLASH
 from ttmbench.types import Record
 

@@ -51,8 +51,7 @@ from ttmbench.results.numbers import (
     as_entries,
     supervised_tracks,
 )
-from ttmbench.results.summary import MethodScores, difference_of, differences, summarise
-from ttmbench.results.tag_means import breakdowns
+from ttmbench.results.summary import MethodScores, breakdowns, difference_of, differences, summarise
 from ttmbench.scoring.prepare import count_truncated
 from ttmbench.stats import seed_std
 from ttmbench.types import Group, Record, Scores

@@ -14,8 +14,7 @@ import numpy as np
 from ttmbench.data.task_file import TaskSpec
 from ttmbench.results.numbers import CHOICE, RAW, Number, as_entries
 from ttmbench.results.ranks import Ranks, ranking_record, summarise_ranks
-from ttmbench.results.summary import Clusters, MethodScores, Resampling, group_rows, number_of, summarise
-from ttmbench.results.tag_means import tag_means
+from ttmbench.results.summary import Clusters, MethodScores, Resampling, group_rows, number_of, summarise, tag_means
 from ttmbench.scoring.choice_arrays import Choices, choice_chance, choice_values
 from ttmbench.types import Group, MetricSpec, Record, Scores
 

@@ -25,7 +25,7 @@ from ttmbench._util.file_io import safe_name, to_json, write_atomically, write_t
 from ttmbench.errors import UsageError
 from ttmbench.report.leaderboard import AnswerRow
 from ttmbench.report.load import HEADLINE
-from ttmbench.report.table import signed_interval
+from ttmbench.report.terminal import interval_text
 from ttmbench.results.document import Iteration, ResultsDocument
 from ttmbench.results.numbers import RAW, Number, from_entries, key_of
 from ttmbench.results.reader import ResultsFile
@@ -528,7 +528,7 @@ def _matrix(axes: Axes, document: Analysis) -> None:
     axes.imshow(values, cmap="RdBu", vmin=-most, vmax=most, aspect="auto")
     for row, cells in enumerate(data["cells"]):
         for column, cell in enumerate(cells):
-            gain, ends = cell["difference"], "" if cell["ci"] is None else f"\n{signed_interval(cell['ci'])}"
+            gain, ends = cell["difference"], "" if cell["ci"] is None else f"\n{interval_text(cell['ci'], signed=True)}"
             ink = "white" if abs(gain or 0) > 0.65 * most else "black"
             text = "-" if gain is None else f"{100 * gain:+.1f}{ends}"
             axes.text(column, row, text, ha="center", va="center", color=ink, fontsize=8, linespacing=1.4)

@@ -17,8 +17,16 @@ from typing import TYPE_CHECKING
 from ttmbench._util.console import latex
 from ttmbench._util.file_io import to_json
 from ttmbench.errors import DataError, UsageError
-from ttmbench.report.table import NOTHING, TRANSFER_HEADS, TRANSFER_TITLE, csv_text, number_text, transfer_cells
-from ttmbench.report.terminal import gains, headline
+from ttmbench.report.terminal import (
+    NOTHING,
+    TRANSFER_HEADS,
+    TRANSFER_TITLE,
+    csv_text,
+    gains,
+    headline,
+    number_text,
+    transfer_cells,
+)
 from ttmbench.results.document import Dataset, ResultsDocument
 from ttmbench.results.numbers import (
     BUILT_IN_FILTERS,
@@ -84,7 +92,7 @@ def _document(run: ResultsFile) -> dict[str, object]:
     for row in numbers:
         columns[row.task][row.key] = row.column
         if row.seeds:
-            spreads[row.task][key_of(f"{row.metric}_seed_std", row.method)] = row.seed_std
+            spreads[row.task][key_of(row.metric, row.method, "seed_std")] = row.seed_std
     return {
         "results": {**_values(own_task, numbers), **means},
         **({"groups": means} if means else {}),
@@ -129,7 +137,7 @@ def _values(names: Iterable[str], numbers: Sequence[Number]) -> dict[str, dict[s
     for row in numbers:
         if row.value is not None:
             stderr = MISSING if row.stderr is None else float(row.stderr)
-            values[row.task] |= {row.key: float(row.value), key_of(f"{row.metric}_stderr", row.method): stderr}
+            values[row.task] |= {row.key: float(row.value), key_of(row.metric, row.method, "stderr"): stderr}
     return values
 
 

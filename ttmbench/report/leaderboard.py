@@ -26,8 +26,18 @@ from ttmbench import stats
 from ttmbench._util.console import one_line
 from ttmbench._util.file_io import Unreadable, read_json
 from ttmbench.errors import DataError, UsageError
-from ttmbench.report.table import NOTHING, TableColumn, csv_text, marks, number_text, percent, print_line, print_table
-from ttmbench.report.terminal import headline
+from ttmbench.report.terminal import (
+    NOTHING,
+    TableColumn,
+    csv_text,
+    headline,
+    interval_text,
+    marks,
+    number_text,
+    percent,
+    print_line,
+    print_table,
+)
 from ttmbench.results.comparison import paired_test
 from ttmbench.results.document import UNKNOWN, MethodCost, ResultsDocument, Transfer, mapping
 from ttmbench.results.numbers import (
@@ -640,7 +650,7 @@ def with_ranks(lines: Sequence[BoardLine], samples: GroupValues | None = None) -
     ranks: list[dict[str, int]] = [{} for _ in lines]
     for name in {name for line in lines for name in line.cells}:
         rows = {at: line.cells[name] for at, line in enumerate(lines) if line.standing in RANKED and name in line.cells}
-        ends = {at: end for at, row in rows.items() if (end := _signed_interval(row)) is not None}
+        ends = {at: end for at, row in rows.items() if (end := _signed_ends(row)) is not None}
         lows = sorted(low for low, _ in ends.values())
         for at, (_, high) in ends.items():
             rivals = [rows[other] for other, (low, _) in ends.items() if low <= high and not rows[other].published]
@@ -649,7 +659,7 @@ def with_ranks(lines: Sequence[BoardLine], samples: GroupValues | None = None) -
     return [replace(line, ranks=rank) for line, rank in zip(lines, ranks, strict=True)]
 
 
-def _signed_interval(row: Number) -> tuple[float, float] | None:
+def _signed_ends(row: Number) -> tuple[float, float] | None:
     """The interval of a number, turned around if smaller is better."""
     ends = interval_of(row)
     return ends if ends is None or row.higher_is_better else (-ends[1], -ends[0])
@@ -761,11 +771,10 @@ def print_board(board: Leaderboard, cost: bool = False) -> None:
 
 
 def _cells(row: Number) -> list[str]:
-    interval = NOTHING if row.interval is None else f"{percent(row.interval[0], 1)} .. {percent(row.interval[1], 1)}"
     source = row.file if row.published else FROM_FILE if row.from_file else ""
     value = number_text(row) + marks(row)
     groups = row.extent.words if row.limited else NOTHING if row.groups is None else str(row.groups)
-    return [row.model, row.column, value, interval, percent(row.chance), groups, source]
+    return [row.model, row.column, value, interval_text(row.interval), percent(row.chance), groups, source]
 
 
 NOT_RANKED = {ORACLE: "uses labels", PLACEBO: "control", SHUFFLE: "control"}

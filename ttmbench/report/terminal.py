@@ -1,42 +1,242 @@
-"""The tables of a run in the terminal: percent, with chance, ties and standard deviation."""
+"""Tables in the terminal, those of a run too: percent, with chance, ties and standard deviation.
+
+Of a table that is too wide the least important columns are dropped; no number is broken.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import zip_longest
 from typing import Any
 
+from rich.cells import cell_len, chop_cells
+
 from ttmbench import stats
-from ttmbench.report.table import (
-    NOTHING,
-    TableColumn,
-    number_text,
-    percent,
-    points,
-    print_line,
-    print_table,
-    signed_interval,
-    transfer_cells,
-)
-from ttmbench.results.document import BaselineRecord, Difference, MethodRecord, ResultsDocument
+from ttmbench._util import console as terminal
+from ttmbench._util.console import csv_cell, echo, printable
+from ttmbench.results.document import Difference, ResultsDocument, Transfer
 from ttmbench.results.numbers import (
     BUILT_IN_FILTERS,
     CHOICE,
     COLUMNS,
-    ORACLE,
+    DISAGREES_MARK,
     OVERFIT_COLUMN,
-    PLACEBO,
     RAW,
     RAW_COLUMN,
-    SHUFFLE,
+    SEEN_MARK,
     SIMPLE_MATCH_COLUMN,
-    TTM,
-    Column,
     Number,
     columns_in,
     key_of,
 )
 
-_GAINING = (TTM, PLACEBO, SHUFFLE, ORACLE)
+NOTHING = "-"  # a cell without a value
+GAP = 2  # blanks between columns
+TEXT, KEY, LEAST = 24, 12, 8  # minimum widths: of a text, a key, and of both where one column remains beside the keys
+
+
+@dataclass(frozen=True)
+class TableColumn:
+    """One column.
+
+    Attributes:
+        name: its head.
+        kind: ``key`` names the row and is never dropped; ``number`` is never broken and is aligned right; ``text`` may
+            be broken between words.
+        importance: columns of lower importance are dropped first, and of equal ones the last.
+    """
+
+    name: str
+    kind: str = "text"
+    importance: int = 0
+
+
+def percent(value: float | None, digits: int = 2, std: float | None = None) -> str:
+    """A fraction in percent, with its standard deviation if that is known.
+
+    >>> percent(0.68333), percent(None), percent(0.5, std=0.01)
+    ('68.33', '-', '50.00 ± 1.00')
+    """
+    text = NOTHING if value is None else f"{100 * value:.{digits}f}"
+    return text if value is None or std is None else f"{text} ± {100 * std:.{digits}f}"
+
+
+def number_text(row: Number | None) -> str:
+    """A number and its standard deviation over seeds, in percent."""
+    return NOTHING if row is None else percent(row.value, std=row.seed_std)
+
+
+def interval_text(ends: Sequence[float | None] | None, signed: bool = False) -> str:
+    """The ends of an interval in percent, with signs for one of a difference.
+
+    >>> interval_text((0.01, 0.025)), interval_text((-0.01, 0.025), signed=True), interval_text((None, None))
+    ('1.0 .. 2.5', '-1.0 .. +2.5', '-')
+    """
+    low, high = ends or (None, None)
+    form = "+.1f" if signed else ".1f"
+    return NOTHING if low is None or high is None else f"{100 * low:{form}} .. {100 * high:{form}}"
+
+
+def points(difference: float | None) -> str:
+    """A difference of fractions in points of percent, with its sign.
+
+    >>> points(0.125), points(-0.000001)
+    ('+12.50', '+0.00')
+    """
+    return NOTHING if difference is None else f"{100 * difference:+z.2f}"
+
+
+def p_value(value: float) -> str:
+    """A p-value in a table."""
+    return "<0.001" if value < 0.001 else f"{value:.3f}"
+
+
+def marks(number: Number) -> str:
+    """The marks beside a number, which `ttmbench.report.leaderboard.legends` explains."""
+    return (SEEN_MARK if number.seen else "") + (DISAGREES_MARK if number.disagrees else "")
+
+
+def gains(before: Number | None, after: Number | None) -> tuple[str, str, str]:
+    """The gain of a number: in points, relative, and as a reduction of the error."""
+    if before is None or after is None or before.value is None or after.value is None:
+        return NOTHING, NOTHING, NOTHING
+    fractions = stats.relative_gain(before.value, after.value), stats.error_reduction(before.value, after.value)
+    relative, reduction = (NOTHING if part is None else f"{100 * part:+.1f}%" for part in fractions)
+    return points(after.value - before.value), relative, reduction
+
+
+TRANSFER_TITLE = "Adapted to one task, measured on another: what adaptation costs elsewhere, in no ranking"
+TRANSFER_HEADS = (
+    *("model", "adapted to", "measured on", "metric", "raw", "adapted", "difference", "95 % interval", "groups"),
+)
+"""Those of pages and exports."""
+
+
+def transfer_cells(row: Transfer) -> dict[str, str]:
+    """Head -> cell of an adapted model on another task, in percent."""
+    number, gain = row.number, row.gain
+    return {
+        "model": number.model,
+        "adapted to": row.adapted_to,
+        "measured on": "itself" if row.measured_on == number.adapted_to else row.measured_on,
+        "metric": number.metric.replace("_", " "),
+        "raw": percent(row.raw),
+        "adapted": number_text(number),
+        "difference": points(None if gain is None else gain.value),
+        "95 % interval": interval_text(None if gain is None else gain.ci, signed=True),
+        "over seeds": interval_text(None if gain is None else gain.seed_ci, signed=True),
+        "groups": number.extent.words if number.limited else str(number.groups),
+    }
+
+
+def csv_text(columns: Sequence[str], rows: Iterable[Mapping[str, object]]) -> str:
+    """One line per row; a quote precedes what a spreadsheet would take for a formula."""
+    import pandas as pd
+
+    cells = [[csv_cell(row[name]) for name in columns] for row in rows]
+    return pd.DataFrame(cells, columns=list(columns), dtype=object).to_csv(index=False, lineterminator="\n")
+
+
+def print_table(
+    columns: Sequence[TableColumn],
+    rows: Sequence[Sequence[str]],
+    *,
+    title: str = "",
+    caption: str = "",
+    width: int | None = None,
+) -> None:
+    """Print a table, and below it the names of dropped columns.
+
+    Args:
+        columns: of the table.
+        rows: a text for each column; an empty row separates, and a single text spans the table.
+        title: a line above.
+        caption: text below.
+        width: in characters; by default that of the terminal. In a file or a pipe ``COLUMNS``, else unlimited.
+    """
+    console = terminal.console(width)
+    table = [[terminal.encodable(str(printable(cell)), console.encoding) for cell in row] or [""] for row in rows]
+    names = [terminal.encodable(str(printable(column.name)), console.encoding) for column in columns]
+    widths = fitted(columns, [names, *table], console.width)
+    total = sum(widths.values()) + GAP * (len(widths) - 1)
+    lines: list[str] = []
+    for row in (names, *table):
+        if len(row) < len(columns):
+            lines += broken(row[0], total)
+            continue
+        cells = [broken(row[at], width) for at, width in widths.items()]
+        if not lines:  # the head, whose last lines are beside one another
+            cells = [[""] * (max(map(len, cells)) - len(cell)) + cell for cell in cells]
+        padded = [
+            [" " * (room - cell_len(part)) + part if columns[at].kind == "number" else part for part in cell]
+            for cell, (at, room) in zip(cells, widths.items(), strict=True)
+        ]
+        for parts in zip_longest(*padded, fillvalue=""):
+            filled = (part + " " * (room - cell_len(part)) for part, room in zip(parts, widths.values(), strict=True))
+            lines.append((" " * GAP).join(filled).rstrip())
+        if row is names:
+            head = len(lines)
+    if title:
+        print_line(title, width, style="bold")
+        print_line(width=width)
+    console.print("\n".join(lines[:head]), style="bold", soft_wrap=True)
+    has_lines = not console.legacy_windows and terminal.encodable("─", console.encoding) == "─"
+    echo("\n".join([("─" if has_lines else "-") * total, *lines[head:]]))  # many times as fast
+    omitted = ", ".join(name for at, name in enumerate(names) if at not in widths)
+    too_wide = f"Columns that do not fit in {console.width} characters: {omitted}" if omitted else ""
+    if below := "\n".join(filter(None, [caption, too_wide])):
+        console.print()
+        print_line(below, min(console.width, max(total, 60)), style="dim")
+
+
+def print_line(text: str = "", width: int | None = None, style: str = "") -> None:
+    """Print a text, wrapped as tables are."""
+    console = terminal.console(width)
+    console.print(terminal.encodable(str(printable(text)), console.encoding), style=style)
+
+
+def fitted(columns: Sequence[TableColumn], rows: Sequence[Sequence[str]], room: int) -> dict[int, int]:
+    """The positions of the columns that fit into a width, and their widths: texts and keys are narrowed first.
+
+    >>> names = TableColumn("task", "key"), TableColumn("value", "number"), TableColumn("chance", "number")
+    >>> fitted(names, [["shapes_color", "12.50", "50"]], 20)
+    {0: 12, 1: 5}
+    """
+    whole = [row for row in rows if len(row) == len(columns)]
+    natural = [max(cell_len(part) for row in whole for part in row[at].split("\n")) for at in range(len(columns))]
+    kept = list(range(len(columns)))
+    while True:
+        widths = {at: natural[at] for at in kept}
+        room_of_cells = room - GAP * (len(kept) - 1)
+        droppable = [at for at in kept if columns[at].kind != "key"]
+        least = [("text", TEXT), ("key", KEY if len(droppable) > 1 else LEAST if droppable else 1)]
+        for kind, narrowest in least if len(droppable) != 1 else (*least, ("text", LEAST)):
+            for _ in range(sum(widths.values()) - room_of_cells):
+                wide = [at for at in kept if columns[at].kind == kind and widths[at] > narrowest]
+                if wide:
+                    widths[max(wide, key=widths.__getitem__)] -= 1
+        if sum(widths.values()) <= room_of_cells or not droppable:
+            return widths
+        kept.remove(min(droppable, key=lambda at: (columns[at].importance, -at)))
+
+
+def broken(text: str, width: int) -> list[str]:
+    """A text as lines of a maximum width, broken after a blank, else after one of ``_ - / , :``, else anywhere.
+
+    >>> broken("global_assignment_accuracy of it", 20)
+    ['global_assignment_', 'accuracy of it']
+    """
+    lines = []
+    for line in text.split("\n"):
+        while cell_len(line) > width:
+            start = chop_cells(line, width)[0] or line[0]
+            marks = (max(start.rfind(mark) for mark in group) + 1 for group in (" ", "_-/,:"))
+            at = len(start) if line[len(start)] == " " else next(filter(None, marks), len(start))
+            lines.append(line[:at].rstrip())
+            line = line[at:].lstrip()
+        lines.append(line)
+    return lines
 
 
 def print_results(results: ResultsDocument | Mapping[str, Any], width: int | None = None) -> None:
@@ -48,7 +248,21 @@ def print_results(results: ResultsDocument | Mapping[str, Any], width: int | Non
     _print_metrics(document, width)
     print_line(width=width)
     if document.also:
-        _print_transfers(document, width)
+        columns = [TableColumn("measured on", "key"), TableColumn("metric", "key")]
+        heads = {"raw": 1, "adapted": 2, "difference": 3, "95 % interval": 1, "over seeds": 0}
+        columns += [TableColumn(name, "number", rank) for name, rank in heads.items()]
+        title = f"{document.model_name}: adapted to one task, measured on another, percent"
+        caption = "Intervals are of the difference: paired over groups, and over seeds. These numbers are not ranked."
+        cells = [transfer_cells(row) for row in document.transfers if row.shown]
+        rows = [
+            line
+            for name in dict.fromkeys(row["adapted to"] for row in cells)
+            for line in (
+                [f"adapted to {name}"],
+                *([row[column.name] for column in columns] for row in cells if row["adapted to"] == name),
+            )
+        ]
+        print_table(columns, rows, title=title, caption=caption, width=width)
         print_line(width=width)
     for line in _notes(document):
         print_line(line, width)
@@ -67,33 +281,24 @@ def _notes(document: ResultsDocument) -> Iterator[str]:
         for name, mean in tag_means.items():
             yield f"{task}/{name}: mean over {mean.cells} of {', '.join(mean.by)} ({mean.groups} groups)"
     notes: dict[str, dict[str, None]] = {}
-    of_methods = {
-        task: [
-            line if line.startswith(name) else f"{name}: {line}"
-            for name, record in records.items()
-            for line in (*record.notes, *_held_out(record))
-        ]
-        for task, records in document.methods.items()
-    }
-    for notes_of in (of_methods, document.notes, document.group_notes):
-        for task, lines in notes_of.items():
+    for task, records in document.methods.items():
+        for name, record in records.items():
+            lines, match = list(record.notes), record.holdout and record.holdout.metrics.get("group_match")
+            if record.holdout and match and match.raw is not None and match.gain is not None:
+                before, gain = match.raw, match.gain
+                ends = "" if gain.ci is None else f" (95 % interval {' .. '.join(map(percent, gain.ci))})"
+                lines.append(
+                    f"group match of {record.holdout.scored} held-out groups: {percent(before)} raw, "
+                    f"{percent(before + gain.value)} adapted, gain {percent(gain.value)}{ends}"
+                )
             for line in lines:
-                notes.setdefault(line, {})[task] = None
+                notes.setdefault(line if line.startswith(name) else f"{name}: {line}", {})[task] = None
+    for task, lines in (*document.notes.items(), *document.group_notes.items()):
+        for line in lines:
+            notes.setdefault(line, {})[task] = None
     yield from (f"{', '.join(tasks)}: {note}" for note, tasks in notes.items())
     yield from (f"undecided: {task}: {why}" for task, why in document.undecided_tasks().items())
     yield from (f"failed: {error.task}: {error.message}" for error in document.errors)
-
-
-def _held_out(record: MethodRecord) -> Iterator[str]:
-    """What training on the other groups did to those that were held out."""
-    held = record.holdout
-    values = None if held is None else held.metrics.get("group_match")
-    if held is not None and values is not None and values.raw is not None and values.gain is not None:
-        ends = "" if values.gain.ci is None else f" (95 % interval {' .. '.join(map(percent, values.gain.ci))})"
-        yield (
-            f"group match of {held.scored} held-out groups: {percent(values.raw)} raw, "
-            f"{percent(values.raw + values.gain.value)} adapted, gain {percent(values.gain.value)}{ends}"
-        )
 
 
 def headline(metrics: Container[str], is_global: bool) -> tuple[str, str]:
@@ -111,68 +316,44 @@ def _print_summary(document: ResultsDocument, width: int | None) -> None:
     for task in document.results:
         of_task = {(row.metric, row.method): row for row in document.numbers if row.task == task}
         is_global = document.configs[task]["matching"] == "global"
-        metrics = headline({metric for metric, name in of_task if name == RAW}, is_global)
-        if not {(metrics[0], RAW), (metrics[1], RAW)} & of_task.keys():
+        raw, match = headline({metric for metric, name in of_task if name == RAW}, is_global)
+        if not {(raw, RAW), (match, RAW)} & of_task.keys():
             continue  # a task that ranks
         counts, data = document.n_samples[task], document.datasets[task]
         groups = counts.effective if data.coverage is None else f"{counts.effective} of {counts.original}"
         end = ", matched globally" if is_global else ""
-        rows.append([f"{task}: {groups} groups, {'x'.join(map(str, data.shape))}{end}"])
+        rows += [[], [f"{task}: {groups} groups, {'x'.join(map(str, data.shape))}{end}"]]
         for column in columns_in(name for _, name in of_task):
-            for metric, before in _compared(column, metrics, document.training(task, column.filter)):
-                row = of_task.get((metric, column.filter))
-                if column.filter == CHOICE or (row is None and column not in (RAW_COLUMN, SIMPLE_MATCH_COLUMN)):
+            method, record = column.filter, document.methods.get(task, {}).get(column.filter)
+            compared = {raw: match if record is not None and record.uses_matching else raw, match: match}
+            if column in COLUMNS:
+                is_gain = column not in (RAW_COLUMN, OVERFIT_COLUMN, SIMPLE_MATCH_COLUMN)
+                compared = {raw: ""} if column in (RAW_COLUMN, OVERFIT_COLUMN) else {match: match if is_gain else ""}
+            for metric, before in compared.items():
+                row = of_task.get((metric, method))
+                if method == CHOICE or (row is None and column not in (RAW_COLUMN, SIMPLE_MATCH_COLUMN)):
                     continue
                 remark = f" ({column.remark})" if column.remark else ""
-                rows.append(
-                    [
-                        f"{column.name}{remark}: {metric.replace('_accuracy', '').replace('_', ' ')}",
-                        number_text(row),
-                        *(("", "", "") if before is None else gains(of_task.get(before), row)),
-                        percent(document.chance[task].get(metric) if row is None else row.chance),
-                        NOTHING if row is None or row.ties is None else f"{row.ties:g}",
-                    ]
-                )
-        rows.append([])
-    title, caption = f"{document.model_name}: percent", _about_gains(document)
-    print_table(columns, rows[:-1], title=title, caption=caption, width=width)
-
-
-def _compared(column: Column, metrics: tuple[str, str], record: object) -> Iterator[tuple[str, tuple[str, str] | None]]:
-    """The metrics that a summary shows of a column, each with the metric and method that its gain is over, if any."""
-    raw_metric, match_metric = metrics
-    matched = (match_metric, RAW)
-    if column in (RAW_COLUMN, OVERFIT_COLUMN):
-        yield raw_metric, None
-    elif column in COLUMNS:
-        yield match_metric, matched if column.filter in _GAINING else None
-    else:
-        uses_matching = isinstance(record, MethodRecord) and record.uses_matching
-        yield raw_metric, matched if uses_matching else (raw_metric, RAW)
-        yield match_metric, matched
-
-
-def _about_gains(document: ResultsDocument) -> str:
-    """What the summary's standard deviations and gains are."""
-    records = {name: record for methods in document.methods.values() for name, record in methods.items()}
-    most = max(len(record.seeds) for record in records.values())
+                name = f"{column.name}{remark}: {metric.replace('_accuracy', '').replace('_', ' ')}"
+                gained = gains(of_task.get((before, RAW)), row) if before else ("", "", "")
+                chance = document.chance[task].get(metric) if row is None else row.chance
+                ties = NOTHING if row is None or row.ties is None else f"{row.ties:g}"
+                rows.append([name, number_text(row), *gained, percent(chance), ties])
+    known = {name: record for methods in document.methods.values() for name, record in methods.items()}
+    most = max(len(record.seeds) for record in known.values())
     caption = f"± is the standard deviation over {most} seeds." if most > 1 else "One seed: no standard deviation."
-    caption += " Gains are over SimpleMatch."
-    others = {name: record for name, record in records.items() if name not in BUILT_IN_FILTERS}
-    if unmatched := [name for name, record in others.items() if not record.uses_matching]:
-        caption = f"{caption[:-1]}, those of scores without matching ({', '.join(unmatched)}) over raw."
-    return caption
+    others = [name for name, record in known.items() if name not in BUILT_IN_FILTERS and not record.uses_matching]
+    of_others = f", those of scores without matching ({', '.join(others)}) over raw" if others else ""
+    caption += f" Gains are over SimpleMatch{of_others}."
+    print_table(columns, rows[1:], title=f"{document.model_name}: percent", caption=caption, width=width)
 
 
 def _print_metrics(document: ResultsDocument, width: int | None) -> None:
-    compared = (
-        {}
-        if document.baseline is None
-        else {(row.task, key_of(row.metric, row.filter)): row for row in document.baseline.rows}
-    )
-    columns = [TableColumn("metric", "key"), TableColumn("", "key")]
+    baseline = document.baseline
+    compared = {} if baseline is None else {(row.task, key_of(row.metric, row.filter)): row for row in baseline.rows}
     heads = [("value", 4), ("± stderr", 1), ("95% interval", 1), ("chance", 3), ("ties", 0)]
     heads += [("difference", 3), ("95% interval", 1), ("p", 2)] if compared else []
+    columns = [TableColumn(name, "key") for name in ("metric", "")]
     columns += [TableColumn(name, "number", rank) for name, rank in heads]
     rows: list[list[str]] = []
     shown, undecided = None, document.undecided_tasks()
@@ -182,46 +363,21 @@ def _print_metrics(document: ResultsDocument, width: int | None) -> None:
             words = f" ({row.extent.words} groups)" if is_part else ""
             rows.append([f"{row.task}{' (undecided)' if row.task in undecided else ''}{words}"])
             shown = row.task
-        rows.append(
-            [
-                *(row.metric, row.column, percent(row.value), percent(row.stderr)),
-                f"{percent(row.interval[0], 1)} .. {percent(row.interval[1], 1)}" if row.interval else NOTHING,
-                *(percent(row.chance), NOTHING if row.ties is None else f"{row.ties:g}"),
-                *(_difference(compared.get((row.task, row.key))) if compared else ()),
-            ]
-        )
-    caption = "" if document.baseline is None or not compared else _about_baseline(document.baseline)
+        ties = NOTHING if row.ties is None else f"{row.ties:g}"
+        cells = [row.metric, row.column, percent(row.value), percent(row.stderr), interval_text(row.interval)]
+        cells += [percent(row.chance), ties]
+        if compared:
+            cells += _difference(compared.get((row.task, row.key)))
+        rows.append(cells)
+    caption = ""
+    if baseline is not None and compared:
+        caption = f"Difference to {baseline.model_name} in {baseline.file}"
+        if any(row.paired for row in baseline.rows):
+            caption += ", paired group by group; p is not adjusted for several tasks"
+        if not all(row.paired for row in baseline.rows):
+            caption += ". Unpaired: the metric or the baseline has no values of single groups (it needs --log_samples)"
+        caption += "."
     print_table(columns, rows, title=f"{document.model_name}: every metric, percent", caption=caption, width=width)
-
-
-def _print_transfers(document: ResultsDocument, width: int | None) -> None:
-    """What adapting to each task does to the others."""
-    columns = [TableColumn("measured on", "key"), TableColumn("metric", "key")]
-    heads = {"raw": 1, "adapted": 2, "difference": 3, "95 % interval": 1, "over seeds": 0}
-    columns += [TableColumn(name, "number", rank) for name, rank in heads.items()]
-    shown, rows = None, list[list[str]]()
-    for row in (row for row in document.transfers if row.shown):
-        rows += [] if row.adapted_to == shown else [[f"adapted to {row.adapted_to}"]]
-        shown, cells = row.adapted_to, transfer_cells(row)
-        rows.append([cells[column.name] for column in columns])
-    caption = "Intervals are of the difference: paired over groups, and over seeds. These numbers are not ranked."
-    title = f"{document.model_name}: adapted to one task, measured on another, percent"
-    print_table(columns, rows, title=title, caption=caption, width=width)
-
-
-def gains(before: Number | None, after: Number | None) -> tuple[str, str, str]:
-    """The gain of a number: in points, relative, and as a reduction of the error."""
-    if before is None or after is None or before.value is None or after.value is None:
-        return NOTHING, NOTHING, NOTHING
-    relative = stats.relative_gain(before.value, after.value)
-    reduction = stats.error_reduction(before.value, after.value)
-    fractions = (NOTHING if part is None else f"{100 * part:+.1f}%" for part in (relative, reduction))
-    return (points(after.value - before.value), *fractions)  # type: ignore[return-value]
-
-
-def p_value(value: float) -> str:
-    """A p-value in a table."""
-    return "<0.001" if value < 0.001 else f"{value:.3f}"
 
 
 def _difference(row: Difference | None) -> tuple[str, str, str]:
@@ -230,13 +386,4 @@ def _difference(row: Difference | None) -> tuple[str, str, str]:
         return NOTHING, NOTHING, NOTHING
     if not row.paired or row.p is None:
         return points(row.difference), "unpaired", NOTHING
-    return points(row.difference), signed_interval(row.ci), p_value(row.p)
-
-
-def _about_baseline(baseline: BaselineRecord) -> str:
-    text = f"Difference to {baseline.model_name} in {baseline.file}"
-    if any(row.paired for row in baseline.rows):
-        text += ", paired group by group; p is not adjusted for several tasks"
-    if not all(row.paired for row in baseline.rows):
-        text += ". Unpaired: the metric or the baseline has no values of single groups (it needs --log_samples)"
-    return text + "."
+    return points(row.difference), interval_text(row.ci, signed=True), p_value(row.p)

@@ -21,7 +21,7 @@ from ttmbench.data.task_file import AlreadyRead, TaskSpec, find_task
 from ttmbench.errors import DataError, UsageError
 from ttmbench.plugins.registry import Registry, build_registry, metric_for
 from ttmbench.report.leaderboard import Leaderboard, Published, PublishedSource
-from ttmbench.report.table import TableColumn, number_text, percent, print_table
+from ttmbench.report.terminal import TableColumn, number_text, percent, print_table
 from ttmbench.reproduce.tables import (
     CELL,
     SHIPPED,

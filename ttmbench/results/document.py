@@ -6,22 +6,25 @@ A key of results is a field of `ResultsDocument`; one that holds an entry a task
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import difflib
+import operator
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import cached_property, partial
-from operator import add
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, WithJsonSchema, model_validator
 from pydantic.json_schema import SkipJsonSchema
 
 from ttmbench._util.digests import json_digest
-from ttmbench.errors import UsageError
+from ttmbench.errors import AssertionNotMet, UsageError
 from ttmbench.method_spec import scores_use_matching
 from ttmbench.model import UndecidedPairs
 from ttmbench.results.numbers import (
     AT,
+    CHOICE,
     RAW,
     SLASH,
     STORED_ANSWERS,
@@ -31,6 +34,7 @@ from ttmbench.results.numbers import (
     Number,
     from_entries,
     in_table_order,
+    read_key,
     together,
     wrong_number,
 )
@@ -58,7 +62,7 @@ def _distinct(values: list[Any]) -> list[Any]:
 
 
 # A whole number stays one: JSON has but one kind, and files say 0 where 0 was meant. No table should show -0.0.
-Real = Annotated[int | float, AfterValidator(partial(add, 0)), WithJsonSchema({"type": "number"})]
+Real = Annotated[int | float, AfterValidator(partial(operator.add, 0)), WithJsonSchema({"type": "number"})]
 Positive = Annotated[int | float, Field(gt=0), WithJsonSchema({"type": "number", "exclusiveMinimum": 0})]
 Fraction = Annotated[int | float, Field(ge=0, le=1), WithJsonSchema({"type": "number", "minimum": 0, "maximum": 1})]
 Share = Annotated[
@@ -910,3 +914,82 @@ def keys_by_task() -> list[str]:
     """The keys of a results document that hold one entry a task, in its order."""
     fields = ResultsDocument.model_fields.items()
     return [field.alias or name for name, field in fields if _BY_TASK in field.metadata]
+
+
+# ---- conditions on results, for scripts that have to stop when a number is not what it should be
+
+COVERAGE = "coverage"  # share of a task's groups whose images are there
+_ASSERTION = re.compile(
+    r"^(?P<task>[A-Za-z0-9_.-]+(?:/[^<>=,./]+)?)\.(?P<key>\w+,\w+|coverage)\s*(?P<sign>>=|<=|>|<|==)\s*"
+    r"(?P<value>[-+0-9.eE]+)$"
+)
+
+
+def parse_assertion(text: str) -> tuple[str, str, str, float]:
+    """An assertion's task, result key, sign and value; UsageError if it cannot be read.
+
+    A mean over values of tags is ``task/name``.
+
+    >>> parse_assertion("colorswap.group_match,ttm>=0.9")
+    ('colorswap', 'group_match,ttm', '>=', 0.9)
+    >>> parse_assertion("valse/over_7_pieces.text_score,none<1")[0]
+    'valse/over_7_pieces'
+    >>> parse_assertion("svo_probes.coverage>=0.5")
+    ('svo_probes', 'coverage', '>=', 0.5)
+    """
+    match = _ASSERTION.match(text.strip())
+    if match is None:
+        raise UsageError(f"--assert {text!r} cannot be read; write it like 'colorswap.group_match,ttm>=0.9'")
+    try:
+        value = float(match["value"])
+    except ValueError:
+        raise UsageError(f"--assert {text!r}: {match['value']} is not a number") from None
+    return match["task"], match["key"], match["sign"], value
+
+
+def check_names(
+    assertions: Sequence[str], metrics: Mapping[str, Sequence[str]], filters: Sequence[str] | None = None
+) -> None:
+    """UsageError for an assertion on a number that the run will not have; it names the known ones.
+
+    ``metrics`` are by task and mean over values of tags; ``filters`` is None where the filters are not known yet.
+    """
+    for text in assertions:
+        task, key, _, _ = parse_assertion(text)
+        if task not in metrics:
+            raise UsageError(f"--assert {text!r}: no task '{task}' here; {_known(task, metrics)}")
+        if key == COVERAGE:
+            continue
+        metric, name, _ = read_key(key)
+        if metric not in metrics[task] and name != CHOICE:
+            raise UsageError(
+                f"--assert {text!r}: task '{task}' has no metric '{metric}'; {_known(metric, metrics[task])}"
+            )
+        if filters is not None and name not in filters:
+            raise UsageError(f"--assert {text!r}: there will be no filter '{name}'; {_known(name, filters)}")
+
+
+def _known(word: str, known: Iterable[str]) -> str:
+    near = difflib.get_close_matches(word, known, n=1)
+    return f"did you mean '{near[0]}'?" if near else f"known: {', '.join(known)}"
+
+
+def check_assertions(assertions: Sequence[str], document: ResultsDocument) -> None:
+    """Raises AssertionNotMet, naming each assertion that a results document does not meet."""
+    compare = {">=": operator.ge, "<=": operator.le, ">": operator.gt, "<": operator.lt, "==": operator.eq}
+    failures: list[str] = []
+    for text in assertions:
+        task, key, sign, wanted = parse_assertion(text)
+        name, value = read_key(key), None
+        if key == COVERAGE and task in document.results:
+            coverage = document.datasets[task].coverage
+            value = 1.0 if coverage is None else coverage.here / coverage.rows
+        for number in document.numbers:
+            if (number.task, number.metric, number.method) == (task, name.metric, name.method):
+                value = getattr(number, name.part)
+        if value is None:
+            failures.append(f"{text}: the run has no such number")
+        elif not compare[sign](value, wanted):
+            failures.append(f"{text}: it is {value:.6g}")
+    if failures:
+        raise AssertionNotMet("; ".join(failures))

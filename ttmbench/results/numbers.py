@@ -14,7 +14,7 @@ from functools import cache
 from math import sqrt
 from operator import attrgetter, mul
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
 from ttmbench.types import Track
 
@@ -187,22 +187,34 @@ def name_of(filter_: str, track: str | None = None, metric: str | None = None) -
     return next((column.name for column in mine if column.track == track), mine[0].name if mine else filter_)
 
 
-def key_of(metric: str, method: str) -> str:
-    """A number's key in a results document.
+class Key(NamedTuple):
+    """A key of results documents: which number it has, and what of it."""
 
-    >>> key_of("group_match", "ttm"), key_of("group_match_stderr", "ttm")
+    metric: str
+    method: str  # empty in a samples line
+    part: str = "value"  # or ``stderr``, ``seed_std``: attributes of `Number`
+
+
+def key_of(metric: str, method: str, part: str = "value") -> str:
+    """A number's key in a results document; `read_key` reads it.
+
+    >>> key_of("group_match", "ttm"), key_of("group_match", "ttm", "stderr")
     ('group_match,ttm', 'group_match_stderr,ttm')
     """
-    return f"{metric},{method}"
+    return f"{metric},{method}" if part == "value" else f"{metric}_{part},{method}"
 
 
-def base_metric(metric: str) -> str:
-    """The metric whose value, error or spread is meant.
+def read_key(key: str) -> Key:
+    """What a key of a results document, or of the metrics of a samples line, stands for.
 
-    >>> base_metric("group_match_stderr"), base_metric("group_match_seed_std"), base_metric("group_match")
-    ('group_match', 'group_match', 'group_match')
+    >>> read_key("group_match_seed_std,ttm"), read_key("group_match")
+    (Key(metric='group_match', method='ttm', part='seed_std'), Key(metric='group_match', method='', part='value'))
     """
-    return metric.removesuffix("_stderr").removesuffix("_seed_std")
+    metric, _, method = key.partition(",")
+    for part in ("stderr", "seed_std"):
+        if metric.endswith(f"_{part}"):
+            return Key(metric.removesuffix(f"_{part}"), method, part)
+    return Key(metric, method)
 
 
 @dataclass(frozen=True)
@@ -302,9 +314,9 @@ def as_entries(numbers: Iterable[Number]) -> Entries:
     entries: Entries = {"results": {}, "ci": {}, "chance": {}, "ties": {}, "tracks": {}}
     for number in numbers:
         key, metric, method = number.key, number.metric, number.method
-        entries["results"] |= {key: number.value, key_of(f"{metric}_stderr", method): number.stderr}
+        entries["results"] |= {key: number.value, key_of(metric, method, "stderr"): number.stderr}
         if method not in UNTRAINED and number.value is not None:
-            entries["results"][key_of(f"{metric}_seed_std", method)] = number.seed_std
+            entries["results"][key_of(metric, method, "seed_std")] = number.seed_std
         entries["ci"][key] = None if number.interval is None else list(number.interval)
         entries["ties"][key] = number.ties
         if number.own_chance:
@@ -327,8 +339,8 @@ def from_entries(
     """The numbers of a task from its entries in a results document; ``known`` are attributes of all of them."""
     numbers = []
     for key, value in results.items():
-        metric, comma, method = key.partition(",")
-        if comma and metric == base_metric(metric):
+        metric, method, part = read_key(key)
+        if method and part == "value":
             low, high = ci.get(key) or (None, None)
             numbers.append(
                 Number(
@@ -336,12 +348,12 @@ def from_entries(
                     metric,
                     method,
                     value,
-                    stderr=results.get(key_of(f"{metric}_stderr", method)),
+                    stderr=results.get(key_of(metric, method, "stderr")),
                     interval=None if low is None or high is None else (low, high),
                     chance=chance[key] if key in chance else chance.get(metric),
                     own_chance=key in chance,
                     ties=ties.get(key),
-                    seed_std=results.get(key_of(f"{metric}_seed_std", method)),
+                    seed_std=results.get(key_of(metric, method, "seed_std")),
                     track=tracks.get(key),
                     **known,
                 )
@@ -456,10 +468,10 @@ def wrong_number(key: str, value: object) -> str | None:
         return None
     if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= LARGEST:
         return "which is not a finite number"
-    metric = key.partition(",")[0]
-    if (base_metric(metric) in FRACTIONS or _RANKED.fullmatch(base_metric(metric))) and not 0 <= value <= 1:
+    metric, _, part = read_key(key)
+    if (metric in FRACTIONS or _RANKED.fullmatch(metric)) and not 0 <= value <= 1:
         return "which is not a fraction"
-    return "which is a negative spread" if base_metric(metric) != metric and value < 0 else None
+    return "which is a negative spread" if part != "value" and value < 0 else None
 
 
 def sample_value(metrics: object) -> dict[str, float] | None:

@@ -28,8 +28,7 @@ from ttmbench.results.document import Artifact, ResultsDocument, Transfer, mappi
 from ttmbench.results.models import RunName, names_of_runs, with_setting
 from ttmbench.results.numbers import AT, RAW, STORED_SCORES, Number, as_entries, sample_value
 from ttmbench.results.stored_files import SCHEMA_VERSION
-from ttmbench.results.summary import connected, number_of
-from ttmbench.results.tag_means import TagMean
+from ttmbench.results.summary import TagMean, connected, number_of
 
 CELL = 200  # characters of a name in a table
 NOT_A_DOCUMENT = "is not a results document of ttmbench"  # how the reason begins for JSON of another kind

@@ -66,7 +66,7 @@ from ttmbench.report.leaderboard import (
     with_ranks,
 )
 from ttmbench.report.load import Gathered, GroupSet, ThumbnailOptions, Thumbnails, gather, read_groups, thumbnails_for
-from ttmbench.report.table import NOTHING, TRANSFER_HEADS, TRANSFER_TITLE, marks, percent, transfer_cells
+from ttmbench.report.terminal import NOTHING, TRANSFER_HEADS, TRANSFER_TITLE, marks, percent, transfer_cells
 from ttmbench.results.document import ResultsDocument
 from ttmbench.results.models import command_of
 from ttmbench.results.numbers import (
@@ -78,7 +78,7 @@ from ttmbench.results.numbers import (
     Number,
 )
 from ttmbench.results.reader import ResultsFile
-from ttmbench.results.tag_means import MOST_VALUES
+from ttmbench.results.summary import MOST_VALUES
 
 # Not allowed in HTML, or not encodable.
 _UNPRINTABLE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
