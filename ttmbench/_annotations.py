@@ -11,7 +11,7 @@ import os
 import sys
 from collections.abc import Mapping
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, ForwardRef, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, ForwardRef, TypeAlias
 
 import numpy as np
 
@@ -41,24 +41,17 @@ else:
                 raise AttributeError(name)
             return getattr(import_module(self._name), name)
 
-    def _later(expression: str) -> ForwardRef:
-        return ForwardRef(expression, module=__name__)
-
     pd, torch = _Later("pandas"), _Later("torch")
-    _image, _resources, _numpy = _Later("PIL.Image"), _Later("importlib.resources.abc"), _Later("numpy.typing")
-    Image, Traversable, ArrayLike = _later("_image.Image"), _later("_resources.Traversable"), _later("_numpy.ArrayLike")
-    Batch = _later("torch.Tensor | Mapping[str, torch.Tensor] | list[Any]")
-    ImageLike = _later("_image.Image | np.ndarray | str | os.PathLike[str]")
+    Image = ForwardRef("import_module('PIL.Image').Image", module=__name__)
+    Traversable = ForwardRef("import_module('importlib.resources.abc').Traversable", module=__name__)
+    ArrayLike = ForwardRef("import_module('numpy.typing').ArrayLike", module=__name__)
+    Batch = ForwardRef("torch.Tensor | Mapping[str, torch.Tensor] | list[Any]", module=__name__)
+    ImageLike = ForwardRef("import_module('PIL.Image').Image | np.ndarray | str | os.PathLike[str]", module=__name__)
 
 if TYPE_CHECKING or "jaxtyping" in sys.modules:
     from jaxtyping import Bool, Float, Int, Real
 else:
-
-    class _Array:
-        def __class_getitem__(cls, kind_and_axes: tuple[Any, str]) -> Any:
-            return kind_and_axes[0]
-
-    Bool = Float = Int = Real = _Array
+    Bool = Float = Int = Real = Annotated
 
 __all__ = [
     "ArrayLike",

@@ -19,7 +19,7 @@ from ttmbench.model_adapters import catalog
 from ttmbench.model_adapters._shared.options import HubFiles
 from ttmbench.model_adapters._shared.pretrained import find, locate
 from ttmbench.model_adapters._shared.repository import find_repository
-from ttmbench.plugins.registry import arguments_of
+from ttmbench.plugins.registry import model_arguments
 
 ROOT = Path(__file__).resolve().parents[2]
 OLD, NEW = "a" * 40, "b" * 40
@@ -145,5 +145,5 @@ def test_names_are_pinned_and_weights_of_ones_own_leave_the_pin_behind():
     for spec in named:
         if spec.name not in unpinned and not spec.card.refused:
             assert re.fullmatch("[0-9a-f]{40}", spec.model_args["revision"]), spec.name
-            assert "revision" not in arguments_of(spec, {"pretrained": "./mine"}), spec.name
-            assert arguments_of(spec, {"revision": "main"})["revision"] == "main"
+            assert "revision" not in model_arguments(spec, {"pretrained": "./mine"}), spec.name
+            assert model_arguments(spec, {"revision": "main"})["revision"] == "main"

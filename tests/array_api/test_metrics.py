@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from ttmbench import chance, metrics
-from ttmbench.plugins.builtin import ttmbench_register_metrics
+from ttmbench.results.ranks import RANK_METRICS
 
-GROUP_METRICS = [spec for spec in ttmbench_register_metrics() if spec.scope == "group"]
+GROUP_METRICS = [spec for spec in (*metrics.METRICS, *RANK_METRICS) if spec.scope == "group"]
 FEW = settings(max_examples=40)  # of up to six groups each
 SHAPES = [(1, 2), (1, 4), (2, 2), (2, 3), (3, 3), (2, 4), (4, 4)]
 

@@ -14,7 +14,7 @@ from ttmbench import AdapterSpec, MethodSpec, MetricSpec, ScheduleSpec, SourceSp
 from ttmbench.cli import main
 from ttmbench.errors import TtmbenchError, UsageError
 from ttmbench.methods.settings import arguments
-from ttmbench.plugins.registry import build_registry
+from ttmbench.plugins.registry import build_registry, problem_of
 
 
 def ones(scores):
@@ -98,7 +98,10 @@ def test_an_instance_of_another_class_is_nothing_to_register():
 
 def test_what_ships_fits():
     registry = build_registry()
-    assert not registry.broken
+    assert not registry.broken and registry.plugins[0] == "ttmbench"
+    for kind in ("adapters", "sources", "metrics", "schedules"):  # methods may have labels and names of columns
+        for spec in getattr(registry, kind).values():
+            assert problem_of(spec, f"ttmbench_register_{kind}") is None, spec
     for name, spec in registry.methods.items():
         assert arguments(spec) is not None and all(one.allowed for one in arguments(spec)), name
 

@@ -15,7 +15,7 @@ from ttmbench.data.loader import data_locations, load_task_data
 from ttmbench.data.paths import data_folder
 from ttmbench.data.task_file import TaskFile, select_tasks
 from ttmbench.errors import INTERRUPTED, DataError, TtmbenchError, UsageError
-from ttmbench.plugins.registry import Registry, arguments_of, build_registry, locate_files
+from ttmbench.plugins.registry import Registry, build_registry, locate_files, model_arguments
 from ttmbench.types import AdapterSpec
 
 
@@ -154,7 +154,7 @@ def _fetch_model(spec: AdapterSpec, model_args: Mapping[str, object], dry_run: b
         if not dry_run:
             _print(spec.name, "failed", str(error))
             return False
-        arguments = arguments_of(spec, model_args)
+        arguments = model_arguments(spec, model_args)
         named = arguments.get("pretrained") or arguments.get("model") or arguments.get("path") or spec.name
         as_named = spec.card is not None and arguments.get("pretrained") == spec.model_args.get("pretrained")
         size = f"about {spec.card.size}" if as_named and spec.card is not None else "size unknown"

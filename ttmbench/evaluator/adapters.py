@@ -18,7 +18,7 @@ from ttmbench._util.third_party_errors import error_line, foreign_errors
 from ttmbench.config import RunConfig
 from ttmbench.errors import DataError, UsageError
 from ttmbench.model import ChoiceModel, DualEncoder, Model, PairScorer, StoredFeatures, as_model
-from ttmbench.plugins.registry import Registry, arguments_of, load_target
+from ttmbench.plugins.registry import Registry, load_target, model_arguments
 from ttmbench.types import ModelFiles, Record
 
 RECORD = "ttmbench_finetune.json"
@@ -43,7 +43,7 @@ def make_adapter(
     """
     spec = registry.adapters[name]
     factory = load_target(spec.target, spec.needs)
-    arguments = arguments_of(spec, model_args)
+    arguments = model_arguments(spec, model_args)
     whose = f"model '{name}' of plugin '{registry.adapters.plugins[name]}'"
     with foreign_errors(whose):
         parameters = inspect.signature(factory).parameters

@@ -1,19 +1,10 @@
-"""The built-in plugin: registers the package's models, tasks, metrics and methods through the public hooks."""
+"""The built-in readers of data and parts of TTM, by import path, because their packages are higher layers."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from importlib.resources import files
-from importlib.resources.abc import Traversable
+from ttmbench.types import MethodPart, SourceSpec
 
-from ttmbench.hookspecs import hookimpl
-from ttmbench.metrics import METRICS
-from ttmbench.plugins.methods import METHODS
-from ttmbench.results.ranks import RANK_METRICS
-from ttmbench.schedules import SCHEDULES
-from ttmbench.types import AdapterSpec, MethodPart, MethodSpec, MetricSpec, ScheduleSpec, SourceSpec
-
-_SOURCES = (  # kind, module, summary
+_READERS = (  # kind, module, summary
     ("rendered", "rendered", "scenes drawn from a seed; no download"),
     ("folder", "files", "a JSONL, JSON, CSV or TSV file of groups and an image folder"),
     ("annotations", "files", "a file and images in the data folder"),
@@ -23,6 +14,15 @@ _SOURCES = (  # kind, module, summary
     ("random_foils", "combined", "pairs of another source with randomly drawn distractors"),
     ("class_folders", "files", "a folder of images for each class, in the data folder"),
     ("whatsup", "whatsup", "WhatsUp's photographs, alone or in pairs"),
+)
+SOURCES = tuple(
+    SourceSpec(
+        kind,
+        f"ttmbench.data.sources.{module}:read_{kind}",
+        summary,
+        needs=f"ttmbench.data.sources.{module}:locate_{kind}",
+    )
+    for kind, module, summary in _READERS
 )
 _PARTS, _TRAINING = "ttmbench.methods.parts", "ttmbench.methods.training"
 
@@ -50,45 +50,3 @@ PARTS: tuple[MethodPart, ...] = (  # of TTM, by kind and name; the first of each
     MethodPart("teacher", "none", f"{_PARTS}:none", "the trained model makes the pseudo-labels and scores"),
     MethodPart("teacher", "ema", f"{_PARTS}:ema", "a moving average of the weights makes them and is scored"),
 )
-
-
-@hookimpl
-def ttmbench_register_adapters() -> Iterable[AdapterSpec]:
-    """The models in `ttmbench.model_adapters.catalog`."""
-    from ttmbench.model_adapters import catalog
-
-    return catalog.adapters()
-
-
-@hookimpl
-def ttmbench_register_task_dirs() -> Iterable[Traversable]:
-    """The tasks folder."""
-    return [files("ttmbench.tasks")]
-
-
-@hookimpl
-def ttmbench_register_sources() -> Iterable[SourceSpec]:
-    """The readers of `ttmbench.data.sources`, by import path, because that package is a higher layer."""
-    package = "ttmbench.data.sources"
-    return [
-        SourceSpec(kind, f"{package}.{module}:read_{kind}", summary, needs=f"{package}.{module}:locate_{kind}")
-        for kind, module, summary in _SOURCES
-    ]
-
-
-@hookimpl
-def ttmbench_register_metrics() -> Iterable[MetricSpec]:
-    """`METRICS` of `ttmbench.metrics`, and those of ranks."""
-    return (*METRICS, *RANK_METRICS)
-
-
-@hookimpl
-def ttmbench_register_schedules() -> Iterable[ScheduleSpec]:
-    """`SCHEDULES` of `ttmbench.schedules`."""
-    return SCHEDULES
-
-
-@hookimpl
-def ttmbench_register_methods() -> Iterable[MethodSpec | MethodPart]:
-    """`METHODS` of `ttmbench.plugins.methods`, with targets in `ttmbench.methods`, and the parts of TTM."""
-    return (*METHODS, *PARTS)

@@ -35,8 +35,13 @@ from ttmbench._util.file_io import read_yaml
 from ttmbench._util.third_party_errors import describe, error_line, error_with_place, place_of, place_of_function
 from ttmbench.config import RunConfig, TTMConfig
 from ttmbench.errors import DataError, UsageError
-from ttmbench.plugins import builtin
+from ttmbench.metrics import METRICS
+from ttmbench.model_adapters import catalog
+from ttmbench.plugins.builtin import PARTS, SOURCES
+from ttmbench.plugins.methods import METHODS
 from ttmbench.results.numbers import COLUMNS
+from ttmbench.results.ranks import RANK_METRICS
+from ttmbench.schedules import SCHEDULES
 from ttmbench.types import (
     AdapterSpec,
     GroupShape,
@@ -71,14 +76,12 @@ _TAKEN: dict[str, tuple[type[Any], ...]] = {
 }
 """Hook -> specifications that it takes; folders of tasks have none."""
 _WORD = (r"[A-Za-z0-9_]+", "letters, digits and _")
-_NAMES: dict[type[Any], tuple[str, str]] = {  # specification -> form of its name
+_NAMES: dict[type[Any], tuple[str, str]] = {  # specification -> form of its name, `_WORD` for the others
     AdapterSpec: (r"[A-Za-z0-9][A-Za-z0-9._+:/-]*", "letters, digits and . _ + : / -"),
     SourceSpec: (r"[A-Za-z0-9][A-Za-z0-9._-]*", "letters, digits and . _ -"),
-    **dict.fromkeys((MetricSpec, ScheduleSpec, MethodSpec, MethodPart), _WORD),
 }
-_CHECKED = {kind: dataclass_of_pydantic(kind, frozen=True, config=ConfigDict(strict=True)) for kind in _NAMES}
 _TARGET = re.compile(r"[^\W\d]\w*(?:\.[^\W\d]\w*)*:[^\W\d]\w*")
-_TAKEN_ENDINGS = ("_stderr", "_seed_std")  # suffixes of keys that results add to each metric
+_RESULT_ENDINGS = ("_stderr", "_seed_std")  # suffixes of keys that results add to each metric
 T = TypeVar("T")
 
 
@@ -151,7 +154,7 @@ class Registry:
     @property
     def plugins(self) -> list[str]:
         """Names of the loaded plugins, built-in first."""
-        return sorted((name for name, _ in self.manager.list_name_plugin()), key=lambda name: (name != BUILTIN, name))
+        return [BUILTIN, *sorted(name for name, _ in self.manager.list_name_plugin())]
 
     def listens(self, hook: str) -> bool:
         """Whether any plugin implements a hook."""
@@ -172,7 +175,7 @@ class Registry:
 def build_registry(
     include_paths: Sequence[str | Path] = (), extra: Iterable[tuple[str, object]] = (), quiet: bool = False
 ) -> Registry:
-    """Collects what plugins register: the built-in one, installed ones (entry-point group ``ttmbench``) and ``extra``.
+    """Collects what is built in, and what plugins register: installed ones (entry points ``ttmbench``) and ``extra``.
 
     Args:
         include_paths: folders of further task files.
@@ -184,7 +187,6 @@ def build_registry(
     """
     manager, installed, broken = pluggy.PluginManager(hookspecs.PROJECT), dict[str, str](), list[BrokenPlugin]()
     manager.add_hookspecs(hookspecs)
-    _register(manager, BUILTIN, builtin)
     for point in sorted(entry_points(group=hookspecs.PROJECT), key=lambda point: point.name):
         own = point.dist is None or point.dist.name == point.name
         name = point.name if own or point.dist is None else f"{point.dist.name}:{point.name}"
@@ -206,30 +208,35 @@ def build_registry(
             installed[name] = point.value
     for name, plugin in extra:
         _register(manager, name, plugin)
-    collect = partial(_collect, manager, installed, broken)
-    tasks = collect("task_dirs", _tasks_in)
+    built_in: dict[str, Iterable[Any]] = {
+        "adapters": catalog.adapters(),
+        "task_dirs": [files("ttmbench.tasks")],
+        "sources": SOURCES,
+        "metrics": (*METRICS, *RANK_METRICS),
+        "schedules": SCHEDULES,
+        "methods": (*METHODS, *PARTS),
+    }
+    found = {what: _collect(manager, installed, broken, what, items) for what, items in built_in.items()}
     for include in include_paths:
         if not Path(include).is_dir():
             raise UsageError(f"--include_path {include} is not a folder")
-        for name, entry in _tasks_in(Path(include)):
-            if name in tasks:
-                raise UsageError(f"task '{name}' is defined by both '{tasks[name][1]}' and '{include}'; rename one")
-            tasks[name] = (entry, str(include))
-    models = collect("adapters", lambda spec: [(name, spec) for name in (spec.name, *spec.aliases)])
-    methods = collect(
-        "methods", lambda spec: [(f"{spec.kind}={spec.name}" if isinstance(spec, MethodPart) else spec.name, spec)]
-    )
+        for name, entry in _named(Path(include)):
+            if name in found["task_dirs"]:
+                first = found["task_dirs"][name][1]
+                raise UsageError(f"task '{name}' is defined by both '{first}' and '{include}'; rename one")
+            found["task_dirs"][name] = (entry, str(include))
+    parts = {key: one for key, one in found["methods"].items() if isinstance(one[0], MethodPart)}
     registry = Registry(
         manager,
         installed,
         broken,
-        adapters=Table("model", broken, models),
-        task_files=Table("task", broken, tasks),
-        sources=Table("source", broken, collect("sources", lambda spec: [(spec.kind, spec)])),
-        metrics=Table("metric", broken, collect("metrics", lambda spec: [(spec.name, spec)])),
-        schedules=Table("schedule", broken, collect("schedules", lambda spec: [(spec.name, spec)])),
-        methods=Table("method", broken, {key: one for key, one in methods.items() if isinstance(one[0], MethodSpec)}),
-        parts=Table("part", broken, {key: one for key, one in methods.items() if isinstance(one[0], MethodPart)}),
+        adapters=Table("model", broken, found["adapters"]),
+        task_files=Table("task", broken, found["task_dirs"]),
+        sources=Table("source", broken, found["sources"]),
+        metrics=Table("metric", broken, found["metrics"]),
+        schedules=Table("schedule", broken, found["schedules"]),
+        methods=Table("method", broken, {key: one for key, one in found["methods"].items() if key not in parts}),
+        parts=Table("part", broken, parts),
     )
     for failed in () if quiet else broken:
         warn(f"{failed}; everything else works")
@@ -239,6 +246,8 @@ def build_registry(
 def _register(manager: pluggy.PluginManager, name: str, plugin: object) -> None:
     """UsageError if a plugin implements a hook that does not exist, or has the name of another."""
     try:
+        if name == BUILTIN:
+            raise ValueError(f"'{BUILTIN}' is the name of what is built in")
         manager.register(plugin, name=name)
         manager.check_pending()
     except (ValueError, pluggy.PluginValidationError) as error:
@@ -248,23 +257,35 @@ def _register(manager: pluggy.PluginManager, name: str, plugin: object) -> None:
         raise UsageError(f"plugin '{name}' does not fit: {error_line(error)}") from error
 
 
+def _named(item: Any) -> list[tuple[str, Any]]:
+    """What an item registers, by name: the files in a folder of tasks, a model also by its aliases."""
+    if isinstance(item, AdapterSpec):
+        return [(name, item) for name in (item.name, *item.aliases)]
+    if isinstance(item, MethodPart):
+        return [(f"{item.kind}={item.name}", item)]
+    if isinstance(item, Traversable):
+        entries = [entry for entry in item.iterdir() if entry.name.endswith(ENDINGS) and entry.name[0] != "_"]
+        return [(entry.name.rsplit(".", 1)[0], entry) for entry in entries]
+    return [(item.kind if isinstance(item, SourceSpec) else item.name, item)]
+
+
 def _collect(
     manager: pluggy.PluginManager,
     installed: Mapping[str, str],
     broken: list[BrokenPlugin],
     what: str,
-    entries: Callable[[Any], Iterable[tuple[str, Any]]],
+    built_in: Iterable[Any],
 ) -> dict[str, tuple[Any, str]]:
-    """Collects the named ``entries`` of all items that plugins register through a hook, each with its plugin.
+    """All that is built in or registered through a hook, by name, each with its plugin.
 
     Invalid items are skipped. If two entries have the same name, only a built-in one is accepted. UsageError for an
     error in a plugin that a program passed.
     """
     hook = f"ttmbench_register_{what}"
-    registered, doubled = dict[str, tuple[Any, str]](), set[str]()
-    problems: list[tuple[str, str]] = []
+    registered = {name: (entry, BUILTIN) for item in built_in for name, entry in _named(item)}
+    doubled, problems = set[str](), list[tuple[str, str]]()
     calls = getattr(manager.hook, hook).get_hookimpls()
-    for call in sorted(calls, key=lambda call: (call.plugin_name != BUILTIN, call.plugin_name)):
+    for call in sorted(calls, key=lambda call: str(call.plugin_name)):
         plugin, items = call.plugin_name, []
         try:
             with redirect_stdout(sys.stderr):  # since stdout may be JSON
@@ -274,14 +295,14 @@ def _collect(
         except BaseException as error:  # any exception of third-party code
             problems.append((plugin, f"failed in {hook}: {error_with_place(error)}"))
         for item in items:
-            problem = problem_of(item, hook, plugin == BUILTIN)
+            problem = problem_of(item, hook)
             if problem is not None:
                 place = place_of_function(call.function)
                 problems.append((plugin, f"in {hook}{f' ({place})' if place else ''}: {problem}"))
                 continue
-            if isinstance(item, MetricSpec) and plugin != BUILTIN:
+            if isinstance(item, MetricSpec):
                 item = replace(item, plugin=plugin)
-            for name, entry in entries(item):
+            for name, entry in _named(item):
                 first, other = registered.setdefault(name, (entry, plugin))
                 if first is entry:
                     continue
@@ -301,7 +322,7 @@ def _collect(
     return {name: entry for name, entry in registered.items() if name not in doubled}
 
 
-def problem_of(item: object, hook: str, is_built_in: bool = False) -> str | None:
+def problem_of(item: object, hook: str) -> str | None:
     """The first error in an item that a plugin registers; None if it is valid.
 
     Only built-in methods may use labels and names of result columns.
@@ -317,19 +338,19 @@ def problem_of(item: object, hook: str, is_built_in: bool = False) -> str | None
     key = "kind" if kind is SourceSpec else "name"
     whose = f"{kind.__name__} {values[key]!r}: "
     try:
-        _CHECKED[kind](**values)
+        dataclass_of_pydantic(kind, frozen=True, config=ConfigDict(strict=True))(**values)
         if isinstance(item, AdapterSpec):
             TTMConfig().with_changes(dict(item.ttm_defaults), "ttm_defaults")
     except ValidationError as error:
         return whose + describe(error)
     except UsageError as error:
         return whose + str(error)
-    form, allowed = _NAMES[kind]
+    form, allowed = _NAMES.get(kind, _WORD)
     for what, name in ((key, values[key]), *(("alias", alias) for alias in values.get("aliases", ()))):
         if not re.fullmatch(form, name):
             return f"{whose}a {what} is made of {allowed}, got {name!r}"
-    if kind is MetricSpec and values["name"].endswith(_TAKEN_ENDINGS):
-        return f"{whose}a name cannot end in {' or '.join(_TAKEN_ENDINGS)}, which results add to every metric"
+    if kind is MetricSpec and values["name"].endswith(_RESULT_ENDINGS):
+        return f"{whose}a name cannot end in {' or '.join(_RESULT_ENDINGS)}, which results add to every metric"
     targets = {"target": values.get("target", "a:b"), "needs": values["needs"] if kind is SourceSpec else ""}
     for what, target in targets.items():
         if (what, target) != ("needs", "") and not _TARGET.fullmatch(target):
@@ -342,9 +363,9 @@ def problem_of(item: object, hook: str, is_built_in: bool = False) -> str | None
         return f"{whose}needs should name what the method gets, such as scores"
     if (item.reset is not None) != ("gradients" in item.needs):
         return f"{whose}reset is for a method that needs gradients, and such a method has one; got {item.reset!r}"
-    if not is_built_in and {"labels", "random_labels"} & set(item.needs):
+    if {"labels", "random_labels"} & set(item.needs):
         return f"{whose}a method of a plugin gets no labels, not even random ones"
-    if not is_built_in and any(item.name.lower() in (column.filter, column.name.lower()) for column in COLUMNS):
+    if any(item.name.lower() in (column.filter, column.name.lower()) for column in COLUMNS):
         return f"{whose}'{item.name}' is the name of a column that ttmbench has"
     return None
 
@@ -366,11 +387,6 @@ def unknown(what: str, name: str, known: Iterable[str], broken: Iterable[BrokenP
     listed = " or ".join(f"`ttmbench ls {kind}s`" for kind in kinds)
     hint = f"did you mean {near}?" if near else f"{listed} lists them" if listed else f"known: {', '.join(names)}"
     return f"unknown {what} '{name}'{plugins}; {hint}"
-
-
-def _tasks_in(folder: Traversable) -> list[tuple[str, Traversable]]:
-    entries = [entry for entry in folder.iterdir() if entry.name.endswith(ENDINGS) and not entry.name.startswith("_")]
-    return [(entry.name.rsplit(".", 1)[0], entry) for entry in entries]
 
 
 def _why_not_here(name: str) -> str | None:
@@ -420,13 +436,13 @@ def options_for(name: str, specs: Iterable[AdapterSpec]) -> str | None:
     return f"--model {kind} --model_args pretrained={name}"
 
 
-def arguments_of(spec: AdapterSpec, model_args: Mapping[str, Any]) -> dict[str, Any]:
+def model_arguments(spec: AdapterSpec, model_args: Mapping[str, Any]) -> dict[str, Any]:
     """Model arguments: the user's override the defaults; with other weights the default revision is dropped.
 
     DataError if the model cannot be loaded, or if the user has to download its weights file and pass its path.
 
     >>> spec = AdapterSpec("x", "m:load", model_args={"pretrained": "a/b", "revision": "c0ffee"})
-    >>> arguments_of(spec, {"pretrained": "./mine"})
+    >>> model_arguments(spec, {"pretrained": "./mine"})
     {'pretrained': './mine'}
     """
     fixed = dict(spec.model_args)
@@ -452,7 +468,7 @@ def locate_files(spec: AdapterSpec, model_args: Mapping[str, Any], offline: bool
     if locate is None:
         return None
     parameters = inspect.signature(locate).parameters
-    arguments = {**arguments_of(spec, model_args), "offline": offline}
+    arguments = {**model_arguments(spec, model_args), "offline": offline}
     needed = [name for name, parameter in parameters.items() if parameter.default is parameter.empty]
     if any(name not in arguments for name in needed):
         return None
@@ -469,14 +485,14 @@ def metric_for(metric: MetricSpec, shape: GroupShape) -> MetricSpec:
         return replace(metric, defined=_never)
     return replace(
         metric,
-        compute=_told(metric.compute, metric, shape),
-        ties=None if metric.ties is None else _told(metric.ties, metric, shape),
+        compute=_bound(metric.compute, metric, shape),
+        ties=None if metric.ties is None else _bound(metric.ties, metric, shape),
         chance=None if metric.chance is None else partial(metric.chance, true_captions=true),
         defined=partial(metric.defined, true_captions=true),
     )
 
 
-def _told(function: Callable[..., np.ndarray], metric: MetricSpec, shape: GroupShape) -> Callable[..., np.ndarray]:
+def _bound(function: Callable[..., np.ndarray], metric: MetricSpec, shape: GroupShape) -> Callable[..., np.ndarray]:
     """Binds a function of scores to the number of true captions, and a global metric also to the truth."""
     bound = partial(function, true_captions=shape.true_captions)
     if metric.scope != "global":
