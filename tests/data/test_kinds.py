@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 from support.task_data import changed as changed_task
-from support.task_data import encoded, load
+from support.task_data import encoded, find, load
 from support.task_data import write as written
 
 from ttmbench.cli import main
 from ttmbench.data.classes import labels_of, load_classes
-from ttmbench.data.task_file import find_task, load_task
+from ttmbench.data.task_file import find_task
 from ttmbench.errors import DataError, UsageError
 from ttmbench.plugins.registry import build_registry
 
@@ -228,4 +228,4 @@ def test_class_names_and_prompts_are_those_of_the_installed_package(tmp_path):
     for name in ("NOTHING_HERE", "OPENAI_DATASET_MEAN"):
         strange = changed(CLASSES, "classes", {"names": f"open_clip:{name}", "count": 3})
         with pytest.raises(UsageError, match=r"the installed package has .*IMAGENET_CLASSNAMES"):
-            load_classes(load_task(write(tmp_path, strange)).spec)
+            load_classes(find(write(tmp_path, strange)).spec)

@@ -203,8 +203,8 @@ def test_a_dataset_of_the_library_decodes_when_it_is_asked(tmp_path):
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"images": ["left", "wrong"]}, "the dataset has no column 'wrong'; it has key, left, right"),
-        ({"captions": "nothing"}, "the dataset has no column 'nothing'"),
+        ({"images": ["left", "wrong"]}, "no column 'wrong'; it has key, left, right"),
+        ({"captions": "nothing"}, "no column 'nothing'"),
         ({"id": "nothing"}, "no column 'nothing'"),
         ({"tags": ["nothing"]}, "no column 'nothing'"),
     ],
@@ -223,7 +223,7 @@ def test_tags_of_groups_are_a_mapping():
 def test_rows_that_are_not_like_the_first_are_named():
     table = rows(*walls())
     table[1]["texts"] = ["a red wall"]
-    with pytest.raises(DataError, match="group g1 gives 1 captions"):
+    with pytest.raises(DataError, match="group g1 is 2x1"):
         Task.from_dataset(table, images=["left", "right"], captions="texts", id="key", name="walls")
     with pytest.raises(DataError, match="has no row"):
         Task.from_dataset([], images="a", captions="b", name="walls")

@@ -15,7 +15,7 @@ from support.task_data import write as written
 
 from ttmbench.cli import main
 from ttmbench.data.loader import load_task_data
-from ttmbench.data.task_file import TaskFile, all_tasks, find_task, load_task, select_tasks
+from ttmbench.data.task_file import TaskFile, all_tasks, find_task, select_tasks
 from ttmbench.errors import DataError, UsageError
 from ttmbench.hookspecs import hookimpl
 from ttmbench.plugins.registry import build_registry
@@ -70,7 +70,7 @@ def test_every_shipped_task_is_right():
 def test_a_wrong_head_of_a_task_file_names_file_and_key(tmp_path, head, message):
     path = write(tmp_path, GOOD.replace("task: mine", head))
     with pytest.raises(UsageError) as caught:
-        load_task(path)
+        find(path)
     assert message in str(caught.value) and str(path) in str(caught.value) and "\n" not in str(caught.value)
 
 
@@ -79,14 +79,14 @@ def test_what_is_no_task_file_is_refused(tmp_path, content):
     path = tmp_path / "mine.yaml"
     path.write_bytes(content)
     with pytest.raises(UsageError) as caught:
-        load_task(path)
+        find(path)
     assert "\n" not in str(caught.value)
 
 
 def test_include_shares_fields_and_the_including_file_wins(tmp_path):
     write(tmp_path, GOOD)
     path = write(tmp_path, "include: mine.yaml\ntask: variant\nsource: {seed: 9}\nmatching: global\n", "variant.yaml")
-    spec = load_task(path).spec
+    spec = find(path).spec
     assert spec.source == {"kind": "rendered", "scene": "color", "seed": 9}
     assert spec.is_global and spec.version == 1 and spec.task == "variant"
 
@@ -94,11 +94,11 @@ def test_include_shares_fields_and_the_including_file_wins(tmp_path):
 def test_include_may_leave_keys_out(tmp_path):
     write(tmp_path, GOOD + "ttm: {siglip-b16: {tau_start: 2}}\nlicense: MIT\n")
     include = "include: {file: mine.yaml, without: [ttm]}\ntask: variant\nttm: {clip-b16: {tau_start: 1}}\n"
-    spec = load_task(write(tmp_path, include, "variant.yaml")).spec
+    spec = find(write(tmp_path, include, "variant.yaml")).spec
     assert spec.ttm == {"clip-b16": {"tau_start": 1}} and spec.license == "MIT"
     path = write(tmp_path, "include: [{file: mine.yaml, without: [tmm]}]\ntask: variant\n", "variant.yaml")
     with pytest.raises(UsageError, match=r"variant\.yaml: 'include' leaves out 'tmm', which mine\.yaml does not have"):
-        load_task(path)
+        find(path)
 
 
 def test_select_by_name_tag_glob_and_file(tmp_path):

@@ -15,9 +15,9 @@ import pytest
 import yaml
 from support import processes
 from support.checkout import ROOT, blocks
+from support.task_data import find
 
 from ttmbench.cli import main
-from ttmbench.data.task_file import load_task
 from ttmbench.reproduce.tables import load_table
 from ttmbench.sweep.plan import expand, read_plan
 
@@ -182,7 +182,7 @@ def completed(part: dict) -> dict:
 def test_a_part_of_a_task_file_is_one(text, tmp_path):
     path = tmp_path / "mine.yaml"
     path.write_text(yaml.safe_dump(completed(yaml.safe_load(text))), encoding="utf-8")
-    assert load_task(path).spec.task == "mine"
+    assert find(path).spec.task == "mine"
 
 
 def test_the_configuration_of_a_run_is_one(tmp_path, monkeypatch, capsys):

@@ -6,11 +6,11 @@ import os
 import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Literal, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
 
 import numpy as np
 from pydantic import ValidationError
@@ -19,10 +19,13 @@ from ttmbench._annotations import ImageLike
 from ttmbench._util.images import as_rgb, open_image, stacked
 from ttmbench._util.third_party_errors import describe
 from ttmbench.data.loader import check_groups
-from ttmbench.data.rows import Cell, Row, groups_from_rows
+from ttmbench.data.rows import Row
 from ttmbench.data.task_file import TaskFile, TaskSpec
 from ttmbench.errors import DataError, UsageError
-from ttmbench.types import Group, GroupShape, ImageRef, SourceRequest
+from ttmbench.types import Group, ImageRef
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
 
 KIND = "memory"
 USUAL_METRICS = ("text_score", "image_score", "group_score", "group_match", "individual_match")
@@ -144,20 +147,34 @@ class Task(TaskFile):
             raise DataError(f"{where}: the dataset has no row")
         library = sys.modules.get("datasets")  # which is not imported for this
         lazy = library is not None and isinstance(dataset, library.Dataset)
-        shape, references = _shape_of(dataset[0], images, captions, where), _Images(where)
-
-        def image(cell: Cell) -> ImageRef:
-            label = f"{cell.group_id}/{cell.column}" + (f"/{cell.item}" if cell.item else "")
-            if not lazy:
-                return references.of(cell.value, label, cell.group_id)
-            what, view = f"image {label} of {where}", dataset.select_columns([cell.column])
-            return ImageRef(label, lambda: _reference(_of_cell(view, cell, shape.images, what), what, what).open())
-
-        columns = {"id": id, "images": images, "captions": captions, "tags": list(tags)}
         texts = dataset.remove_columns([images] if isinstance(images, str) else list(images)) if lazy else dataset
-        rows = (Row(str(index), texts[index], index, where) for index in range(len(dataset)))
-        groups = list(groups_from_rows(rows, SourceRequest({}, columns, shape), image))
-        return cls._of(name, groups, fields)
+        count = len(_items(Row("0", dataset[0], 0, where), images))
+
+        def opened(index: int, at: int) -> ImageRef:
+            column, position = (images, at) if isinstance(images, str) else ([images[at]], 0)
+            view, what = dataset.select_columns(column if isinstance(column, list) else [column]), f"row {index}/{at}"
+
+            def open_one() -> Image:
+                found = _items(Row(str(index), view[index], index, where), column)
+                if isinstance(images, str) and len(found) != count:
+                    raise DataError(f"{where}: row {index} holds {len(found)} images, the first row {count}")
+                return _reference(found[position], what, f"image {what} of {where}").open()
+
+            return ImageRef(what, open_one)
+
+        rows = [Row(str(index), texts[index], index, where) for index in range(len(dataset))]
+        found = [row.tags(tags) for row in rows]
+        shown: list[Any] = [
+            [opened(row.index, at) for at in range(count)] if lazy else _items(row, images) for row in rows
+        ]
+        return cls.from_groups(
+            shown,
+            [_items(row, captions) for row in rows],
+            name=name,
+            ids=[row.group_id(id) for row in rows],
+            tags={tag: [one[tag] for one in found] for tag in tags},
+            **fields,
+        )
 
     @classmethod
     def _of(cls, name: str, groups: Sequence[Group], fields: TaskFields, frames: int = 0) -> Task:
@@ -247,6 +264,8 @@ def _reference(image: object, name: str, what: str) -> ImageRef:
     from PIL import Image as Pillow
 
     match image:
+        case ImageRef():
+            return replace(image, name=name)
         case Pillow.Image():
             return ImageRef(name, lambda: image)
         case np.ndarray():
@@ -267,27 +286,7 @@ def _reference(image: object, name: str, what: str) -> ImageRef:
     )
 
 
-def _shape_of(
-    row: Mapping[str, object], images: str | Sequence[str], captions: str | Sequence[str], where: str
-) -> GroupShape:
-    counts = []
-    for columns in (images, captions):
-        for column in [columns] if isinstance(columns, str) else columns:
-            if column not in row:
-                raise DataError(f"{where}: the dataset has no column '{column}'; it has {', '.join(map(str, row))}")
-        value = row[columns] if isinstance(columns, str) else list(columns)
-        counts.append(len(value) if isinstance(value, list | tuple) else 1)
-    try:
-        return GroupShape(*counts)
-    except ValueError as error:
-        raise UsageError(f"{where}: {error}") from None
-
-
-def _of_cell(view: Any, cell: Cell, count: int, what: str) -> object:
-    """One image of a row of a ``datasets.Dataset``."""
-    value = view[cell.row.index][cell.column]
-    if cell.item is None or not isinstance(value, list):
-        return value
-    if len(value) != count:
-        raise DataError(f"{what}: the column holds {len(value)} images, the first row {count}")
-    return value[cell.item]
+def _items(row: Row, columns: str | Sequence[str]) -> list[Any]:
+    """The images or captions of a row: of one column, which holds one or a list, or of several columns."""
+    cells = [row.cell(column) for column in ([columns] if isinstance(columns, str) else columns)]
+    return list(cells[0]) if isinstance(columns, str) and isinstance(cells[0], list | tuple) else cells

@@ -358,13 +358,27 @@ AnyTask = TypeVar("AnyTask", bound=TaskFile)
 
 
 def find_task(registry: Registry, name: str, read: AlreadyRead | None = None) -> TaskFile:
-    """A task by name, or by the path of its file; ``read`` as for `load_task`. UsageError for none or a wrong file."""
-    if name.endswith(ENDINGS) and (name not in registry.task_files):
+    """A task by name, or by the path of its file, whose name must be that of the task; ``read``: `AlreadyRead`.
+
+    UsageError, with file and key, for none, or a file that cannot be read, is no YAML mapping, or has a wrong key.
+    """
+    path: Traversable
+    if name.endswith(ENDINGS) and name not in registry.task_files:
         path = Path(name)
         if not path.is_file():
             raise UsageError(f"task file {name} does not exist")
-        return _checked(registry, load_task(path))
-    return _checked(registry, load_task(registry.task_files[name], read))
+    else:
+        path = registry.task_files[name]
+    try:
+        spec = TaskSpec(**_read(path, 0, {} if read is None else read))
+    except ValidationError as error:
+        raise UsageError(f"{path}: {describe(error, TaskSpec)}") from None
+    except TypeError as error:
+        raise UsageError(f"{path}: keys must be words ({error})") from None
+    stem = path.name.rsplit(".", 1)[0]
+    if spec.task != stem:
+        raise UsageError(f"{path}: 'task' is '{spec.task}' but the file is named '{stem}'; they must be equal")
+    return _checked(registry, TaskFile(spec, path.parent if isinstance(path, Path) else None))
 
 
 def all_tasks(registry: Registry) -> dict[str, TaskFile]:
@@ -438,23 +452,6 @@ def _checked(registry: Registry, task: AnyTask) -> AnyTask:
                 f"task {spec.task}: metric '{metric}' is one of kind {kind}, the task is of kind {spec.kind}"
             )
     return task
-
-
-def load_task(path: Traversable, read: AlreadyRead | None = None) -> TaskFile:
-    """The task of a file, whose name must be that of the task. ``read``: `AlreadyRead`.
-
-    UsageError, with file and key, if it cannot be read, is no YAML mapping, or has a wrong or unknown key.
-    """
-    try:
-        spec = TaskSpec(**_read(path, 0, {} if read is None else read))
-    except ValidationError as error:
-        raise UsageError(f"{path}: {describe(error, TaskSpec)}") from None
-    except TypeError as error:
-        raise UsageError(f"{path}: keys must be words ({error})") from None
-    stem = path.name.rsplit(".", 1)[0]
-    if spec.task != stem:
-        raise UsageError(f"{path}: 'task' is '{spec.task}' but the file is named '{stem}'; they must be equal")
-    return TaskFile(spec, path.parent if isinstance(path, Path) else None)
 
 
 def _read(path: Traversable, depth: int, read: AlreadyRead) -> dict[str, object]:

@@ -7,11 +7,10 @@ import json
 import re
 import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from functools import partial
-from itertools import islice
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
@@ -29,7 +28,7 @@ from ttmbench.data.row_files import listed
 from ttmbench.data.rows import Cell, Row, groups_from_rows
 from ttmbench.data.task_file import OneOrMany
 from ttmbench.errors import DataError, OutOfReachError, TtmbenchError
-from ttmbench.types import Group, ImageRef, Loaded, SourceRequest
+from ttmbench.types import ImageRef, Loaded, SourceRequest
 
 if TYPE_CHECKING:
     from datasets import Dataset, Features
@@ -198,12 +197,28 @@ def read_huggingface(request: SourceRequest) -> Loaded:
         item = cell.item or 0 if listed[cell.column] else None
         name = f"{cell.group_id}/{cell.column}" + (f"/{item}" if item else "")
         raw = partial(_raw, table, cell, item, folder)
-        return ImageRef(name, lambda: _open(raw()), read=lambda: _bytes(raw()), exif=options.exif)
+
+        def shown() -> Image:
+            content = raw()
+            return open_image(io.BytesIO(content) if isinstance(content, bytes) else content)
+
+        def read() -> bytes:
+            content = raw()
+            return content if isinstance(content, bytes) else content.read_bytes()
+
+        return ImageRef(name, shown, read=read, exif=options.exif)
 
     texts = table.remove_columns(list(listed))
     groups = groups_from_rows(_rows(texts, options), replace(request, limit=None), image)
-    dropped: list[dict[str, str]] = []
-    remaining = list(islice(_without(groups, options.drop_captions, dropped), request.limit))
+    reasons, remaining, dropped = {_plain(text): why for text, why in options.drop_captions.items()}, [], []
+    for group in groups:
+        why = reasons.get(_plain(group.captions[0]))
+        if why is None:
+            remaining.append(group)
+            if len(remaining) == request.limit:
+                break
+        else:
+            dropped.append({"group_id": group.group_id, "caption": group.captions[0], "because": why})
     return Loaded(remaining, record | ({"dropped": dropped} if dropped else {}))
 
 
@@ -219,17 +234,6 @@ def locate_huggingface(request: SourceRequest) -> list[DataLocation]:
         return None
 
     return options.locations(request, lacking)
-
-
-def _without(groups: Iterator[Group], drop: Mapping[str, str], dropped: list[dict[str, str]]) -> Iterator[Group]:
-    """Groups whose correct caption is not in ``drop``; the others are recorded in ``dropped``."""
-    reasons = {_plain(caption): why for caption, why in drop.items()}
-    for group in groups:
-        why = reasons.get(_plain(group.captions[0]))
-        if why is None:
-            yield group
-        else:
-            dropped.append({"group_id": group.group_id, "caption": group.captions[0], "because": why})
 
 
 def _plain(caption: str) -> str:
@@ -256,24 +260,20 @@ def _rows(table: Dataset, options: HuggingfaceOptions) -> Iterator[Row]:
 def _image_columns(features: Features, wanted: str | Sequence[str]) -> dict[str, bool]:
     """Columns that hold images -> whether in lists.
 
-    ``datasets`` marks image columns in a file's metadata. Without that, the task's image columns may hold bytes.
+    ``datasets`` marks image columns in a file's metadata. Without that, the task's image columns may hold bytes, or
+    structs of ``bytes`` and optionally ``path``.
     """
     import datasets
 
     named = {wanted} if isinstance(wanted, str) else set(wanted)
     columns = {}
     for column, feature in features.items():
-        inner = getattr(feature, "feature", None)
-        for candidate in (feature, inner):
-            if isinstance(candidate, datasets.Image) or (column in named and _holds_bytes(candidate)):
-                columns[column] = candidate is inner
+        for is_list, cell in ((False, feature), (True, getattr(feature, "feature", None))):
+            kind = cell.get("bytes") if isinstance(cell, dict) and set(cell) <= {"bytes", "path"} else cell
+            holds_bytes = column in named and getattr(kind, "dtype", None) in ("binary", "large_binary")
+            if isinstance(cell, datasets.Image) or holds_bytes:
+                columns[column] = is_list
     return columns
-
-
-def _holds_bytes(feature: object) -> bool:
-    """Whether cells are bytes, or structs of ``bytes`` and optionally ``path``."""
-    kind = feature.get("bytes") if isinstance(feature, dict) and set(feature) <= {"bytes", "path"} else feature
-    return getattr(kind, "dtype", None) in ("binary", "large_binary")
 
 
 def _raw(table: Dataset, named: Cell, item: int | None, folder: Path) -> bytes | Path:
@@ -287,11 +287,3 @@ def _raw(table: Dataset, named: Cell, item: int | None, folder: Path) -> bytes |
     if not cell or not cell.get("path"):
         raise DataError(f"{named.where} holds no image")
     return inside(folder, cell["path"], named.where, roots_of(folder))
-
-
-def _open(raw: bytes | Path) -> Image:
-    return open_image(io.BytesIO(raw) if isinstance(raw, bytes) else raw)
-
-
-def _bytes(raw: bytes | Path) -> bytes:
-    return raw if isinstance(raw, bytes) else raw.read_bytes()

@@ -214,21 +214,29 @@ def _between(rng: np.random.RandomState, bounds: tuple[float, float]) -> float:
     return bounds[0] + (bounds[1] - bounds[0]) * float(rng.random_sample())
 
 
-def _pick(rng: np.random.RandomState, names: tuple[str, ...]) -> str:
-    return names[int(rng.random_sample() * len(names))]
+def below(rng: np.random.RandomState, bound: int, least: int = 0) -> int:
+    """A random integer in [least, bound), the same on every platform."""
+    return least + int(rng.random_sample() * (bound - least))
 
 
-def _background(rng: np.random.RandomState, style: Style) -> Floats:
-    """A background of the style: its colour, and a pattern that lightens or darkens it."""
-    value = _between(rng, style.lightness)
-    saturation = _between(rng, (0.0, style.tint))
-    base = np.array(colorsys.hsv_to_rgb(float(rng.random_sample()), saturation, value))
-    kind = _pick(rng, style.backgrounds)
+def pick(rng: np.random.RandomState, items: Iterable[str]) -> str:
+    """One of several texts."""
+    listed = tuple(items)
+    return listed[below(rng, len(listed))]
+
+
+def render(scene: Scene) -> Image.Image:
+    """An RGB image of 48x48 pixels of a scene, about which nothing else decides."""
+    style = STYLES[scene.style]
+    rng = np.random.RandomState(scene.seed)
+    lightness, saturation = _between(rng, style.lightness), _between(rng, (0.0, style.tint))
+    base = np.array(colorsys.hsv_to_rgb(float(rng.random_sample()), saturation, lightness))
+    kind = pick(rng, style.backgrounds)
     sine, cosine = _trig(int(rng.random_sample() * 360))
     strength = style.contrast * (0.4 + 0.6 * float(rng.random_sample()))
     positions = np.arange(SIZE, dtype=np.int64) * 2 - SIZE + 1
     along = positions[None, :] * cosine + positions[:, None] * sine
-    pattern: Floats = np.zeros((SIZE, SIZE))
+    pattern: Floats = np.zeros((SIZE, SIZE))  # lightens or darkens the background's colour
     if kind == "cloud":
         grid, steps = rng.random_sample((7, 7)), np.arange(SIZE)  # smooth noise in [0, 1], interpolated linearly
         cell, part = steps // 8, (steps % 8) / 8.0
@@ -237,27 +245,20 @@ def _background(rng: np.random.RandomState, style: Style) -> Floats:
     elif kind == "gradient":
         pattern = along / float(2 * SIZE * _ONE)
     elif kind == "stripes":
-        width = (3 + int(rng.random_sample() * 5)) * 2 * _ONE
+        width = (3 + below(rng, 5)) * 2 * _ONE
         pattern = (along // width % 2).astype(np.float64) - 0.5
-    return base[None, None, :] + strength * pattern[:, :, None]
-
-
-def render(scene: Scene) -> Image.Image:
-    """An RGB image of 48x48 pixels of a scene, about which nothing else decides."""
-    style = STYLES[scene.style]
-    rng = np.random.RandomState(scene.seed)
-    pixels = _background(rng, style)
-    for _ in range(int(rng.random_sample() * (style.specks + 1))):
-        x, y = (int(rng.random_sample() * SIZE * UNIT) for _ in range(2))
+    pixels = base[None, None, :] + strength * pattern[:, :, None]
+    for _ in range(below(rng, style.specks + 1)):
+        x, y = (below(rng, SIZE * UNIT) for _ in range(2))
         color = colorsys.hsv_to_rgb(float(rng.random_sample()), _between(rng, (0.0, 0.5)), _between(rng, (0.3, 0.7)))
-        radius = UNIT + int(rng.random_sample() * (style.speck_radius - 1) * UNIT)
+        radius = below(rng, style.speck_radius * UNIT, UNIT)
         _paint(pixels, Thing("circle", "", x, y, radius), 0, color)
     for thing in scene.things:
         jitter = _between(rng, (-style.hue_jitter, style.hue_jitter))
         hue = ((HUES[thing.color] + style.hue_shift + jitter) % 360.0) / 360.0
         saturation, value = _between(rng, style.saturation), _between(rng, style.value)
         degrees = int(_between(rng, (-style.rotation, style.rotation)))
-        surface = _pick(rng, style.surfaces)
+        surface = pick(rng, style.surfaces)
         inner = thing
         if surface == "bordered":
             _paint(pixels, thing, degrees, (0.05, 0.05, 0.05))
@@ -271,7 +272,6 @@ def render(scene: Scene) -> Image.Image:
 
 
 COLORS: tuple[str, ...] = tuple(HUES)
-_SHAPES = tuple(SHAPES)
 
 RELATIONS: dict[str, str] = {"left": "left of", "right": "right of", "above": "above", "below": "below"}
 """Where the first object is, seen from the second, and how a caption says it."""
@@ -324,16 +324,6 @@ def random_stream(*names: object) -> np.random.RandomState:
     return stream
 
 
-def below(rng: np.random.RandomState, bound: int) -> int:
-    """A random integer in [0, bound), the same on every platform."""
-    return int(rng.random_sample() * bound)
-
-
-def _pixels(rng: np.random.RandomState, low: int, high: int) -> int:
-    """A random length of at least low and less than high pixels, in units."""
-    return low * UNIT + below(rng, (high - low) * UNIT)
-
-
 def _thing(look: Look, relation: str, across: int, along: int, radius: int) -> Thing:
     """A thing at a distance from the side that the relation names, and at a position along that side."""
     far = SIZE * UNIT - across
@@ -343,9 +333,15 @@ def _thing(look: Look, relation: str, across: int, along: int, radius: int) -> T
 
 def draw_two(rng: np.random.RandomState, looks: tuple[Look, Look], relation: str, style: str) -> Scene:
     """A scene of two objects that do not touch; ``relation``: where the first is, seen from the second."""
-    middle = _pixels(rng, 16, 33)
+    middle = below(rng, 33 * UNIT, 16 * UNIT)
     things = tuple(
-        _thing(look, side, _pixels(rng, 11, 13), middle + _pixels(rng, -4, 5), _pixels(rng, 8, 11))
+        _thing(
+            look,
+            side,
+            below(rng, 13 * UNIT, 11 * UNIT),
+            middle + below(rng, 5 * UNIT, -4 * UNIT),
+            below(rng, 11 * UNIT, 8 * UNIT),
+        )
         for look, side in zip(looks, (relation, OPPOSITE[relation]), strict=True)
     )
     return Scene(things, style, below(rng, 2**32))
@@ -353,16 +349,10 @@ def draw_two(rng: np.random.RandomState, looks: tuple[Look, Look], relation: str
 
 def draw_one(rng: np.random.RandomState, look: Look, place: str, style: str) -> Scene:
     """A scene of one object at a side of the image: a key of `RELATIONS`."""
-    thing = _thing(look, place, _pixels(rng, 11, 14), _pixels(rng, 14, 35), _pixels(rng, 8, 11))
+    thing = _thing(
+        look, place, below(rng, 14 * UNIT, 11 * UNIT), below(rng, 35 * UNIT, 14 * UNIT), below(rng, 11 * UNIT, 8 * UNIT)
+    )
     return Scene((thing,), style, below(rng, 2**32))
-
-
-def _any_relation(rng: np.random.RandomState) -> str:
-    return tuple(RELATIONS)[below(rng, 4)]
-
-
-def _any_look(rng: np.random.RandomState) -> Look:
-    return Look(COLORS[below(rng, len(COLORS))], _SHAPES[below(rng, len(_SHAPES))])
 
 
 def _axis(relation: str) -> dict[str, str]:
@@ -372,7 +362,7 @@ def _axis(relation: str) -> dict[str, str]:
 def random_looks(rng: np.random.RandomState) -> tuple[Look, Look]:
     """Two looks that differ in colour and in shape."""
     drawn = []
-    for names in (_SHAPES, COLORS):
+    for names in (tuple(SHAPES), COLORS):
         first, second = below(rng, len(names)), below(rng, len(names) - 1)
         drawn.append((names[first], names[second + (second >= first)]))
     shapes, colors = drawn
@@ -384,7 +374,7 @@ def _color_group(rng: np.random.RandomState, group_id: str, style: str) -> Scene
     pairs = [(first, second), (Look(second.color, first.shape), Look(first.color, second.shape))]
     return SceneGroup(
         group_id,
-        scenes=tuple(draw_two(rng, looks, _any_relation(rng), style) for looks in pairs),
+        scenes=tuple(draw_two(rng, looks, pick(rng, RELATIONS), style) for looks in pairs),
         captions=tuple(f"{looks[0]} and {looks[1]}" for looks in pairs),
         tags={
             "shapes": "+".join(sorted((first.shape, second.shape))),
@@ -394,7 +384,7 @@ def _color_group(rng: np.random.RandomState, group_id: str, style: str) -> Scene
 
 
 def _spatial_group(rng: np.random.RandomState, group_id: str, style: str) -> SceneGroup:
-    looks, relation = random_looks(rng), _any_relation(rng)
+    looks, relation = random_looks(rng), pick(rng, RELATIONS)
     order = (relation, *(other for other in RELATIONS if other != relation))
     captions = tuple(f"{looks[0]} {RELATIONS[name]} {looks[1]}" for name in order)
     return SceneGroup(group_id, (draw_two(rng, looks, relation, style),), captions, {"relation": relation})
@@ -402,25 +392,25 @@ def _spatial_group(rng: np.random.RandomState, group_id: str, style: str) -> Sce
 
 def _replace_group(rng: np.random.RandomState, group_id: str, style: str) -> SceneGroup:
     looks = random_looks(rng)
-    which, replaced = below(rng, 2), ("color", "shape")[below(rng, 2)]
+    which, replaced = below(rng, 2), pick(rng, ("color", "shape"))
     # The new word is none of the two in the image: a swapped attribute is the other kind of task.
-    words = COLORS if replaced == "color" else _SHAPES
+    words = COLORS if replaced == "color" else tuple(SHAPES)
     unused = [word for word in words if word not in [getattr(look, replaced) for look in looks]]
     false = list(looks)
-    false[which] = replace(looks[which], **{replaced: unused[below(rng, len(unused))]})
+    false[which] = replace(looks[which], **{replaced: pick(rng, unused)})
     captions = tuple(f"{pair[0]} and {pair[1]}" for pair in (looks, false))
-    return SceneGroup(group_id, (draw_two(rng, looks, _any_relation(rng), style),), captions, {"replaced": replaced})
+    return SceneGroup(group_id, (draw_two(rng, looks, pick(rng, RELATIONS), style),), captions, {"replaced": replaced})
 
 
 def _place_group(rng: np.random.RandomState, group_id: str, style: str) -> SceneGroup:
-    look, first = _any_look(rng), _any_relation(rng)
+    look, first = Look(pick(rng, COLORS), pick(rng, SHAPES)), pick(rng, RELATIONS)
     places = (first, OPPOSITE[first])
     scenes = tuple(draw_one(rng, look, side, style) for side in places)
     return SceneGroup(group_id, scenes, tuple(f"{look} {PLACES[side]}" for side in places), _axis(first))
 
 
 def _described_group(rng: np.random.RandomState, group_id: str, style: str) -> SceneGroup:
-    looks, relation = random_looks(rng), _any_relation(rng)
+    looks, relation = random_looks(rng), pick(rng, RELATIONS)
     captions = (
         f"{looks[0]} {RELATIONS[relation]} {looks[1]}",
         f"{looks[1]} {RELATIONS[OPPOSITE[relation]]} {looks[0]}",
@@ -429,8 +419,10 @@ def _described_group(rng: np.random.RandomState, group_id: str, style: str) -> S
 
 
 def _named_group(rng: np.random.RandomState, group_id: str, style: str) -> SceneGroup:
-    look = _any_look(rng)
-    return SceneGroup(group_id, (draw_one(rng, look, _any_relation(rng), style),), (str(look),), {"color": look.color})
+    look = Look(pick(rng, COLORS), pick(rng, SHAPES))
+    return SceneGroup(
+        group_id, (draw_one(rng, look, pick(rng, RELATIONS), style),), (str(look),), {"color": look.color}
+    )
 
 
 _ATTEMPTS = 20  # to find captions that no earlier group has
@@ -493,7 +485,7 @@ def make_clips(n_groups: int, seed: int, style: str = "hue") -> list[SceneGroup]
 
 
 def _clip_group(rng: np.random.RandomState, group_id: str, style: str) -> SceneGroup:
-    looks, relation = random_looks(rng), ("left", "right")[below(rng, 2)]
+    looks, relation = random_looks(rng), pick(rng, ("left", "right"))
     place = draw_two(rng, looks, relation, style)
     clips = []
     for order in ((0, 1), (1, 0)):
