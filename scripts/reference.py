@@ -156,7 +156,7 @@ def published_table(runs: Sequence[ResultsFile]) -> tuple[str, str]:
         "tolerance": {"level": 0.99, "groups": 1},
         "settings": {"seeds": [0, 1, 2, 3]},
         "tasks": {
-            one.task: {"groups": one.groups, "version": one.version, "data": one.data}
+            one.task: {"groups": one.groups, "version": one.origin.version, "data": one.origin.data}
             for one in sorted(numbers, key=lambda one: one.task)
         },
         "models": {
@@ -168,7 +168,7 @@ def published_table(runs: Sequence[ResultsFile]) -> tuple[str, str]:
     names = {column.name: name for name, column in PUBLISHED.items()}
     rows = [
         {
-            **{"source": "ttmbench", "table": one.file, "task": one.task, "model": one.model},
+            **{"source": "ttmbench", "table": one.origin.file, "task": one.task, "model": one.model},
             **{"method": names[one.column], "metric": one.metric, "percent": f"{100 * one.value:.2f}"},
             "std_percent": "" if one.seed_std is None else f"{100 * one.seed_std:.2f}",
         }

@@ -50,8 +50,8 @@ def document_of(folder, name):
 
 def test_two_models_scored_from_files_are_ranked_together(two, tmp_path_factory, capsys):
     board = merge(two)
-    assert not board.conflicts and {row.from_file for row in board.rows} == {True}
-    assert len({row.data for row in board.rows}) == 1
+    assert not board.conflicts and {row.origin.from_file for row in board.rows} == {True}
+    assert len({row.origin.data for row in board.rows}) == 1
     site = tmp_path_factory.mktemp("site") / "out"
     assert main(["leaderboard", str(two), "--site", str(site)]) == 0
     assert "not the same data" not in capsys.readouterr().out

@@ -39,8 +39,8 @@ def test_the_newest_run_of_a_row_counts(tmp_path):
     write(tmp_path, "b/new.json", date=2.0, value=0.6)
     write(tmp_path, "c/older.json", date=0.0, value=0.9)
     board = merge(tmp_path)
-    assert [(row.value, row.file) for row in board.rows] == [(0.6, "b/new.json")]
-    assert {old.file for old, _ in board.superseded} == {"a/old.json", "c/older.json"}
+    assert [(row.value, row.origin.file) for row in board.rows] == [(0.6, "b/new.json")]
+    assert {old.origin.file for old, _ in board.superseded} == {"a/old.json", "c/older.json"}
     assert not board.conflicts and not board.skipped
 
 
@@ -59,7 +59,7 @@ def test_a_part_of_a_task_is_shown_below_and_replaces_nothing(tmp_path):
     write(tmp_path, "another.json", model="z", value=0.5, groups=(200, 200))
     write(tmp_path, "best.json", model="a", value=1.0, groups=(16, 200), data="a third part")
     board = merge(tmp_path)
-    rows = [(row.file, row.extent.words, row.limited) for row in board.rows]
+    rows = [(row.origin.file, row.extent.words, row.limited) for row in board.rows]
     assert rows == [
         ("whole.json", "200 of 200", False),
         ("another.json", "200 of 200", False),
@@ -112,8 +112,8 @@ def test_published_numbers_say_so(tmp_path):
         + "paper,Table 1,t,clip,ttm,group_match,60.5,0.5,zero_shot\npaper,Table 1,u,clip,raw,group_score,7,,zero_shot\n"
     )
     board = merge(tmp_path, published_numbers([str(tmp_path / "p.csv")]))
-    (row,) = [row for row in board.rows if row.published]
-    assert (row.track, row.value, row.seed_std, row.file) == ("test_time", 0.605, 0.005, "paper, Table 1")
+    (row,) = [row for row in board.rows if row.origin.published]
+    assert (row.track, row.value, row.seed_std, row.origin.file) == ("test_time", 0.605, 0.005, "paper, Table 1")
     assert board.skipped == {"published numbers of u": "no run has this task"}
 
 

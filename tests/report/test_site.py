@@ -16,7 +16,7 @@ from support.documents import PUBLISHED, trained, whole_document, write_run
 from ttmbench.cli import main
 from ttmbench.report.leaderboard import BoardLine, GroupValues, chance_levels, with_ranks
 from ttmbench.results.document import ResultsDocument
-from ttmbench.results.numbers import Extent, Number
+from ttmbench.results.numbers import Extent, Number, Origin
 from ttmbench.results.reader import ResultsFile
 from ttmbench.results.stored_files import schema
 
@@ -184,7 +184,7 @@ def number(value, groups=400, **more):
 def test_ranks_are_shared_where_no_test_tells_rows_apart(tmp_path):
     """Intervals of 400 groups overlap for 60 and 64 %, and a paired test tells 60 and 64 % of the same groups apart."""
     values = {"a": 0.7, "b": 0.64, "c": 0.6, "d": 0.5}
-    lines = [BoardLine(name, "", "run", {"x": number(value, file=name)}) for name, value in values.items()]
+    lines = [BoardLine(name, "", "run", {"x": number(value, origin=Origin(name))}) for name, value in values.items()]
     assert [line.ranks["x"] for line in with_ranks(lines)] == [1, 1, 2, 4]
     assert [line.ranks for line in with_ranks([BoardLine("a", "", "run", {"x": number(0.7, None)})])] == [{}]
     for name in ("b", "c"):

@@ -159,13 +159,15 @@ def test_the_report_names_the_track_and_gives_the_chance_of_choices(runs):
 def test_two_values_of_one_model_stay_two_and_are_marked(runs, capsys):
     """Sources call clip-b32 by three names, and blip (itm) by one name two models."""
     board = merge(runs, published_numbers(["winoground_main", "colorswap_table4", "visualgptscore_table11"]))
-    found = {row.file: row for row in rows_of(board, "clip-b32", "winoground")}
-    assert {file: (round(100 * row.value, 2), row.published_as) for file, row in found.items()} == {
+    found = {row.origin.file: row for row in rows_of(board, "clip-b32", "winoground")}
+    assert {file: (round(100 * row.value, 2), row.origin.published_as) for file, row in found.items()} == {
         "arXiv:2402.04492, Table 4": (9.0, "clip (itc)"),
         "arXiv:2204.03162, main table": (8.0, "clip-b32 (itc)"),
     }
     assert found["arXiv:2402.04492, Table 4"].disagrees == "8.0 in arXiv:2204.03162, main table"
-    assert not any(row.disagrees for name in ("blip-itm", "blip (itm)") for row in rows_of(board, name, "winoground"))
+    assert not any(
+        row.origin.disagrees for name in ("blip-itm", "blip (itm)") for row in rows_of(board, name, "winoground")
+    )
     assert main(["leaderboard", str(runs), "--published", "all"]) == 0
     shown = capsys.readouterr().out
     assert re.search("clip-b32 +raw +9.00‡", shown) and "‡ another source" in shown
@@ -186,7 +188,11 @@ def test_a_repository_has_the_name_of_its_run(tmp_path):
         (tmp_path / f"{name}.json").write_text(json.dumps(document), encoding="utf-8")
     published = published_beside_runs(["mteb_winoground"])
     board, named = under_names_of_runs(merge(tmp_path, published.numbers), published)
-    found = {(row.model, row.published, row.published_as) for row in board.rows if row.model in ("clip-l", "other")}
+    found = {
+        (row.model, row.origin.published, row.origin.published_as)
+        for row in board.rows
+        if row.model in ("clip-l", "other")
+    }
     assert found == {("clip-l", False, ""), ("clip-l", True, repository), ("other", False, "")}
     assert named.parameters["clip-l"] == published.parameters[repository]
 
@@ -194,10 +200,10 @@ def test_a_repository_has_the_name_of_its_run(tmp_path):
 def test_what_is_printed_to_fewer_digits_does_not_disagree(tmp_path):
     rows = "a,T,t,m,raw,x,8.0,,zero_shot\nb,T,t,m,raw,x,8.04,,zero_shot\nc,T,t,m,raw,x,8.2,,zero_shot\n"
     (tmp_path / "p.csv").write_text(HEAD + rows)
-    found = {one.file: one.disagrees for one in published_numbers([str(tmp_path / "p.csv")])}
+    found = {one.origin.file: one.origin.disagrees for one in published_numbers([str(tmp_path / "p.csv")])}
     assert found == {"a, T": "8.2 in c, T", "b, T": "8.2 in c, T", "c, T": "8.0 in a, T; 8.04 in b, T"}
     twice = published_numbers(["winoground_main", "winoground_main"])
-    assert len(twice) == 9 and not any(one.disagrees for one in twice)
+    assert len(twice) == 9 and not any(one.origin.disagrees for one in twice)
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from ttmbench.errors import AssertionNotMet, DataError
 from ttmbench.plugins.registry import build_registry
 from ttmbench.report.terminal import print_results
 from ttmbench.results.comparison import compare_runs, read_run
-from ttmbench.results.document import ResultsDocument, check_assertions
+from ttmbench.results.document import ResultsDocument
 from ttmbench.results.stored_files import schema
 from ttmbench.results.summary import (
     Clusters,
@@ -241,9 +241,9 @@ def test_runs_are_compared_by_them_group_by_group(place, tmp_path):
 def test_assertions_reach_them(place, capsys):
     document = document_of(place)
     document = ResultsDocument.of(document)
-    check_assertions(["mine/relations.text_score,ttm>=0"], document)
+    document.check(["mine/relations.text_score,ttm>=0"])
     with pytest.raises(AssertionNotMet, match=r"mine/relations\.text_score,none>1: it is 0"):
-        check_assertions(["mine/relations.text_score,none>1"], document)
+        document.check(["mine/relations.text_score,none>1"])
     words = ["--model", "tiny-clip", "--tasks", str(place / "mine.yaml")]
     assert main([*words, "--assert", "mine/relation.text_score,none>0"]) == 2
     assert "did you mean 'mine/relations'?" in capsys.readouterr().err

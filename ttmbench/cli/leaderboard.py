@@ -58,7 +58,7 @@ def leaderboard(options: argparse.Namespace) -> int:
 
 
 def _print_skipped(board: Leaderboard) -> None:
-    marked = sum(bool(row.disagrees) for row in board.rows)
+    marked = sum(bool(row.origin.disagrees) for row in board.rows)
     if marked:
         echo(f"published values: {marked} disagree with another source and are marked")
     tasks = [name for name in board.skipped if name.startswith(NOT_RUN)]

@@ -50,7 +50,6 @@ def run(options: argparse.Namespace) -> int:
         return 0
     chosen = resolve(config)  # reports a wrong name before torch is imported, which takes seconds
     from ttmbench.evaluator.run import run as evaluate
-    from ttmbench.results.document import check_assertions
 
     try:
         with terminated_like_interrupted():
@@ -64,8 +63,7 @@ def run(options: argparse.Namespace) -> int:
         show(getattr(error, "results", None))
         raise
     show(results)
-    results.typed.check_baseline()
-    check_assertions(config.assertions, results.typed)
+    results.typed.check(config.assertions)
     return 1 if results.typed.errors or results.typed.undecided_tasks() else 0
 
 

@@ -11,7 +11,7 @@ from ttmbench._util.console import echo
 from ttmbench.cli.parser import add_run_options, count
 from ttmbench.config import RunConfig, make_run_config
 from ttmbench.report.terminal import print_results
-from ttmbench.results.document import check_assertions, check_names, parse_assertion
+from ttmbench.results.document import check_names, parse_assertion
 from ttmbench.results.numbers import SLASH
 
 _OPTIONS = ("output_path", "include_path", "interval", "bootstrap_iters", "seed", "assertions")
@@ -72,5 +72,5 @@ def score(options: argparse.Namespace) -> int:
             files.write_lines("samples", result.spec.task, sample_lines(result))
         files.write_results({**document, "artifacts": dict(files.artifacts)})
         echo(f"results: {files.results}")
-    check_assertions(config.assertions, results.typed)
+    results.typed.check(config.assertions)
     return 0

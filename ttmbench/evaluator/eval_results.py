@@ -172,7 +172,7 @@ class EvalResults(Mapping[str, object]):
             DataError: the document contradicts itself.
         """
         numbers, file = [*self.typed.numbers, *self.typed.numbers_elsewhere], str(self.path or "")
-        return to_frame(replace(number, setting=self.setting, file=file) for number in numbers)
+        return to_frame(replace(one, setting=self.setting, origin=replace(one.origin, file=file)) for one in numbers)
 
 
 def _count(number: int, what: str) -> str:

@@ -23,7 +23,6 @@ from ttmbench.evaluator.settings import resolve
 from ttmbench.model import Model
 from ttmbench.plugins.registry import build_registry
 from ttmbench.results.comparison import adjust_for_several, compare_runs
-from ttmbench.results.document import check_assertions
 from ttmbench.results.models import setting_in_sweep
 from ttmbench.results.reader import ResultsFile, read_document, read_files
 from ttmbench.stats import IntervalMethod
@@ -79,8 +78,7 @@ def simple_evaluate(
 
     results = run(config, chosen, adapter=adapter, command=command)
     try:
-        results.typed.check_baseline()
-        check_assertions(config.assertions, results.typed)
+        results.typed.check(config.assertions)
     except BaseException as error:
         error.results = results  # type: ignore[attr-defined]
         raise

@@ -287,7 +287,7 @@ def export_model_index(runs: Sequence[ResultsFile], target: Path | None, source_
             dataset_config=row.task,
             dataset_split=data.source.get("split"),
             dataset_revision=data.revision if _on_hub(data) else None,
-            dataset_args={"task_version": row.version, "groups": row.groups},
+            dataset_args={"task_version": row.origin.version, "groups": row.groups},
             metric_type=f"{row.metric} ({row.column})",
             metric_name=(
                 f"{row.metric.replace('_', ' ')} ({row.column}, {str(row.track).replace('_', '-')} track), percent"

@@ -155,7 +155,7 @@ class Leaderboard:
 
     def cost(self, row: Number) -> dict[str, float | None]:
         """What a number cost (`cost_of`); all unknown of published ones."""
-        document = None if row.published else self._documents.get(row.file)
+        document = None if row.origin.published else self._documents.get(row.origin.file)
         return dict.fromkeys(COST_FIELDS) if document is None else cost_of(document, row.own_task, row.method)
 
     @cached_property
@@ -206,10 +206,10 @@ def newest_transfers(rows: Iterable[Transfer]) -> list[Transfer]:
 def _newest(rows: Iterable[Number]) -> tuple[list[Number], list[tuple[Number, Number]]]:
     """The newest row for each model, task, version, metric and method; and (older row, newest row)."""
     newest, superseded = [], []
-    for same in same_rows(rows, attrgetter("model", "track", "task", "version", "metric", "column", "limited")):
+    for same in same_rows(rows, attrgetter("model", "track", "task", "origin.version", "metric", "column", "limited")):
         first, left = merged(same)
         newest.append(first)
-        superseded += [(row, first) for row in left if row.file != first.file]
+        superseded += [(row, first) for row in left if row.origin.file != first.origin.file]
     return newest, superseded
 
 
@@ -222,7 +222,11 @@ def as_document(board: Leaderboard, cost: bool = False) -> dict[str, object]:
         "rows": [as_row(row) | (board.cost(row) if cost else {}) for row in board.rows],
         "skipped": board.skipped,
         "superseded": [
-            {"what": f"{old.model}, {old.task}, {old.metric}, {old.column}", "file": old.file, "by": new.file}
+            {
+                "what": f"{old.model}, {old.task}, {old.metric}, {old.column}",
+                "file": old.origin.file,
+                "by": new.origin.file,
+            }
             for old, new in board.superseded
         ],
         "conflicts": board.conflicts,
@@ -232,7 +236,7 @@ def as_document(board: Leaderboard, cost: bool = False) -> dict[str, object]:
 
 def as_row(number: Number) -> dict[str, object]:
     """A row of ``leaderboard.json`` and of the CSV, with the setting where runs have several."""
-    about = number.row() | {"source": number.file}
+    about = number.row() | {"source": number.origin.file}
     row = {key: about[key] for key in ROW}
     return row | {"setting": number.setting} if number.setting else row
 
@@ -262,10 +266,10 @@ def beats_chance(row: Number) -> bool:
 def legends(rows: Sequence[Number]) -> list[str]:
     """The meanings of the marks that appear."""
     lines = []
-    if any(row.seen for row in rows):
-        unknown = sorted({row.model for row in rows if row.trained_on == UNKNOWN})
+    if any(row.origin.seen for row in rows):
+        unknown = sorted({row.model for row in rows if row.origin.trained_on == UNKNOWN})
         lines.append(f"{SEEN_LEGEND}; unknown for {', '.join(unknown)}" if unknown else SEEN_LEGEND)
-    if any(row.disagrees for row in rows):
+    if any(row.origin.disagrees for row in rows):
         lines.append(DISAGREES_LEGEND)
     return lines
 
@@ -283,16 +287,16 @@ def _conflicts(rows: Sequence[Number]) -> list[Conflict]:
     version and size count beside runs.
     """
     conflicts: list[Conflict] = []
-    for task in dict.fromkeys(row.task for row in rows if not row.published):
-        of_task = [row for row in rows if row.task == task and not row.published]
-        versions = {row.version for row in of_task if not row.limited}
-        of_runs = {(row.version, row.groups) for row in of_task if not row.limited and not row.from_file}
+    for task in dict.fromkeys(row.task for row in rows if not row.origin.published):
+        of_task = [row for row in rows if row.task == task and not row.origin.published]
+        versions = {row.origin.version for row in of_task if not row.limited}
+        of_runs = {(row.origin.version, row.groups) for row in of_task if not row.limited and not row.origin.from_file}
         kinds: dict[tuple[int | None, int | None, str | None], set[str]] = {}
         for row in of_task:
-            if row.from_file and (row.version, row.groups) in of_runs:
+            if row.origin.from_file and (row.origin.version, row.groups) in of_runs:
                 continue
-            if not row.limited or not versions or row.version not in versions:
-                kinds.setdefault((row.version, row.groups, row.data), set()).add(row.file)
+            if not row.limited or not versions or row.origin.version not in versions:
+                kinds.setdefault((row.origin.version, row.groups, row.origin.data), set()).add(row.origin.file)
         if len(kinds) > 1:
             variants: list[dict[str, object]] = [
                 {"version": version, "groups": groups, "data": data, "files": sorted(files)}
@@ -356,7 +360,9 @@ class AnswerRow:
     @property
     def disagrees(self) -> str:
         """Other published values for the same model name; empty if they agree."""
-        return "; ".join(f"{number.metric}: {number.disagrees}" for number in self.numbers if number.disagrees)
+        return "; ".join(
+            f"{number.metric}: {number.origin.disagrees}" for number in self.numbers if number.origin.disagrees
+        )
 
     @property
     def extents(self) -> str:
@@ -414,7 +420,7 @@ def _of_papers(
     by_source: dict[tuple[str, str], list[Number]] = {}
     for number in numbers:
         chance = number.chance if number.method == CHOICE else chances.get(number.metric)
-        by_source.setdefault((number.model, number.file), []).append(replace(number, chance=chance))
+        by_source.setdefault((number.model, number.origin.file), []).append(replace(number, chance=chance))
     found = by_source.items()
     return [row for (model, source), same in found for row in _row(task, model, same, chances, is_global, source)]
 
@@ -449,7 +455,7 @@ def _row(
     )
     track = next((number.track for number in row.numbers if number.track in _MARKED), None)
     marks = [_MARKED[track]] if track else []
-    marks += [FROM_FILE] if any(number.from_file for number in row.numbers) else []
+    marks += [FROM_FILE] if any(number.origin.from_file for number in row.numbers) else []
     return [replace(row, model=" ".join([model, *(f"({mark})" for mark in marks)]))] if row.numbers else []
 
 
@@ -472,7 +478,9 @@ class GroupValues:
 
         None if the samples of one are missing or damaged, or the groups differ.
         """
-        pair = self._pair(one.task, (one.file, one.method, one.metric), (other.file, other.method, other.metric))
+        pair = self._pair(
+            one.task, (one.origin.file, one.method, one.metric), (other.origin.file, other.method, other.metric)
+        )
         return None if pair is None else paired_test(*pair[:2], _RESAMPLES, 0, pair[2])[0]
 
     def gain_interval(self, file: str, task: str, metric: str, filter_: str) -> tuple[float, float] | None:
@@ -530,11 +538,11 @@ class TaskFacts:
 
         Scores from files rank only where no run has the data.
         """
-        whole = [row for row in rows if not row.published and not row.limited]
-        version = max((row.version for row in whole if row.version is not None), default=None)
-        newest = [row for row in whole if row.version == version]
-        seen = [row for row in newest if not row.from_file]
-        files = Counter(data for data, _ in {(row.data, row.file) for row in seen or newest})
+        whole = [row for row in rows if not row.origin.published and not row.limited]
+        version = max((row.origin.version for row in whole if row.origin.version is not None), default=None)
+        newest = [row for row in whole if row.origin.version == version]
+        seen = [row for row in newest if not row.origin.from_file]
+        files = Counter(data for data, _ in {(row.origin.data, row.origin.file) for row in seen or newest})
         metrics = {row.metric for row in rows}
         first = next((name for name in _stated_metrics(config) if name in metrics), min(metrics, default=""))
         raw, match = (
@@ -566,13 +574,13 @@ class TaskFacts:
 
     def standing(self, row: Number) -> str:
         """Why a row ranks (`RANKED`) or does not."""
-        if row.published:
+        if row.origin.published:
             return PUBLISHED
         if row.limited:
             return PART
-        if (row.version, row.data) == (self.version, self.data):
+        if (row.origin.version, row.origin.data) == (self.version, self.data):
             return RUN
-        return STORED if row.from_file and self.from_runs and row.version == self.version else OTHER
+        return STORED if row.origin.from_file and self.from_runs and row.origin.version == self.version else OTHER
 
 
 def _family_of(config: Mapping[str, object], shape: object, metrics: Iterable[str]) -> str:
@@ -620,10 +628,19 @@ def lines_of(rows: Iterable[Number], facts: Mapping[str, TaskFacts], column: str
     for row in rows:
         standing = facts[row.task].standing(row)
         # Two papers may use one name for two models; on a task's page every source has a line.
-        source = row.file if column == "metric" else "" if row.published_as else row.file.partition(", ")[0]
+        source = (
+            row.origin.file
+            if column == "metric"
+            else ""
+            if row.origin.published_as
+            else row.origin.file.partition(", ")[0]
+        )
         line = cells.setdefault((row.model, row.column, standing, source if standing == PUBLISHED else ""), {})
         before = line.get(getattr(row, column))
-        if before is None or (row.version or 0, row.date or "") > (before.version or 0, before.date or ""):
+        if before is None or (row.origin.version or 0, row.origin.date or "") > (
+            before.origin.version or 0,
+            before.origin.date or "",
+        ):
             line[getattr(row, column)] = row
     return [BoardLine(model, method, standing, line) for (model, method, standing, _), line in cells.items()]
 
@@ -653,7 +670,9 @@ def with_ranks(lines: Sequence[BoardLine], samples: GroupValues | None = None) -
         ends = {at: end for at, row in rows.items() if (end := _signed_ends(row)) is not None}
         lows = sorted(low for low, _ in ends.values())
         for at, (_, high) in ends.items():
-            rivals = [rows[other] for other, (low, _) in ends.items() if low <= high and not rows[other].published]
+            rivals = [
+                rows[other] for other, (low, _) in ends.items() if low <= high and not rows[other].origin.published
+            ]
             better = sum(_is_better(rival, rows[at], samples) for rival in rivals) if samples else 0
             ranks[at][name] = 1 + len(lows) - bisect_right(lows, high) + better
     return [replace(line, ranks=rank) for line, rank in zip(lines, ranks, strict=True)]
@@ -705,7 +724,7 @@ def references(
     for name, (task, metric) in columns.items():
         for row in rows_of[task]:
             if row.track == NO_MODEL and row.model != CHANCE and row.metric == metric:
-                by_source.setdefault(f"{row.model} {row.file}", {})[name] = row
+                by_source.setdefault(f"{row.model} {row.origin.file}", {})[name] = row
     told: set[tuple[str, str, float | None]] = set()
     for same in sorted(by_source.values(), key=len, reverse=True):
         values = {(row.model, name, row.value) for name, row in same.items()}
@@ -771,7 +790,7 @@ def print_board(board: Leaderboard, cost: bool = False) -> None:
 
 
 def _cells(row: Number) -> list[str]:
-    source = row.file if row.published else FROM_FILE if row.from_file else ""
+    source = row.origin.file if row.origin.published else FROM_FILE if row.origin.from_file else ""
     value = number_text(row) + marks(row)
     groups = row.extent.words if row.limited else NOTHING if row.groups is None else str(row.groups)
     return [row.model, row.column, value, interval_text(row.interval), percent(row.chance), groups, source]
@@ -901,14 +920,16 @@ def _published(numbers: Iterable[Number]) -> Iterator[ComparedMethod]:
     """Test-time numbers of a table that has SimpleMatch of the same model, task and metric."""
     known = [row for row in numbers if row.track not in (None, NO_MODEL) and row.value is not None]
     before = {
-        (row.file, row.task, row.model, row.metric): row.value
+        (row.origin.file, row.task, row.model, row.metric): row.value
         for row in known
         if row.column == SIMPLE_MATCH_COLUMN.name
     }
     for row in known:
-        gain = _difference(row.value, before.get((row.file, row.task, row.model, row.metric)))
+        gain = _difference(row.value, before.get((row.origin.file, row.task, row.model, row.metric)))
         if row.track == "test_time" and gain is not None:
-            yield ComparedMethod(row.task, row.model, row.column, row.value, gain, source=row.file, published=True)
+            yield ComparedMethod(
+                row.task, row.model, row.column, row.value, gain, source=row.origin.file, published=True
+            )
 
 
 def _difference(value: float | None, baseline: float | None) -> float | None:

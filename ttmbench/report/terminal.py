@@ -94,7 +94,7 @@ def p_value(value: float) -> str:
 
 def marks(number: Number) -> str:
     """The marks beside a number, which `ttmbench.report.leaderboard.legends` explains."""
-    return (SEEN_MARK if number.seen else "") + (DISAGREES_MARK if number.disagrees else "")
+    return (SEEN_MARK if number.origin.seen else "") + (DISAGREES_MARK if number.origin.disagrees else "")
 
 
 def gains(before: Number | None, after: Number | None) -> tuple[str, str, str]:

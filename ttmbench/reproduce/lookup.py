@@ -33,7 +33,7 @@ from ttmbench.reproduce.tables import (
     read_published,
 )
 from ttmbench.results.document import mapping
-from ttmbench.results.numbers import CHOICE, NO_MODEL, SLASH, Extent, Number
+from ttmbench.results.numbers import CHOICE, NO_MODEL, SLASH, Extent, Number, Origin
 from ttmbench.types import MetricSpec
 
 # Arguments of a model behind a server that change no answer.
@@ -86,7 +86,7 @@ def named(rows: Sequence[PublishedRow], name: str) -> list[PublishedRow]:
 
 def print_all(rows: Iterable[PublishedRow], *, as_json: bool) -> None:
     """Every number as a table, by task, model and metric; or as JSON."""
-    numbers = sorted((row.number for row in rows), key=lambda row: (row.task, row.model, row.metric, row.file))
+    numbers = sorted((row.number for row in rows), key=lambda row: (row.task, row.model, row.metric, row.origin.file))
     if as_json:
         echo(json.dumps([number.row() for number in numbers], indent=2, ensure_ascii=False))
         return
@@ -97,7 +97,7 @@ def print_all(rows: Iterable[PublishedRow], *, as_json: bool) -> None:
         cells.append([task])
         for number in of_task:
             metric = number.metric if number.column == "raw" else f"{number.metric} ({number.column})"
-            cells.append([number.model, metric, number_text(number), percent(number.chance), number.file])
+            cells.append([number.model, metric, number_text(number), percent(number.chance), number.origin.file])
     print_table(columns, cells)
 
 
@@ -173,12 +173,12 @@ def published_beside_runs(names: Sequence[str]) -> Published:
             spec, number, model = row.table.spec, row.number, row.table.spec.models[row.printed.model]
             decimals_of[number] = row.printed.decimals
             ties = {"ties": _TIES[spec.ties]} if spec.ties in _TIES else {}
-            sources[number.file] = PublishedSource(spec.paper, spec.address, {**ties, **spec.rules})
+            sources[number.origin.file] = PublishedSource(spec.paper, spec.address, {**ties, **spec.rules})
             configs.setdefault(number.task, _config(row))
             if size := _parameters(model, row.printed.model, registry):
                 parameters[number.model] = size
             if model.note:
-                notes[number.file, number.model] = model.note
+                notes[number.origin.file, number.model] = model.note
         for printed in [] if tables else read_published(Path(name)):
             if printed.of_model is None:
                 known = ", ".join(TRACKS)
@@ -201,7 +201,7 @@ def under_names_of_runs(board: Leaderboard, published: Published) -> tuple[Leade
     def here(model: str) -> str:
         return names.get(model, model)
 
-    rows = [replace(row, model=here(row.model)) if row.published_as else row for row in board.rows]
+    rows = [replace(row, model=here(row.model)) if row.origin.published_as else row for row in board.rows]
     parameters = {here(model): size for model, size in published.parameters.items()}
     notes = {(file, here(model)): note for (file, model), note in published.notes.items()}
     return replace(board, rows=rows), replace(published, parameters=parameters, notes=notes)
@@ -217,8 +217,7 @@ def _as_printed(number: PublishedNumber) -> Number:
         value=number.measured.value,
         seed_std=number.measured.std,
         model=one_line(number.model, CELL),
-        file=number.place,
-        published=True,
+        origin=Origin(number.place, published=True),
     )
 
 
@@ -243,8 +242,7 @@ def _number(
         task=f"{task}/{mean}" if mean else task,
         metric=metric_name,
         model=one_line(model_here, CELL) if is_known else number.model,
-        published_as=number.model if is_known else "",
-        date=table.spec.published_on,
+        origin=replace(number.origin, published_as=number.model if is_known else "", date=table.spec.published_on),
         higher_is_better=metric is None or metric.higher_is_better,
     )
     here = next((part for part in parts.values() if part is not None), None)
@@ -321,9 +319,10 @@ def _with_disagreements(decimals_of: Mapping[Number, int]) -> list[Number]:
     numbers = []
     for number, decimals in decimals_of.items():
         others = [
-            f"{100 * (other.value or 0):.{min(digits, 2)}f} in {other.file}"
+            f"{100 * (other.value or 0):.{min(digits, 2)}f} in {other.origin.file}"
             for other, digits in same[known_as(number)]
             if abs((other.value or 0) - (number.value or 0)) > (10.0**-decimals + 10.0**-digits) / 200 + 1e-9
         ]
-        numbers.append(replace(number, disagrees="; ".join(others)) if others else number)
+        origin = replace(number.origin, disagrees="; ".join(others) or None)
+        numbers.append(replace(number, origin=origin))
     return numbers

@@ -180,9 +180,9 @@ def _differences(
         yield f"{number.groups} groups, not {'all' if wanted is None else wanted}"
     elif number.limited and (entry.groups is None or number.extent.of is not None):
         yield f"{number.extent.words} groups"
-    if entry.version is not None and number.version != entry.version:
-        yield f"task version {number.version}, not {entry.version}"
-    if entry.data is not None and number.data != entry.data:
+    if entry.version is not None and number.origin.version != entry.version:
+        yield f"task version {number.origin.version}, not {entry.version}"
+    if entry.data is not None and number.origin.data != entry.data:
         yield "other images or captions"
     if changes := mapping(document.config.get("task_args")):
         yield f"another source ({_pairs(changes)})"

@@ -32,8 +32,9 @@ from ttmbench.results.numbers import (
     TTM,
     Extent,
     Number,
+    Origin,
+    columns_in,
     from_entries,
-    in_table_order,
     read_key,
     together,
     wrong_number,
@@ -648,11 +649,6 @@ class ResultsDocument(Part):
         return self.model_dump(mode="json", by_alias=True, exclude_unset=True)
 
     @property
-    def started(self) -> str:
-        """When the run began, ISO 8601 in UTC."""
-        return datetime.fromtimestamp(self.date, UTC).isoformat(timespec="seconds")
-
-    @property
     def fingerprint(self) -> Mapping[str, Any]:
         """What the model's adapter states of it; nothing of stored scores."""
         return mapping(self.model_info.get("fingerprint"))
@@ -707,10 +703,17 @@ class ResultsDocument(Part):
         numbers = list[Number]()
         for task, results in self.results.items():
             entries = results, self.ci[task], self.chance[task], self.ties[task], self.tracks[task]
-            about = {**self._about_model, "seen": ", ".join(self.seen_in_training.get(task, ())) or None}
-            about |= {"version": self.versions[task], "data": self.task_hashes[task], "from_file": self.is_stored(task)}
-            known = from_entries(task, *entries, **about, extent=self.extent(task))
-            own = [self._with_training(number) for number in in_table_order(known)]
+            about = {"version": self.versions[task], "data": self.task_hashes[task], "from_file": self.is_stored(task)}
+            known = from_entries(task, *entries, **self._of_model([task], **about), extent=self.extent(task))
+            records, up = self.methods.get(task, {}), self.higher_is_better[task]
+            seeds = {name: tuple(record.seeds) for name, record in records.items()}
+            own = [
+                replace(one, seeds=seeds.get(one.method, ()), higher_is_better=up.get(one.metric, True))
+                for one in known
+            ]
+            metrics = list(dict.fromkeys(number.metric for number in own))
+            methods = [column.filter for column in columns_in(number.method for number in own)]
+            own.sort(key=lambda one: (metrics.index(one.metric), methods.index(one.method)))
             numbers += own
             for name, mean in self.tag_means.get(task, {}).items():
                 means = {number.key: number for number in from_entries("", mean.numbers, mean.ci)}
@@ -730,14 +733,14 @@ class ResultsDocument(Part):
                 ]
         return numbers
 
-    def _with_training(self, number: Number) -> Number:
-        """A number of a task with the seeds of its method, and its direction."""
-        training = self.training(number.task, number.method)
-        return replace(
-            number,
-            seeds=() if training is None else tuple(training.seeds),
-            higher_is_better=self.higher_is_better[number.task].get(number.metric, True),
-        )
+    def _of_model(self, tasks: Iterable[str], **about: Any) -> dict[str, Any]:
+        """What numbers of some tasks have in common: the model, and where they come from."""
+        collections = self.model_info.get("trained_on")
+        listed = ", ".join(map(str, collections)) or "none" if isinstance(collections, list) else UNKNOWN
+        seen = dict.fromkeys(name for task in tasks for name in self.seen_in_training.get(task, ()))
+        date = datetime.fromtimestamp(self.date, UTC).isoformat(timespec="seconds")
+        model = {"date": date, "fingerprint": fingerprint_of(self.fingerprint), "trained_on": listed}
+        return {"model": self.model_name, "origin": Origin(**{**model, "seen": ", ".join(seen) or None, **about})}
 
     @cached_property
     def means(self) -> list[Number]:
@@ -746,12 +749,9 @@ class ResultsDocument(Part):
         for dataset, values in self.groups.items():
             tasks = self.group_subtasks.get(dataset, [])
             if tasks and self.results.keys() >= {*tasks}:
-                seen = dict.fromkeys(name for task in tasks for name in self.seen_in_training.get(task, ()))
-                about = {**self._about_model, "seen": ", ".join(seen) or None}
                 extent, up = together(self.extent(task) for task in tasks), self.higher_is_better[tasks[0]]
-                known = from_entries(
-                    dataset, values, tracks=self.tracks[tasks[0]], parts=len(tasks), extent=extent, **about
-                )
+                about = {"parts": len(tasks), "extent": extent, **self._of_model(tasks)}
+                known = from_entries(dataset, values, tracks=self.tracks[tasks[0]], **about)
                 means += [replace(number, higher_is_better=up.get(number.metric, True)) for number in known]
         return means
 
@@ -796,17 +796,10 @@ class ResultsDocument(Part):
         """Method ``none`` is the model before adaptation; others, such as ``ttm``, are trained ones."""
         other = self.also[adapted_to][measured_on]
         known = from_entries(f"{adapted_to}{AT}{measured_on}", other.results, other.ci, other.chance, other.ties)
-        about: dict[str, Any] = {"extent": other.extent, "version": other.version, "data": other.fingerprint}
-        about |= {**self._about_model, "trained_on": None, "adapted_to": adapted_to}
+        about = self._of_model((), version=other.version, data=other.fingerprint, trained_on=None)
+        about |= {"extent": other.extent, "adapted_to": adapted_to}
         seeds = {name: tuple(record.seeds) for name, record in other.methods.items() if name != RAW}
         return [replace(number, **about, seeds=seeds.get(number.method, ())) for number in known]
-
-    @cached_property
-    def _about_model(self) -> dict[str, Any]:
-        about = {"model": self.model_name, "date": self.started, "fingerprint": self.model_digest}
-        collections = self.model_info.get("trained_on")
-        listed = ", ".join(map(str, collections)) or "none" if isinstance(collections, list) else UNKNOWN
-        return {**about, "trained_on": listed}
 
     def undecided_tasks(self) -> dict[str, str]:
         """Tasks of which most pairs have a bound or nothing for a score -> how many, and what helps, in a sentence."""
@@ -817,10 +810,27 @@ class ResultsDocument(Part):
             if record.pairs > MOST_UNDECIDED * record.of
         }
 
-    def check_baseline(self) -> None:
-        """UsageError if the run was to be compared with something that cannot be."""
+    def check(self, assertions: Sequence[str] = ()) -> None:
+        """UsageError if the baseline cannot be compared; AssertionNotMet, naming each assertion that is not met."""
         if self.baseline is not None and self.baseline.refused:
             raise UsageError(self.baseline.refused)
+        compare = {">=": operator.ge, "<=": operator.le, ">": operator.gt, "<": operator.lt, "==": operator.eq}
+        failures: list[str] = []
+        for text in assertions:
+            task, key, sign, wanted = parse_assertion(text)
+            name, value = read_key(key), None
+            if key == COVERAGE and task in self.results:
+                coverage = self.datasets[task].coverage
+                value = 1.0 if coverage is None else coverage.here / coverage.rows
+            for number in self.numbers:
+                if (number.task, number.metric, number.method) == (task, name.metric, name.method):
+                    value = getattr(number, name.part)
+            if value is None:
+                failures.append(f"{text}: the run has no such number")
+            elif not compare[sign](value, wanted):
+                failures.append(f"{text}: it is {value:.6g}")
+        if failures:
+            raise AssertionNotMet("; ".join(failures))
 
     @model_validator(mode="after")
     def _is_consistent(self) -> ResultsDocument:
@@ -886,7 +896,12 @@ class Transfer:
             **{"difference": gain and gain.value, "ci_low": low, "ci_high": high},
             **{"seed_ci_low": seed_low, "seed_ci_high": seed_high, "chance": number.chance},
             **{"groups": number.extent.groups, "groups_of_task": number.extent.of, "shown": self.shown},
-            **{"model": number.model, "fingerprint": number.fingerprint, "date": self.date, "file": number.file},
+            **{
+                "model": number.model,
+                "fingerprint": number.origin.fingerprint,
+                "date": self.date,
+                "file": number.origin.file,
+            },
             "method": number.method,
         }
 
@@ -972,24 +987,3 @@ def check_names(
 def _known(word: str, known: Iterable[str]) -> str:
     near = difflib.get_close_matches(word, known, n=1)
     return f"did you mean '{near[0]}'?" if near else f"known: {', '.join(known)}"
-
-
-def check_assertions(assertions: Sequence[str], document: ResultsDocument) -> None:
-    """Raises AssertionNotMet, naming each assertion that a results document does not meet."""
-    compare = {">=": operator.ge, "<=": operator.le, ">": operator.gt, "<": operator.lt, "==": operator.eq}
-    failures: list[str] = []
-    for text in assertions:
-        task, key, sign, wanted = parse_assertion(text)
-        name, value = read_key(key), None
-        if key == COVERAGE and task in document.results:
-            coverage = document.datasets[task].coverage
-            value = 1.0 if coverage is None else coverage.here / coverage.rows
-        for number in document.numbers:
-            if (number.task, number.metric, number.method) == (task, name.metric, name.method):
-                value = getattr(number, name.part)
-        if value is None:
-            failures.append(f"{text}: the run has no such number")
-        elif not compare[sign](value, wanted):
-            failures.append(f"{text}: it is {value:.6g}")
-    if failures:
-        raise AssertionNotMet("; ".join(failures))

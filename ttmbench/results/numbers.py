@@ -218,6 +218,23 @@ def read_key(key: str) -> Key:
 
 
 @dataclass(frozen=True)
+class Origin:
+    """Where numbers come from: the run or the paper, its model and its data. What is unknown is None or empty."""
+
+    file: str = ""  # the results document; of a published number, the paper and its table
+    date: str | None = None  # of the run, ISO 8601 in UTC
+    from_file: bool = False  # of stored scores, ranks or answers: images and captions are unknown
+    published: bool = False  # copied from a paper
+    published_as: str = ""  # of a published number whose model is known here, what its source calls the model
+    disagrees: str | None = None  # of a published number, what other sources print for the same model
+    fingerprint: str | None = None  # of the model; None of stored scores
+    trained_on: str | None = None  # the model's image collections, or ``none``, ``unknown``; None if published
+    seen: str | None = None  # those of them that the task's images are of, comma-separated
+    version: int | None = None  # of the task
+    data: str | None = None  # fingerprint of the data
+
+
+@dataclass(frozen=True)
 class Number:
     """One metric of one method on one task. Rates are fractions; what is undefined or unknown is None."""
 
@@ -236,20 +253,10 @@ class Number:
     higher_is_better: bool = True
     extent: Extent = field(default_factory=Extent)  # how many groups were scored, of how many
     parts: int | None = None  # how many tasks, or kinds of groups by tags, it is the mean of; None: over groups
-    version: int | None = None  # of the task
-    data: str | None = None  # fingerprint of the data
-    from_file: bool = False  # of stored scores, ranks or answers: images and captions are unknown
     adapted_to: str | None = None  # the task that the model was adapted to, if it was measured on another one
     model: str = ""  # as the run calls it; in a table of several models, a name that differs from the others
     setting: str = ""  # of the run (`ttmbench.results.models`), in brackets in ``model``; empty if all are alike
-    fingerprint: str | None = None  # of the model; None of stored scores
-    trained_on: str | None = None  # the model's image collections, or ``none``, ``unknown``; None if published
-    seen: str | None = None  # those of them that the task's images are of, comma-separated
-    date: str | None = None  # of the run, ISO 8601 in UTC
-    file: str = ""  # the results document; of a published number, the paper and its table
-    published: bool = False  # copied from a paper
-    published_as: str = ""  # of a published number whose model is known here, what its source calls the model
-    disagrees: str | None = None  # of a published number, what other sources print for the same model
+    origin: Origin = field(default_factory=Origin)  # the run or paper, its model and data
 
     def row(self) -> dict[str, object]:
         """The columns of tables and files, in their order; ``model`` is without the setting."""
@@ -259,13 +266,13 @@ class Number:
             **{"task": self.task, "metric": self.metric, "filter": self.method, "method": self.column},
             **{"track": self.track, "value": self.value, "stderr": self.stderr, "ci_low": low, "ci_high": high},
             **{"chance": self.chance, "ties": self.ties, "seed_std": self.seed_std, "seeds": self.n_seeds},
-            **{"groups": self.extent.groups, "groups_of_task": self.extent.of, "version": self.version},
-            **{"data": self.data, "model": self.own_model, "date": self.date, "file": self.file},
-            **{"of_tasks": None if of_tags else self.parts, "published": self.published},
-            **{"limited": self.extent.limited, "fingerprint": self.fingerprint, "seen": self.seen},
-            **{"trained_on": self.trained_on, "higher_is_better": self.higher_is_better},
+            **{"groups": self.extent.groups, "groups_of_task": self.extent.of, "version": self.origin.version},
+            **{"data": self.origin.data, "model": self.own_model, "date": self.origin.date, "file": self.origin.file},
+            **{"of_tasks": None if of_tags else self.parts, "published": self.origin.published},
+            **{"limited": self.extent.limited, "fingerprint": self.origin.fingerprint, "seen": self.origin.seen},
+            **{"trained_on": self.origin.trained_on, "higher_is_better": self.higher_is_better},
             **{"cells": self.parts if of_tags else None, "adapted_to": self.adapted_to},
-            **{"disagrees": self.disagrees, "from_file": self.from_file, "setting": self.setting},
+            **{"disagrees": self.origin.disagrees, "from_file": self.origin.from_file, "setting": self.setting},
         }
 
     @property
@@ -361,13 +368,6 @@ def from_entries(
     return numbers
 
 
-def in_table_order(numbers: Sequence[Number]) -> list[Number]:
-    """Numbers of a task: metric by metric in the order given, each with its columns in that of tables."""
-    metrics = list(dict.fromkeys(number.metric for number in numbers))
-    methods = [column.filter for column in columns_in(number.method for number in numbers)]
-    return sorted(numbers, key=lambda number: (metrics.index(number.metric), methods.index(number.method)))
-
-
 def newest(numbers: Iterable[Number]) -> list[Number]:
     """One number for each model, setting, task, metric and method (`merged`), in their order."""
     return [merged(same)[0] for same in same_rows(numbers)]
@@ -392,10 +392,10 @@ def merged(same: Sequence[Number]) -> tuple[Number, list[Number]]:
     for number in same[1:]:
         first = number if takes_place_of(number, first) else first
     chosen, left = [first], []
-    for number in sorted(same, key=lambda number: number.date or "", reverse=True):
+    for number in sorted(same, key=lambda number: number.origin.date or "", reverse=True):
         known = {seed for one in chosen for seed in one.seeds}
         is_other = bool(number.seeds) and bool(first.seeds) and known.isdisjoint(number.seeds)
-        if is_other and (number.extent, number.data) == (first.extent, first.data):
+        if is_other and (number.extent, number.origin.data) == (first.extent, first.origin.data):
             chosen.append(number)
         elif number is not first:
             left.append(number)
@@ -433,7 +433,7 @@ def takes_place_of(one: Number, other: Number) -> bool:
         return other.extent.limited
     if one.extent.limited and one.extent.groups != other.extent.groups:
         return (one.extent.groups or 0) > (other.extent.groups or 0)
-    return (one.date or "") >= (other.date or "")
+    return (one.origin.date or "") >= (other.origin.date or "")
 
 
 _WHOLE = ("version", "seeds", "groups", "groups_of_task", "of_tasks", "cells")

@@ -147,9 +147,14 @@ class ResultsFile:
     @cached_property
     def ranked(self) -> list[Number]:
         """The defined numbers that belong to a track, with names that fit into a cell."""
-        texts = ("task", "metric", "method", "data")
         return [
-            replace(number, **{name: _cell(getattr(number, name) or "") for name in texts})  # type: ignore[arg-type]
+            replace(
+                number,
+                task=_cell(number.task),
+                metric=_cell(number.metric),
+                method=_cell(number.method),
+                origin=replace(number.origin, data=_cell(number.origin.data or "")),
+            )
             for number in self.numbers
             if number.track is not None and number.value is not None
         ]
@@ -192,11 +197,11 @@ class ResultsFile:
         return intact, damaged
 
     def _named(self, number: Number) -> Number:
-        file = self.file or self.path.name
+        origin = replace(number.origin, file=self.file or self.path.name)
         if not self.called.model:
-            return replace(number, file=file)
+            return replace(number, origin=origin)
         setting = self.called.setting_of(number.adapted_to or number.own_task)
-        return replace(number, file=file, model=with_setting(self.called.model, setting), setting=setting)
+        return replace(number, origin=origin, model=with_setting(self.called.model, setting), setting=setting)
 
 
 @lru_cache(maxsize=10_000)  # documents repeat the same tasks, metrics and data

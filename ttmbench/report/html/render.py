@@ -133,9 +133,9 @@ def result_cell(
         return Markup(f'<td class="number" data-value>{NOTHING}</td>\n')
     interval = ends or row.interval
     words = NOTHING if interval is None else f"{percent(interval[0], 1)}–{percent(interval[1], 1)}"
-    about = f"{row.metric.replace('_', ' ')}, {row.column}, 95 % {words}; {row.extent.words} groups; {row.file}"
-    about += f", as {row.published_as}" if row.published_as else ""
-    about += f"; but {row.disagrees}" if row.disagrees else ""
+    about = f"{row.metric.replace('_', ' ')}, {row.column}, 95 % {words}; {row.extent.words} groups; {row.origin.file}"
+    about += f", as {row.origin.published_as}" if row.origin.published_as else ""
+    about += f"; but {row.origin.disagrees}" if row.origin.disagrees else ""
     kind = "number best" if row.value == best else "number" if beats_chance(row) else "number below"
     text = escape(percent(row.value) + marks(row))
     text += Markup("" if row.seed_std is None else f' <small class="spread">± {percent(row.seed_std)}</small>')
@@ -386,7 +386,9 @@ class _Site:
             self.rows_of.setdefault(row.task, []).append(row)
         self.rows_of_model: dict[str, list[Number]] = {}  # those with runs first
         of_models = [row for row in board.rows if row.track != NO_MODEL]
-        for row in sorted(of_models, key=lambda row: (row.model not in self.runs_of, row.model.lower(), row.published)):
+        for row in sorted(
+            of_models, key=lambda row: (row.model not in self.runs_of, row.model.lower(), row.origin.published)
+        ):
             self.rows_of_model.setdefault(row.model, []).append(row)
         oldest = sorted(board.runs, key=lambda run: run.document.date)
         configs = {task: config for run in oldest for task, config in run.document.configs.items()}
@@ -429,7 +431,7 @@ class _Site:
     def _family(self, file: str, family: str) -> str:
         """A start page: the tasks of a family, and tasks by models for each track."""
         facts = {task: facts for task, facts in self.facts.items() if facts.family == family}
-        tasks = sorted(facts, key=lambda task: -len({(row.model, row.file) for row in self.rows_of[task]}))
+        tasks = sorted(facts, key=lambda task: -len({(row.model, row.origin.file) for row in self.rows_of[task]}))
         tables = []
         for track in TRACK_TITLES:
             columns, rows, levels = {}, [], {}
@@ -471,7 +473,7 @@ class _Site:
             known = {name: levels.get(name) for name in names}
             tables.append(self._table(track, {name: (task, name) for name in names}, rows, known, first, "metric"))
         reference = str(facts.config.get("reference") or "")
-        files = dict.fromkeys(row.file for row in self.rows_of[task] if row.published)
+        files = dict.fromkeys(row.origin.file for row in self.rows_of[task] if row.origin.published)
         about: dict[str, object] = {"groups": facts.groups, "version": facts.version, "data": facts.data}
         stated = {"description": "description", "licence": "license", "label errors": "label_errors"}
         about |= {name: str(facts.config.get(key) or "") for name, key in stated.items()}
@@ -519,7 +521,7 @@ class _Site:
             size = self.size(row) if line.standing in RANKED else None
             if size:
                 low, high = interval_of(row) or (row.value, row.value)
-                points.append(Point(size, 100 * row.value, line.model, (100 * low, 100 * high), row.published))
+                points.append(Point(size, 100 * row.value, line.model, (100 * low, 100 * high), row.origin.published))
         if len(points) < _LEAST or len({point.x for point in points}) < 2:
             return ""
         words = metric.replace("_", " ")
@@ -531,7 +533,9 @@ class _Site:
         rows = self.rows_of_model[model]
         tracks: dict[str, list[tuple[int | None, Number]]] = {}
         for row in rows:
-            index = None if row.published or row.file not in self.runs else self.runs[row.file].index
+            index = (
+                None if row.origin.published or row.origin.file not in self.runs else self.runs[row.origin.file].index
+            )
             tracks.setdefault(row.track or "", []).append((index, row))
         order = [track for track in TRACK_TITLES if track in tracks]
         return self._page(
@@ -579,9 +583,9 @@ class _Site:
 
     def size(self, row: Number) -> float | None:
         """How many parameters the model of a number has; None if that is unknown."""
-        if row.published or row.file not in self.runs:
+        if row.origin.published or row.origin.file not in self.runs:
             return self.published.parameters.get(row.model)
-        stated = self.runs[row.file].document.fingerprint.get("n_parameters")
+        stated = self.runs[row.origin.file].document.fingerprint.get("n_parameters")
         return float(stated) if isinstance(stated, int | float) and stated > 0 else None
 
 
