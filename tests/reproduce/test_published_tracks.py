@@ -164,7 +164,7 @@ def test_two_values_of_one_model_stay_two_and_are_marked(runs, capsys):
         "arXiv:2402.04492, Table 4": (9.0, "clip (itc)"),
         "arXiv:2204.03162, main table": (8.0, "clip-b32 (itc)"),
     }
-    assert found["arXiv:2402.04492, Table 4"].disagrees == "8.0 in arXiv:2204.03162, main table"
+    assert found["arXiv:2402.04492, Table 4"].origin.disagrees == "8.0 in arXiv:2204.03162, main table"
     assert not any(
         row.origin.disagrees for name in ("blip-itm", "blip (itm)") for row in rows_of(board, name, "winoground")
     )
