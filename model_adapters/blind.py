@@ -14,7 +14,7 @@ from ttmbench.model import PairScorer
 from ttmbench.model_adapters import visualgpt
 from ttmbench.model_adapters._shared.options import BlindOptions, takes
 from ttmbench.model_adapters._shared.pair_model import FrozenModel, full_precision
-from ttmbench.model_adapters._shared.pretrained import LoadedModel, find, load_config, load_part, load_weights, locate
+from ttmbench.model_adapters._shared.pretrained import LoadedModel, find, load_part, load_weights, locate
 
 __all__ = ["BlindCaptioner", "BlindLanguageModel", "load", "locate"]
 AT_ONCE = 64
@@ -26,7 +26,7 @@ def load(asked: BlindOptions) -> BlindLanguageModel | BlindCaptioner:
     import transformers
 
     pretrained = find(asked)
-    config = load_config(pretrained)
+    config = load_part(transformers.AutoConfig, pretrained)
     if hasattr(config, "vision_config"):
         return BlindCaptioner(visualgpt.load(**asked.model_dump()))
     if type(config) in transformers.AutoModelForSeq2SeqLM._model_mapping:
@@ -66,16 +66,12 @@ class BlindCaptioner(BlindScorer):
 
     def __init__(self, captioner: visualgpt.Captioner) -> None:
         super().__init__()
-        self.captioner, self.files = captioner, captioner.files
+        self.captioner, self.files, self.special_tokens = captioner, captioner.files, captioner.special_tokens
 
     def fingerprint(self) -> Mapping[str, object]:
         """The model's, without entries that concern scores with an image."""
         entries = {key: value for key, value in self.captioner.fingerprint().items() if key not in ("alpha", "prior")}
         return {**entries, "score": "log P(t) from noise images"}
-
-    def refused(self, captions: Sequence[str]) -> list[str | None]:
-        """As the model with an image."""
-        return self.captioner.refused(captions)
 
     def _score(self, captions: Sequence[str]) -> np.ndarray:
         return self.captioner.log_priors(captions)

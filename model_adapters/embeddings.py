@@ -12,7 +12,7 @@ import torch
 from ttmbench._util.arrays import LARGEST, read_arrays, too_large
 from ttmbench.errors import DataError, UsageError
 from ttmbench.model import StoredFeatures
-from ttmbench.model_adapters._shared.contrastive import ContrastiveModel, unit
+from ttmbench.model_adapters._shared.contrastive import ContrastiveModel, Tower, unit
 from ttmbench.model_adapters._shared.options import EmbeddingsOptions, takes
 from ttmbench.types import ModelFiles
 
@@ -83,6 +83,7 @@ class EmbeddingsModel(StoredFeatures, ContrastiveModel[torch.Tensor]):
         device: str,
     ) -> None:
         super().__init__(ResidualHeads(images.shape[1]), device=device, dtype="fp32")
+        self._image_tower, self._text_tower = self.model.image, self.model.caption
         self._images, self._captions = unit(images), unit(captions)
         self._scale = torch.tensor(scale, device=self.device)
         self._offset = None if bias is None else torch.tensor(float(bias), device=self.device)
@@ -124,17 +125,11 @@ class EmbeddingsModel(StoredFeatures, ContrastiveModel[torch.Tensor]):
             tensors[BIAS] = self._offset.cpu()
         save_file(tensors, folder / FILE_NAME)
 
-    def _image_features(self, inputs: torch.Tensor) -> torch.Tensor:
-        return inputs + self.model.image(inputs)
+    def _tower(self, tower: Tower, inputs: torch.Tensor) -> torch.Tensor:
+        return inputs + tower(inputs)
 
-    def _caption_features(self, inputs: torch.Tensor) -> torch.Tensor:
-        return inputs + self.model.caption(inputs)
-
-    def _temperature(self) -> torch.Tensor:
-        return self._scale
-
-    def _bias(self) -> torch.Tensor | None:
-        return self._offset
+    def _scale_and_bias(self) -> tuple[torch.Tensor, torch.Tensor | None]:
+        return self._scale, self._offset
 
 
 def _features(file: Path, arrays: Mapping[str, np.ndarray], name: str) -> torch.Tensor:

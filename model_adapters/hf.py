@@ -15,11 +15,12 @@ from ttmbench.model_adapters._shared.contrastive import (
     GELU,
     PIXELS,
     QUICK,
-    CaptionTokens,
+    ContrastiveModel,
     PixelScale,
     Tower,
-    declared_name,
     longer_than,
+    normalised,
+    pixel_scale,
     random_crop,
     trimmed,
 )
@@ -29,7 +30,6 @@ from ttmbench.model_adapters._shared.options import (
     DualEncoderFiles,
     takes,
 )
-from ttmbench.model_adapters._shared.placement import weights_digest
 from ttmbench.model_adapters._shared.pretrained import (
     PROBES,
     LoadedModel,
@@ -37,10 +37,8 @@ from ttmbench.model_adapters._shared.pretrained import (
     captions_read,
     fetch_weights,
     find,
-    load_config,
     load_part,
     load_weights,
-    not_text,
     processor_of,
 )
 from ttmbench.types import ModelFiles
@@ -48,8 +46,8 @@ from ttmbench.types import ModelFiles
 if TYPE_CHECKING:
     from PIL.Image import Image
     from transformers import PretrainedConfig, PreTrainedModel, ProcessorMixin
+    from transformers.image_processing_utils import BaseImageProcessor
 
-__all__ = ["TransformersModel", "check_image_size", "load", "locate", "pixel_scale"]
 # How captions are cleaned, by open_clip's names: by model type, or by the tokenizer.
 CLEANING = {"siglip": "canonicalize", "CLIPTokenizer": "lower"}
 UNSCALED = {"do_rescale": False, "do_normalize": False}
@@ -65,10 +63,10 @@ def load(asked: ContrastiveOptions) -> TransformersModel:
         DataError: the weights are unavailable, damaged, or have tensors missing.
         UsageError: the model is not of this kind, or an argument is wrong.
     """
-    from transformers import AutoImageProcessor, AutoModel, AutoTokenizer
+    from transformers import AutoConfig, AutoImageProcessor, AutoModel, AutoTokenizer
 
     pretrained, quick = find(asked), asked.quick_gelu
-    config = load_config(pretrained)
+    config = load_part(AutoConfig, pretrained)
     if config.model_type in ("blip", "blip-2", "flava"):
         raise UsageError(
             f"{asked.pretrained} is a {config.model_type} model, whose scores need its own heads; use --model itc "
@@ -81,7 +79,6 @@ def load(asked: ContrastiveOptions) -> TransformersModel:
             if quick or tower.hidden_act == QUICK:
                 tower.hidden_act = QUICK if quick else GELU
     model = load_weights(AutoModel, pretrained, config=None if quick is None else config)
-    note = note_on_activation(model.config, asked.pretrained)
     has_temperature = hasattr(model, "logit_scale") or hasattr(model, "temperature")
     if not (has_temperature and hasattr(model, "get_image_features") and hasattr(model, "get_text_features")):
         raise UsageError(
@@ -89,9 +86,7 @@ def load(asked: ContrastiveOptions) -> TransformersModel:
         )
     parts_of, files = processor_of(pretrained, asked)
     parts = load_part(AutoTokenizer, parts_of), load_part(AutoImageProcessor, parts_of)
-    adapter = TransformersModel(LoadedModel(model, files, *parts), asked)
-    adapter._notes = () if note is None or quick is not None else (note,)
-    return adapter
+    return TransformersModel(LoadedModel(model, files, *parts), asked)
 
 
 def wrap(
@@ -100,11 +95,8 @@ def wrap(
     """An adapter for a dual encoder that a program has loaded, with its tokenizer and image processor."""
     name = model.name_or_path or type(model).__name__
     how = {"pretrained": name, "device": device, "dtype": dtype, "compile": compile}
-    note = note_on_activation(model.config, name)
     loaded = LoadedModel(model, None, processor.tokenizer, processor.image_processor)
-    adapter = TransformersModel(loaded, ContrastiveOptions.read(how))
-    adapter._notes = () if note is None else (note,)
-    return adapter
+    return TransformersModel(loaded, ContrastiveOptions.read(how))
 
 
 @takes(DualEncoderFiles)
@@ -116,49 +108,45 @@ def locate(asked: DualEncoderFiles) -> list[ModelFiles]:
     return [files, *files.beside]
 
 
-class TransformersModel(CaptionTokens[Mapping[str, torch.Tensor]]):
+class TransformersModel(ContrastiveModel[Mapping[str, torch.Tensor]]):
     """A dual encoder of transformers as an adapter."""
 
     def __init__(self, loaded: LoadedModel, asked: ContrastiveOptions | ContrastiveHalfOptions) -> None:
-        digest = weights_digest(loaded.model)
-        super().__init__(loaded.model, device=asked.device, dtype=asked.dtype, digest=digest)
+        stated, note = activation(loaded.model.config, asked.pretrained)
+        super().__init__(loaded.model, device=asked.device, dtype=asked.dtype)
         self.loaded, self.files, self.name = loaded, loaded.files, asked.pretrained
         self.image_processor = loaded.image_processor
-        self.tokenizer = as_text(loaded.tokenizer)
-        self._not_text = not_text(self.tokenizer)
-        self.is_sigmoid = self._bias() is not None
-        kinds = self.model.config.model_type, type(loaded.tokenizer).__name__.removesuffix("Fast")
+        self.tokenizer, self.special_tokens = as_text(loaded.tokenizer)
+        self.is_sigmoid = self._scale_and_bias()[1] is not None
+        config = self.model.config
+        length = int(config.text_config.max_position_embeddings)
+        self.max_tokens = length if self.is_sigmoid else min(length, self.tokenizer.model_max_length)
+        kinds = config.model_type, type(loaded.tokenizer).__name__.removesuffix("Fast")
         self._cleaning = next((CLEANING[kind] for kind in kinds if kind in CLEANING), None)
+        self._notes = [note] if note and getattr(asked, QUICK, None) is None else []
+        self._stated = stated
         self._declared = {
-            "pretrained": declared_name(self.name),
-            "architecture": type(self.model).__name__,
-            "weights_sha256": self.state_sha256,
+            **loaded.describe(self.name, self.state_sha256, self.device, asked.dtype),
             "image_processor": type(self.image_processor).__name__,
-            "dtype": self.dtype_name,
             "compiled": asked.compile,
-            "n_parameters": sum(parameter.numel() for parameter in self.parameters()),
-            **loaded.describe(self.device),
-            **stated_activation(self.model.config),
+            **stated,
         }
         self._set_towers(self._towers(), asked.compile)
-        self.is_compiled = asked.compile
-        self._scale, self._size = pixel_scale(self.image_processor)
-        check_image_size(self, self._size, self.model.config)
+        self._scale, self._size = scale_and_size(self.image_processor, self.device)
+        check_image_size(self, self._size, config)
 
     def fingerprint(self) -> Mapping[str, object]:
         """Digest of the weights as they were loaded, and what else changes a score."""
         padding = "max_length" if self.is_sigmoid else "longest"
         ids = self.prepare_captions(PROBES)["input_ids"]
-        read = captions_read(ids, self._cleaning, padding, self._max_tokens(), self._not_text)
+        read = captions_read(ids, self._cleaning, padding, self.max_tokens, self.special_tokens)
         return {**self._declared, "captions": read}
 
     def save(self, folder: Path) -> None:
         """Weights, tokenizer and preprocessing, as ``from_pretrained`` loads them."""
-        config = self.model.config
-        for name, quick in stated_activation(config).items():
-            setattr(config, name, quick)  # for `note_on_activation`, when they are loaded again
+        vars(self.model.config).update(self._stated)  # for `activation`, when they are loaded again
         self.loaded.save(folder)
-        vars(config).pop(QUICK, None)
+        vars(self.model.config).pop(QUICK, None)
 
     def prepare_images(self, images: Sequence[Image]) -> dict[str, torch.Tensor]:
         """The model's own preprocessing: uint8 pixels still to be normalised, where the preprocessing allows that."""
@@ -196,7 +184,7 @@ class TransformersModel(CaptionTokens[Mapping[str, torch.Tensor]]):
             self.tokenizer(
                 self._cleaned(captions),
                 padding="max_length" if self.is_sigmoid else "longest",
-                max_length=self._max_tokens(),
+                max_length=self.max_tokens,
                 truncation=True,
                 return_token_type_ids=False,  # all zero, as towers that know types assume; others may warn of them
                 return_tensors="pt",
@@ -205,7 +193,7 @@ class TransformersModel(CaptionTokens[Mapping[str, torch.Tensor]]):
 
     def truncated(self, captions: Sequence[str]) -> list[bool]:
         """Which captions have more tokens than the text tower has positions."""
-        return longer_than(self.tokenizer, self._cleaned(captions), self._max_tokens())
+        return longer_than(self.tokenizer, self._cleaned(captions), self.max_tokens)
 
     def _cleaned(self, captions: Sequence[str]) -> list[str]:
         """As open_clip and the authors have them: SigLIP's in lower case without punctuation, CLIP's with mended text.
@@ -227,14 +215,6 @@ class TransformersModel(CaptionTokens[Mapping[str, torch.Tensor]]):
         """Functions from prepared images and prepared captions to features."""
         return self.model.get_image_features, self.model.get_text_features
 
-    def _temperature(self) -> torch.Tensor:
-        divisor = getattr(self.model, "temperature", None)  # of ALIGN and TIPSv2
-        return super()._temperature() if divisor is None else 1 / divisor
-
-    def _max_tokens(self) -> int:
-        length = int(self.model.config.text_config.max_position_embeddings)
-        return length if self.is_sigmoid else min(length, self.tokenizer.model_max_length)
-
     def _trimmed(self, prepared: Mapping[str, torch.Tensor]) -> Mapping[str, torch.Tensor]:
         # A causal tower, and one with an attention mask, never looks at padding; SigLIP's does.
         if self.is_sigmoid:
@@ -246,14 +226,8 @@ class TransformersModel(CaptionTokens[Mapping[str, torch.Tensor]]):
             return tokens
         return {name: tensor for name, tensor in tokens.items() if name != "attention_mask"}
 
-    def _image_features(self, inputs: Mapping[str, torch.Tensor]) -> torch.Tensor:
-        if self._scale is not None and inputs[PIXELS].dtype == torch.uint8:
-            inputs = {**inputs, PIXELS: self._scale.apply(inputs[PIXELS])}
-        output = self._image_tower(**inputs)
-        return getattr(output, "pooler_output", output)
-
-    def _caption_features(self, inputs: Mapping[str, torch.Tensor]) -> torch.Tensor:
-        output = self._text_tower(**inputs)
+    def _tower(self, tower: Tower, inputs: Mapping[str, torch.Tensor]) -> torch.Tensor:
+        output = tower(**{name: normalised(value, self._scale) for name, value in inputs.items()})
         return getattr(output, "pooler_output", output)
 
 
@@ -276,7 +250,7 @@ def check_image_size(adapter: Any, size: tuple[int, int], config: PretrainedConf
         ) from error
 
 
-def pixel_scale(processor: ProcessorMixin) -> tuple[PixelScale | None, tuple[int, int]]:
+def scale_and_size(processor: BaseImageProcessor, device: torch.device) -> tuple[PixelScale | None, tuple[int, int]]:
     """How to normalise this processor's uint8 pixels, and their height and width.
 
     None for a processor whose images are not of one size before normalisation (SigLIP 2 NaFlex cuts patches).
@@ -291,42 +265,38 @@ def pixel_scale(processor: ProcessorMixin) -> tuple[PixelScale | None, tuple[int
         return None, (0, 0)
     if set(raw) != {PIXELS} or raw[PIXELS].dtype != torch.uint8 or raw[PIXELS].ndim != 4:
         return None, (0, 0)
-    channels = raw[PIXELS].shape[1]
-    normalise = bool(processor.do_normalize)
-    scale = PixelScale(
-        rescale=float(processor.rescale_factor) if processor.do_rescale else 1.0,
-        mean=tuple(processor.image_mean) if normalise else (0.0,) * channels,
-        std=tuple(processor.image_std) if normalise else (1.0,) * channels,
+    channels, height, width = raw[PIXELS].shape[1:]
+    own = (
+        (processor.image_mean, processor.image_std) if processor.do_normalize else ([0.0] * channels, [1.0] * channels)
     )
-    if not torch.allclose(scale.apply(raw[PIXELS]), plain[PIXELS], atol=1e-5, rtol=0):
+    rescale = float(processor.rescale_factor) if processor.do_rescale else 1.0
+    scale = pixel_scale(rescale, *own, torch.device("cpu"))
+    if not torch.allclose(normalised(raw[PIXELS], scale), plain[PIXELS], atol=1e-5, rtol=0):
         return None, (0, 0)
-    return scale, (raw[PIXELS].shape[2], raw[PIXELS].shape[3])
+    return (scale[0].to(device), scale[1].to(device)), (height, width)
 
 
-def stated_activation(config: PretrainedConfig) -> dict[str, bool | None]:
-    """A CLIP's ``quick_gelu`` for its fingerprint, None if its two towers differ; empty for other models."""
-    if config.model_type != "clip":
-        return {}
-    quick = {tower.hidden_act == QUICK for tower in (config.vision_config, config.text_config)}
-    return {QUICK: quick.pop() if len(quick) == 1 else None}
-
-
-def note_on_activation(config: PretrainedConfig, name: str) -> str | None:
-    """A note on a CLIP whose configuration says GELU, where the conversion of OpenAI's weights may have lost QuickGELU.
+def activation(config: PretrainedConfig, name: str) -> tuple[dict[str, bool | None], str | None]:
+    """A CLIP's ``quick_gelu`` for its fingerprint, and a note where the conversion of OpenAI's may have lost it.
 
     Args:
         config: of the model; the key ``quick_gelu`` of a model that was saved here is removed.
         name: Hub id or folder.
 
     Returns:
-        One line; None if it has QuickGELU, or if it cannot be a descendant of OpenAI's.
+        The entry, None if the two towers differ, empty for other models. The note is None for a model with QuickGELU,
+        and for one that cannot be a descendant of OpenAI's.
     """
     confirmed = vars(config).pop(QUICK, None) is not None
-    if config.model_type != "clip" or confirmed:
-        return None
+    if config.model_type != "clip":
+        return {}, None
     image, text = config.vision_config.hidden_act, config.text_config.hidden_act
+    is_quick = {act == QUICK for act in (image, text)}
+    stated = {QUICK: is_quick.pop() if len(is_quick) == 1 else None}
     if image != text:
-        return f"config.json of {name} states hidden_act {image} for images and {text} for captions. {ADVICE_ON_GELU}"
-    if image != GELU or config.vision_config.hidden_size > _WIDEST or name.startswith(_TRAINED_WITH_GELU):
-        return None
-    return f"config.json of {name} states hidden_act {GELU}, so it is computed with GELU. {ADVICE_ON_GELU}"
+        which = f"{image} for images and {text} for captions."
+    elif image == GELU and config.vision_config.hidden_size <= _WIDEST and not name.startswith(_TRAINED_WITH_GELU):
+        which = f"{GELU}, so it is computed with GELU."
+    else:
+        return stated, None
+    return stated, None if confirmed else f"config.json of {name} states hidden_act {which} {ADVICE_ON_GELU}"

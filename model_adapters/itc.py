@@ -47,15 +47,9 @@ class ContrastiveHalf(TransformersModel):
         """Tokens padded on the right: the first state is projected."""
         return caption_inputs(self.tokenizer, captions, self.max_tokens)
 
-    def _max_tokens(self) -> int:
-        return self.max_tokens
-
-    def _temperature(self) -> torch.Tensor:
+    def _scale_and_bias(self) -> tuple[torch.Tensor, None]:
         assert self.temperature is not None, "only FLAVA has its own"
-        return torch.full((), 1 / self.temperature, device=self.device)
-
-    def _bias(self) -> None:
-        return None
+        return torch.full((), 1 / self.temperature, device=self.device), None
 
 
 class BlipContrastive(ContrastiveHalf):
@@ -85,7 +79,7 @@ class Blip2Contrastive(ContrastiveHalf):
     def logits(self, image_features: torch.Tensor, caption_features: torch.Tensor) -> torch.Tensor:
         """The largest cosine over query tokens, divided by the temperature; [images, captions]."""
         cosines = torch.einsum("iqd,cd->icq", image_features, caption_features).amax(dim=-1)
-        return cosines * self._temperature()
+        return cosines * self._scale_and_bias()[0]
 
     def _towers(self) -> tuple[Tower, Tower]:
         model = self.model
@@ -126,8 +120,8 @@ class FlavaContrastive(ContrastiveHalf):
 
         return image, text
 
-    def _temperature(self) -> torch.Tensor:
-        return self.model.flava.logit_scale.exp()
+    def _scale_and_bias(self) -> tuple[torch.Tensor, None]:
+        return self.model.flava.logit_scale.exp(), None
 
 
 FAMILIES: Mapping[str, tuple[str, type[ContrastiveHalf]]] = {

@@ -17,7 +17,14 @@ import torch
 from torch.nn import functional
 
 from ttmbench.errors import UsageError
-from ttmbench.model_adapters._shared.contrastive import PIXELS, key_mask, longer_than, on_device, trimmed
+from ttmbench.model_adapters._shared.contrastive import (
+    PIXELS,
+    key_mask,
+    longer_than,
+    normalised,
+    on_device,
+    trimmed,
+)
 from ttmbench.model_adapters._shared.options import HubModel, MatchingOptions, takes
 from ttmbench.model_adapters._shared.pair_model import TrainablePairModel, full_precision
 from ttmbench.model_adapters._shared.pretrained import (
@@ -26,12 +33,11 @@ from ttmbench.model_adapters._shared.pretrained import (
     as_text,
     captions_read,
     find,
-    load_config,
+    load_part,
     load_whole,
     locate,
-    not_text,
 )
-from ttmbench.model_adapters.hf import UNSCALED, check_image_size, pixel_scale
+from ttmbench.model_adapters.hf import UNSCALED, check_image_size, scale_and_size
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -64,7 +70,7 @@ def load_family(
     import transformers
 
     pretrained = find(asked)
-    family = load_config(pretrained).model_type
+    family = load_part(transformers.AutoConfig, pretrained).model_type
     if family not in families:
         raise UsageError(
             f"{asked.pretrained} is of type '{family}', whose {part} is not known; known: {', '.join(families)}{hint}"
@@ -80,10 +86,10 @@ class MatchingModel(TrainablePairModel):
 
     def __init__(self, loaded: LoadedModel, asked: MatchingOptions) -> None:
         super().__init__(loaded, asked)
-        self.tokenizer, self.image_processor = as_text(loaded.tokenizer), loaded.image_processor
-        self.special_tokens = not_text(self.tokenizer)
+        self.tokenizer, self.special_tokens = as_text(loaded.tokenizer)
+        self.image_processor = loaded.image_processor
         self.max_tokens = caption_tokens(asked.max_tokens, self.trained_tokens, self.model.config, self.tokenizer)
-        self._scale, size = pixel_scale(self.image_processor)
+        self._scale, size = scale_and_size(self.image_processor, self.device)
         check_image_size(self, size, self.model.config)
         full_precision(self._head())
         read = caption_inputs(self.tokenizer, PROBES, self.max_tokens)["input_ids"]
@@ -146,11 +152,8 @@ class MatchingModel(TrainablePairModel):
         """Logits of the head [pairs, 2]."""
 
     def _states(self, prepared: torch.Tensor) -> torch.Tensor:
-        pixels = on_device(prepared, self.device)
-        if self._scale is not None:
-            pixels = self._scale.apply(pixels)
         with self.arithmetic():
-            return self._encode(pixels)
+            return self._encode(normalised(on_device(prepared, self.device), self._scale))
 
     def _logits(self, states: torch.Tensor, captions: dict[str, torch.Tensor]) -> torch.Tensor:
         with self.arithmetic():

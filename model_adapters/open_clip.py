@@ -31,27 +31,29 @@ from safetensors.torch import save_file
 from torch.func import functional_call
 from torchvision.transforms.functional import pil_to_tensor
 
-from ttmbench._util.digests import tensors_digest
+from ttmbench._util.digests import json_digest, tensors_digest
 from ttmbench._util.images import resized
 from ttmbench.errors import UsageError
 from ttmbench.model_adapters._shared import open_clip_weights as sources
 from ttmbench.model_adapters._shared.contrastive import (
     QUICK,
-    CaptionTokens,
-    PixelScale,
-    declared_name,
+    ContrastiveModel,
+    Tower,
+    normalised,
+    pixel_scale,
     random_crop,
 )
 from ttmbench.model_adapters._shared.options import OpenClipFiles, OpenClipOptions, takes
 from ttmbench.model_adapters._shared.pretrained import (
+    DTYPE_NAMES,
     PROBES,
     as_text,
     captions_read,
-    digest_of,
-    not_text,
+    declared_name,
+    plain,
+    quiet_hub,
     tokenizer_digest,
 )
-from ttmbench.model_adapters._shared.repository import quiet_hub
 from ttmbench.types import ModelFiles
 
 Tokenizer: TypeAlias = HFTokenizer | open_clip.SimpleTokenizer
@@ -99,7 +101,7 @@ def locate(asked: OpenClipFiles) -> list[ModelFiles]:
     return [files, *files.beside]
 
 
-class OpenClipModel(CaptionTokens[torch.Tensor]):
+class OpenClipModel(ContrastiveModel[torch.Tensor]):
     """A model of open_clip as an adapter."""
 
     def __init__(
@@ -116,15 +118,20 @@ class OpenClipModel(CaptionTokens[torch.Tensor]):
     ) -> None:
         super().__init__(model, device=asked.device, dtype=asked.dtype)
         self.config, self._transform = config, transform
-        self.tokenizer = as_text(tokenizer)
-        self._not_text = not_text(self.tokenizer)
+        self.tokenizer, self.special_tokens = as_text(tokenizer)
         self._notes, self.files = notes, files
         self.preprocessing = PreprocessCfg(**getattr(model.visual, "preprocess_cfg", {}))
         usual = image_transform_v2(self.preprocessing, is_train=False).transforms
-        self._scale = _pixel_scale(usual) if transform is None else None
+        self._scale = None
+        if (
+            transform is None
+            and len(usual) > 1
+            and isinstance(usual[-2], ToTensor)
+            and isinstance(usual[-1], Normalize)
+        ):
+            self._scale = pixel_scale(1 / 255, list(usual[-1].mean), list(usual[-1].std), self.device)
         text = _TextTower(model)
         self.reads_prefix, self._tokens_of = text.reads_prefix, text.token_embedding
-        self.is_compiled = asked.compile
         self._set_towers((model.encode_image, text.encode), asked.compile)
         model_config, inner = config["model_cfg"].items(), getattr(tokenizer, "tokenizer", tokenizer)
         self._is_quick = bool(config["model_cfg"].get(QUICK))
@@ -139,11 +146,11 @@ class OpenClipModel(CaptionTokens[torch.Tensor]):
             "weights_sha256": self.state_sha256,
             "preprocessing": json.loads(json.dumps(prepared)),
             "tokenizer": type(inner).__name__,
-            "dtype": self.dtype_name,
+            "dtype": DTYPE_NAMES[asked.dtype],
             "compiled": asked.compile,
             "n_parameters": sum(parameter.numel() for parameter in self.parameters()),
             # A configuration that names no activation means GELU.
-            "config_sha256": digest_of({key: value for key, value in model_config if key != QUICK or value}),
+            "config_sha256": json_digest(plain({key: value for key, value in model_config if key != QUICK or value})),
             "tokenizer_sha256": tokenizer_digest(inner),
             "context_length": getattr(tokenizer, "context_length", None),
             "device": self.device.type,
@@ -153,7 +160,7 @@ class OpenClipModel(CaptionTokens[torch.Tensor]):
         """Digest of the weights as they were loaded, and what else changes a score."""
         clean = getattr(getattr(self.tokenizer, "clean_fn", None), "__name__", "").removeprefix("_clean_")
         length = getattr(self.tokenizer, "context_length", None)
-        read = captions_read(self.prepare_captions(PROBES), clean or None, "max_length", length, self._not_text)
+        read = captions_read(self.prepare_captions(PROBES), clean or None, "max_length", length, self.special_tokens)
         return {**self._declared, "captions": read}
 
     def save(self, folder: Path) -> None:
@@ -228,13 +235,8 @@ class OpenClipModel(CaptionTokens[torch.Tensor]):
     def _trimmed(self, prepared: torch.Tensor) -> torch.Tensor:
         return prepared[:, : self.reads_prefix(prepared)]
 
-    def _image_features(self, inputs: torch.Tensor) -> torch.Tensor:
-        if self._scale is not None:
-            inputs = self._scale.apply(inputs)
-        return self._image_tower(inputs, normalize=False)
-
-    def _caption_features(self, inputs: torch.Tensor) -> torch.Tensor:
-        return self._text_tower(inputs)
+    def _tower(self, tower: Tower, inputs: torch.Tensor) -> torch.Tensor:
+        return tower(normalised(inputs, self._scale))
 
 
 class LoadedOpenClip(OpenClipModel):
@@ -296,13 +298,6 @@ class _TextTower(torch.nn.Module):
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
         """open_clip's own."""
         return self.model.encode_text(tokens, normalize=False)
-
-
-def _pixel_scale(steps: Sequence[object]) -> PixelScale | None:
-    """The normalisation in the last two steps of a transform; None if these are other steps."""
-    if len(steps) < 2 or not (isinstance(steps[-2], ToTensor) and isinstance(steps[-1], Normalize)):
-        return None
-    return PixelScale(1 / 255, tuple(map(float, steps[-1].mean)), tuple(map(float, steps[-1].std)))
 
 
 def _resizing(step: Any) -> Any:

@@ -32,17 +32,17 @@ from ttmbench.model_adapters._shared.image_text import (
 )
 from ttmbench.model_adapters._shared.options import VqaScoreOptions, takes
 from ttmbench.model_adapters._shared.pair_model import TrainablePairModel
-from ttmbench.model_adapters._shared.placement import pick_device, untrainable
 from ttmbench.model_adapters._shared.pretrained import (
     LoadedModel,
     Pretrained,
     check_size,
     find,
-    load_config,
     load_part,
     load_weights,
     locate,
+    pick_device,
     tokenizer_digest,
+    untrainable,
 )
 
 if TYPE_CHECKING:
@@ -182,8 +182,10 @@ _STARTS = ("", "▁", "Ġ")  # how vocabularies write a space before a word
 @takes(VqaScoreOptions)
 def load(asked: VqaScoreOptions) -> VQAScore:
     """Loads a model with a chat template, BLIP-2 or InstructBLIP, from the Hub or a folder; errors as for `hf.load`."""
+    from transformers import AutoConfig
+
     pretrained = find(asked)
-    family = load_config(pretrained).model_type
+    family = load_part(AutoConfig, pretrained).model_type
     if family not in CLASSES:
         return VQAScore(load_image_text(pretrained, asked), asked)
     refuse_chat_arguments(asked)

@@ -64,6 +64,7 @@ class Model(ABC):
             are then opened one after the other, when they are taken from the sequence, and are not cached.
         prepares_in_threads: whether ``prepare_images`` may run in several threads while the model computes.
         frames: of each video, where the items of a task are videos.
+        special_tokens: texts that it cannot read as text in a caption, such as special tokens of its prompts.
     """
 
     files: ModelFiles | None = None
@@ -75,6 +76,7 @@ class Model(ABC):
     pairs_at_once: int | None = None
     prepares_in_threads: bool = False
     frames: int = 1
+    special_tokens: frozenset[str] = frozenset()
 
     @abstractmethod
     def fingerprint(self) -> Mapping[str, Any] | str:
@@ -97,8 +99,9 @@ class Model(ABC):
         return {}
 
     def refused(self, captions: Sequence[str]) -> Sequence[str | None]:
-        """Of each caption a text in it that the model cannot read as text, such as special tokens of its prompts."""
-        return [None] * len(captions)
+        """Of each caption one of its ``special_tokens``, however that is capitalised; None for a caption of text."""
+        lower = {token.lower(): token for token in sorted(self.special_tokens)}
+        return [next((token for low, token in lower.items() if low in caption.lower()), None) for caption in captions]
 
     def truncated(self, captions: Sequence[str]) -> Sequence[bool] | None:
         """Whether each of these captions is longer than the model reads; None for a model that does not say."""

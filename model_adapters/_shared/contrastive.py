@@ -7,10 +7,8 @@ normalises them on the device.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field
-from pathlib import Path
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import numpy as np
@@ -18,19 +16,12 @@ import torch
 from torch import nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from ttmbench._util.digests import tensors_digest
 from ttmbench.errors import TtmbenchError, UsageError
 from ttmbench.model import DualEncoder
-from ttmbench.model_adapters._shared.placement import (
-    TORCH_DTYPES,
-    arithmetic,
-    dtype_name,
-    pick_device,
-    plain_attention,
-    settle,
-)
-from ttmbench.model_adapters._shared.pretrained import refused
+from ttmbench.model_adapters._shared.pretrained import TORCH_DTYPES, arithmetic, pick_device, settle
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedTokenizerBase
@@ -58,53 +49,54 @@ class ContrastiveModel(DualEncoder, Generic[Prepared]):
     """A `DualEncoder` over a torch module with two towers, a temperature and maybe a bias.
 
     A model with a bias (SigLIP) has the pairwise sigmoid loss, one without (CLIP) the symmetric cross-entropy.
+
+    Attributes:
+        tokenizer: a library's own, if it has one.
+        is_compiled: whether the towers are; a compiled tower passes over a shift.
     """
 
     prepares_in_threads = True
+    tokenizer: Any = None
+    is_compiled = False
     _notes: Sequence[str] = ()  # for readers of its scores
     _image_tower: Tower
     _text_tower: Tower
 
-    def __init__(self, model: torch.nn.Module, *, device: str, dtype: str, digest: str | None = None) -> None:
-        self.dtype, self.dtype_name = TORCH_DTYPES[dtype], dtype_name(dtype)
-        self.state_sha256 = digest or tensors_digest(model.state_dict())  # before the weights leave for a device
+    def __init__(self, model: torch.nn.Module, *, device: str, dtype: str) -> None:
+        self.dtype = TORCH_DTYPES[dtype]
+        self.state_sha256: str = tensors_digest(model.state_dict())  # before the weights leave for a device
         self.device = settle(model, torch.device(pick_device(device)))
         self.model: Any = model.eval()
 
     def _set_towers(self, towers: tuple[Tower, Tower], compile: bool) -> None:
         """Sets the functions that give features: compiled, or else with layers that are fast on a CPU."""
+        self.is_compiled = compile
         if not compile:
             use_cpu_layers(self.model)
         self._image_tower, self._text_tower = map(compiled, towers) if compile else towers
 
     @abstractmethod
-    def _image_features(self, inputs: Prepared) -> torch.Tensor:
-        """Features [images, d] of inputs on the device, of any norm."""
+    def _tower(self, tower: Tower, inputs: Prepared) -> torch.Tensor:
+        """Features [rows, d] of inputs on the device, of any norm, by one of the two towers."""
 
-    @abstractmethod
-    def _caption_features(self, inputs: Prepared) -> torch.Tensor:
-        """Features [captions, d] of inputs on the device, of any norm."""
-
-    def _temperature(self) -> torch.Tensor:
-        """Factor of inner products."""
-        return self.model.logit_scale.exp()
-
-    def _bias(self) -> torch.Tensor | None:
-        """Added to every logit; None for models trained with the softmax loss."""
-        return getattr(self.model, "logit_bias", None)
+    def _scale_and_bias(self) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """The temperature, by which inner products are multiplied, and what is added; None as trained with softmax."""
+        divisor = getattr(self.model, "temperature", None)  # of ALIGN and TIPSv2
+        scale = self.model.logit_scale.exp() if divisor is None else 1 / divisor
+        return scale, getattr(self.model, "logit_bias", None)
 
     def encode_images(self, prepared: Prepared) -> torch.Tensor:
         """Unit vectors [images, d], float32."""
-        return unit(self._features(self._image_features, prepared, training=False))
+        return unit(self._features(self._image_tower, prepared))
 
     def encode_captions(self, prepared: Prepared) -> torch.Tensor:
         """Unit vectors [captions, d], float32."""
-        return unit(self._features(self._caption_features, self._trimmed(prepared), training=False))
+        return unit(self._features(self._text_tower, self._trimmed(prepared)))
 
     def logits(self, image_features: torch.Tensor, caption_features: torch.Tensor) -> torch.Tensor:
         """Temperature times inner product, plus the bias if the model has one; [images, captions]."""
-        logits = image_features @ caption_features.T * self._temperature()
-        bias = self._bias()
+        scale, bias = self._scale_and_bias()
+        logits = image_features @ caption_features.T * scale
         return logits if bias is None else logits + bias
 
     def notes(self) -> list[str]:
@@ -118,16 +110,16 @@ class ContrastiveModel(DualEncoder, Generic[Prepared]):
 
     def train_images(self, prepared: Prepared) -> torch.Tensor:
         """As `encode_images`, in training mode; UsageError if the towers compute in fp16, whose gradients underflow."""
-        return unit(self._features(self._image_features, prepared, training=True))
+        return unit(self._features(self._image_tower, prepared, training=True))
 
     def train_captions(self, prepared: Prepared) -> torch.Tensor:
         """As `encode_captions`, in training mode."""
-        return unit(self._features(self._caption_features, self._trimmed(prepared), training=True))
+        return unit(self._features(self._text_tower, self._trimmed(prepared), training=True))
 
     def loss_of(self, image_features: torch.Tensor, caption_features: torch.Tensor) -> torch.Tensor:
         """Symmetric cross-entropy (CLIP) or pairwise sigmoid (SigLIP) over every image and caption of the batch."""
         logits = self.logits(image_features, caption_features)
-        if self._bias() is not None:
+        if self._scale_and_bias()[1] is not None:
             signs = 2 * torch.eye(len(logits), device=logits.device) - 1
             return -functional.logsigmoid(signs * logits).sum(dim=-1).mean()
         truth = torch.arange(len(logits), device=logits.device)
@@ -139,21 +131,64 @@ class ContrastiveModel(DualEncoder, Generic[Prepared]):
 
     def features_before_normalization(self, prepared: Prepared, training: bool) -> torch.Tensor:
         """Image features as the tower returns them, float32 [images, d]."""
-        return self._features(self._image_features, prepared, training).float()
+        return self._features(self._image_tower, prepared, training).float()
 
-    def _features(self, tower: Callable[[Prepared], torch.Tensor], prepared: Prepared, training: bool) -> torch.Tensor:
+    def _features(self, tower: Tower, prepared: Prepared, training: bool = False) -> torch.Tensor:
         if training and self.dtype == torch.float16:
             raise UsageError(FP16)
         if self.model.training != training:  # torch walks over all modules, which costs as much as a small layer
             self.model.train(training)
         inputs = on_device(prepared, self.device)
-        with arithmetic(self.device, self.dtype), plain_attention(self.device, self.dtype):
-            return tower(inputs)
+        # The backward pass of torch's fused attention in bf16 on a CPU would take more time than all the rest.
+        is_slow = self.device.type == "cpu" and self.dtype == torch.bfloat16
+        with arithmetic(self.device, self.dtype), sdpa_kernel(SDPBackend.MATH) if is_slow else nullcontext():
+            return self._tower(tower, inputs)
+
+    def _token_embedding(self) -> nn.Embedding | None:
+        """The module that embeds the tokens of captions; None if there is none of CLIP's kind."""
+        return None
+
+    @property
+    def caption_width(self) -> int | None:
+        """Dimension of a token's embedding, in text towers as CLIP and SigLIP have them; None in others."""
+        embedding = self._token_embedding()
+        return None if embedding is None else embedding.embedding_dim
+
+    def encode_shifted_captions(self, prepared: Prepared, shift: torch.Tensor) -> torch.Tensor:
+        """As `encode_captions`, with ``shift`` [k, width] added to the embeddings of each caption's first k tokens."""
+        if self.dtype == torch.float16 and shift.requires_grad:
+            raise UsageError(FP16)
+        if (embedding := self._token_embedding()) is None:
+            raise UsageError(f"token embeddings of {type(self.model).__name__} cannot be shifted")
+        # An empty caption has its end where one of a word has the word.
+        empty, word = _ids(self.prepare_captions(["", "a"]))
+        first, ids = int((empty != word).nonzero()[0]), _ids(self._trimmed(prepared))
+        has_ended = (ids[:, first:] == empty[first]).cumsum(dim=1) > 0
+        own = functional.pad(~has_ended, (first, 0), value=False)  # the captions' own tokens, bool [captions, length]
+        position = (own.cumsum(dim=1) - 1).to(self.device)
+        row = position.masked_fill(~own.to(self.device) | (position >= len(shift)), len(shift))
+        shift = shift.to(self.device)
+        added = functional.embedding(row, torch.cat([shift, torch.zeros_like(shift[:1])]))
+        hook = embedding.register_forward_hook(lambda module, inputs, output: output + added)
+        try:
+            with torch.compiler.set_stance("force_eager") if self.is_compiled else nullcontext():
+                return self.encode_captions(prepared)
+        finally:
+            hook.remove()
+
+    def has_unknown_words(self, captions: Sequence[str]) -> list[bool]:
+        """Which captions have a word that the tokenizer does not know; none where it spells words out of parts."""
+        own = self.tokenizer if hasattr(self.tokenizer, "unk_token_id") else getattr(self.tokenizer, "tokenizer", None)
+        unknown = getattr(own, "unk_token_id", None)
+        if own is None or unknown in (None, own.bos_token_id, own.eos_token_id, own.pad_token_id):
+            return [False] * len(captions)
+        # verbose: it would warn of lengths, which do not matter here.
+        ids = own(list(captions), padding=False, truncation=False, verbose=False)["input_ids"]
+        return [unknown in row for row in ids]
 
 
-def declared_name(pretrained: str) -> str:
-    """The name of weights in a fingerprint: a Hub id, or the last part of a path."""
-    return Path(pretrained).name if Path(pretrained).exists() else pretrained
+def _ids(prepared: Any) -> torch.Tensor:
+    return prepared if isinstance(prepared, torch.Tensor) else prepared["input_ids"]
 
 
 def trimmed(tokens: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
@@ -219,25 +254,19 @@ def longer_than(tokenizer: PreTrainedTokenizerBase, captions: Sequence[str], rea
     return [len(ids) > limit for ids, limit in zip(whole, limits, strict=True)]
 
 
-@dataclass(frozen=True)
-class PixelScale:
-    """Normalises uint8 pixels: ``(pixel * rescale - mean) / std`` in each channel."""
+PixelScale = tuple[torch.Tensor, torch.Tensor]
+"""What uint8 pixels are multiplied by and what is subtracted then, in each channel, to normalise them."""
 
-    rescale: float
-    mean: tuple[float, ...]
-    std: tuple[float, ...]
-    _sent: dict[torch.device, tuple[torch.Tensor, torch.Tensor]] = field(
-        default_factory=dict, compare=False, repr=False
-    )
 
-    def apply(self, pixels: torch.Tensor) -> torch.Tensor:
-        """uint8 [images, channels, height, width] -> float32 of the same shape, where the pixels are."""
-        if pixels.device not in self._sent:
-            mean, std = (torch.tensor(values)[:, None, None] for values in (self.mean, self.std))
-            factor, shift = (values.to(pixels.device, non_blocking=True) for values in (self.rescale / std, mean / std))
-            self._sent[pixels.device] = factor, shift
-        factor, shift = self._sent[pixels.device]
-        return pixels.float().mul_(factor).sub_(shift)
+def pixel_scale(rescale: float, mean: Sequence[float], std: Sequence[float], device: torch.device) -> PixelScale:
+    """Normalises uint8 pixels as ``(pixel * rescale - mean) / std``; of shape [channels, 1, 1]."""
+    means, deviations = (torch.tensor(values, dtype=torch.float32)[:, None, None] for values in (mean, std))
+    return (rescale / deviations).to(device), (means / deviations).to(device)
+
+
+def normalised(pixels: torch.Tensor, scale: PixelScale | None) -> torch.Tensor:
+    """uint8 [images, channels, height, width] -> float32; other pixels, or without a scale, as they are."""
+    return pixels if scale is None or pixels.dtype != torch.uint8 else pixels.float().mul_(scale[0]).sub_(scale[1])
 
 
 def random_crop(
@@ -311,9 +340,7 @@ class _QuickGELU(torch.autograd.Function):
 class QuickGELU(nn.Module):
     """QuickGELU of transformers, open_clip and timm, three times as fast where a batch exceeds a CPU's cache."""
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Activations of the same shape."""
-        return _QuickGELU.apply(x)
+    forward = staticmethod(_QuickGELU.apply)
 
 
 def use_cpu_layers(model: nn.Module) -> None:
@@ -331,94 +358,3 @@ def use_cpu_layers(model: nn.Module) -> None:
             and layer.padding in ("valid", (0, 0))
         ):
             layer.__class__ = PatchProduct
-
-
-class CaptionTokens(ContrastiveModel[Prepared]):
-    """A contrastive model of a library, with a tokenizer and maybe a module that embeds tokens.
-
-    Attributes:
-        tokenizer: a library's own.
-        is_compiled: whether the towers are; a compiled tower passes over a shift.
-    """
-
-    tokenizer: Any
-    is_compiled = False
-    _not_text: frozenset[str]  # special tokens that keep their meaning in a caption
-
-    def refused(self, captions: Sequence[str]) -> list[str | None]:
-        """Of each caption a special token in it, where the tokenizer does not take it for text."""
-        return refused(captions, self._not_text)
-
-    def _token_embedding(self) -> nn.Embedding | None:
-        """The module that embeds the tokens of captions; None if there is none of CLIP's kind."""
-        return None
-
-    @property
-    def caption_width(self) -> int | None:
-        """Dimension of a token's embedding, in text towers as CLIP and SigLIP have them; None in others."""
-        embedding = self._token_embedding()
-        return None if embedding is None else embedding.embedding_dim
-
-    def encode_shifted_captions(self, prepared: Prepared, shift: torch.Tensor) -> torch.Tensor:
-        """As `encode_captions`, with ``shift`` [k, width] added to the embeddings of each caption's first k tokens."""
-        if self.dtype == torch.float16 and shift.requires_grad:
-            raise UsageError(FP16)
-        if (embedding := self._token_embedding()) is None:
-            raise UsageError(f"token embeddings of {type(self.model).__name__} cannot be shifted")
-        mask = own_tokens(_ids(self._trimmed(prepared)), lambda captions: _ids(self.prepare_captions(captions)))
-        with shifted(embedding, mask.to(self.device), shift.to(self.device)):
-            with torch.compiler.set_stance("force_eager") if self.is_compiled else nullcontext():
-                return self.encode_captions(prepared)
-
-    def has_unknown_words(self, captions: Sequence[str]) -> list[bool]:
-        """Which captions have a word that the tokenizer does not know; open_clip's own knows all."""
-        of_hub = (
-            self.tokenizer if hasattr(self.tokenizer, "unk_token_id") else getattr(self.tokenizer, "tokenizer", None)
-        )
-        return [False] * len(captions) if of_hub is None else with_unknown_words(of_hub, captions)
-
-
-def _ids(prepared: Any) -> torch.Tensor:
-    return prepared if isinstance(prepared, torch.Tensor) else prepared["input_ids"]
-
-
-def own_tokens(ids: torch.Tensor, tokenize: Callable[[Sequence[str]], torch.Tensor]) -> torch.Tensor:
-    """Which tokens are a caption's own: behind the start of text and before its end; bool [captions, length].
-
-    Args:
-        ids: tokens, int64 [captions, length].
-        tokenize: captions -> tokens. An empty caption has its end where one of a word has the word.
-    """
-    empty, word = tokenize(["", "a"])
-    first = int((empty != word).nonzero()[0])
-    has_ended = (ids[:, first:] == empty[first]).cumsum(dim=1) > 0
-    return functional.pad(~has_ended, (first, 0), value=False)
-
-
-@contextmanager
-def shifted(embedding: nn.Module, mask: torch.Tensor, shift: torch.Tensor) -> Iterator[None]:
-    """A context in which a text tower's token embeddings are shifted.
-
-    Args:
-        embedding: the module that embeds tokens.
-        mask: which tokens of the batch are the captions' own, bool [captions, length].
-        shift: added to the embeddings of the first k of them, [k, width].
-    """
-    position = mask.cumsum(dim=1) - 1
-    row = position.masked_fill(~mask | (position >= len(shift)), len(shift))
-    added = functional.embedding(row, torch.cat([shift, torch.zeros_like(shift[:1])]))
-    hook = embedding.register_forward_hook(lambda module, inputs, output: output + added)
-    try:
-        yield
-    finally:
-        hook.remove()
-
-
-def with_unknown_words(tokenizer: PreTrainedTokenizerBase, captions: Sequence[str]) -> list[bool]:
-    """Which captions have a word that a tokenizer does not know; none where it spells words out of smaller parts."""
-    unknown = tokenizer.unk_token_id
-    if unknown is None or unknown in (tokenizer.bos_token_id, tokenizer.eos_token_id, tokenizer.pad_token_id):
-        return [False] * len(captions)
-    # verbose: it would warn of lengths, which do not matter here.
-    ids = tokenizer(list(captions), padding=False, truncation=False, verbose=False)["input_ids"]
-    return [unknown in row for row in ids]

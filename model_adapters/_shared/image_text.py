@@ -23,9 +23,17 @@ from ttmbench.errors import DataError, UsageError
 from ttmbench.model_adapters._shared.contrastive import on_device
 from ttmbench.model_adapters._shared.options import ChatOptions
 from ttmbench.model_adapters._shared.pair_model import full_precision
-from ttmbench.model_adapters._shared.placement import pick_device, placement_of, settle, with_weights
-from ttmbench.model_adapters._shared.pretrained import LoadedModel, Pretrained, load_config, load_part, load_weights
-from ttmbench.model_adapters._shared.repository import described
+from ttmbench.model_adapters._shared.pretrained import (
+    LoadedModel,
+    Pretrained,
+    described,
+    load_part,
+    load_weights,
+    pick_device,
+    placement_of,
+    settle,
+    with_weights,
+)
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -519,9 +527,9 @@ def refuse_chat_arguments(asked: ChatOptions) -> None:
 
 def _padding(pretrained: Pretrained, processor: BaseImageProcessor, pad: bool) -> BaseImageProcessor:
     """LLaVA-1.5's image processor with the checkpoint's settings and this padding."""
-    from transformers import LlavaImageProcessor
+    from transformers import AutoConfig, LlavaImageProcessor
 
-    if load_config(pretrained).model_type != "llava":
+    if load_part(AutoConfig, pretrained).model_type != "llava":
         raise UsageError(f"{pretrained.name} is not a LLaVA-1.5, and only its images are padded; omit pad_images")
     settings = processor.to_dict()
     for name in ("image_processor_type", "processor_class", "do_pad"):

@@ -32,12 +32,16 @@ from ttmbench._util.file_io import check_no_pointer
 from ttmbench.errors import DataError, UsageError
 from ttmbench.model_adapters._shared.contrastive import ADVICE_ON_GELU, QUICK
 from ttmbench.model_adapters._shared.options import OpenClipFiles
-from ttmbench.model_adapters._shared.pretrained import WHOLE, check_files, check_size, has_vocabulary, lacking
-from ttmbench.model_adapters._shared.repository import (
+from ttmbench.model_adapters._shared.pretrained import (
+    WHOLE,
     Repository,
+    check_files,
+    check_size,
     described,
     find_repository,
+    has_vocabulary,
     is_small,
+    lacking,
     read_weights,
     what_to_install,
 )

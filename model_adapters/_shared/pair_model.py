@@ -10,23 +10,24 @@ import numpy as np
 import torch
 from torch.nn import functional
 
+from ttmbench._util.digests import tensors_digest
 from ttmbench.errors import UsageError
 from ttmbench.model import Model, PairScorer
-from ttmbench.model_adapters._shared.contrastive import FP16, declared_name
+from ttmbench.model_adapters._shared.contrastive import FP16
 from ttmbench.model_adapters._shared.options import HubModel, LanguageOptions
-from ttmbench.model_adapters._shared.placement import (
+from ttmbench.model_adapters._shared.pretrained import (
+    PROBES,
     TORCH_DTYPES,
+    LoadedModel,
     arithmetic,
-    dtype_name,
-    own_parameters,
+    captions_read,
     pick_device,
     replace_forward,
     settle,
+    special_tokens,
     untrainable,
-    weights_digest,
     weights_of,
 )
-from ttmbench.model_adapters._shared.pretrained import PROBES, LoadedModel, captions_read, refused, special_tokens
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -41,19 +42,16 @@ class FrozenModel(Model):
 
     def __init__(self, loaded: LoadedModel, asked: HubModel) -> None:
         self.dtype = TORCH_DTYPES[asked.dtype]
-        digest = weights_digest(loaded.model)  # before the weights are on a device, from which they would come back
+        try:
+            digest = tensors_digest(weights_of(loaded.model))  # before they are on a device, and would come back
+        except KeyError as error:
+            why = "shares its weights with a part that is elsewhere; put both on one device"
+            raise UsageError(f"device_map: {error} {why}") from None
         self.device = settle(loaded.model, torch.device(pick_device(asked.device)))
         self.model: PreTrainedModel = loaded.model.eval()
         self.loaded, self.name, self.files = loaded, asked.pretrained, loaded.files
         self.special_tokens = special_tokens(loaded.tokenizer, loaded.processor)
-        self._declared = {
-            "pretrained": declared_name(self.name),
-            "architecture": type(self.model).__name__,
-            "weights_sha256": digest,
-            "dtype": dtype_name(asked.dtype),
-            "n_parameters": sum(parameter.numel() for parameter in own_parameters(self.model)),
-            **loaded.describe(self.device),
-        }
+        self._declared = loaded.describe(self.name, digest, self.device, asked.dtype)
         read = loaded.tokenizer(PROBES)["input_ids"]
         self._declared["captions"] = captions_read(read, None, "longest", None, self.special_tokens)
         if isinstance(asked, LanguageOptions):
@@ -62,10 +60,6 @@ class FrozenModel(Model):
     def fingerprint(self) -> Mapping[str, object]:
         """Digest of the weights as they were loaded, and what else changes a score."""
         return self._declared
-
-    def refused(self, captions: Sequence[str]) -> list[str | None]:
-        """Of each caption a special token in it, which the prompt's own special tokens cannot be distinguished from."""
-        return refused(captions, self.special_tokens)
 
     @property
     def tokens_read(self) -> int:  # type: ignore[override]

@@ -1,48 +1,564 @@
-"""Loading models of transformers: files are found and fetched first, then read without the network.
+"""Finding, fetching, loading and placing models of transformers; files are fetched, then read without the network.
 
-Weights are safetensors, or else a pickle that ``torch.load(weights_only=True)`` reads: it builds tensors, runs nothing.
-A PEFT adapter (LoRA and others) is a folder or a Hub repository with ``adapter_config.json`` and
-``adapter_model.safetensors`` or ``.bin``. It has to match its base exactly: no tensor may be unused or missing.
+A repository of the Hub is listed at one commit; where the Hub does not answer, or may not be asked, the copy in its
+cache is. Weights are safetensors, or else a pickle that ``torch.load(weights_only=True)`` reads: tensors, plain values
+and float64 numbers; settings are skipped, everything else is refused. A PEFT adapter (LoRA and others) is a folder or a
+Hub repository with ``adapter_config.json`` and ``adapter_model.safetensors`` or ``.bin``. It has to match its base
+exactly: no tensor may be unused or missing.
 """
 
 from __future__ import annotations
 
-import functools
+import glob
+import inspect
 import json
 import re
+import shlex
+import struct
+import sys
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+import zipfile
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from copy import copy, deepcopy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from importlib.util import find_spec
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
+from safetensors.torch import load_file
 
+from ttmbench._util import hub
 from ttmbench._util.console import one_line, warn
 from ttmbench._util.digests import json_digest, tensors_digest
+from ttmbench._util.file_io import Unreadable, check_no_pointer, read_json
+from ttmbench._util.third_party_errors import is_out_of_memory
 from ttmbench.errors import DataError, UsageError
-from ttmbench.model_adapters._shared.options import DualEncoderFiles, HubFiles, LanguageOptions, takes
-from ttmbench.model_adapters._shared.placement import (
-    TORCH_DTYPES,
-    pick_device,
-    remember_inputs,
-)
-from ttmbench.model_adapters._shared.repository import (
-    Repository,
-    find_repository,
-    is_small,
-    not_loaded,
-    quiet_hub,
-    read_json_file,
-    read_weights,
-)
+from ttmbench.model_adapters._shared.options import ChatOptions, DualEncoderFiles, HubFiles, LanguageOptions, takes
 from ttmbench.types import ModelFiles
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase, ProcessorMixin
     from transformers.image_processing_utils import BaseImageProcessor
+
+# Module, or title in a message -> what pip installs; modules that are not named here are parts of other packages.
+_PACKAGES = {
+    **dict(einops="einops", pillow="pillow", sentencepiece="sentencepiece", tiktoken="tiktoken", timm="timm"),
+    **dict(torch="torch", torchvision="torchvision", pytorch="torch", open_clip="open_clip_torch", pil="pillow"),
+    **dict(cv2="opencv-python", opencv="opencv-python", sklearn="scikit-learn", yaml="PyYAML", google="protobuf"),
+    **dict(accelerate="ttmbench[large]", av="ttmbench[video]", pyav="ttmbench[video]", openai="ttmbench[api]"),
+    **dict(bitsandbytes="ttmbench[quantized]", num2words="ttmbench[smolvlm]", peft="ttmbench[lora]"),
+    "google.protobuf": "protobuf",
+}
+_NAME = r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?"
+_SAID = re.compile(
+    rf"requires (?:the )?`?({_NAME})`? (?:library,? but it was not found|>= [\d.]+, but \S+ was not found|to be inst)"
+    rf"|Missing optional dependencies: ({_NAME}(?:, {_NAME})*)|Package `({_NAME})` is required"
+    rf"|pip install ((?:(?:-U|--upgrade|{_NAME}(?:\[[a-z0-9,_-]+\])?)(?: |(?=[`.,;'\n]|$)))+)"
+)
+# transformers' message for a SentencePiece file where sentencepiece or protobuf is missing: it takes it for another.
+_READS_AS_TIKTOKEN = "required to read a `tiktoken` file"
+
+
+def what_to_install(error: BaseException | None) -> str | None:
+    """The command that installs a missing package; None if an error and its causes are about something else.
+
+    >>> what_to_install(ModuleNotFoundError("No module named 'peft'", name="peft"))
+    "pip install 'ttmbench[lora]'"
+    >>> what_to_install(OSError("no such file")) is None
+    True
+    """
+    while error is not None:
+        if isinstance(error, ModuleNotFoundError) and error.name is not None:
+            names = [error.name] if error.name in _PACKAGES else []
+        elif _READS_AS_TIKTOKEN in str(error):
+            names = ["sentencepiece", "protobuf", "tiktoken"]
+        else:
+            said = [match[match.lastindex or 0] for match in _SAID.finditer(str(error))]
+            names = [name for words in said for name in re.split(r", ?| ", words) if name]
+        if names:
+            return shlex.join(["pip", "install", *dict.fromkeys(_PACKAGES.get(name.lower(), name) for name in names)])
+        error = error.__cause__
+    return None
+
+
+_PLAIN = (3, "<", None, None, None, -1, -1, 0)  # numpy's state of float64: byte order, and no fields
+
+
+class _Float64:
+    """Stands for ``numpy.dtype`` in a pickle, and takes float64 alone."""
+
+    def __init__(self, code: object, align: object = False, copy: object = False) -> None:
+        if code != "f8":
+            raise ValueError(f"it holds a number of numpy's type {code!r:.40}, and only float64 is read")
+
+    def __setstate__(self, state: object) -> None:
+        if state != _PLAIN:
+            raise ValueError(f"it holds a float64 with the unknown settings {state!r:.80}")
+
+
+def _number(kind: object, content: object) -> float:
+    """Stands for numpy's ``scalar`` in a pickle."""
+    if type(kind) is not _Float64 or type(content) is not bytes or len(content) != 8:
+        raise ValueError("it holds a number of numpy that is not a float64 of 8 bytes")
+    return float(struct.unpack("<d", content)[0])
+
+
+class _Settings:
+    """Stands for ``argparse.Namespace`` in a pickle, the settings of a training, and keeps nothing of it."""
+
+    def __setstate__(self, state: object) -> None:
+        pass
+
+
+_STAND_INS: list[Any] = [
+    *((_Float64, "numpy.dtype"), (_number, "numpy._core.multiarray.scalar"), (_Settings, "argparse.Namespace")),
+    (_number, "numpy.core.multiarray.scalar"),  # its name in numpy 1
+]
+
+
+def read_weights(path: Path) -> object:
+    """The tensors of a file of weights, of a pickle also plain values and float64 numbers.
+
+    An ``argparse.Namespace`` is left empty.
+
+    Raises:
+        DataError: it holds anything else, or is damaged.
+    """
+    try:
+        if path.suffix == ".safetensors":
+            return load_file(path)
+        with torch.serialization.safe_globals(_STAND_INS):
+            return torch.load(path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path))
+    except Exception as error:
+        raise DataError(f"{path} cannot be read: {why_refused(error)}") from error
+
+
+def why_refused(error: Exception) -> str:
+    """Why ``torch.load(weights_only=True)`` refused a file, without its advice to read it all the same."""
+    text = str(error)
+    if "TorchScript" in text:
+        return "it is a program (TorchScript), and only tensors are read"
+    asked = re.search(r"GLOBAL (\S+)", text)
+    if asked is not None:
+        return (
+            f"it holds more than tensors ({one_line(asked[1], 80)}), and reading that could run a program; save "
+            "the tensors alone, by torch.save({'state_dict': model.state_dict()}, FILE)"
+        )
+    cause = text.rpartition("WeightsUnpickler error: ")[2].partition("\n")[0]
+    return f"it is damaged, or holds more than tensors ({type(error).__name__}: {one_line(cause, 240)})"
+
+
+# Beside the weights: configuration, tokenizer, processor and chat template, as the libraries look for them.
+_ENDINGS = {".json", ".txt", ".model", ".jinja", ".tiktoken", ".bpe", ".vocab", ".spm"}
+_FOLDERS = {"qformer_tokenizer", "additional_chat_templates"}
+
+
+@dataclass(frozen=True)
+class Repository:
+    """Files by name, at one commit.
+
+    Attributes:
+        name: Hub id or folder, as the user gave it.
+        revision: commit, tag or branch as the user gave it; None for the newest.
+        commit: of the revision; None for a folder of the user's own.
+        files: names with forward slashes, below the repository's root.
+        folder: contains them, if they need not be fetched.
+    """
+
+    name: str
+    revision: str | None
+    commit: str | None
+    files: frozenset[str] = field(repr=False)
+    folder: Path | None
+
+    @property
+    def is_folder(self) -> bool:
+        """Whether it is a folder of the user's own, and not a copy from the Hub."""
+        return self.commit is None
+
+    def get(self, names: Iterable[str]) -> Path:
+        """The folder that holds these files of the list, which are fetched if need be.
+
+        Raises:
+            DataError: a file is unavailable, or a pointer of Git LFS.
+        """
+        if self.folder is not None:
+            for name in names:
+                check_no_pointer(self.folder / name)
+            return self.folder
+        from huggingface_hub import snapshot_download
+
+        patterns = sorted(glob.escape(name) for name in names)
+        try:
+            with quiet_hub(fetches=True):
+                folder = hub.patiently(
+                    lambda: snapshot_download(self.name, revision=self.revision, allow_patterns=patterns)
+                )
+        except Exception as error:
+            raise _out_of_reach(self.name, self.revision, error) from error
+        if Path(folder).name != self.commit:
+            raise DataError(f"{self.name} was changed on the Hub while it was fetched; run the command again")
+        return Path(folder)
+
+    def lacking(self, names: Sequence[str]) -> DataError:
+        """The error to raise for missing files."""
+        listed = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+        if self.is_folder:
+            advice = "copy it again"
+        elif self.folder is not None:
+            advice = "`ttmbench download --model NAME` with a network completes it"
+        else:
+            advice = "another revision of it may be complete (--model_args revision=...)"
+        return DataError(f"{self.name} is incomplete: missing {listed}; {advice}")
+
+
+def find_repository(name: str, revision: str | None = None, *, offline: bool = False) -> Repository:
+    """Lists a repository or a folder; nothing is fetched.
+
+    Args:
+        name: a folder, or else a Hub id.
+        revision: commit, tag or branch on the Hub.
+        offline: list the copy in the Hub's cache.
+
+    Raises:
+        DataError: it is neither a folder nor on the Hub nor in its cache, its terms are not accepted, or it has no such
+            revision.
+    """
+    if Path(name).is_dir():
+        return Repository(name, None, None, _files_in(Path(name)), Path(name))
+    from huggingface_hub import HfApi
+    from huggingface_hub.errors import HFValidationError
+    from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]
+
+    try:
+        validate_repo_id(name)
+    except HFValidationError:
+        raise DataError(f"{name} must be a folder here or the name of a repository of the Hub") from None
+    if offline:
+        cached = _cached(name, revision)
+        if cached is None:
+            raise _not_cached(name, revision)
+        return cached
+    try:
+        with quiet_hub():
+            info = hub.patiently(lambda: HfApi().model_info(name, revision=revision))
+    except Exception as error:
+        status = hub.status_of(error)  # None without an answer
+        may_be_cached = status is None or status in hub.PASSING or hub.trouble(error) == "gated"
+        cached = _cached(name, revision) if may_be_cached else None
+        if cached is None:
+            raise _out_of_reach(name, revision, error) from error
+        return cached
+    files = frozenset(file.rfilename for file in info.siblings or ())
+    return Repository(name, revision, info.sha, files, None)
+
+
+def is_small(name: str) -> bool:
+    """Whether a file is one that libraries read beside the weights.
+
+    >>> [name for name in ("tokenizer.json", "model.safetensors", "onnx/config.json", "README.md") if is_small(name)]
+    ['tokenizer.json']
+    """
+    path = PurePosixPath(name)
+    return path.suffix in _ENDINGS and (len(path.parts) == 1 or path.parts[0] in _FOLDERS)
+
+
+def read_json_file(path: Path) -> object:
+    """The content of a JSON file, read strictly and bounded; DataError if it is damaged."""
+    try:
+        return read_json(path)
+    except Unreadable as error:
+        raise DataError(f"{path} {error}") from None
+
+
+def _cached(name: str, revision: str | None) -> Repository | None:
+    """The copy in the Hub's cache, which may be incomplete."""
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import LocalEntryNotFoundError
+
+    try:
+        folder = Path(snapshot_download(name, revision=revision, allow_patterns=[], local_files_only=True))
+    except LocalEntryNotFoundError:
+        return None
+    return Repository(name, revision, folder.name, _files_in(folder), folder)
+
+
+def _files_in(folder: Path) -> frozenset[str]:
+    """Files of a folder and of the folders in it: models need nothing below."""
+    paths = (file for pattern in ("*", "*/*") for file in folder.glob(pattern))
+    return frozenset(file.relative_to(folder).as_posix() for file in paths if file.is_file())
+
+
+@contextmanager
+def quiet_hub(*, offline: bool = False, fetches: bool = False) -> Iterator[None]:
+    """`ttmbench._util.hub.quiet_hub` for ``transformers`` too."""
+    from transformers.utils import logging
+
+    with hub.quiet_hub(offline=offline, fetches=fetches):
+        before = logging.get_verbosity()
+        logging.set_verbosity_error()
+        if not (fetches and sys.stderr.isatty()):
+            logging.disable_progress_bar()
+        try:
+            yield
+        finally:
+            logging.set_verbosity(before)
+            logging.enable_progress_bar()
+
+
+_CLASS = re.compile(r"<class '(?:\w+\.)*(\w+)'>")
+_LISTED = re.compile(r"\s*Model type should be one of .*", re.DOTALL)
+_TAKEN = (
+    "hf takes dual encoders, vqascore chat models, blind language models; `ttmbench score` reads scores of other code"
+)
+
+
+def described(error: Exception) -> str:
+    """Kind and text of an error in one line, without the list of everything that would have been right."""
+    text = _LISTED.sub("", _CLASS.sub(r"\1", str(error)))
+    return f"{type(error).__name__}: {one_line(text, 240)}"
+
+
+def _not_cached(name: str, revision: str | None) -> DataError:
+    """The error to raise offline for a model that has not been fetched."""
+    from huggingface_hub import constants
+
+    at = f" at revision {revision}" if revision else ""
+    return DataError(
+        f"model {name} is neither a folder here nor in {constants.HF_HUB_CACHE}{at}; run once with a network and "
+        "without --offline, or `ttmbench download --model NAME`; the built-in model 'tiny-clip' needs no Hub"
+    )
+
+
+def _out_of_reach(name: str, revision: str | None, error: Exception) -> DataError:
+    """The error to raise for a model that is unavailable: terms, an unknown name or revision, or no network."""
+    status, trouble = hub.status_of(error), hub.trouble(error)
+    if trouble == "gated":
+        return DataError(hub.accept_terms(name, f"https://huggingface.co/{name}"))
+    if trouble == "unknown revision":
+        return DataError(f"{name} has no revision {revision} on the Hub; --model_args revision=main takes its newest")
+    if trouble == "unknown":
+        why = "it has no such repository, or a private one: HF_TOKEN names an account"
+    elif trouble == "token":
+        why = hub.UNKNOWN_TOKEN
+    elif status in hub.PASSING:
+        why = f"it answered {status}, and again after {hub.TRIES} tries"
+    else:
+        why = "it is not in the cache and the Hub cannot be reached" if status is None else one_line(str(error), 240)
+    return DataError(
+        f"model {name} is neither a folder here nor available from the Hub ({why}); the built-in model 'tiny-clip' "
+        "needs no Hub"
+    )
+
+
+def not_loaded(name: str, error: Exception) -> DataError:
+    """The error to raise for files that are here and cannot be loaded."""
+    what = f"the model in folder {name}" if Path(name).is_dir() else f"model {name}"
+    command = what_to_install(error)
+    if command is not None:
+        return DataError(f"{what} needs packages that are not installed: `{command}`")
+    why = why_refused(error) if "weights_only" in str(error) else described(error)
+    instead = f"; {_TAKEN}" if "Unrecognized configuration class" in why else ""
+    return DataError(f"{what} cannot be loaded ({why}){instead}")
+
+
+TORCH_DTYPES = {"fp32": torch.float32, "tf32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+DTYPE_NAMES = {"fp32": "float32", "tf32": "tf32", "bf16": "bfloat16", "fp16": "float16"}  # in fingerprints
+
+
+def arithmetic(device: torch.device, dtype: torch.dtype) -> AbstractContextManager[object]:
+    """A context in which matrix products are computed in ``dtype``, float32 or half precision by autocast."""
+    return torch.autocast(device.type, dtype=dtype, enabled=dtype != torch.float32)
+
+
+def pick_device(device: str) -> str:
+    """The device, with ``auto`` resolved; UsageError for a device that does not exist here."""
+    if "," in device:
+        raise UsageError(f"device {device} names several devices, and only `run` divides its work among them; name one")
+    if device != "auto":
+        kind, _, number = device.partition(":")
+        if kind == "cuda" and not torch.cuda.is_available():
+            raise UsageError(f"device {device} was requested, but torch finds no CUDA device; use --device cpu")
+        if kind == "cuda" and number.isdecimal() and int(number) >= torch.cuda.device_count():
+            last = torch.cuda.device_count() - 1
+            raise UsageError(f"device {device} was requested, but the last one torch finds is cuda:{last}")
+        if kind == "mps" and not torch.backends.mps.is_available():
+            raise UsageError("device mps was requested, but torch does not find one; use --device cpu")
+        return device
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+_AUTOMATIC = ("auto", "balanced", "balanced_low_0", "sequential")
+_ELSEWHERE = ("cpu", "disk", "meta")
+_INPUTS = "_ttmbench_inputs_go_to"
+
+
+def placement_of(asked: ChatOptions) -> dict[str, object] | None:
+    """Arguments of ``from_pretrained`` for the devices and the quantisation of a model; None if the user names none.
+
+    Raises:
+        UsageError: arguments contradict each other, or a package is missing.
+    """
+    device_map = asked.device_map
+    if asked.load_in_4bit and asked.load_in_8bit:
+        raise UsageError("load_in_4bit and load_in_8bit exclude each other")
+    if device_map is None and (asked.max_memory is not None or asked.offload_folder is not None):
+        raise UsageError("max_memory and offload_folder need device_map; add device_map=auto")
+    if device_map is not None and asked.device != "auto":
+        raise UsageError(f"device_map chooses the devices, so --device {asked.device} has no meaning; omit one")
+    bits = {name: True for name in ("load_in_4bit", "load_in_8bit") if getattr(asked, name)}
+    packed = {**(asked.quantization_config or {}), **bits}
+    if device_map is None and not packed:
+        return None
+    if device_map is None or (not isinstance(device_map, Mapping) and device_map not in _AUTOMATIC):
+        device_map = {"": asked.device if device_map is None else device_map}
+    if isinstance(device_map, Mapping):
+        device_map = {name: _device(device) for name, device in device_map.items()}
+    options: dict[str, object] = {"device_map": device_map}
+    if asked.max_memory is not None:
+        sizes = asked.max_memory.items()
+        options["max_memory"] = {int(name) if str(name).isdecimal() else name: size for name, size in sizes}
+    if asked.offload_folder is not None:
+        options["offload_folder"] = str(Path(asked.offload_folder).expanduser())
+    if packed:
+        options["quantization_config"] = _quantization(packed)
+    if find_spec("accelerate") is None:
+        what = "device_map" if asked.device_map is not None else "quantisation"
+        raise UsageError(f"{what} needs the package accelerate: pip install 'ttmbench[large]'")
+    return options
+
+
+def remember_inputs(model: PreTrainedModel) -> None:
+    """Notes on a model that accelerate placed where its inputs go: its first device that computes."""
+    devices = [f"cuda:{name}" if isinstance(name, int) else str(name) for name in _map_of(model).values()]
+    computing = [device for device in devices if device not in _ELSEWHERE]
+    where = computing[0] if computing else "cpu" if devices else str(next(model.parameters()).device)
+    setattr(model, _INPUTS, torch.device(where))
+
+
+def settle(model: torch.nn.Module, device: torch.device) -> torch.device:
+    """Moves a model to a device, unless accelerate placed it; returns the device of its inputs.
+
+    UsageError if the device has too little memory.
+    """
+    placed: torch.device | None = getattr(model, _INPUTS, None)
+    if placed is not None:
+        return placed
+    try:
+        model.to(device)
+    except RuntimeError as error:
+        if not is_out_of_memory(error):
+            raise
+        size = sum(parameter.nbytes for parameter in model.parameters())
+        raise UsageError(
+            f"device {device} has too little free memory for the model's weights ({size / 1e9:.3g} GB); use a smaller "
+            "model or another device, or for chat models --model_args weights_dtype=bf16 or device_map=auto"
+        ) from None
+    return device
+
+
+def untrainable(model: PreTrainedModel) -> str | None:
+    """Why a model cannot be trained as it is loaded; None if it can."""
+    if getattr(model, "is_quantized", False):
+        return "its weights are quantised, and a step of training is smaller than their resolution"
+    away = sorted({str(device) for device in _map_of(model).values()} & set(_ELSEWHERE))
+    if away:
+        return (
+            f"a part of its weights is offloaded ({', '.join(away)}) and copied in for each pass, so no gradient "
+            "reaches it"
+        )
+    return None
+
+
+def replace_forward(module: torch.nn.Module, forward: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    """Gives a module another forward; accelerate's hooks around it stay."""
+    vars(module)["_old_forward" if hasattr(module, "_hf_hook") else "forward"] = forward
+
+
+def with_weights(module: torch.nn.Module) -> AbstractContextManager[object]:
+    """A context in which offloaded parameters of a module are loaded, for calls other than its forward."""
+    if not hasattr(module, "_hf_hook"):
+        return nullcontext()
+    from accelerate.utils import align_module_device
+
+    return align_module_device(module)
+
+
+def weights_of(model: torch.nn.Module) -> Mapping[str, torch.Tensor]:
+    """A model's state dict; a lazy one if accelerate placed the model."""
+    return _Weights(model) if _map_of(model) else model.state_dict()
+
+
+def own_parameters(model: PreTrainedModel) -> Iterator[torch.nn.Parameter]:
+    """Parameters, each once, also where offloading separated parameters that share their weights."""
+    tied = getattr(model, "all_tied_weights_keys", None) or {} if _map_of(model) else {}
+    return (parameter for name, parameter in model.named_parameters() if name not in tied)
+
+
+class _Weights(Mapping[str, torch.Tensor]):
+    """A state dict whose tensors are loaded one by one, since all at once may not fit into memory."""
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        self.model, self.names = model, list(model.state_dict())
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.names)
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def __getitem__(self, name: str) -> torch.Tensor:
+        owner, _, attribute = name.rpartition(".")
+        module = self.model.get_submodule(owner)
+        with with_weights(module):
+            return getattr(module, attribute).detach().cpu().clone()
+
+
+def _map_of(model: PreTrainedModel) -> dict[str, object]:
+    device_map = getattr(model, "hf_device_map", None)
+    return device_map if isinstance(device_map, dict) else {}
+
+
+def _device(device: int | str) -> int | str:
+    """A device of a map, which must exist here; a number is that of an accelerator."""
+    if device in _ELSEWHERE[:2] or isinstance(device, int):
+        return device
+    if device == "auto":
+        return pick_device(device)
+    try:
+        torch.device(device)
+    except (RuntimeError, TypeError):
+        raise UsageError(
+            f"device_map: {device} is not a device; known: {', '.join(_AUTOMATIC)}, cpu, disk, cuda:0, and the number "
+            "of a device"
+        ) from None
+    return pick_device(device)
+
+
+def _quantization(packed: dict[str, object]) -> object:
+    """The ``quantization_config``; UsageError for unknown settings, or if bitsandbytes is missing."""
+    if "quant_method" in packed:
+        return packed
+    from transformers import BitsAndBytesConfig
+
+    known = [name for name in inspect.signature(BitsAndBytesConfig).parameters if name != "kwargs"]
+    for name in packed:
+        if name not in known:
+            raise UsageError(f"quantization_config.{name} is unknown; known: {', '.join(known)}, quant_method")
+    bits = next((name for name in ("load_in_4bit", "load_in_8bit") if packed.get(name)), None)
+    if bits is None:
+        raise UsageError("quantization_config needs load_in_4bit=true or load_in_8bit=true, or a quant_method")
+    if find_spec("bitsandbytes") is None:
+        raise UsageError(f"{bits} needs the package bitsandbytes: pip install 'ttmbench[quantized]'")
+    return BitsAndBytesConfig(
+        **{
+            name: DTYPE_NAMES.get(str(value), value) if name.endswith(("_dtype", "_storage")) else value
+            for name, value in packed.items()
+        }
+    )
+
 
 ADAPTER_CONFIG = "adapter_config.json"
 NAME = "default"  # peft's name of the one adapter, a part of the names of its parameters
@@ -202,17 +718,6 @@ class Pretrained:
         """Hub id or folder, as the user gave it."""
         return self.files.name
 
-    @property
-    def fetches(self) -> bool:
-        """Whether loading may use the network: code that a repository ships may fetch more."""
-        return self.asked.trust_remote_code and not self.asked.offline
-
-    @property
-    def options(self) -> dict[str, object]:
-        """What every ``from_pretrained`` takes."""
-        trusts = self.asked.trust_remote_code
-        return {"revision": self.files.commit, "local_files_only": not self.fetches, "trust_remote_code": trusts}
-
 
 @dataclass(frozen=True)
 class LoadedModel:
@@ -241,23 +746,38 @@ class LoadedModel:
                 if part is not None:
                     part.save_pretrained(folder)
 
-    def describe(self, device: torch.device) -> dict[str, object]:
-        """Entries of a fingerprint: everything except tensors that changes a score, the kind of device included."""
-        processor, declared = self.processor, dict[str, object]()
+    def describe(self, name: str, weights: str, device: torch.device, dtype: str) -> dict[str, object]:
+        """Entries of a fingerprint: all that changes a score, the ``weights``' digest and the kind of device included.
+
+        By ``name`` the model was asked for; a path counts by its last part.
+        """
+        processor, declared, model = self.processor, dict[str, object](), self.model
         if processor is not None:
             known = {name: value for name, value in vars(processor).items() if isinstance(value, str | int | float)}
-            declared["processor_sha256"] = digest_of({"class": type(processor).__name__, **known})
+            declared["processor_sha256"] = json_digest(plain({"class": type(processor).__name__, **known}))
         if self.image_processor is not None:
             declared["preprocessing"] = plain(self.image_processor.to_dict())
+        if getattr(model, "is_quantized", False) and (settings := getattr(model.config, "quantization_config", None)):
+            known = settings if isinstance(settings, dict) else settings.to_dict()
+            declared["quantization"] = json.loads(json.dumps(known, default=str))
         return {
-            "config_sha256": digest_of(self.model.config.to_dict()),
-            "attn_implementation": getattr(self.model.config, "_attn_implementation", None),
+            "pretrained": declared_name(name),
+            "architecture": type(model).__name__,
+            "weights_sha256": weights,
+            "dtype": DTYPE_NAMES[dtype],
+            "n_parameters": sum(parameter.numel() for parameter in own_parameters(model)),
+            "config_sha256": json_digest(plain(model.config.to_dict())),
+            "attn_implementation": getattr(model.config, "_attn_implementation", None),
             "device": device.type,
             "tokenizer_sha256": tokenizer_digest(self.tokenizer),
             **declared,
-            **quantization_of(self.model),
-            **({"peft": getattr(self.model, KEPT)[0]} if hasattr(self.model, KEPT) else {}),
+            **({"peft": getattr(model, KEPT)[0]} if hasattr(model, KEPT) else {}),
         }
+
+
+def declared_name(pretrained: str) -> str:
+    """The name of weights in a fingerprint: a Hub id, or the last part of a path."""
+    return Path(pretrained).name if Path(pretrained).exists() else pretrained
 
 
 def find(asked: HubFiles) -> Pretrained:
@@ -290,7 +810,14 @@ def find(asked: HubFiles) -> Pretrained:
     folder = repository.get({file for file in repository.files if is_small(file)} | code)
     if not asked.trust_remote_code:
         _refuse_unknown_code(name, read_json_file(folder / CONFIG))
-    shards = _shards(folder / chosen) if chosen.endswith(INDEX) else []
+    shards: list[str] = []
+    if chosen.endswith(INDEX):
+        content: Any = read_json_file(folder / chosen)
+        try:
+            shards = sorted({str(PurePosixPath(shard)) for shard in content["weight_map"].values()})
+        except (TypeError, KeyError, AttributeError) as error:
+            why = f"{type(error).__name__}: {error}"
+            raise DataError(f"{folder / chosen} is not an index of split weights ({why})") from None
     absent = [shard for shard in shards if shard not in repository.files]
     if absent:
         raise repository.lacking(absent)
@@ -329,13 +856,6 @@ def processor_of(model: Pretrained, asked: DualEncoderFiles) -> tuple[Pretrained
     return Pretrained(asked, repository, files), replace(model.files, beside=(*model.files.beside, files))
 
 
-def load_config(model: Pretrained) -> PretrainedConfig:
-    """The model's configuration; DataError if it is damaged."""
-    from transformers import AutoConfig
-
-    return load_part(AutoConfig, model)
-
-
 def load_part(kind: type[Part], model: Pretrained) -> Part:
     """A configuration, tokenizer, processor or image processor; DataError if it is missing or damaged.
 
@@ -345,7 +865,7 @@ def load_part(kind: type[Part], model: Pretrained) -> Part:
 
     name, folder = model.name, model.files.folder
     try:
-        part: Part = _load(kind, model, name, model.options)
+        part: Part = _load(kind, model, name)
         for below, one in {"": part, **getattr(part, "__dict__", {})}.items():  # a processor has tokenizers of its own
             if isinstance(one, PreTrainedTokenizerBase):
                 check_files(one, folder / ("" if below == "tokenizer" else below), name)
@@ -375,22 +895,24 @@ def load_weights(
         DataError: the weights are unavailable, damaged, or have tensors missing.
     """
     fetch_weights(model)
+    asked = model.asked
+    dtype: torch.dtype | str = torch.float32
+    # Of a model that writes text on an accelerator the checkpoint's.
+    if isinstance(asked, LanguageOptions) and (asked.weights_dtype or pick_device(asked.device) != "cpu"):
+        dtype = TORCH_DTYPES[asked.weights_dtype] if asked.weights_dtype else "auto"
     options: dict[str, object] = {
-        "dtype": _dtype_of(model.asked),
+        "dtype": dtype,
         "use_safetensors": not model.files.are_pickles,
         "weights_only": True,
         "output_loading_info": True,
         "ignore_mismatched_sizes": True,  # refused here, by name
-        **model.options,
     }
-    chosen = {"attn_implementation": getattr(model.asked, "attn_implementation", None), "config": config}
+    chosen = {"attn_implementation": getattr(asked, "attn_implementation", None), "config": config, **(placement or {})}
     options |= {name: value for name, value in chosen.items() if value is not None}
-    if placement is not None:
-        options |= placement
     # From the folder, transformers reads and does nothing else; by a Hub id it would also ask the Hub to convert
     # pickles, in a thread. Code that a repository ships is found by the id alone.
-    where = model.name if model.asked.trust_remote_code else str(model.files.folder)
-    loaded, report = _load(kind, model, where, options)
+    where = model.name if asked.trust_remote_code else str(model.files.folder)
+    loaded, report = _load(kind, model, where, **options)
     missing = sorted(name for name in report["missing_keys"] if not name.startswith(UNUSED))
     if missing:
         raise DataError(
@@ -404,17 +926,10 @@ def load_weights(
             f"first is {other[0]} (shape of the weights first); use the {CONFIG} that belongs to them"
         )
     if model.adapter is not None:
-        loaded = apply_adapter(loaded, model.adapter, model.name, getattr(model.asked, "merge", True))
+        loaded = apply_adapter(loaded, model.adapter, model.name, getattr(asked, "merge", True))
     if placement is not None or getattr(loaded, "is_quantized", False):
         remember_inputs(loaded)
     return loaded
-
-
-def _dtype_of(asked: HubFiles) -> torch.dtype | str:
-    """Of weights in memory: of a model that writes text on an accelerator the checkpoint's, else float32."""
-    if not isinstance(asked, LanguageOptions) or (asked.weights_dtype is None and pick_device(asked.device) == "cpu"):
-        return torch.float32
-    return "auto" if asked.weights_dtype is None else TORCH_DTYPES[asked.weights_dtype]
 
 
 def load_whole(kind: type[PreTrainedModel], pretrained: Pretrained) -> LoadedModel:
@@ -456,18 +971,14 @@ def _choose(repository: Repository) -> str:
     raise DataError(f"{name} has no weights that transformers reads ({readable}){code}")
 
 
-def _shards(index: Path) -> list[str]:
-    content = read_json_file(index)
-    try:
-        return sorted({str(PurePosixPath(shard)) for shard in content["weight_map"].values()})
-    except (TypeError, KeyError, AttributeError) as error:
-        raise DataError(f"{index} is not an index of split weights ({type(error).__name__}: {error})") from None
-
-
-def _load(kind: Any, model: Pretrained, where: str, options: Mapping[str, object]) -> Any:
-    with quiet_hub(offline=not model.fetches):
+def _load(kind: Any, model: Pretrained, where: str, **options: object) -> Any:
+    """What ``from_pretrained`` returns; code that a repository ships, where it is trusted, may fetch more."""
+    trusts = model.asked.trust_remote_code
+    offline = not trusts or model.asked.offline
+    common = {"revision": model.files.commit, "local_files_only": offline, "trust_remote_code": trusts}
+    with quiet_hub(offline=offline):
         try:
-            return kind.from_pretrained(where, **options)
+            return kind.from_pretrained(where, **common, **options)
         except Exception as error:
             raise not_loaded(model.name, error) from error
 
@@ -476,43 +987,21 @@ def _load(kind: Any, model: Pretrained, where: str, options: Mapping[str, object
 _VOLATILE = {"_name_or_path", "name_or_path", "transformers_version", "torch_dtype", "dtype", "processor_class"}
 
 
-def quantization_of(model: PreTrainedModel) -> dict[str, object]:
-    """What a fingerprint says of quantised weights; empty for others."""
-    settings = getattr(model.config, "quantization_config", None) if getattr(model, "is_quantized", False) else None
-    if settings is None:
-        return {}
-    known = settings if isinstance(settings, dict) else settings.to_dict()
-    return {"quantization": json.loads(json.dumps(known, default=str))}
-
-
 def tokenizer_digest(tokenizer: PreTrainedTokenizerBase) -> str:
     """sha256 of everything that determines the tokens, without the current padding and truncation."""
+    names = ("model_max_length", "padding_side", "truncation_side", "context_length", "special_tokens_map")
+    settings = {"class": type(tokenizer).__name__, **{name: getattr(tokenizer, name, None) for name in names}}
     backend = getattr(tokenizer, "backend_tokenizer", None)
+    content: dict[str, object]
     if backend is not None:
         stored = json.loads(backend.to_str())
         content = {"backend": {name: value for name, value in stored.items() if name not in ("padding", "truncation")}}
     elif hasattr(tokenizer, "get_vocab"):
         content = {"vocabulary": dict(tokenizer.get_vocab())}
-    else:
-        return _open_clip_digest(tokenizer)
-    return digest_of(_settings(tokenizer) | content)
-
-
-@functools.lru_cache(maxsize=4)  # 50,000 words and merges, of a tokenizer that several models may share
-def _open_clip_digest(tokenizer: PreTrainedTokenizerBase) -> str:
-    """`tokenizer_digest` of open_clip's own tokenizer."""
-    merges = [(*pair, rank) for pair, rank in sorted(getattr(tokenizer, "bpe_ranks", {}).items())]
-    return digest_of(_settings(tokenizer) | {"vocabulary": getattr(tokenizer, "encoder", None), "merges": merges})
-
-
-def _settings(tokenizer: PreTrainedTokenizerBase) -> dict[str, object]:
-    names = ("model_max_length", "padding_side", "truncation_side", "context_length", "special_tokens_map")
-    return {"class": type(tokenizer).__name__, **{name: getattr(tokenizer, name, None) for name in names}}
-
-
-def digest_of(settings: Mapping[str, object]) -> str:
-    """sha256 of settings, in whatever order they are and wherever their files came from."""
-    return json_digest(plain(settings))
+    else:  # open_clip's own
+        merges = [(*pair, rank) for pair, rank in sorted(getattr(tokenizer, "bpe_ranks", {}).items())]
+        content = {"vocabulary": getattr(tokenizer, "encoder", None), "merges": merges}
+    return json_digest(plain(settings | content))
 
 
 def plain(value: object) -> object:
@@ -571,24 +1060,30 @@ def check_size(tokenizer: PreTrainedTokenizerBase, rows: int | None, name: str) 
         )
 
 
-def as_text(tokenizer: Any) -> Any:
-    """A copy of a tokenizer, of transformers' or open_clip's, that takes special tokens in a caption for plain text."""
+def as_text(tokenizer: Any) -> tuple[Any, frozenset[str]]:
+    """A copy of a tokenizer, of transformers' or open_clip's, that takes special tokens in a caption for plain text.
+
+    Also those that keep their meaning all the same, as the ones of a Unigram vocabulary do.
+    """
     made = copy(tokenizer)
-    if hasattr(made, "bpe_ranks"):  # open_clip's own, which splits by a pattern and remembers words
+    if not hasattr(made, "added_tokens_decoder") and hasattr(
+        made, "bpe_ranks"
+    ):  # open_clip's own, which splits by a pattern and remembers words
+        import regex  # type: ignore[import-untyped,unused-ignore]
+
         special = "|".join(made.decoder[number] for number in made.all_special_ids)
-        made.pat, made.cache = _without(made.pat, special), {}
-    elif hasattr(made, "tokenizer"):  # open_clip's wrapper
-        made.tokenizer = as_text(made.tokenizer)
-    else:
-        made.split_special_tokens = True
-    return made
-
-
-def _without(pattern: Any, special: str) -> Any:
-    """open_clip's pattern of words (of the package regex) without its special tokens."""
-    import regex  # type: ignore[import-untyped,unused-ignore]
-
-    return regex.compile(pattern.pattern.removeprefix(f"{special}|"), pattern.flags)
+        made.pat, made.cache = regex.compile(made.pat.pattern.removeprefix(f"{special}|"), made.pat.flags), {}
+        return made, frozenset()
+    inner = copy(made.tokenizer) if hasattr(made, "tokenizer") else made  # open_clip's wrapper has one
+    if inner is not made:
+        made.tokenizer = inner
+    inner.split_special_tokens = True
+    if not hasattr(inner, "added_tokens_decoder"):
+        return made, frozenset()
+    known, clean = inner.get_vocab(), getattr(made, "clean_fn", str)
+    tokens = special_tokens(inner) - {inner.unk_token}
+    found = {one: inner(clean(one), add_special_tokens=False)["input_ids"] for one in tokens}
+    return made, frozenset(one for one, ids in found.items() if known.get(one) in ids)
 
 
 def captions_read(
@@ -624,20 +1119,3 @@ def special_tokens(tokenizer: PreTrainedTokenizerBase, processor: ProcessorMixin
     marked = {token.content for token in tokenizer.added_tokens_decoder.values() if token.special}
     tokens = {*tokenizer.all_special_tokens, *marked, *named}
     return frozenset(token for token in tokens if isinstance(token, str) and len(token) > 1)
-
-
-def not_text(tokenizer: Any) -> frozenset[str]:
-    """The special tokens that keep their meaning in a tokenizer of `as_text`, as those of a Unigram vocabulary do."""
-    inner, clean = getattr(tokenizer, "tokenizer", tokenizer), getattr(tokenizer, "clean_fn", str)
-    if not hasattr(inner, "added_tokens_decoder"):
-        return frozenset()
-    known = inner.get_vocab()
-    tokens = special_tokens(inner) - {inner.unk_token}
-    found = {one: inner(clean(one), add_special_tokens=False)["input_ids"] for one in tokens}
-    return frozenset(one for one, ids in found.items() if known.get(one) in ids)
-
-
-def refused(captions: Iterable[str], tokens: frozenset[str]) -> list[str | None]:
-    """Of each caption one of these tokens that it contains, however it is capitalised; None for a caption of text."""
-    lower = {token.lower(): token for token in sorted(tokens)}
-    return [next((token for low, token in lower.items() if low in caption.lower()), None) for caption in captions]

@@ -17,7 +17,7 @@ from ttmbench.errors import DataError, UsageError
 from ttmbench.model_adapters import open_clip as open_clip_models
 from ttmbench.model_adapters._shared import open_clip_weights
 from ttmbench.model_adapters._shared.open_clip_weights import interpolated, merged, unwrapped
-from ttmbench.model_adapters._shared.repository import read_weights
+from ttmbench.model_adapters._shared.pretrained import read_weights
 
 NAME = "tiny-named-32-quickgelu"
 LONGER = {**QUICK, "text_cfg": {**QUICK["text_cfg"], "context_length": 16}}

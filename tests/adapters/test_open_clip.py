@@ -24,6 +24,7 @@ from support.tiny_models import OPEN_CLIP as CLIP
 
 from ttmbench.errors import DataError, UsageError
 from ttmbench.model_adapters import open_clip as open_clip_models
+from ttmbench.model_adapters._shared.contrastive import normalised
 from ttmbench.testing import check_adapter
 
 VISION, TEXT = CLIP["vision_cfg"], CLIP["text_cfg"]
@@ -332,7 +333,7 @@ def test_an_image_that_is_not_rgb_is_converted_as_open_clip_converts_it(folders)
     gray = [image.convert("L") for image in random_images()]
     transform = open_clip.create_model_and_transforms(f"local-dir:{folders['clip']}")[2]
     own = torch.stack([transform(image) for image in gray])
-    assert near(adapter._scale.apply(adapter.prepare_images(gray)), own, atol=1e-6)
+    assert near(normalised(adapter.prepare_images(gray), adapter._scale), own, atol=1e-6)
 
 
 # --- saving --------------------------------------------------------------------------------------------------

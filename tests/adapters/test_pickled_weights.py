@@ -11,7 +11,7 @@ import torch
 from support.checkpoints import rename_global
 
 from ttmbench.errors import DataError
-from ttmbench.model_adapters._shared.repository import read_weights
+from ttmbench.model_adapters._shared.pretrained import read_weights
 
 
 @pytest.mark.parametrize("numpy_1", [False, True], ids=["numpy 2", "numpy 1"])

@@ -19,7 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from ttmbench.cli import main
 from ttmbench.model_adapters import hf, open_clip
 from ttmbench.model_adapters._shared import contrastive
-from ttmbench.model_adapters._shared.contrastive import PatchProduct, PixelScale, QuickGELU, use_cpu_layers
+from ttmbench.model_adapters._shared.contrastive import PatchProduct, QuickGELU, normalised, pixel_scale, use_cpu_layers
 
 HEADS = {name: partial(getattr(tiny_models, name), captioner=False) for name in ("blip", "blip2")}
 HEADS["flava"] = tiny_models.flava
@@ -30,11 +30,11 @@ HEADS["flava"] = tiny_models.flava
 def test_pixels_are_normalised_as_stated(images, form):
     generator = torch.Generator().manual_seed(0)
     given = torch.randint(0, 256, (images, 3, 6, 4), dtype=torch.uint8, generator=generator).to(memory_format=form)
-    scale = PixelScale(1 / 255, (0.48, 0.46, 0.41), (0.27, 0.26, 0.28))
-    found = scale.apply(given)
-    mean, std = (torch.tensor(one)[:, None, None] for one in (scale.mean, scale.std))
+    means, stds = (0.48, 0.46, 0.41), (0.27, 0.26, 0.28)
+    found = normalised(given, pixel_scale(1 / 255, means, stds, torch.device("cpu")))
+    mean, std = (torch.tensor(one)[:, None, None] for one in (means, stds))
     assert found.dtype == torch.float32 and found.stride() == given.stride()
-    assert torch.equal(found, given.float() * (scale.rescale / std) - mean / std)
+    assert torch.equal(found, given.float() * (1 / 255 / std) - mean / std)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

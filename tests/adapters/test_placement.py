@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import json
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,11 +13,10 @@ from PIL import Image
 from ttmbench.cli import main
 from ttmbench.errors import UsageError
 from ttmbench.model import ChoiceQuestion
-from ttmbench.model_adapters import choice, visualgpt, vqascore
-from ttmbench.model_adapters._shared import placement as module
+from ttmbench.model_adapters import choice, tiny_clip, visualgpt, vqascore
+from ttmbench.model_adapters._shared import pretrained as module
 from ttmbench.model_adapters._shared.options import ChatOptions
-from ttmbench.model_adapters._shared.placement import placement_of, untrainable
-from ttmbench.model_adapters._shared.pretrained import quantization_of
+from ttmbench.model_adapters._shared.pretrained import placement_of, untrainable
 
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
 pytest.importorskip("accelerate")
@@ -146,11 +144,9 @@ def test_quantisation_is_handed_on_and_named(monkeypatch):
     assert four["quantization_config"].bnb_4bit_compute_dtype == torch.bfloat16
     other = placement(device="cpu", quantization_config={"quant_method": "torchao", "quant_type": "int8"})
     assert other["quantization_config"] == {"quant_method": "torchao", "quant_type": "int8"}
-    packed = SimpleNamespace(
-        is_quantized=True,
-        config=SimpleNamespace(quantization_config={"load_in_4bit": True, "bnb_4bit_compute_dtype": torch.bfloat16}),
-    )
-    assert quantization_of(packed) == {
-        "quantization": {"load_in_4bit": True, "bnb_4bit_compute_dtype": "torch.bfloat16"}
-    }
-    assert "its weights are quantised" in untrainable(packed)
+    loaded = tiny_clip.load(device="cpu").loaded
+    loaded.model.is_quantized = True
+    loaded.model.config.quantization_config = {"load_in_4bit": True, "bnb_4bit_compute_dtype": torch.bfloat16}
+    stated = loaded.describe("name", "0", torch.device("cpu"), "fp32")
+    assert stated["quantization"] == {"load_in_4bit": True, "bnb_4bit_compute_dtype": "torch.bfloat16"}
+    assert "its weights are quantised" in untrainable(loaded.model)

@@ -17,8 +17,7 @@ from ttmbench._util import hub
 from ttmbench.errors import DataError
 from ttmbench.model_adapters import catalog
 from ttmbench.model_adapters._shared.options import HubFiles
-from ttmbench.model_adapters._shared.pretrained import find, locate
-from ttmbench.model_adapters._shared.repository import find_repository
+from ttmbench.model_adapters._shared.pretrained import find, find_repository, locate
 from ttmbench.plugins.registry import model_arguments
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ttmbench.model_adapters._shared.repository import what_to_install
+from ttmbench.model_adapters._shared.pretrained import what_to_install
 
 ROOT = Path(__file__).resolve().parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]

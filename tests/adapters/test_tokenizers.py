@@ -15,6 +15,7 @@ from support import hub_models, siglip_tokenizers, tiny_models
 
 from ttmbench import simple_evaluate
 from ttmbench.errors import TtmbenchError
+from ttmbench.model_adapters import tiny_clip
 
 
 def open_clip(folder: Path, tokenizer: Callable[[Path], Path] | None = None) -> Path:
@@ -177,9 +178,9 @@ def test_open_clips_tokenizer_reads_its_special_tokens_as_text():
     from ttmbench.model_adapters._shared.pretrained import as_text
 
     own = open_clip.SimpleTokenizer()
-    plain = as_text(own)
+    plain, special = as_text(own)
     captions = ["A dog's 2 bowls, <start> of_text?", "", "naïve ﬁ &amp; “quoted”", "word " * 100]
-    assert plain(captions).equal(own(captions))
+    assert plain(captions).equal(own(captions)) and not special
     assert not set(plain.encode("a <end_of_text> b <START_OF_TEXT>")) & set(own.all_special_ids)
     assert own.all_special_ids[1] in own.encode("a <end_of_text> b")
 
@@ -187,9 +188,10 @@ def test_open_clips_tokenizer_reads_its_special_tokens_as_text():
 def test_a_special_token_that_stays_one_is_refused():
     transformers = pytest.importorskip("transformers", minversion="5.0")  # makes T5's from a vocabulary
 
-    from ttmbench.model_adapters._shared.pretrained import as_text, not_text, refused
+    from ttmbench.model_adapters._shared.pretrained import as_text
 
     pieces = ["<pad>", "</s>", "<unk>", "▁", "▁a", "<", "/", "s", ">"]
     unigram = transformers.T5Tokenizer(vocab=[(piece, -float(at)) for at, piece in enumerate(pieces)], extra_ids=0)
-    tokens = not_text(as_text(unigram))
-    assert refused(["a </s> a", "a </S>", "a < / s >"], tokens) == ["</s>", "</s>", None]
+    model = tiny_clip.load(device="cpu")
+    model.special_tokens = as_text(unigram)[1]
+    assert model.refused(["a </s> a", "a </S>", "a < / s >"]) == ["</s>", "</s>", None]

@@ -38,6 +38,7 @@ from ttmbench.methods.views import view_logits
 from ttmbench.methods.watt import watt
 from ttmbench.methods.zero import zero
 from ttmbench.model_adapters import tiny_clip
+from ttmbench.model_adapters._shared.contrastive import normalised
 
 DATA = "data data.datautils data.imagenet_prompts data.cls_to_names clip clip.custom_clip utils utils.tools utils.misc"
 DATA += " clip.cocoop data.imagnet_prompts data.fewshot_datasets data.imagenet_variants"
@@ -276,7 +277,7 @@ class Clip(torch.nn.Module):
     def __init__(self, adapter) -> None:
         super().__init__()
         self.towers = copy.deepcopy(adapter.model).eval().requires_grad_(False)
-        self.scale = float(adapter._temperature())
+        self.scale = float(adapter._scale_and_bias()[0])
 
     def encode_image(self, pixels):
         return pooled_of(self.towers.get_image_features(pixel_values=pixels))
@@ -306,7 +307,7 @@ def test_weights_after_all_rounds(original, tiny_siglip, kind, size, variant):
     theirs.all_templates, theirs.extract_text_embeddings = KNOWN, lambda *given, **how: texts
     theirs.optimizer = torch.optim.Adam(trained, lr=1e-4, betas=(0.9, 0.999), weight_decay=0.0)
     theirs.model_state, theirs.optimizer_state = theirs.copy_model_and_optimizer(model, theirs.optimizer)
-    pixels = adapter._scale.apply(task._prepared.images["pixel_values"])
+    pixels = normalised(task._prepared.images["pixel_values"], adapter._scale)
     theirs.perform_adaptation(pixels, WORDS[:size])
     (step,) = watt(task, wrappers=KNOWN, variant=variant)
     for name, value in zip(names, trained, strict=True):

@@ -13,6 +13,7 @@ from support.training_tasks import WORDS, load, scores_of, training_task
 from ttmbench.errors import UsageError
 from ttmbench.methods import rlcf as module
 from ttmbench.methods.rlcf import rlcf
+from ttmbench.model_adapters._shared.contrastive import normalised
 
 LR = 1e-4  # the published one, 1e-6, moves the scores of a small model by little more than rounding
 
@@ -38,7 +39,7 @@ class Published:
             float(task.bias),
         )
         pixels = task._prepared.images["pixel_values"][task.image_rows[group]]
-        self.pixels = adapter._scale.apply(pixels).double()
+        self.pixels = normalised(pixels, adapter._scale).double()
         self.tokens = adapter.prepare_captions([WORDS[row] for row in task.caption_rows[group].tolist()])
         self.images = task.all_images[task.image_rows[group]].double()
         self.captions = task.all_captions[task.caption_rows[group]].double()

@@ -14,6 +14,7 @@ from ttmbench.methods import watt as module
 from ttmbench.methods.settings import checked_settings
 from ttmbench.methods.watt import watt
 from ttmbench.model_adapters import tiny_clip
+from ttmbench.model_adapters._shared.contrastive import normalised
 from ttmbench.plugins.methods import METHODS
 
 KNOWN = ("{}", "a photo of {}", "the {} at the top")  # words of the small models' tokenizer
@@ -31,9 +32,8 @@ class Published:
     def __init__(self, adapter, task, groups, lr=1e-4):
         self.model, self.lr = copy.deepcopy(adapter.model).double().eval().requires_grad_(False), lr
         self.scale, self.bias = float(task.scale), float(task.bias)
-        self.pixels = adapter._scale.apply(
-            task._prepared.images["pixel_values"][task.image_rows[groups].flatten()]
-        ).double()
+        pixels = task._prepared.images["pixel_values"][task.image_rows[groups].flatten()]
+        self.pixels = normalised(pixels, adapter._scale).double()
         self.m = task.image_rows.shape[1]
         self.texts = [[WORDS[row] for row in group] for group in task.caption_rows[groups].tolist()]
         self.tokens = adapter.prepare_captions
@@ -235,7 +235,7 @@ def test_one_caption_is_refused_and_truncated_ones_are_noted(adapter):
         next(watt(training_task(adapter, n=1), wrappers=KNOWN))
     task = training_task(adapter)
     next(watt(task, wrappers=("{}", "the photo of the dogs and the cat and the dogs and the cat and {}"), rounds=0))
-    if adapter._max_tokens() < 20:
+    if adapter.max_tokens < 20:
         assert "6 of 6 captions are truncated with the words 'the photo of" in task.notes[0]
 
 

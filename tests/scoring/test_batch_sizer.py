@@ -79,17 +79,15 @@ def test_auto_begins_large_on_accelerators_only():
 def limited(monkeypatch, most: int) -> list[int]:
     """Makes the towers run out of memory beyond so many rows; lists what was tried."""
     tried: list[int] = []
-    for name in ("_image_features", "_caption_features"):
-        real = getattr(hf.TransformersModel, name)
+    real = hf.TransformersModel._tower
 
-        def features(self, inputs, real=real):
-            count = n_rows(inputs)
-            tried.append(count)
-            if count > most:
-                raise out_of_memory()
-            return real(self, inputs)
+    def features(self, tower, inputs):
+        tried.append(n_rows(inputs))
+        if tried[-1] > most:
+            raise out_of_memory()
+        return real(self, tower, inputs)
 
-        monkeypatch.setattr(hf.TransformersModel, name, features)
+    monkeypatch.setattr(hf.TransformersModel, "_tower", features)
     return tried
 
 

@@ -500,11 +500,8 @@ def open_clip_model(kind: str):
         def prepare_captions(self, captions):
             return torch.tensor([[len(caption) + position for position in range(20)] for caption in captions])
 
-        def _image_features(self, inputs):
-            return self.model.encode_image(inputs)
-
-        def _caption_features(self, inputs):
-            return self.model.encode_text(inputs)
+        def _tower(self, tower, inputs):
+            return tower(inputs)
 
     torch.manual_seed(0)
     text = {"width": 32, "layers": 2, "heads": 2, "context_length": 20, "vocab_size": 60}
@@ -514,4 +511,6 @@ def open_clip_model(kind: str):
         vision = {"image_size": 160, "timm_model_name": "test_vit", "timm_pool": "map", "timm_proj": "none"}
         text |= {"width": 64, "no_causal_mask": True, "proj_bias": True, "pool_type": "last"}
         side, model = 160, open_clip.CustomTextCLIP(64, vision, text, init_logit_bias=-5)
-    return Model(model, device="cpu", dtype="fp32")
+    adapter = Model(model, device="cpu", dtype="fp32")
+    adapter._image_tower, adapter._text_tower = model.encode_image, model.encode_text
+    return adapter
