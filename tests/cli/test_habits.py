@@ -11,7 +11,7 @@ from PIL import Image
 
 import ttmbench
 from ttmbench.cli import main
-from ttmbench.cli.parser import COMMANDS, EXAMPLES, NOT_TAKEN, normalise, parse
+from ttmbench.cli.parser import COMMANDS, EXAMPLES, NOT_TAKEN, parse
 from ttmbench.config import make_run_config
 from ttmbench.errors import UsageError
 
@@ -129,8 +129,8 @@ def test_help_is_a_command(capsys):
 def test_every_command_has_examples_that_it_takes(name):
     assert EXAMPLES[name]
     for example in EXAMPLES[name]:
-        words = normalise(shlex.split(example)[1:])
-        assert words[0] == name and parse(words).execute
+        options = parse(shlex.split(example)[1:])
+        assert options.command == name and options.execute
 
 
 # ---- options of which the last alone would count, and objects that are not adapters

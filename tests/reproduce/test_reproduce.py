@@ -16,7 +16,7 @@ import yaml
 
 import ttmbench
 from ttmbench.cli import main
-from ttmbench.cli.parser import normalise, parse
+from ttmbench.cli.parser import parse
 from ttmbench.data.task_file import find_task
 from ttmbench.errors import UsageError
 from ttmbench.plugins.registry import build_registry
@@ -461,7 +461,7 @@ def test_the_plan_loads_a_model_once_and_its_commands_parse(registry):
     assert "--model gpt-4.1 --model_args score_as=probability" in runs[0].commands[-1], "P(yes), as the paper has it"
     assert "--tasks winoground,colorswap " in runs[3].commands[-1]
     for run in runs:
-        options = parse(normalise(shlex.split(run.commands[-1])[1:]))
+        options = parse(shlex.split(run.commands[-1])[1:])
         assert options.output_path == "out dir" and options.offline and options.include_path == ["a", "b"]
         assert options.on_error == "continue"
         assert (options.methods, options.ttm_preset) == ((None, None) if run.paid else ("ttm", "paper"))

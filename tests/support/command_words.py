@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from support.checkout import ROOT, blocks
-from ttmbench.cli.parser import normalise, parse
+from ttmbench.cli.parser import parse
 from ttmbench.config import split_names
 from ttmbench.data.task_file import select_tasks
 from ttmbench.errors import TtmbenchError
@@ -60,7 +60,7 @@ def problem(words: list[str], page: str = "") -> str | None:
 def _problem_of_ttmbench(words: list[str], page: str) -> str | None:
     words = ["1" if word.startswith("$") else word for word in words]  # the value of a variable of the shell
     try:
-        options = parse(normalise(words))
+        options = parse(words)
     except SystemExit:
         return "is not a command line"
     return next(_unknown_names(options, NEW_MODELS.get(page, set()), NEW_METHODS.get(page, set())), None)

@@ -198,15 +198,6 @@ def plain(text: str, keep: str = "\n\t") -> str:
     )
 
 
-def is_text(text: str) -> bool:
-    """Whether a text can be written as UTF-8: it has no half surrogates."""
-    try:
-        text.encode("utf-8")
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
 def one_line(text: str, most: int = 2000) -> str:
     r"""Text as one plain line of bounded length.
 

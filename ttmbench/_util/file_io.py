@@ -381,17 +381,9 @@ def safe_name(name: str) -> str:
     >>> safe_name("google/siglip-base"), safe_name("google__siglip-base"), safe_name("../nul")
     ('google__siglip-base', 'google__siglip-base-64c1363f', '__nul-a790f930')
     """
-    plain = plain_name(name)
+    plain = re.sub(r"[^A-Za-z0-9._+-]", "_", name.replace("/", "__")[:_LONGEST_NAME]).lstrip(".").rstrip(".") or "model"
+    if plain.partition(".")[0].upper() in DEVICES:
+        plain = f"_{plain}"
     if plain.replace("__", "/") == name:
         return plain
     return f"{plain}-{hashlib.sha256(name.encode('utf-8', 'replace')).hexdigest()[:8]}"
-
-
-def plain_name(name: str) -> str:
-    """A name that every file system can hold, which several names may share.
-
-    >>> plain_name("google/siglip-base"), plain_name("../nul"), plain_name("NUL")
-    ('google__siglip-base', '__nul', '_NUL')
-    """
-    plain = re.sub(r"[^A-Za-z0-9._+-]", "_", name.replace("/", "__")[:_LONGEST_NAME]).lstrip(".").rstrip(".") or "model"
-    return f"_{plain}" if plain.partition(".")[0].upper() in DEVICES else plain

@@ -43,7 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _execute(argv: list[str]) -> int:
     """Run a command line and print its error, if any; returns the exit code."""
-    from ttmbench.cli.parser import normalise, parse, read_places
+    from ttmbench.cli.parser import parse, read_places
     from ttmbench.config import refuse_password
 
     debug = False
@@ -51,15 +51,14 @@ def _execute(argv: list[str]) -> int:
     try:
         refuse_password("the command", argv)
         try:
-            words = normalise(argv)
-            options = parse(words)
+            options = parse(argv)
         except SystemExit as stop:  # argparse has printed the error or the help
             return stop.code if isinstance(stop.code, int) else 2
         debug = getattr(options, "verbosity", "info") == "debug"
         from ttmbench._util.file_io import limit
 
         limit("yaml_bytes")  # a wrong TTMBENCH_LIMITS is an error at once
-        read_places(words[0], options)
+        read_places(options)
         return int(options.execute(options))
     except TtmbenchError as error:
         if debug:

@@ -9,11 +9,10 @@ import platform
 import re
 import shlex
 import shutil
-from dataclasses import dataclass
 from importlib.metadata import requires
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from ttmbench._util.console import console, echo, warn
 from ttmbench._util.machine import installed_version
@@ -28,7 +27,6 @@ from ttmbench.plugins.registry import Registry, build_registry, locate_files, un
 from ttmbench.report.terminal import TableColumn, print_table
 from ttmbench.types import AdapterSpec, Record
 
-State = Literal["present", "missing", "gated", "unknown"]
 PACKAGES = ("ttmbench", "torch", "transformers", "open_clip_torch", "datasets", "huggingface_hub")
 TOKENS = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN")
 EXIT_MISSING = 4
@@ -60,7 +58,7 @@ def doctor(options: argparse.Namespace) -> int:
         why = str(plugin).removeprefix(f"plugin '{plugin.name}' ")
         broken[plugin.name] = f"{broken[plugin.name]}; {why}" if plugin.name in broken else why
     if options.json:
-        listed = [vars(finding) for finding in findings]
+        listed = [finding._asdict() for finding in findings]
         document = {**environment, "broken_plugins": broken, "findings": listed}
         echo(json.dumps(document, indent=2, ensure_ascii=False))
     else:
@@ -113,38 +111,33 @@ def _print_findings(findings: list[Finding], folders: Record, *, is_named: bool)
     echo()
     rows: list[list[str]] = []
     room = console().width - max(len(finding.name) for finding in findings) - len("model    missing  ")
-    commands = {"task": "ttmbench download ", "model": "ttmbench download --model "}
     for finding in findings:
         if rows and rows[-1][0] != finding.kind:
             rows.append([])
         detail = re.sub(r"\b([0-9a-f]{12})[0-9a-f]{28}\b", r"\1", finding.detail)
         for name, folder in folders.items():
             detail = detail.replace(f"in {folder['path']}", f"in the {name}").replace(f"the {name} in the", "the")
-        if finding.fix and (is_named or finding.fix != commands[finding.kind] + finding.name):
+        if finding.fix and (is_named or not finding.fix.startswith("ttmbench download ")):
             detail += f" -> {finding.fix}"
-        if not is_named and len(detail) > room:
-            detail = f"{detail[: room - 2]}.."
-        rows.append([finding.kind, finding.name, finding.state, detail])
+        rows.append(
+            [
+                finding.kind,
+                finding.name,
+                finding.state,
+                detail if is_named or len(detail) <= room else f"{detail[: room - 2]}..",
+            ]
+        )
     more = "`ttmbench doctor NAME` prints all details; `ttmbench download TASK` or `download --model MODEL` fetches."
     columns = [TableColumn("kind"), TableColumn("name", "key"), TableColumn("state", "key"), TableColumn("detail")]
     print_table(columns, rows, caption="" if is_named else more)
 
 
-@dataclass(frozen=True)
-class Finding:
-    """One task or model.
-
-    Attributes:
-        kind: task or model.
-        name: of the task or model.
-        state: ``gated`` is missing, and its terms have to be accepted first.
-        detail: where it is, or what is missing and where it was expected.
-        fix: the command or page that makes it available; empty if it is.
-    """
+class Finding(NamedTuple):
+    """One task or model, where it is or what is missing, and the command or page that makes it available."""
 
     kind: Literal["task", "model"]
     name: str
-    state: State
+    state: Literal["present", "missing", "gated", "unknown"]  # gated: missing, and its terms have to be accepted first
     detail: str
     fix: str = ""
 
@@ -212,12 +205,8 @@ def _environment(data_dir: Path) -> Record:
     """Versions (None for an absent package), devices, folders, and whether a token is set."""
     from huggingface_hub import constants
 
-    cache = cache_folder(None)
-    folders = {
-        "data folder": _folder(data_dir),
-        "hub cache": _folder(Path(constants.HF_HUB_CACHE)),
-    }
-    if cache is not None:
+    folders = {"data folder": _folder(data_dir), "hub cache": _folder(Path(constants.HF_HUB_CACHE))}
+    if (cache := cache_folder(None)) is not None:
         folders["score cache"] = _folder(cache)
     return {
         "python": platform.python_version(),

@@ -38,18 +38,19 @@ def print_kind(kind: str, include_path: list[str], *, as_json: bool = False) -> 
     elif rows:
         from ttmbench.report.terminal import TableColumn, print_table  # rich is not needed for JSON
 
-        if kind == "tags":
-            rows = [{**row, "tasks": _count(row["tasks"])} for row in rows]
-        names = [name for name in rows[-1] if name not in _LONG.get(kind, ())]
+        names = _COLUMNS[kind]
         columns = [
             TableColumn(
-                "method" if (kind, name) == ("methods", "name") else name.replace("_", " "),
-                _KINDS.get(name, "key" if name == names[0] else "text"),
+                "method" if kind == "methods" and name == "name" else name,
+                "number" if name in ("groups", "size") else "key" if name == names[0] else "text",
             )
             for name in names
         ]
-        cells = ([_text(row, name) for name in names] if len(row) > 1 else list(map(str, row.values())) for row in rows)
-        print_table(columns, list(cells))
+        titles = ([str(value) for value in row.values()] if len(row) == 1 else [] for row in rows)
+        cells = [
+            title or [_text(kind, name, row[name]) for name in names] for title, row in zip(titles, rows, strict=True)
+        ]
+        print_table(columns, cells)
     return 0
 
 
@@ -69,10 +70,6 @@ def _by_benchmark(registry: Registry) -> list[Row]:
         for name in names:
             listed.append({**_task(tasks[name].spec), "data": check_task(registry, tasks[name], folder).state})
     return listed
-
-
-def _tasks(registry: Registry) -> list[Row]:
-    return [_task(file.spec) for file in all_tasks(registry).values()]
 
 
 def _task(spec: TaskSpec) -> Row:
@@ -146,7 +143,7 @@ def _plugins(registry: Registry) -> list[Row]:
 
 _METHOD = ("needs", "scope", "trains", "reset", "reference", "track", "order_dependent", "assumes_matching")
 _ROWS: dict[str, Callable[[Registry], list[Row]]] = {
-    "tasks": _tasks,
+    "tasks": lambda registry: [_task(file.spec) for file in all_tasks(registry).values()],
     "models": _models,
     "methods": _specs("methods", "name", *_METHOD),
     "parts": _specs("parts", "part"),
@@ -155,36 +152,25 @@ _ROWS: dict[str, Callable[[Registry], list[Row]]] = {
     "schedules": _specs("schedules", "schedule"),
     "plugins": _plugins,
 }
-_LONG = {
-    "tasks": ("kind", "gated", "tags", "description"),
-    "models": ("aliases", "plugin", "license", "gated", "extra", "note"),
-    "parts": ("plugin",),
-    "metrics": ("scope", "plugin"),
-    "schedules": ("plugin",),
-    "methods": ("reset", "order_dependent", "assumes_matching", "plugin", "summary"),
+_COLUMNS = {
+    "tasks": ("task", "shape", "groups", "data"),
+    "models": ("model", "size", "weights", "summary"),
+    "methods": ("name", "needs", "scope", "trains", "reference", "track"),
+    "parts": ("part", "summary"),
+    "tags": ("tag", "tasks"),
+    "metrics": ("metric", "track", "summary"),
+    "schedules": ("schedule", "summary"),
+    "plugins": ("plugin", "status", "detail"),
 }
-"""What only ``--json`` shows."""
-_KINDS = {"groups": "number", "size": "number"}
+"""Kind -> what its table shows; ``--json`` has more."""
 
 
-def _text(row: Row, name: str) -> str:
+def _text(kind: str, name: str, value: Any) -> str:
     """A cell of the table. That a method needs gradients too is said by the column ``trains``."""
-    value = row[name]
-    value = list(value) if isinstance(value, tuple) else value
-    if name == "reference":
-        return _cell(str(value).removeprefix("arXiv:"))
-    if name == "needs" and isinstance(value, list):
+    if name == "needs":
         value = [need for need in value if need != "gradients"] or value
-    return _cell(value)
-
-
-def _count(names: object) -> int:
-    return len(names) if isinstance(names, list) else 0
-
-
-def _cell(value: object) -> str:
-    if isinstance(value, list):
-        return ", ".join(map(str, value)) or "-"
+    if isinstance(value, list | tuple):
+        return str(len(value)) if kind == "tags" else ", ".join(map(str, value)) or "-"
     if isinstance(value, bool):
         return "yes" if value else "no"
-    return "-" if value in (None, "") else str(value)
+    return str(value).removeprefix("arXiv:") if value not in (None, "") else "-"

@@ -7,6 +7,7 @@ import re
 import shutil
 import sys
 import textwrap
+from collections import ChainMap
 from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 from importlib import import_module
@@ -123,7 +124,7 @@ COMMAND_GROUPS = {
     },
 }
 """Heading of `ttmbench --help` -> its commands; a command is a module here with `add_options` and a function."""
-COMMANDS = {name: text for group in COMMAND_GROUPS.values() for name, text in group.items()}
+COMMANDS: dict[str, str] = dict(ChainMap(*reversed(COMMAND_GROUPS.values())))
 
 READ = {
     **{"report": "path", "leaderboard": "folder", "compare": "runs", "export": "runs", "validate": "tasks"},
@@ -288,32 +289,23 @@ def count(text: str) -> int:
     raise argparse.ArgumentTypeError(f"must be at least 1, got {text}")
 
 
-def normalise(arguments: Sequence[str]) -> list[str]:
-    """The words that the parser gets: ``run`` added where no command is named, ``--some-option`` as ``--some_option``.
+def parse(arguments: Sequence[str]) -> argparse.Namespace:
+    """The options of a command line; ``execute`` is the function of its ``command``.
 
-    An empty command line becomes ``--help``, and ``help COMMAND`` becomes ``COMMAND --help``.
-
-    >>> normalise(["--model", "tiny-clip", "--batch-size=8"]), normalise(["help", "run"])
-    (['run', '--model', 'tiny-clip', '--batch_size=8'], ['run', '--help'])
+    ``run`` is the command where none is named, ``--some-option`` is read as ``--some_option``, ``help COMMAND`` as
+    ``COMMAND --help``, and an empty command line as ``--help``. SystemExit after help, the version or an error was
+    printed.
     """
-    words = []
     if arguments[:1] == ["help"]:
         arguments = [*arguments[1:], "--help"]
+    words = []
     for word in arguments or ["--help"]:
         if word.startswith("--") and len(word) > 2:
             name, equals, value = word.partition("=")
             word = "--" + name[2:].replace("-", "_") + equals + value
         words.append(word)
-    if words and words[0].startswith("-") and words[0] not in ("-h", "--help", "--version"):
+    if words[0].startswith("-") and words[0] not in ("-h", "--help", "--version"):
         words.insert(0, "run")
-    return words
-
-
-def parse(words: Sequence[str]) -> argparse.Namespace:
-    """The options of a command line of `normalise`; ``execute`` is the function of its command.
-
-    SystemExit after help, the version or an error was printed.
-    """
     command, *rest = words
     if command not in COMMANDS:
         raise SystemExit(_without_command(command))
@@ -334,7 +326,7 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
     options, unknown = parser.parse_known_args(rest)
     if unknown:
         parser.reject(unknown[0])
-    options.execute = getattr(module, command)
+    options.command, options.execute = command, getattr(module, command)
     return options
 
 
@@ -364,11 +356,12 @@ def _overview() -> str:
     return "\n\n".join([*parts, _wrapped(EPILOG)]) + "\n"
 
 
-def read_places(command: str, options: argparse.Namespace) -> None:
+def read_places(options: argparse.Namespace) -> None:
     """Reads ``file://`` addresses as paths, and fetches those that a command of `READ` reads; UsageError for others.
 
     Also where a command would write into the address that it reads.
     """
+    command = options.command
     for name, value in vars(options).items():
         if name in WEB_PAGES or not isinstance(value, str | list):
             continue

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
-from ttmbench._util.console import is_text, progress_bar
+from ttmbench._util.console import progress_bar
 from ttmbench._util.file_io import file_digest, limit, raised_by
 from ttmbench._util.third_party_errors import foreign_errors
 from ttmbench.config import groups_of
@@ -207,7 +208,7 @@ def check_groups(spec: TaskSpec, groups: Sequence[Group], asked: int | None = No
                 raise DataError(f"{where} is {type(text).__name__}, not a text")
             if len(text) > most:
                 raise DataError(f"{where} has {len(text)} characters, more than {most}; {raised}")
-            if "\0" in text or not is_text(text):
+            if re.search("[\0\ud800-\udfff]", text):
                 raise DataError(f"{where} holds a null character or half a surrogate pair, which no file can hold")
         images, captions = shape = (len(group.images), len(group.captions))
         where = f"task '{spec.task}': group {group.group_id}"

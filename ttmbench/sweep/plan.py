@@ -15,7 +15,7 @@ from typing import Annotated, get_origin
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
-from ttmbench._util.file_io import Unreadable, file_digest, plain_name, read_json, read_yaml, safe_name
+from ttmbench._util.file_io import Unreadable, file_digest, read_json, read_yaml, safe_name
 from ttmbench._util.third_party_errors import describe
 from ttmbench.config import RENAMED, Names, RunConfig, make_run_config, parse_pairs, split_names, with_dots
 from ttmbench.data.task_file import TaskFile, select_tasks
@@ -119,7 +119,7 @@ class PlannedSetting(BaseModel):
     @field_validator("name")
     @classmethod
     def _is_a_folder(cls, value: str) -> str:
-        if value != plain_name(value):
+        if value != safe_name(value.replace("__", "/")):
             raise ValueError("must be a name that a folder can have")
         return value
 
