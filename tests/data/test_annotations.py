@@ -106,21 +106,9 @@ def test_rows_are_read_from_json_json_lines_and_csv(read, name, content, ids):
         ("rows.csv", "image,good\n0.png,good\n", "row 0 has no column 'bad'; it has image, good"),
         ("rows.tsv", "image,good,bad\n0.png,good,bad\n", "row 0 has no column 'good'; it has image,good,bad"),
         ("rows.tsv", "image\tgood\tbad\n0.png\tgood\n", "row 0 (line 2) has not as many cells as the header"),
-        (
-            "rows.tsv",
-            'image\tgood\tbad\n0.png\t"A" is it\tbad\n',
-            "line 2 is not TSV ('\\t' expected after '\"'); quote",
-        ),
-        (
-            "rows.csv",
-            b"image,good,bad\n0.png,caf\xc3\xa9 \xe9,bad\n",
-            "is not UTF-8 text: line 2, character 12 is byte 0xe9",
-        ),
-        (
-            "rows.jsonl",
-            b'{"image": "0.png", "good": "a", "bad": "b"}\n{"image": "\xff"}\n',
-            "is not UTF-8 text: line 2, character 12 is byte 0xff",
-        ),
+        ("rows.tsv", 'image\tgood\tbad\n0.png\t"A" is it\tbad\n', "line 2 is not TSV ('\\t' expected"),
+        ("rows.csv", b"image,good,bad\n0.png,caf\xc3\xa9 \xe9,bad\n", "line 2, character 12 is byte 0xe9"),
+        ("rows.jsonl", b'{"image": "\xff"}\n', "line 1, character 12 is byte 0xff"),
     ],
 )
 def test_what_is_wrong_with_annotations_names_file_and_group(read, name, content, message):
@@ -130,28 +118,14 @@ def test_what_is_wrong_with_annotations_names_file_and_group(read, name, content
     assert not isinstance(caught.value, OutOfReachError), "wrong data are not passed over"
 
 
-def test_one_column_may_hold_all_captions_and_a_template_names_images(read):
-    rows = [{"nr": index, "texts": [f"good {index}", "b", "c"]} for index in range(3)]
-    groups = read(rows, {"shape": [1, 3], "images": ["{nr}.png"], "captions": "texts", "id": "nr"}).groups
-    assert groups[2].captions == ("good 2", "b", "c") and groups[2].images[0].name == "2.png"
-
-
 @pytest.mark.parametrize(
     ("cells", "group", "message"),
     [
-        (
-            {"texts": ["a", "b"]},
-            {"captions": "texts"},
-            "gives 2 captions (group.captions: *texts), but each row must give 3",
-        ),
+        ({"texts": ["a", "b"]}, {"captions": "texts"}, "gives 2 captions (group.captions: *texts), but each"),
         ({"texts": "abc"}, {"captions": "texts"}, "must hold a list of captions, got 'abc'"),
         ({"texts": ["a", "b", 3]}, {"captions": "texts"}, "caption 'texts[2]' of group 0 is empty"),
         ({}, {"images": ["{no}.png"], "captions": "texts"}, "has no column 'no'"),
-        (
-            {},
-            {"images": ["a", "b"], "captions": "texts"},
-            "gives 2 images (group.images: a, b), but each row must give 1",
-        ),
+        ({}, {"images": ["a", "b"], "captions": "texts"}, "gives 2 images (group.images: a, b), but each"),
     ],
 )
 def test_wrong_columns_are_told(read, cells, group, message):
@@ -206,19 +180,6 @@ def test_the_images_folder_may_be_a_link_but_an_image_may_not_lead_out_of_it(tmp
         load(task, data)
 
 
-def test_of_several_folders_a_link_out_counts_where_it_would_be_followed(tmp_path, data):
-    """What a later folder has of an image that an earlier one has is not read, and so no error."""
-    (data / "more").mkdir()
-    (data / "more" / "2.png").symlink_to(save_image(tmp_path / "private.png", color=(1, 2, 3)))
-    write(data / "rows.json", ROWS)
-    task = task_file(tmp_path, {"kind": "annotations", "file": "rows.json", "images": ["images", "more"]}, PAIR)
-    own = load(task, data).groups[2].images[0]
-    assert open_upright(own, "2").getpixel((0, 0)) == (200, 10, 10)
-    (data / "images" / "2.png").unlink()
-    with pytest.raises(DataError, match=r"'image' of group 2: '2\.png' leaves the folder .*more"):
-        load(task, data)
-
-
 # --- where the data are --------------------------------------------------------------------------------------
 
 
@@ -242,12 +203,6 @@ def test_what_is_missing_is_named_with_where_to_get_it(tmp_path, data):
         "; `ttmbench download mine` fetches what it can"
     )
     assert caught.value.exit_code == 4
-
-
-@pytest.mark.parametrize("path", ["../rows.json", "/etc/passwd", "a/../../rows.json"])
-def test_a_task_file_may_not_lead_out_of_the_data_folder(tmp_path, data, path):
-    with pytest.raises(UsageError, match="leaves the folder"):
-        load(task_file(tmp_path, {"kind": "annotations", "file": path}, PAIR), data)
 
 
 def both(**more):

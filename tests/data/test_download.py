@@ -229,17 +229,6 @@ def test_the_next_command_resumes_a_file_of_the_same_version(site, source, downl
     assert ranges(site, "/images.zip") == [None] if changed else [None, "bytes=300-"]
 
 
-def test_ctrl_c_keeps_the_part(source, download, data, monkeypatch):
-    def interrupted(*_):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(module, "unpack", interrupted)
-    code, _, text = download(source)
-    assert code == 130 and "run the same command again to resume" in text
-    (part,) = (data / "mine").glob(".images.*.part")
-    assert part.read_bytes() == ARCHIVE
-
-
 @pytest.mark.parametrize(
     ("page", "asked", "words"),
     [

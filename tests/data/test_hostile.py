@@ -24,7 +24,7 @@ import torch
 from PIL import Image
 from support.documents import DIGEST, whole_document
 
-from ttmbench import AdapterSpec, Group, ImageRef, MetricSpec, ScheduleSpec, SourceSpec, hookimpl
+from ttmbench import AdapterSpec, Group, ImageRef, MetricSpec, SourceSpec, hookimpl
 from ttmbench._util.arrays import read_arrays
 from ttmbench._util.console import csv_cell, latex, markdown, one_line, plain
 from ttmbench._util.file_io import Unreadable, limit, parse_json, read_json, read_yaml, safe_name
@@ -270,30 +270,13 @@ def test_npz_that_is_refused(tmp_path, member, message):
             read()
 
 
-def npz_bomb(path: Path, numbers: int) -> Path:
-    """An npz file of zeros, a megabyte of which is packed once and repeated: packing all of it takes a second."""
-    deflate, megabyte = zlib.compressobj(9, zlib.DEFLATED, -15), b"\0" * 1_000_000
-    header = npy(f"({numbers},)", data=b"")
-    first, piece = (deflate.compress(data) + deflate.flush(zlib.Z_FULL_FLUSH) for data in (header, megabyte))
-    times, rest = divmod(4 * numbers, len(megabyte))
-    assert rest == 0
-    info, crc = zipfile.ZipInfo("scores.npy"), zlib.crc32(header)
-    with zipfile.ZipFile(path, "w") as file:
-        file.writestr(info, first + piece * times + deflate.flush())
-        for _ in range(times):
-            crc = zlib.crc32(megabyte, crc)
-        # The directory at the end, which is written now, says what is true.
-        info.compress_type, info.file_size, info.CRC = zipfile.ZIP_DEFLATED, len(header) + 4 * numbers, crc
-    return path
-
-
-def test_an_npz_bomb_is_refused_before_it_is_unpacked(tmp_path):
-    path = npz_bomb(tmp_path / "bomb.npz", 75_000_000)
-    assert path.stat().st_size < 400_000
+def test_an_npz_bomb_is_refused_before_it_is_unpacked(tmp_path, monkeypatch):
+    monkeypatch.setenv("TTMBENCH_LIMITS", "array_free=1e6")
+    path = npz(tmp_path / "bomb.npz", scores=npy("(10000000,)", data=bytes(40_000_000)))
     with memory() as most:
-        with pytest.raises(DataError, match="unpack to 3000000"):
+        with pytest.raises(DataError, match="unpack to 4000"):
             read_scores(path, SQUARE)
-        assert most() < 4 * 75_000_000 / 2
+        assert most() < 20_000_000
 
 
 def tensors(path: Path, header: object, data: bytes = b"\0" * 32, length: int | None = None) -> Path:
@@ -313,13 +296,11 @@ def entry(**changes: object) -> dict[str, object]:
     ("header", "length"),
     [
         ({"a": entry(data_offsets=[0, 10**12])}, None),
-        ({"a": entry(data_offsets=[8, 40])}, None),
         ({"a": entry(data_offsets=[-8, 24])}, None),
         ({"a": entry(shape=[2, 2, 3])}, None),
         ({"a": entry(shape=[2**62, 8, 2])}, None),
         ({"a": entry(dtype="F1")}, None),
         ({"a": entry()}, 2**63),
-        ({"a": entry()}, 10**9),
         ({"a": entry()}, 3),
         (b'{"a": ' + json.dumps(entry()).encode() + b', "a": ' + json.dumps(entry()).encode() + b"}", None),
         ({"a": entry(), "__metadata__": {"ttmbench": "{"}}, None),
@@ -510,11 +491,9 @@ def test_escapes():
     ("changes", "message"),
     [
         ({"results": {"mine": {"group_match,none": 1.5}}}, "not a fraction"),
-        ({"results": {"mine": {"group_match,none": "0.5"}}}, "group_match,none"),
         ({"results": {"mine": {"group_match,none": True}}}, "group_match,none"),
         ({"results": {"mine": {"group_match_stderr,none": -0.5}}}, "fraction|negative"),
         ({"results": []}, "must be a valid dictionary"),
-        ({"results": {"mine": 3}}, "must be a valid dictionary"),
         ({"tracks": {"mine": {"group_match,none": "x}\n\\input{/etc/passwd}"}}}, "tracks"),
         ({"model_name": {"a": 1}}, "model_name"),
         ({"schema_version": "9" * 500}, "has schema"),
@@ -544,16 +523,6 @@ def test_samples_lines_with_wrong_values(tmp_path, capsys, value):
     lines = (tmp_path / "runs" / "run_samples_mine.jsonl").read_text().replace("1.0", value)
     (tmp_path / "runs" / "run_samples_mine.jsonl").write_text(lines)
     assert "line 2 is not a samples line" in refused(capsys, "compare", path, path, code=4)
-
-
-@pytest.mark.parametrize("percent", ["nan", "inf", "1e3", "101", "-1", "1_0", "\u0661", "", "0x10", "50 %"])
-def test_published_numbers_that_are_refused(tmp_path, capsys, percent):
-    run_document(tmp_path / "runs")
-    table = tmp_path / "p.csv"
-    head = "source,table,task,model,method,metric,percent,track"
-    table.write_text(f"{head}\na,b,mine,clip,raw,group_score,{percent},zero_shot\n")
-    message = refused(capsys, "leaderboard", tmp_path / "runs", "--published", table, code=4)
-    assert "p.csv: line 2: " in message and "percent and std_percent must be " in message
 
 
 # ---- names
@@ -776,14 +745,6 @@ def test_a_metric_that_fails(folder_task, values):
     task = folder_task(metrics=["evil_metric"]) / "mine.yaml"
     with pytest.raises(TtmbenchError, match="metric 'evil_metric'"):
         simple_evaluate(Scorer(), str(task), plugins=[("evil", evil)])
-
-
-@pytest.mark.parametrize("taus", [lambda a, b, n: [np.nan] * n, lambda a, b, n: [1.0], lambda a, b, n: None])
-def test_a_schedule_that_fails(taus):
-    evil = plugin("register_schedules", lambda: [ScheduleSpec("evil_schedule", taus)])
-    ttm = {"schedule": "evil_schedule", "iterations": 2, "epochs": 1}
-    with pytest.raises(TtmbenchError, match=r"schedule 'evil_schedule' gave|failed: TypeError"):
-        simple_evaluate("tiny-clip", "shapes_color", ttm=ttm, limit=4, device="cpu", plugins=[("evil", evil)])
 
 
 def test_arguments_that_are_no_text_are_written_all_the_same(tmp_path, folder_task):

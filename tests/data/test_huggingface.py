@@ -145,19 +145,6 @@ def test_the_mirror_of_sugarcrepe_without_its_wrong_group(tmp_path):
     assert len(load("sugarcrepe_swap_obj", tmp_path / "nothing", limit=110, of=of).groups) == 110
 
 
-def test_a_column_of_several_images(tmp_path):
-    columns = {"both": [images(2), images(2)[::-1]], "texts": [["a", "b"], ["c", "d"]]}
-    path = parquet(tmp_path / "copy", columns)
-    group = {"id": None, "tags": [], "n_groups": 2, "images": "both", "captions": "texts"}
-    task = changed("colorswap", of={"kind": "huggingface", "path": path}, **group)
-    groups = task_data.load(task).groups
-    assert groups[1].captions == ("c", "d")
-    assert [image.open().size for image in groups[1].images] == [(20, 11), (20, 10)]
-    assert len({image.name for group in groups for image in group.images}) == 4
-    with pytest.raises(DataError, match=r"'texts' holds .* and no images"):
-        task_data.load(changed(task, images="texts"))
-
-
 CELLS = [encoded((n, 0, 0), (20, 10 + n)) for n in range(3)]
 
 

@@ -94,12 +94,8 @@ def test_what_cannot_be_picked_is_refused(tmp_path, label, change, message):
     rows[0] |= {"label": label, **change}
     write(tmp_path / "rows.json", rows)
     source = {"kind": "annotations", "file": "rows.json", "rows_per_group": 3}
-    group = {
-        "shape": [3, 3],
-        "pick": {"own": {"from": "keys", "by": "label"}},
-        "images": ["own"],
-        "captions": ["query"],
-    }
+    pick = {"own": {"from": "keys", "by": "label"}}
+    group = {"shape": [3, 3], "pick": pick, "images": ["own"], "captions": ["query"]}
     for name in OPTIONS:
         write(tmp_path / name, encoded())
     with pytest.raises(DataError, match=message):
@@ -131,11 +127,8 @@ def test_a_caption_template_is_part_of_the_data(tmp_path, capsys):
     out, cache = tmp_path / "r.json", ("--use_cache", tmp_path / "cache", "--bootstrap_iters", 0)
     asked = ("--model", "tiny-clip", "--tasks", "shapes_color", "--limit", 4, *cache, "--log_samples", "-o", out)
     documents = []
-    for more in (
-        (),
-        ("--task_args", "caption_template=a photo of {}"),
-        ("--task_args", "caption_template=a photo of {}"),
-    ):
+    photo = ("--task_args", "caption_template=a photo of {}")
+    for more in ((), photo, photo):
         assert run(capsys, *asked, *more)[0] == 0
         documents.append(json.loads(out.read_text(encoding="utf-8")))
     plain, photo, again = documents

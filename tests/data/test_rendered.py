@@ -149,14 +149,6 @@ def test_no_two_groups_are_alike(kind: str) -> None:
     assert len({pixels(scene) for scene in drawn}) == len(drawn)
 
 
-def test_styles_share_their_layouts() -> None:
-    for clean, shifted in zip(make_groups("color", 5, 1000, "clean"), make_groups("color", 5, 1000), strict=True):
-        assert clean.captions == shifted.captions
-        for one, other in zip(clean.scenes, shifted.scenes, strict=True):
-            assert (one.things, one.seed) == (other.things, other.seed)
-            assert pixels(one) != pixels(other)
-
-
 def test_an_image_depends_on_its_scene_only() -> None:
     scenes = [scene for group in make_groups("color", 5, 1000) for scene in group.scenes]
     forward = [pixels(scene) for scene in scenes]

@@ -318,16 +318,6 @@ def test_a_kind_of_vl_checklist_is_a_task_with_the_groups_and_the_mean_of_the_wh
     assert seen == len(whole)
 
 
-@pytest.mark.parametrize(("part", "files"), [("object", 12), ("attribute", 5), ("relation", 2)])
-def test_the_part_of_visual_genome_alone_has_a_name_of_its_own(tmp_path, part, files):
-    name = f"vl_checklist_vg_{part}"
-    vl_checklist(tmp_path / "data", name)
-    task = find(reduced(tmp_path, name, n_groups=3 * files))
-    groups = load(task, tmp_path / "data").groups
-    assert {group.tags["source"] for group in groups} == {"vg"} and {group.tags["part"] for group in groups} == {part}
-    assert "not comparable" in task.spec.description.casefold()
-
-
 def crepe(data: Path, kind: str, rows: int = 2) -> None:
     for complexity in range(4, 13):
         path = data / "crepe" / "prod_hard_negatives" / kind / f"prod_vg_hard_negs_{kind}_complexity_{complexity}.csv"

@@ -102,19 +102,7 @@ LINK.type, LINK.linkname = tarfile.SYMTYPE, "/etc/hostname"
         (tar_of({"a.txt": b"one"}, "w"), "there is no column 'image'"),
         (None, r"test/\*\.tar .* is missing"),
     ],
-    ids=[
-        "cut",
-        "packed",
-        "link",
-        "none",
-        "zeros",
-        "zeros behind",
-        "no text",
-        "packed inside",
-        "class",
-        "no image",
-        "empty",
-    ],
+    ids=range(11),
 )
 def test_a_shard_that_is_none_is_told(tmp_path, content, words):
     (tmp_path / "shards" / "test").mkdir(parents=True)

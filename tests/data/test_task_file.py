@@ -188,11 +188,6 @@ def test_a_source_may_tell_more_of_what_it_did(tmp_path, monkeypatch):
     assert loaded.source == {"kind": "telling", "scene": "color", "drawn": 2, "data_dir": str(tmp_path)}
 
 
-def test_a_source_may_not_give_groups_of_another_shape():
-    with pytest.raises(DataError, match="is 1x2, the task file says 2x2"):
-        of_plugin("wrong", "ttmbench.data.sources.rendered:read_rendered", "replace")
-
-
 @pytest.mark.parametrize("address", ["https://me:hunter2-pw@host.org/d.jsonl", "s3://me:hunter2-pw@b/d"])
 def test_a_password_in_an_address_is_refused(address, folder_task, tmp_path, capsys):
     task, out = str(folder_task(source={"kind": "folder", "path": address}) / "mine.yaml"), tmp_path / "out"
@@ -244,12 +239,6 @@ def test_validate_and_doctor_take_what_run_takes(capsys, tmp_path):
         assert main(words) == 2
         captured = capsys.readouterr()
         assert "unknown task 'nothing_*'; " in captured.out + captured.err, words
-
-
-def test_a_wrong_file_among_several_does_not_keep_validate_from_the_others(capsys, tmp_path):
-    (tmp_path / "bad.yaml").write_text("task: bad\n", encoding="utf-8")
-    assert main(["validate", f"{tmp_path / 'bad.yaml'},shapes_place", "--schema_only"]) == 2
-    assert "shapes_place: ok" in capsys.readouterr().out
 
 
 def test_links_below_also_stay_in_the_data_folder(tmp_path):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import shutil
 from pathlib import Path
 
@@ -215,21 +214,6 @@ def test_wrong_options_are_told(data, task, changes, message):
     assert message in str(caught.value)
 
 
-def test_without_data_both_places_are_named_with_their_published_ids(tmp_path):
-    for task, words in (
-        (
-            "whatsup_b",
-            "(1) whatsup/controlled_clevr_dataset.json and whatsup/controlled_clevr are not in the data folder",
-        ),
-        ("whatsup_b", "https://drive.google.com/uc?id=13jdBpg8t3NqW3jrL6FK8HO93vwsUjDxG (unpacked)"),
-        ("whatsup_b", "(2) dataset ServiceNow/whatsup_all cannot be loaded"),
-        ("whatsup_a", "uc?id=1ap8mmmpQjLIjPGuplkpBgc1hoEHCj4hm [controlled_images_dataset.json]"),
-        ("whatsup_a", "uc?id=19KGYVQjrV3syb00GgcavB2nZTW5NXX0H (unpacked) [controlled_images.tar.gz]"),
-    ):
-        with pytest.raises(OutOfReachError, match=re.escape(words)):
-            load(task, tmp_path)
-
-
 # --- other layouts, links, and what is missing ---------------------------------------------------------------
 
 
@@ -246,16 +230,6 @@ def test_folders_of_the_authors_code_are_read_as_they_are(tmp_path, data, folder
     assert places[0].missing() == {}
     with pytest.raises(OutOfReachError, match=r"whatsup/controlled_clevr_dataset\.json and whatsup/controlled_clevr"):
         load("whatsup_b", tmp_path / "cache")
-
-
-def test_a_missing_photograph_names_the_archive_it_is_in(tmp_path):
-    root = archive(tmp_path, "a")
-    (root / "whatsup" / "controlled_images" / "pillow_on_chair.jpeg").unlink()
-    with pytest.raises(DataError) as caught:
-        load("whatsup_a", root)
-    text = str(caught.value)
-    assert "image controlled_images/pillow_on_chair.jpeg of group" in text
-    assert "uc?id=19KGYVQjrV3syb00GgcavB2nZTW5NXX0H (unpacked) [controlled_images.tar.gz]" in text
 
 
 def test_captions_that_were_corrected_need_no_exchange(tmp_path):
