@@ -113,6 +113,15 @@ def test_a_yaml_of_50_mb_is_not_read(tmp_path, capsys):
     assert "is too large: 50000000 bytes" in message and "TTMBENCH_LIMITS=yaml_bytes=N" in message
 
 
+def test_a_yaml_in_a_zipped_package_is_bounded(tmp_path):
+    with zipfile.ZipFile(tmp_path / "package.zip", "w", zipfile.ZIP_DEFLATED) as file:
+        file.writestr("mine.yaml", bytes(50_000_000))
+    with memory() as most:
+        with pytest.raises(Unreadable, match="too large"):
+            read_yaml(zipfile.Path(tmp_path / "package.zip", "mine.yaml"))
+        assert most() < 50_000_000 / 2
+
+
 def test_a_limit_is_raised_by_the_environment(tmp_path, monkeypatch):
     file = tmp_path / "x.yaml"
     file.write_text("a: " + "x" * 1_100_000)

@@ -12,8 +12,7 @@ from PIL import Image
 from support.task_data import find, load, task_file, write
 
 from ttmbench.cli import main
-from ttmbench.data.row_files import listed, read_rows
-from ttmbench.data.rows import Condition, PathPart, Row, box_of, cropped, kept_rows
+from ttmbench.data.rows import Condition, PathPart, Row, box_of, cropped, kept_rows, listed, read_rows
 from ttmbench.data.task_file import GroupSpec
 from ttmbench.errors import DataError, UsageError
 from ttmbench.scoring.inputs import Fingerprint, open_upright

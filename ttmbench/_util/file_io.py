@@ -119,8 +119,11 @@ def _reading(path: Traversable, most: str) -> Iterator[None]:
 
 def read_text(path: Traversable, most: str = "text_bytes") -> str:
     """A file's UTF-8 text without a byte-order mark; Unreadable if it exceeds the limit ``most`` or is not UTF-8."""
-    with _reading(path, most):
-        return _decoded(path.read_bytes())
+    with _reading(path, most), path.open("rb") as file:
+        content = file.read() if isinstance(path, Path) else file.read(limit(most) + 1)  # of a zip, not known before
+        if len(content) > limit(most):
+            raise Unreadable(f"is too large: at most {limit(most)} bytes are read; {raised_by(most)}")
+        return _decoded(content)
 
 
 def _decoded(content: bytes, first_line: int = 1) -> str:

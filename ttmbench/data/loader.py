@@ -156,7 +156,7 @@ def finished(spec: TaskSpec, loaded: Loaded, data_dir: Path) -> Loaded:
 
 def _tags_in(file: Path) -> dict[str, str]:
     """Group id -> tags joined by a comma."""
-    from ttmbench.data.row_files import read_json
+    from ttmbench.data.rows import read_json
 
     content = read_json(file, str(file))
     if not isinstance(content, dict):

@@ -15,7 +15,7 @@ from statistics import harmonic_mean
 
 from ttmbench import stats
 from ttmbench._util.console import echo, one_line
-from ttmbench.data.row_files import csv_rows
+from ttmbench.data.rows import csv_rows
 from ttmbench.data.task_chance import chance_of
 from ttmbench.data.task_file import AlreadyRead, TaskSpec, find_task
 from ttmbench.errors import DataError, UsageError

@@ -22,7 +22,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from ttmbench._util.console import one_line
 from ttmbench._util.third_party_errors import describe
-from ttmbench.data.row_files import csv_rows, read_text
+from ttmbench.data.rows import csv_rows, read_text
 from ttmbench.errors import DataError, UsageError
 from ttmbench.plugins.methods import METHODS
 from ttmbench.results.numbers import BUILT_IN_FILTERS, CHOICE_COLUMN, PUBLISHED, RAW_COLUMN, Column, PublishedTrack

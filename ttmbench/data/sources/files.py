@@ -27,8 +27,7 @@ from ttmbench.data.paths import (
     inside,
     read_options,
 )
-from ttmbench.data.row_files import joined, listed, read_rows
-from ttmbench.data.rows import Cell, Row, groups_from_rows, stored_image
+from ttmbench.data.rows import Cell, Row, groups_from_rows, joined, listed, read_rows, stored_image
 from ttmbench.data.video import Video
 from ttmbench.errors import DataError, OutOfReachError, TtmbenchError, UsageError
 from ttmbench.types import Exif, Group, ImageRef, Loaded, SourceRequest

@@ -20,12 +20,11 @@ from ttmbench._util.console import one_line
 from ttmbench._util.file_io import check_no_pointer
 from ttmbench._util.hub import quiet_hub
 from ttmbench._util.images import open_image
-from ttmbench.data.archive import check_shard
 from ttmbench.data.availability import DataLocation
+from ttmbench.data.download import check_shard
 from ttmbench.data.hub_datasets import HubOptions, read_hub_options, roots_of
 from ttmbench.data.paths import inside
-from ttmbench.data.row_files import listed
-from ttmbench.data.rows import Cell, Row, groups_from_rows
+from ttmbench.data.rows import Cell, Row, groups_from_rows, listed
 from ttmbench.data.task_file import OneOrMany
 from ttmbench.errors import DataError, OutOfReachError, TtmbenchError
 from ttmbench.types import ImageRef, Loaded, SourceRequest
