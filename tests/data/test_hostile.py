@@ -26,14 +26,17 @@ from support.documents import DIGEST, whole_document
 
 from ttmbench import AdapterSpec, Group, ImageRef, MetricSpec, SourceSpec, hookimpl
 from ttmbench._util.arrays import read_arrays
-from ttmbench._util.console import csv_cell, latex, markdown, one_line, plain
+from ttmbench._util.console import one_line, plain
 from ttmbench._util.file_io import Unreadable, limit, parse_json, read_json, read_yaml, safe_name
 from ttmbench._util.images import BadImage, as_rgb, open_image
 from ttmbench.cli import main
+from ttmbench.cli.compare import markdown
 from ttmbench.errors import DataError, TtmbenchError, UsageError
 from ttmbench.evaluator.public_api import simple_evaluate
 from ttmbench.evaluator.settings import read_samples
 from ttmbench.model_adapters import embeddings
+from ttmbench.report.export import latex
+from ttmbench.report.terminal import csv_cell
 from ttmbench.results.stored_files import read_scores
 from ttmbench.types import GroupShape
 

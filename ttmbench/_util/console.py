@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import codecs
 import os
-import re
 import sys
 import unicodedata
 from collections.abc import Iterable, Iterator
@@ -17,11 +16,6 @@ from ttmbench.errors import TtmbenchError
 if TYPE_CHECKING:
     from rich.console import Console
 
-_FORMULA = "=+-@\uff1d\uff0b\uff0d\uff20"  # with the full-width forms, which spreadsheets of some languages take too
-_LATEX = str.maketrans(
-    {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
-    | {letter: f"\\{letter}" for letter in "&%$#_{}"}
-)
 UNLIMITED = 10_000  # characters of a line in a file or a pipe, where COLUMNS is not set
 _SPELT = {"±": "+/-", "─": "-", "–": "-", "—": "-", "→": "->", "×": "x", "…": "..."}
 _OBEYED = ("Cc", "Cf", "Cs", "Zl", "Zp")  # categories of characters that a terminal obeys
@@ -206,35 +200,6 @@ def one_line(text: str, most: int = 2000) -> str:
     """
     line = plain(" ".join(text[: 8 * most].split()), keep="")
     return line if len(line) <= most else f"{line[:most]}... ({len(text)} characters)"
-
-
-def csv_cell(value: object) -> object:
-    r"""A cell that no spreadsheet reads as a formula; values that are not texts stay the same.
-
-    >>> csv_cell('=HYPERLINK("x")'), csv_cell("clip"), csv_cell(-0.5)
-    ('\'=HYPERLINK("x")', 'clip', -0.5)
-    """
-    if not isinstance(value, str):
-        return value
-    return f"'{value}" if value[:1] in ("\t", "\r", "\n") or value.lstrip()[:1] in tuple(_FORMULA) else value
-
-
-def markdown(text: str) -> str:
-    r"""Text that Markdown shows as it is: no markup, no HTML, no further cell or line.
-
-    >>> markdown("a|b <i>_c_</i>")
-    'a\\|b \\<i\\>\\_c\\_\\</i\\>'
-    """
-    return re.sub(r"([|\\<>`\[\]*_&!#~])", r"\\\1", plain(" ".join(text.split()), keep=""))
-
-
-def latex(text: str) -> str:
-    r"""Text that LaTeX sets as it is.
-
-    >>> latex("50% of a_b")
-    '50\\% of a\\_b'
-    """
-    return plain(" ".join(text.split()), keep="").translate(_LATEX)
 
 
 def progress_bar(total: int | None, what: str, unit: str, items: Iterable[Any] | None = None, /, **drawn: Any) -> Any:

@@ -11,9 +11,7 @@ import json
 import math
 import os
 import re
-import shutil
 import stat
-import tempfile
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -332,24 +330,6 @@ def replace_file(path: Path, write: Callable[[Path], object], *, to_disk: bool) 
     finally:
         with suppress(OSError):
             temporary.unlink(missing_ok=True)
-
-
-def new_folder(folder: Path, write: Callable[[Path], object]) -> None:
-    """Lets ``write`` make and fill a folder atomically; UsageError if that fails, or it exists and is not empty."""
-    if folder.exists() and not folder.is_dir():
-        raise UsageError(f"{folder} is a file; --output_path names another folder")
-    if folder.is_dir() and any(folder.iterdir()):
-        raise UsageError(f"{folder} already exists and is not empty; choose another folder with --output_path")
-    try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=folder.parent) as temporary:
-            made = Path(temporary) / "made"
-            write(made)
-            if folder.is_dir():
-                folder.rmdir()
-            shutil.move(made, folder)
-    except OSError as error:
-        raise UsageError(f"{folder} cannot be written ({error.strerror or error})") from None
 
 
 def take_lock(path: Path, timeout: float = 0.0) -> BaseFileLock:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ttmbench._util.console import echo, markdown, plain, printable, warn
+from ttmbench._util.console import echo, plain, printable, warn
 from ttmbench._util.file_io import to_json, write_text
 from ttmbench.cli.parser import count
 from ttmbench.config import split_names
@@ -203,3 +204,12 @@ def _markdown(comparison: Row, tracks: Tracks) -> str:
     lines = [[*map(markdown, HEAD)], ["---"] * 3 + ["---:"] * (len(HEAD) - 3), *([*map(markdown, row)] for row in rows)]
     table = "".join(f"| {' | '.join(line)} |\n" for line in lines)
     return f"{names[0]} -> {names[1]}, percent\n\n{table}{remarks}"
+
+
+def markdown(text: str) -> str:
+    r"""Text that Markdown shows as it is: no markup, no HTML, no further cell or line.
+
+    >>> markdown("a|b <i>_c_</i>")
+    'a\\|b \\<i\\>\\_c\\_\\</i\\>'
+    """
+    return re.sub(r"([|\\<>`\[\]*_&!#~])", r"\\\1", plain(" ".join(text.split()), keep=""))

@@ -7,13 +7,15 @@ import json
 import keyword
 import re
 import shlex
+import shutil
+import tempfile
+from collections.abc import Callable
 from importlib.resources import files
 from importlib.util import find_spec
 from pathlib import Path
 from string import Template
 
 from ttmbench._util.console import echo
-from ttmbench._util.file_io import new_folder
 from ttmbench.errors import UsageError
 
 _NEXT = {
@@ -152,3 +154,21 @@ def _new_package(what: str, name: str, folder: Path) -> list[str]:
         shlex.join(["python", "-m", "pytest", str(folder)]),
         shlex.join(["ttmbench", *run]),
     ]
+
+
+def new_folder(folder: Path, write: Callable[[Path], object]) -> None:
+    """Lets ``write`` make and fill a folder atomically; UsageError if that fails, or it exists and is not empty."""
+    if folder.exists() and not folder.is_dir():
+        raise UsageError(f"{folder} is a file; --output_path names another folder")
+    if folder.is_dir() and any(folder.iterdir()):
+        raise UsageError(f"{folder} already exists and is not empty; choose another folder with --output_path")
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=folder.parent) as temporary:
+            made = Path(temporary) / "made"
+            write(made)
+            if folder.is_dir():
+                folder.rmdir()
+            shutil.move(made, folder)
+    except OSError as error:
+        raise UsageError(f"{folder} cannot be written ({error.strerror or error})") from None

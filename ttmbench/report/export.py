@@ -14,7 +14,7 @@ from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ttmbench._util.console import latex
+from ttmbench._util.console import plain
 from ttmbench._util.file_io import to_json
 from ttmbench.errors import DataError, UsageError
 from ttmbench.report.terminal import (
@@ -57,6 +57,10 @@ _DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16", "tf32": "fl
 _OWN = (
     *("schema_version", "status", "track", "tracks", "ci", "chance", "ties", "breakdowns", "tag_means", "datasets"),
     *("errors", "also"),
+)
+_LATEX = str.maketrans(
+    {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
+    | {letter: f"\\{letter}" for letter in "&%$#_{}"}
 )
 
 
@@ -558,3 +562,12 @@ FORMATS: dict[str, Callable[..., Written]] = {
     "latex": export_latex,
 }
 """``--to`` -> its function."""
+
+
+def latex(text: str) -> str:
+    r"""Text that LaTeX sets as it is.
+
+    >>> latex("50% of a_b")
+    '50\\% of a\\_b'
+    """
+    return plain(" ".join(text.split()), keep="").translate(_LATEX)

@@ -14,7 +14,7 @@ from rich.cells import cell_len, chop_cells
 
 from ttmbench import stats
 from ttmbench._util import console as terminal
-from ttmbench._util.console import csv_cell, echo, printable
+from ttmbench._util.console import echo, printable
 from ttmbench.results.document import Difference, ResultsDocument, Transfer
 from ttmbench.results.numbers import (
     BUILT_IN_FILTERS,
@@ -34,6 +34,7 @@ from ttmbench.results.numbers import (
 NOTHING = "-"  # a cell without a value
 GAP = 2  # blanks between columns
 TEXT, KEY, LEAST = 24, 12, 8  # minimum widths: of a text, a key, and of both where one column remains beside the keys
+_FORMULA = "=+-@\uff1d\uff0b\uff0d\uff20"  # with the full-width forms, which spreadsheets of some languages take too
 
 
 @dataclass(frozen=True)
@@ -387,3 +388,14 @@ def _difference(row: Difference | None) -> tuple[str, str, str]:
     if not row.paired or row.p is None:
         return points(row.difference), "unpaired", NOTHING
     return points(row.difference), interval_text(row.ci, signed=True), p_value(row.p)
+
+
+def csv_cell(value: object) -> object:
+    r"""A cell that no spreadsheet reads as a formula; values that are not texts stay the same.
+
+    >>> csv_cell('=HYPERLINK("x")'), csv_cell("clip"), csv_cell(-0.5)
+    ('\'=HYPERLINK("x")', 'clip', -0.5)
+    """
+    if not isinstance(value, str):
+        return value
+    return f"'{value}" if value[:1] in ("\t", "\r", "\n") or value.lstrip()[:1] in tuple(_FORMULA) else value
