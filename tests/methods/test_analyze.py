@@ -57,7 +57,6 @@ def test_positions_and_calibration_are_told(document):
     methods = document["data"]["methods"]
     assert sum(methods["dn"]["positions"]) == pytest.approx(1)
     assert methods["dn"]["calibration_error"] is not None
-    assert methods["dn"]["order"] == "independent of it"
 
 
 def test_calibration_error_by_hand():

@@ -14,7 +14,7 @@ from PIL import Image, ImageColor
 from support.checkout import ROOT
 
 from ttmbench.cli import main
-from ttmbench.config import AUTHORS_LEARNING_RATE, DEFAULT_LEARNING_RATE, RunConfig, TTMConfig
+from ttmbench.config import AUTHORS_LEARNING_RATE, DEFAULT_LEARNING_RATE, TTMConfig
 from ttmbench.data.task_file import find_task
 from ttmbench.errors import UsageError
 from ttmbench.evaluator import analyze as analysis
@@ -73,15 +73,6 @@ def test_global_thresholds_are_those_of_pairs():
     assert found["selected"][-1] == 1 and found["accuracy"][-1] == 1.0
 
 
-def test_supervision_is_the_raw_metrics_with_chance():
-    config = RunConfig(model="tiny-clip", tasks=["shapes_color"], bootstrap_iters=0)
-    metrics = [REGISTRY.metrics[name] for name in ("group_score", "group_match", "global_assignment_accuracy")]
-    found = analysis.supervision(metrics, of(with_margins([4.0, 3.0, -2.0, 1.0])), config)["metrics"]
-    assert found["group_match"] == {"value": 0.75, "ci": None, "chance": 0.5}
-    assert found["group_score"]["value"] == 0.0, "every row and column but one ties"
-    assert found["global_assignment_accuracy"] == {"value": None, "ci": None, "chance": None}
-
-
 def test_taus_keep_15_to_30_percent():
     margins = np.arange(1, 101, dtype=float)
     raw = of(with_margins(margins))
@@ -115,6 +106,19 @@ def test_every_analysis_writes_numbers_and_figures(name, analysed):
         colours = {colour for _, colour in figure.convert("RGB").getcolors(figure.width * figure.height)}
     assert len(colours) > 20 and ImageColor.getrgb(charts.COUNT) in colours, "something is drawn"
     assert files[".svg"].read_text().rstrip().endswith("</svg>")
+
+
+def test_supervision_has_the_raw_metrics_of_a_run_with_chance(analysed):
+    import ttmbench
+
+    bars = json.loads(next(analysed("supervision")[0].rglob("*.json")).read_text())["data"]["metrics"]
+    run = ttmbench.simple_evaluate("tiny-clip", "shapes_color", limit=8, device="cpu")
+    assert bars["group_match"] == {
+        "value": run.results["shapes_color"]["group_match,none"],
+        "ci": run["ci"]["shapes_color"]["group_match,none"],
+        "chance": 0.5,
+    }
+    assert list(bars) == ["group_score", "individual_match", "global_assignment_accuracy", "group_match"]
 
 
 def test_curves_hold_every_seed_and_iteration(analysed):

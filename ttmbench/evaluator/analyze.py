@@ -30,7 +30,6 @@ from ttmbench.plugins.registry import Registry, metric_for
 from ttmbench.results.document import ResultsDocument
 from ttmbench.results.numbers import RAW, TTM
 from ttmbench.results.summary import (
-    metric_chance,
     metric_mean,
     metric_units,
     metric_values,
@@ -55,6 +54,7 @@ FLIPS = 9_999  # of the permutation test
 _READS = {
     "lr": "to report 'baseline', 'metric' and 'final'; the rest of the data reads none",
     "alpha": "to report; and one half's labels choose the alpha of the other half",
+    "oracle": "to report; the curve 'oracle' also to select",
 }
 _SUPERVISION = ("group_score", "individual_match", "global_assignment_accuracy", "group_match")
 _ALONE: Record = {
@@ -74,17 +74,13 @@ class Runs:
         for remark in remarks(self.model):
             warn(remark)
 
-    def whole(self, **options: object) -> EvalResults:
-        """All tasks, with other options."""
-        config = self.config.model_copy(update=options)
-        chosen = replace(self.chosen, also=self.chosen.tasks) if "also" in options else self.chosen
-        return run(config, chosen, adapter=self.model, command=self._command)
-
-    def of(self, task: TaskFile, ttm: TTMConfig | None = None, **options: object) -> EvalResults:
-        """One task, adapted with these settings of TTM; with None it is scored alone."""
-        name, methods = task.spec.task, [] if ttm is None else [TTM]
-        chosen = replace(self.chosen, tasks={name: task}, settings={name: ttm or TTMConfig()}, also={})
-        config = self.config.model_copy(update={"methods": methods, "on_error": "raise", **options})
+    def of(self, task: TaskFile | None = None, ttm: TTMConfig | None = None, **options: object) -> EvalResults:
+        """One task with these settings of TTM, or all with their own; with other options."""
+        chosen = replace(self.chosen, also=self.chosen.tasks if "also" in options else {})
+        if task is not None:
+            name = task.spec.task
+            chosen = replace(chosen, tasks={name: task}, settings={name: ttm or TTMConfig()})
+        config = self.config.model_copy(update={"on_error": "raise", **options})
         return run(config, chosen, adapter=self.model, command=self._command)
 
 
@@ -109,6 +105,7 @@ def documents(
                 "analysis": analysis,
                 "model_name": config.model_name,
                 "model_info": runs.info,
+                "reads_labels": _READS.get(analysis, "to report"),
                 **content,
                 "date": started.timestamp(),
                 "deterministic": config.deterministic,
@@ -117,55 +114,60 @@ def documents(
             }
 
 
+def _of_task(scored: Scored, metric: str, hyperparameters: Record, seeds: Sequence[int], data: Record) -> Record:
+    return {
+        "task": scored.spec.task,
+        "task_version": scored.spec.version,
+        "matching": scored.spec.matching,
+        "n_groups": scored.n_groups,
+        "source": scored.data.source,
+        "data_sha256": scored.data.fingerprint,
+        "metric": metric,
+        "hyperparameters": hyperparameters,
+        "seeds": list(seeds),
+        "data": data,
+    }
+
+
 def _each_task(analysis: str, runs: Runs, grid: Sequence[float] | None) -> Iterator[Record]:
     """What an analysis of one task at a time finds."""
-    config, model, registry = runs.config, runs.model, runs.chosen.registry
+    config, model, trains = runs.config, runs.model, analysis in TRAINS
     if analysis == "alpha" and not (isinstance(model, PairScorer) and model.debiases):
         raise UsageError(f"model {config.model} has no log P(t) to subtract, so 'alpha' does not apply to it")
-    if analysis != "alpha" and not model.trainable and (not isinstance(model, DualEncoder) or analysis in TRAINS):
+    if analysis != "alpha" and not model.trainable and (trains or not isinstance(model, DualEncoder)):
         raise UsageError(f"model {config.model} cannot be adapted, so '{analysis}' does not apply to it")
     for name, task in runs.chosen.tasks.items():
         spec, settings = task.spec, runs.chosen.settings[name]
-        if analysis != "alpha" and spec.shape.true_captions > 1:
+        if analysis == "alpha":
+            scored, data = _alpha(runs, task)
+            yield _of_task(scored, "group_score", {}, [config.seed], data)
+            continue
+        if spec.shape.true_captions > 1:
             raise UsageError(
                 f"task '{name}' has several true captions for each image, for which no adaptation is defined, so "
                 f"'{analysis}' does not apply to it"
             )
         headline = "global_assignment_accuracy" if spec.is_global else "group_match"
-        wanted = [headline, *(_SUPERVISION if analysis == "supervision" else ())]
-        hyperparameters: Record = {**settings.model_dump(mode="json"), "lr": settings.lr or DEFAULT_LEARNING_RATE}
-        if analysis == "alpha":
-            headline, hyperparameters = "group_score", {}
-            scored, data = _alpha(runs, task)
+        asked = [*spec.metrics, headline, *(_SUPERVISION if analysis == "supervision" else ())]
+        task = replace(task, spec=spec.model_copy(update={"metrics": list(dict.fromkeys(asked))}))
+        result = runs.of(task, methods=[]).tasks[name]
+        assert isinstance(result, Scored), "the task has groups"
+        metric = runs.chosen.registry.metrics[headline]
+        if analysis == "thresholds":
+            data = thresholds(result.raw, spec)
+        elif analysis == "supervision":  # the quality of pseudo-labels under each way of assigning (Fig. 4 left)
+            raw = {number.metric: number for number in result.numbers}
+            bars = {metric: raw[metric] for metric in _SUPERVISION}
+            data = {
+                "metrics": {key: {"value": n.value, "ci": n.interval, "chance": n.chance} for key, n in bars.items()}
+            }
+        elif analysis == "lr":
+            data = _lr(runs, task, settings, result.raw, metric, grid)
         else:
-            asked = dict.fromkeys([*spec.metrics, *wanted])
-            task = replace(task, spec=spec.model_copy(update={"metrics": list(asked)}))
-            result = runs.of(task).tasks[name]
-            assert isinstance(result, Scored), "the task has groups"
-            scored, metric = result, registry.metrics[headline]
-            if analysis == "thresholds":
-                data = thresholds(scored.raw, spec)
-            elif analysis == "supervision":
-                by_name = {metric.name: metric for metric in scored.metrics}
-                data = supervision([by_name[name] for name in _SUPERVISION], scored.raw, config)
-            elif analysis == "lr":
-                data = _lr(runs, task, settings, scored.raw, metric, grid)
-            else:
-                data = {"baseline": metric_mean(metric, scored.raw)}
-                data["curves"] = _curves(analysis, runs, task, settings, scored.raw, headline, grid)
-        yield {
-            "task": name,
-            "task_version": spec.version,
-            "matching": spec.matching,
-            "n_groups": scored.n_groups,
-            "source": scored.data.source,
-            "data_sha256": scored.data.fingerprint,
-            "metric": headline,
-            "reads_labels": _READS.get(analysis, "to report; the curve 'oracle' also to select"),
-            "hyperparameters": hyperparameters,
-            "seeds": config.run_seeds if analysis in TRAINS else [config.seed] if analysis == "alpha" else [],
-            "data": data,
-        }
+            data = {"baseline": metric_mean(metric, result.raw)}
+            data["curves"] = _curves(analysis, runs, task, settings, result.raw, headline, grid)
+        used = {**settings.model_dump(mode="json"), "lr": settings.lr or DEFAULT_LEARNING_RATE}
+        yield _of_task(result, headline, used, config.run_seeds if trains else [], data)
 
 
 # --- one task: its raw scores, or TTM with several settings -----------------------------------------------------------
@@ -205,23 +207,6 @@ def _clear(labels: PseudoLabels) -> np.ndarray:
 def _threshold_of(clear: np.ndarray, total: int, share: float) -> float:
     """The threshold that selects a share of all units, some of which tie."""
     return threshold_for_coverage(clear, min(1.0, share * (total / len(clear))))
-
-
-def supervision(metrics: Sequence[MetricSpec], raw: Scores, config: RunConfig) -> Record:
-    """Accuracy of the raw model under each way of assigning captions (Fig. 4 left): the quality of pseudo-labels.
-
-    Nothing is trained. Returns metric -> value, 95 % interval and chance; null where a metric is undefined.
-    """
-    bars = {}
-    for metric in metrics:
-        values = metric_values(metric, raw)
-        ends = None if values is None else stats.interval(values, config.interval, config.bootstrap_iters, 0)
-        bars[metric.name] = {
-            "value": None if values is None else stats.mean(values),
-            "ci": None if ends is None else list(ends),
-            "chance": metric_chance(metric, raw),
-        }
-    return {"metrics": bars}
 
 
 def _alpha(runs: Runs, task: TaskFile) -> tuple[Scored, Record]:
@@ -265,12 +250,10 @@ def _curves(
         for method in methods:
             iterations = found.methods[task.spec.task][method].iterations or []
             by_seed = [[step for step in iterations if step.seed == seed] for seed in runs.config.run_seeds]
-            rows: Record = {
-                key: [[getattr(step, key) for step in steps] for steps in by_seed]
-                for key in ("threshold", "coverage", "pseudo_label_accuracy")
-            }
-            shown = [[step.metrics[metric] for step in steps] for steps in by_seed]
-            curves[name if method == TTM else method] = {**rows, "metric": shown, **_final([row[-1] for row in shown])}
+            curve: Record = {"metric": [[step.metrics[metric] for step in steps] for steps in by_seed]}
+            for key in ("threshold", "coverage", "pseudo_label_accuracy"):
+                curve[key] = [[getattr(step, key) for step in steps] for steps in by_seed]
+            curves[name if method == TTM else method] = curve | _final([row[-1] for row in curve["metric"]])
     return curves
 
 
@@ -298,22 +281,21 @@ def _lr(
     Returns ``baseline``, the default learning rate (``default``) and one entry per rate (by default rates around the
     default), with lists by seed; those of a seed that diverged are empty. Only ``metric`` and ``final`` use labels.
     """
-    default = settings.lr or DEFAULT_LEARNING_RATE
-    name, before, rates = task.spec.task, candidates(raw, task.spec.is_global), []
+    default, before, rates = settings.lr or DEFAULT_LEARNING_RATE, candidates(raw, task.spec.is_global), list[Record]()
     for rate in sorted({float(rate) for rate in grid or rates_around(default)}):
-        ends, after = list[float | None](), list[PseudoLabels | None]()
+        changed, after = settings.with_changes({"lr": rate}, "analyze"), list[Scores | None]()
         steps, diverged = list[list[Any]](), list[str | None]()
         for seed in runs.config.run_seeds:
             try:
-                found = runs.of(task, settings.with_changes({"lr": rate}, "analyze"), seeds=[seed])
+                found = runs.of(task, changed, methods=[TTM], seeds=[seed])
             except DivergedError as error:
-                ends, after, steps, diverged = [*ends, None], [*after, None], [*steps, []], [*diverged, str(error)]
+                after, steps, diverged = [*after, None], [*steps, []], [*diverged, str(error)]
                 continue
-            (scores,) = found.scores[name][TTM]
-            ends.append(metric_mean(metric, scores))
-            after.append(candidates(scores, task.spec.is_global))
-            steps.append(found.typed.methods[name][TTM].iterations or [])
+            after += found.scores[task.spec.task][TTM]
+            steps.append(found.typed.methods[task.spec.task][TTM].iterations or [])
             diverged.append(None)
+        ends = [None if scores is None else metric_mean(metric, scores) for scores in after]
+        matchings = [None if scores is None else candidates(scores, task.spec.is_global) for scores in after]
         losses = [[step.loss[-1] if step.loss else None for step in of_seed] for of_seed in steps]
         last = [[loss for loss in of_seed if loss is not None][-1:] for of_seed in losses]
         rates.append(
@@ -324,17 +306,13 @@ def _lr(
                 "selected": [[step.selected for step in of_seed] for of_seed in steps],
                 "loss": losses,
                 "final_loss": [of_seed[0] if of_seed else None for of_seed in last],
-                "confident_kept": [None if labels is None else confident_kept(before, labels) for labels in after],
-                "agreement": agreement(after),
+                "confident_kept": [None if labels is None else confident_kept(before, labels) for labels in matchings],
+                "agreement": agreement(matchings),
                 "diverged": diverged,
             }
         )
-    return {
-        "baseline": metric_mean(metric, raw),
-        "default": default,
-        "candidates": len(before.tie),
-        "rates": rates,
-    }
+    baseline = metric_mean(metric, raw)
+    return {"baseline": baseline, "default": default, "candidates": len(before.tie), "rates": rates}
 
 
 def rates_around(rate: float) -> list[float]:
@@ -386,28 +364,23 @@ def _transfer(runs: Runs) -> Iterator[Record]:
         raise UsageError(f"'transfer' needs at least two tasks (--tasks A,B), got {', '.join(tasks)}")
     if not runs.model.trainable:
         raise UsageError(f"model {runs.config.model} cannot be adapted, so 'transfer' does not apply to it")
-    document = runs.whole(methods=[TTM], also=tasks, on_error="raise").typed
+    document = runs.of(methods=[TTM], also=tasks).typed
     places = {
         (str(row.number.adapted_to), row.measured_on): row
         for row in reversed(document.transfers)
         if row.shown and row.number.method == TTM
     }
     cells = {}
-    for (task, other), row in places.items():
-        gain = row.gain
-        cells[task, other] = {
-            "value": row.number.value,
-            "seed_std": row.number.seed_std,
-            "difference": None if gain is None else gain.value,
-            **{name: None if gain is None else getattr(gain, name) for name in ("ci", "by_seed", "seed_ci")},
-        }
+    for place, row in places.items():
+        gain = None if row.gain is None else vars(row.gain)
+        cell = {"value": row.number.value, "seed_std": row.number.seed_std, "difference": gain and gain["value"]}
+        cells[place] = {**cell, **{name: gain and gain[name] for name in ("ci", "by_seed", "seed_ci")}}
     yield {
         "tasks": tasks,
         "task_versions": document.versions,
         "n_groups": {task: document.n_samples[task].effective for task in tasks},
         "sources": {task: document.datasets[task].source for task in tasks},
         "data_sha256": document.task_hashes,
-        "reads_labels": "to report",
         "hyperparameters": {task: document.methods[task][TTM].settings for task in tasks},
         "seeds": runs.config.run_seeds,
         "data": {
@@ -429,52 +402,38 @@ def _methods(runs: Runs) -> Iterator[Record]:
     Each method is compared with the model as it is: its group score with the raw group score, its group match with
     SimpleMatch's. Scores that assume that each caption belongs to one image have to beat SimpleMatch in both.
     """
-    config = runs.config
-    evaluated = runs.whole(on_error="continue")
+    config, registry = runs.config, runs.chosen.registry
+    evaluated = runs.of(on_error="continue")
     document = evaluated.typed
     for task, scored in evaluated.tasks.items():
         if not isinstance(scored, Scored):
             raise UsageError(f"task '{task}' has no groups with scores, so there is nothing that methods could change")
+        metrics = {metric.name: metric for metric in scored.metrics if metric.name in ("group_score", "group_match")}
+        rows: list[Record] = []
+        for metric in metrics.values():
+            compared = []
+            for name, per_seed in scored.scores.items():
+                values = seed_values(metric, per_seed)
+                assert values is not None, "the metric is defined for the task"
+                means = values.mean(axis=1)
+                row: Record = {"method": name, "metric": metric.name}
+                row |= {"value": float(means.mean()), "seed_std": stats.seed_std(means)}
+                if name == RAW:
+                    rows.append(row)
+                    continue
+                knows = name in registry.methods and registry.methods[name].uses_matching and "group_match" in metrics
+                baseline = metrics["group_match"] if knows else metric
+                compared.append({**row, **_gain(config, scored, baseline, metric, values)})
+            adjusted = stats.holm([row["p"] for row in compared])
+            rows += [{**row, "p_holm": p} for row, p in zip(compared, adjusted, strict=True)]
+        methods = {name: _cost(registry, document, scored, name, of) for name, of in scored.scores.items()}
+        data = {"rows": rows, "methods": methods, "chance": dict(document.chance[task])}
+        settings = {name: method.settings for name, method in document.methods.get(task, {}).items()}
+        errors = [error.message for error in document.errors if error.task == task]
         yield {
-            "task": task,
-            "task_version": scored.spec.version,
-            "matching": scored.spec.matching,
-            "n_groups": scored.n_groups,
-            "source": scored.data.source,
-            "data_sha256": scored.data.fingerprint,
-            "seeds": config.run_seeds,
-            "errors": [error.message for error in document.errors if error.task == task],
-            "notes": list(scored.notes),
-            "metric": "group_match",
-            "reads_labels": "to report",
-            "hyperparameters": {name: method.settings for name, method in document.methods.get(task, {}).items()},
-            "data": _compared(runs.chosen.registry, config, scored, document),
+            **_of_task(scored, "group_match", settings, config.run_seeds, data),
+            **{"errors": errors, "notes": list(scored.notes)},
         }
-
-
-def _compared(registry: Registry, config: RunConfig, scored: Scored, document: ResultsDocument) -> Record:
-    """The rows of one task: for each metric the model as it is, then every method."""
-    metrics = {metric.name: metric for metric in scored.metrics if metric.name in ("group_score", "group_match")}
-    columns = scored.scores
-    rows: list[Record] = []
-    for metric in metrics.values():
-        compared = []
-        for name, per_seed in columns.items():
-            values = seed_values(metric, per_seed)
-            assert values is not None, "the metric is defined for the task"
-            means = values.mean(axis=1)
-            row: Record = {"method": name, "metric": metric.name}
-            row |= {"value": float(means.mean()), "seed_std": stats.seed_std(means)}
-            if name == RAW:
-                rows.append(row)
-                continue
-            knows = name in registry.methods and registry.methods[name].uses_matching and "group_match" in metrics
-            baseline = metrics["group_match"] if knows else metric
-            compared.append({**row, **_gain(config, scored, baseline, metric, values)})
-        adjusted = stats.holm([row["p"] for row in compared])
-        rows += [{**row, "p_holm": p} for row, p in zip(compared, adjusted, strict=True)]
-    methods = {name: _about(registry, document, scored, name, of) for name, of in columns.items()}
-    return {"rows": rows, "methods": methods, "chance": dict(document.chance[scored.spec.task])}
 
 
 def _gain(config: RunConfig, scored: Scored, baseline: MetricSpec, metric: MetricSpec, after: np.ndarray) -> Record:
@@ -484,34 +443,24 @@ def _gain(config: RunConfig, scored: Scored, baseline: MetricSpec, metric: Metri
     clusters = metric_units(metric, scored.data.clusters)
     gain, ends = stats.paired_difference(before, mean, config.bootstrap_iters, config.seed, clusters=clusters)
     by_seed = [float(np.mean(values)) - float(np.mean(before)) for values in after]
-    return {
-        "baseline": baseline.name,
-        "gain": gain,
-        "ci": None if ends is None else list(ends),
-        "by_seed": by_seed,
-        "seed_ci": seed_interval(by_seed),
-        "p": stats.sign_flip(before, mean, FLIPS, config.seed, clusters),
-    }
+    p = stats.sign_flip(before, mean, FLIPS, config.seed, clusters)
+    over_seeds = {"by_seed": by_seed, "seed_ci": seed_interval(by_seed)}
+    return {"baseline": baseline.name, "gain": gain, "ci": None if ends is None else list(ends), **over_seeds, "p": p}
 
 
-def _about(
+def _cost(
     registry: Registry, document: ResultsDocument, scored: Scored, name: str, per_seed: Sequence[Scores]
 ) -> Record:
-    """What a method is, what it cost, how calibrated it is and whether it prefers a position.
+    """What a method cost, how calibrated it is and whether it prefers a position.
 
     Passes through the towers are in units of scoring the task once, seconds of one seed.
     """
-    spec = registry.methods[name] if name in registry.methods else None
     record = document.methods.get(scored.spec.task, {}).get(name)
-    gives_logits = name == RAW or (spec is not None and spec.gives_logits)
+    gives_logits = name == RAW or (name in registry.methods and registry.methods[name].gives_logits)
     errors = [error for scores in per_seed if (error := calibration_error(scores.groups)) is not None]
     costs: Sequence[Any] = getattr(document.training(scored.spec.task, name), "cost", None) or []
     passes = float(np.mean([cost.tower_passes for cost in costs])) if costs else None
     return {
-        "trains": spec is not None and spec.trains,
-        "scope": None if spec is None else spec.scope,
-        "order": None if spec is None else "depends on the order" if spec.order_dependent else "independent of it",
-        "assumes_matching": spec is not None and spec.assumes_matching,
         "calibration_error": float(np.mean(errors)) if gives_logits and errors else None,
         "positions": None if record is None else record.positions,
         "tower_passes": 2.0 if name == RAW else passes,
