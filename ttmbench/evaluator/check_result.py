@@ -39,16 +39,6 @@ MOST_RESAMPLES = 100_000  # a document may state any number
 _CONFIG = ("limit", "seed", "bootstrap_iters", "interval", "task_args")
 
 
-@dataclass
-class Checked:
-    """What was found in a results document."""
-
-    wrong: list[str] = field(default_factory=list)  # the key or file, what it is, and what it should be
-    notes: list[str] = field(default_factory=list)  # what could not be compared, and why
-    numbers: int = 0  # values that were computed again
-    not_stored: list[str] = field(default_factory=list)  # tasks whose scores, ranks or answers were not stored
-
-
 def check_result(path: Path, registry: Registry, data_dir: str | None = None, *, with_data: bool = True) -> Checked:
     """Computes the numbers of a results document again and compares them.
 
@@ -61,34 +51,38 @@ def check_result(path: Path, registry: Registry, data_dir: str | None = None, *,
     Raises:
         DataError: the file is not a results document.
     """
-    check = _Check(path, read_document(path), registry, data_dir, with_data)
+    checked = Checked(path.parent, read_document(path), registry, data_dir, with_data)
     try:
-        check.run()
+        checked.run()
     except TtmbenchError as error:
-        check.found.wrong.append(f"config: {error}")
-    return check.found
+        checked.wrong.append(f"config: {error}")
+    return checked
 
 
-class _Check:
-    """The check of one document."""
+@dataclass
+class Checked:
+    """A results document, and what was found in it."""
 
-    def __init__(
-        self, path: Path, document: ResultsDocument, registry: Registry, data_dir: str | None, with_data: bool
-    ) -> None:
-        self.folder, self.document, self.registry = path.parent, document, registry
-        self._data_dir, self._with_data = data_dir, with_data
-        self.found = Checked()
+    folder: Path
+    document: ResultsDocument
+    registry: Registry
+    data_dir: str | None
+    with_data: bool
+    wrong: list[str] = field(default_factory=list)  # the key or file, what it is, and what it should be
+    notes: list[str] = field(default_factory=list)  # what could not be compared, and why
+    numbers: int = 0  # values that were computed again
+    not_stored: list[str] = field(default_factory=list)  # tasks whose scores, ranks or answers were not stored
 
     def run(self) -> None:
         """Checks files, then each task, then the means over tasks."""
         document = self.document
         if document.status != "done":
-            self.found.notes.append(f"the run is not complete: its status is {document.status}")
+            self.notes.append(f"the run is not complete: its status is {document.status}")
         problems = {name: _file_problem(self.folder, name, about) for name, about in document.artifacts.items()}
-        self.found.wrong += [f"artifacts.{name}: {why}" for name, why in problems.items() if why]
+        self.wrong += [f"artifacts.{name}: {why}" for name, why in problems.items() if why]
         self.sound = {name for name, why in problems.items() if not why}
         stated = {name: document.config[name] for name in _CONFIG if document.config.get(name) is not None}
-        options = {"model": "none", "tasks": list(document.results), "data_dir": self._data_dir, "offline": True}
+        options = {"model": "none", "tasks": list(document.results), "data_dir": self.data_dir, "offline": True}
         self.config: RunConfig = make_run_config({**stated, **options}, "its configuration")
         if self.config.bootstrap_iters > MOST_RESAMPLES:
             raise DataError(f"bootstrap_iters is {self.config.bootstrap_iters}, at most {MOST_RESAMPLES} are computed")
@@ -97,7 +91,7 @@ class _Check:
             try:
                 self.task(name)
             except TtmbenchError as error:
-                self.found.wrong.append(f"{name}: {error}")
+                self.wrong.append(f"{name}: {error}")
         self.same("groups", document.groups, aggregates(document.results, document.group_subtasks))
 
     def task(self, name: str) -> None:
@@ -116,7 +110,7 @@ class _Check:
         if result is None:
             return
         result = result.summarised(self.resampling)
-        self.numbers(name, result)
+        self.values(name, result)
         if isinstance(result, Scored):
             self.training(name, result)
             if data is not None:
@@ -128,29 +122,29 @@ class _Check:
     def known_task(self, name: str) -> TaskFile | None:
         """The registered task of the document's version; None, with a note, if there is none."""
         if name not in self.registry.task_files:
-            self.found.notes.append(f"{name}: no such task here, so the data are not compared (--include_path)")
+            self.notes.append(f"{name}: no such task here, so the data are not compared (--include_path)")
             return None
         task, version = find_task(self.registry, name).with_source(self.config.task_args), self.document.versions[name]
         if task.spec.version == version:
             return task
-        self.found.notes.append(f"{name}: of version {version}, here it is {task.spec.version}: data are not compared")
+        self.notes.append(f"{name}: of version {version}, here it is {task.spec.version}: data are not compared")
         return None
 
     def data(self, name: str, task: TaskFile) -> Data | None:
         """The task's data; None, with a note, if they are not available locally or a part of them was used."""
         document, stated = self.document, self.document.datasets[name]
-        if document.is_stored(name) or document.source_kind(name) == "stored_features" or not self._with_data:
+        if document.is_stored(name) or document.source_kind(name) == "stored_features" or not self.with_data:
             return None
         try:
             if document.config.get("samples") is not None:
                 raise DataError("the run used the groups of --samples")
-            loaded = load_task_data(self.registry, task, self.config.limit, True, self._data_dir)
+            loaded = load_task_data(self.registry, task, self.config.limit, True, self.data_dir)
             if loaded.source.get("coverage") != _plain(stated.coverage):
                 raise DataError("other groups have their images here")
             known = Fingerprint(loaded.groups)
             known.add_remaining()
         except TtmbenchError as error:
-            self.found.notes.append(f"{name}: ids, tags and digest are not compared with the data ({error})")
+            self.notes.append(f"{name}: ids, tags and digest are not compared with the data ({error})")
             return None
         return Data(loaded.groups, loaded.source, known.hexdigest(), clusters_of(loaded.groups, known.content_of))
 
@@ -181,7 +175,7 @@ class _Check:
         for name, about in self.document.artifacts.items():
             if (about.kind, about.task, about.measured_on) == wanted:
                 return self.folder / name if name in self.sound else None
-        self.found.not_stored.append(task if other is None else f"{task}@{other}")
+        self.not_stored.append(task if other is None else f"{task}@{other}")
         return None
 
     def scored(self, name: str, spec: TaskSpec, path: Path, data: Data | None, other: str | None = None) -> Scored:
@@ -249,7 +243,7 @@ class _Check:
         metrics = [self.registry.metrics[metric] for metric in choice_values(choices)]
         return Answered(spec=spec, metrics=metrics, data=data, choices=choices, record={"orders": record.orders})
 
-    def numbers(self, name: str, result: TaskResult) -> None:
+    def values(self, name: str, result: TaskResult) -> None:
         """Compares everything that follows from the values of a task's groups."""
         document, entries = self.document, as_entries(result.numbers)
         tracks = entries["tracks"] if not document.finetuned else supervised_tracks(entries["tracks"])
@@ -291,7 +285,7 @@ class _Check:
         """Compares the numbers of another task after adaptation."""
         task = find_task(self.registry, other) if other in self.registry.task_files else None
         if task is None or task.spec.kind != "groups":
-            self.found.notes.append(f"also.{name}.{other}: not a task with stored scores here")
+            self.notes.append(f"also.{name}.{other}: not a task with stored scores here")
             return
         path = self.file("also_scores", name, other)
         if path is None:
@@ -311,9 +305,9 @@ class _Check:
             for key in dict.fromkeys([*expected, *found]):
                 self.same(f"{place}.{key}", found.get(key, _ABSENT), expected.get(key, _ABSENT), by)
             return
-        self.found.numbers += 1
+        self.numbers += 1
         if not _agree(found, expected):
-            self.found.wrong.append(f"{place}: is {one_line(str(found), 160)}; {by} {one_line(str(expected), 160)}")
+            self.wrong.append(f"{place}: is {one_line(str(found), 160)}; {by} {one_line(str(expected), 160)}")
 
 
 _ABSENT = "missing"
