@@ -79,12 +79,12 @@ def tolerance(published: Measured, ours: Measured, group: float, digit: float, r
     their_std, our_std = (side.std if side.runs > 1 else None for side in (published, ours))
     from scipy import stats  # half a second, which pages without a table do without
 
-    if their_std is None:
-        if our_std is None:
-            return least
-        squared, freedom = _with_a_single_run(our_std, ours.runs)
-    elif our_std is None:
-        squared, freedom = _with_a_single_run(their_std, published.runs)
+    if their_std is None and our_std is None:
+        return least
+    if their_std is None or our_std is None:  # a single run, and a mean of runs
+        std, runs = (their_std, published.runs) if our_std is None else (our_std, ours.runs)
+        assert std is not None, "one side has a spread"
+        squared, freedom = std**2 + std**2 / runs, float(runs - 1)
     else:
         most = their_std * math.sqrt(stats.f.ppf(NOISY, ours.runs - 1, published.runs - 1))
         theirs, mine = their_std**2 / published.runs, min(our_std, most) ** 2 / ours.runs
@@ -92,11 +92,6 @@ def tolerance(published: Measured, ours: Measured, group: float, digit: float, r
         freedom = squared**2 / (theirs**2 / (published.runs - 1) + mine**2 / (ours.runs - 1)) if squared else 1.0
     half = float(stats.t.ppf((1 + rule.level) / 2, freedom)) * math.sqrt(squared)
     return max(least, half + digit / 2)
-
-
-def _with_a_single_run(std: float, runs: int) -> tuple[float, float]:
-    """The variance of the difference between a mean of runs and another run, and its degrees of freedom."""
-    return std**2 + std**2 / runs, float(runs - 1)
 
 
 def agrees(published: Measured, ours: Measured, allowed: float, of: int | None = None) -> bool:
@@ -266,10 +261,8 @@ class ModelEntry(_Strict):
     def _runs_or_says_why(self) -> ModelEntry:
         if (self.model is None) == (self.why is None):
             raise ValueError("a model needs either 'model', its registered name, or 'why' there is none")
-        if self.finetuned is not None and self.model is None:
-            raise ValueError("'finetuned' says what is done to 'model', which is not named")
-        if self.finetuned is not None and self.track != "supervised":
-            raise ValueError(f"a model that is 'finetuned' has the track supervised, got {self.track}")
+        if self.finetuned is not None and (self.model is None or self.track != "supervised"):
+            raise ValueError(f"a model that is 'finetuned' needs 'model' and the track supervised, got {self.track}")
         if self.track == "no_model" and self.model is not None:
             raise ValueError(f"the track no_model is of people and random guessing, and 'model' is {self.model}")
         return self
@@ -366,11 +359,8 @@ class PublishedTable:
 
 def shipped_tables() -> dict[str, Traversable]:
     """The tables of this package: name -> YAML."""
-    paths = {path.name.removesuffix(".yaml"): path for path in SHIPPED.iterdir() if path.name.endswith(".yaml")}
-    names = sorted(
-        paths, key=lambda name: [int(part) if part.isdecimal() else part for part in re.split(r"(\d+)", name)]
-    )
-    return {name: paths[name] for name in names if not name.startswith("_")}
+    paths = sorted(SHIPPED.iterdir(), key=lambda path: [part.zfill(3) for part in re.split(r"(\d+)", path.name)])
+    return {path.name[:-5]: path for path in paths if path.name.endswith(".yaml") and not path.name.startswith("_")}
 
 
 def load_table(name: str) -> PublishedTable:
