@@ -10,9 +10,8 @@ import pytest
 from support.task_data import changed, encoded, find, load, write
 
 from ttmbench.cli import main
-from ttmbench.data.task_file import TaskFile, all_tasks
+from ttmbench.data.task_file import TaskFile
 from ttmbench.errors import DataError
-from ttmbench.plugins.registry import build_registry
 from ttmbench.scoring.inputs import open_upright
 
 ANNOTATIONS = Path(__file__).resolve().parents[3] / "shared" / "annotations"
@@ -85,22 +84,6 @@ def triples(tmp_path) -> Path:
     for subset in SUGARCREPE_PP:
         write(tmp_path / "sugarcrepe_pp" / f"{subset}.json", triple)
     return tmp_path
-
-
-def test_numbers_of_groups_and_shapes():
-    specs = {name: task.spec for name, task in all_tasks(build_registry()).items()}
-    for instrument, (rows, confirmed, *_) in VALSE.items():
-        group = specs[f"valse_{instrument}"].group
-        assert (group.n_groups, group.shape, rows in group.wrong_sizes) == (confirmed, (1, 2), True), instrument
-    assert specs["valse"].group.n_groups == sum(one[1] for one in VALSE.values()) == 7702
-    assert list(specs["valse"].group.wrong_sizes) == [sum(one[0] for one in VALSE.values())] == [8782]
-    hard = {"replace_attribute": 10575, "replace_attribute_clean": 10574, "replace_relation": 16868}
-    for name, groups in (hard | {"replace_relation_clean": 16853, "swap": 28748}).items():
-        spec = specs[f"hard_positives_{name}"]
-        assert (spec.group.n_groups, str(spec.shape)) == (groups, "1x3 (2 true)"), name
-    for subset, groups in SUGARCREPE_PP.items():
-        spec = specs[f"sugarcrepe_pp_{subset}"]
-        assert (spec.group.n_groups, spec.shape.true_captions) == (groups, 2), subset
 
 
 def test_only_confirmed_rows_of_every_instrument_are_read(valse):

@@ -24,7 +24,7 @@ import torch
 from PIL import Image
 from support.documents import DIGEST, whole_document
 
-from ttmbench import AdapterSpec, Group, ImageRef, MetricSpec, SourceSpec, hookimpl
+from ttmbench import Group, ImageRef, MetricSpec, SourceSpec, hookimpl
 from ttmbench._util.arrays import read_arrays
 from ttmbench._util.console import one_line, plain
 from ttmbench._util.file_io import Unreadable, limit, parse_json, read_json, read_yaml, safe_name
@@ -145,9 +145,7 @@ def test_a_limit_is_raised_by_the_environment(tmp_path, monkeypatch):
         ({"source": {"kind": "folder", "path": "../secret.jsonl"}}, "leaves the folder"),
         ({"source": {"kind": "folder", "path": "link.jsonl"}}, "leaves the folder"),
         ({"source": {"kind": "folder", "path": "a\0b"}}, "not a usable path"),
-        ({"source": {"kind": "annotations", "file": "/etc/passwd"}}, "leaves the folder"),
-        ({"source": {"kind": "annotations", "file": "../x"}}, "leaves the folder"),
-        ({"include": "../other.yaml"}, "not a file of the same folder"),
+        ({"source": {"kind": "annotations", "file": "a/../../x"}}, "leaves the folder"),
         ({"include": "/etc/passwd"}, "not a file of the same folder"),
         ({"group": {"shape": [12, 12]}}, "matchings"),
         ({"group": {"shape": [1, 10**9]}}, "too large"),
@@ -711,14 +709,6 @@ class Wide:
 def test_a_dual_encoder_with_wrong_shapes(folder_task, wrong, message):
     with pytest.raises(TtmbenchError, match=message):
         simple_evaluate(Wide(wrong), str(folder_task() / "mine.yaml"))
-
-
-@pytest.mark.parametrize("error", [ValueError("bad"), SystemExit(3), ImportError("gone")], ids=by_type)
-def test_a_factory_or_a_target_that_fails(monkeypatch, capsys, error):
-    monkeypatch.setitem(sys.modules, "evil_models", SimpleNamespace(make=raising(error)))
-    installed(monkeypatch, plugin("register_adapters", lambda: [AdapterSpec("evil", "evil_models:make", "x")]))
-    message = refused(capsys, "run", "--model", "evil", "--tasks", "shapes_color", "--limit", "2", code=1)
-    assert "model 'evil' of plugin 'evil' failed: " in message and by_type(error) in message
 
 
 NO_IMAGE = raising(OSError("gone"))

@@ -407,17 +407,6 @@ def test_mmvp_vlm_in_a_folder_is_read_before_the_hub(tmp_path, place):
     assert why == f"incomplete: image Orientation/3.jpg is not in {folder}"
     with pytest.raises(DataError, match=r"image Orientation/3\.jpg of group 3-4 is not in"):
         load("mmvp_vlm", tmp_path / "data", 2, **source)
-    rows = (folder / "Questions.csv").read_text(encoding="utf-8").replace("2,Orientation", "2,State")
-    (folder / "Questions.csv").write_text(rows, encoding="utf-8")
-    (folder / "MLLM_VLM Images" / "Orientation").rename(folder / "MLLM_VLM Images" / "State")
-    write(folder / "MLLM_VLM Images" / "Orientation" / "1.jpg", encoded(form="JPEG"))
-    with pytest.raises(DataError, match="should be one group, but their 'Type' differs: 'Orientation' and 'State'"):
-        load("mmvp_vlm", tmp_path / "data", 2, **source)
-
-
-# --- by the public command -----------------------------------------------------------------------------------
-
-RUN = ["--model", "tiny-clip", "--device", "cpu", "--offline", "--bootstrap_iters", "0"]
 
 
 # --- a local folder in place of a dataset --------------------------------------------------------------------
@@ -475,7 +464,8 @@ def test_a_name_without_a_dot_or_slash_in_front_is_an_id_and_a_folder_of_that_na
 def test_a_path_of_the_command_line_starts_from_the_working_directory(tmp_path, monkeypatch, capsys):
     named(tmp_path / "here" / "own", "right")
     named(tmp_path / "tasks" / "own", "wrong")
-    words = [*RUN, "--tasks", local_task(tmp_path / "tasks", "owner/none"), "--task_args"]
+    words = ["--model", "tiny-clip", "--device", "cpu", "--offline", "--bootstrap_iters", "0"]
+    words += ["--tasks", local_task(tmp_path / "tasks", "owner/none"), "--task_args"]
     monkeypatch.chdir(tmp_path / "here")
     assert run(capsys, *words, "path=./own", "--output_path", "x.json", "--log_samples")[0] == 0
     document = json.loads((tmp_path / "here" / "x.json").read_text(encoding="utf-8"))

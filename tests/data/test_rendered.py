@@ -149,15 +149,6 @@ def test_no_two_groups_are_alike(kind: str) -> None:
     assert len({pixels(scene) for scene in drawn}) == len(drawn)
 
 
-def test_an_image_depends_on_its_scene_only() -> None:
-    scenes = [scene for group in make_groups("color", 5, 1000) for scene in group.scenes]
-    forward = [pixels(scene) for scene in scenes]
-    np.random.seed(1)
-    assert [pixels(scene) for scene in reversed(scenes)] == forward[::-1]
-    image = render(scenes[0])
-    assert (image.mode, image.size) == ("RGB", (SIZE, SIZE))
-
-
 @pytest.mark.parametrize("kind", ["color", "spatial", "replace"])
 def test_objects_neither_touch_nor_leave_the_image(kind: str) -> None:
     for group in make_groups(kind, 200, 1000):

@@ -225,12 +225,6 @@ def test_several_files_make_one_task_and_images_lie_in_several_folders(tmp_path,
     assert set(loaded.source["files"]) == {"first.json", "second.json"}
 
 
-def test_an_image_that_is_in_no_folder_is_told(tmp_path, data):
-    (data / "two" / "c.png").unlink()
-    with pytest.raises(DataError, match=r"image c.png of group vg_color/2 is not in .*one or .*two"):
-        load(task_of(tmp_path, FILES, PAIR), data)
-
-
 @pytest.mark.parametrize(
     ("source", "message"),
     [

@@ -15,37 +15,10 @@ from support.task_data import find, load, rewritten, write
 
 import ttmbench
 from ttmbench.cli import main
-from ttmbench.data.task_file import all_tasks
-from ttmbench.plugins.registry import build_registry
 from ttmbench.results.summary import weights_of
 from ttmbench.scoring.inputs import open_upright
 
 SHARED = Path(__file__).resolve().parents[3] / "shared"
-SIZES = {  # task -> images, captions, groups; None where nobody has counted them
-    "bivlc": (2, 2, 2933),
-    "naturalbench_retrieval": (2, 2, None),
-    "vismin": (2, 2, 2084),
-    "vismin_object": (2, 2, 579),
-    "vismin_attribute": (2, 2, 294),
-    "vismin_counting": (2, 2, 589),
-    "vismin_relation": (2, 2, 622),
-    "cola_multiobject": (2, 2, 210),
-    "eqben_mini": (2, 2, 140),
-    "eqben": (2, 2, 251048),
-    "aro_vg_relation": (1, 2, 23937),
-    "aro_vg_attribution": (1, 2, 28748),
-    "aro_coco_order": (1, 5, 25010),
-    "aro_flickr30k_order": (1, 5, 5000),
-    "vl_checklist": (1, 2, 46797),
-    "eqbenag": (2, 2, 195872),
-    "eqbenyoucook2": (2, 2, 45849),
-    "vl_checklist_vg_object": (1, 2, 12000),
-    "vl_checklist_vg_attribute": (1, 2, 4941),
-    "vl_checklist_vg_relation": (1, 2, 2000),
-    "crepe_atom": (1, 6, 17698),
-    "crepe_swap": (1, 6, 7405),
-    "crepe_negate": (1, 6, 17303),
-}
 LEAVES = [
     *("object_location_center", "object_location_margin", "object_location_mid"),
     *("object_size_large", "object_size_medium", "object_size_small"),
@@ -78,16 +51,6 @@ def reduced(tmp_path: Path, name: str, change=lambda spec: None, **group: object
 def validated(path: Path | str, data: Path, capsys) -> str:
     assert main(["validate", str(path), "--data_dir", str(data), "--offline"]) == 0, capsys.readouterr().out
     return capsys.readouterr().out
-
-
-def test_sizes_shapes_and_what_is_stated():
-    specs = {name: file.spec for name, file in all_tasks(build_registry()).items()}
-    for name, (images, captions, groups) in SIZES.items():
-        spec = specs[name]
-        assert (spec.shape.images, spec.shape.captions, spec.group.n_groups) == (images, captions, groups), name
-        assert ("group_2x2" in spec.tag) is (images == 2) and (f"group_1x{captions}" in spec.tag) is (images == 1), name
-    for name in ("naturalbench_retrieval", "vismin"):
-        assert specs[f"{name}_global"].is_global and specs[f"{name}_global"].source == specs[name].source
 
 
 # --- two images and two captions -----------------------------------------------------------------------------

@@ -54,10 +54,7 @@ def test_every_shipped_task_is_right():
     ("head", "message"),
     [
         ("task: other", "must be equal"),
-        ("task: mine\ntask: mine", "given twice"),
         ("task: [mine", "not valid YAML"),
-        ("task: !!python/object/apply:os.system ['true']", "not valid YAML"),
-        ("a: &a [1]\nb: *a", "aliases"),
         ("include: nothing.yaml\ntask: mine", "'include' names 'nothing.yaml'"),
         ("include: ../mine.yaml\ntask: mine", "not a file of the same folder"),
         ("include: mine.yaml\ntask: mine", "include itself"),

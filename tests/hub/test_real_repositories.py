@@ -186,16 +186,6 @@ def test_retrieval_comes_from_a_mirror_by_name(hub, home):
     assert sent == {"test/0.tar", "test/nshards.txt"}
 
 
-def test_only_the_split_that_is_read_is_fetched(hub, home):
-    write_copies(hub.root, {copy_of(task) for task in ("colorswap", "whatsup_b", "winoground")})
-    write_tags(home)
-    environment = hub.environment(home, TOKEN)
-    check_done(run_commands(["download colorswap whatsup_b winoground --alternative 2"], environment, home))
-    sent = {"/".join(name.split("/")[4:]) for name in hub.fetched("datasets/")}
-    tables = {name.partition("/")[2].removesuffix("-00000-of-00001.parquet") for name in sent if name != "README.md"}
-    assert tables == {"test", "Controlled_Images_B"}
-
-
 @pytest.mark.parametrize("token", [None, STRANGER])
 def test_a_gated_dataset_says_what_to_do(hub, home, token):
     write_copies(hub.root, ["stanfordnlp/colorswap"])

@@ -147,20 +147,22 @@ class Task(TaskFile):
             raise DataError(f"{where}: the dataset has no row")
         library = sys.modules.get("datasets")  # which is not imported for this
         lazy = library is not None and isinstance(dataset, library.Dataset)
-        texts = dataset.remove_columns([images] if isinstance(images, str) else list(images)) if lazy else dataset
+        columns = [images] if isinstance(images, str) else list(images)
+        texts = dataset.remove_columns(columns) if lazy else dataset
+        views = {column: dataset.select_columns([column]) for column in columns} if lazy else {}  # decode nothing else
         count = len(_items(Row("0", dataset[0], 0, where), images))
 
         def opened(index: int, at: int) -> ImageRef:
-            column, position = (images, at) if isinstance(images, str) else ([images[at]], 0)
-            view, what = dataset.select_columns(column if isinstance(column, list) else [column]), f"row {index}/{at}"
+            column, position = (columns[0], at) if isinstance(images, str) else (columns[at], 0)
 
             def open_one() -> Image:
-                found = _items(Row(str(index), view[index], index, where), column)
+                row = Row(str(index), views[column][index], index, where)
+                found = _items(row, column if isinstance(images, str) else [column])
                 if isinstance(images, str) and len(found) != count:
                     raise DataError(f"{where}: row {index} holds {len(found)} images, the first row {count}")
-                return _reference(found[position], what, f"image {what} of {where}").open()
+                return _reference(found[position], column, f"{where}: image {at} of row {index}").open()
 
-            return ImageRef(what, open_one)
+            return ImageRef(column, open_one)
 
         rows = [Row(str(index), texts[index], index, where) for index in range(len(dataset))]
         found = [row.tags(tags) for row in rows]
