@@ -74,9 +74,8 @@ class TestStreams:
             stream.close()
 
 
-@pytest.mark.parametrize("words", [("-m", "ttmbench"), ("-m", "ttmbench.cli")])
-def test_every_way_to_the_command_gives_its_code(words):
-    done = subprocess.run([sys.executable, *words, "ls", "none"], capture_output=True, text=True, check=False)
+def test_the_module_is_the_command_too():
+    done = subprocess.run([sys.executable, "-m", "ttmbench", "ls", "none"], capture_output=True, text=True, check=False)
     assert done.returncode == 2 and "none" in done.stderr
 
 

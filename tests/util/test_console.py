@@ -8,8 +8,8 @@ import sys
 
 import pytest
 
-from ttmbench import cli
 from ttmbench._util.console import each_note_once, echo, encodable, progress_bar, warn
+from ttmbench.cli import parser
 
 
 class Terminal(io.StringIO):
@@ -56,7 +56,7 @@ def test_a_warning_of_a_library_too(monkeypatch):
     screen = one_screen(monkeypatch)
     for number in progress_bar(3, "scoring", "groups", range(3)):
         if number == 1:
-            screen.write(cli._one_line_warning("slow"))
+            screen.write(parser._one_line_warning("slow"))
     assert "scoring" in screen.getvalue()
     assert "ttmbench: warning: slow" in lines_of(screen.getvalue())
 

@@ -1,22 +1,35 @@
-"""The argparse parser of the command line; the options of a command come from its module."""
+"""The command line: its words become the options of a command, whose function runs; errors become an exit code."""
 
 from __future__ import annotations
 
 import argparse
+import os
 import re
 import shutil
 import sys
 import textwrap
+import warnings
 from collections import ChainMap
 from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 from importlib import import_module
+from pathlib import Path
 from typing import Any, Literal, NoReturn, get_args, get_origin
 
-from ttmbench._util.console import echo, one_line, put
+from ttmbench._util.console import (
+    clear_bars,
+    each_note_once,
+    echo,
+    one_line,
+    output_code,
+    print_traceback,
+    put,
+    warn,
+)
+from ttmbench._util.third_party_errors import error_line
 from ttmbench._version import __version__
-from ttmbench.config import RENAMED, RunConfig, is_address, read_place
-from ttmbench.errors import UsageError
+from ttmbench.config import RENAMED, RunConfig, is_address, read_place, refuse_password
+from ttmbench.errors import INTERRUPTED, TtmbenchError, UsageError
 
 EXAMPLES = {
     "run": (
@@ -377,3 +390,63 @@ def read_places(options: argparse.Namespace) -> None:
                 raise UsageError(f"{command} of an address needs --output_path: a local place for what it writes")
             paths = [str(fetched(path, command)) if is_address(path) else path for path in paths]
         setattr(options, name, paths[0] if isinstance(value, str) else paths)
+
+
+def command() -> NoReturn:
+    """Run the command line of this process, and end the process with its exit code."""
+    sys.exit(main())
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command line, by default that of the process, and return the exit code that ``--help`` explains."""
+    # A library's notices are for us (the weekly workflow), a hook's are for plugins. Filters of the user come first.
+    warnings.filterwarnings("ignore", "(?!ttmbench_)", FutureWarning, append=True)
+    for name in ("stdin", "stdout", "stderr"):  # closed before the program began (>&-, a daemon's); in this order,
+        if getattr(sys, name) is None:  # so that no file of a run takes one of their numbers
+            setattr(sys, name, Path(os.devnull).open("r" if name == "stdin" else "w", encoding="utf-8"))
+    with each_note_once():
+        code = _execute(list(sys.argv[1:] if arguments is None else arguments))
+        try:
+            return code or output_code() or 0
+        except KeyboardInterrupt:
+            return INTERRUPTED
+
+
+def _execute(argv: list[str]) -> int:
+    """Run a command line and print its error, if any; returns the exit code."""
+    debug = False
+    shown, warnings.formatwarning = warnings.formatwarning, _one_line_warning
+    try:
+        refuse_password("the command", argv)
+        try:
+            options = parse(argv)
+        except SystemExit as stop:  # argparse has printed the error or the help
+            return stop.code if isinstance(stop.code, int) else 2
+        debug = getattr(options, "verbosity", "info") == "debug"
+        from ttmbench._util.file_io import limit
+
+        limit("yaml_bytes")  # a wrong TTMBENCH_LIMITS is an error at once
+        read_places(options)
+        return int(options.execute(options))
+    except TtmbenchError as error:
+        if debug:
+            print_traceback()
+        warn(str(error))
+        return error.exit_code
+    except KeyboardInterrupt as error:
+        warn(f"interrupted {error}".strip())  # names the plugin whose code was interrupted
+        return INTERRUPTED
+    except BaseException as error:
+        if debug:
+            print_traceback()
+        if isinstance(error, OSError) and error.filename is None and (code := output_code()) is not None:
+            return code
+        warn(f"{error_line(error)} (--verbosity debug shows the traceback)")
+        return 1
+    finally:
+        warnings.formatwarning = shown
+
+
+def _one_line_warning(message: Warning | str, *_: object, **__: object) -> str:
+    clear_bars()
+    return f"ttmbench: warning: {one_line(str(message))}\n"

@@ -1,5 +1,0 @@
-"""``python -m ttmbench.cli``."""
-
-from ttmbench.cli import command
-
-command()
