@@ -53,7 +53,7 @@ AREAS: tuple[tuple[str, Stages], ...] = (
         (f"ttmbench/methods/{name}.py", [_CORE, _tests("ttm", "variants", "pair_models", "checkpoint", "ties")])
         for name in ("ttm", "parts", "training", "parameters")
     ),
-    ("ttmbench/evaluator/resume.py", [_tests("evaluator", "run_key"), _tests("evaluator", "resume")]),
+    ("ttmbench/evaluator/output.py", [_tests("evaluator", "run_key"), _tests("evaluator", "resume")]),
     ("ttmbench/evaluator/cache*.py", [_tests("cache", "key")]),
 )
 """Files, and the tests that are run for them, one stage after the other until one fails; doctests come first."""

@@ -32,8 +32,8 @@ from ttmbench._util.images import BadImage, as_rgb, open_image
 from ttmbench.cli import main
 from ttmbench.cli.compare import markdown
 from ttmbench.errors import DataError, TtmbenchError, UsageError
+from ttmbench.evaluator.evaluate import read_samples
 from ttmbench.evaluator.public_api import simple_evaluate
-from ttmbench.evaluator.settings import read_samples
 from ttmbench.model_adapters import embeddings
 from ttmbench.report.export import latex
 from ttmbench.report.terminal import csv_cell

@@ -10,7 +10,7 @@ import pytest
 from ttmbench.cli import main
 from ttmbench.config import RunConfig, TTMConfig
 from ttmbench.data.task_file import all_tasks, select_tasks
-from ttmbench.evaluator.settings import task_settings
+from ttmbench.methods.settings import task_settings
 from ttmbench.plugins.registry import build_registry
 
 TASKS = Path(__file__).resolve().parents[2] / "tasks"

@@ -97,7 +97,7 @@ def no_model(*_):
 
 
 def test_a_wrong_baseline_is_found_before_the_model_is_loaded(earlier, tmp_path, monkeypatch):
-    monkeypatch.setattr("ttmbench.evaluator.run.make_adapter", no_model)
+    monkeypatch.setattr("ttmbench.evaluator.evaluate.make_adapter", no_model)
     with pytest.raises(DataError, match="cannot be read"):
         ttmbench.simple_evaluate("tiny-clip", "shapes_color", baseline=str(tmp_path / "no.json"), **QUICK)
     with pytest.raises(UsageError, match="none of this run's tasks"):
@@ -114,7 +114,7 @@ def test_a_finished_run_is_compared_without_running_anything(earlier, tmp_path, 
     settings = {"output_path": str(tmp_path / "x.json"), "log_samples": True, **QUICK}
     first = ttmbench.simple_evaluate("tiny-clip-seed1", "shapes_color", **settings)
     assert "baseline" not in first.document
-    monkeypatch.setattr("ttmbench.evaluator.run.run_task", no_model)
+    monkeypatch.setattr("ttmbench.evaluator.task.run_task", no_model)
     again = ttmbench.simple_evaluate(
         "tiny-clip-seed1", "shapes_color", baseline=str(earlier / "samples.json"), **settings
     )

@@ -10,7 +10,6 @@ import subprocess
 import time
 from collections.abc import Sequence
 from dataclasses import replace
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +22,8 @@ from support import processes
 
 import ttmbench
 from ttmbench.cli import main
-from ttmbench.config import make_run_config
 from ttmbench.errors import DataError, TtmbenchError, UsageError
-from ttmbench.evaluator import resume
-from ttmbench.evaluator import run as evaluator
-from ttmbench.evaluator.settings import resolve
+from ttmbench.evaluator import task as evaluator
 from ttmbench.methods import checkpoint as checkpoints
 from ttmbench.methods.checkpoint import SeedCheckpoint, TaskCheckpoint
 from ttmbench.methods.training import TrainingState
@@ -128,7 +124,7 @@ def test_done_tasks_are_not_run_again(tmp_path, capsys, monkeypatch, finished):
     def no_task(*_):
         raise AssertionError("a task was run")
 
-    monkeypatch.setattr("ttmbench.evaluator.run.run_task", no_task)
+    monkeypatch.setattr("ttmbench.evaluator.task.run_task", no_task)
     again = evaluate(tmp_path, batch_size=3)
     assert numbers(again.document) == numbers(document) and again.path == path
     assert "every task is done (--overwrite always runs them again)" in capsys.readouterr().err
@@ -204,7 +200,7 @@ def test_a_run_that_ends_before_its_model_is_there_loses_nothing(tmp_path, monke
             def no_adapter(*_, error=error):
                 raise error
 
-            patched.setattr("ttmbench.evaluator.run.make_adapter", no_adapter)
+            patched.setattr("ttmbench.evaluator.evaluate.make_adapter", no_adapter)
             evaluate(path)
         assert path.read_text(encoding="utf-8") == before
     assert evaluate(path)["task_status"] == {"shapes_color": "done", "shapes_spatial": "done"}
@@ -358,21 +354,24 @@ def test_a_loss_that_is_not_finite_keeps_what_was_reached_before(tmp_path, monke
 
 
 def test_a_place_that_cannot_be_written_fails_before_the_model_is_loaded(tmp_path, monkeypatch):
-    monkeypatch.setattr("ttmbench.evaluator.run.make_adapter", lambda *_: pytest.fail("the model was loaded"))
+    monkeypatch.setattr("ttmbench.evaluator.evaluate.make_adapter", lambda *_: pytest.fail("the model was loaded"))
     (tmp_path / "file").write_text("", encoding="utf-8")
     with pytest.raises(UsageError, match="cannot be written to"):
         evaluate(tmp_path / "file" / "x")
 
 
-def test_two_runs_cannot_write_to_one_place(tmp_path):
-    config = make_run_config({"model": "tiny-clip", "tasks": ["shapes_color"], "output_path": str(tmp_path / "x.json")})
-    key = resolve(config).key(config)
-    with resume.open_output(config, key, datetime.now()):
-        again = resume.open_output(config, key, datetime.now())
-        with pytest.raises(UsageError, match="another run is writing to"), again:
-            pass
-    with resume.open_output(config, key, datetime.now()):
-        pass  # and afterwards it is free again
+def test_two_runs_cannot_write_to_one_place(tmp_path, monkeypatch):
+    path, real = tmp_path / "x.json", evaluator.run_task
+
+    def run_task(*words):
+        with pytest.raises(UsageError, match="another run is writing to"):
+            evaluate(path, "shapes_color")
+        return real(*words)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(evaluator, "run_task", run_task)
+        evaluate(path, "shapes_color", ttm=False, seeds=None)
+    assert not evaluate(path, "shapes_color", ttm=False, seeds=None).failed, "afterwards it is free again"
 
 
 # --- checkpoints ----------------------------------------------------------------------------------------------

@@ -235,7 +235,7 @@ def test_samples_option_picks_groups(tmp_path, folder_task):
 
 def test_settings_of_ttm_are_the_users_else_the_presets_else_the_tasks_else_the_models():
     from ttmbench.config import make_run_config
-    from ttmbench.evaluator.settings import plan
+    from ttmbench.evaluator.evaluate import plan
 
     def steps(model="tiny-clip", **more):
         return plan(make_run_config({"model": model, "tasks": ["winoground"], "ttm": True, **more}))
@@ -298,20 +298,22 @@ THREE = ["shapes_color", "shapes_place", "shapes_replace"]
 
 def failing_at(monkeypatch, name, where="run_task", error=TtmbenchError):
     """Makes one task fail: when it is run, or when its files are written."""
-    from ttmbench.evaluator import run as evaluator
+    from ttmbench.evaluator import output
+    from ttmbench.evaluator import task as one_task
 
-    before = getattr(evaluator, where)
+    owner = one_task if where == "run_task" else output.RunFiles
+    before = getattr(owner, where)
 
     def wrapped(*arguments):
-        spec = arguments[1].spec if where == "run_task" else arguments[2].spec
-        if spec.task == name:
+        task = arguments[1].spec.task if where == "run_task" else arguments[2]
+        if task == name:
             raise error("disk full")
         return before(*arguments)
 
-    monkeypatch.setattr(evaluator, where, wrapped)
+    monkeypatch.setattr(owner, where, wrapped)
 
 
-@pytest.mark.parametrize("where", ["run_task", "write_artifacts"])
+@pytest.mark.parametrize("where", ["run_task", "write"])
 def test_a_failed_task_hides_neither_table_nor_path_of_the_finished_ones(where, tmp_path, monkeypatch, capsys):
     from ttmbench.cli import main
 
@@ -322,11 +324,11 @@ def test_a_failed_task_hides_neither_table_nor_path_of_the_finished_ones(where, 
     captured = capsys.readouterr()
     assert "shapes_color" in captured.out and f"results: {path}" in captured.out
     assert "failed: shapes_place: disk full" in captured.out and "disk full" in captured.err
-    assert ("\nshapes_place\n" in captured.out) == (where == "write_artifacts"), "what was computed is shown"
+    assert ("\nshapes_place\n" in captured.out) == (where == "write"), "what was computed is shown"
     document = json.loads(path.read_text(encoding="utf-8"))
     assert document["status"] == "failed" and "disk full" in document["errors"][0]["message"]
-    assert ("shapes_place" in document["results"]) == (where == "write_artifacts"), "what was computed is saved"
-    if where == "write_artifacts":
+    assert ("shapes_place" in document["results"]) == (where == "write"), "what was computed is saved"
+    if where == "write":
         return
     assert main(words) == 1 and "shapes_color" in capsys.readouterr().out, "also where nothing is written"
     with monkeypatch.context() as patched:

@@ -19,7 +19,7 @@ import ttmbench
 from ttmbench._util.digests import digests_of_modules, digests_of_object
 from ttmbench.cli import main
 from ttmbench.config import make_run_config
-from ttmbench.evaluator.settings import resolve
+from ttmbench.evaluator.evaluate import resolve
 from ttmbench.sweep.execute import write_run
 
 PACKAGE = "my_adapter"

@@ -9,9 +9,9 @@ import pytest
 from ttmbench._util import machine
 from ttmbench.config import RunConfig, TTMConfig
 from ttmbench.data.task_file import find_task
-from ttmbench.evaluator import resume as module
-from ttmbench.evaluator.resume import RunKey
-from ttmbench.evaluator.settings import resolve
+from ttmbench.evaluator import output as module
+from ttmbench.evaluator.evaluate import resolve
+from ttmbench.evaluator.output import RunKey
 from ttmbench.plugins.registry import build_registry
 
 BASE = {"model": "tiny-clip", "tasks": ["shapes_color"], "ttm": True}

@@ -238,7 +238,7 @@ def test_a_failed_run_is_closed_with_its_document(tmp_path, monkeypatch):
         def no_adapter(*_, error=error):
             raise error
 
-        monkeypatch.setattr("ttmbench.evaluator.run.make_adapter", no_adapter)
+        monkeypatch.setattr("ttmbench.evaluator.evaluate.make_adapter", no_adapter)
         fake = Fake()
         with pytest.raises(type(error)):
             run_with(fake)
@@ -313,7 +313,7 @@ def no_model(*_):
 
 @pytest.mark.parametrize("tracker", list(trackers.TRACKERS))
 def test_a_missing_library_names_its_extra_before_a_model_is_loaded(tracker, monkeypatch, capsys, pytestconfig):
-    monkeypatch.setattr("ttmbench.evaluator.run.make_adapter", no_model)
+    monkeypatch.setattr("ttmbench.evaluator.evaluate.make_adapter", no_model)
     for name in [name for name in sys.modules if name.split(".")[0] == tracker]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, tracker, None)

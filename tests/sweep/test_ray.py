@@ -12,7 +12,7 @@ import pytest
 from support.plans import SMALL, TTM, cells_of, numbers, write_plan
 
 from ttmbench.cli import main
-from ttmbench.evaluator.run import run
+from ttmbench.evaluator.evaluate import evaluate
 
 # A cluster takes ten seconds to begin, and each cell imports torch.
 pytestmark = [
@@ -58,7 +58,7 @@ def test_cells_equal_single_runs_although_a_node_is_lost(cluster, tmp_path, monk
     (tmp_path / "alone").mkdir()
     alone = cells_of(tmp_path / "alone", **PLAN)
     for cell in alone:
-        run(cell.config, cell.chosen)
+        evaluate(cell.config, cell.chosen)
     monkeypatch.chdir(tmp_path)
     write_plan(tmp_path, **PLAN)
 

@@ -14,7 +14,7 @@ from support import processes
 from support.plans import SMALL, TTM, cells_of, forked_children, numbers, write_plan
 
 from ttmbench.cli import main
-from ttmbench.evaluator.run import run
+from ttmbench.evaluator.evaluate import evaluate
 
 PLAN = {"tasks": ["shapes_color", "shapes_place"], "options": {**SMALL, **TTM, "limit": 4, "deterministic": True}}
 LONG = {"options": {**SMALL, "limit": 4, "deterministic": True, "ttm": True, "ttm_args": "iterations=40,epochs=10"}}
@@ -25,7 +25,7 @@ def alone(tmp_path_factory):
     """Every cell as a separate run."""
     cells = cells_of(tmp_path_factory.mktemp("alone"), **PLAN)
     for cell in cells:
-        run(cell.config, cell.chosen)
+        evaluate(cell.config, cell.chosen)
     return {cell.folder: numbers(cell.document) for cell in cells}
 
 

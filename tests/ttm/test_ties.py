@@ -11,7 +11,7 @@ import ttmbench
 from ttmbench.config import make_run_config
 from ttmbench.data.task_file import all_tasks, find_task
 from ttmbench.errors import UsageError
-from ttmbench.evaluator.settings import task_settings
+from ttmbench.methods.settings import task_settings
 from ttmbench.methods.ttm import ShuffledTask
 from ttmbench.model_adapters import tiny_clip
 from ttmbench.plugins.registry import build_registry

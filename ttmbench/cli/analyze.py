@@ -61,7 +61,7 @@ def analyze(options: argparse.Namespace) -> int:
     config = make_run_config(settings, "options")
     if config.output_path is not None and config.output_path.endswith(".json"):
         raise UsageError(f"--output_path must be a directory for analyze, got {config.output_path}")
-    from ttmbench.evaluator.settings import resolve
+    from ttmbench.evaluator.evaluate import resolve
 
     resolve(config)  # reports a wrong name before torch is imported, which takes seconds
     from ttmbench.evaluator.analyze import documents

@@ -28,7 +28,7 @@ def finetune(options: argparse.Namespace) -> int:
     """Fine-tune a model and print how to evaluate it; 130 if interrupted."""
     config = make_run_config(settings_of(options), "options")
     changes = parse_pairs(options.finetune_args or "")
-    from ttmbench.evaluator.settings import resolve
+    from ttmbench.evaluator.evaluate import resolve
 
     chosen = resolve(config)  # reports a wrong name before torch is imported, which takes seconds
     from ttmbench.evaluator.finetune import finetune_model

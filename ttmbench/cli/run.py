@@ -43,13 +43,13 @@ def run(options: argparse.Namespace) -> int:
 
         return print_kind(LISTINGS[options.tasks], options.include_path or [])
     config = make_run_config(settings_of(options), "options")
-    from ttmbench.evaluator.settings import plan, resolve
+    from ttmbench.evaluator.evaluate import plan, resolve
 
     if options.dry_run:
         echo(json.dumps(plan(config), indent=2))
         return 0
     chosen = resolve(config)  # reports a wrong name before torch is imported, which takes seconds
-    from ttmbench.evaluator.run import run as evaluate
+    from ttmbench.evaluator.evaluate import evaluate
 
     try:
         with terminated_like_interrupted():

@@ -20,9 +20,8 @@ from ttmbench.errors import DivergedError, UsageError
 from ttmbench.evaluator.adapters import make_adapter, model_info, model_settings, remarks
 from ttmbench.evaluator.determinism import arithmetic_of, naming_what_cannot
 from ttmbench.evaluator.eval_results import EvalResults
-from ttmbench.evaluator.run import run
+from ttmbench.evaluator.evaluate import evaluate, resolve
 from ttmbench.evaluator.score_task import Run, plan_task, score_task
-from ttmbench.evaluator.settings import cache_of, resolve
 from ttmbench.evaluator.task_result import Scored
 from ttmbench.methods.parts import PseudoLabels, candidates
 from ttmbench.model import DualEncoder, PairScorer
@@ -37,7 +36,6 @@ from ttmbench.results.summary import (
     seed_values,
 )
 from ttmbench.schedules import threshold_for_coverage
-from ttmbench.scoring.batches import BatchSizer
 from ttmbench.scoring.debiasing import sweep
 from ttmbench.types import MetricSpec, Record, Scores
 
@@ -81,7 +79,7 @@ class Runs:
             name = task.spec.task
             chosen = replace(chosen, tasks={name: task}, settings={name: ttm or TTMConfig()})
         config = self.config.model_copy(update={"on_error": "raise", **options})
-        return run(config, chosen, adapter=self.model, command=self._command)
+        return evaluate(config, chosen, adapter=self.model, command=self._command)
 
 
 def documents(
@@ -212,8 +210,7 @@ def _threshold_of(clear: np.ndarray, total: int, share: float) -> float:
 def _alpha(runs: Runs, task: TaskFile) -> tuple[Scored, Record]:
     """The metrics as functions of alpha, from log P(t|i) and log P(t), which an ordinary run does not keep apart."""
     config, registry, spec = runs.config, runs.chosen.registry, task.spec
-    sizer = BatchSizer.for_run(config.batch_size, runs.model.device, config.deterministic)
-    of_run = Run(registry, config, runs.model, sizer, cache_of(config)).on(spec)
+    of_run = Run.of(registry, config, runs.model).on(spec)
     plan = plan_task(of_run, task, with_parts=True)
     scored = score_task(plan, of_run)
     assert scored.parts is not None, "parts were asked for"

@@ -32,8 +32,8 @@ from ttmbench.evaluator.adapters import (
     write_record,
 )
 from ttmbench.evaluator.determinism import arithmetic_of, naming_what_cannot
-from ttmbench.evaluator.resume import RunKey
-from ttmbench.evaluator.settings import read_samples, tasks_named
+from ttmbench.evaluator.evaluate import read_samples, tasks_named
+from ttmbench.evaluator.output import RunKey
 from ttmbench.methods.checkpoint import TRAINING, SeedCheckpoint
 from ttmbench.methods.finetuned import (
     PRESET_NOTES,

@@ -31,7 +31,6 @@ from ttmbench.methods.views import views_of
 from ttmbench.model import DualEncoder, Model, PairScorer, StoredFeatures
 from ttmbench.plugins.registry import BUILTIN, Registry
 from ttmbench.results.summary import MethodScores, metric_mean
-from ttmbench.scoring.batches import BatchSizer
 from ttmbench.scoring.dual_encoder import encode_captions, encode_images
 from ttmbench.scoring.inputs import distinct_captions, distinct_images, rows_of
 from ttmbench.scoring.prepare import unknown_wrappers
@@ -148,8 +147,7 @@ def _scored(run: Run, scored: Scored, reward: str) -> RewardModel:
     off: Record = {"methods": [], "method_args": {}, "also": []}
     asked = {"model": name, "model_args": arguments, "limit": None, "samples": None, **off}
     config: RunConfig = run.config.model_copy(update=asked)
-    sizer = BatchSizer.for_run(config.batch_size, model.device, config.deterministic)
-    helper = replace(run, config=config, model=model, loaded=None, sizer=sizer, samples=None)
+    helper = replace(Run.of(run.registry, config, model), cache=run.cache, key=run.key, helpers=run.helpers)
     plan = plan_task(helper, TaskFile(scored.spec, None, tuple(groups)))
     raw = score_task(replace(plan, metrics=[], all_pairs=False), helper).raw
     values, are_cosines = torch.from_numpy(raw.groups), False

@@ -18,8 +18,8 @@ from ttmbench.data.task_file import all_tasks
 from ttmbench.errors import DataError, UsageError
 from ttmbench.evaluator.adapters import as_adapter, checked, name_of_adapter
 from ttmbench.evaluator.eval_results import EvalResults
+from ttmbench.evaluator.evaluate import evaluate, resolve
 from ttmbench.evaluator.score_files import score_stored
-from ttmbench.evaluator.settings import resolve
 from ttmbench.model import Model
 from ttmbench.plugins.registry import build_registry
 from ttmbench.results.comparison import adjust_for_several, compare_runs
@@ -74,9 +74,7 @@ def simple_evaluate(
     settings["tasks"] = [task.name if isinstance(task, Task) else task for task in asked]
     config = make_run_config(settings)
     chosen = resolve(config, plugins=plugins, in_memory=in_memory, is_registered=adapter is None)
-    from ttmbench.evaluator.run import run  # imports torch, which a wrong name should not wait for
-
-    results = run(config, chosen, adapter=adapter, command=command)
+    results = evaluate(config, chosen, adapter=adapter, command=command)
     try:
         results.typed.check(config.assertions)
     except BaseException as error:

@@ -17,26 +17,35 @@ import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from ttmbench._util.file_io import Unreadable, file_digest, read_json, read_text
+from ttmbench.config import make_run_config
 from ttmbench.data.loader import check_count
 from ttmbench.data.task_file import SCOPES, GroupSpec, TaskFile, TaskSpec, all_tasks, find_task, is_named, select_tasks
 from ttmbench.errors import DataError, UsageError
-from ttmbench.evaluator.eval_results import EvalResults, RunRecord
-from ttmbench.evaluator.settings import datasets_of
+from ttmbench.evaluator.eval_results import EvalResults, sample_lines
+from ttmbench.evaluator.evaluate import datasets_of
+from ttmbench.evaluator.output import Output
 from ttmbench.evaluator.stored_ranks import stored_ranks
 from ttmbench.evaluator.task_result import Answered, Data, Judged, Scored, TaskResult
 from ttmbench.plugins.registry import Registry, build_registry, metric_for
-from ttmbench.results.numbers import BUILT_IN_FILTERS, RAW, STORED_ANSWERS, STORED_NOTE, STORED_SCORES, columns_in
+from ttmbench.results.document import check_names, parse_assertion
+from ttmbench.results.numbers import (
+    BUILT_IN_FILTERS,
+    RAW,
+    SLASH,
+    STORED_ANSWERS,
+    STORED_NOTE,
+    STORED_SCORES,
+    columns_in,
+)
 from ttmbench.results.stored_files import StoredScores, checked_scores, read_scores, stated_shape
 from ttmbench.results.summary import Clusters, MethodScores, connected
 from ttmbench.scoring.choice_arrays import Choices, choice_values, unread_notes
-from ttmbench.stats import IntervalMethod
 from ttmbench.types import GroupShape, MetricSpec, Record, Scores
 
 COLORSWAP, SUGARCREPE, CSV = "colorswap answers", "sugarcrepe answers", "per-sample results"
@@ -376,22 +385,25 @@ def score_stored(
     given: Given,
     task: str | TaskFile | None,
     *,
-    include_path: Sequence[str] = (),
     logit_scale: float = 1.0,
     limit: int | None = None,
-    bootstrap_iters: int = 1000,
-    interval: IntervalMethod = "wilson",
-    seed: int = 0,
     command: Sequence[str] = (),
     model_name: str | None = None,
     choice: bool = False,
+    **options: Any,
 ) -> EvalResults:
     """Computes every metric that stored scores, ranks or answers define; arguments and errors as for `ttmbench.score`.
 
+    ``options`` are of `RunConfig`: with ``output_path`` a document and samples are written.
     Several files hold ranks, one for each side, or ColorSwap's answers. Parts of a task that tags name become further
     tasks. ``task`` may also be the tag of several tasks, if the rows of the file say which task they are of.
     """
-    started, clock, registry = datetime.now().astimezone(), time.perf_counter(), build_registry(include_path)
+    clock, paths = time.perf_counter(), [path for path in given if isinstance(path, Path)]
+    name = model_name or "+".join(path.stem for path in paths) or "scores"
+    run = make_run_config({**options, "model": "scores", "tasks": ["scores"], "model_name": name}, "options")
+    for assertion in run.assertions:
+        parse_assertion(assertion)
+    registry = build_registry(run.include_path)
     files = _tasks(registry, task)
     specs = [file.spec for file in files]
     spec = specs[0] if specs else None
@@ -399,7 +411,6 @@ def score_stored(
         limit = None  # the whole task
     if spec is None and limit is not None:
         raise UsageError("--limit says that scores are of a task's first groups; name the task with --task")
-    paths = [path for path in given if isinstance(path, Path)]
     config: Record = {"scores": "+".join(path.name for path in paths) or None, "logit_scale": logit_scale}
     tasks: list[TaskResult]
     ranks = spec is not None and spec.kind != "groups"
@@ -425,16 +436,23 @@ def score_stored(
         tasks = [
             result for of in specs or (None,) for result in _scored(known, of, registry, limit, logit_scale, choice)
         ]
-    config |= {"task": task if isinstance(task, str) else tasks[0].spec.task, "limit": limit, "seed": seed}
-    config |= {"bootstrap_iters": bootstrap_iters, "interval": interval}
-    name = model_name or "+".join(path.stem for path in paths) or "scores"
-    datasets = datasets_of(registry, {file.spec.task: file for file in files})
-    record = RunRecord(name, config, command, started, datasets=datasets, clock=clock)
-    for read in tasks:
-        result = read.summarised((bootstrap_iters, seed, interval))
+    config |= {"task": task if isinstance(task, str) else tasks[0].spec.task, "limit": limit, "seed": run.seed}
+    config |= {"bootstrap_iters": run.bootstrap_iters, "interval": run.interval}
+    for position, read in enumerate(tasks):
+        result = read.summarised((run.bootstrap_iters, run.seed, run.interval))
         before, clock = clock, time.perf_counter()
-        record.add(replace(result, seconds={"score": clock - before}))
-    return record.evaluated(record.document("done"))
+        tasks[position] = replace(result, seconds={"score": clock - before})
+    metrics = {result.spec.task: [metric.name for metric in result.metrics] for result in tasks}
+    metrics |= {f"{read.spec.task}{SLASH}{mean}": metrics[read.spec.task] for read in tasks for mean in read.tag_means}
+    check_names(run.assertions, metrics, list({number.method: None for read in tasks for number in read.numbers}))
+    output = Output(run, (), datasets_of(registry, {file.spec.task: file for file in files}), None, command, config)
+    with output.recording(registry.notify):
+        for result in tasks:
+            with output.task(result.spec.task, None, goes_on=False):
+                output.results[result.spec.task] = result
+                if output.files is not None:
+                    output.files.write("samples", result.spec.task, sample_lines(result))
+    return output.evaluated()
 
 
 def _tasks(registry: Registry, task: str | TaskFile | None) -> list[TaskFile]:

@@ -12,10 +12,12 @@ import torch
 from ttmbench._util.third_party_errors import phase
 from ttmbench.config import RunConfig, TTMConfig, groups_of
 from ttmbench.data.loader import check_count, load_task_data
+from ttmbench.data.paths import cache_folder
 from ttmbench.data.task_file import TaskFile, TaskSpec
 from ttmbench.errors import DataError, UsageError
 from ttmbench.evaluator.cache import ScoreCache, TaskCache
-from ttmbench.evaluator.resume import DataNow, groups_digest
+from ttmbench.evaluator.determinism import conditions
+from ttmbench.evaluator.output import DataNow, groups_digest
 from ttmbench.evaluator.stored_ranks import stored_pool
 from ttmbench.evaluator.task_result import Answered, Data, Scored
 from ttmbench.model import ChoiceModel, ChoiceStyle, DualEncoder, Model, PairScorer, StoredFeatures
@@ -55,10 +57,26 @@ class Run:
     model: Model  # as the task takes it
     sizer: BatchSizer  # how much the model takes at a time, learnt from one task to the next
     cache: ScoreCache | None = None  # of raw scores; None for a run without one
-    key: str = ""  # digest of the command (`ttmbench.evaluator.resume.RunKey`); checkpoints are for it alone
+    key: str = ""  # digest of the command (`ttmbench.evaluator.output.RunKey`); checkpoints are for it alone
     samples: set[str] | None = None  # ids of the groups to use; None for all
     helpers: dict[str, Any] = field(default_factory=dict)  # what methods need beside the model, by name, made once
     loaded: Model | None = None  # the model as it takes images, where the task has videos
+
+    @classmethod
+    def of(
+        cls,
+        registry: Registry,
+        config: RunConfig,
+        model: Model,
+        key: str = "",
+        samples: set[str] | None = None,
+        as_loaded: bool = False,
+    ) -> Run:
+        """A run with its cache; ``as_loaded``: nothing has touched the model's weights since they were loaded."""
+        folder, exact = cache_folder(config.use_cache), conditions(config.batch_size) if config.deterministic else None
+        cache = None if folder is None else ScoreCache(folder, exact, model if as_loaded else None)
+        sizer = BatchSizer.for_run(config.batch_size, model.device, config.deterministic)
+        return cls(registry, config, model, sizer, cache, key, samples)
 
     @property
     def left_models(self) -> list[str]:

@@ -28,7 +28,6 @@ from ttmbench.errors import DivergedError, NotRestoredError, TtmbenchError, Usag
 from ttmbench.evaluator.adapters import finetuned, write_record
 from ttmbench.evaluator.ranking_task import rank_task
 from ttmbench.evaluator.score_task import Run, TaskPlan, ask_task, plan_task, score_task
-from ttmbench.evaluator.settings import usual_rate
 from ttmbench.evaluator.task_result import Answered, Scored, TaskResult, TransferResult
 from ttmbench.methods.checkpoint import (
     AFTER_SEED,
@@ -41,6 +40,7 @@ from ttmbench.methods.checkpoint import (
     scores_of,
     write_state,
 )
+from ttmbench.methods.settings import usual_rate
 from ttmbench.methods.variants import Adaptation
 from ttmbench.model import ChoiceModel, PairScorer
 from ttmbench.results.document import MOST_UNDECIDED

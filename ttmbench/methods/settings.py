@@ -9,10 +9,11 @@ from typing import Annotated
 
 from pydantic import BaseModel
 
-from ttmbench.config import TTMConfig
+from ttmbench.config import DEFAULT_LEARNING_RATE, RunConfig, TTMConfig, with_rate_note
+from ttmbench.data.task_file import TaskSpec
 from ttmbench.errors import UsageError
 from ttmbench.plugins.arguments import Argument, arguments_of, checked_arguments
-from ttmbench.plugins.registry import load_target
+from ttmbench.plugins.registry import Registry, load_target
 from ttmbench.types import MethodSpec
 
 _OPTION = "--method_args"
@@ -77,3 +78,44 @@ def _of_config(config: type[BaseModel]) -> Iterator[Argument]:
     for name, field in config.model_fields.items():
         if name != "part_args":  # given as KIND.KEY
             yield Argument(name, Annotated[field.annotation, field], field.default, field.is_required())
+
+
+def task_settings(registry: Registry, config: RunConfig, spec: TaskSpec) -> TTMConfig:
+    """Package defaults, the model's, the task's, the paper's preset if asked for, and what the user says."""
+    if config.rerank and spec.kind != "retrieval":
+        raise UsageError(f"task '{spec.task}' is of kind {spec.kind}: --rerank is for retrieval; omit it")
+    settings, adapts = TTMConfig(), registry.adapts(config)
+    name = config.model
+    if name in registry.adapters:
+        name = registry.adapters[name].name  # an alias has the presets of its model
+        settings = settings.with_changes(dict(registry.adapters[name].ttm_defaults), f"defaults of model {name}")
+    settings = settings.with_changes(spec.ttm.get("defaults", {}), f"task {spec.task}: ttm.defaults")
+    if adapts and config.ttm_preset == "paper":
+        preset = spec.ttm.get(name)
+        if preset is None:
+            known = ", ".join(model for model in spec.ttm if model != "defaults") or "none"
+            raise UsageError(
+                f"task '{spec.task}' has no paper preset for model '{name}' (it has: {known}); use --ttm_preset auto"
+            )
+        settings = settings.with_changes(with_rate_note(preset), f"task {spec.task}: ttm.{name}")
+    settings = settings.with_changes(dict(config.ttm_args), "--ttm_args")
+    registry.schedules[settings.schedule]
+    if adapts and spec.kind == "groups":
+        settings.by_share(spec.is_global)
+        if settings.other_parts:
+            from ttmbench.methods.parts import check_parts  # imports torch, which the defaults need later
+
+            check_parts(registry, settings, spec.shape, spec.is_global)
+        if settings.ties == "include" and not spec.is_global:
+            raise UsageError(
+                f"task '{spec.task}' is matched inside groups, where a tied matching is never a pseudo-label; "
+                "ties=include is for tasks that are matched globally (--ttm_args)"
+            )
+    return settings
+
+
+def usual_rate(registry: Registry, config: RunConfig, spec: TaskSpec) -> float:
+    """The learning rate of TTM where the user gives none: the preset's, the task's, the model's or the package's."""
+    others = {name: value for name, value in config.ttm_args.items() if name != "lr"}
+    lr = task_settings(registry, config.model_copy(update={"ttm_args": others}), spec).lr
+    return DEFAULT_LEARNING_RATE if lr is None else lr

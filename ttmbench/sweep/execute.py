@@ -24,7 +24,7 @@ from ttmbench._util.child import shared_threads, start, stop, why_failed
 from ttmbench._util.console import one_line
 from ttmbench._util.file_io import take_lock, write_text
 from ttmbench.errors import TtmbenchError, UsageError
-from ttmbench.evaluator.resume import LOCK, RunFiles
+from ttmbench.evaluator.output import LOCK, RunFiles
 from ttmbench.sweep.plan import Cell
 
 ATTEMPTS = 3  # of a cell whose process is killed; each goes on where the one before was

@@ -20,7 +20,7 @@ from ttmbench._util.third_party_errors import describe
 from ttmbench.config import RENAMED, Names, RunConfig, make_run_config, parse_pairs, split_names, with_dots
 from ttmbench.data.task_file import TaskFile, select_tasks
 from ttmbench.errors import TtmbenchError, UsageError
-from ttmbench.evaluator.settings import Chosen, resolve
+from ttmbench.evaluator.evaluate import Chosen, resolve
 from ttmbench.plugins.registry import Registry, build_registry
 from ttmbench.types import Record
 

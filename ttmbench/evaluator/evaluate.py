@@ -1,0 +1,324 @@
+"""A run: names become a registry, tasks and settings; then each task is scored, and the document is kept up to date."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ttmbench._util.console import each_note_once, progress_bar, warn
+from ttmbench._util.file_io import Unreadable, read_json
+from ttmbench._util.third_party_errors import error_line, foreign_errors, phase
+from ttmbench.config import RunConfig, TTMConfig
+from ttmbench.data.memory import Task
+from ttmbench.data.paths import data_folder
+from ttmbench.data.task_file import TaskFile, all_tasks, select_tasks, take_in
+from ttmbench.errors import DataError, TtmbenchError, UsageError
+from ttmbench.evaluator.adapters import check_model, make_adapter, model_settings, remarks, trained_on
+from ttmbench.evaluator.eval_results import Baseline, EvalResults, sample_lines
+from ttmbench.evaluator.output import DataNow, Output, RunFiles, RunKey
+from ttmbench.evaluator.task_result import Ranked, Scored, TaskResult
+from ttmbench.methods.settings import task_settings
+from ttmbench.model import DualEncoder, Model, PairScorer, overrides
+from ttmbench.plugins.registry import Registry, build_registry
+from ttmbench.plugins.trackers import make_trackers
+from ttmbench.results.document import check_names, parse_assertion
+from ttmbench.results.numbers import CHOICE, RAW, SLASH, TTM
+from ttmbench.results.stored_files import save_ranks, save_scores
+from ttmbench.types import Record
+
+if TYPE_CHECKING:  # it imports torch
+    from ttmbench.evaluator.score_task import Run
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """What the names of a configuration stand for, looked up before anything heavy is imported."""
+
+    registry: Registry  # where they were looked up
+    tasks: Mapping[str, TaskFile]  # name -> task, in the order asked for
+    settings: Mapping[str, TTMConfig]  # name of a task -> TTM's settings for it
+    also: Mapping[str, TaskFile]  # other tasks on which each adapted model is measured
+    samples: set[str] | None = None  # ids of the groups to use; None for all
+    baseline: Baseline | None = None  # the run to compare with
+    in_memory: Sequence[Task] = ()  # the tasks that are not files
+    plugins: Sequence[tuple[str, Any]] = ()  # those that were given as objects
+    is_registered: bool = True  # whether the model is one that has a name here; else it was given as an object
+
+    def key(self, config: RunConfig, adapter: Model | None = None) -> RunKey:
+        """What makes the run the same as another; ``adapter`` counts where it was given as an object."""
+        unregistered, others = None if self.is_registered else adapter, dict(self.also)
+        if config.methods:
+            from ttmbench.evaluator.methods import reference_tasks  # its code needs torch
+
+            others |= reference_tasks(self.registry, config)
+        settings = self.settings if self.registry.adapts(config) else {}
+        return RunKey.of(self.registry, config, self.tasks, settings, others, unregistered)
+
+
+def resolve(
+    config: RunConfig,
+    *,
+    plugins: Sequence[tuple[str, Any]] = (),
+    in_memory: Sequence[Task] = (),
+    is_registered: bool = True,
+) -> Chosen:
+    """Looks up the model, the tasks and their settings without loading anything; UsageError for a wrong one."""
+    for assertion in config.assertions:
+        parse_assertion(assertion)
+    if config.data_dir is not None:
+        data_folder(config.data_dir, is_read=True)
+    registry = build_registry(
+        config.include_path, [*plugins, *(make_trackers(config) if config.track or config.track_args else ())]
+    )
+    if is_registered:
+        registry.adapters[config.model]
+    given = take_in(registry, in_memory)
+    tasks = tasks_named(registry, config, config.tasks, given)
+    settings = {name: task_settings(registry, config, task.spec) for name, task in tasks.items()}
+    if not registry.adapts(config) and (config.ttm_args or config.ttm_preset != "auto"):
+        option = "--ttm_args" if config.ttm_args else "--ttm_preset"
+        raise UsageError(f"{option} is for test-time training, so it needs --ttm, or a variant of it in --methods")
+    if config.methods:
+        from ttmbench.evaluator.methods import check_methods  # their code needs torch, which other runs wait for later
+
+        check_methods(registry, config, tasks)
+    if config.assertions:
+        check_names(config.assertions, metrics_by_task(tasks), filters_of(config))
+    also = tasks_named(registry, config, config.also, given)
+    if len(also) == 1 and set(also) == set(tasks):
+        raise UsageError(f"--also names no task but {next(iter(also))}, which is adapted to; name another")
+    baseline = None if config.baseline is None else Baseline.read(Path(config.baseline), tasks)
+    samples = read_samples(config.samples) if config.samples else None
+    return Chosen(registry, tasks, settings, also, samples, baseline, in_memory, plugins, is_registered)
+
+
+def evaluate(
+    config: RunConfig, chosen: Chosen, *, adapter: Model | None = None, command: Sequence[str] = ()
+) -> EvalResults:
+    """Runs a configuration, whose names `resolve` has looked up; assertions are checked by the caller.
+
+    ``adapter`` is a model that was given as an object.
+    """
+    from ttmbench.evaluator.determinism import arithmetic_of, naming_what_cannot  # these import torch
+    from ttmbench.evaluator.score_task import Run
+    from ttmbench.evaluator.task import Methods, run_task
+    from ttmbench.methods.variants import adapted_folders
+
+    with each_note_once(), arithmetic_of(config), ExitStack() as stack:
+        key, tasks, registry = chosen.key(config, adapter), chosen.tasks, chosen.registry
+        output = Output(config, list(tasks), datasets_of(registry, tasks), key, command)
+        stack.enter_context(output.recording(registry.notify))
+        folders = adapted_folders(config, list(tasks), new=output.previous is None)
+        asked, document = config, None if output.files is None else output.files.results
+        if "," in config.device:
+            from ttmbench.evaluator.devices import divided
+
+            objects = {"a model": adapter, "a task": chosen.in_memory, "a plugin": chosen.plugins}
+            asked, document = stack.enter_context(divided(config, list(tasks), objects, output))
+        model = _load_model(config, chosen, adapter, output)
+        run = Run.of(registry, asked, model, key.sha256, chosen.samples, as_loaded=adapter is None)
+        done = output.resume({name: _data_now(run, tasks[name]) for name in output.finished()})
+        if output.files is not None:
+            document = output.files.results  # another one than before, if an earlier run had another model
+        methods = Methods(run, folders, chosen.also)
+        for name, task in progress_bar(len(tasks), "tasks", "tasks", tasks.items()):
+            if name in done:
+                continue
+            state = None if document is None else RunFiles(document, "").state / "tasks" / name
+            with output.task(name, state, goes_on=config.on_error != "raise"):
+                with foreign_errors(f"task '{name}' with model '{config.model}'"), naming_what_cannot():
+                    result = output.results[name] = run_task(run, task, chosen.settings[name], state, methods)
+                    if isinstance(result, Scored) and result.failure is not None:
+                        raise result.failure
+                if output.files is not None:
+                    with phase("save"):
+                        _write_artifacts(output.files, config, result)
+        if chosen.baseline is not None:
+            output.compare_with(chosen.baseline)
+    return output.evaluated()
+
+
+def _load_model(config: RunConfig, chosen: Chosen, adapter: Model | None, output: Output) -> Model:
+    """The model, which the output describes; made by its name unless it was given as an object."""
+    registry = chosen.registry
+    with phase("model"):
+        model = adapter or make_adapter(registry, config.model, config.model_args, model_settings(config, True))
+        output.describe_model(model, trained_on(registry, config.model, config.model_args, model))
+        if config.assertions:
+            check_names(config.assertions, metrics_by_task(chosen.tasks), filters_of(config, model))
+    check_model(config, model, registry.adapts(config))
+    for remark in remarks(model):
+        warn(remark)
+    if config.methods:
+        from ttmbench.evaluator.methods import check_methods
+
+        check_methods(registry, config, chosen.tasks, model)
+    return model
+
+
+def _data_now(run: Run, task: TaskFile) -> DataNow | None:
+    """A task's data as they are now; None, with a warning, if they are out of reach."""
+    from ttmbench.evaluator.score_task import data_now
+
+    try:
+        return data_now(run, task)
+    except DataError as error:
+        warn(f"the numbers of task {task.spec.task} stay, but its data cannot be looked at: {error}")
+        return None
+
+
+def _write_artifacts(files: RunFiles, config: RunConfig, result: TaskResult) -> None:
+    """Writes the files of a task: samples and scores if the run asks for them, and TTM's iterations."""
+    task, data = result.spec.task, result.data
+    if config.log_samples:
+        files.write("samples", task, sample_lines(result, config.run_seeds))
+    if config.save_scores and isinstance(result, Ranked):
+        about = {"task": task, "model": config.model_name, "data_sha256": data.fingerprint}
+        clusters = data.clusters.groups if data.clusters is not None and data.shares_images else None
+        files.write("ranks", task, lambda path: save_ranks(path, result.ranks, result.of_query, about, clusters))
+    if not isinstance(result, Scored):
+        return
+    if config.save_scores:
+        files.write("scores", task, partial(_save_scores, config, result))
+    for name, elsewhere in result.elsewhere.items():
+        other = elsewhere.result
+        if config.log_samples and isinstance(other, Scored):
+            files.write("also_samples", task, sample_lines(other, config.run_seeds), name)
+        if config.save_scores and isinstance(other, Scored):
+            files.write("also_scores", task, partial(_save_scores, config, other, adapted_on=task), name)
+    for column in result.columns:
+        if column.name == TTM:
+            # Times stay in the results document, so that the same run writes the same lines.
+            records = column.record["iterations"]
+            lines = [{key: value for key, value in record.items() if key != "seconds"} for record in records]
+            files.write("ttm", task, lines)
+
+
+def _save_scores(config: RunConfig, result: Scored, path: Path, **more: str) -> None:
+    """Writes the score arrays of a task."""
+    spec, data, several = result.spec, result.data, result.spec.group.true_captions
+    about = {
+        "task": spec.task,
+        "task_version": str(spec.version),
+        "model": config.model_name,
+        "seeds": json.dumps(config.run_seeds),
+        "group_ids": json.dumps([group.group_id for group in data.groups]),
+        **({"true_captions": str(several)} if several > 1 else {}),
+        "data_sha256": data.fingerprint,
+        **more,
+    }
+    if data.clusters is not None and data.shares_images:
+        about["clusters"] = json.dumps(data.clusters.groups.tolist())
+        about["image_clusters"] = json.dumps(data.clusters.images.reshape(-1).tolist())
+    iterations = {column.name: column.iterations for column in result.columns}
+    save_scores(path, result.scores, about, iterations)
+
+
+def run_part() -> None:
+    """Does the part of a run on one device that ``sys.argv`` describes, and exits with the reason if it cannot."""
+    from ttmbench.evaluator.determinism import arithmetic_of, naming_what_cannot
+    from ttmbench.evaluator.devices import do_part
+    from ttmbench.evaluator.score_task import Run
+    from ttmbench.evaluator.task import Methods
+    from ttmbench.methods.variants import adapted_folders
+
+    settings, left, key, document, folder, part, of = json.loads(sys.argv[1])
+    config = RunConfig.model_validate(settings)
+    try:
+        with each_note_once(), arithmetic_of(config):
+            chosen = resolve(config)
+            model = make_adapter(chosen.registry, config.model, config.model_args, model_settings(config))
+            if overrides(model, "usage"):
+                raise UsageError(f"model {config.model} asks a server, whose requests are made side by side already")
+            run = Run.of(chosen.registry, config, model, key, chosen.samples, as_loaded=True)
+            methods = Methods(run, adapted_folders(config, list(chosen.tasks), new=False))
+            for name in left:
+                state = RunFiles(Path(document), "").state / "tasks" / name
+                with foreign_errors(f"task '{name}' with model '{config.model}'"), naming_what_cannot():
+                    scored = Path(folder) / f"{name}.scored"
+                    do_part(run, methods, chosen.tasks[name], chosen.settings[name], state, scored, (part, of))
+    except Exception as error:
+        warn(str(error) if isinstance(error, TtmbenchError) else error_line(error))
+        sys.exit(1)
+
+
+def tasks_named(
+    registry: Registry,
+    config: RunConfig,
+    words: Sequence[str],
+    in_memory: Mapping[str, TaskFile] = {},
+) -> dict[str, TaskFile]:
+    """The tasks that names, tags, globs and files stand for, each once, with the run's changes to their sources."""
+    tasks: dict[str, TaskFile] = {}
+    for word in words:
+        for name, task in ({word: in_memory[word]} if word in in_memory else select_tasks(registry, [word])).items():
+            tasks.setdefault(name, task.with_source(config.task_args))
+    return tasks
+
+
+def metrics_by_task(tasks: Mapping[str, TaskFile]) -> dict[str, list[str]]:
+    """Task, and each mean over values of its tags -> metrics that there will be numbers of."""
+    metrics: dict[str, list[str]] = {}
+    for name, task in tasks.items():
+        known = list(task.spec.metrics)
+        metrics |= {name: known, **{f"{name}{SLASH}{mean}": known for mean in task.spec.means}}
+    return metrics
+
+
+def filters_of(config: RunConfig, model: Model | None = None) -> list[str]:
+    """The filters that a run's numbers can have; of a model that is loaded, those that it can give."""
+    if not (model is None or isinstance(model, DualEncoder | PairScorer)):
+        return [CHOICE]
+    return [RAW, *config.methods, *([CHOICE] if model is None else [])]
+
+
+def plan(config: RunConfig) -> Record:
+    """What `run` would do, checked as far as names and settings go: for ``--dry_run``."""
+    chosen = resolve(config)
+    steps: Record = {"model": config.model, "tasks": {}}
+    for name, task in chosen.tasks.items():
+        spec = task.spec
+        steps["tasks"][name] = {"source": spec.source, "group": spec.group.model_dump(), "metrics": spec.metrics}
+        if config.methods:
+            from ttmbench.evaluator.methods import planned_settings
+
+            specs = map(chosen.registry.methods.__getitem__, config.methods)
+            planned = {spec.name: planned_settings(config, spec, chosen.settings[name]) for spec in specs}
+            steps["tasks"][name]["methods"] = planned
+    if config.methods:
+        steps["seeds"] = config.run_seeds
+    if chosen.also:
+        steps["also"] = list(chosen.also)
+    return steps
+
+
+def datasets_of(registry: Registry, chosen: Mapping[str, TaskFile]) -> dict[str, list[str]]:
+    """Every registered subset of the datasets that chosen tasks are subsets of."""
+    names = {task.spec.aggregate for task in chosen.values() if task.spec.aggregate}
+    if not names:
+        return {}
+    datasets: dict[str, list[str]] = {name: [] for name in sorted(names)}
+    for name, task in all_tasks(registry).items():
+        if task.spec.aggregate in datasets:
+            datasets[task.spec.aggregate].append(name)
+    return datasets
+
+
+def read_samples(path: str) -> set[str]:
+    """The group ids of a ``--samples`` file; UsageError if it holds no list of them."""
+    try:
+        content = read_json(Path(path))
+    except Unreadable as error:
+        raise UsageError(f"--samples {path}: {error}") from None
+    if not isinstance(content, list) or not content:
+        raise UsageError(f"--samples {path}: must hold a JSON list of group ids")
+    wrong = [entry for entry in content if isinstance(entry, bool) or not isinstance(entry, str | int)]
+    if wrong:
+        raise UsageError(f"--samples {path}: group ids must be strings or integers, got {wrong[0]!r:.80}")
+    return {str(entry) for entry in content}

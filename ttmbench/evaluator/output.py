@@ -1,0 +1,791 @@
+"""What a run has found: the document, the files that it is written to, and what an earlier run left there."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shlex
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from copy import deepcopy
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from fnmatch import fnmatchcase
+from functools import partial
+from glob import escape
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+import filelock
+from pydantic import ValidationError
+
+from ttmbench._util import machine
+from ttmbench._util.console import one_line, show_as, warn
+from ttmbench._util.digests import OWN, digests_of_modules, digests_of_object, json_digest
+from ttmbench._util.file_io import Unreadable, file_digest, read_json, safe_name, take_lock, to_json, write_atomically
+from ttmbench._util.third_party_errors import describe, error_line, phase, phase_of
+from ttmbench.config import PART_KINDS, RunConfig, TTMConfig, is_address
+from ttmbench.data.task_file import TaskFile
+from ttmbench.errors import DataError, TtmbenchError, UsageError
+from ttmbench.evaluator.adapters import finetuned, finetuning_shown, fits_note, model_info
+from ttmbench.evaluator.eval_results import Baseline, EvalResults
+from ttmbench.evaluator.task_result import Scored, TaskResult
+from ttmbench.model import Model, overrides
+from ttmbench.plugins.registry import Registry, Table
+from ttmbench.results.document import ResultsDocument, keys_by_task
+from ttmbench.results.numbers import CHOICE, TRACK_ORDER, as_entries, supervised_tracks
+from ttmbench.results.reader import TaskGroups, read_document, stored_groups
+from ttmbench.results.stored_files import SCHEMA_VERSION
+from ttmbench.results.summary import aggregates, clusters_note, shared_images_note
+from ttmbench.types import Group, Record
+
+if TYPE_CHECKING:
+    from ttmbench._util.remote import RemoteFolder
+
+# What neither changes a number nor asks for another file.
+INDIFFERENT = frozenset(
+    {
+        *("output_path", "batch_size", "on_error", "overwrite", "assertions", "offline", "data_dir", "include_path"),
+        *("use_cache", "baseline", "track", "track_args", "model_name", "device"),
+        "deterministic",  # which adds what bits depend on, where it is on
+    }
+)
+
+
+@dataclass(frozen=True)
+class RunKey:
+    """A digest of everything that makes two commands the same but for the model's weights and the data."""
+
+    content: Record  # what the digest is of, for JSON
+    sha256: str  # hexadecimal
+
+    @classmethod
+    def of(
+        cls,
+        registry: Registry,
+        config: RunConfig,
+        tasks: Mapping[str, TaskFile],
+        settings: Mapping[str, TTMConfig],
+        also: Mapping[str, TaskFile],
+        adapter: Model | None = None,
+    ) -> RunKey:
+        """The key of a run on ``tasks``, measured also on others; unique where the source of code cannot be read.
+
+        Code is that of ttmbench and of every package with a model (``adapter``: one given as an object), source,
+        metric, schedule or part.
+        """
+        names: list[tuple[Table[Any], Any]] = [
+            (registry.adapters, model) for model in (config.model, config.rerank.get("model"))
+        ]
+        for task in (*tasks.values(), *also.values()):
+            names += [(registry.sources, source["kind"]) for source in task.spec.sources]
+            names += [(registry.metrics, metric) for metric in task.spec.metrics]
+        names += [(registry.methods, name) for name in config.methods]
+        rewards = [str(value).partition(":")[0] for key, value in config.method_args.items() if key.endswith(".reward")]
+        names += [(registry.adapters, model) for model in rewards if model in registry.adapters]
+        names += [(registry.schedules, ttm.schedule) for ttm in settings.values()]
+        names += [(registry.parts, f"{kind}={getattr(ttm, kind)}") for ttm in settings.values() for kind in PART_KINDS]
+        parts = {key.partition(".")[2]: value for key, value in config.method_args.items()}
+        names += [(registry.parts, f"{kind}={name}") for kind, name in parts.items() if kind in PART_KINDS]
+        modules = {module for table, name in names for module in table.modules_of(name, registry.manager)}
+        objects = {} if adapter is None else digests_of_object(adapter)
+        code = dict(sorted({**digests_of_modules({OWN, *modules}), **objects}.items()))
+        bits: Record = {"once": uuid4().hex} if None in code.values() else {}
+        if config.deterministic:
+            from ttmbench.evaluator.determinism import conditions  # imports torch, which `ttmbench score` does without
+
+            bits["deterministic"] = conditions(config.batch_size)
+        others = {name: task.spec.model_dump(mode="json") for name, task in also.items()}
+        asked = config.model_dump(mode="json", exclude={*INDIFFERENT, "also"})
+        content = {
+            "config": {**asked, "tasks": sorted(tasks), "seeds": config.run_seeds},
+            "tasks": {name: task.spec.model_dump(mode="json") for name, task in tasks.items()},
+            "settings": {name: of.model_dump(mode="json") for name, of in settings.items()},
+            "packages": machine.packages(),
+            **({"also": others} if others else {}),
+            **bits,
+            "code": code,
+        }
+        if config.samples is not None:
+            content["config"]["samples"] = hashlib.sha256(Path(config.samples).read_bytes()).hexdigest()
+        return cls(content, json_digest(content))
+
+    def changes_since(self, document: Record) -> str | None:
+        """Which source or packages changed since a document of the same settings and tasks; None for other changes."""
+        packages, code, stated = (document.get(name) or {} for name in ("packages", "code", "config"))
+        now, asked = self.content["packages"], self.content["config"]
+        settings = [name for name in asked if name not in ("tasks", "seeds", "samples")]
+        same = all(isinstance(one, Mapping) for one in (packages, code, stated))
+        if not same or any(stated.get(name) != asked[name] for name in settings):
+            return None
+        if sorted(document.get("task_status", {})) != asked["tasks"]:
+            return None
+        used = self.content["code"]
+        unread = [name for name in sorted(used) if used[name] is None and code.get(name, "") is None]
+        edited = _differing(code, used)
+        changes = [f"the source of {' and '.join(unread)} cannot be read, so it may have changed"] if unread else []
+        changes += (
+            [f"the source of package{'s' if edited[1:] else ''} {' and '.join(edited)} changed"] if edited else []
+        )
+        changes += [f"{name} {packages.get(name)} became {now.get(name)}" for name in _differing(packages, now)]
+        return " and ".join(changes) or None
+
+
+def _differing(then: Mapping[str, object], now: Mapping[str, object]) -> list[str]:
+    return [name for name in sorted({*then, *now}) if then.get(name) != now.get(name)]
+
+
+@dataclass(frozen=True)
+class DataNow:
+    """Digests of a task's data as they are now."""
+
+    fingerprint: str  # the data digest, or that of stored features
+    groups: str | None = None  # of ids and tags; None where groups have none of their own
+
+
+def groups_digest(groups: Sequence[Group]) -> str:
+    """sha256 over ids and tags of groups in order: what breakdowns and samples are named by, and no model sees."""
+    return json_digest([[group.group_id, sorted(group.tags.items())] for group in groups])
+
+
+_KINDS = ("samples", "scores", "ranks", "ttm", "also_samples", "also_scores")
+_ENDINGS = ("jsonl", "safetensors")
+
+
+@dataclass
+class RunFiles:
+    """The files of a run."""
+
+    results: Path  # of the results document
+    beside: str  # names of the other files, with ``{kind}`` and ``{task}`` to fill in
+    artifacts: dict[str, dict[str, Any]] = field(default_factory=dict)  # name -> kind, task, sha256 and size
+
+    @classmethod
+    def of(cls, output_path: str, model: str, stamp: str) -> RunFiles:
+        """The files of an output path: a ``.json`` file, or a folder for ``<model>/results_<stamp>.json``."""
+        target = Path(output_path)
+        if target.suffix == ".json":
+            stem = target.stem.replace("{", "{{").replace("}", "}}")
+            return cls(target, f"{stem}_{{kind}}_{{task}}")
+        return cls(target / safe_name(model) / f"results_{stamp}.json", f"{{kind}}_{{task}}_{stamp}")
+
+    @property
+    def state(self) -> Path:
+        """Folder of what a run needs to resume; removed when it is done."""
+        return self.results.parent / f".{self.results.stem}.state"
+
+    def write(
+        self, kind: str, task: str, content: Callable[[Path], object] | Iterable[Record], other: str | None = None
+    ) -> None:
+        """Writes a file of a task, or of another one (``other``) that its model was measured on.
+
+        ``content`` are JSON lines (``samples``, ``ttm``), or what writes safetensors (``scores``, ``ranks``).
+        """
+        both = task if other is None else f"{task}@{other}"  # no task has an @ in its name
+        path = self.results.parent / f"{self.beside.format(kind=kind, task=both)}.{_ENDINGS[callable(content)]}"
+        write_atomically(path, content if callable(content) else lambda to: _write_lines(to, content))
+        about = {"kind": kind, "task": task, "sha256": file_digest(path), "bytes": path.stat().st_size}
+        self.artifacts[path.name] = about if other is None else {**about, "measured_on": other}
+
+
+def _write_lines(path: Path, lines: Iterable[Record]) -> None:
+    import jsonlines
+
+    with path.open("w", encoding="utf-8", newline="\n") as file:
+        jsonlines.Writer(file, dumps=partial(json.dumps, ensure_ascii=False, allow_nan=False)).write_all(lines)
+
+
+LOCK = "lock"
+_STAMP = "%Y-%m-%dT%H-%M-%S.%f"
+
+_COUNTS = ("requests", "answers", "answers_without_count", "prompt_tokens", "completion_tokens", "cost")
+_RARE = (
+    *(CHOICE, "undecided", "ranking", "truncated", "seen_in_training", "tag_means", "also", "methods"),
+    "efficiency",
+)
+
+
+class Output:
+    """Collects the results of a run and saves them as the results document while the run proceeds.
+
+    Without an output path it saves nothing. ``datasets`` maps a dataset to its tasks, whose mean is reported once all
+    of them are done. Stored scores have no ``key``, and ``settings`` in place of a run's.
+    """
+
+    def __init__(
+        self,
+        config: RunConfig,
+        tasks: Sequence[str],
+        datasets: Mapping[str, Sequence[str]],
+        key: RunKey | None,
+        command: Sequence[str] = (),
+        settings: Record | None = None,
+    ) -> None:
+        self._started, self._clock = datetime.now().astimezone(), time.perf_counter()
+        self.config: Record = config.model_dump(mode="json") if settings is None else settings
+        self._tasks, self._datasets, self._local = list(tasks), datasets, config
+        self.key = None if key is None else key.sha256
+        self._code = None if key is None else key.content["code"]
+        self._model_name, self._date = config.model_name, self._started
+        self._command = shlex.join(command).encode("utf-8", "replace").decode("utf-8")
+        self._git_hash, self._packages = machine.git_hash(), machine.packages()
+        self.results: dict[str, TaskResult] = {}
+        self.errors: list[Record] = []
+        self.model_info: Record = {}
+        self.baseline: Record | None = None
+        self._model: Model | None = None  # that reports its usage
+        self._task: str | None = None  # under way
+        self._unsaved = self._saving = 0.0  # seconds of work that no document has, and that writing the last one took
+        self._states: list[Path] = []  # checkpoints of tasks that are done
+        self._document: ResultsDocument | None = None  # as last saved
+        self._used: dict[str, Record] = {}  # task -> memory that it took
+        self._earlier: dict[str, Record] = {}  # task -> its entries in the document of an earlier run
+        self._earlier_seconds, self._earlier_usage = 0.0, Record()
+        self._remote: RemoteFolder | None = None  # where the folder is put
+        self._unsent: TtmbenchError | None = None  # why the address lacks what was written last; None if it has it
+        self._was_put = self._is_finished = False
+        self.files: RunFiles | None = None  # where the run writes
+        self.previous: ResultsDocument | None = None  # what an earlier run of the same command left; None if nothing
+        if is_address(config.output_path):
+            self._local, self._remote = _local(config, key)
+        if self._local.output_path is not None:
+            self.files, self.previous, self._lock = _claim(self._local, key, self._started)
+        self._is_new = self.previous is None  # else the document is still an earlier run's
+
+    @contextmanager
+    def recording(self, notify: Callable[..., object]) -> Iterator[None]:
+        """Saves the document and notifies plugins at both ends; an error carries the results of the finished tasks.
+
+        At the end the state goes if nothing is left to resume, and a local folder that was put to its address.
+        """
+        folder = None if self.files is None else self.files.results.parent
+        try:
+            self.save("running")
+            notify("ttmbench_run_started", config=deepcopy(self.config))
+            try:
+                yield
+                document = self._end(None)
+            except BaseException as error:
+                document = self._end(error)
+                notify("ttmbench_run_finished", result=document.to_dict(), run_dir=folder)
+                if document.results:
+                    error.results = self.evaluated(is_whole=False)  # type: ignore[attr-defined]
+                raise
+            notify("ttmbench_run_finished", result=document.to_dict(), run_dir=folder)
+            if self._unsent is not None:
+                self._unsent.results = self.evaluated()
+                raise self._unsent
+        finally:
+            files = self.files
+            if files is not None:
+                if self._is_finished or not _holds_something(files.state):
+                    with suppress(FileNotFoundError):
+                        for inside in files.state.iterdir():
+                            if inside.name != LOCK:
+                                shutil.rmtree(inside, ignore_errors=True)
+                    shutil.rmtree(files.state, ignore_errors=True)
+                self._lock.release()
+                if self._was_put and self._unsent is None and self._is_finished:
+                    shutil.rmtree(files.results.parent, ignore_errors=True)
+                    with suppress(OSError):
+                        files.results.parent.parent.rmdir()
+
+    def describe_model(self, model: Model, trained_on: Sequence[str] | None) -> None:
+        """Records what the model states about itself; ``trained_on`` names image collections, None if unknown."""
+        collections = None if trained_on is None else list(trained_on)
+        self.model_info = {**model_info(model), "trained_on": collections}
+        finetuning = finetuned(model)
+        self._model = model if overrides(model, "usage") else None
+        if finetuning is not None:
+            self.model_info["finetuned"] = finetuning_shown(finetuning)
+
+    def finished(self) -> list[str]:
+        """The tasks that an earlier run finished, and whose files are unchanged.
+
+        If that run had another model, its files are moved aside, and there are none.
+        """
+        previous, files, fingerprint = self.previous, self.files, self.model_info["fingerprint"]
+        if previous is None or files is None:
+            return []
+        before = previous.model_info.get("fingerprint")
+        if before is not None and (not fingerprint or before != json.loads(json.dumps(fingerprint, default=str))):
+            why = "states no fingerprint" if not fingerprint else "is not the one"
+            warn(f"the model {why} of {files.results}; every task is run")
+            self._leave(files, previous)
+            return []
+        wanted = {"done", "failed"} if self._local.overwrite == "missing" else {"done"}
+        tasks = {task for task, status in previous.task_status.items() if status in wanted}
+        for name, about in previous.artifacts.items():
+            path = files.results.parent / name
+            if about.task in tasks and (not path.is_file() or file_digest(path) != about.sha256):
+                warn(f"{path} is missing or changed; task {about.task} is run again")
+                tasks.remove(about.task)
+        return [task for task in previous.task_status if task in tasks]
+
+    def resume(self, now: Mapping[str, DataNow | None]) -> list[str]:
+        """Takes over and returns those tasks whose data ``now`` are as they were; None: data that cannot be read."""
+        previous, files, done = self.previous, self.files, list[str]()
+        if previous is not None and files is not None:
+            for task, data in now.items():
+                before = previous.task_hashes.get(task)
+                groups = previous.datasets[task].groups_sha256 if task in previous.datasets else None
+                if data is None or before is None:
+                    done.append(task)
+                elif data.fingerprint == before and (data.groups is None or groups in (None, data.groups)):
+                    done.append(task)
+                else:
+                    what = "data" if data.fingerprint != before else "ids or tags"
+                    warn(f"the {what} of task {task} are not those of {files.results}; it is run again")
+            document = previous.to_dict()
+            for task in done:
+                self._earlier[task] = {
+                    key: document[key][task] for key in keys_by_task() if task in document.get(key, {})
+                }
+            artifacts = document["artifacts"].items()
+            files.artifacts |= {name: about for name, about in artifacts if about["task"] in done}
+            self.errors.extend(error for error in document["errors"] if error["task"] in done)
+            self._date = datetime.fromtimestamp(previous.date).astimezone()
+            self._earlier_seconds = previous.total_evaluation_time_seconds
+            self._earlier_usage = previous.model_info.get("usage") or {}
+            left = len(previous.task_status) - len(done)
+            how_far = f"{', '.join(done) or 'no task'} done, {left} left"
+            how_far = how_far if left else "every task is done (--overwrite always runs them again)"
+            warn(f"resuming {files.results}: {how_far}")
+        self._is_new = True
+        self.save("running")
+        return done
+
+    def _leave(self, files: RunFiles, previous: ResultsDocument) -> None:
+        """Moves what the earlier run left aside: it is of another model."""
+        config, folder = self._local, Path(self._local.save_adapted or "")
+        if config.save_adapted is not None and folder.is_dir() and any(folder.iterdir()):
+            aside = folder.with_name(f"{folder.name}.{_stamp(previous.date)}")
+            folder.rename(aside)
+            folder.mkdir()
+            warn(f"{folder} held models that were adapted from other weights; moved to {aside}")
+        if Path(config.output_path or "").suffix == ".json":
+            _move_aside(files, previous.to_dict())
+        else:
+            files = open_run_files(str(config.output_path), config.model_name, self._started)
+        self._lock.release()
+        self.files, self.previous, self._lock = files, None, _lock(files)
+
+    @contextmanager
+    def task(self, name: str, state: Path | None, goes_on: bool) -> Iterator[None]:
+        """Records how a task ends, and raises what ended it unless the run ``goes_on``.
+
+        Its checkpoints in ``state`` are removed once a document with the task is saved.
+        """
+        self._task, began = name, time.perf_counter()
+        try:
+            machine.peak_memory(restart=True)
+            try:
+                yield
+            finally:
+                self._used[name] = machine.peak_memory()
+        except Exception as error:
+            self._fail(name, error)
+            if not goes_on:
+                raise
+            warn(f"task {name} failed: {self.errors[-1]['message']}")
+        else:
+            self._states += [] if state is None else [state]
+        self._unsaved += time.perf_counter() - began
+        # A document takes longer to write the more tasks it has: work that took less than that can wait for the next.
+        if self._unsaved >= self._saving or self.errors:
+            self.save("running")
+
+    def _fail(self, task: str | None, error: BaseException) -> None:
+        """Records a failure."""
+        cause = error.__cause__ if type(error) is TtmbenchError and error.__cause__ is not None else error
+        kind, message = type(cause).__name__, one_line(str(error))
+        self.errors.append({"task": task, "stage": phase_of(error, "run"), "type": kind, "message": message})
+
+    def compare_with(self, baseline: Baseline) -> None:
+        """Adds the comparison with another run."""
+        results = self.evaluated(self.document("done"))
+        iterations, seed = self.config["bootstrap_iters"], self.config["seed"]
+        self.baseline = baseline.entry(results.typed, results.task_groups, iterations, seed)
+
+    def evaluated(self, document: ResultsDocument | None = None, is_whole: bool = True) -> EvalResults:
+        """The results, by default as last saved; of a whole run with the sample values of resumed tasks."""
+        document, files = document or self._document, self.files
+        assert document is not None, "a document was saved before"
+        if files is None:
+            return EvalResults(document, dict(self.results))
+        groups: dict[str, TaskGroups] = {}
+        if is_whole and any(task not in self.results for task in document.results):
+            groups = stored_groups(files.results.parent, document)
+        if self._remote is None:
+            return EvalResults(document, dict(self.results), files.results, groups)
+        return EvalResults(document, dict(self.results), None, groups, f"{self._remote.url}/{files.results.name}")
+
+    def save(self, status: str) -> None:
+        """Writes the document as it is now; an earlier run's is left alone until its tasks are taken over.
+
+        Then puts the folder to its address, if it has one; only the first failure of that ends the run.
+        """
+        is_written = self.files is not None and self._is_new
+        if status == "running" and not is_written:
+            return
+        began, document = time.perf_counter(), self.document(status)
+        if self.files is not None and is_written:
+            with phase("save"):
+                text = to_json(document.to_dict())
+                write_atomically(self.files.results, lambda path: path.write_text(text, encoding="utf-8"))
+                self._is_finished = status == "done"
+                try:
+                    if self._remote is not None:
+                        self._remote.put(self.files.results.parent)
+                        self._was_put, self._unsent = True, None
+                except DataError as error:
+                    if not self._was_put:
+                        raise UsageError(f"--output_path: {error}") from None
+                    here = self.files.results.parent
+                    self._unsent = TtmbenchError(f"{error}; the results are in {here}: the same command puts them")
+                    warn(f"{error}; what is done is in {here}, and the run continues")
+            while self._states:  # these tasks are done, so nothing resumes from their checkpoints
+                shutil.rmtree(self._states.pop(), ignore_errors=True)
+        self._unsaved, self._saving, self._document = 0.0, time.perf_counter() - began, document
+
+    def _end(self, error: BaseException | None) -> ResultsDocument:
+        """Saves the document of a run that is over; if saving fails after an ``error``, that is the one to raise."""
+        if error is None:
+            self.save("failed" if self.errors else "done")
+        else:
+            if not any(failed["task"] == self._task for failed in self.errors):
+                self._fail(None if self._task in self.results else self._task, error)
+            status = "failed" if isinstance(error, Exception) else "interrupted"
+            try:
+                self.save(status)
+            except TtmbenchError as second:
+                if phase_of(error, "run") != "save":
+                    warn(str(second))
+                self._document = self.document(status)
+        assert self._document is not None, "it was saved"
+        return self._document
+
+    def _usage(self) -> Record:
+        """What the model has used, with that of resumed runs: counts are added, lists joined, the rest is as it is now.
+
+        A model that fails to report it does not end the run.
+        """
+        try:
+            used = {} if self._model is None else dict(self._model.usage())
+            json.dumps(used, allow_nan=False)
+        except Exception as error:
+            return {"error": error_line(error)}
+        total = dict(used)
+        for name, before in self._earlier_usage.items():
+            now = used.get(name)
+            if name in _COUNTS and isinstance(before, int | float):
+                total[name] = before + (now or 0)
+            elif isinstance(before, list) and isinstance(now, list):
+                total[name] = [*before, *(item for item in now if item not in before)]
+        return total
+
+    def document(self, status: str) -> ResultsDocument:
+        """The results document as it is now."""
+        known = dict(self._earlier)
+        for name, result in self.results.items():
+            known[name] = _entries(result, self.model_info)
+            if name in self._used:
+                known[name]["efficiency"] = {**result.rates(), **self._used[name]}
+        order = [name for name in dict.fromkeys([*self._tasks, *known]) if name in known]
+        per_task = {key: {name: known[name][key] for name in order if key in known[name]} for key in keys_by_task()}
+        per_task = {key: entries for key, entries in per_task.items() if entries or key not in _RARE}
+        done, failed = per_task["results"], {error["task"] for error in self.errors}
+        used = {track for tracks in per_task["tracks"].values() for track in tracks.values()}
+        groups = aggregates(done, self._datasets)
+        notes = {name: shared_images_note(per_task["configs"], self._datasets[name]) for name in groups}
+        notes = {name: lines for name, lines in notes.items() if lines}
+        document = {
+            "schema_version": SCHEMA_VERSION,
+            "status": status,
+            "task_status": {
+                name: "failed" if name in failed else "done" if name in done else "pending"
+                for name in self._tasks or list(done)
+            },
+            "track": next((track for track in reversed(TRACK_ORDER) if track in used), "zero_shot"),
+            "groups": groups,
+            "group_subtasks": {name: list(self._datasets[name]) for name in groups},
+            **({"group_notes": notes} if notes else {}),
+            **per_task,
+            **({} if self.baseline is None else {"baseline": self.baseline}),
+            "errors": self.errors,
+            "config": self.config,
+            "run_key": self.key,
+            "model_name": self._model_name,
+            "model_info": {**self.model_info, **({} if self._model is None else {"usage": self._usage()})},
+            "date": self._date.timestamp(),
+            "git_hash": self._git_hash,
+            "packages": self._packages,
+            **({} if self._code is None else {"code": self._code}),
+            "hardware": machine.hardware(),
+            "total_evaluation_time_seconds": self._earlier_seconds + time.perf_counter() - self._clock,
+            "command": self._command,
+            "artifacts": {} if self.files is None else dict(self.files.artifacts),
+        }
+        try:
+            return ResultsDocument.of(document)
+        except ValidationError as error:  # a plugin's metric or a mistake of ours: what no reader would take
+            raise TtmbenchError(f"the results document is not as its schema says: {describe(error)}") from None
+
+
+def _entries(result: TaskResult, model_info: Record) -> Record:
+    """The document's entries of one task, by key."""
+    entries, spec, data, finetuning = as_entries(result.numbers), result.spec, result.data, model_info.get("finetuned")
+    seen = [name for name in spec.images_from if name in (model_info.get("trained_on") or ())]
+    counts, coverage = result.counts(), data.source.get("coverage")
+    notes = list(result.notes)
+    if counts.get("clusters", result.n_groups) < result.n_groups:
+        notes.append(clusters_note(result.n_groups, counts["clusters"]))
+    if seen:
+        notes.append(f"the model was trained on images of {', '.join(seen)}, which this task uses")
+    notes += fits_note(finetuning, spec.task)
+    if coverage is not None and coverage["missing"]:
+        notes.append(
+            f"the images of {coverage['here']} of {coverage['rows']} groups are here; the others are skipped, so "
+            "numbers compare only with those of the same groups (datasets, coverage)"
+        )
+    # what rounds differently than other hardware
+    computers = (machine.hardware(), *(result.from_store or {}).get("hardware", ()))
+    parts = [[of.get(name) for name in ("cpu_capability", "machine", "accelerator")] for of in computers]
+    this, *others = dict.fromkeys(" ".join(str(part) for part in of if part is not None) for of in parts)
+    if others:
+        notes.append(f"raw scores from the cache were computed with {' and '.join(others)}, and this run has {this}")
+    only_some_have = {"tag_means": result.tag_means, **result.records()}
+    if isinstance(result, Scored):
+        only_some_have |= {"breakdowns": result.breakdowns, "truncated": result.truncated}
+        only_some_have["also"] = {name: other.record() for name, other in result.elsewhere.items()}
+    only_some_have |= {"seen_in_training": seen, "undecided": result.undecided, "notes": notes}
+    return {
+        **entries,
+        "tracks": entries["tracks"] if finetuning is None else supervised_tracks(entries["tracks"]),
+        **{key: value for key, value in only_some_have.items() if value},
+        "configs": spec.model_dump(mode="json"),
+        "versions": spec.version,
+        "n-shot": 0,
+        "n-samples": counts,
+        "higher_is_better": {metric.name: metric.higher_is_better for metric in result.metrics},
+        "task_hashes": data.fingerprint,
+        "datasets": {
+            "source": {key: value for key, value in data.source.items() if key != "coverage"},
+            **({} if coverage is None else {"coverage": coverage}),
+            "revision": data.source.get("revision"),
+            "fingerprint": data.fingerprint,
+            "n_groups": result.n_groups,
+            "shape": result.shape,
+            **({"true_captions": spec.group.true_captions} if spec.group.true_captions > 1 else {}),
+            "license": spec.license,
+            **({"groups_sha256": groups_digest(data.groups)} if data.groups else {}),
+            **({"from_store": result.from_store} if result.from_store else {}),
+        },
+        "timing": result.seconds,
+    }
+
+
+def _claim(
+    config: RunConfig, key: RunKey | None, started: datetime
+) -> tuple[RunFiles, ResultsDocument | None, filelock.BaseFileLock]:
+    """Chooses the files of a run, checks that they can be written, and locks them; also what an earlier run left.
+
+    UsageError for a folder that cannot be written to or that another run writes to, for a file that ``overwrite``
+    protects, and for one that is not a results document.
+    """
+    assert config.output_path is not None, "the run has an output path"
+    files = open_run_files(config.output_path, config.model_name, started)
+    single = Path(config.output_path).suffix == ".json"
+    if not single and key is not None and config.overwrite != "always":
+        earlier = _earlier(files.results.parent, key, config.model_name)
+        if earlier is not None:
+            files = RunFiles(earlier, f"{{kind}}_{{task}}_{earlier.stem.removeprefix('results_')}")
+    lock = _lock(files)
+    document = None
+    try:
+        previous = _document(files.results, strict=single and config.overwrite != "always")
+        if key is None and (previous or {}).get("run_key") is None:
+            previous = None  # stored scores, which are read again
+        if previous is not None and config.overwrite not in ("always", "never"):
+            document = _sound(files.results)
+            previous = None if document is None else previous
+        if previous is not None and config.overwrite == "never":
+            raise UsageError(
+                f"{files.results} holds results already (status {previous.get('status')}) and --overwrite never leaves "
+                "them as they are; name another --output_path"
+            )
+        if previous is not None and _aside(files, previous).results.exists():  # a kill came between two moves
+            _move_aside(files, previous)
+            previous = None
+        same = previous is not None and key is not None and previous.get("run_key") == key.sha256
+        if config.overwrite == "always":
+            shutil.rmtree(files.state / "tasks", ignore_errors=True)
+            previous = None
+        elif previous is not None and not same:
+            _report_changes(key, previous, files.results)
+            _move_aside(files, previous)
+            lock.release()
+            lock, previous = _lock(files), None
+    except BaseException:
+        lock.release()
+        raise
+    stem = escape(files.beside.replace("{kind}", "\0").replace("{task}", "\1"))
+    beside = [stem.replace("\0", kind).replace("\1", "*") for kind in _KINDS]
+    names = (escape(files.results.name), *(f"{pattern}.{ending}" for pattern in beside for ending in _ENDINGS))
+    for stray in list(files.results.parent.glob(".*.tmp")):  # of a run that was killed while it wrote one of them
+        if any(fnmatchcase(stray.name, f".{name}.*.tmp") for name in names):
+            stray.unlink(missing_ok=True)
+    return files, None if previous is None else document, lock
+
+
+def _local(config: RunConfig, key: RunKey | None) -> tuple[RunConfig, RemoteFolder]:
+    """The run as it writes to a local folder, which stays until it is put to the address, and the place of that folder.
+
+    What an earlier run left at the address is copied, unless it is still here.
+    """
+    from platformdirs import user_cache_path
+
+    from ttmbench._util.remote import RemoteFolder  # with fsspec, for addresses alone
+
+    address = str(config.output_path)
+    local = user_cache_path("ttmbench", appauthor=False) / "unsent" / json_digest([address, key and key.sha256])[:32]
+    place, _, name = address.rpartition("/") if address.endswith(".json") else (address.rstrip("/"), "", "")
+    remote = RemoteFolder(address, "--output_path")
+    remote = RemoteFolder(place if name else f"{place}/{safe_name(config.model_name)}", "--output_path")
+    own = RunFiles.of(str(local / name), config.model_name, "").results.parent
+    show_as(str(own), remote.url)
+    try:
+        if not own.exists():
+            remote.get(own, Path(name).stem)
+    except DataError as error:
+        raise UsageError(f"--output_path: {error}") from None
+    return config.model_copy(update={"output_path": str(local / name)}), remote
+
+
+def open_run_files(output_path: str, model: str, started: datetime) -> RunFiles:
+    """Chooses unused file names, even if the clock repeats, and makes sure that they can be written; else UsageError.
+
+    A ``.json`` file may exist.
+    """
+    while True:
+        files = RunFiles.of(output_path, model, started.strftime(_STAMP))
+        if Path(output_path).suffix == ".json" or not files.results.exists():
+            break
+        started += timedelta(microseconds=1)
+    try:
+        files.results.parent.mkdir(parents=True, exist_ok=True)
+        if files.results.is_dir():
+            raise IsADirectoryError(f"{files.results} is a folder")
+        with tempfile.TemporaryFile(dir=files.results.parent):
+            return files
+    except OSError as error:
+        raise UsageError(f"--output_path {output_path} cannot be written to: {error.strerror or error}") from None
+
+
+def _earlier(folder: Path, key: RunKey, model: str) -> Path | None:
+    """The newest document of the same command and name; without one, reports the newest that only code sets apart."""
+    others = []
+    for path in sorted(folder.glob("results_*.json"), reverse=True):
+        document = _document(path, strict=False)
+        if document is None or document.get("model_name") != model:
+            continue
+        if document.get("run_key") == key.sha256:
+            return path
+        others.append((path, document))
+    any(_report_changes(key, document, path) for path, document in others)
+    return None
+
+
+def _report_changes(key: RunKey | None, document: Record, path: Path) -> bool:
+    """Says why a document of the same command is not resumed, if it is one."""
+    changed = None if key is None else key.changes_since(document)
+    if changed is not None:
+        warn(f"{changed} since {path.name}: running again")
+    return changed is not None
+
+
+def _document(path: Path, strict: bool) -> Record | None:
+    """A results document; None if there is none. With ``strict``, UsageError for any other file."""
+    if not path.exists():
+        return None
+    try:
+        content = read_json(path)
+    except Unreadable:
+        content = None
+    if isinstance(content, dict) and "schema_version" in content and "results" in content:
+        return content
+    if strict:
+        raise UsageError(
+            f"{path} exists and is not a results document of ttmbench; name another --output_path, or replace it with "
+            "--overwrite always"
+        )
+    return None
+
+
+def _sound(path: Path) -> ResultsDocument | None:
+    """The document if it can be resumed; else None, after a warning, and the file gets another name."""
+    try:
+        return read_document(path)
+    except DataError as error:
+        aside = path.with_name(f"{path.stem}.damaged-{file_digest(path)[:8]}.json")
+        path.replace(aside)
+        why = str(error).removeprefix(f"{path}: ")
+        warn(f"cannot resume from {path}: {why}; moved to {aside.name}, and every task is run")
+        return None
+
+
+def _lock(files: RunFiles) -> filelock.BaseFileLock:
+    try:
+        files.state.mkdir(parents=True, exist_ok=True)
+        for folder, folders, names in os.walk(files.state):
+            for path in (Path(folder), *(Path(folder) / name for name in (*folders, *names))):
+                if path.is_symlink():  # what it leads to is not to be removed
+                    raise UsageError(f"{path} is a link, which no run makes or follows; remove it")
+        return take_lock(files.state / LOCK)
+    except filelock.Timeout:
+        raise UsageError(
+            f"another run is writing to {files.results}; wait until it is done, or name another --output_path"
+        ) from None
+    except OSError as error:
+        raise UsageError(f"{files.state} cannot be written to: {error.strerror or error}") from None
+
+
+def _stamp(date: float) -> str:
+    """A document's time, as names have it."""
+    return datetime.fromtimestamp(date).strftime(_STAMP)
+
+
+def _aside(files: RunFiles, document: Record) -> RunFiles:
+    """Where another run's files go: its time is part of the name, so that nothing is overwritten."""
+    stem = f"{files.results.stem}.{_stamp(float(document.get('date', 0.0)))}"
+    return RunFiles.of(str(files.results.with_name(f"{stem}.json")), "", "")
+
+
+def _move_aside(files: RunFiles, document: Record) -> None:
+    """Renames another run's files by its time; first the document, so that `open_output` can finish after a kill."""
+    aside = _aside(files, document)
+    stems = files.results.stem, aside.results.stem
+    moves = {name: Path(name).name.replace(*stems, 1) for name in document.get("artifacts", {})}
+    artifacts = {moves[name]: about for name, about in document.get("artifacts", {}).items()}
+    text = to_json({**document, "artifacts": artifacts})
+    write_atomically(aside.results, lambda path: path.write_text(text, encoding="utf-8"))
+    for name, moved in moves.items():
+        path = files.results.parent / Path(name).name
+        if path.is_file():
+            path.replace(aside.results.parent / moved)
+    if _holds_something(files.state):
+        aside.state.mkdir(exist_ok=True)
+        for inside in files.state.iterdir():
+            if inside.name != LOCK and not (aside.state / inside.name).exists():
+                inside.rename(aside.state / inside.name)
+    files.results.unlink(missing_ok=True)
+    warn(f"{files.results} held another run; moved to {aside.results.name}")
+
+
+def _holds_something(state: Path) -> bool:
+    return any(path.is_file() and path.name != LOCK for path in state.rglob("*"))
