@@ -115,19 +115,17 @@ class FileOptions(BaseModel):
         images = paths[self.images] if isinstance(self.images, str) else [paths[folder] for folder in self.images]
         return self.model_copy(update={"file": file, "files": files, "join": join, "images": images})
 
-    def rows(self, base: Path) -> Iterable[Row]:
-        """The rows of all files, each with the name of its file, which is also its cell ``_file``."""
-        rows = self._rows_of_parts(base)
-        if self.listings:
-            rows = self._listed(rows, self.image_folders(base))
-        others = {name: (below(base, part.file, "source.join"), part.same) for name, part in self.join.items()}
-        return joined(rows, others, self.fields) if others else rows
-
     def image_folders(self, base: Path) -> list[Path]:
         """The folders of images below another one."""
         return [below(base, folder, "source.images") for folder in self.folders]
 
-    def _rows_of_parts(self, base: Path) -> Iterator[Row]:
+    def rows(self, base: Path) -> Iterator[Row]:
+        """The rows of all files, each with the name of its file, which is also its cell ``_file``.
+
+        A listing is the files of a pattern in the first images folder that has some, sorted by the last number in their
+        names; DataError if none has, or a path leaves it.
+        """
+        known: dict[str, list[str]] = {}
         for name, part in self.parts.items():
             for row in read_rows(below(base, part.file, "source.file"), self.fields, self.nested, self.levels):
                 cells = {**({NAME: name} if name else {}), **part.cells, **row.cells}
@@ -135,23 +133,14 @@ class FileOptions(BaseModel):
                 for column, letters in self.without.items():
                     text = row.cell(column)
                     cells[column] = text.translate(dict.fromkeys(map(ord, letters))) if isinstance(text, str) else text
-                yield replace(row, cells=cells, file=name)
-
-    def _listed(self, rows: Iterable[Row], folders: Sequence[Path]) -> Iterator[Row]:
-        """Rows with cells that list files of an images folder, sorted by the last number in their names.
-
-        The first folder that has files of a listing's pattern counts; DataError if none has, or a path leaves it.
-        """
-        known: dict[str, list[str]] = {}
-        for row in rows:
-            cells = dict(row.cells)
-            for name, template in self.listings.items():
-                pattern = row.value(template)
-                if pattern not in known:
-                    what = f"{row.where}: listing '{name}' of row {row.index}"
-                    known[pattern] = _matching_files(pattern, folders, what)
-                cells[name] = known[pattern]
-            yield replace(row, cells=cells)
+                row = replace(row, cells=cells, file=name)
+                for column, template in self.listings.items():
+                    pattern = row.value(template)
+                    if pattern not in known:
+                        what = f"{row.where}: listing '{column}' of row {row.index}"
+                        known[pattern] = _matching_files(pattern, self.image_folders(base), what)
+                    cells[column] = known[pattern]
+                yield row
 
     def groups(
         self, base: Path, request: SourceRequest, roots: Sequence[Path] = ()
@@ -172,7 +161,9 @@ class FileOptions(BaseModel):
                     missing[name] = cell
             return images[name]
 
-        return list(groups_from_rows(self.rows(base), request, image, self.rows_per_group)), missing
+        others = {name: (below(base, part.file, "source.join"), part.same) for name, part in self.join.items()}
+        rows = joined(self.rows(base), others, self.fields)
+        return list(groups_from_rows(rows, request, image, self.rows_per_group)), missing
 
     def absent(self, base: Path, request: SourceRequest, roots: Sequence[Path] = ()) -> dict[str, Cell]:
         """Name of each missing image, whatever the limit -> the first cell that names it.
