@@ -128,9 +128,9 @@ def _open_file(url: str) -> tuple[str, HTTPResponse]:
         if response.headers.get_content_type() != "text/html" or (url.endswith((".html", ".htm")) and not is_confirmed):
             return url, response
         with response:
+            if not is_drive:
+                raise OutOfReachError(f"{url} gave a web page in place of the file; does it ask for a login?")
             page = response.read(CHUNK).decode("utf-8", "replace")
-        if not is_drive:
-            raise OutOfReachError(f"{url} gave a web page in place of the file; does it ask for a login?")
         if is_confirmed:
             break
         form = re.search(r'<form id="download-form" action="([^"]+)"', page)
@@ -225,12 +225,17 @@ class DataFile:
         origin = str(self.origin or "unknown")
         return DataNeed(self.name, origin, str(self.data_dir), self._missing, self._fetch, self._size)
 
+    @property
+    def target(self) -> Path:
+        """The file or folder itself."""
+        return below(self.data_dir, self.name, "source.get")
+
     def _missing(self) -> str | None:
         """Why it cannot be used: missing, not what is stated, or without some of its images."""
         return self._wrong() or self.lacking()
 
     def _wrong(self) -> str | None:
-        target, stated = below(self.data_dir, self.name, "source.get"), self.origin
+        target, stated = self.target, self.origin
         if not target.exists():
             return "it is not there"
         if target.is_dir():
@@ -259,8 +264,7 @@ class DataFile:
         OutOfReachError if it cannot be reached, has no address, or images in the user's own folder are missing;
         DataError if what came is wrong, or cannot be unpacked or written.
         """
-        why, origin = self.lacking() if self._wrong() is None else None, self.origin
-        target = below(self.data_dir, self.name, "source.get")
+        why, origin, target = self.lacking() if self._wrong() is None else None, self.origin, self.target
         if why is not None:
             raise OutOfReachError(f"{self.name}: {why}")
         if origin is None:
@@ -290,7 +294,7 @@ class DataFile:
 
 
 @dataclass(frozen=True)
-class ListedImages:
+class ListedImages(DataFile):
     """A folder of images that are fetched one by one.
 
     Attributes:
@@ -300,39 +304,29 @@ class ListedImages:
             nothing is added.
     """
 
-    data_dir: Path  # the data folder
-    name: str  # path below it
-    origin: Origin
-    addresses: Callable[[], Mapping[str, str]]
-    may_fail: bool
+    addresses: Callable[[], Mapping[str, str]] = dict
+    may_fail: bool = False
 
     @property
-    def need(self) -> DataNeed:
-        """What a task needs."""
-        return DataNeed(self.name, str(self.origin), str(self.data_dir), self._missing, self._fetch)
-
-    @property
-    def _folder(self) -> tuple[Path, Path]:
-        """The folder, and the record of images that could not be fetched."""
-        folder = below(self.data_dir, self.name, "source.get")
-        return folder, folder.with_name(f"{folder.name}.lost.jsonl")
+    def record(self) -> Path:
+        """The record of images that could not be fetched."""
+        return self.target.with_name(f"{self.target.name}.lost.jsonl")
 
     def _missing(self) -> str | None:
         """Which images are missing and not recorded as lost."""
-        folder, lost = self._folder
-        has_any = folder.is_dir() and next(folder.iterdir(), None) is not None
-        if self.may_fail and has_any and not lost.is_file():
+        has_any = self.target.is_dir() and next(self.target.iterdir(), None) is not None
+        if self.may_fail and has_any and not self.record.is_file():
             return None
         try:
-            names = list(self._wanted(lost))
+            names = list(self._wanted())
         except TtmbenchError as error:
             return str(error)
         if names:
             return f"{count_of_images(names)} not there"
         return None if has_any else "no image could be fetched"
 
-    def _wanted(self, record: Path) -> dict[str, str]:
-        lines = (line for _, line in read_json_lines(record)) if record.is_file() else ()
+    def _wanted(self) -> dict[str, str]:
+        lines = (line for _, line in read_json_lines(self.record)) if self.record.is_file() else ()
         lost = {(str(line.get("image")), str(line.get("address"))) for line in lines}
         return {name: url for name, url in self.addresses().items() if (name, url) not in lost}
 
@@ -341,8 +335,8 @@ class ListedImages:
 
         OutOfReachError if no server answers, or an image is lost that may not be; DataError if one cannot be written.
         """
-        folder, record = self._folder
-        wanted, sizes, lost = self._wanted(record), list[int](), list[dict[str, str]]()
+        folder, record = self.target, self.record
+        wanted, sizes, lost = self._wanted(), list[int](), list[dict[str, str]]()
         answered = not wanted
         pool = ThreadPoolExecutor(AT_ONCE, initializer=quiet_thread)
         with _writing(self.data_dir, self.name), progress_bar(len(wanted), "fetching", "images") as shown:

@@ -428,7 +428,7 @@ def locate_annotations(request: SourceRequest) -> list[DataLocation]:
     def lacking() -> str | None:
         return _Annotations(request).lacking()
 
-    needs: list[DataFile | ListedImages] = []
+    needs: list[DataFile] = []
     for path, name in data.paths.items():
         if path not in stated.get and _is_in(path, stated.get):
             continue  # what lies in a fetched folder comes with it
@@ -436,7 +436,9 @@ def locate_annotations(request: SourceRequest) -> list[DataLocation]:
         if any(file == path or _is_in(file, [path]) for file in stated.row_files):
             needs.append(DataFile(data.base, name, origin, lacking))
         elif origin is not None and origin.listed:
-            needs.append(ListedImages(data.base, name, origin, listed, may_fail=stated.missing == "leave_out"))
+            needs.append(
+                ListedImages(data.base, name, origin, addresses=listed, may_fail=stated.missing == "leave_out")
+            )
         else:
             needs.append(DataFile(data.base, name, origin))
     return [DataLocation("the data folder", [one.need for one in needs])]
