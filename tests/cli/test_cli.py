@@ -29,13 +29,6 @@ def test_a_run_prints_a_table_and_writes_a_file(tmp_path, capsys):
     assert f"results: {written}" in out.replace("\n", "")
 
 
-def test_score_prints_and_writes(tmp_path, capsys, real_scores):
-    target = tmp_path / "x.json"
-    code, out, _ = run(capsys, "score", str(real_scores / "clip.jsonl"), "--task", "winoground", "-o", str(target))
-    assert code == 0 and "63.75" in out and "30.75" in out
-    assert json.loads(target.read_text(encoding="utf-8"))["results"]["winoground"]["group_match,none"] == 0.6375
-
-
 def test_listings(capsys):
     for kind in ("tasks", "models", "methods", "tags", "metrics", "schedules", "plugins"):
         code, out, err = run(capsys, "ls", kind)
@@ -43,21 +36,6 @@ def test_listings(capsys):
         code, out, _ = run(capsys, "ls", kind, "--json")
         assert code == 0 and isinstance(json.loads(out), list)
     assert "shapes_color" in run(capsys, "ls", "tasks")[1]
-
-
-def test_show_lists_what_a_model_takes(capsys):
-    code, out, _ = run(capsys, "show", "visualgpt-blip", "--json")
-    arguments = {about["name"]: about for about in json.loads(out)["arguments"]}
-    assert code == 0 and arguments["pretrained"]["required"] and "device" not in arguments
-    assert arguments["alpha"]["default"] == 0 and "log P(t)" in arguments["alpha"]["meaning"]
-
-
-def test_show_a_task_and_a_model(capsys):
-    code, out, _ = run(capsys, "show", "winoground", "--json")
-    assert code == 0 and json.loads(out)["metrics"]["group_match"]["chance"] == 0.5
-    assert "1.50 points" in run(capsys, "show", "winoground")[1], "six of 400 groups"
-    code, out, _ = run(capsys, "show", "siglip-b16", "--json")
-    assert code == 0 and json.loads(out)["model_args"]["pretrained"] == "google/siglip-base-patch16-224"
 
 
 def test_dry_run_says_what_would_run(capsys):

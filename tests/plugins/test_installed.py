@@ -3,115 +3,76 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
+import venv
 from pathlib import Path
 
 import pytest
 from support.checkout import ROOT
+
+pytestmark = pytest.mark.slow
+
+
+def output_of(*words: object, folder: Path | None = None) -> str:
+    done = subprocess.run([str(word) for word in words], capture_output=True, text=True, cwd=folder, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 @pytest.fixture(scope="module")
 def environment(tmp_path_factory):
     """A clean environment with both wheels. Heavy dependencies are those of the environment that runs the tests."""
     folder = tmp_path_factory.mktemp("installed")
-    dist = folder / "dist"
     for project in (ROOT, ROOT / "tests" / "third_party"):
         source = folder / project.name
         shutil.copytree(project, source, ignore=shutil.ignore_patterns("__pycache__", ".*", "*.egg-info"))
         for made in ("build", "dist", "site"):
             shutil.rmtree(source / made, ignore_errors=True)
-        subprocess.run(
-            [sys.executable, "-m", "build", "--wheel", "--outdir", dist, source], check=True, capture_output=True
-        )
-    import os
-    import venv
-
+        output_of(sys.executable, "-m", "build", "--wheel", "--outdir", folder / "dist", source)
     venv.create(folder / "env", with_pip=True)
     python = folder / "env" / ("Scripts" if os.name == "nt" else "bin") / "python"
-    site = subprocess.run(
-        [python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"],
-        check=True,
-        capture_output=True,
-        text=True,
-    ).stdout.strip()
-    here = subprocess.run(
-        [sys.executable, "-c", "import numpy, pathlib; print(pathlib.Path(numpy.__file__).parents[1])"],
-        check=True,
-        capture_output=True,
-        text=True,
-    ).stdout.strip()
-    wheels = [str(wheel) for wheel in dist.glob("*.whl")]
-    subprocess.run([python, "-m", "pip", "install", "--quiet", "--no-deps", *wheels], check=True)
+    site = output_of(python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))").strip()
+    output_of(python, "-m", "pip", "install", "--quiet", "--no-deps", *(folder / "dist").glob("*.whl"))
     # After the installed packages on the path, so that both wheels win over anything of the same name there.
-    (Path(site) / "zz_dependencies.pth").write_text(here, encoding="utf-8")
+    here = output_of(sys.executable, "-c", "import numpy, pathlib; print(pathlib.Path(numpy.__file__).parents[1])")
+    (Path(site) / "zz_dependencies.pth").write_text(here.strip(), encoding="utf-8")
+    assert str(folder / "env") in output_of(python, "-c", "import ttmbench; print(ttmbench.__file__)", folder=folder)
     return python, folder
 
 
-def ttmbench(environment, *arguments: str) -> str:
+def ttmbench(environment, *words: str) -> str:
     python, folder = environment
-    done = subprocess.run(
-        [python, "-m", "ttmbench", *arguments], capture_output=True, text=True, cwd=folder, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    return output_of(python, "-m", "ttmbench", *words, folder=folder)
 
 
-@pytest.mark.slow
-def test_the_wheel_and_not_the_checkout_is_used(environment):
-    python, folder = environment
-    where = subprocess.run(
-        [python, "-c", "import ttmbench; print(ttmbench.__file__)"],
-        capture_output=True,
-        text=True,
-        cwd=folder,
-        check=True,
-    ).stdout
-    assert str(folder / "env") in where
-
-
-@pytest.mark.slow
 def test_the_plugin_is_listed_and_its_names_are_there(environment):
     plugins = json.loads(ttmbench(environment, "ls", "plugins", "--json"))
     assert {"plugin": "ttmbench-acme:acme", "status": "loaded", "detail": ""} in plugins
     tasks = {row["task"] for row in json.loads(ttmbench(environment, "ls", "tasks", "--json"))}
     assert tasks == {"acme_walls"} | {path.stem for path in (ROOT / "tasks").glob("[!_]*.yaml")}
     assert "acme-mean-color" in ttmbench(environment, "ls", "models")
-    assert "acme_gentle" in ttmbench(environment, "ls", "schedules")
 
 
-@pytest.mark.slow
-def test_its_adapter_and_task_run(environment):
+def test_its_adapter_task_and_schedule_run(environment):
     _, folder = environment
+    ttmbench(environment, "validate", "acme_walls")
     out = ttmbench(environment, "--model", "acme", "--tasks", "acme_walls", "-o", str(folder / "r.json"))
     assert "acme saw a run that is done" in out
     document = json.loads((folder / "r.json").read_text(encoding="utf-8"))
-    assert document["results"]["acme_walls"]["group_score,none"] == 1.0
-    assert document["results"]["acme_walls"]["acme_first_image,none"] == 1.0
+    values = document["results"]["acme_walls"]
+    assert values["group_score,none"] == values["acme_first_image,none"] == 1.0
     assert document["versions"]["acme_walls"] == 3
+    settings = ("--ttm_args", "schedule=acme_gentle,iterations=2,epochs=1")
+    ttmbench(environment, *("--model", "tiny-clip", "--tasks", "acme_walls", "--ttm", "--device", "cpu"), *settings)
 
 
-@pytest.mark.slow
-def test_its_adapter_runs_on_built_in_tasks_and_its_schedule_in_ttm(environment):
-    ttmbench(environment, "validate", "acme_walls")
-    ttmbench(
-        environment,
-        *("--model", "tiny-clip", "--tasks", "acme_walls", "--ttm", "--device", "cpu"),
-        *("--ttm_args", "schedule=acme_gentle,iterations=2,epochs=1"),
-    )
-
-
-@pytest.mark.slow
 def test_without_the_plugin_everything_else_still_works(environment):
     python, folder = environment
-    subprocess.run([python, "-m", "pip", "uninstall", "--quiet", "--yes", "ttmbench-acme"], check=True)
+    output_of(python, "-m", "pip", "uninstall", "--quiet", "--yes", "ttmbench-acme")
     assert "acme" not in ttmbench(environment, "ls", "plugins")
-    done = subprocess.run(
-        [python, "-m", "ttmbench", "--model", "acme", "--tasks", "shapes_color"],
-        capture_output=True,
-        text=True,
-        cwd=folder,
-        check=False,
-    )
+    words = [python, "-m", "ttmbench", "--model", "acme", "--tasks", "shapes_color"]
+    done = subprocess.run(words, capture_output=True, text=True, cwd=folder, check=False)
     assert done.returncode == 2 and "unknown model 'acme'" in done.stderr

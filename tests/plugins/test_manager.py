@@ -241,13 +241,6 @@ def test_what_a_plugin_prints_goes_to_stderr(installed, capsys):
     assert "hello at import" in err and "asked" in err
 
 
-ENDLESS = """import itertools
-@hookimpl
-def {hook}():
-    yield from ({item} for n in itertools.count())
-"""
-
-
 def test_a_refused_method_leaves_the_plugins_others(installed):
     installed("broken_a", HEAD + BROKEN["labels"][0])
     registry = build_registry(quiet=True)
