@@ -21,6 +21,7 @@ from support.small_models import Counting, run
 
 from ttmbench._util.digests import SealError, load_sealed, save_sealed
 from ttmbench.data.paths import cache_folder
+from ttmbench.errors import UsageError
 from ttmbench.evaluator import cache as module
 from ttmbench.model_adapters import hf
 from ttmbench.results.stored_files import schema
@@ -335,9 +336,9 @@ def test_a_folder_that_cannot_be_written_is_one_warning(tmp_path, capsys, monkey
     run(model, use_cache=str(store))
 
     def full(path: Path, write: object, to_disk: bool) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        raise UsageError(f"{path} cannot be written: {os.strerror(errno.ENOSPC)}")
 
-    monkeypatch.setattr(module, "replace_file", full)
+    monkeypatch.setattr(module, "write_atomically", full)
     before = model.calls
     result = run(model, "shapes_color,shapes_place", use_cache=str(store))
     assert "from_store" in result["datasets"]["shapes_color"], "what is there is still read"

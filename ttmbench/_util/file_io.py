@@ -294,30 +294,11 @@ def file_digest(*paths: Path) -> str:
     return digest.hexdigest()
 
 
-def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
-    """Replaces a user's file by what ``write`` writes to the path it gets; UsageError if that fails.
+def write_atomically(path: Path, write: Callable[[Path], object], to_disk: bool = True) -> None:
+    """Lets ``write`` fill a temporary file beside ``path``, then renames it; UsageError if that fails.
 
-    Readers see the old or the new file, also after a kill or a power cut.
-    """
-    try:
-        replace_file(path, write, to_disk=True)
-    except OSError as error:
-        raise UsageError(f"{path} cannot be written: {error.strerror or error}") from None
-
-
-def write_text(path: Path, text: str) -> None:
-    """Writes a text atomically, creating its folder; UsageError if it cannot be written."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UsageError(f"{path} cannot be written to: {error.strerror or error}") from None
-    write_atomically(path, lambda temporary: temporary.write_text(text, encoding="utf-8", newline="\n"))
-
-
-def replace_file(path: Path, write: Callable[[Path], object], *, to_disk: bool) -> None:
-    """Lets ``write`` fill a temporary file beside ``path``, then renames it.
-
-    Without ``to_disk``, a power cut may leave half a file: for files whose reader checks them.
+    Readers see the old or the new file, also after a kill or a power cut; without ``to_disk``, a power cut may leave
+    half a file: for files whose reader checks them.
     """
     # Files of tempfile are readable by their owner only; the name is unique among all machines.
     temporary = path.with_name(f".{path.name}.{token_hex(6)}.tmp")
@@ -327,9 +308,20 @@ def replace_file(path: Path, write: Callable[[Path], object], *, to_disk: bool) 
             with temporary.open("rb") as file:
                 os.fsync(file.fileno())
         temporary.replace(path)
+    except OSError as error:
+        raise UsageError(f"{path} cannot be written: {error.strerror or error}") from None
     finally:
         with suppress(OSError):
             temporary.unlink(missing_ok=True)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Writes a text atomically, creating its folder; UsageError if it cannot be written."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"{path} cannot be written to: {error.strerror or error}") from None
+    write_atomically(path, lambda temporary: temporary.write_text(text, encoding="utf-8", newline="\n"))
 
 
 def take_lock(path: Path, timeout: float = 0.0) -> BaseFileLock:

@@ -12,7 +12,7 @@ from statistics import fmean
 
 from ttmbench._util.console import echo
 from ttmbench.cli.parser import MACHINE, WHAT, add_run_options
-from ttmbench.cli.run import add_config, settings_of
+from ttmbench.cli.run import settings_of
 from ttmbench.config import make_run_config
 from ttmbench.errors import UsageError
 from ttmbench.report.terminal import NOTHING, TableColumn, interval_text, percent, points, print_table
@@ -29,7 +29,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     training = ("ttm_args", "ttm_preset", "seeds", "methods", "method_args")
     intervals = ("compile", "interval", "bootstrap_iters")
     add_run_options(parser, *WHAT, *training, *MACHINE, *intervals, "output_path", output_path="analysis")
-    add_config(parser)
     thresholds = "First thresholds for `tau` (default: select 15 to 30 %% at first)"
     parser.add_argument("--taus", metavar="X,Y", type=numbers, help=thresholds)
     rates = "Learning rates for `lr` (default: six around the usual one)"

@@ -9,7 +9,7 @@ from datetime import datetime
 
 from ttmbench._util.console import echo, warn
 from ttmbench.cli.parser import MACHINE, WHAT, add_run_options
-from ttmbench.cli.run import add_config, settings_of, terminated_like_interrupted
+from ttmbench.cli.run import settings_of, terminated_like_interrupted
 from ttmbench.config import RunConfig, make_run_config, parse_pairs
 from ttmbench.errors import INTERRUPTED
 
@@ -17,7 +17,6 @@ from ttmbench.errors import INTERRUPTED
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``ttmbench finetune``."""
     add_run_options(parser, *WHAT, "samples", *MACHINE)
-    add_config(parser)
     parser.add_argument("--preset", metavar="NAME", help="Hyperparameters from a paper: colorswap")
     hyperparameters = "Hyperparameters: epochs, lr, schedule, weight_decay, batch; they override --preset"
     parser.add_argument("--finetune_args", metavar="K=V,...", help=hyperparameters)

@@ -251,7 +251,7 @@ MACHINE = (
 
 
 def add_run_options(parser: argparse.ArgumentParser, *names: str, title: str | None = None, **defaults: object) -> None:
-    """Add options of a run, as `RunConfig` describes them.
+    """Add options of a run, as `RunConfig` describes them, and ``--config`` to those of a model on tasks.
 
     Args:
         parser: of a command.
@@ -284,6 +284,10 @@ def add_run_options(parser: argparse.ArgumentParser, *names: str, title: str | N
             how = {"metavar": metavar or {dict: "K=V,...", list: "A,B"}.get(kind, "X")}
         shorts = [flag for flag in extra["flags"] if not flag.startswith("--")]
         groups[group].add_argument(*long, *shorts, dest=name, help=text, **how)
+    if not names or {"model", "tasks", "batch_size"} <= set(names):
+        parser.add_argument(
+            "--config", metavar="FILE", help="YAML file with options; the command line takes precedence"
+        )
 
 
 def add_choice(group: Any, name: str, choices: str, default: str, summary: str) -> None:

@@ -27,13 +27,7 @@ LISTINGS = {"list": "tasks", "list_tags": "tags", "list_groups": "tags"}  # valu
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``ttmbench run``."""
     add_run_options(parser, overwrite="failed and missing")
-    add_config(parser)
     parser.add_argument("--dry_run", action="store_true", help="Check all settings, print the plan and exit")
-
-
-def add_config(parser: argparse.ArgumentParser) -> None:
-    """Add ``--config``, for `settings_of`."""
-    parser.add_argument("--config", metavar="FILE", help="YAML file with options; the command line takes precedence")
 
 
 def run(options: argparse.Namespace) -> int:

@@ -9,7 +9,7 @@ import textwrap
 from collections.abc import Mapping
 from difflib import get_close_matches
 
-from ttmbench._util.console import console, echo, printable
+from ttmbench._util.console import console, echo, plain
 from ttmbench.cli.parser import add_run_options
 from ttmbench.config import with_rate_note
 from ttmbench.data.benchmarks import benchmark_of, benchmarks
@@ -83,7 +83,7 @@ def _print_page(shown: Record, facts: Facts) -> None:
 
 def _print_facts(facts: Facts) -> None:
     """Name and text of each fact in two columns, at most 120 characters wide; facts without a text are skipped."""
-    known = {name: str(printable(str(text))) for name, text in facts.items() if text not in (None, "", [], ())}
+    known = {name: plain(str(text), "\n") for name, text in facts.items() if text not in (None, "", [], ())}
     name_width, width = max(map(len, known), default=0) + 1, min(console(None).width, 120)
     for name, text in known.items():
         indent = " " * name_width

@@ -35,7 +35,7 @@ from urllib.request import HTTPCookieProcessor, Request, build_opener
 from filelock import FileLock
 
 from ttmbench._util.console import progress_bar
-from ttmbench._util.file_io import check_no_pointer, file_digest, limit, raised_by, read_json_lines, replace_file
+from ttmbench._util.file_io import check_no_pointer, file_digest, limit, raised_by, read_json_lines, write_atomically
 from ttmbench._util.hub import patiently
 from ttmbench._util.images import as_rgb, open_image, quiet_thread
 from ttmbench._version import __version__
@@ -384,7 +384,7 @@ class ListedImages(DataFile):
         except Exception as error:  # whatever a decoder makes of what a stranger's server sends
             raise OutOfReachError(f"{url} gives no image ({error})") from None
         target.parent.mkdir(parents=True, exist_ok=True)
-        replace_file(target, lambda path: path.write_bytes(content), to_disk=False)
+        write_atomically(target, lambda path: path.write_bytes(content), to_disk=False)
         return len(content)
 
 

@@ -32,10 +32,11 @@ from ttmbench._util.digests import (
     save_sealed,
     tensors_digest,
 )
-from ttmbench._util.file_io import replace_file
+from ttmbench._util.file_io import write_atomically
 from ttmbench._util.machine import hardware, installed_version, matmul_precision
 from ttmbench._version import __version__
 from ttmbench.data.task_file import TaskSpec
+from ttmbench.errors import UsageError
 from ttmbench.model import Model, PairScorer, StoredFeatures, overrides
 from ttmbench.scoring.batches import BlockStore
 from ttmbench.scoring.inputs import Fingerprint
@@ -287,8 +288,8 @@ class TaskCache:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             # The digest finds half a file, so there is no need to wait for the disk.
-            replace_file(path, lambda temporary: save_sealed(temporary, tensors, about | more), to_disk=False)
-        except (OSError, SafetensorError) as error:
+            write_atomically(path, lambda temporary: save_sealed(temporary, tensors, about | more), to_disk=False)
+        except (OSError, UsageError, SafetensorError) as error:
             cache.is_writable = False
             reason = getattr(error, "strerror", None) or error
             warn(f"the cache in {cache.folder} cannot be written to ({reason}); nothing is cached")

@@ -14,7 +14,7 @@ from rich.cells import cell_len, chop_cells
 
 from ttmbench import stats
 from ttmbench._util import console as terminal
-from ttmbench._util.console import echo, printable
+from ttmbench._util.console import echo, plain
 from ttmbench.results.document import Difference, ResultsDocument, Transfer
 from ttmbench.results.numbers import (
     BUILT_IN_FILTERS,
@@ -157,8 +157,8 @@ def print_table(
         width: in characters; by default that of the terminal. In a file or a pipe ``COLUMNS``, else unlimited.
     """
     console = terminal.console(width)
-    table = [[terminal.encodable(str(printable(cell)), console.encoding) for cell in row] or [""] for row in rows]
-    names = [terminal.encodable(str(printable(column.name)), console.encoding) for column in columns]
+    table = [[terminal.encodable(plain(cell, "\n"), console.encoding) for cell in row] or [""] for row in rows]
+    names = [terminal.encodable(plain(column.name, "\n"), console.encoding) for column in columns]
     widths = fitted(columns, [names, *table], console.width)
     total = sum(widths.values()) + GAP * (len(widths) - 1)
     lines: list[str] = []
@@ -194,7 +194,7 @@ def print_table(
 def print_line(text: str = "", width: int | None = None, style: str = "") -> None:
     """Print a text, wrapped as tables are."""
     console = terminal.console(width)
-    console.print(terminal.encodable(str(printable(text)), console.encoding), style=style)
+    console.print(terminal.encodable(plain(text, "\n"), console.encoding), style=style)
 
 
 def fitted(columns: Sequence[TableColumn], rows: Sequence[Sequence[str]], room: int) -> dict[int, int]:
