@@ -9,7 +9,7 @@ import contextlib
 import json
 import sys
 import textwrap
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
 from functools import partial
 from importlib import import_module
@@ -27,7 +27,6 @@ from ttmbench.types import IterationRecord
 
 Record = Mapping[str, Any]
 """Settings, or a part of a results document as hooks get it."""
-UNRANKED = "unranked"  # controls and held-out groups have no track
 COLUMNS = ("task", "filter", "column", "track", "metric", "value", "stderr", "ci_low", "ci_high", "chance")
 _OF_AN_ITERATION = ("threshold", "selected", "coverage", "tied", "pseudo_label_accuracy", "learning_rate", "seconds")
 Log = Callable[[Mapping[str, float], int | None], None]
@@ -80,22 +79,21 @@ def _wandb(settings: Record, config: Record) -> tuple[Log, Close]:
     """A separate run of Weights & Biases, online or (``mode=offline``) in files."""
     wandb: Any = import_module("wandb")
     Path(settings.get("dir", ".")).mkdir(parents=True, exist_ok=True)
-    tags = {"tags": [settings["tags"]]} if isinstance(settings.get("tags"), str) else {}
     # W&B's own records of command line, output and code are not the results of a run.
-    private = wandb.Settings(
-        console="off", x_disable_meta=True, disable_git=True, disable_code=True, x_save_requirements=False
-    )
-    run: Any = wandb.init(config=dict(config), settings=private, reinit="create_new", **{**settings, **tags})
+    private = {"console": "off", "x_disable_meta": True, "disable_git": True, "disable_code": True}
+    about: dict[str, Any] = {**settings, "settings": wandb.Settings(**private, x_save_requirements=False)}
+    if isinstance(about.get("tags"), str):
+        about["tags"] = [about["tags"]]
+    run: Any = wandb.init(config=dict(config), reinit="create_new", **about)
 
     def log(values: Mapping[str, float], step: int | None) -> None:
         if step is None:
             run.summary.update(dict(values))
             return
-        steps = {f"{key.rpartition('/')[0]}/iteration": step for key in values}
-        for name in steps:
-            run.define_metric(name, hidden=True)
-            run.define_metric(f"{name.removesuffix('iteration')}*", step_metric=name)
-        run.log({**steps, **values})
+        for curve in dict.fromkeys(key.rpartition("/")[0] for key in values):
+            run.define_metric(f"{curve}/iteration", hidden=True)
+            run.define_metric(f"{curve}/*", step_metric=f"{curve}/iteration")
+        run.log({**{f"{key.rpartition('/')[0]}/iteration": step for key in values}, **values})
 
     def close(document: Record) -> None:
         run.summary.update({"status": document["status"], "run_key": document["run_key"]})
@@ -148,17 +146,16 @@ class TrackerPlugin:
 
     def __init__(self, tracker: str, open_run: Callable[[Record], tuple[Log, Close]]) -> None:
         self._tracker, self._open = tracker, open_run
-        self._failed = False
+        self._log: Log = lambda values, step: None
+        self._close: Close = lambda document: None
         self._logged: dict[tuple[str, str, int], int] = {}  # iterations by task, method and seed
         self._reported: dict[str, float] = {}
 
     @hookimpl
     def ttmbench_run_started(self, config: Record) -> None:
         """Opens the tracker."""
-        self._try("could not begin a run", partial(self._begin, config))
-
-    def _begin(self, config: Record) -> None:
-        self._log, self._close = self._open(config)
+        with self._tried("could not begin a run"):
+            self._log, self._close = self._open(config)
 
     @hookimpl
     def ttmbench_iteration_finished(self, task: str, method: str, record: IterationRecord) -> None:
@@ -167,12 +164,17 @@ class TrackerPlugin:
 
     @hookimpl
     def ttmbench_task_scored(self, task: str, results: Mapping[str, float | None], tracks: Mapping[str, str]) -> None:
-        """Logs the numbers of a filter."""
-        values = final_values(task, results, tracks)
-        new = {name: value for name, value in values.items() if self._reported.get(name) != value}
-        self._reported.update(new)
+        """Logs the new numbers of a task as ``track/task/filter/metric``; controls have no track."""
+        values: dict[str, float | None] = {}
+        for number in from_entries(task, results, tracks=tracks):
+            name = f"{number.track or 'unranked'}/{task}/{number.method}/{number.metric}"
+            values |= {name: number.value, f"{name}_stderr": number.stderr, f"{name}_seed_std": number.seed_std}
+        known = {name: float(value) for name, value in values.items() if value is not None}
+        new = {name: value for name, value in known.items() if self._reported.get(name) != value}
+        self._reported |= new
         if new:
-            self._try("could not log numbers", lambda: self._log(new, None))
+            with self._tried("could not log numbers"):
+                self._log(new, None)
 
     @hookimpl
     def ttmbench_run_finished(self, result: Record) -> None:
@@ -183,49 +185,32 @@ class TrackerPlugin:
                     self._log_point(task, method, line)
         for task, numbers in result["results"].items():
             self.ttmbench_task_scored(task, numbers, result["tracks"][task])
-        self._try("could not end its run", lambda: self._close(result))
+        with self._tried("could not end its run"):
+            self._close(result)
 
     def _log_point(self, task: str, method: str, record: Record) -> None:
-        seed, iteration = record["seed"], record["iteration"]
-        if iteration != self._logged.get((task, method, seed), 0) + 1:
+        key, iteration = (task, method, record["seed"]), record["iteration"]
+        if iteration != self._logged.get(key, 0) + 1:
             return  # logged, or an earlier one is still missing
-        self._logged[task, method, seed] = iteration
+        self._logged[key] = iteration
         values = {name: record[name] for name in _OF_AN_ITERATION} | dict(record["metrics"])
         values["loss"] = record["loss"][-1] if record["loss"] else None  # of the last epoch
-        known = {
-            f"{method}/{task}/seed_{seed}/{name}": float(value) for name, value in values.items() if value is not None
-        }
-        self._try("could not log a curve", lambda: self._log(known, iteration))
+        curve = f"{method}/{task}/seed_{record['seed']}"
+        with self._tried("could not log a curve"):
+            self._log({f"{curve}/{name}": float(x) for name, x in values.items() if x is not None}, iteration)
 
-    def _try(self, what: str, act: Callable[[], None]) -> None:
-        """Calls the library: a failure is one line, and what it prints goes to stderr."""
-        if self._failed:
-            return
+    @contextlib.contextmanager
+    def _tried(self, what: str) -> Iterator[None]:
+        """Inside the library is called: a failure is one line, and what it prints goes to stderr."""
         try:
             with contextlib.redirect_stdout(sys.stderr):
-                act()
+                yield
         except KeyboardInterrupt:
             raise
         except BaseException as error:  # any exception of third-party code
-            self._failed = True
+            self._log, self._close = lambda values, step: None, lambda document: None
             problem = f"{what} ({type(error).__name__}: {error}); the run continues without it"
             warn(f"tracker {self._tracker}: {problem}")
-
-
-def final_values(task: str, results: Mapping[str, float | None], tracks: Mapping[str, str]) -> dict[str, float]:
-    """The defined numbers of a task by ``track/task/filter/metric``, so that raw and TTM numbers are never mixed.
-
-    ``results`` are by ``metric,filter``, ``metric_stderr,filter`` and ``metric_seed_std,filter``, ``tracks`` by
-    ``metric,filter``.
-
-    >>> final_values("t", {"text_score,none": 0.5, "group_match,ttm": None}, {"text_score,none": "zero_shot"})
-    {'zero_shot/t/none/text_score': 0.5}
-    """
-    values: dict[str, float | None] = {}
-    for number in from_entries(task, results, tracks=tracks):
-        name = f"{number.track or UNRANKED}/{task}/{number.method}/{number.metric}"
-        values |= {name: number.value, f"{name}_stderr": number.stderr, f"{name}_seed_std": number.seed_std}
-    return {name: float(value) for name, value in values.items() if value is not None}
 
 
 def result_rows(document: Record) -> list[list[str | float | None]]:
@@ -234,7 +219,7 @@ def result_rows(document: Record) -> list[list[str | float | None]]:
 
     return [
         [
-            *(number.task, number.method, number.column, number.track or UNRANKED, number.metric),
+            *(number.task, number.method, number.column, number.track or "unranked", number.metric),
             *(number.value, number.stderr, *(number.interval or (None, None)), number.chance),
         ]
         for number in ResultsDocument.of(document).numbers
