@@ -13,7 +13,7 @@ from ttmbench.report.export import FORMATS
 from ttmbench.results.numbers import merged, same_rows
 from ttmbench.results.reader import read_files
 
-_TAKEN_BY = {"source_url": "model-index", **dict.fromkeys(("metrics", "columns", "mark_best"), "latex")}
+_TAKEN_BY = {"source_url": "model-index", **dict.fromkeys(("metrics", "mark_best"), "latex")}
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -23,8 +23,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--to", required=True, metavar="FORMAT", help=f"One of {', '.join(FORMATS)}")
     add("--source_url", metavar="URL", help="Web page with the results, for model-index")
     add("--metrics", metavar="A,B", type=split_names, default=[], help="LaTeX: these metrics (default: all)")
-    columns = "LaTeX: columns of the first table (default: all)"
-    add("--columns", metavar="A,B", type=split_names, default=[], help=columns)
     add("--mark_best", action="store_true", help="LaTeX: print the best value in bold")
     add("--output_path", "-o", metavar="FILE|DIR", help="Output file or directory (default: standard output)")
 

@@ -10,6 +10,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
+from itertools import product
 from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -81,36 +82,33 @@ def export_lm_eval(runs: Sequence[ResultsFile], target: Path | None) -> Written:
 
 def _document(run: ResultsFile) -> dict[str, object]:
     """A run in the format of lm-evaluation-harness, with additional keys below ``ttmbench``."""
-    document, numbers, content = run.document, run.numbers, run.document.to_dict()
-    own_task = {row.task: row.own_task for row in numbers}  # a mean over values of tags is a separate task
-    own_task = {task: own_task.get(task, task) for task in dict.fromkeys([*document.results, *own_task])}
+    document, content, subtasks = run.document, run.document.to_dict(), run.document.group_subtasks
+    own_task = {task: task for task in document.results}
+    own_task |= {row.task: row.own_task for row in run.numbers}  # a mean over values of tags is a separate task
     means = _values(document.groups, document.means)
-    subtasks = document.group_subtasks
-    in_a_group = {task for tasks in subtasks.values() for task in tasks}
     directions = {task: dict(document.higher_is_better[parent]) for task, parent in own_task.items()}
     for group, tasks in subtasks.items():
         directions[group] = {metric: up for task in tasks for metric, up in directions.get(task, {}).items()}
-    of_cells = {row.task: {"original": row.groups, "effective": row.groups} for row in numbers if row.parts is not None}
-    columns: dict[str, dict[str, str]] = {task: {} for task in own_task}
+    cells = {
+        row.task: {"original": row.groups, "effective": row.groups} for row in run.numbers if row.parts is not None
+    }
+    alone = [task for task in own_task if not any(task in tasks for tasks in subtasks.values())]
     spreads: dict[str, dict[str, float | None]] = {task: {} for task in own_task}
-    for row in numbers:
-        columns[row.task][row.key] = row.column
-        if row.seeds:
-            spreads[row.task][key_of(row.metric, row.method, "seed_std")] = row.seed_std
+    for row in (row for row in run.numbers if row.seeds):
+        spreads[row.task][key_of(row.metric, row.method, "seed_std")] = row.seed_std
     return {
-        "results": {**_values(own_task, numbers), **means},
+        "results": {**_values(own_task, run.numbers), **means},
         **({"groups": means} if means else {}),
-        "group_subtasks": {**subtasks, **{task: [] for task in own_task if task not in in_a_group}},
+        "group_subtasks": {**subtasks, **{task: [] for task in alone}},
         "configs": {task: _task_config(task, parent, document) for task, parent in own_task.items()},
-        "versions": {task: document.versions[parent] for task, parent in own_task.items()}
-        | dict.fromkeys(means, MISSING),
+        "versions": {task: document.versions[of] for task, of in own_task.items()} | dict.fromkeys(means, MISSING),
         "n-shot": dict.fromkeys([*own_task, *means], 0),
         "higher_is_better": directions,
-        "n-samples": {**content["n-samples"], **of_cells},
+        "n-samples": {**content["n-samples"], **cells},
         "config": _config(document),
         **{key: content[key] for key in ("git_hash", "date", "task_hashes")},
         "pretty_env_info": "\n".join(
-            f"{name}: {value}" for name, value in {**document.packages, **document.hardware}.items()
+            f"{name}: {value}" for name, value in (document.packages | document.hardware).items()
         ),
         "transformers_version": document.packages.get("transformers", MISSING),
         "model_source": document.config.get("model", "ttmbench"),
@@ -119,7 +117,7 @@ def _document(run: ResultsFile) -> dict[str, object]:
         "total_evaluation_time_seconds": str(document.total_evaluation_time_seconds),
         "ttmbench": {
             **{key: content[key] for key in _OWN if key in content},
-            "columns": columns,
+            "columns": {task: {row.key: row.column for row in run.numbers if row.task == task} for task in own_task},
             "seed_std": spreads,
             "version": document.packages.get("ttmbench"),
         },
@@ -164,17 +162,14 @@ def _task_config(name: str, task: str, document: ResultsDocument) -> dict[str, o
 
 
 def _config(document: ResultsDocument) -> dict[str, object]:
-    config = document.config
+    config, dtype = document.config, document.config.get("dtype", "")
     model_args = config.get("model_args", {})
-    known = {
-        "model_num_parameters": document.fingerprint.get("n_parameters"),
-        "model_dtype": _DTYPES.get(config.get("dtype", ""), config.get("dtype")),
-        "model_revision": model_args.get("revision"),
-    }
+    known = {"model_num_parameters": document.fingerprint.get("n_parameters"), "model_dtype": _DTYPES.get(dtype, dtype)}
+    known |= {"model_revision": model_args.get("revision")}
     return {
         "model": config.get("model", "ttmbench"),
         "model_args": ",".join(f"{key}={value}" for key, value in model_args.items()),
-        **{key: value for key, value in known.items() if value is not None},
+        **{key: value for key, value in known.items() if value not in (None, "")},
         "batch_size": str(config.get("batch_size", "")),
         "batch_sizes": [],
         **{key: config.get(key) for key in ("device", "limit", "bootstrap_iters")},
@@ -191,15 +186,7 @@ _TASKS = {
     "AROFlickrOrder": ("aro_flickr30k_order",),
 }
 """Task of mteb -> those of ttmbench with the same groups."""
-_WHY_NOT = {
-    **dict.fromkeys(("aro_vg_relation", "aro_vg_attribution"), "mteb scores whole images, this task the parts of them"),
-    **dict.fromkeys(
-        ("flickr30k_retrieval", "coco_retrieval"),
-        "mteb's main number is ndcg@10 with other captions, which recalls do not give",
-    ),
-    "imagecode": "mteb's copy has images of 256 x 256 pixels, on which numbers are far lower",
-    "imagenet": "mteb has one prompt a class, this task several",
-}
+_NO_TASK = "mteb has no such task, or scores it by other data or another rule"
 _NO_REVISION = ("no_revision_available", "revision_not_applicable")  # mteb's words, of a model and of data
 _SQUARE = {"text_acc": "text_score", "image_acc": "image_score", "accuracy": "group_score"}
 
@@ -212,17 +199,14 @@ def export_mteb(runs: Sequence[ResultsFile], target: Path | None) -> Written:
     """
     contents: dict[Path, str] = {}
     skipped: dict[str, str] = {}
+    theirs = {task: name for name, tasks in _TASKS.items() for task in tasks}
     for run in runs:
-        document = run.document
-        folder = Path(sanitised(run.model)) / sanitised(
-            str(document.config.get("model_args", {}).get("revision") or _NO_REVISION[0])
-        )
-        theirs = {task: name for name, tasks in _TASKS.items() for task in tasks}
-        absent = (task for task in document.results if task not in theirs)
-        skipped |= {task: _WHY_NOT.get(task, "mteb has no such task") for task in absent}
-        for name in dict.fromkeys(theirs[task] for task in document.results if task in theirs):
+        revision = str(run.document.config.get("model_args", {}).get("revision") or _NO_REVISION[0])
+        folder, known = Path(sanitised(run.model)) / sanitised(revision), dict.fromkeys(run.document.results)
+        skipped |= dict.fromkeys((task for task in known if task not in theirs), _NO_TASK)
+        for name in dict.fromkeys(theirs[task] for task in known if task in theirs):
             try:
-                contents[folder / f"{name}.json"] = to_json(_file(document, name))
+                contents[folder / f"{name}.json"] = to_json(_file(run.document, name))
             except UsageError as error:
                 skipped[name if len(_TASKS[name]) > 1 else _TASKS[name][0]] = str(error)
     if not contents:
@@ -281,6 +265,7 @@ def export_model_index(runs: Sequence[ResultsFile], target: Path | None, source_
     from huggingface_hub import EvalResult, ModelCardData
 
     numbers, left_out = _results_of(runs)
+    tracks = {track: str(track).replace("_", "-") for track in {row.track for row, _ in numbers}}
     results = [
         EvalResult(
             task_type=TASK_TYPE,
@@ -293,11 +278,18 @@ def export_model_index(runs: Sequence[ResultsFile], target: Path | None, source_
             dataset_revision=data.revision if _on_hub(data) else None,
             dataset_args={"task_version": row.origin.version, "groups": row.groups},
             metric_type=f"{row.metric} ({row.column})",
-            metric_name=(
-                f"{row.metric.replace('_', ' ')} ({row.column}, {str(row.track).replace('_', '-')} track), percent"
-            ),
+            metric_name=f"{row.metric.replace('_', ' ')} ({row.column}, {tracks[row.track]} track), percent",
             metric_value=_percent(row.value),
-            metric_args=_circumstances(row),
+            metric_args={
+                key: value
+                for key, value in {
+                    **{"track": row.track, "stderr": _percent(row.stderr)},
+                    "ci95": None if row.interval is None else [*map(_percent, row.interval)],
+                    **{"seeds": row.n_seeds, "seed_std": _percent(row.seed_std)},
+                    **{"chance": _percent(row.chance), "ties": row.ties},
+                }.items()
+                if value is not None
+            },
             source_url=source_url,
             source_name="ttmbench results" if source_url else None,
         )
@@ -373,20 +365,6 @@ def _on_hub(data: Dataset) -> str | None:
     return str(data.source["path"]) if on_hub else None
 
 
-def _circumstances(row: Number) -> dict[str, object]:
-    """Further details of a number, in percent."""
-    values = {
-        "track": row.track,
-        "stderr": _percent(row.stderr),
-        "ci95": None if row.interval is None else [*map(_percent, row.interval)],
-        "seeds": row.n_seeds,
-        "seed_std": _percent(row.seed_std),
-        "chance": _percent(row.chance),
-        "ties": row.ties,
-    }
-    return {key: value for key, value in values.items() if value is not None}
-
-
 _COLUMNS = (
     *("model", "task", "version", "metric", "filter", "method", "track", "value", "stderr", "ci_low", "ci_high"),
     *("seed_std", "seeds", "chance", "ties", "cells", "adapted_to", "groups", "groups_of_task", "limited"),
@@ -413,45 +391,42 @@ def export_csv(runs: Sequence[ResultsFile], target: Path | None) -> Written:
 
 
 def export_latex(
-    runs: Sequence[ResultsFile],
-    target: Path | None,
-    metrics: Sequence[str] = (),
-    columns: Sequence[str] = (),
-    mark_best: bool = False,
+    runs: Sequence[ResultsFile], target: Path | None, metrics: Sequence[str] = (), mark_best: bool = False
 ) -> Written:
     """Tables for the booktabs package, in percent: raw, SimpleMatch and TTM, then every metric by track.
 
     Args:
         runs: where several have a number, that of the newest run of the whole task counts.
-        metrics: of the tables by track; empty for all.
-        columns: of the first table; empty for all.
         target: the file.
+        metrics: of the tables by track; empty for all.
         mark_best: print the best of each column in bold, among rows of the same task and number of groups.
 
     Returns:
         ``tabular`` environments, each with a comment; the last has adapted models on other tasks.
 
     Raises:
-        UsageError: an unknown metric or column.
+        UsageError: an unknown metric.
     """
     import pandas as pd
 
     numbers = sorted(newest(number for run in runs for number in run.numbers), key=lambda row: row.limited)
-    by_column: dict[tuple[str, str], list[Number]] = {}
-    filters = [column.filter for column in columns_in(row.method for row in numbers)]
-    for row in sorted(numbers, key=lambda row: filters.index(row.method)):
-        by_column.setdefault((row.track or "", row.method), []).append(row)
-    every_metric = [
-        (f"{about} ({rows[0].column})", _every_metric(rows))
-        for track, about in TRACK_TITLES.items()
-        for (of, _), rows in by_column.items()
-        if of == track
-    ]
-    summary = _summary([row for row in numbers if row.track != "supervised"], runs)  # which has tables of its own
-    tables = _chosen("columns", [(_ABOUT, summary)] if len(summary) else [], columns)
-    tables += _chosen("metrics", every_metric, metrics)
+    known = dict.fromkeys(row.metric for row in numbers)
+    if unknown := [name for name in metrics if name not in known]:
+        raise UsageError(f"--metrics: these results have no {', '.join(unknown)}; choose from {', '.join(known)}")
     downwards = {row.metric for row in numbers if not row.higher_is_better} if mark_best else None
-    written = [_tabular(title, table, 2, downwards) for title, table in tables]
+    summary = _summary([row for row in numbers if row.track != "supervised"], runs)  # which has tables of its own
+    written = [_tabular(_ABOUT, summary, 2, downwards)] if len(summary) else []
+    methods = dict.fromkeys(column.filter for column in columns_in(row.method for row in numbers))
+    for (track, about), method in product(TRACK_TITLES.items(), methods):
+        shown = [row for row in numbers if (row.track, row.method) == (track, method)]
+        if shown := [row for row in shown if not metrics or row.metric in metrics]:
+            cells: dict[tuple[str, str], dict[str, str]] = {}
+            for row in shown:
+                of_row = cells.setdefault((row.model, row.task), {"model": row.model, "task": row.task})
+                of_row |= {row.metric: number_text(row), "groups": of_row.get("groups", row.extent.words)}
+            heads = ["model", "task", *(metrics or dict.fromkeys(row.metric for row in shown)), "groups"]
+            table = pd.DataFrame([*cells.values()]).reindex(columns=heads).dropna(axis=1, how="all").fillna(NOTHING)
+            written.append(_tabular(f"{about} ({shown[0].column})", table, 2, downwards))
     transfers = [transfer_cells(row) for run in runs for row in run.transfers if row.shown]
     if transfers:
         written.append(_tabular(TRANSFER_TITLE, pd.DataFrame(transfers, columns=list(TRANSFER_HEADS)), 4))
@@ -488,37 +463,6 @@ def _summary(numbers: Sequence[Number], runs: Sequence[ResultsFile]) -> pd.DataF
         row["", "groups"] = next(known.extent.words for known in (raw, matched) if known is not None)
         rows.append(row)
     return pd.DataFrame(rows, columns=pd.MultiIndex.from_tuples(rows[0]) if rows else None)
-
-
-def _every_metric(numbers: Sequence[Number]) -> pd.DataFrame:
-    import pandas as pd
-
-    rows: dict[tuple[str, str], dict[str, str]] = {}
-    for number in numbers:
-        row = rows.setdefault((number.model, number.task), {"model": number.model, "task": number.task})
-        row |= {number.metric: number_text(number), "groups": row.get("groups", number.extent.words)}
-    metrics = dict.fromkeys(number.metric for number in numbers)
-    return pd.DataFrame([*rows.values()], columns=["model", "task", *metrics, "groups"]).fillna(NOTHING)
-
-
-def _chosen(
-    option: str, tables: Sequence[tuple[str, pd.DataFrame]], names: Sequence[str]
-) -> list[tuple[str, pd.DataFrame]]:
-    """The tables that have the named columns, with these and the number of groups; all for no names."""
-    if not names:
-        return list(tables)
-    known = dict.fromkeys(name for _, table in tables for name in table.columns.get_level_values(-1)[2:])
-    unknown = [name for name in names if name not in known]
-    if unknown:
-        raise UsageError(f"--{option}: these results have no {', '.join(unknown)}; choose from {', '.join(known)}")
-    chosen = []
-    for title, table in tables:
-        there = list(table.columns.get_level_values(-1))
-        places = [there.index(name) for name in names if name in there]
-        if places:
-            places += [] if "groups" in names else [there.index("groups")]
-            chosen.append((title, table.iloc[:, [0, 1, *places]]))
-    return chosen
 
 
 def _tabular(title: str, table: pd.DataFrame, texts: int, downwards: Collection[str] | None = None) -> str:

@@ -103,7 +103,7 @@ COLUMNS = (
 )
 """Every built-in column, in the order in which tables have them."""
 
-BUILT_IN_FILTERS = frozenset(column.filter for column in COLUMNS)
+BUILT_IN_FILTERS = frozenset(map(attrgetter("filter"), COLUMNS))
 """Every other filter is the name of a test-time method."""
 
 
@@ -121,7 +121,7 @@ def columns_in(filters: Iterable[str]) -> list[Column]:
 PUBLISHED = {column.published: column for column in COLUMNS if column.published is not None}
 """Name in the CSV of a published table -> column."""
 
-UNRANKED = tuple(column.filter for column in COLUMNS if column.track is None)
+UNRANKED = (PLACEBO, SHUFFLE)
 
 NO_MODEL = "no_model"
 PublishedTrack = Literal["zero_shot", "forced_choice", "supervised", "no_model"]

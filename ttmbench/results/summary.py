@@ -461,15 +461,28 @@ def breakdowns(
         of this value was scored. Tags with one value, or with more than 24, are omitted, but for values that a named
         mean goes by.
     """
-    members = {**_members(groups), **_members_of_means(groups, means)}
+    places: dict[str, dict[str, list[int]]] = {}  # tag -> value -> positions of its groups
+    for position, group in enumerate(groups):
+        for tag, text in group.tags.items():
+            for value in str(text).split(SEPARATOR) if text else [NO_VALUE]:
+                places.setdefault(tag, {}).setdefault(value, []).append(position)
+    members = {tag: values for tag, values in places.items() if 1 < len(values) <= MOST_VALUES}
+    of_means: dict[str, dict[str, list[int]]] = {}
+    for mean in means.values():
+        for cell, positions in mean.members(groups).items():
+            for tag, value in zip(mean.by, cell, strict=True):
+                of_means.setdefault(tag, {}).setdefault(value or NO_VALUE, []).extend(positions)
+    for tag, values in of_means.items():
+        if len(values) > 1 and len({group.tags.get(tag) for group in groups}) > MOST_VALUES:
+            members[tag] = {value: sorted({*positions}) for value, positions in values.items()}
     numbers: dict[str, dict[str, dict[str, float | None]]] = {
-        tag: {value: {"groups": len(places)} for value, places in values.items()} for tag, values in members.items()
+        tag: {value: {"groups": len(values[value])} for value in sorted(values)} for tag, values in members.items()
     }
     for key, rows in group_rows(scores, metrics).items() if numbers else ():
         row = np.mean(rows, axis=0)
-        for tag, places_of in members.items():
-            for value, places in places_of.items():
-                numbers[tag][value][key_of(*key)] = float(row[places].mean())
+        for tag, values in members.items():
+            for value, positions in values.items():
+                numbers[tag][value][key_of(*key)] = float(row[positions].mean())
     return numbers
 
 
@@ -514,34 +527,6 @@ def shared_images_note(configs: Mapping[str, Mapping[str, Any]], tasks: Sequence
         f"the standard error of the mean assumes independent tasks, and {len(alike)} of {len(tasks)} may share "
         "images (one image collection or place), so it may be too small"
     ]
-
-
-def _members(groups: Sequence[Group]) -> dict[str, dict[str, np.ndarray]]:
-    """Tag -> value -> positions of its groups."""
-    places: dict[str, dict[str, list[int]]] = {}
-    for position, group in enumerate(groups):
-        for tag, text in group.tags.items():
-            for value in str(text).split(SEPARATOR) if text else [NO_VALUE]:
-                places.setdefault(tag, {}).setdefault(value, []).append(position)
-    return {
-        tag: {value: np.array(positions) for value, positions in sorted(values.items())}
-        for tag, values in places.items()
-        if 1 < len(values) <= MOST_VALUES
-    }
-
-
-def _members_of_means(groups: Sequence[Group], means: Mapping[str, TagMean]) -> dict[str, dict[str, np.ndarray]]:
-    """As `_members`, for tags with many values that a named mean goes by."""
-    members: dict[str, dict[str, list[int]]] = {}
-    for mean in means.values():
-        for cell, places in mean.members(groups).items():
-            for tag, value in zip(mean.by, cell, strict=True):
-                members.setdefault(tag, {}).setdefault(value or NO_VALUE, []).extend(places)
-    return {
-        tag: {value: np.array(sorted({*places})) for value, places in sorted(values.items())}
-        for tag, values in members.items()
-        if len(values) > 1 and len({group.tags.get(tag) for group in groups}) > MOST_VALUES
-    }
 
 
 def aggregates(
