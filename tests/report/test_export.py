@@ -257,7 +257,7 @@ def test_csv_is_tidy_and_read_back_by_pandas(adapted, reference):
     assert (one.value, one.stderr, one.seed_std) == (TTM["value"], TTM["stderr"], TTM["seed_std"])
     low, high = reference["ci"]["shapes_color"]["group_match,ttm"]
     assert (one.ci_low, one.ci_high, one.seeds, one.chance, one.groups) == (low, high, 4, 0.5, 200)
-    assert (one.track, one.method, one.origin.version, one.origin.date) == ("test_time", "TTM", 1, began(reference))
+    assert (one.track, one.method, one.version, one.date) == ("test_time", "TTM", 1, began(reference))
     undefined = table[(table.task == "shapes_replace") & (table.metric == "image_score") & (table["filter"] == "none")]
     assert undefined["value"].isna().all() and len(undefined) == 1
     assert set(table[table.track.isna()]["filter"]) == {"placebo"}
