@@ -29,8 +29,8 @@ from ttmbench.config import RunConfig, TTMConfig
 from ttmbench.evaluator.determinism import arithmetic_of
 from ttmbench.methods.ttm import adapt
 from ttmbench.model_adapters import hf
-from ttmbench.scoring.inputs import images_on_device, take
-from ttmbench.scoring.prepare import PreparedTask, prepare
+from ttmbench.scoring.dual_encoder import PreparedTask
+from ttmbench.scoring.inputs import images_on_device, prepare, take
 from ttmbench.types import Group, ScheduleSpec
 
 RATE = 1e-5

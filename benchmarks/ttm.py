@@ -32,7 +32,8 @@ from ttmbench.methods.ttm import Step, adapt
 from ttmbench.metrics import group_match
 from ttmbench.model_adapters import hf
 from ttmbench.scoring.batches import BlockStore
-from ttmbench.scoring.prepare import PreparedTask, prepare
+from ttmbench.scoring.dual_encoder import PreparedTask
+from ttmbench.scoring.inputs import prepare
 from ttmbench.types import Group, ScheduleSpec, Scores
 
 STAGES = ("prepare", "score", "match", "train")

@@ -77,31 +77,30 @@ _TINY_CARD = ModelCard(
     },
 )
 _BUILT_IN = [
-    _spec(name, "tiny_clip", summary, {"training_seed": seed}, _TINY_CARD, _TINY)
-    for seed, name, summary in (
-        (0, "tiny-clip", "built-in CLIP trained on rendered scenes; needs no download"),
-        (1, "tiny-clip-seed1", "tiny-clip trained with another seed"),
-    )
+    _spec(
+        *("tiny-clip", "tiny_clip", "built-in CLIP trained on rendered scenes; needs no download"),
+        *({"training_seed": 0}, _TINY_CARD, _TINY),
+    ),
+    _spec(
+        *("tiny-clip-seed1", "tiny_clip", "tiny-clip trained with another seed"),
+        *({"training_seed": 1}, _TINY_CARD, _TINY),
+    ),
 ]
+_ANY_CHAT = "any model with a chat template: --model_args pretrained=<hub id>"
 _KINDS = [
-    _spec(kind, kind, summary, ttm_defaults=defaults)
-    for kind, summary, defaults in (
-        ("hf", "any CLIP or SigLIP of transformers: --model_args pretrained=<hub id or folder>", {}),
-        (
-            "open_clip",
-            "any model of open_clip: --model_args model=<name>,pretrained=<tag or file>, or model=hf-hub:<id>",
-            {},
-        ),
-        ("embeddings", "stored features with trainable residual heads: --model_args path=FILE", {"lr": 3e-4}),
-        ("vqascore", "P(yes) of any model with a chat template: --model_args pretrained=<hub id>", {}),
-        ("visualgpt", "P(caption|image) of a generative model: --model_args pretrained=<hub id>", {}),
-        (
-            "choice",
-            "forced choices of any model with a chat template: --model_args pretrained=<hub id>[,side_by_side=true]",
-            {},
-        ),
-        ("blind", "P(caption) without the image: --model_args pretrained=<hub id>", {}),
-    )
+    _spec("hf", "hf", "any CLIP or SigLIP of transformers: --model_args pretrained=<hub id or folder>"),
+    _spec(
+        *("open_clip", "open_clip"),
+        "any model of open_clip: --model_args model=<name>,pretrained=<tag or file>, or model=hf-hub:<id>",
+    ),
+    _spec(
+        *("embeddings", "embeddings", "stored features with trainable residual heads: --model_args path=FILE"),
+        ttm_defaults={"lr": 3e-4},
+    ),
+    _spec("vqascore", "vqascore", f"P(yes) of {_ANY_CHAT}"),
+    _spec("visualgpt", "visualgpt", "P(caption|image) of a generative model: --model_args pretrained=<hub id>"),
+    _spec("choice", "choice", f"forced choices of {_ANY_CHAT}[,side_by_side=true]"),
+    _spec("blind", "blind", "P(caption) without the image: --model_args pretrained=<hub id>"),
 ]
 _SERVED = [
     _spec(

@@ -12,7 +12,7 @@ import torch
 from ttmbench._util.arrays import LARGEST, read_arrays, too_large
 from ttmbench.errors import DataError, UsageError
 from ttmbench.model import StoredFeatures
-from ttmbench.model_adapters._shared.contrastive import ContrastiveModel, Tower, unit
+from ttmbench.model_adapters._shared.contrastive import ContrastiveModel, Tower
 from ttmbench.model_adapters._shared.options import EmbeddingsOptions, takes
 from ttmbench.types import ModelFiles
 
@@ -82,9 +82,9 @@ class EmbeddingsModel(StoredFeatures, ContrastiveModel[torch.Tensor]):
         name: str,
         device: str,
     ) -> None:
-        super().__init__(ResidualHeads(images.shape[1]), device=device, dtype="fp32")
-        self._image_tower, self._text_tower = self.model.image, self.model.caption
-        self._images, self._captions = unit(images), unit(captions)
+        heads = ResidualHeads(images.shape[1])
+        super().__init__(heads, (heads.image, heads.caption), device=device, dtype="fp32")
+        self._images, self._captions = (one / one.norm(p=2, dim=-1, keepdim=True) for one in (images, captions))
         self._scale = torch.tensor(scale, device=self.device)
         self._offset = None if bias is None else torch.tensor(float(bias), device=self.device)
         self.name = name

@@ -113,7 +113,9 @@ class TransformersModel(ContrastiveModel[Mapping[str, torch.Tensor]]):
 
     def __init__(self, loaded: LoadedModel, asked: ContrastiveOptions | ContrastiveHalfOptions) -> None:
         stated, note = activation(loaded.model.config, asked.pretrained)
-        super().__init__(loaded.model, device=asked.device, dtype=asked.dtype)
+        model = loaded.model
+        towers = self._towers(model)
+        super().__init__(model, towers, device=asked.device, dtype=asked.dtype, compile=asked.compile)
         self.loaded, self.files, self.name = loaded, loaded.files, asked.pretrained
         self.image_processor = loaded.image_processor
         self.tokenizer, self.special_tokens = as_text(loaded.tokenizer)
@@ -131,7 +133,6 @@ class TransformersModel(ContrastiveModel[Mapping[str, torch.Tensor]]):
             "compiled": asked.compile,
             **stated,
         }
-        self._set_towers(self._towers(), asked.compile)
         self._scale, self._size = scale_and_size(self.image_processor, self.device)
         check_image_size(self, self._size, config)
 
@@ -211,9 +212,9 @@ class TransformersModel(ContrastiveModel[Mapping[str, torch.Tensor]]):
         embeddings = getattr(getattr(self.model, "text_model", None), "embeddings", None)
         return getattr(embeddings, "token_embedding", None)
 
-    def _towers(self) -> tuple[Tower, Tower]:
+    def _towers(self, model: Any) -> tuple[Tower, Tower]:
         """Functions from prepared images and prepared captions to features."""
-        return self.model.get_image_features, self.model.get_text_features
+        return model.get_image_features, model.get_text_features
 
     def _trimmed(self, prepared: Mapping[str, torch.Tensor]) -> Mapping[str, torch.Tensor]:
         # A causal tower, and one with an attention mask, never looks at padding; SigLIP's does.

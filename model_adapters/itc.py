@@ -7,6 +7,7 @@ where the training of both starts; no metric depends on it.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 
@@ -57,9 +58,7 @@ class BlipContrastive(ContrastiveHalf):
 
     trained_tokens = 35
 
-    def _towers(self) -> tuple[Tower, Tower]:
-        model = self.model
-
+    def _towers(self, model: Any) -> tuple[Tower, Tower]:
         def image(pixel_values: torch.Tensor, **unused: torch.Tensor) -> torch.Tensor:
             return model.vision_proj(model.vision_model(pixel_values=pixel_values).last_hidden_state[:, 0, :])
 
@@ -75,15 +74,14 @@ class Blip2Contrastive(ContrastiveHalf):
     """BLIP-2 (arXiv:2301.12597): each query token has its vector, and the one nearest to the caption counts."""
 
     trained_tokens = 32
+    vectors = "many"
 
     def logits(self, image_features: torch.Tensor, caption_features: torch.Tensor) -> torch.Tensor:
         """The largest cosine over query tokens, divided by the temperature; [images, captions]."""
         cosines = torch.einsum("iqd,cd->icq", image_features, caption_features).amax(dim=-1)
         return cosines * self._scale_and_bias()[0]
 
-    def _towers(self) -> tuple[Tower, Tower]:
-        model = self.model
-
+    def _towers(self, model: Any) -> tuple[Tower, Tower]:
         def image(pixel_values: torch.Tensor, **unused: torch.Tensor) -> torch.Tensor:
             states = model.vision_model(pixel_values=pixel_values).last_hidden_state
             queries = model.qformer(
@@ -107,8 +105,8 @@ class FlavaContrastive(ContrastiveHalf):
 
     temperature = None
 
-    def _towers(self) -> tuple[Tower, Tower]:
-        flava = self.model.flava
+    def _towers(self, model: Any) -> tuple[Tower, Tower]:
+        flava = model.flava
 
         def image(pixel_values: torch.Tensor, **unused: torch.Tensor) -> torch.Tensor:
             return flava.image_projection(flava.image_model(pixel_values=pixel_values).last_hidden_state[:, 0, :])

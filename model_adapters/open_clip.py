@@ -116,7 +116,9 @@ class OpenClipModel(ContrastiveModel[torch.Tensor]):
         notes: tuple[str, ...] = (),
         transform: Transform | None = None,
     ) -> None:
-        super().__init__(model, device=asked.device, dtype=asked.dtype)
+        text = _TextTower(model)
+        towers = (model.encode_image, text.encode)
+        super().__init__(model, towers, device=asked.device, dtype=asked.dtype, compile=asked.compile)
         self.config, self._transform = config, transform
         self.tokenizer, self.special_tokens = as_text(tokenizer)
         self._notes, self.files = notes, files
@@ -130,9 +132,7 @@ class OpenClipModel(ContrastiveModel[torch.Tensor]):
             and isinstance(usual[-1], Normalize)
         ):
             self._scale = pixel_scale(1 / 255, list(usual[-1].mean), list(usual[-1].std), self.device)
-        text = _TextTower(model)
         self.reads_prefix, self._tokens_of = text.reads_prefix, text.token_embedding
-        self._set_towers((model.encode_image, text.encode), asked.compile)
         model_config, inner = config["model_cfg"].items(), getattr(tokenizer, "tokenizer", tokenizer)
         self._is_quick = bool(config["model_cfg"].get(QUICK))
         # Without the addresses of functions, which differ from process to process.

@@ -168,9 +168,9 @@ def load_qformer(pretrained: Pretrained, family: str, device: torch.device) -> Q
     refuse_old_transformers()
     model = load_weights(getattr(transformers, CLASSES[family]), pretrained)
     if model.get_output_embeddings() is None:
-        raise UsageError(f"{pretrained.name} has no language model that could answer")
+        raise UsageError(f"{pretrained.files.name} has no language model that could answer")
     if hasattr(processor, "qformer_tokenizer"):
-        check_size(processor.qformer_tokenizer, model.config.qformer_config.vocab_size, pretrained.name)
+        check_size(processor.qformer_tokenizer, model.config.qformer_config.vocab_size, pretrained.files.name)
     loaded = LoadedModel(model, pretrained.files, processor.tokenizer, processor.image_processor, processor)
     return QFormerModel(loaded, device)
 

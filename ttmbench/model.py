@@ -233,7 +233,13 @@ class DualEncoder(Model):
 
     TTM can adapt one with ``matching_loss``; other training methods need ``train_images``, ``train_captions`` and
     ``loss_of``, which give ``matching_loss`` too.
+
+    Attributes:
+        vectors: ``one`` for an image or a caption, features [rows, d]; or ``many``: [rows, tokens, d], on one side or
+            both, padded with zero rows, which change no logit. Methods that work on features need one.
     """
+
+    vectors: Literal["one", "many"] = "one"
 
     @abstractmethod
     def prepare_images(self, images: Sequence[Image]) -> Batch:
@@ -417,9 +423,7 @@ def _hides(base: type[Model], name: str, adapter: object) -> bool:
     return not is_seen and getattr(found, "__func__", found) is not default
 
 
-_BASES: Mapping[type[Model], frozenset[str]] = {
-    base: base.__abstractmethods__ - {"fingerprint"} for base in (StoredFeatures, DualEncoder, PairScorer, ChoiceModel)
-}
+_BASES = (StoredFeatures, DualEncoder, PairScorer, ChoiceModel)
 _RENAMED = {"take_notes": "notes", "model_notes": "notes", "save_pretrained": "save"}
 
 
@@ -432,7 +436,8 @@ def as_model(adapter: object) -> Model:
     if isinstance(adapter, DualEncoder | PairScorer | ChoiceModel):
         return adapter
     kind, name = type(adapter), type(adapter).__name__
-    bases = [base for base, methods in _BASES.items() if all(callable(getattr(kind, one, None)) for one in methods)]
+    needed = {base: [one for one in base.__abstractmethods__ if one != "fingerprint"] for base in _BASES}
+    bases = [base for base in _BASES if all(callable(getattr(kind, one, None)) for one in needed[base])]
     said = [f"its {old} is {new}() there" for old, new in _RENAMED.items() if hasattr(adapter, old)]
     hidden = [one for base in bases for one in dir(base) if one[0] != "_" and _hides(base, one, adapter)]
     if hidden:
@@ -449,7 +454,7 @@ def as_model(adapter: object) -> Model:
             model: Model = object.__new__(derived)
             object.__setattr__(model, "__dict__", vars(adapter))  # the same object, to whoever holds it
             return model
-    alike = bases or [base for base, methods in _BASES.items() if all(hasattr(adapter, one) for one in methods)]
+    alike = bases or [base for base in _BASES if all(hasattr(adapter, one) for one in needed[base])]
     if alike:
         raise UsageError("; ".join([f"write `class {name}(ttmbench.{alike[0].__name__})`", *said]))
     raise UsageError(

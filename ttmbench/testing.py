@@ -17,9 +17,8 @@ from ttmbench.model import ChoiceModel, ChoiceQuestion, DualEncoder, Model, Pair
 from ttmbench.plugins.registry import build_registry, load_target
 from ttmbench.scoring.dual_encoder import encode, score_features
 from ttmbench.scoring.inputs import Prepared as _Prepared
-from ttmbench.scoring.inputs import Rows, concatenate, n_rows, take
+from ttmbench.scoring.inputs import Rows, concatenate, n_rows, prepare, take
 from ttmbench.scoring.pairs import score_in_memory
-from ttmbench.scoring.prepare import prepare
 from ttmbench.types import Group, ImageRef, MethodPart, MethodSpec
 
 CAPTIONS = ("a red circle", "a blue square and a green circle on the left", "two dogs", "a photo of a yellow star")

@@ -50,29 +50,33 @@ class ContrastiveModel(DualEncoder, Generic[Prepared]):
 
     A model with a bias (SigLIP) has the pairwise sigmoid loss, one without (CLIP) the symmetric cross-entropy.
 
-    Attributes:
-        tokenizer: a library's own, if it has one.
-        is_compiled: whether the towers are; a compiled tower passes over a shift.
+    Args:
+        model: of a library.
+        towers: functions of it that give features of prepared images and of prepared captions.
+        device: where to compute; ``auto`` takes a GPU if there is one.
+        dtype: of the arithmetic.
+        compile: whether the towers are compiled; without, layers that are fast on a CPU are put in.
     """
 
     prepares_in_threads = True
-    tokenizer: Any = None
-    is_compiled = False
+    tokenizer: Any = None  # a library's own
     _notes: Sequence[str] = ()  # for readers of its scores
-    _image_tower: Tower
-    _text_tower: Tower
 
-    def __init__(self, model: torch.nn.Module, *, device: str, dtype: str) -> None:
-        self.dtype = TORCH_DTYPES[dtype]
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        towers: tuple[Tower, Tower],
+        *,
+        device: str,
+        dtype: str,
+        compile: bool = False,
+    ) -> None:
+        self.dtype, self.is_compiled = TORCH_DTYPES[dtype], compile
         self.state_sha256: str = tensors_digest(model.state_dict())  # before the weights leave for a device
         self.device = settle(model, torch.device(pick_device(device)))
         self.model: Any = model.eval()
-
-    def _set_towers(self, towers: tuple[Tower, Tower], compile: bool) -> None:
-        """Sets the functions that give features: compiled, or else with layers that are fast on a CPU."""
-        self.is_compiled = compile
         if not compile:
-            use_cpu_layers(self.model)
+            use_cpu_layers(model)
         self._image_tower, self._text_tower = map(compiled, towers) if compile else towers
 
     @abstractmethod
@@ -87,11 +91,11 @@ class ContrastiveModel(DualEncoder, Generic[Prepared]):
 
     def encode_images(self, prepared: Prepared) -> torch.Tensor:
         """Unit vectors [images, d], float32."""
-        return unit(self._features(self._image_tower, prepared))
+        return self._features(self._image_tower, prepared)
 
     def encode_captions(self, prepared: Prepared) -> torch.Tensor:
         """Unit vectors [captions, d], float32."""
-        return unit(self._features(self._text_tower, self._trimmed(prepared)))
+        return self._features(self._text_tower, self._trimmed(prepared))
 
     def logits(self, image_features: torch.Tensor, caption_features: torch.Tensor) -> torch.Tensor:
         """Temperature times inner product, plus the bias if the model has one; [images, captions]."""
@@ -110,11 +114,11 @@ class ContrastiveModel(DualEncoder, Generic[Prepared]):
 
     def train_images(self, prepared: Prepared) -> torch.Tensor:
         """As `encode_images`, in training mode; UsageError if the towers compute in fp16, whose gradients underflow."""
-        return unit(self._features(self._image_tower, prepared, training=True))
+        return self._features(self._image_tower, prepared, training=True)
 
     def train_captions(self, prepared: Prepared) -> torch.Tensor:
         """As `encode_captions`, in training mode."""
-        return unit(self._features(self._text_tower, self._trimmed(prepared), training=True))
+        return self._features(self._text_tower, self._trimmed(prepared), training=True)
 
     def loss_of(self, image_features: torch.Tensor, caption_features: torch.Tensor) -> torch.Tensor:
         """Symmetric cross-entropy (CLIP) or pairwise sigmoid (SigLIP) over every image and caption of the batch."""
@@ -131,9 +135,11 @@ class ContrastiveModel(DualEncoder, Generic[Prepared]):
 
     def features_before_normalization(self, prepared: Prepared, training: bool) -> torch.Tensor:
         """Image features as the tower returns them, float32 [images, d]."""
-        return self._features(self._image_tower, prepared, training).float()
+        return self._features(self._image_tower, prepared, training, of_any_norm=True)
 
-    def _features(self, tower: Tower, prepared: Prepared, training: bool = False) -> torch.Tensor:
+    def _features(
+        self, tower: Tower, prepared: Prepared, training: bool = False, of_any_norm: bool = False
+    ) -> torch.Tensor:
         if training and self.dtype == torch.float16:
             raise UsageError(FP16)
         if self.model.training != training:  # torch walks over all modules, which costs as much as a small layer
@@ -142,7 +148,8 @@ class ContrastiveModel(DualEncoder, Generic[Prepared]):
         # The backward pass of torch's fused attention in bf16 on a CPU would take more time than all the rest.
         is_slow = self.device.type == "cpu" and self.dtype == torch.bfloat16
         with arithmetic(self.device, self.dtype), sdpa_kernel(SDPBackend.MATH) if is_slow else nullcontext():
-            return self._tower(tower, inputs)
+            features = self._tower(tower, inputs).float()
+        return features if of_any_norm else features / features.norm(p=2, dim=-1, keepdim=True)
 
     def _token_embedding(self) -> nn.Embedding | None:
         """The module that embeds the tokens of captions; None if there is none of CLIP's kind."""
@@ -171,7 +178,7 @@ class ContrastiveModel(DualEncoder, Generic[Prepared]):
         added = functional.embedding(row, torch.cat([shift, torch.zeros_like(shift[:1])]))
         hook = embedding.register_forward_hook(lambda module, inputs, output: output + added)
         try:
-            with torch.compiler.set_stance("force_eager") if self.is_compiled else nullcontext():
+            with torch.compiler.set_stance("force_eager") if self.is_compiled else nullcontext():  # it ignores hooks
                 return self.encode_captions(prepared)
         finally:
             hook.remove()
@@ -224,12 +231,6 @@ def key_mask(mask: torch.Tensor, config: PretrainedConfig) -> torch.Tensor:
         return mask
     seen = mask[:, None, None, :].to(torch.bool)
     return seen if config._attn_implementation == "sdpa" else torch.where(seen, 0.0, torch.finfo(torch.float32).min)
-
-
-def unit(features: torch.Tensor) -> torch.Tensor:
-    """The same directions with length 1, float32 [rows, d]."""
-    features = features.float()
-    return features / features.norm(p=2, dim=-1, keepdim=True)
 
 
 def compiled(function: Tower) -> Tower:

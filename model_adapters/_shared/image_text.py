@@ -476,11 +476,11 @@ def load_image_text(pretrained: Pretrained, asked: ChatOptions, *, encodes: bool
     refuse_old_transformers()
     processor = load_part(AutoProcessor, pretrained)
     if not hasattr(processor, "image_processor") or not hasattr(processor, "tokenizer"):
-        raise UsageError(f"{pretrained.name} has no processor for images and text")
+        raise UsageError(f"{pretrained.files.name} has no processor for images and text")
     if asked.split_images is not None:
         names = [n for n in ("do_image_splitting", "crop_to_patches") if hasattr(processor.image_processor, n)]
         if not names:
-            raise UsageError(f"{pretrained.name} does not split images; omit split_images")
+            raise UsageError(f"{pretrained.files.name} does not split images; omit split_images")
         for name in names:
             setattr(processor.image_processor, name, asked.split_images)
     if asked.pad_images is not None:
@@ -530,7 +530,7 @@ def _padding(pretrained: Pretrained, processor: BaseImageProcessor, pad: bool) -
     from transformers import AutoConfig, LlavaImageProcessor
 
     if load_part(AutoConfig, pretrained).model_type != "llava":
-        raise UsageError(f"{pretrained.name} is not a LLaVA-1.5, and only its images are padded; omit pad_images")
+        raise UsageError(f"{pretrained.files.name} is not a LLaVA-1.5, and only its images are padded; omit pad_images")
     settings = processor.to_dict()
     for name in ("image_processor_type", "processor_class", "do_pad"):
         settings.pop(name, None)

@@ -287,7 +287,7 @@ class BlindOptions(NoiseOptions):
 class TinyClipOptions(Compiled, InPrecision):
     """The built-in model."""
 
-    training_seed: int = 0
+    training_seed: Literal[0, 1] = 0
     """Training run of the weights: 0 or 1."""
     attn_implementation: Text | None = None
     """As for ``hf``."""

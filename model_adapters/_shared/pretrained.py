@@ -713,11 +713,6 @@ class Pretrained:
     files: ModelFiles
     adapter: AdapterFiles | None = None  # of peft, for the weights
 
-    @property
-    def name(self) -> str:
-        """Hub id or folder, as the user gave it."""
-        return self.files.name
-
 
 @dataclass(frozen=True)
 class LoadedModel:
@@ -863,7 +858,7 @@ def load_part(kind: type[Part], model: Pretrained) -> Part:
     """
     from transformers import PreTrainedTokenizerBase
 
-    name, folder = model.name, model.files.folder
+    name, folder = model.files.name, model.files.folder
     try:
         part: Part = _load(kind, model, name)
         for below, one in {"": part, **getattr(part, "__dict__", {})}.items():  # a processor has tokenizers of its own
@@ -911,22 +906,22 @@ def load_weights(
     options |= {name: value for name, value in chosen.items() if value is not None}
     # From the folder, transformers reads and does nothing else; by a Hub id it would also ask the Hub to convert
     # pickles, in a thread. Code that a repository ships is found by the id alone.
-    where = model.name if asked.trust_remote_code else str(model.files.folder)
+    where = model.files.name if asked.trust_remote_code else str(model.files.folder)
     loaded, report = _load(kind, model, where, **options)
     missing = sorted(name for name in report["missing_keys"] if not name.startswith(UNUSED))
     if missing:
         raise DataError(
-            f"the weights of {model.name} lack {len(missing)} tensors of {type(loaded).__name__}, "
+            f"the weights of {model.files.name} lack {len(missing)} tensors of {type(loaded).__name__}, "
             f"the first is {missing[0]}"
         )
     if report["mismatched_keys"]:
         other = sorted(map(str, report["mismatched_keys"]))
         raise DataError(
-            f"the weights of {model.name} have {len(other)} tensors of another shape than its {CONFIG} gives them, the "
-            f"first is {other[0]} (shape of the weights first); use the {CONFIG} that belongs to them"
+            f"the weights of {model.files.name} have {len(other)} tensors of another shape than its {CONFIG} gives, "
+            f"the first is {other[0]} (shape of the weights first); use the {CONFIG} that belongs to them"
         )
     if model.adapter is not None:
-        loaded = apply_adapter(loaded, model.adapter, model.name, getattr(asked, "merge", True))
+        loaded = apply_adapter(loaded, model.adapter, model.files.name, getattr(asked, "merge", True))
     if placement is not None or getattr(loaded, "is_quantized", False):
         remember_inputs(loaded)
     return loaded
@@ -980,7 +975,7 @@ def _load(kind: Any, model: Pretrained, where: str, **options: object) -> Any:
         try:
             return kind.from_pretrained(where, **common, **options)
         except Exception as error:
-            raise not_loaded(model.name, error) from error
+            raise not_loaded(model.files.name, error) from error
 
 
 # Where files came from and which version wrote them: a copy of the same model has other values.

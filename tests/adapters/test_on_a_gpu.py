@@ -31,8 +31,8 @@ from ttmbench.methods.ttm import adapt
 from ttmbench.model_adapters import hf, vqascore
 from ttmbench.plugins.registry import build_registry
 from ttmbench.scoring.batches import BatchSizer
-from ttmbench.scoring.inputs import images_on_device, take
-from ttmbench.scoring.prepare import PreparedTask, prepare
+from ttmbench.scoring.dual_encoder import PreparedTask
+from ttmbench.scoring.inputs import images_on_device, prepare, take
 from ttmbench.types import ScheduleSpec
 
 TTM = {"ttm": {"iterations": 1, "epochs": 2, "batch_groups": 2, "lr": 1e-7}, "seeds": [0]}

@@ -185,16 +185,6 @@ def test_adapters_keep_the_contract(folder):
     assert "batch size changes no score" in made and "the state comes back after training" in made
 
 
-def test_bf16_scores_are_fp32_and_near(folder):
-    exact, fast = load(folder), load(folder, dtype="bf16")
-    found = scores(fast)
-    assert found.dtype == torch.float32 and not torch.equal(found, scores(exact))
-    assert all(parameter.dtype == torch.float32 for parameter in fast.parameters())
-    assert near(found, scores(exact), atol=0.3)
-    loss = fast.matching_loss(fast.prepare_images(random_images()), fast.prepare_captions(CAPTIONS))
-    assert bool(torch.isfinite(loss))
-
-
 @pytest.mark.slow
 def test_compiled_towers_score_and_train_alike(folder):
     plain, fast = load(folder), load(folder, compile=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import io
 import json
@@ -17,7 +16,6 @@ import pytest
 from PIL import Image
 from support.chat_server import ChatServer
 
-import ttmbench
 from ttmbench.cli import main
 from ttmbench.errors import UsageError
 from ttmbench.model_adapters.openai import LEAST_LEFT, load, read_yes_no
@@ -409,15 +407,6 @@ def test_wrong_arguments_are_named(chat_server, monkeypatch, tmp_path):
 def test_the_contract_of_adapters(chat_server, tmp_path):
     adapter = load(model="m", base_url=chat_server.url, cache=str(tmp_path / "c.sqlite"))
     assert "order changes no pair score" in check_adapter(adapter)
-
-
-def test_it_works_where_an_event_loop_is_running(chat_server, tmp_path):
-    async def notebook():
-        adapter = load(model="m", base_url=chat_server.url, cache=str(tmp_path / "c.sqlite"))
-        return ttmbench.simple_evaluate(adapter, "shapes_replace", limit=3, bootstrap_iters=0)
-
-    results = asyncio.run(notebook())
-    assert results.results["shapes_replace"]["text_score,none"] is not None and len(chat_server.requests) == 6
 
 
 def test_reading_yes_and_no():

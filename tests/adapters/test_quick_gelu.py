@@ -17,7 +17,6 @@ from support.tiny_models import OPEN_CLIP as CLIP
 
 from ttmbench.cli import main
 from ttmbench.evaluator.adapters import remarks
-from ttmbench.evaluator.cache import model_description
 from ttmbench.model_adapters import hf
 from ttmbench.model_adapters import open_clip as open_clip_models
 from ttmbench.model_adapters._shared import open_clip_weights
@@ -73,12 +72,6 @@ def test_the_argument_settles_it(library):
         assert torch.equal(scores(one), scores(same))
         assert one.fingerprint() == {**same.fingerprint(), "model": one.fingerprint()["model"]}
     assert [settled[value].fingerprint()["quick_gelu"] for value in (True, False)] == [True, False]
-
-
-def test_cached_scores_of_the_two_are_two(library):
-    made = [load("tiny-clip-32", library["tiny-clip-32"], quick_gelu=value) for value in (True, False)]
-    quick, plain = map(model_description, made)
-    assert quick["state_sha256"] == plain["state_sha256"] and quick["fingerprint"] != plain["fingerprint"]
 
 
 def test_a_tag_states_its_activation(library, monkeypatch, tmp_path):

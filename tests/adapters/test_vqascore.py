@@ -21,8 +21,8 @@ from ttmbench.errors import DataError, UsageError
 from ttmbench.model_adapters import choice, vqascore
 from ttmbench.model_adapters._shared.options import QUESTION, VqaScoreOptions
 from ttmbench.model_adapters.vqascore import answer_tokens
+from ttmbench.scoring.inputs import prepare
 from ttmbench.scoring.pairs import score_in_memory
-from ttmbench.scoring.prepare import prepare
 from ttmbench.testing import check_adapter
 from ttmbench.types import Group, ImageRef
 

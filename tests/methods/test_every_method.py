@@ -24,8 +24,8 @@ from ttmbench.methods.run import MethodRun
 from ttmbench.methods.settings import arguments, checked_settings
 from ttmbench.metrics import group_match, group_score
 from ttmbench.plugins.methods import METHODS
+from ttmbench.scoring.dual_encoder import PreparedTask
 from ttmbench.scoring.inputs import Prepared, Rows
-from ttmbench.scoring.prepare import PreparedTask
 from ttmbench.types import GroupShape, MethodSpec
 
 LABELS = {"labels", "random_labels"}

@@ -23,7 +23,7 @@ from ttmbench.methods.zero import zero
 from ttmbench.model import DualEncoder
 from ttmbench.model_adapters import tiny_clip
 from ttmbench.scoring.dual_encoder import encode
-from ttmbench.scoring.prepare import prepare
+from ttmbench.scoring.inputs import prepare
 from ttmbench.types import Group, ImageRef
 
 SIZES = [(48, 48), (60, 40), (50, 70), (200, 40)]

@@ -19,9 +19,8 @@ from ttmbench.model_adapters import hf
 from ttmbench.scoring import inputs
 from ttmbench.scoring.batches import BatchSizer
 from ttmbench.scoring.dual_encoder import encode, encode_side
-from ttmbench.scoring.inputs import Fingerprint, ImageRows, distinct_images
+from ttmbench.scoring.inputs import Fingerprint, ImageRows, distinct_images, prepare
 from ttmbench.scoring.pairs import score_in_memory, score_task_pairs
-from ttmbench.scoring.prepare import prepare
 from ttmbench.types import Group, ImageRef
 
 SIDE = 40

@@ -10,8 +10,8 @@ import torch
 
 import ttmbench
 from ttmbench.model import DualEncoder, PairScorer
+from ttmbench.scoring.dual_encoder import PreparedTask
 from ttmbench.scoring.inputs import Prepared, Rows
-from ttmbench.scoring.prepare import PreparedTask
 
 QUICK = {"limit": 16, "device": "cpu", "bootstrap_iters": 0}
 

@@ -511,6 +511,4 @@ def open_clip_model(kind: str):
         vision = {"image_size": 160, "timm_model_name": "test_vit", "timm_pool": "map", "timm_proj": "none"}
         text |= {"width": 64, "no_causal_mask": True, "proj_bias": True, "pool_type": "last"}
         side, model = 160, open_clip.CustomTextCLIP(64, vision, text, init_logit_bias=-5)
-    adapter = Model(model, device="cpu", dtype="fp32")
-    adapter._image_tower, adapter._text_tower = model.encode_image, model.encode_text
-    return adapter
+    return Model(model, (model.encode_image, model.encode_text), device="cpu", dtype="fp32")

@@ -27,7 +27,8 @@ from ttmbench.methods.training import snapshot
 from ttmbench.methods.ttm import ShuffledTask, Step, adapt
 from ttmbench.model_adapters import hf
 from ttmbench.plugins.registry import build_registry
-from ttmbench.scoring.prepare import PreparedTask, prepare
+from ttmbench.scoring.dual_encoder import PreparedTask
+from ttmbench.scoring.inputs import prepare
 from ttmbench.types import ScheduleSpec, Scores
 
 LINEAR = ScheduleSpec("linear", schedules.linear)

@@ -22,7 +22,7 @@ from ttmbench.methods.parts import PseudoLabels, first_threshold, select, shuffl
 from ttmbench.methods.training import TrainingPairs
 from ttmbench.methods.ttm import Selection, ShuffledTask, Step, adapt, overfit
 from ttmbench.metrics import group_match, group_score
-from ttmbench.scoring.prepare import PreparedTask
+from ttmbench.scoring.dual_encoder import PreparedTask
 from ttmbench.types import ScheduleSpec, Scores
 
 LINEAR = ScheduleSpec("linear", schedules.linear)

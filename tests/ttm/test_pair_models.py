@@ -20,7 +20,8 @@ from ttmbench.errors import UsageError
 from ttmbench.methods.ttm import adapt
 from ttmbench.model_adapters import vqascore
 from ttmbench.model_adapters._shared.options import LORA_TARGETS
-from ttmbench.scoring.prepare import PreparedTask, prepare
+from ttmbench.scoring.dual_encoder import PreparedTask
+from ttmbench.scoring.inputs import prepare
 from ttmbench.types import ScheduleSpec
 
 LINEAR = ScheduleSpec("linear", schedules.linear)

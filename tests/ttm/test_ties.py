@@ -15,7 +15,8 @@ from ttmbench.methods.settings import task_settings
 from ttmbench.methods.ttm import ShuffledTask
 from ttmbench.model_adapters import tiny_clip
 from ttmbench.plugins.registry import build_registry
-from ttmbench.scoring.prepare import PreparedTask, prepare
+from ttmbench.scoring.dual_encoder import PreparedTask
+from ttmbench.scoring.inputs import prepare
 from ttmbench.types import Scores
 
 

@@ -46,8 +46,8 @@ from ttmbench.model import DualEncoder, Model, PairScorer, StoredFeatures
 from ttmbench.plugins.registry import Registry, build_registry
 from ttmbench.results.stored_files import SCHEMA_VERSION
 from ttmbench.scoring.batches import BatchSizer
-from ttmbench.scoring.inputs import DECODED, images_on_device
-from ttmbench.scoring.prepare import PreparedTask, prepare
+from ttmbench.scoring.dual_encoder import PreparedTask
+from ttmbench.scoring.inputs import DECODED, images_on_device, prepare
 from ttmbench.types import Group, Record
 
 STATE, LOCK = ".finetune", "lock"

@@ -32,8 +32,7 @@ from ttmbench.model import DualEncoder, Model, PairScorer, StoredFeatures
 from ttmbench.plugins.registry import BUILTIN, Registry
 from ttmbench.results.summary import MethodScores, metric_mean
 from ttmbench.scoring.dual_encoder import encode_captions, encode_images
-from ttmbench.scoring.inputs import distinct_captions, distinct_images, rows_of
-from ttmbench.scoring.prepare import unknown_wrappers
+from ttmbench.scoring.inputs import distinct_captions, distinct_images, rows_of, unknown_wrappers
 from ttmbench.types import MethodSpec, Record, Scores
 
 
@@ -347,8 +346,8 @@ def refusal(
             return "the model learns which pairs inside a group match, and the task is matched globally"
         return None
     encoder = adapter if isinstance(adapter, DualEncoder) else None
-    if spec.takes_features and encoder is None:
-        return "it needs the features of a dual encoder"
+    if spec.takes_features and (encoder is None or encoder.vectors == "many"):
+        return "it needs the features of a dual encoder, one vector for each image and caption"
     if isinstance(adapter, StoredFeatures) and references is not None:
         return "it encodes references of another task, and the model reads stored features"
     if "views" in spec.needs and isinstance(adapter, StoredFeatures):

@@ -35,9 +35,8 @@ from ttmbench.scoring.dual_encoder import (
     encode_stored,
     image_scores,
 )
-from ttmbench.scoring.inputs import distinct_images
+from ttmbench.scoring.inputs import check_captions, count_truncated, distinct_images
 from ttmbench.scoring.pairs import MAX_GLOBAL_PAIRS, score_ranked_pairs
-from ttmbench.scoring.prepare import check_captions, count_truncated
 from ttmbench.scoring.ranking import ScoreRows, best_candidates, rank_chosen
 from ttmbench.types import Group, Record
 

@@ -27,20 +27,23 @@ from ttmbench.results.summary import MethodScores, Resampling, clusters_of
 from ttmbench.scoring.batches import BatchSizer, BlockStore, Share
 from ttmbench.scoring.choice_arrays import choice_values, unread_notes
 from ttmbench.scoring.debiasing import Likelihoods, Prior, likelihoods, prior_for
-from ttmbench.scoring.dual_encoder import Features, Side, caption_pairs, encode_side, score_features
+from ttmbench.scoring.dual_encoder import Features, PreparedTask, Side, caption_pairs, encode_side, score_features
 from ttmbench.scoring.forced_choice import Given, ask_choices, image_prompt, text_prompt
 from ttmbench.scoring.inputs import (
     DECODED,
     Fingerprint,
     ImageRows,
     Prepared,
+    check_captions,
     distinct_captions,
     distinct_images,
     images_on_device,
+    prepare,
     rows_of,
+    stored,
+    usable_scores,
 )
 from ttmbench.scoring.pairs import PairTable, score_task_pairs
-from ttmbench.scoring.prepare import PreparedTask, check_captions, prepare, stored, usable_scores
 from ttmbench.types import Group, GroupShape, ImageRef, Loaded, MetricSpec, Record, Scores
 
 Way = Literal["choices", "stored_features", "prepared", "pairs"]

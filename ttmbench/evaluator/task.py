@@ -52,7 +52,7 @@ from ttmbench.results.numbers import (
     supervised_tracks,
 )
 from ttmbench.results.summary import MethodScores, breakdowns, difference_of, differences, summarise
-from ttmbench.scoring.prepare import count_truncated
+from ttmbench.scoring.inputs import count_truncated
 from ttmbench.stats import seed_std
 from ttmbench.types import Group, Record, Scores
 

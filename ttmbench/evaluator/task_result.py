@@ -20,7 +20,7 @@ from ttmbench.types import Group, MetricSpec, Record, Scores
 
 if TYPE_CHECKING:  # both import torch, which `ttmbench score` does without
     from ttmbench.scoring.debiasing import Likelihoods
-    from ttmbench.scoring.prepare import PreparedTask
+    from ttmbench.scoring.dual_encoder import PreparedTask
 
 
 @dataclass(frozen=True)

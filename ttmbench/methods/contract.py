@@ -25,8 +25,8 @@ from ttmbench.metrics import group_match, group_score, individual_match
 from ttmbench.model import DualEncoder
 from ttmbench.plugins.registry import load_target
 from ttmbench.schedules import SCHEDULES
+from ttmbench.scoring.dual_encoder import PreparedTask
 from ttmbench.scoring.inputs import Prepared, Rows
-from ttmbench.scoring.prepare import PreparedTask
 from ttmbench.types import MethodPart, MethodSpec
 
 _Inputs = tuple[Prepared, list[str], torch.Tensor, torch.Tensor]  # dimensions: caption texts; features

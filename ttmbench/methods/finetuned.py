@@ -22,8 +22,8 @@ from ttmbench.errors import UsageError
 from ttmbench.methods.training import TrainingPairs, TrainingState
 from ttmbench.methods.ttm import Trainer
 from ttmbench.model import DualEncoder, Model
+from ttmbench.scoring.dual_encoder import PreparedTask
 from ttmbench.scoring.inputs import Prepared
-from ttmbench.scoring.prepare import PreparedTask
 
 Loss = Literal["contrastive", "matching"]
 

@@ -38,9 +38,8 @@ from ttmbench.methods.training import Cost, Original, set_random_state
 from ttmbench.model import Batch, DualEncoder
 from ttmbench.plugins.registry import load_target
 from ttmbench.results.summary import MethodScores, held_out, metric_chance, metric_values
-from ttmbench.scoring.dual_encoder import Features, encode
+from ttmbench.scoring.dual_encoder import Features, PreparedTask, encode
 from ttmbench.scoring.inputs import Prepared, Rows, subset, take
-from ttmbench.scoring.prepare import PreparedTask
 from ttmbench.types import GroupShape, MethodSpec, MetricSpec, Record, Scores
 
 

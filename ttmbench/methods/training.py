@@ -26,8 +26,8 @@ from ttmbench.methods.parameters import (
 )
 from ttmbench.model import Batch, DualEncoder, Model, PairScorer
 from ttmbench.scoring.batches import DEFAULT, BatchSizer, attempt
+from ttmbench.scoring.dual_encoder import PreparedTask
 from ttmbench.scoring.inputs import Prepared, images_on_device, n_rows, subset, take
-from ttmbench.scoring.prepare import PreparedTask
 from ttmbench.types import Scores
 
 

@@ -50,7 +50,7 @@ from ttmbench.methods.training import (
     trained_parameters,
 )
 from ttmbench.model import DualEncoder
-from ttmbench.scoring.prepare import PreparedTask
+from ttmbench.scoring.dual_encoder import PreparedTask
 from ttmbench.types import ScheduleSpec, Scores
 
 Choose = Callable[[int, Scores], tuple[float, PseudoLabels, Selection]]

@@ -25,8 +25,8 @@ from ttmbench.methods.training import Original, Step, TrainingState, cost_of, re
 from ttmbench.methods.ttm import Kept, ShuffledTask, adapt, overfit
 from ttmbench.plugins.registry import Registry
 from ttmbench.results.summary import held_out, metric_mean
+from ttmbench.scoring.dual_encoder import PreparedTask
 from ttmbench.scoring.inputs import Rows, subset
-from ttmbench.scoring.prepare import PreparedTask
 from ttmbench.types import IterationRecord, MethodSpec, MetricSpec, Record, Scores
 
 

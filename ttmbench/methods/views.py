@@ -117,14 +117,14 @@ class Views:
             crops = [random_crop(image, size, crop_scale, flip, generator) for _ in range(count - 1)]
             return concatenate([plain, self.adapter.prepare_images(crops)]) if crops else plain
 
-        one_each = [np.array([row]) for row in range(len(rows))]
+        one_each = [np.array([row]) for row in range(len(self.images))]
         features = []
         with (
             torch.no_grad(),
-            progress_bar(len(rows), "encoding views", "images") as shown,
+            progress_bar(len(self.images), "encoding views", "images") as shown,
             rows.made_of(one_each, prepared) as coming,
         ):
-            for _ in range(len(rows)):
+            for _ in range(len(self.images)):
                 with phase("prepare"):
                     (batch,) = next(coming)
                 features.append(encode_rows(self.adapter.encode_images, batch, count, sizer, "views").float())

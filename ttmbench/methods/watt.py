@@ -12,7 +12,7 @@ from torch.nn.functional import normalize
 from ttmbench.errors import UsageError
 from ttmbench.methods.parameters import Train, is_of_images, is_temperature
 from ttmbench.methods.task import Batch, MethodStep, TrainingTask
-from ttmbench.scoring.prepare import unknown_wrappers
+from ttmbench.scoring.inputs import unknown_wrappers
 
 WRAPPERS = (
     "{}",

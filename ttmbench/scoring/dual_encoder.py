@@ -1,4 +1,4 @@
-"""Scoring by dual encoders: every distinct image and caption is encoded once a pass; scores are float32 logits.
+"""Scoring of prepared tasks, and by dual encoders: every distinct image and caption is encoded once a pass.
 
 Only features stay in memory: images are opened as their turn comes, so that memory does not grow with their size.
 """
@@ -15,10 +15,11 @@ import torch
 
 from ttmbench._util.console import progress_bar
 from ttmbench._util.third_party_errors import phase
-from ttmbench.errors import TtmbenchError
-from ttmbench.model import DualEncoder, StoredFeatures
-from ttmbench.scoring.batches import FEATURES, BatchSizer, spans
+from ttmbench.errors import TtmbenchError, UsageError
+from ttmbench.model import DualEncoder, PairScorer, StoredFeatures
+from ttmbench.scoring.batches import FEATURES, BatchSizer, BlockStore, spans
 from ttmbench.scoring.inputs import Fingerprint, ImageRows, Prepared, n_rows, take
+from ttmbench.scoring.pairs import score_in_memory
 from ttmbench.types import Group, ImageRef, Scores
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ class Side:
     """Images, captions or classes as the model encoded them.
 
     Attributes:
-        features: float32 [distinct, d], on the model's device.
+        features: float32 [distinct, d], or [distinct, tokens, d] of many vectors, on the model's device.
         rows: which distinct item each one is, int: of a task with groups [groups, images or captions], else one axis.
             Equal items have one row, so that they tie to the last bit.
     """
@@ -46,7 +47,7 @@ class Side:
 
     def some(self, chosen: slice) -> torch.Tensor:
         """Features of some of them, [chosen, d]."""
-        return self.features[_rows(self.rows[chosen], self.features)]
+        return take_rows(self.features, self.rows[chosen])
 
 
 @dataclass(frozen=True)
@@ -72,16 +73,30 @@ def score_features(adapter: DualEncoder, features: Features, all_pairs: bool) ->
     """
     images, captions = features.images, features.captions
     with torch.inference_mode():
-        in_groups = zip(
-            images.features[_rows(images.rows, images.features)],
-            captions.features[_rows(captions.rows, captions.features)],
-            strict=True,
-        )
+        in_groups = zip(*(take_rows(side.features, side.rows) for side in (images, captions)), strict=True)
         groups = torch.stack([_logits(adapter, *group) for group in in_groups]).float().cpu().numpy()
     if not all_pairs:
         return Scores(groups)
     distinct = _scores(adapter, images.features, captions.features)
     return Scores(groups, distinct[np.ix_(images.rows.reshape(-1), captions.rows.reshape(-1))])
+
+
+@dataclass(frozen=True)
+class PreparedTask:
+    """A model, a task's prepared inputs and how to score them: what every variant of TTM works on."""
+
+    adapter: DualEncoder | PairScorer
+    prepared: Prepared
+    batch_size: int | BatchSizer
+    is_global: bool
+    all_pairs: bool
+
+    def score(self, blocks: BlockStore | None = None) -> Scores:
+        """One scoring pass, for metrics and matching alike; stores finished blocks of pairs where given."""
+        if not isinstance(self.adapter, DualEncoder):
+            table = score_in_memory(self.adapter, self.prepared, self.batch_size, self.all_pairs, blocks)
+            return table.scores(self.all_pairs)
+        return score_features(self.adapter, encode(self.adapter, self.prepared, self.batch_size), self.all_pairs)
 
 
 def image_scores(adapter: DualEncoder, features: Features) -> ScoreRows:
@@ -117,7 +132,7 @@ def encode_images(
     fingerprint.add_remaining()
     rows = _numbered([fingerprint.of(image) for _, image in images])[1]
     _, first = np.unique(rows, return_index=True)
-    return Side(features[_rows(first, features)], rows)
+    return Side(take_rows(features, first), rows)
 
 
 def encode_captions(adapter: DualEncoder, captions: Sequence[str], batch_sizer: BatchSizer) -> Side:
@@ -138,14 +153,15 @@ def encode_classes(
     prompts = [template.replace("{}", name) for name in distinct for template in templates]
     tokens = adapter.prepare_captions(prompts)
     each, parts = len(templates), []
-
-    def encode_some(chosen: slice) -> torch.Tensor:
-        return _encoded_rows(adapter.encode_captions, tokens, chosen, "captions")
-
     with torch.inference_mode(), progress_bar(len(prompts), "encoding prompts", "prompts") as shown:
         for span in spans(len(distinct), CLASSES, 1):
-            done = batch_sizer.map_batches(span.start * each, span.stop * each, encode_some)
-            features = torch.nn.functional.normalize(torch.cat(list(done)).float(), dim=-1)
+            some = take(tokens, slice(span.start * each, span.stop * each))
+            features = encode_rows(adapter.encode_captions, some, n_rows(some), batch_sizer, "captions")
+            if features.ndim != 2:
+                raise UsageError(
+                    "a class is a mean of prompts, and the model has many vectors for each; use other tasks"
+                )
+            features = torch.nn.functional.normalize(features.float(), dim=-1)
             means = features.reshape(span.stop - span.start, each, -1).mean(dim=1)
             parts.append(torch.nn.functional.normalize(means, dim=-1))
             shown.update((span.stop - span.start) * each)
@@ -171,7 +187,7 @@ def encode_side(
     """
     encoder = adapter.encode_images if side == "images" else adapter.encode_captions
     parts: list[torch.Tensor] = []
-    count = len(inputs) if isinstance(inputs, ImageRows) else n_rows(inputs)
+    count = len(inputs.images) if isinstance(inputs, ImageRows) else n_rows(inputs)
     wanted = [np.arange(span.start, span.stop) for span in spans(count, FEATURES, batch_sizer.rows)]
     if isinstance(inputs, ImageRows):
         opened: AbstractContextManager[Iterator[Batch]] = inputs.parts(wanted)
@@ -184,7 +200,7 @@ def encode_side(
             parts.append(encode_rows(encoder, batch, len(rows), batch_sizer, side))
             del batch  # before the next one is put together
             shown.update(len(rows))
-    return torch.cat(parts)
+    return _joined(parts)
 
 
 def caption_pairs(
@@ -213,9 +229,9 @@ def _numbered(values: Sequence[str]) -> tuple[list[str], np.ndarray]:
     return list(number), rows
 
 
-def _rows(rows: np.ndarray, features: torch.Tensor) -> torch.Tensor:
-    """Indices where the features are; on an accelerator without a wait for it."""
-    return torch.from_numpy(np.ascontiguousarray(rows)).to(features.device, non_blocking=True)
+def take_rows(features: torch.Tensor, rows: np.ndarray) -> torch.Tensor:
+    """Features by numbers of any shape; on an accelerator without a wait for it."""
+    return features[torch.from_numpy(np.ascontiguousarray(rows)).to(features.device, non_blocking=True)]
 
 
 def _logits(adapter: DualEncoder, images: torch.Tensor, captions: torch.Tensor) -> torch.Tensor:
@@ -236,17 +252,27 @@ def _scores(adapter: DualEncoder, images: torch.Tensor, captions: torch.Tensor) 
 def encode_rows(
     encoder: Callable[[Batch], torch.Tensor], batch: Batch, rows: int, batch_sizer: BatchSizer, side: str
 ) -> torch.Tensor:
-    """Features of all rows of a batch, in batches of the sizer; ``side`` is for messages."""
-    return torch.cat(list(batch_sizer.map_batches(0, rows, lambda some: _encoded_rows(encoder, batch, some, side))))
+    """Features of all rows of a batch, in batches of the sizer; ``side`` is for messages.
+
+    TtmbenchError unless the model returns one feature for each.
+    """
+
+    def encode_some(some: slice) -> torch.Tensor:
+        part, count = encoder(take(batch, some)), some.stop - some.start
+        if not isinstance(part, torch.Tensor) or part.ndim < 1 or len(part) != count:
+            shape = _shape(part)
+            raise TtmbenchError(f"the model returned features of shape {shape} for {count} inputs (encoding {side})")
+        return part
+
+    return _joined(list(batch_sizer.map_batches(0, rows, encode_some)))
 
 
-def _encoded_rows(encoder: Callable[[Batch], torch.Tensor], batch: Batch, rows: slice, side: str) -> torch.Tensor:
-    """Features of some rows of a batch; TtmbenchError unless the model returns one feature each."""
-    part = encoder(take(batch, rows))
-    count = rows.stop - rows.start
-    if not isinstance(part, torch.Tensor) or part.ndim < 1 or len(part) != count:
-        raise TtmbenchError(f"the model returned features of shape {_shape(part)} for {count} inputs (encoding {side})")
-    return part
+def _joined(parts: Sequence[torch.Tensor]) -> torch.Tensor:
+    """Features one below the other; those of many vectors padded with zero rows to the same number."""
+    if parts[0].ndim == 3:
+        most = max(part.shape[1] for part in parts)
+        parts = [torch.nn.functional.pad(part, (0, 0, 0, most - part.shape[1])) for part in parts]
+    return torch.cat(list(parts))
 
 
 def _shape(value: object) -> str:
