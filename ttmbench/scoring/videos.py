@@ -32,6 +32,8 @@ def on_videos(model: Model, name: str, frames: int, pooling: str) -> Model:
     if isinstance(model, StoredFeatures) or (isinstance(model, PairScorer) and model.blind):
         return model
     if isinstance(model, DualEncoder):
+        if model.vectors == "many":
+            raise UsageError(f"the items of task '{name}' are videos, and the model has many vectors for a frame")
         if pooling == BEFORE and not overrides(model, "features_before_normalization"):
             raise UsageError(
                 f"video.pooling={BEFORE}: the model gives no features before they are normalised; use {AFTER}"
