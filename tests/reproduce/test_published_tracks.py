@@ -92,17 +92,6 @@ def test_finetuned_models_and_forced_choices_stand_in_their_own_tracks(runs):
     jsonschema.Draft202012Validator(schema("leaderboard")).validate(as_document(board))
 
 
-def test_the_site_gives_forced_choices_their_own_chance(site):
-    page = (site / "tasks" / "colorswap.html").read_text()
-    parts = {
-        track: page.partition(f'<h2 id="{track}"')[2].partition("</table>")[0]
-        for track in ("zero_shot", "forced_choice")
-    }
-    assert re.findall(r"group score</button><small>chance ([0-9.]+)", parts["zero_shot"]) == ["16.67"]
-    assert re.findall(r"group score</button><small>chance ([0-9.]+)", parts["forced_choice"]) == ["6.25"]
-    assert "72.00" in parts["forced_choice"] and "72.00" not in parts["zero_shot"]
-
-
 def ranked_tables(page):
     """For each table of a page the level of its chance row, and the bold numbers, by column; and how many rows rank."""
     for table in re.findall(r'<table class="sortable" id="(?!tasks)[a-z_]+-table">.*?</table>', page.read_text(), re.S):
@@ -130,7 +119,7 @@ def test_every_published_task_has_a_page_with_chance_and_nothing_below_it_is_bol
     assert bold > 200 and ranked > 1000
 
 
-def test_humans_sources_and_documents_are_linked_and_nothing_is_loaded(site):
+def test_humans_sources_and_documents_are_linked(site):
     page = (site / "tasks" / "winoground.html").read_text()
     human = re.search(
         r'<tr class="reference">\s*<td class="rank"[^>]*></td>\s*<th[^>]*><bdi>human</bdi>.*?</tr>', page, re.S
@@ -139,12 +128,6 @@ def test_humans_sources_and_documents_are_linked_and_nothing_is_loaded(site):
     assert 'href="../../index.html"' in page
     sources = page.partition('<h2 id="sources">')[2]
     assert "github.com/embeddings-benchmark/results/tree/" in sources and "Ties: an argmax takes the first" in sources
-    outside = [
-        link
-        for path in site.rglob("*.html")
-        for link in re.findall(r'<(\w+) [^>]*(?:href|src)="https?:', path.read_text())
-    ]
-    assert set(outside) == {"a"}, "links, and nothing that a browser loads"
 
 
 def test_the_report_names_the_track_and_gives_the_chance_of_choices(runs):
