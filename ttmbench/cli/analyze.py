@@ -73,82 +73,74 @@ def analyze(options: argparse.Namespace) -> int:
         echo(f"{document['model_name']} on {task}: {document['analysis']}")
         heads, rows, caption = _TABLES.get(document["analysis"], _curves)(document)
         kinds = ("key", *["number"] * (len(heads) - 1))
-        print_table(list(map(TableColumn, heads, kinds)), rows, caption=caption)
+        cells = [[cell if isinstance(cell, str) else percent(cell) for cell in row] for row in rows]
+        print_table(list(map(TableColumn, heads, kinds)), cells, caption=caption)
         for file in write_analysis(Path(config.output_path or "."), document, started):
             echo(f"  {file}")
     return 0
 
 
-Table = tuple[Sequence[str], list[list[str]], str]
-"""Heads, rows and caption; all columns but the first hold numbers."""
+Rows = list[list[str | float | None]]
+Table = tuple[Sequence[str], Rows, str]
+"""Heads, rows and caption; all columns but the first hold numbers, which are fractions unless they are texts."""
 
 
 def _thresholds(document: Record) -> Table:
-    data = document["data"]
-    rows = []
+    data, rows = document["data"], Rows()
     for fraction, value in data["band"].items():
         index = min(range(len(data["threshold"])), key=lambda at: abs(data["threshold"][at] - value))
-        rows.append([f"{100 * float(fraction):.0f} %", f"{value:.3f}", percent(data["accuracy"][index])])
-    rows.append(["all", NOTHING, percent(data["accuracy"][0])])
+        rows.append([f"{100 * float(fraction):.0f} %", f"{value:.3f}", data["accuracy"][index]])
+    rows.append(["all", NOTHING, data["accuracy"][0]])
     return ("selected", "threshold", "accuracy of selected"), rows, f"{data['tied']} tied"
 
 
 def _supervision(document: Record) -> Table:
     bars = document["data"]["metrics"].items()
-    rows = [[name, percent(bar["value"]), percent(bar["chance"])] for name, bar in bars]
-    return ("metric", "percent", "chance"), rows, ""
+    return ("metric", "percent", "chance"), [[name, bar["value"], bar["chance"]] for name, bar in bars], ""
 
 
 def _curves(document: Record) -> Table:
-    data = document["data"]
-    rows = [["no adaptation", percent(data["baseline"]), NOTHING]]
+    data, rows = document["data"], Rows()
     for name, curve in data["curves"].items():
         selected = fmean(row[0] for row in curve["coverage"])
         label = f"tau_1 = {name}" if document["analysis"] == "tau" else name
         label += " (uses labels)" if name == "oracle" else ""
         rows.append([label, percent(curve["final"], std=curve["final_seed_std"]), f"{100 * selected:.0f} %"])
-    return ("TTM", document["metric"], "first selected"), rows, ""
+    return ("TTM", document["metric"], "first selected"), [["no adaptation", data["baseline"], NOTHING], *rows], ""
 
 
 def _rates(document: Record) -> Table:
-    data = document["data"]
-    rows = [["no adaptation", percent(data["baseline"]), *[NOTHING] * 3]]
-    broken = []
+    data, notes = document["data"], [f"{document['metric']} uses labels; the other columns do not"]
+    rows: Rows = [["no adaptation", data["baseline"], *[NOTHING] * 3]]
     for rate in data["rates"]:
         label = f"lr = {rate['lr']:g}" + (" (default)" if rate["lr"] == data["default"] else "")
         diverged = sum(reason is not None for reason in rate["diverged"])
         if diverged:
             rows.append([label, *[NOTHING] * 4])
-            broken.append(f"lr = {rate['lr']:g}: diverged with {diverged} of {len(rate['diverged'])} seeds")
+            notes.append(f"lr = {rate['lr']:g}: diverged with {diverged} of {len(rate['diverged'])} seeds")
             continue
-        value, loss = percent(rate["final"], std=rate["final_seed_std"]), _mean(rate["final_loss"])
+        losses, kept = ([one for one in rate[key] if one is not None] for key in ("final_loss", "confident_kept"))
+        value, loss = percent(rate["final"], std=rate["final_seed_std"]), f"{fmean(losses):.3g}" if losses else NOTHING
         agreement = NOTHING if rate["agreement"] is None else f"{100 * rate['agreement']:.1f} %"
-        unchanged = f"{percent(_mean(rate['confident_kept']))} %"
-        rows.append([label, value, NOTHING if loss is None else f"{loss:.3g}", unchanged, agreement])
+        rows.append([label, value, loss, f"{percent(fmean(kept) if kept else None)} %", agreement])
     heads = ("TTM", document["metric"], "last loss", "most confident unchanged", "seeds agree")
-    return heads, rows, "\n".join([f"{document['metric']} uses labels; the other columns do not", *broken])
-
-
-def _mean(values: Sequence[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return fmean(known) if known else None
+    return heads, rows, "\n".join(notes)
 
 
 def _alphas(document: Record) -> Table:
-    data = document["data"]
-    curves = data["metrics"].items()
-    rows = [[name, percent(curve["values"][0]), percent(curve["values"][-1])] for name, curve in curves]
+    data, curves = document["data"], document["data"]["metrics"].items()
     constant = [name for name, curve in curves if not curve["depends_on_alpha"]]
     notes = [f"independent of alpha: {', '.join(constant)}"] if constant else []
     if data["held_out"] is not None:
         value, (first, second) = percent(data["held_out"]["value"]), data["held_out"]["alphas"]
         notes.append(f"{data['tuned_for']}, alpha tuned on the other half: {value} (alpha {first:g} and {second:g})")
+    rows = [[name, curve["values"][0], curve["values"][-1]] for name, curve in curves]
     return ("metric", "alpha 0", "alpha 1"), rows, "\n".join(notes)
 
 
 def _matrix(document: Record) -> Table:
     data = document["data"]
-    rows = [["no adaptation", *(percent(data["raw"][task]) for task in data["measured_on"])]]
+    rows: Rows = [["no adaptation", *(data["raw"][task] for task in data["measured_on"])]]
     for task, cells in zip(data["adapted_on"], data["cells"], strict=True):
         ends = ["" if cell["ci"] is None else f" ({interval_text(cell['ci'], signed=True)})" for cell in cells]
         rows.append([task, *(points(cell["difference"]) + end for cell, end in zip(cells, ends, strict=True))])
@@ -159,7 +151,7 @@ def _matrix(document: Record) -> Table:
 
 def _methods(document: Record) -> Table:
     """Methods in the order of the run; those that differ from their baseline after Holm's correction are marked."""
-    about, rows = document["data"]["methods"], list[list[str]]()
+    about, rows = document["data"]["methods"], Rows()
     for row in document["data"]["rows"]:
         is_raw, more = row["method"] == RAW, about[row["method"]]
         gain, p = (NOTHING, NOTHING) if is_raw else (points(row["gain"]), f"{row['p_holm']:.2g}")
