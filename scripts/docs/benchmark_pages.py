@@ -11,7 +11,7 @@ from ttmbench.data.benchmarks import Benchmark, benchmarks
 from ttmbench.data.task_chance import chance_of
 from ttmbench.data.task_file import TaskSpec, all_tasks
 from ttmbench.plugins.registry import Registry, build_registry, metric_for
-from ttmbench.reproduce.lookup import PublishedRow, published_rows
+from ttmbench.reproduce.tables import PublishedRow, published_rows
 
 FACTS = {
     "groups": "number of groups",

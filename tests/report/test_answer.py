@@ -12,7 +12,7 @@ from support.documents import PUBLISHED, whole_document, write_run
 from ttmbench.cli import main
 from ttmbench.report.leaderboard import answer_of
 from ttmbench.report.load import gather
-from ttmbench.reproduce.lookup import published_numbers
+from ttmbench.reproduce.tables import published_numbers
 
 REFERENCE = Path(__file__).resolve().parents[2] / "results" / "reference" / "first.json"
 KEYS = ("group_score,none", "group_match,none", "group_match,ttm")

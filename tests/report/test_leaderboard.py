@@ -16,7 +16,7 @@ from ttmbench.cli import main
 from ttmbench.errors import DataError, UsageError
 from ttmbench.report import leaderboard as formats
 from ttmbench.report.leaderboard import as_document, merge
-from ttmbench.reproduce.lookup import published_numbers
+from ttmbench.reproduce.tables import published_numbers
 from ttmbench.results.stored_files import schema
 
 

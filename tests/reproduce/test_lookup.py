@@ -9,9 +9,8 @@ import pytest
 from support.documents import whole_document
 
 from ttmbench.cli import main
-from ttmbench.reproduce.lookup import named, published_rows
 from ttmbench.reproduce.rows import compare, select
-from ttmbench.reproduce.tables import load_table, shipped_tables
+from ttmbench.reproduce.tables import load_table, named, published_rows, shipped_tables
 from ttmbench.results.document import ResultsDocument
 
 
@@ -22,7 +21,7 @@ def every(registry):
 
 @pytest.fixture(autouse=True)
 def _read_once(every, monkeypatch):
-    monkeypatch.setattr("ttmbench.reproduce.lookup.published_rows", lambda *_: every)
+    monkeypatch.setattr("ttmbench.reproduce.tables.published_rows", lambda *_: every)
 
 
 def printed(capsys, *words):

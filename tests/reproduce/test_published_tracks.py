@@ -13,8 +13,13 @@ from ttmbench.cli import main
 from ttmbench.errors import DataError
 from ttmbench.report.leaderboard import answer_of, as_document, merge
 from ttmbench.report.load import gather
-from ttmbench.reproduce.lookup import published_beside_runs, published_numbers, under_names_of_runs
-from ttmbench.reproduce.tables import load_table, shipped_tables
+from ttmbench.reproduce.tables import (
+    load_table,
+    published_beside_runs,
+    published_numbers,
+    shipped_tables,
+    under_names_of_runs,
+)
 from ttmbench.results.document import ResultsDocument
 from ttmbench.results.stored_files import schema
 

@@ -20,7 +20,6 @@ from ttmbench.cli.parser import parse
 from ttmbench.data.task_file import find_task
 from ttmbench.errors import UsageError
 from ttmbench.plugins.registry import build_registry
-from ttmbench.reproduce.lookup import published_numbers
 from ttmbench.reproduce.rows import compare as compare_typed
 from ttmbench.reproduce.rows import plan, select
 from ttmbench.reproduce.tables import (
@@ -29,6 +28,7 @@ from ttmbench.reproduce.tables import (
     TaskEntry,
     agrees,
     load_table,
+    published_numbers,
     published_tables,
     shipped_tables,
     tolerance,

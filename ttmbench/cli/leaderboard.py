@@ -11,7 +11,7 @@ from ttmbench._util.file_io import to_json, write_text
 from ttmbench.errors import UsageError
 from ttmbench.report.html.render import check_place, write_site
 from ttmbench.report.leaderboard import NOT_RUN, Leaderboard, as_document, merge, print_board, to_csv
-from ttmbench.reproduce.lookup import published_beside_runs, under_names_of_runs
+from ttmbench.reproduce.tables import published_beside_runs, under_names_of_runs
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

@@ -13,7 +13,7 @@ from ttmbench.errors import UsageError
 from ttmbench.report.charts import save_figures
 from ttmbench.report.html.render import read_report, to_html
 from ttmbench.report.load import ThumbnailOptions
-from ttmbench.reproduce.lookup import published_numbers
+from ttmbench.reproduce.tables import published_numbers
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

@@ -278,7 +278,7 @@ def _metric(name: str, registry: Registry) -> Page:
 
 def _print_published(name: str, registry: Registry, *, as_json: bool) -> int:
     """Every published number of a name, which may be one that only the sources have."""
-    from ttmbench.reproduce.lookup import named, print_all, published_rows
+    from ttmbench.reproduce.tables import named, print_all, published_rows
 
     every = published_rows(registry)
     own = registry.adapters[name].name if name in registry.adapters else name

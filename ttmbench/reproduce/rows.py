@@ -16,7 +16,6 @@ from ttmbench.data.task_file import find_task
 from ttmbench.errors import UsageError
 from ttmbench.evaluator.adapters import loads_as
 from ttmbench.plugins.registry import Registry
-from ttmbench.reproduce.lookup import is_known_model, model_identity
 from ttmbench.reproduce.tables import (
     FinetuningEntry,
     Measured,
@@ -27,6 +26,8 @@ from ttmbench.reproduce.tables import (
     TaskEntry,
     agrees,
     correct,
+    is_known_model,
+    model_identity,
     tolerance,
 )
 from ttmbench.results.document import ResultsDocument, mapping
