@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 import yaml
-from support.damaged_tars import DAMAGE, damaged, end, offset
 from support.task_data import changed, encoded, find, load, tar_of, task_file, write
 
 from ttmbench.cli import main
@@ -110,20 +109,6 @@ def test_a_shard_that_is_none_is_told(tmp_path, content, words):
         write(tmp_path / "shards" / "test" / "0.tar", content)
     with pytest.raises(DataError, match=words):
         load(task(tmp_path, {"lines": ["txt"]}))
-
-
-@pytest.mark.parametrize("how", DAMAGE)
-def test_no_group_is_lost_to_damage_that_looks_like_the_end(tmp_path, capsys, how):
-    files = {f"{n}.{ending}": photo(n) if ending == "jpg" else b"one" for n in range(6) for ending in ("jpg", "txt")}
-    whole = tar_of(files, "w")
-    write(tmp_path / "shards" / "test" / "0.tar", damaged(whole, how, member=4))
-    at = end(whole) if how in ("cut in the marker", "joined") else offset(whole, 4)
-    path = task(tmp_path, {"lines": ["txt"]})
-    with pytest.raises(DataError, match=rf"0\.tar .*at byte {at}, .*download it again"):
-        load(path)
-    assert main(["download", str(path)]) != 0
-    out = capsys.readouterr().out
-    assert "ready" not in out and "present" not in out and f"at byte {at}, " in out
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,6 @@ from ttmbench.data.task_file import TaskSpec
 from ttmbench.errors import DataError, UsageError
 from ttmbench.types import Group
 
-IN_FILE = "the task file"
-
 
 @dataclass(frozen=True)
 class Classes:
@@ -65,7 +63,7 @@ def labels_of(spec: TaskSpec, classes: Classes, groups: Sequence[Group]) -> np.n
 def _resolved(spec: TaskSpec, key: str, stated: str | list[str]) -> tuple[list[str], str]:
     """The texts of a task or of open_clip's list that it names, and where they come from."""
     if isinstance(stated, list):
-        return list(stated), IN_FILE
+        return list(stated), "the task file"
     from open_clip import zero_shot_metadata as lists
 
     values = getattr(lists, stated.partition(":")[2], None)

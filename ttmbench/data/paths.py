@@ -43,14 +43,7 @@ def data_folder(given: str | Path | None = None, is_read: bool = False) -> Path:
 
 
 def cache_folder(given: str | Path | None) -> Path | None:
-    """Path of the score cache; None if it is off.
-
-    Args:
-        given: a folder or ``off``; None takes TTMBENCH_CACHE, else a folder in the user's cache folder.
-
-    >>> cache_folder("off") is None
-    True
-    """
+    """Path of the score cache: as given, else of TTMBENCH_CACHE, else in the user's cache folder; None for ``off``."""
     stated = str(os.environ.get(CACHE_VARIABLE, "") if given is None else given)
     if stated:
         return None if stated.lower() == "off" else Path(stated).expanduser()

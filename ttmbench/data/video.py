@@ -55,10 +55,7 @@ class Video(BaseModel):
 
 
 def sampled(total: int, frames: int, rule: str) -> list[int]:
-    """Positions of the frames that are read, of ``total``.
-
-    ``linspace``: evenly spaced from the first to the last frame, rounded down. ``middles``: the middle of each of equal
-    parts. ``stride``: the first ones of every (total // frames)-th frame.
+    """Positions of the frames that are read, of ``total``, by a rule of `Video`.
 
     >>> [sampled(11, 4, rule) for rule in ("linspace", "middles", "stride")]
     [[0, 3, 6, 10], [1, 4, 6, 9], [0, 2, 4, 6]]
