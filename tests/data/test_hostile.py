@@ -402,19 +402,10 @@ def test_modes_become_the_rgb_that_is_meant():
         assert as_rgb(open_image(io.BytesIO(encoded("JPEG", exif=exif)))).size == size, orientation
 
 
-def test_a_wrong_ending_does_not_matter_and_an_image_path_stays_inside(folder_task, tmp_path, capsys):
+def test_a_wrong_ending_does_not_matter(folder_task):
     folder = folder_task()
     (folder / "images" / "0_0.png").write_bytes(encoded("JPEG", size=(8, 8)))
     assert main(["validate", str(folder / "mine.yaml")]) == 0
-    Image.new("RGB", (9, 9)).save(tmp_path / "outside.png")
-    (folder / "images" / "link.png").symlink_to(tmp_path / "outside.png")
-    rows = (folder / "groups.jsonl").read_text()
-    leading_out = ("../outside.png", "/etc/passwd", "../../outside.png", str(tmp_path / "outside.png"))
-    for path in (*leading_out, "link.png", "a\\u0000b"):
-        (folder / "groups.jsonl").write_text(rows.replace("0_0.png", path))
-        capsys.readouterr()
-        assert main(["validate", str(folder / "mine.yaml")]) == 4, path
-        assert re.search(r"leaves the folder|not a usable path|cannot be read", capsys.readouterr().out), path
 
 
 def progressive(scans: int) -> io.BytesIO:

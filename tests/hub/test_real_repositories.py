@@ -8,16 +8,14 @@ from pathlib import Path
 
 import huggingface_hub
 import pytest
-from support import family_copies
 from support.commands import run_commands
-from support.hub_copies import COPIES, write_copies
+from support.hub_copies import write_copies
 from support.hub_runs import (
     CLIP,
     KINDS,
     NAMED,
     RAW,
     SIGLIP_OF_TIMM,
-    TAGS,
     TASKS,
     check_done,
     check_same,
@@ -31,7 +29,7 @@ from support.hub_runs import (
 from support.hub_server import STRANGER, TOKEN, HubServer
 
 from ttmbench import tasks as task_files
-from ttmbench.data.task_file import all_tasks, find_task
+from ttmbench.data.task_file import find_task
 from ttmbench.plugins.registry import build_registry
 
 MODELS = [("siglip-b16", ""), ("clip-b32", ""), ("blip-itm", ""), ("vqascore-smolvlm-256m", "")]
@@ -61,21 +59,6 @@ def hub(running):
 @pytest.fixture
 def home(tmp_path):
     return tmp_path
-
-
-def test_every_name_and_every_dataset_has_a_copy():
-    registry = build_registry()
-    named = {spec.name for spec in registry.adapters.values() if spec.card and not spec.name.startswith("tiny-")}
-    assert named - {*family_copies.NAMES} == {*NAMED, *TAGS}
-    for name in NAMED:
-        arguments = registry.adapters[name].model_args
-        assert arguments["pretrained"] in COPIES
-    assert {*TAGS.values()} <= set(COPIES)
-    sources = {name: json.dumps(dict(task.spec.source)) for name, task in all_tasks(registry).items()}
-    of_copies = {name for name, source in sources.items() if any(f'"{repo}"' in source for repo in COPIES)}
-    twice = {name for name in of_copies if name.endswith(("_global", "_train"))}  # the same table, read otherwise
-    assert of_copies - twice - {"imagenet", "colorswap_random"} == set(TASKS)  # of which the copy is a part, or again
-    assert all(copy_of(task) in COPIES for task in TASKS)
 
 
 def test_models_run_and_run_again_without_the_hub(hub, home):

@@ -147,7 +147,18 @@ def find(base: Path, path: str, also: Mapping[str, Sequence[str]], inner: Sequen
     return path
 
 
-class Origin(BaseModel):
+class FirstKey(BaseModel):
+    """A mapping; a text alone is the value of its first key."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _alone(cls, value: object) -> object:
+        return {next(iter(cls.model_fields)): value} if isinstance(value, str) else value
+
+
+class Origin(FirstKey):
     """The entry of one path in ``get:``. An address alone may be written as a string.
 
     Attributes:
@@ -161,8 +172,6 @@ class Origin(BaseModel):
         bytes: size of the downloaded file.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
     url: str | None = None
     page: str | None = None
     name: str | None = None
@@ -171,11 +180,6 @@ class Origin(BaseModel):
     member: str | None = None
     sha256: str | None = Field(None, pattern=r"^[0-9a-f]{64}$")
     bytes: int | None = Field(None, ge=0)
-
-    @model_validator(mode="before")
-    @classmethod
-    def _address(cls, value: object) -> object:
-        return {"url": value} if isinstance(value, str) else value
 
     @model_validator(mode="after")
     def _consistent(self) -> Origin:
@@ -199,20 +203,7 @@ class Origin(BaseModel):
         return f"{self.url or self.page}{' (unpacked)' if self.unpack else ''}{name}"
 
 
-class PathOrMapping(BaseModel):
-    """A file with options. Its path alone may be written as a string."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    file: str
-
-    @model_validator(mode="before")
-    @classmethod
-    def _path(cls, value: object) -> object:
-        return {"file": value} if isinstance(value, str) else value
-
-
-class TagFile(PathOrMapping):
+class TagFile(FirstKey):
     """A file of further tags below the data folder, and where it comes from.
 
     Attributes:
@@ -220,4 +211,5 @@ class TagFile(PathOrMapping):
         get: where it comes from.
     """
 
+    file: str
     get: Origin | None = None

@@ -19,8 +19,8 @@ from ttmbench.data.hub_datasets import HubOptions, commit_of, read_hub_options, 
 from ttmbench.data.paths import (
     DATA_VARIABLE,
     Also,
+    FirstKey,
     Origin,
-    PathOrMapping,
     below,
     data_folder,
     find,
@@ -36,15 +36,17 @@ ENDINGS = frozenset({".bmp", ".gif", ".jpeg", ".jpg", ".png", ".tif", ".tiff", "
 NAME = "_file"  # cell of the name of a row's file, where there are several
 
 
-class RowFile(PathOrMapping):
+class RowFile(FirstKey):
     """One of several files of rows; ``cells`` are further cells of all of its rows."""
 
+    file: str
     cells: dict[str, str] = Field(default_factory=dict)
 
 
-class JoinedFile(PathOrMapping):
+class JoinedFile(FirstKey):
     """A file that is joined with another row by row; the columns ``same`` must agree in both."""
 
+    file: str
     same: list[str] = Field(default_factory=list)
 
 
