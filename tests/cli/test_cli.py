@@ -90,7 +90,7 @@ def wrong_inputs(tmp_path, tiny_hf_clip) -> list[tuple[str, int, str]]:
         (f"{base} -o {here}/x.json", 2, "cannot be written to"),
         (f"score {here}/7.npz --task winoground", 4, "has 7 groups, but task 'winoground'"),
         (f"score {here}/401.npz --task winoground", 4, "has 401 groups"),
-        (f"score {here}/7.npz --task winoground -o {here}/file/x.json", 2, "cannot be written to"),
+        (f"score {here}/7.npz --task winoground --limit 7 -o {here}/file/x.json", 2, "cannot be written to"),
         (f"score {here}/no.npz --task winoground", 4, "cannot be read"),
         (f"score {here}/7.npz --task shapes_spatial", 4, "1 images, 4 captions"),
         (f"score {here}/7.npz --task winogrund", 2, "did you mean 'winoground'"),
@@ -153,7 +153,7 @@ def test_assertions_hold_for_stored_scores_too(tmp_path, capsys):
 
 
 def test_ctrl_c_exits_130(monkeypatch, capsys):
-    from ttmbench.evaluator import run as evaluator
+    from ttmbench.evaluator import task as evaluator
 
     def interrupted(*_, **__):
         raise KeyboardInterrupt

@@ -225,8 +225,9 @@ class Output:
         key: RunKey | None,
         command: Sequence[str] = (),
         settings: Record | None = None,
+        clock: float | None = None,
     ) -> None:
-        self._started, self._clock = datetime.now().astimezone(), time.perf_counter()
+        self._started, self._clock = datetime.now().astimezone(), clock or time.perf_counter()
         self.config: Record = config.model_dump(mode="json") if settings is None else settings
         self._tasks, self._datasets, self._local = list(tasks), datasets, config
         self.key = None if key is None else key.sha256
@@ -243,6 +244,7 @@ class Output:
         self._unsaved = self._saving = 0.0  # seconds of work that no document has, and that writing the last one took
         self._states: list[Path] = []  # checkpoints of tasks that are done
         self._document: ResultsDocument | None = None  # as last saved
+        self._whole: EvalResults | None = None  # of a run that is over
         self._used: dict[str, Record] = {}  # task -> memory that it took
         self._earlier: dict[str, Record] = {}  # task -> its entries in the document of an earlier run
         self._earlier_seconds, self._earlier_usage = 0.0, Record()
@@ -277,8 +279,9 @@ class Output:
                     error.results = self.evaluated(is_whole=False)  # type: ignore[attr-defined]
                 raise
             notify("ttmbench_run_finished", result=document.to_dict(), run_dir=folder)
+            self._whole = self.evaluated()  # before a local folder goes
             if self._unsent is not None:
-                self._unsent.results = self.evaluated()
+                self._unsent.results = self._whole
                 raise self._unsent
         finally:
             files = self.files
@@ -414,6 +417,8 @@ class Output:
 
     def evaluated(self, document: ResultsDocument | None = None, is_whole: bool = True) -> EvalResults:
         """The results, by default as last saved; of a whole run with the sample values of resumed tasks."""
+        if self._whole is not None:
+            return self._whole
         document, files = document or self._document, self.files
         assert document is not None, "a document was saved before"
         if files is None:
