@@ -1,4 +1,4 @@
-"""``ttmbench score``: every metric from stored scores, ranks, answers or per-sample results, without model and data."""
+"""``ttmbench score``: every metric from stored scores, ranks or per-sample results, without model and data."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _OPTIONS = ("output_path", "include_path", "interval", "bootstrap_iters", "seed"
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``ttmbench score``."""
-    files = "Scores, ranks, answers or per-sample results (JSONL, JSON, CSV, npz, npy, safetensors)"
+    files = "Scores, ranks or per-sample results (JSONL, CSV, npz, npy, safetensors)"
     parser.add_argument("scores", nargs="+", metavar="FILE", help=files)
     parser.add_argument("--task", metavar="NAME", help="Task that the scores belong to (default: shape from the file)")
     parser.add_argument("--logit_scale", metavar="X", type=float, default=1.0, help="Scale for embedding products")

@@ -176,11 +176,10 @@ def score(
     """Computes every metric of given scores, without model or data.
 
     Args:
-        scores: array [groups, images, captions] of logits, in which caption i is true for image i; or a file of scores,
-            answers or per-sample results as ``ttmbench score`` reads them; for a ranking task ranks, embeddings or a
-            matrix.
+        scores: array [groups, images, captions] of logits, in which caption i is true for image i; or a file of scores
+            or per-sample results as ``ttmbench score`` reads them; for a ranking task ranks, embeddings or a matrix.
         task: the task that the scores are of. Without it the results name the task ``scores``, with the shape of the
-            array; embeddings and answers need it.
+            array; embeddings need it.
         all_pairs: array [groups * images, groups * captions], for metrics across groups; with an array only.
         model_name: the model's name in results; by default ``scores``, or the name of the file.
         include_path: folders of further task files.
@@ -195,7 +194,7 @@ def score(
         The results; numbers have the filter ``none``, ``choice``, or those of the file.
 
     Raises:
-        UsageError: no such task, answers without one, or a limit without one.
+        UsageError: no such task, or a limit without one.
         DataError: the scores do not fit the task; the message names the group.
 
     >>> score([[[2.0, 1.0], [0.0, 3.0]]]).results["scores"]["group_match,none"]

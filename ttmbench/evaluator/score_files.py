@@ -1,11 +1,4 @@
-"""From stored scores, ranks or answers to results: the numbers of a paper checked without its model.
-
-Results of groups that others publish are CSV, or answers to forced choices in the JSON of two releases. ColorSwap has a
-list with one entry per group, in one file the questions for each image and in another those for each caption;
-SugarCrepe has a mapping of items with the answer that was chosen. ColorSwap's free-text answers are read as its release
-reads them, so that its Table 2 comes out to the digit: by fixed phrases, letter by letter, and an option counts as
-chosen only if no other one is.
-"""
+"""From stored scores, ranks or results of groups to numbers: those of a paper checked without its model."""
 
 from __future__ import annotations
 
@@ -22,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from ttmbench._util.file_io import Unreadable, file_digest, read_json, read_text
+from ttmbench._util.file_io import Unreadable, file_digest, read_text
 from ttmbench.config import make_run_config
 from ttmbench.data.loader import check_count
 from ttmbench.data.task_file import SCOPES, GroupSpec, TaskFile, TaskSpec, all_tasks, find_task, is_named, select_tasks
@@ -38,36 +31,23 @@ from ttmbench.results.numbers import (
     BUILT_IN_FILTERS,
     RAW,
     SLASH,
-    STORED_ANSWERS,
     STORED_NOTE,
     STORED_SCORES,
     columns_in,
 )
 from ttmbench.results.stored_files import StoredScores, checked_scores, read_scores, stated_shape
 from ttmbench.results.summary import Clusters, MethodScores, connected
-from ttmbench.scoring.choice_arrays import Choices, choice_values, unread_notes
+from ttmbench.scoring.choice_arrays import Choices, choice_values
 from ttmbench.types import GroupShape, MetricSpec, Record, Scores
 
-COLORSWAP, SUGARCREPE, CSV = "colorswap answers", "sugarcrepe answers", "per-sample results"
+CSV = "per-sample results"
 EXPECTED = (
     "expected columns of scores (c0_i0, c0_i1, ...), questions (text_score_i0, image_score_c0, ...), metrics "
     "(text_score, image_score, group_score) or 'correct' (groups with one image or one caption)"
 )
 _CELL = re.compile(r"^c([0-9]{1,4})_i([0-9]{1,4})\Z")
 _TRUTH = {"true": True, "1": True, "false": False, "0": False}
-_FUNCTION_WORDS = (" a ", " an ", " the ", " with ", " and ")
-_ARTICLES = ("a ", "an ", "the ")
-# Where a letter follows one of these, the answer is read as that option, whatever else it says.
-_INTRODUCTIONS = (
-    r"image presents \({0}\)",
-    r"image presents option \({0}\)",
-    r"image presents option {0}",
-    r"it would imply \({0}\)",
-    r"it could metaphorically represent \({0}\)",
-    r"it is \({0}\)",
-)
 _Table = dict[str, list[str]]  # column -> cells
-_Unread = list[tuple[str, str, str | None]]  # as of `unread_notes`
 
 
 @dataclass(frozen=True)
@@ -80,11 +60,7 @@ class Outcomes:
     values: dict[str, np.ndarray] = field(default_factory=dict)  # metric -> fraction [groups]; none of answers
     tags: list[dict[str, str]] | None = None
     clusters: Clusters | None = None
-    unread: _Unread = field(default_factory=list)  # answers that choose nothing
     notes: list[str] = field(default_factory=list)  # for the reader
-
-
-# --- CSV ------------------------------------------------------------------------------------------------------------
 
 
 def _number(value: object) -> float:
@@ -219,163 +195,6 @@ def _results(
     return Choices(sides.get("text"), sides.get("image")), values
 
 
-# --- answers --------------------------------------------------------------------------------------------------------
-
-
-def read_answers(paths: Sequence[Path], shape: GroupShape | None) -> Outcomes | None:
-    """Stored answers of one file, or of ColorSwap's two in any order; None if a file holds none.
-
-    Raises:
-        DataError: an entry is incomplete, or the files are not of the same groups, or not of the task's shape.
-        UsageError: more files than the format has, or no task is named.
-    """
-    contents: list[tuple[Path, Any]] = []
-    for path in paths:
-        try:
-            with path.open("rb") as file:
-                head = file.read(64).removeprefix(b"\xef\xbb\xbf").lstrip()
-            contents.append((path, read_json(path) if head[:1] in (b"[", b"{") else None))
-        except (OSError, ValueError):  # lines of JSON, say
-            return None
-    formats = {_format_of(content) for _, content in contents}
-    if None in formats:
-        return None
-    if len(formats) > 1 or len(paths) > (1 if SUGARCREPE in formats else 2):
-        raise UsageError("several files are read together only if they are ColorSwap's text and image answers")
-    if shape is None:
-        raise UsageError(f"{paths[0]}: answers do not say the task that they are of; name it with --task")
-    wanted = GroupShape(1, 2) if SUGARCREPE in formats else GroupShape(2, 2)
-    if shape != wanted:
-        raise DataError(f"{paths[0]}: {formats.pop()} are of {wanted} groups, the task has {shape} groups")
-    outcomes = _sugarcrepe(*contents[0]) if SUGARCREPE in formats else _colorswap(contents)
-    return replace(outcomes, notes=[*outcomes.notes, *unread_notes(outcomes.unread)])
-
-
-def _format_of(content: Any) -> str | None:
-    if isinstance(content, list) and content and isinstance(content[0], dict):
-        return COLORSWAP if {"log_1", "log_2", "id"} <= set(content[0]) else None
-    if isinstance(content, dict):
-        first = next((value for value in content.values() if isinstance(value, dict)), {})
-        return SUGARCREPE if {"answer", "caption", "negative_caption"} <= set(first) else None
-    return None
-
-
-def _colorswap(contents: Sequence[tuple[Path, list[dict[str, Any]]]]) -> Outcomes:
-    sides: dict[str, dict[str, list[bool]]] = {}
-    unread: _Unread = []
-    for path, entries in contents:
-        side = "text" if "response_image_1" in entries[0] else "image"
-        if side in sides:
-            raise UsageError(f"both files hold answers to the {side} questions; one should hold the other side's")
-        rows = sides.setdefault(side, {})
-        for entry in entries:
-            group = str(entry.get("id") if isinstance(entry, dict) else None)
-            if group in rows:
-                raise DataError(f"{path}: duplicate group id {group}")
-            rows[group] = [_colorswap_right(path, group, entry, side, number, unread) for number in (1, 2)]
-    order = list(next(iter(sides.values())))
-    for rows in sides.values():
-        if absent := set(order) ^ set(rows):
-            raise DataError(f"group {min(absent)} is not in both files")
-    choices = {side: np.array([rows[group] for group in order]) for side, rows in sides.items()}
-    notes = ["answers are read by the rules of ColorSwap's release, which are not those for answers of a run"]
-    return Outcomes(COLORSWAP, order, Choices(choices.get("text"), choices.get("image")), unread=unread, notes=notes)
-
-
-def _colorswap_right(path: Path, group: str, entry: dict[str, Any], side: str, number: int, unread: _Unread) -> bool:
-    """Whether one answer is correct. The options were shuffled, so the correct one is what the log says."""
-    subject = "image" if side == "text" else "caption"
-    try:
-        answer, log = entry.get(f"response_{subject}_{number}"), entry[f"log_{number}"]
-        correct = (["A", "B"] if side == "text" else ["first", "second"]).index(log["correct_answer"])
-        captions = (str(log["caption_1"]), str(log["caption_2"])) if side == "text" else ()
-    except (KeyError, TypeError, ValueError, AttributeError):
-        raise DataError(
-            f"{path}: group {group} has no usable log_{number} (correct_answer, and the captions as they were shown)"
-        ) from None
-    if answer is None and "error" not in entry:
-        raise DataError(f"{path}: group {group} has no answer response_{subject}_{number}")
-    detail = str(answer or "")
-    choice = colorswap_choice(detail, captions)
-    if choice is None:
-        unread.append((group, f"{subject} {number}", detail))
-    return choice == correct
-
-
-def _sugarcrepe(path: Path, content: dict[str, Any]) -> Outcomes:
-    """Items whose chosen caption is stored; where it is empty, the release found no choice in the answer."""
-    right: dict[str, bool] = {}
-    unread: _Unread = []
-    notes, differing = [], []
-    for key, item in content.items():
-        if not isinstance(item, dict):
-            notes.append(f"the key '{key}' of {path.name} is not an item and was skipped")
-            continue
-        answer = item.get("answer")
-        if not {"caption", "negative_caption"} <= set(item) or not isinstance(answer, dict):
-            raise DataError(f"{path}: item {key} has no answer, caption and negative_caption")
-        if "multiple_choice_answer" not in answer:
-            raise DataError(f"{path}: the answer of item {key} has no multiple_choice_answer")
-        chosen, detail = str(answer["multiple_choice_answer"]).strip(), str(answer.get("free_form_answer", ""))
-        caption, negative = str(item["caption"]).strip(), str(item["negative_caption"]).strip()
-        if chosen not in (caption, negative):
-            unread.append((key, "image 1", detail or chosen))
-        right[key] = chosen == caption
-        if "correct" in item and bool(item["correct"]) != right[key]:
-            differing.append(key)
-    if differing:
-        notes.append(
-            f"{len(differing)} items of {path.name} say otherwise of themselves ('correct') than their answers do: "
-            f"{', '.join(differing)}"
-        )
-    choices = Choices(np.array(list(right.values()))[:, None], None)
-    return Outcomes(SUGARCREPE, list(right), choices, unread=unread, notes=notes)
-
-
-def colorswap_choice(answer: str, captions: Sequence[str] = ()) -> int | None:
-    """Which of two captions, (A) or (B), an answer chooses, or without captions, which of two images; None for neither.
-
-    None also for both.
-
-    >>> colorswap_choice("(B) a blue cat", ("a red cat", "a blue cat"))
-    1
-    >>> colorswap_choice("The image presents a red cat.", ("a red cat", "a blue cat"))
-    0
-    >>> colorswap_choice("The second image better aligns with it. The first image is blue.")
-    1
-    >>> colorswap_choice("I cannot tell.", ("a red cat", "a blue cat")) is None
-    True
-    """
-    low, chosen = answer.lower(), list[bool]()
-    bare, *options = map(_without_function_words, (answer, *captions))
-    for this, other in ((0, 1), (1, 0)):
-        if not captions:
-            word = ("first", "second")[this]
-            preferred = rf"{word} image (?:better aligns|aligns better)|the {word} image is more relevant"
-            chosen.append((word in low and ("first", "second")[other] not in low) or bool(re.search(preferred, low)))
-            continue
-        caption, letter = captions[this].lower(), "ab"[this]
-        capital = letter.upper()
-        chosen.append(
-            (caption in low and (captions[other].lower() not in low or f"this image presents {caption}" in low))
-            or answer == capital
-            or re.match(rf"\(?{capital}\)|Option \(?{capital}", answer) is not None
-            or any(re.search(phrase.format(letter), low) for phrase in _INTRODUCTIONS)
-            # "option (a)" as well as "option a", which also begins words such as "option another": as released.
-            or (re.search(rf"option \(?{letter}", low) is not None and f"{'ab'[other]})" not in low)
-            or (options[this] in bare and options[other] not in bare)
-        )
-    return None if chosen[0] == chosen[1] else int(chosen[1])
-
-
-def _without_function_words(text: str) -> str:
-    for word in _FUNCTION_WORDS:
-        text = text.replace(word, " ")
-    for article in _ARTICLES:
-        text = text.removeprefix(article)
-    return text.lower()
-
-
 Given = Sequence[Path] | tuple[np.ndarray, Any]
 """Files, or an array of scores of groups and one of all pairs or None."""
 _ARRAY = Path("the array of scores")
@@ -392,11 +211,11 @@ def score_stored(
     choice: bool = False,
     **options: Any,
 ) -> EvalResults:
-    """Computes every metric that stored scores, ranks or answers define; arguments and errors as for `ttmbench.score`.
+    """Computes every metric that stored scores, ranks or results define; arguments and errors as for `ttmbench.score`.
 
-    ``options`` are of `RunConfig`: with ``output_path`` a document and samples are written.
-    Several files hold ranks, one for each side, or ColorSwap's answers. Parts of a task that tags name become further
-    tasks. ``task`` may also be the tag of several tasks, if the rows of the file say which task they are of.
+    ``options`` are of `RunConfig`: with ``output_path`` a document and samples are written. Two files hold ranks, one
+    for each side. Parts of a task that tags name become further tasks. ``task`` may also be the tag of several tasks,
+    if the rows of the file say which task they are of.
     """
     clock, paths = time.perf_counter(), [path for path in given if isinstance(path, Path)]
     name = model_name or "+".join(path.stem for path in paths) or "scores"
@@ -414,24 +233,14 @@ def score_stored(
     config: Record = {"scores": "+".join(path.name for path in paths) or None, "logit_scale": logit_scale}
     tasks: list[TaskResult]
     ranks = spec is not None and spec.kind != "groups"
-    answers = read_answers(paths, None if spec is None else spec.shape) if paths and not ranks else None
     if spec is not None and ranks:
         if not paths:
             raise UsageError(f"task '{spec.task}' is of kind {spec.kind}: give a file of ranks, embeddings or a matrix")
         tasks = [stored_ranks(paths, spec, registry, limit, logit_scale)]
-    elif answers is not None and spec is not None:
-        if len(specs) > 1:
-            names = ", ".join(of.task for of in specs)
-            raise UsageError(
-                f"{paths[0]}: answers are of one task, and --task {task} names several; use one of {names}"
-            )
-        config = {"answers": [path.name for path in paths]}
-        source = {"kind": STORED_ANSWERS, "files": config["answers"], "format": answers.format}
-        tasks = [_judged(paths, answers, spec, registry, limit, True, source)]
     else:
         absent = [path for path in paths if not path.is_file()]
         if len(paths) > 1 and not absent:
-            raise UsageError("scores are read from one file; two may hold ColorSwap's answers, or ranks with --task")
+            raise UsageError("scores are read from one file; two may hold ranks, with --task")
         known = [(absent or paths)[0]] if paths else given
         tasks = [
             result for of in specs or (None,) for result in _scored(known, of, registry, limit, logit_scale, choice)
@@ -439,13 +248,15 @@ def score_stored(
     config |= {"task": task if isinstance(task, str) else tasks[0].spec.task, "limit": limit, "seed": run.seed}
     config |= {"bootstrap_iters": run.bootstrap_iters, "interval": run.interval}
     for position, read in enumerate(tasks):
+        before = clock if position == 0 else time.perf_counter()
         result = read.summarised((run.bootstrap_iters, run.seed, run.interval))
-        before, clock = clock, time.perf_counter()
-        tasks[position] = replace(result, seconds={"score": clock - before})
+        tasks[position] = replace(result, seconds={"score": time.perf_counter() - before})
     metrics = {result.spec.task: [metric.name for metric in result.metrics] for result in tasks}
     metrics |= {f"{read.spec.task}{SLASH}{mean}": metrics[read.spec.task] for read in tasks for mean in read.tag_means}
     check_names(run.assertions, metrics, list({number.method: None for read in tasks for number in read.numbers}))
-    output = Output(run, (), datasets_of(registry, {file.spec.task: file for file in files}), None, command, config)
+    output = Output(
+        run, (), datasets_of(registry, {file.spec.task: file for file in files}), None, command, config, clock
+    )
     with output.recording(registry.notify):
         for result in tasks:
             with output.task(result.spec.task, None, goes_on=False):
@@ -631,8 +442,7 @@ def _judged(
         if not asked:
             raise DataError(f"{path}: forced choices are text_score, image_score or both, and it has neither")
         metrics = [registry.metrics[name] for name in choice_values(outcomes.choices)]
-        unread = [dict(zip(("group_id", "question", "answer"), one, strict=True)) for one in outcomes.unread]
-        record = {"asked": asked, "orders": 1, "unread": unread}
+        record = {"asked": asked, "orders": 1, "unread": []}
         return Answered(spec=spec, metrics=metrics, data=data, notes=notes, choices=outcomes.choices, record=record)
     absent = [name for name in spec.metrics if name not in outcomes.values]
     notes += [f"not computed without scores: {', '.join(absent)}"] if absent else []

@@ -20,7 +20,6 @@ from ttmbench.results.numbers import (
     AT,
     RAW,
     SLASH,
-    STORED_ANSWERS,
     STORED_SCORES,
     Extent,
 )
@@ -263,7 +262,7 @@ def clusters_unknown(documents: Iterable[ResultsDocument], task: str) -> str:
     kinds = {document.source_kind(task) for document in documents}
     if "stored_features" in kinds:
         return "precomputed embeddings have no images, so which groups share one is unknown"
-    if kinds & {STORED_SCORES, STORED_ANSWERS}:
+    if STORED_SCORES in kinds:
         return "files of scores and answers have no images, so which groups share one is unknown"
     return "the samples do not say which groups share images"
 

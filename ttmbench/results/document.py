@@ -27,7 +27,6 @@ from ttmbench.results.numbers import (
     CHOICE,
     RAW,
     SLASH,
-    STORED_ANSWERS,
     STORED_SCORES,
     TTM,
     Extent,
@@ -258,7 +257,7 @@ class Dataset(Part):
     """Where a task's data came from."""
 
     source: dict[str, Any] = Field(
-        description="Kind and settings of the source, with caption_template; stored_scores and stored_answers: files."
+        description="Kind and settings of the source, with caption_template; stored_scores: the file."
     )
     revision: str | None = Field(description="Commit of the Hub that was read; null for a folder.")
     fingerprint: str = Field(description="As in task_hashes.")
@@ -691,7 +690,7 @@ class ResultsDocument(Part):
 
     def is_stored(self, task: str) -> bool:
         """Whether a task's numbers are of a file of scores, ranks or answers, and not of a run on the data."""
-        return self.source_kind(task) in (STORED_SCORES, STORED_ANSWERS)
+        return self.source_kind(task) == STORED_SCORES
 
     def training(self, task: str, filter_: str) -> MethodRecord | None:
         """What is recorded of the method that a filter stands for; None for the model as it is."""

@@ -21,7 +21,7 @@ from ttmbench.types import Track
 if TYPE_CHECKING:
     import pandas as pd
 
-STORED_SCORES, STORED_ANSWERS = "stored_scores", "stored_answers"
+STORED_SCORES = "stored_scores"
 """Kinds of source of what ``ttmbench score`` reads: the data themselves were not seen."""
 STORED_NOTE = (
     "scored from a file, without images and captions: comparable with results from files that have the same task, "
