@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from ttmbench._util.third_party_errors import describe
-from ttmbench.errors import DataError, OutOfReachError, UsageError
+from ttmbench.errors import DataError, UsageError
 from ttmbench.types import SourceRequest
 
 HUB_KINDS = ("huggingface", "hub_files")  # of sources whose path is a dataset of the Hub or a folder
@@ -83,14 +83,6 @@ def local_path(path: str, base: Path) -> str:
             f"{(base / path).absolute()}; write './{path}' for the folder, or rename it to read the dataset"
         )
     return path
-
-
-def check_folder(path: str) -> None:
-    """OutOfReachError if ``path`` is a folder that does not exist."""
-    if is_local(path) and not Path(path).is_dir():
-        raise OutOfReachError(
-            f"source.path: the folder {path} does not exist (relative paths start from the folder of the task file)"
-        )
 
 
 def below(base: Path, relative: str, what: str) -> Path:

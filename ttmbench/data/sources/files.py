@@ -15,7 +15,6 @@ from ttmbench._util.file_io import file_digest
 from ttmbench._util.images import Colors
 from ttmbench.data.availability import DataLocation, count_of_images, local_file
 from ttmbench.data.download import DataFile, ListedImages
-from ttmbench.data.hub_datasets import HubOptions, commit_of, read_hub_options, roots_of
 from ttmbench.data.paths import (
     DATA_VARIABLE,
     Also,
@@ -28,6 +27,7 @@ from ttmbench.data.paths import (
     read_options,
 )
 from ttmbench.data.rows import Cell, Row, groups_from_rows, joined, listed, read_rows, stored_image
+from ttmbench.data.sources.huggingface import HubOptions, commit_of, read_hub_options, roots_of
 from ttmbench.data.video import Video
 from ttmbench.errors import DataError, OutOfReachError, TtmbenchError, UsageError
 from ttmbench.types import Exif, Group, ImageRef, Loaded, SourceRequest
