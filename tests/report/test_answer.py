@@ -35,7 +35,7 @@ def test_a_row_for_every_task_and_model_with_chance(tmp_path):
     write(tmp_path, "part.json", date=2.0, scored=3, values=(1.0, 1.0))
     write(tmp_path, "other.json", model="a", values=(0.3, 0.6))
     write(tmp_path, "task.json", task="u")
-    rows = answer_of(gather(tmp_path).runs)
+    rows = answer_of(gather(tmp_path)[0])
     assert [(row.task, row.model, row.extents, row.limited) for row in rows] == [
         ("t", "a", "10 of 10", False),
         ("t", "m", "10 of 10", False),
@@ -57,7 +57,7 @@ def test_published_numbers_stand_beside_those_of_their_name(tmp_path):
         + "paper,Table 1,t,clip,ttm,group_match,70,1.5,zero_shot\npaper,Table 2,t,gpt,raw,text_score,50,,zero_shot\n"
         + "paper,Table 1,absent,clip,raw,group_score,1,,zero_shot\n"
     )
-    rows = answer_of(gather(tmp_path).runs, published_numbers([str(tmp_path / "p.csv")]))
+    rows = answer_of(gather(tmp_path)[0], published_numbers([str(tmp_path / "p.csv")]))
     assert [(row.model, row.source) for row in rows] == [
         ("clip", ""),
         ("clip", "paper, Table 1"),
@@ -78,7 +78,7 @@ def test_global_tasks_and_models_that_only_choose(tmp_path):
     (tmp_path / "g.json").write_text(json.dumps(document), encoding="utf-8")
     document = whole_document({"c": {"group_score,choice": 0.4}}, tracks={"c": {"group_score,choice": "forced_choice"}})
     (tmp_path / "c.json").write_text(json.dumps(document), encoding="utf-8")
-    chosen, matched = answer_of(gather(tmp_path).runs)
+    chosen, matched = answer_of(gather(tmp_path)[0])
     assert values_of(chosen) == [0.4, None, None] and chosen.raw.column == "forced choice"
     assert matched.matched.metric == "global_assignment_accuracy"
 
@@ -116,6 +116,6 @@ def test_a_task_that_ranks_stands_beside_published_numbers_by_its_first_metric(t
     )
     document["chance"] = {"coco_retrieval": {"i2t_recall_at_1": 0.001, "t2i_recall_at_1": 0.0002}}
     (tmp_path / "x.json").write_text(json.dumps(document), encoding="utf-8")
-    own, *others = answer_of(gather(tmp_path).runs, published_numbers(["openclip_retrieval"]))
+    own, *others = answer_of(gather(tmp_path)[0], published_numbers(["openclip_retrieval"]))
     assert (own.source, own.raw.metric, own.raw.value) == ("", "i2t_recall_at_1", 0.5) and own.matched is None
     assert others and all(row.source and row.raw.metric == "i2t_recall_at_1" for row in others)

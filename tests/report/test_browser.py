@@ -74,7 +74,7 @@ def test_result_rows_are_chosen_by_form_and_address(opened, report_page):
 
 
 def test_groups_are_filtered_searched_and_opened(opened, report_page, reported_runs):
-    run = gather(reported_runs).runs[0]
+    run = gather(reported_runs)[0][0]
     lines = [json.loads(line) for line in run.checked[0]["samples"]["shapes_color"].read_text("utf-8").splitlines()]
     raw = {line["group_id"]: line["metrics"]["group_match"] for line in lines if line["filter"] == "none"}
     seeds: dict[str, list[float]] = {}
@@ -167,7 +167,7 @@ def test_every_control_has_a_name_and_focus_is_seen(opened, report_page):
 
 def test_of_thousands_of_groups_one_page_is_in_the_document(opened, reported_runs, tmp_path):
     """The last group has answers in words and no scores."""
-    gathered = gather(reported_runs)
+    runs, skipped = gather(reported_runs)
     filters = [
         {"name": "none", "words": "raw", "seeds": [None]},
         {"name": "ttm", "words": "TTM", "seeds": [0, 1, 2, 3]},
@@ -184,9 +184,9 @@ def test_of_thousands_of_groups_one_page_is_in_the_document(opened, reported_run
     chosen = [[None, None, 0, None, [1], answers]]
     groups.append(["words", ["a cat", "a dog"], ["x.png", "y.png"], ["x"], [chosen, chosen]])
     data = {"metrics": ["group_match"], "filters": filters, "tags": ["kind"], "groups": groups}
-    one = GroupSet(gathered.runs[0], "shapes_color", data)
+    one = GroupSet(runs[0], "shapes_color", data)
     path = tmp_path / "large.html"
-    path.write_text(to_html(Report(gathered, sets=[(one, 0)], thumbnails=[Thumbnails("shapes_color")])), "utf-8")
+    path.write_text(to_html(Report(runs, skipped, sets=[(one, 0)], thumbnails=[Thumbnails("shapes_color")])), "utf-8")
     with opened(path) as page:
         assert page.locator("#found").inner_text() == "7501 of 7501 groups, showing 1 to 12"
         page.get_by_label("Search captions").fill("dog 74")

@@ -209,7 +209,7 @@ def test_captions_and_titles_stay_text(reported_runs, evil_captions, tmp_path, c
 
 
 def test_groups_are_those_of_the_samples(reported_runs):
-    run = gather(reported_runs).runs[0]
+    run = gather(reported_runs)[0][0]
     path = run.checked[0]["samples"]["shapes_color"]
     data = read_groups(run, "shapes_color", path).data
     names = [one["name"] for one in data["filters"]]
@@ -233,7 +233,7 @@ def test_forced_choices_are_groups_without_scores(tmp_path, reported_runs):
     line = {"group_id": "g", "filter": "choice", "seed_index": 0, "seed": None, "captions": ["a", "b"], "images": ["x"]}
     path = tmp_path / "samples.jsonl"
     path.write_text(json.dumps({**line, "metrics": {"text_score": 0.0}, "tags": {}, "answers": [answer]}) + "\n")
-    run = gather(reported_runs).runs[0]
+    run = gather(reported_runs)[0][0]
     (group,) = read_groups(run, "t", path).data["groups"]
     assert group[4] == [[[None, None, 0, None, [0], [["image 1", "Which?", None, False]]]]]
     path.write_text('{"group_id": "g"}\n')
@@ -267,7 +267,7 @@ def test_images_are_those_of_the_local_task(reported_runs, evil_task, tmp_path):
     folder = Path(shutil.copytree(evil_task.parent, tmp_path / "task"))
     file = folder / evil_task.name
     file.write_text(file.read_text(encoding="utf-8").replace("CC0-1.0", "no copies please"), encoding="utf-8")
-    run = gather(reported_runs).runs[1]
+    run = gather(reported_runs)[0][1]
     one = read_groups(run, "evil_captions", run.checked[0]["samples"]["evil_captions"])
     here = ThumbnailOptions(include_path=(str(folder),))
     assert "stated as “no copies please”" in thumbnails_for([one], here).why
@@ -284,7 +284,7 @@ def test_images_are_those_of_the_local_task(reported_runs, evil_task, tmp_path):
 @pytest.mark.parametrize("named", ["tasks", "include_path", "data_dir", "task_args", "task"])
 def test_no_path_of_a_foreign_document_is_followed(reported_runs, evil_task, tmp_path, monkeypatch, named):
     """Whoever sends a document does not choose which files of the reader's come onto the page."""
-    run = gather(reported_runs).runs[1]
+    run = gather(reported_runs)[0][1]
     one = read_groups(run, "evil_captions", run.checked[0]["samples"]["evil_captions"])
     private = Path(shutil.copytree(evil_task.parent, tmp_path / "private"))
     here = tmp_path / "here"
@@ -316,7 +316,7 @@ def test_no_path_of_a_foreign_document_is_followed(reported_runs, evil_task, tmp
 
 
 def test_curves_are_the_iterations_of_the_document(reported_runs):
-    run = gather(reported_runs).runs[0]
+    run = gather(reported_runs)[0][0]
     _, document = document_of(reported_runs, "tiny-clip")
     courses = {(course.task, course.variant): course for course in courses_of(run.document)}
     assert set(courses) == {(task, kind) for task in document["results"] for kind in ("ttm", "placebo")}
@@ -358,7 +358,7 @@ def test_figures_are_svg_with_text_and_png(copied, tmp_path, capsys):
     for content in before.values():
         texts = ElementTree.fromstring(content).iter("{http://www.w3.org/2000/svg}text")
         assert any("tiny-clip" in (text.text or "") for text in texts)
-    (run,) = gather(copied).runs
+    (run,) = gather(copied)[0]
     without = replace(run, document=run.document.model_copy(update={"methods": {}}))
     again = save_figures([without], answer_of([run]), tmp_path / "again")
     assert all(path.read_bytes() == before[path.name] for path in again if path.suffix == ".svg"), (

@@ -136,7 +136,7 @@ def test_humans_sources_and_documents_are_linked(site):
 
 
 def test_the_report_names_the_track_and_gives_the_chance_of_choices(runs):
-    rows = {(row.task, row.model): row for row in answer_of(gather(runs).runs, published_numbers(["all"]))}
+    rows = {(row.task, row.model): row for row in answer_of(gather(runs)[0], published_numbers(["all"]))}
     assert rows["colorswap", "blip (itm), finetuned (supervised)"].raw.chance == pytest.approx(1 / 6)
     assert rows["colorswap", "gpt-4v (choice) (forced choice)"].raw.chance == 0.0625
     assert rows["colorswap", "chooser (forced choice)"].raw.chance == 0.0625

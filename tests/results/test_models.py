@@ -200,7 +200,7 @@ def tables(folder, capsys):
             (row.own_model, row.setting, row.task): row.value for row in merge(folder).rows if row.method == "ttm"
         },
         "report": {
-            (row.ttm.own_model, row.ttm.setting, row.task): row.ttm.value for row in answer_of(gather(folder).runs)
+            (row.ttm.own_model, row.ttm.setting, row.task): row.ttm.value for row in answer_of(gather(folder)[0])
         },
         "frame": {
             (row.model, row.setting, row.task): row.value

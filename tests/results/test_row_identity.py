@@ -60,7 +60,7 @@ def rows(folder, filter_):
         ],
     }
     if filter_ == "ttm":
-        found["report"] = [row.ttm.value for row in answer_of(gather(folder).runs)]
+        found["report"] = [row.ttm.value for row in answer_of(gather(folder)[0])]
     return {name: sorted(values) for name, values in found.items()}
 
 

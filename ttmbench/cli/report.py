@@ -48,15 +48,15 @@ def report(options: argparse.Namespace) -> int:
         include_path=tuple(options.include_path or ()),
     )
     shown = read_report(path, thumbnails, published_numbers(options.published or []))
-    gathered, page = shown.gathered, to_html(shown, options.title)
-    for name, why in gathered.skipped.items():
+    page = to_html(shown, options.title)
+    for name, why in shown.skipped.items():
         warn(f"skipped: {name}: {why}")
     write_text(target, page)
-    echo(f"runs: {len(gathered.runs)}, numbers: {sum(len(run.numbers) + len(run.means) for run in gathered.runs)}")
+    echo(f"runs: {len(shown.runs)}, numbers: {sum(len(run.numbers) + len(run.means) for run in shown.runs)}")
     for images in shown.thumbnails:
         echo(f"images of {images.task}: {images.why}")
     if options.figures:
-        files = save_figures(gathered.runs, shown.rows, Path(options.figures))
+        files = save_figures(shown.runs, shown.rows, Path(options.figures))
         echo(f"{len(files)} figures in {options.figures}")
     echo(str(target))
     return 0

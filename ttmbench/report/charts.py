@@ -79,25 +79,22 @@ def save_figures(runs: Sequence[ResultsFile], rows: Sequence[AnswerRow], folder:
     For each run these are ``ttm_<task>`` (and controls); ``answer`` is of all runs. UsageError if the folder cannot be
     written to.
     """
+    drawn = {
+        f"run{run.index}_{run.model}_{course.variant}_{course.task}": partial(draw_course, course, run.model)
+        for run in runs
+        for course in courses_of(run.document)
+    }
+    drawn |= {"answer": partial(draw_answer, rows)} if rows else {}
     written: list[Path] = []
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        for name, draw in _figures(runs, rows):
+        for name, draw in drawn.items():
             for kind in ("svg", "png"):
                 written.append(folder / f"{safe_name(name)}.{kind}")
                 save_figure(draw, written[-1], kind)
     except OSError as error:
         raise UsageError(f"--figures {folder} cannot be written to: {error.strerror or error}") from None
     return written
-
-
-def _figures(runs: Sequence[ResultsFile], rows: Sequence[AnswerRow]) -> Iterator[tuple[str, Callable[[], Figure]]]:
-    for run in runs:
-        about = f"run{run.index}_{run.model}"
-        for course in courses_of(run.document):
-            yield f"{about}_{course.variant}_{course.task}", partial(draw_course, course, run.model)
-    if rows:
-        yield "answer", partial(draw_answer, rows)
 
 
 def _legend_below(axes: Axes, columns: int, handles: Sequence[Line2D] | None = None) -> None:

@@ -18,7 +18,7 @@ from functools import cached_property, lru_cache
 from operator import attrgetter
 from pathlib import Path
 from statistics import fmean
-from typing import Any, TypedDict
+from typing import Any
 
 import numpy as np
 
@@ -39,7 +39,7 @@ from ttmbench.report.terminal import (
     print_table,
 )
 from ttmbench.results.comparison import paired_test
-from ttmbench.results.document import UNKNOWN, MethodCost, ResultsDocument, Transfer, mapping
+from ttmbench.results.document import UNKNOWN, ResultsDocument, Transfer, mapping
 from ttmbench.results.numbers import (
     BUILT_IN_FILTERS,
     CHOICE,
@@ -77,7 +77,6 @@ COST_COLUMNS = (
 )
 """Title, field and unit."""
 COST_FIELDS = tuple(name for _, name, _ in COST_COLUMNS)
-_SCORING = ("prepare", "score")
 
 
 def cost_of(document: ResultsDocument, task: str, filter_: str) -> dict[str, float | None]:
@@ -87,24 +86,14 @@ def cost_of(document: ResultsDocument, task: str, filter_: str) -> dict[str, flo
     known where scores came from the cache. Rates are of scoring. Memory is of the whole task, with all methods of
     the run.
     """
-    stages, data = document.timing.get(task, {}), document.datasets.get(task)
-    scored = sum(stages.get(stage, 0.0) for stage in _SCORING)
-    trained = _seconds_of_seed(document, task, filter_)
-    is_known = scored > 0 and data is not None and data.from_store is None and trained is not None
-    used = document.efficiency.get(task)
+    stages, data, used = document.timing.get(task, {}), document.datasets.get(task), document.efficiency.get(task)
+    scored, record = stages.get("prepare", 0.0) + stages.get("score", 0.0), document.methods.get(task, {}).get(filter_)
+    trained = fmean(cost.seconds for cost in record.cost) if record is not None and record.cost else 0.0
+    is_known = scored > 0 and data is not None and data.from_store is None and (record is None or bool(record.cost))
     return {
-        "seconds": scored + (trained or 0.0) if is_known else None,
+        "seconds": scored + trained if is_known else None,
         **{name: None if used is None else getattr(used, name) for name in COST_FIELDS[1:]},
     }
-
-
-def _seconds_of_seed(document: ResultsDocument, task: str, filter_: str) -> float | None:
-    """What one seed of a method took; 0 for the model as it is, None where that is not known."""
-    training = document.training(task, filter_)
-    if training is None:
-        return 0.0
-    costs: Sequence[MethodCost] | None = getattr(training, "cost", None)
-    return fmean(cost.seconds for cost in costs) if costs else None
 
 
 NOT_RUN = "published numbers of "  # prefix of skipped published numbers, which have no file
@@ -113,13 +102,6 @@ ROW = (
     *("groups_of_task", "limited", "fingerprint", "data", "date", "source", "published", "seen", "trained_on"),
     *("disagrees", "from_file", "chance"),
 )
-
-
-class Conflict(TypedDict):
-    """A task, and the version, groups, data and files of each variant of its rows."""
-
-    task: str
-    variants: list[dict[str, object]]
 
 
 @dataclass(frozen=True)
@@ -149,7 +131,7 @@ class Leaderboard:
     rows: list[Number]  # by track, task, metric and method, best value first; runs on a part of a task last
     skipped: dict[str, str] = field(default_factory=dict)  # file or published task -> why
     superseded: list[tuple[Number, Number]] = field(default_factory=list)  # with what takes its place
-    conflicts: list[Conflict] = field(default_factory=list)  # tasks with rows of several versions or data
+    conflicts: list[dict[str, Any]] = field(default_factory=list)  # tasks with rows of several versions or data
     transfers: list[Transfer] = field(default_factory=list)  # the newest of each; never ranked
     runs: list[ResultsFile] = field(default_factory=list)  # every document, with its rows
 
@@ -280,13 +262,13 @@ def _order(row: Number) -> tuple[object, ...]:
     return (track, row.task, row.metric, row.limited, row.column, value, row.model)
 
 
-def _conflicts(rows: Sequence[Number]) -> list[Conflict]:
+def _conflicts(rows: Sequence[Number]) -> list[dict[str, Any]]:
     """Tasks whose rows differ in version, number of groups or fingerprint of data.
 
     For a part of a task only the version counts beside whole ones. Scores from a file do not state their data, so only
     version and size count beside runs.
     """
-    conflicts: list[Conflict] = []
+    conflicts: list[dict[str, Any]] = []
     for task in dict.fromkeys(row.task for row in rows if not row.origin.published):
         of_task = [row for row in rows if row.task == task and not row.origin.published]
         versions = {row.origin.version for row in of_task if not row.limited}
@@ -389,10 +371,11 @@ def answer_of(runs: Sequence[ResultsFile], published: Sequence[Number] = ()) -> 
     rows: list[AnswerRow] = []
     for task in dict.fromkeys(number.task for number in numbers):
         of_task = [number for number in numbers if number.task == task]
-        ours = _of_runs(task, of_task, is_global.get(task, False))
+        ours = [*_of_runs(task, of_task, is_global.get(task, False))]
         chances = dict.fromkeys(number.metric for number in of_task)
         chances |= {number.metric: number.chance for number in of_task if number.method in (RAW, TTM)}
-        theirs = _of_papers(task, [row for row in published if row.task == task], chances, is_global.get(task, False))
+        of_papers = [row for row in published if row.task == task]
+        theirs = [*_of_papers(task, of_papers, chances, is_global.get(task, False))]
         for row in ours:
             rows += [row, *(other for other in theirs if other.model == row.model and not row.limited)]
         known = {row.model for row in ours if not row.limited}
@@ -400,29 +383,29 @@ def answer_of(runs: Sequence[ResultsFile], published: Sequence[Number] = ()) -> 
     return rows
 
 
-def _of_runs(task: str, numbers: Sequence[Number], is_global: bool) -> list[AnswerRow]:
-    rows = []
-    for limited in (False, True):
-        by_model: dict[str, list[Number]] = {}
-        for number in newest(number for number in numbers if number.limited is limited):
-            by_model.setdefault(number.model, []).append(number)
-        supervised = {model for model, same in by_model.items() if any(row.track == "supervised" for row in same)}
-        for model, same in sorted(by_model.items(), key=lambda item: (item[0] in supervised, item[0])):
-            metrics = dict.fromkeys(number.metric for number in same if number.method in (RAW, CHOICE))
-            rows += _row(task, model, same, metrics, is_global, limited=limited)
-    return rows
+def _of_runs(task: str, numbers: Sequence[Number], is_global: bool) -> Iterator[AnswerRow]:
+    """The rows of a task's runs: models by name, supervised ones last; then those on a part of it."""
+    by_model: dict[tuple[bool, bool, str], list[Number]] = {}
+    chosen = [row for limited in (False, True) for row in newest(one for one in numbers if one.limited is limited)]
+    supervised = {(row.limited, row.model) for row in chosen if row.track == "supervised"}
+    for row in chosen:
+        key = row.limited, (row.limited, row.model) in supervised, row.model
+        by_model.setdefault(key, []).append(row)
+    for (limited, _, model), same in sorted(by_model.items(), key=lambda item: item[0]):
+        metrics = dict.fromkeys(number.metric for number in same if number.method in (RAW, CHOICE))
+        yield from _row(task, model, same, metrics, is_global, limited=limited)
 
 
 def _of_papers(
     task: str, numbers: Iterable[Number], chances: Mapping[str, float | None], is_global: bool
-) -> list[AnswerRow]:
+) -> Iterator[AnswerRow]:
     """One row per model and published table; ``chances`` are the chance levels of the task's metrics, from runs."""
     by_source: dict[tuple[str, str], list[Number]] = {}
     for number in numbers:
         chance = number.chance if number.method == CHOICE else chances.get(number.metric)
         by_source.setdefault((number.model, number.origin.file), []).append(replace(number, chance=chance))
-    found = by_source.items()
-    return [row for (model, source), same in found for row in _row(task, model, same, chances, is_global, source)]
+    for (model, source), same in by_source.items():
+        yield from _row(task, model, same, chances, is_global, source)
 
 
 def _row(

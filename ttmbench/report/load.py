@@ -30,18 +30,10 @@ from ttmbench.types import Exif, Group
 HEADLINE = "group_match"
 
 
-@dataclass(frozen=True)
-class Gathered:
-    """All runs of a report, and the files that were skipped: file -> why."""
+def gather(given: Path) -> tuple[list[ResultsFile], dict[str, str]]:
+    """Every results document of a folder, searched recursively, or one document; and the files that are skipped: why.
 
-    runs: tuple[ResultsFile, ...]
-    skipped: dict[str, str]
-
-
-def gather(given: Path) -> Gathered:
-    """Every results document of a folder, searched recursively, or one document; runs are sorted by model and path.
-
-    UsageError if the path does not exist, or has no JSON file.
+    Runs are sorted by model and path. UsageError if the path does not exist, or has no JSON file.
     """
     if not given.exists():
         raise UsageError(f"{given} does not exist; give a results file, or a directory with some (--output_path)")
@@ -54,7 +46,7 @@ def gather(given: Path) -> Gathered:
     runs = [replace(run, index=index) for index, run in enumerate(found, start=1)]
     for run in runs:
         skipped |= {(Path(run.file).parent / file).as_posix(): why for file, why in run.checked[1].items()}
-    return Gathered(tuple(runs), skipped)
+    return runs, skipped
 
 
 def is_something_else(path: Path) -> bool:

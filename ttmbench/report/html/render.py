@@ -65,7 +65,7 @@ from ttmbench.report.leaderboard import (
     to_csv,
     with_ranks,
 )
-from ttmbench.report.load import Gathered, GroupSet, ThumbnailOptions, Thumbnails, gather, read_groups, thumbnails_for
+from ttmbench.report.load import GroupSet, ThumbnailOptions, Thumbnails, gather, read_groups, thumbnails_for
 from ttmbench.report.terminal import NOTHING, TRANSFER_HEADS, TRANSFER_TITLE, marks, percent, transfer_cells
 from ttmbench.results.document import ResultsDocument
 from ttmbench.results.models import command_of
@@ -195,11 +195,6 @@ def _words(value: object, depth: int = 3) -> str:
     return ("yes" if value else "no") if isinstance(value, bool) else str(value)
 
 
-def _plain(name: str) -> str:
-    """A metric or another name of ours in words."""
-    return name.replace("_", " ")
-
-
 @cache  # templates are compiled once
 def _environment() -> jinja2.Environment:
     environment = jinja2.Environment(
@@ -213,7 +208,7 @@ def _environment() -> jinja2.Environment:
     environment.globals |= {helper.__name__: helper for helper in (*helpers, facts_of, command_of, short, marks)}
     environment.globals |= {"titles": dict[str | None, str]([*TRACK_TITLES.items(), (None, UNRANKED_TITLE)])}
     environment.globals |= {"transfer_title": TRANSFER_TITLE, "transfer_heads": TRANSFER_HEADS}
-    environment.filters["words"] = _plain
+    environment.filters["words"] = lambda name: name.replace("_", " ")
     return environment
 
 
@@ -241,7 +236,8 @@ _TTM_SETTINGS = ("lr", "epochs", "iterations", "schedule", "tau_start", "tau_end
 class Report:
     """The content of a page."""
 
-    gathered: Gathered  # runs, and skipped files
+    runs: Sequence[ResultsFile]
+    skipped: Mapping[str, str]  # file -> why
     rows: Sequence[AnswerRow] = ()  # of the first table
     sets: Sequence[tuple[GroupSet, int]] = ()  # with the position of their images below
     thumbnails: Sequence[Thumbnails] = ()  # of the groups
@@ -249,10 +245,9 @@ class Report:
 
 def read_report(given: Path, options: ThumbnailOptions, published: Sequence[Number] = ()) -> Report:
     """Read the content of a page from a folder or one results document; UsageError if there are no results."""
-    gathered = gather(given)
-    skipped = dict(gathered.skipped)
+    runs, skipped = gather(given)
     by_data: dict[tuple[str, str | None], list[GroupSet]] = {}  # runs on the same data share images
-    for run in gathered.runs:
+    for run in runs:
         for task, path in run.checked[0].get("samples", {}).items():
             try:
                 groups = read_groups(run, task, path)
@@ -262,12 +257,12 @@ def read_report(given: Path, options: ThumbnailOptions, published: Sequence[Numb
     thumbnails = [thumbnails_for(same, options) for same in by_data.values()]
     sets = [(one, at) for at, same in enumerate(by_data.values()) for one in same]
     sets.sort(key=lambda one: one[0].run.index)
-    return Report(Gathered(gathered.runs, skipped), answer_of(gathered.runs, published), sets, thumbnails)
+    return Report(runs, skipped, answer_of(runs, published), sets, thumbnails)
 
 
 def to_html(report: Report, title: str = "Report") -> str:
     """The page, which loads nothing."""
-    runs, rows = report.gathered.runs, report.rows
+    runs, rows = report.runs, report.rows
     counts = {"run": len(runs), "model": len({run.model for run in runs})}
     counts["task"] = len({task for run in runs for task in run.document.results})
     kinds = {task: str(config.get("kind")) for run in runs for task, config in run.document.configs.items()}
@@ -293,7 +288,7 @@ def to_html(report: Report, title: str = "Report") -> str:
         sets=[(one, at, json_block(one.data)) for one, at in report.sets],
         thumbnails=[(images.why, json_block(images.images)) for images in report.thumbnails],
         tasks=sorted(kinds),
-        skipped=report.gathered.skipped,
+        skipped=report.skipped,
     )
 
 
