@@ -24,14 +24,14 @@ from material import FORMATS, make_clip, make_groups_of_files, make_siglip
 from torch.utils.flop_counter import FlopCounterMode
 from transformers.utils import logging
 
-from ttmbench import schedules
 from ttmbench.config import RunConfig, TTMConfig
 from ttmbench.evaluator.determinism import arithmetic_of
-from ttmbench.methods.ttm import adapt
+from ttmbench.methods.model_task import ModelTask
+from ttmbench.methods.ttm import ttm
 from ttmbench.model_adapters import hf
 from ttmbench.scoring.dual_encoder import PreparedTask
 from ttmbench.scoring.inputs import images_on_device, prepare, take
-from ttmbench.types import Group, ScheduleSpec
+from ttmbench.types import Group
 
 RATE = 1e-5
 
@@ -49,18 +49,9 @@ def time_run(model: Path, groups: list[Group], dtype: str, options: argparse.Nam
     _wait(options.device)
     score_seconds = time.perf_counter() - started
     flops = flops_of_a_step(adapter, prepared, options.batch)
-    config = TTMConfig(iterations=options.iterations, epochs=options.epochs, batch_groups=options.batch)
+    config = TTMConfig(iterations=options.iterations, epochs=options.epochs, batch_groups=options.batch, lr=RATE)
     started = time.perf_counter()
-    steps = list(
-        adapt(
-            stage,
-            raw,
-            config=config,
-            schedule=ScheduleSpec("linear", schedules.linear),
-            learning_rate=RATE,
-            seed=0,
-        )
-    )
+    steps = list(ttm(ModelTask(stage, raw, config, 0)))
     _wait(options.device)
     seconds = time.perf_counter() - started
     on_cuda = options.device.startswith("cuda")

@@ -26,15 +26,16 @@ from material import FORMATS, make_clip, make_groups_of_files, make_task
 from straightforward import Clock, Iteration, Settings, Straightforward
 from transformers.utils import logging
 
-from ttmbench import schedules
 from ttmbench.config import TTMConfig
-from ttmbench.methods.ttm import Step, adapt
+from ttmbench.methods.model_task import ModelTask
+from ttmbench.methods.training import Iteration as Step
+from ttmbench.methods.ttm import ttm
 from ttmbench.metrics import group_match
 from ttmbench.model_adapters import hf
 from ttmbench.scoring.batches import BlockStore
 from ttmbench.scoring.dual_encoder import PreparedTask
 from ttmbench.scoring.inputs import prepare
-from ttmbench.types import Group, ScheduleSpec, Scores
+from ttmbench.types import Group, Scores
 
 STAGES = ("prepare", "score", "match", "train")
 
@@ -60,17 +61,13 @@ def run_package(
     with clock.stage("prepare"):
         prepared, _ = prepare(adapter, groups, 64)
     stage = TimedStage(adapter, prepared, 64, False, False, clock)
-    config = TTMConfig(iterations=settings.iterations, epochs=settings.epochs, batch_groups=settings.batch)
-    steps = list(
-        adapt(
-            stage,
-            stage.score(),
-            config=config,
-            schedule=ScheduleSpec("linear", schedules.linear),
-            learning_rate=settings.learning_rate,
-            seed=settings.seed,
-        )
+    config = TTMConfig(
+        iterations=settings.iterations,
+        epochs=settings.epochs,
+        batch_groups=settings.batch,
+        lr=settings.learning_rate,
     )
+    steps = list(ttm(ModelTask(stage, stage.score(), config, settings.seed)))
     total = time.perf_counter() - started
     clock.seconds["train"] = total - sum(clock.seconds.values())  # matching, a millisecond, is within it
     return [_iteration(step) for step in steps], clock, total

@@ -51,7 +51,7 @@ AREAS: tuple[tuple[str, Stages], ...] = (
     ("ttmbench/_arrays.py", [_tests("array_api", "bounds", "matching", "group_shapes", "metrics")]),
     *(
         (f"ttmbench/methods/{name}.py", [_CORE, _tests("ttm", "variants", "pair_models", "checkpoint", "ties")])
-        for name in ("ttm", "parts", "training", "parameters")
+        for name in ("ttm", "overfit", "oracle", "controls", "model_task", "parts", "training", "parameters")
     ),
     ("ttmbench/evaluator/output.py", [_tests("evaluator", "run_key"), _tests("evaluator", "resume")]),
     ("ttmbench/evaluator/cache*.py", [_tests("cache", "key")]),

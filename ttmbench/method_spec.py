@@ -59,6 +59,9 @@ class MethodSpec:
         assumes_matching: whether it assumes that each caption belongs to one image of its group.
         scores_before_update: whether a group is scored before it is trained on.
         gives_logits: whether its scores are logits, so that calibration metrics apply.
+        takes_ttm_args: whether it trains the whole model, of any kind, with the settings of TTM, which ``--ttm_args``
+            gives for all such methods. Its target takes a `ttmbench.methods.model_task.ModelTask` alone, and yields
+            what `ModelTask.train` returns.
     """
 
     name: str
@@ -74,6 +77,7 @@ class MethodSpec:
     assumes_matching: bool = False
     scores_before_update: bool = False
     gives_logits: bool = True
+    takes_ttm_args: bool = False
 
     @property
     def declared(self) -> dict[str, Any]:
@@ -89,14 +93,9 @@ class MethodSpec:
         }
 
     @property
-    def is_ttm(self) -> bool:
-        """Whether it runs TTM, possibly with other settings."""
-        return self.target.startswith("ttmbench.methods.ttm:")
-
-    @property
     def is_finetuning(self) -> bool:
         """Whether it is supervised finetuning before the test, run by ``ttmbench finetune``."""
-        return "labels" in self.needs and not self.is_ttm
+        return "labels" in self.needs and not self.takes_ttm_args
 
     @property
     def trains(self) -> bool:
@@ -130,7 +129,7 @@ class MethodSpec:
     @property
     def takes_features(self) -> bool:
         """Whether it needs the features of a dual encoder, not only scores."""
-        return any(need not in ("scores", "labels", "random_labels") for need in self.needs)
+        return not self.takes_ttm_args and any(need not in ("scores", "labels", "random_labels") for need in self.needs)
 
 
 PartKind = Literal["selection", "pseudo_labels", "loss", "optimizer", "lr_schedule", "stopping", "teacher"]

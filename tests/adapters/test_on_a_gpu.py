@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 import torch
 from support.rounding import bound
+from support.small_models import adapt
 from support.stand_in_gpu import OnGpu, stand_in_gpu
 
 import ttmbench
@@ -26,8 +27,7 @@ from ttmbench.data.loader import load_task_data
 from ttmbench.data.task_file import find_task
 from ttmbench.errors import TtmbenchError, UsageError
 from ttmbench.methods.checkpoint import TaskCheckpoint
-from ttmbench.methods.training import Step, TrainingPairs, _step, finetune, make_optimizer
-from ttmbench.methods.ttm import adapt
+from ttmbench.methods.training import Iteration, TrainingPairs, _step, finetune, make_optimizer
 from ttmbench.model_adapters import hf, vqascore
 from ttmbench.plugins.registry import build_registry
 from ttmbench.scoring.batches import BatchSizer
@@ -280,7 +280,7 @@ def test_a_stopped_run_ends_as_a_quiet_one(gpu, tiny_hf_clip, tmp_path):
     settings = {"config": config, "schedule": linear, "learning_rate": 1e-4, "seed": 0}
     folder = TaskCheckpoint(tmp_path, "data", "run")
 
-    def steps(count: int, resumed: bool = False) -> list[Step]:
+    def steps(count: int, resumed: bool = False) -> list[Iteration]:
         stage, _ = ready(hf.load(pretrained=str(tiny_hf_clip), device="cuda"))
         raw = stage.score()
         kept = folder.seed("ttm", 0, raw)

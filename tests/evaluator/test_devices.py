@@ -15,9 +15,9 @@ from ttmbench.cli import main
 from ttmbench.data.memory import Task
 from ttmbench.errors import UsageError
 from ttmbench.evaluator import devices
-from ttmbench.methods import ttm as trainer
+from ttmbench.methods import model_task as trainer
 from ttmbench.methods.checkpoint import SeedCheckpoint
-from ttmbench.methods.variants import Adaptation
+from ttmbench.methods.run import MethodRun
 from ttmbench.model_adapters.visualgpt import CaptionModel
 from ttmbench.scoring.batches import Share
 
@@ -42,7 +42,7 @@ def apart(tmp_path_factory):
 
             patched.setattr(trainer, "finetune", finetune)
             patched.setattr(
-                Adaptation, "_notify", lambda self, spec, step, seed, told=told: told.append((seed, step.iteration))
+                MethodRun, "_report", lambda self, spec, step, seed, told=told: told.append((seed, step.iteration))
             )
             results = ttmbench.simple_evaluate(
                 "tiny-clip",
@@ -95,7 +95,7 @@ def test_seeds_of_methods_that_train_are_divided_and_columns_have_the_bits_of_on
     finished, whole = [], SeedCheckpoint.finish
 
     def finish(self, final, steps, about=None):
-        finished.extend([about] if about else [])  # of tent; selftrain is TTM, whose steps say all
+        finished.append(about)
         whole(self, final, steps, about)
 
     monkeypatch.setattr(SeedCheckpoint, "finish", finish)
@@ -118,7 +118,7 @@ def test_seeds_of_methods_that_train_are_divided_and_columns_have_the_bits_of_on
             )
         found[device] = results, len(finished)
     (one, trained), (two, trained_here) = found["cpu"], found["cpu,cpu"]
-    assert (trained, trained_here) == (3, 0), "the seeds of tent were trained by the other processes"
+    assert (trained, trained_here) == (6, 0), "the seeds of tent and selftrain were trained by the other processes"
     assert one.results == two.results and list(two.scores["shapes_color"]) == ["none", *methods]
     for name, arrays in one.scores["shapes_color"].items():
         for mine, other in zip(arrays, two.scores["shapes_color"][name], strict=True):

@@ -15,7 +15,7 @@ from ttmbench.errors import DataError, UsageError
 from ttmbench.evaluator.adapters import RECORD
 from ttmbench.methods import checkpoint
 from ttmbench.methods import finetuned as supervised
-from ttmbench.methods import ttm as trainer
+from ttmbench.methods import model_task as trainer
 from ttmbench.results.document import ResultsDocument
 from ttmbench.results.stored_files import schema
 from ttmbench.scoring.inputs import Prepared, Rows

@@ -26,8 +26,7 @@ from ttmbench.errors import DataError, TtmbenchError, UsageError
 from ttmbench.evaluator import task as evaluator
 from ttmbench.methods import checkpoint as checkpoints
 from ttmbench.methods.checkpoint import SeedCheckpoint, TaskCheckpoint
-from ttmbench.methods.training import TrainingState
-from ttmbench.methods.ttm import Step
+from ttmbench.methods.training import Iteration, TrainingState
 from ttmbench.results.stored_files import schema
 
 QUICK = {"limit": 6, "device": "cpu", "bootstrap_iters": 20}
@@ -57,8 +56,8 @@ def killed_after(monkeypatch, iterations: int) -> list[int]:
     trained: list[int] = []
     keep = SeedCheckpoint.keep
 
-    def kept(self, step, state):
-        keep(self, step, state)
+    def kept(self, step, *given):
+        keep(self, step, *given)
         trained.append(step.iteration)
         if len(trained) == iterations:
             raise Killed
@@ -409,7 +408,7 @@ def kept_seed(tmp_path) -> SeedCheckpoint:
     kept = TaskCheckpoint(tmp_path / "task", "data", "run").seed("ttm", 0, scores)
     captions, flags = np.array([[0, 1], [1, 0], [0, 1]]), np.array([True, False, True])
     for number in (1, 2):
-        step = Step(number, 0.5 / number, captions, flags, ~flags, (0.7, 0.6), 1e-5, scores, 1.5)
+        step = Iteration(number, 0.5 / number, captions, flags, ~flags, (0.7, 0.6), 1e-5, scores, 1.5)
         kept.keep(step, TrainingState(number, scores, {"weight": torch.arange(4.0)}))
     return kept
 

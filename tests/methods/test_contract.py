@@ -19,7 +19,7 @@ from ttmbench.testing import ContractError, check_method
 from ttmbench.types import MethodSpec
 
 FEWER = {"views": 8, "steps": 2, "rounds": 1, "wrappers": ("{}", "a photo of {}")}
-SHIPPED = [one for one in METHODS if not (one.is_ttm or one.is_finetuning)]
+SHIPPED = [one for one in METHODS if not (one.takes_ttm_args or one.is_finetuning)]
 TRAINS = {"needs": ("gradients",), "reset": "never", "scope": "stream", "order_dependent": True}
 
 
@@ -61,8 +61,8 @@ def test_a_registered_name_will_do():
     assert check_method("dual_softmax")[0] == "settings can be read"
     with pytest.raises(UsageError, match="unknown method 'dual_softmin'"):
         check_method("dual_softmin")
-    with pytest.raises(UsageError, match="'ttm' is TTM with other settings"):
-        check_method("ttm")
+    for name in ("ttm", "selftrain", "overfit"):
+        assert check_method(name)[-1] == "a stopped run is resumed with equal bits"
 
 
 # Methods of scores and features

@@ -30,7 +30,7 @@ from ttmbench.types import GroupShape, MethodSpec
 
 LABELS = {"labels", "random_labels"}
 # TTM has its own protocol, and tests/ttm.
-UNLABELLED = [one for one in METHODS if not LABELS & set(one.needs) and not (one.is_ttm or one.is_finetuning)]
+UNLABELLED = [one for one in METHODS if not LABELS & set(one.needs) and not (one.takes_ttm_args or one.is_finetuning)]
 EPISODIC = [
     spec for spec in UNLABELLED if spec.reset == "group" or (not spec.trains and spec.scope in ("row", "group"))
 ]

@@ -18,7 +18,7 @@ FEW = {
     "rlcf": {"steps": 2, "lr": 1e-4},
     **{name: {"images": 2} for name in ("tent", "cliptta")},
 }
-TRAINING = [spec.name for spec in METHODS if spec.trains and not (spec.is_ttm or spec.is_finetuning)]
+TRAINING = [spec.name for spec in METHODS if spec.trains and not (spec.takes_ttm_args or spec.is_finetuning)]
 
 
 def evaluate(model, method, **settings):

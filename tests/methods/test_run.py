@@ -14,8 +14,8 @@ import ttmbench
 from ttmbench.cli import main
 from ttmbench.config import make_run_config
 from ttmbench.errors import AssertionNotMet, NotRestoredError, TtmbenchError, UsageError
+from ttmbench.methods import controls
 from ttmbench.methods.checkpoint import SeedCheckpoint
-from ttmbench.methods.parts import CONTROLS
 from ttmbench.methods.training import Original
 from ttmbench.results.stored_files import read_scores
 from ttmbench.types import GroupShape
@@ -118,7 +118,7 @@ def test_a_control_that_fails_leaves_the_columns_of_ttm_and_the_oracle(monkeypat
     def fails(proposal):
         raise TtmbenchError("no label can be drawn")
 
-    monkeypatch.setitem(CONTROLS, "placebo", fails)
+    monkeypatch.setattr(controls, "random_matchings", fails)
     results = evaluate("placebo,oracle,doubled", **VARIANTS)
     assert [(error.stage, error.message) for error in results.typed.errors] == [("placebo", "no label can be drawn")]
     assert all(numbers(results, name) for name in ("ttm", "oracle", "doubled")) and not numbers(results, "placebo")

@@ -256,8 +256,8 @@ def test_a_run_that_goes_on_has_whole_curves_in_order(tmp_path, monkeypatch, sto
     settings = {"ttm": SHORT, "seeds": [0, 1], "output_path": str(tmp_path / "x.json")}
     keep, kept = SeedCheckpoint.keep, []
 
-    def kill(self, step, state):
-        keep(self, step, state)
+    def kill(self, step, *given):
+        keep(self, step, *given)
         kept.append(step)
         if len(kept) == stop:
             raise Killed

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import torch
 
 import ttmbench
+from ttmbench.config import TTMConfig
+from ttmbench.methods.model_task import ModelTask
+from ttmbench.methods.overfit import overfit as overfitting
+from ttmbench.methods.training import Iteration
+from ttmbench.methods.ttm import ttm
 from ttmbench.model import DualEncoder, PairScorer
 from ttmbench.scoring.dual_encoder import PreparedTask
 from ttmbench.scoring.inputs import Prepared, Rows
@@ -91,6 +97,26 @@ def stage_of(groups, images=2, captions=2, is_global=False, model=None, size=64,
     rows = Rows(*(np.arange(groups * each).reshape(groups, each) for each in (images, captions)))
     prepared = Prepared(*sides, rows, enlarged)
     return PreparedTask(model or Towers(), prepared, size, is_global, is_global)
+
+
+def task_of(stage, scores=None, config=None, seed=0, learning_rate=None, **more) -> ModelTask:
+    """A task whose model is trained as a whole."""
+    config = (config or TTMConfig()).model_copy(update={} if learning_rate is None else {"lr": learning_rate})
+    return ModelTask(stage, scores or stage.score(), config, seed, **more)
+
+
+def adapt(stage, scores, *, method=ttm, supervision=None, keep=None, **settings) -> Iterator[Iteration]:
+    """The iterations of TTM or another method, with what is kept after each."""
+    task = task_of(stage, scores, **settings)
+    for step in method(task) if supervision is None else method(task, supervision):
+        if keep is not None:
+            keep(step, task.snapshot())
+        yield step
+
+
+def overfit(stage, scores, **settings) -> Iterator[Iteration]:
+    """The iterations of the overfitting step."""
+    return adapt(stage, scores, method=overfitting, **settings)
 
 
 class MemoryBlocks(dict[int, np.ndarray]):

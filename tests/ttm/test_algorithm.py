@@ -8,13 +8,14 @@ import re
 from contextlib import nullcontext
 from dataclasses import replace
 from itertools import permutations
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 from support.adapter_inputs import double_masks
 from support.rounding import Noise
-from support.small_models import stage_of
+from support.small_models import adapt, stage_of, task_of
 
 from ttmbench import schedules
 from ttmbench.cli import main
@@ -22,9 +23,9 @@ from ttmbench.config import TTMConfig
 from ttmbench.data.loader import load_task_data
 from ttmbench.data.task_file import find_task
 from ttmbench.errors import DivergedError, UsageError
-from ttmbench.methods.parts import Selection, select
-from ttmbench.methods.training import snapshot
-from ttmbench.methods.ttm import ShuffledTask, Step, adapt
+from ttmbench.methods.model_task import ModelTask
+from ttmbench.methods.parts import Selection, matching, select
+from ttmbench.methods.training import Iteration, snapshot
 from ttmbench.model_adapters import hf
 from ttmbench.plugins.registry import build_registry
 from ttmbench.scoring.dual_encoder import PreparedTask
@@ -137,7 +138,7 @@ def test_every_iteration_equals_a_naive_algorithm_1(kind, task, n, batch, tiny_s
         np.testing.assert_allclose(step.loss, losses, atol=allowed, rtol=0)
 
 
-def adapted(stage, config, learning_rate=1e-4, seed=0) -> list[Step]:
+def adapted(stage, config, learning_rate=1e-4, seed=0) -> list[Iteration]:
     return list(adapt(stage, stage.score(), config=config, schedule=LINEAR, learning_rate=learning_rate, seed=seed))
 
 
@@ -236,14 +237,15 @@ def test_captions_choose_where_there_are_more_images(seed):
     stage = stage_of(6, 2, 1)
     scores = stage.score()
     rows, better = stage.prepared.rows, scores.groups[:, :, 0].argmax(axis=1)
-    blind = ShuffledTask(stage, seed)
-    labels = blind.propose(scores)
+    blind = task_of(stage, scores, seed=seed)
+    labels = matching(blind.first)
     assert np.allclose(labels.confidence, np.abs(scores.groups[:, 0, 0] - scores.groups[:, 1, 0]), atol=1e-6)
     assert blind.unshuffle(labels.captions)[:, 0].tolist() == better.tolist()
     pairs = blind.pairs(Selection(labels.captions, select(labels, 0.0, by_share=False)))
     assert pairs.images[:, 0].tolist() == rows.images[np.arange(6), better].tolist()
     assert pairs.captions[:, 0].tolist() == rows.captions[:, 0].tolist()
-    inside = blind._all_inside(Selection(labels.captions, ~labels.tie))
+    yes_or_no = ModelTask(replace(stage, adapter=SimpleNamespace()), None, TTMConfig(), seed)
+    inside = yes_or_no.pairs(Selection(labels.captions, ~labels.tie))
     assert inside.images.shape == inside.captions.shape == inside.matched.shape == (6, 2)
     assert inside.images[inside.matched].tolist() == pairs.images[:, 0].tolist()
     assert inside.captions.tolist() == np.repeat(rows.captions, 2, axis=1).tolist()

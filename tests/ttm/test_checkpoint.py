@@ -12,15 +12,14 @@ from support.stand_in_gpu import stand_in_gpu
 from ttmbench._util.digests import separated
 from ttmbench.methods import checkpoint
 from ttmbench.methods.checkpoint import TaskCheckpoint
-from ttmbench.methods.training import TrainingState
-from ttmbench.methods.ttm import Step
+from ttmbench.methods.training import Iteration, TrainingState
 from ttmbench.types import Scores
 
 RAW = Scores(np.eye(2)[None])
 
 
-def step(iteration: int) -> Step:
-    return Step(
+def step(iteration: int) -> Iteration:
+    return Iteration(
         iteration=iteration,
         threshold=0.5,
         captions=np.array([[0, 1]]),

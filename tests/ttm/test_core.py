@@ -10,17 +10,18 @@ from unittest.mock import MagicMock
 import numpy as np
 import pytest
 import torch
-from support.small_models import Towers, stage_of
+from support.small_models import Towers, adapt, overfit, stage_of
 
 from ttmbench import schedules
 from ttmbench.config import TTMConfig
 from ttmbench.errors import DivergedError, TtmbenchError, UsageError
+from ttmbench.methods import model_task as trainer
 from ttmbench.methods import parts as algorithm
 from ttmbench.methods import training
-from ttmbench.methods import ttm as trainer
-from ttmbench.methods.parts import PseudoLabels, first_threshold, select, shuffle
-from ttmbench.methods.training import TrainingPairs
-from ttmbench.methods.ttm import Selection, ShuffledTask, Step, adapt, overfit
+from ttmbench.methods.controls import exchanged
+from ttmbench.methods.model_task import ModelTask
+from ttmbench.methods.parts import PseudoLabels, Selection, first_threshold, select
+from ttmbench.methods.training import Iteration, TrainingPairs
 from ttmbench.metrics import group_match, group_score
 from ttmbench.scoring.dual_encoder import PreparedTask
 from ttmbench.types import ScheduleSpec, Scores
@@ -28,7 +29,7 @@ from ttmbench.types import ScheduleSpec, Scores
 LINEAR = ScheduleSpec("linear", schedules.linear)
 
 
-def same_steps(one: Step, other: Step) -> bool:
+def same_steps(one: Iteration, other: Iteration) -> bool:
     arrays = ("captions", "selected", "tie")
     return (
         all(np.array_equal(getattr(one, name), getattr(other, name)) for name in arrays)
@@ -56,10 +57,12 @@ def same_steps(one: Step, other: Step) -> bool:
     ],
 )
 def test_the_default_batch_is_fifty_groups_or_a_hundred_with_one_image(images, captions, is_global, units, batch):
-    stage = stage_of(3, images, captions, is_global)
-    assert trainer.Trainer(stage, TTMConfig(), 1e-3, 0, units)._batch == batch
-    own = trainer.Trainer(stage, TTMConfig(batch_groups=7), 1e-3, 0, units)._batch
-    assert own == 7 * (min(images, captions) if is_global else 1)
+    stage = stage_of(units // images if is_global else units, images, captions, is_global)
+    own = 7 * (min(images, captions) if is_global else 1)
+    for config, expected in ((TTMConfig(), batch), (TTMConfig(batch_groups=7), own)):
+        task = ModelTask(stage, None, config, 0)
+        task.start()
+        assert task._batch == expected
 
 
 @pytest.mark.parametrize(
@@ -89,25 +92,27 @@ def test_an_iteration_begins_with_a_new_optimiser_unless_its_state_is_kept(monke
     monkeypatch.setattr(trainer, "finetune", lambda *given, **more: used.append((given[3], more)) or (0.0,))
     for keep, distinct in ((True, 1), (False, 3)):
         used.clear()
-        one = trainer.Trainer(stage_of(3), TTMConfig(keep_optimizer_state=keep), 1e-3, 5, 3)
+        one = ModelTask(stage_of(3), None, TTMConfig(keep_optimizer_state=keep, lr=1e-3), 5)
+        one.bar = MagicMock()
+        one.start()
         assert torch.initial_seed() == 5, "dropout is drawn by the seed"
         for iteration in (1, 2, 3):
-            assert one.train(iteration, pairs, MagicMock()) == (0.0,)
+            assert one.fit(iteration, pairs) == (0.0,)
         assert len({id(optimizer) for optimizer, _ in used}) == distinct
         draws = [[more[name].random() for name in ("rng", "crop_rng")] for _, more in used]
         assert draws == [
             [np.random.default_rng([5, t]).random(), np.random.default_rng([5, t, 1]).random()] for t in (1, 2, 3)
         ]
         assert [more["learning_rate"] for _, more in used] == pytest.approx([1e-3, 0.95e-3, 0.95**2 * 1e-3])
-        assert one.train(4, TrainingPairs(np.zeros((0, 1), int), np.zeros((0, 1), int)), MagicMock()) == ()
+        assert one.fit(4, TrainingPairs(np.zeros((0, 1), int), np.zeros((0, 1), int))) == ()
 
 
 def test_seeds_are_those_of_their_streams():
     """The order of captions, of batches and of a control's draws: other streams would be other numbers."""
     stage = stage_of(5, 2, 3)
     expected = np.random.default_rng([9, 0]).permuted(np.tile(np.arange(3), (5, 1)), axis=1)
-    assert np.array_equal(ShuffledTask(stage, 9)._order, expected)
-    whole = ShuffledTask(stage_of(5, is_global=True), 9)._order
+    assert np.array_equal(ModelTask(stage, None, TTMConfig(), 9)._order, expected)
+    whole = ModelTask(stage_of(5, is_global=True), None, TTMConfig(), 9)._order
     assert np.array_equal(whole, np.random.default_rng([9, 0]).permutation(10))
     drawn = []
 
@@ -189,13 +194,13 @@ def test_two_pseudo_labels_are_exchanged():
     given = SimpleNamespace(
         choice=Selection(np.array([[0], [1], [2]]), np.array([True, False, True])), rng=np.random.default_rng(0)
     )
-    assert shuffle(given).captions.tolist() == [[2], [1], [0]]
-    assert shuffle(given).selected.tolist() == [True, False, True]
+    assert exchanged(given).captions.tolist() == [[2], [1], [0]]
+    assert exchanged(given).selected.tolist() == [True, False, True]
     given.choice.selected[0] = False
-    assert not shuffle(given).selected.any(), "one pseudo-label cannot be moved"
+    assert not exchanged(given).selected.any(), "one pseudo-label cannot be moved"
     fifty = SimpleNamespace(choice=Selection(np.arange(50)[:, None], np.ones(50, bool)), rng=np.random.default_rng(7))
     order = np.random.default_rng(7).permutation(50)
-    assert shuffle(fifty).captions[order, 0].tolist() == np.roll(order, 1).tolist()
+    assert exchanged(fifty).captions[order, 0].tolist() == np.roll(order, 1).tolist()
 
 
 @pytest.mark.parametrize("values", [[1.0], [1.0, np.nan], [1.0, np.inf], [1.0, 2.0, 3.0]])
@@ -287,7 +292,7 @@ def test_scores_that_are_not_finite_end_a_run():
 @pytest.mark.parametrize("shape", [(2, 2), (1, 3), (2, 3), (2, 1), (3, 2)])
 def test_pairs_of_a_model_that_says_yes_or_no_are_all_of_a_group(shape):
     stage = replace(stage_of(5, *shape), adapter=SimpleNamespace())
-    blind, rng = ShuffledTask(stage, 2), np.random.default_rng(0)
+    blind, rng = ModelTask(stage, None, TTMConfig(), 2), np.random.default_rng(0)
     fewer, more = sorted(shape)
     captions = np.array([rng.permutation(more)[:fewer] for _ in range(5)])
     chosen = np.array([True, False, True, True, False])
@@ -303,6 +308,6 @@ def test_pairs_of_a_model_that_says_yes_or_no_are_all_of_a_group(shape):
         columns = (found.images[place], found.captions[place], found.matched[place])
         assert list(zip(*(column.tolist() for column in columns), strict=True)) == pairs
     with pytest.raises(UsageError, match="the global variant has no groups"):
-        ShuffledTask(replace(stage_of(5, is_global=True), adapter=SimpleNamespace()), 0).pairs(
+        ModelTask(replace(stage_of(5, is_global=True), adapter=SimpleNamespace()), None, TTMConfig(), 0).pairs(
             Selection(np.arange(10)[:, None], np.ones(10, bool))
         )

@@ -9,11 +9,10 @@ import pytest
 import torch
 from scipy.optimize import linear_sum_assignment
 from support.rounding import Noise
-from support.small_models import Towers, stage_of
+from support.small_models import Towers, adapt, stage_of
 
 from ttmbench import schedules
 from ttmbench.config import TTMConfig
-from ttmbench.methods.ttm import adapt
 from ttmbench.types import ScheduleSpec
 
 GROUPS, ITERATIONS, EPOCHS, LR = 12, 4, 3, 2e-2

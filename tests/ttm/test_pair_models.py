@@ -11,13 +11,13 @@ import pytest
 import torch
 from support.adapter_inputs import groups_of
 from support.rounding import Noise
+from support.small_models import adapt
 
 import ttmbench
 from ttmbench import schedules
 from ttmbench.cli import main
 from ttmbench.config import TTMConfig
 from ttmbench.errors import UsageError
-from ttmbench.methods.ttm import adapt
 from ttmbench.model_adapters import vqascore
 from ttmbench.model_adapters._shared.options import LORA_TARGETS
 from ttmbench.scoring.dual_encoder import PreparedTask

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from support import own_parts
-from support.small_models import Towers, stage_of
+from support.small_models import Towers, adapt, stage_of, task_of
 from support.training_tasks import load
 
 import ttmbench
@@ -22,6 +22,7 @@ from ttmbench.evaluator import score_task
 from ttmbench.methods import parts as other_parts
 from ttmbench.methods import training as finetune
 from ttmbench.methods.checkpoint import SeedCheckpoint
+from ttmbench.methods.controls import exchanged, random_matchings
 from ttmbench.methods.parts import (
     DEFAULT_PARTS,
     Selection,
@@ -29,10 +30,7 @@ from ttmbench.methods.parts import (
     check_parts,
     load_parts,
     matching,
-    placebo,
-    shuffle,
 )
-from ttmbench.methods.ttm import ShuffledTask, adapt
 from ttmbench.plugins.builtin import PARTS
 from ttmbench.plugins.registry import Table, build_registry, load_target
 from ttmbench.testing import ContractError, check_method
@@ -297,14 +295,14 @@ def test_controls_move_soft_labels_with_hard_ones():
     scores = np.random.default_rng(2).normal(size=(9, 2, 3))
     labels = other_parts.sinkhorn(scores)
     choice = Selection(labels.captions, np.arange(9) < 6, labels.soft)
-    for control in (placebo, shuffle):
-        given = SelectionProposal(choice, labels.captions, labels.tie, 3, False, np.random.default_rng(0))
+    for control in (random_matchings, exchanged):
+        given = SelectionProposal(choice, labels.tie, 3, False, np.random.default_rng(0))
         moved = control(given)
         assert np.array_equal(moved.soft[6:], choice.soft[6:]) and not np.array_equal(moved.soft, choice.soft)
-        for unit in range(6 if control is placebo else 0):
+        for unit in range(6 if control is random_matchings else 0):
             for before, after in zip(choice.captions[unit], moved.captions[unit], strict=True):
                 assert moved.soft[unit, :, after].tolist() == choice.soft[unit, :, before].tolist()
-        if control is shuffle:
+        if control is exchanged:
             assert sorted(map(repr, moved.soft[:6].tolist())) == sorted(map(repr, choice.soft[:6].tolist()))
 
 
@@ -344,8 +342,8 @@ def test_cross_entropy_to_soft_labels_is_the_sum_over_pairs(negatives):
 def test_targets_stand_where_pairs_do(m, k):
     """Of each pair of a group, by rows of the prepared task: in batches as in the matching."""
     stage = stage_of(5, m, k, model=Graded())
-    blind = ShuffledTask(stage, 0)
-    labels = blind.propose(stage.score())
+    blind = task_of(stage)
+    labels = matching(blind.first)
     choice = Selection(labels.captions, np.arange(5) != 2)
     soft, hard = blind.pairs(choice, True), blind.pairs(choice)
     assert soft.targets.shape == (4, m, k) and soft.targets.sum() == 4 * min(m, k)
@@ -357,8 +355,8 @@ def test_targets_stand_where_pairs_do(m, k):
 
 def test_a_loss_of_its_own_is_the_same_in_smaller_parts(registry):
     stage = stage_of(6, 2, 3, model=Graded())
-    blind = ShuffledTask(stage, 0)
-    pairs = blind.pairs(Selection(blind.propose(stage.score()).captions, np.ones(6, bool)), True)
+    blind = task_of(stage)
+    pairs = blind.pairs(Selection(matching(blind.first).captions, np.ones(6, bool)), True)
     of_features = finetune._loss_of_features(stage.adapter, other_parts.cross_entropy, pairs, np.arange(6))
     batch = [stage.prepared.images[pairs.images.reshape(-1)], stage.prepared.captions[pairs.captions.reshape(-1)]]
     gradients, encoders = [], (stage.adapter.train_images, stage.adapter.train_captions)
@@ -416,8 +414,9 @@ def test_a_run_stops_once_its_groups_fit(registry):
     few = stage_of(3, model=Graded())
     found = run(registry, few, stopping="overfit", selection="every", iterations=40, epochs=20)
     assert 1 <= len(found.steps) < 40
-    blind = ShuffledTask(found.stage, 3)
-    ends = [other_parts.overfit([blind.round_of(step)]) for step in found.steps]
+    blind = task_of(found.stage, seed=3)
+    blind.steps += found.steps
+    ends = [other_parts.overfit([each]) for each in blind.rounds]
     assert ends == [*[False] * (len(ends) - 1), True]
 
 
@@ -462,8 +461,8 @@ def test_parts_are_resumed_after_a_kill_with_equal_bits(parts, tmp_path, monkeyp
     expected = ttmbench.simple_evaluate("tiny-clip", "shapes_color", **settings)
     keep, path = SeedCheckpoint.keep, tmp_path / "x.json"
 
-    def killed(self, step, state):
-        keep(self, step, state)
+    def killed(self, *given):
+        keep(self, *given)
         raise Killed
 
     for _ in range(2):

@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 
 import ttmbench
-from ttmbench.config import make_run_config
+from ttmbench.config import TTMConfig, make_run_config
 from ttmbench.data.task_file import all_tasks, find_task
 from ttmbench.errors import UsageError
+from ttmbench.methods.model_task import ModelTask
+from ttmbench.methods.parts import matching
 from ttmbench.methods.settings import task_settings
-from ttmbench.methods.ttm import ShuffledTask
 from ttmbench.model_adapters import tiny_clip
 from ttmbench.plugins.registry import build_registry
 from ttmbench.scoring.dual_encoder import PreparedTask
@@ -50,8 +51,8 @@ def test_a_constant_scorer_learns_nothing_of_the_truth_where_ties_are_included()
     stage = PreparedTask(adapter, prepare(adapter, repeating_task().groups, 32)[0], 32, True, True)
     right = []
     for seed in range(4):
-        blind = ShuffledTask(stage, seed)
-        labels = blind.propose(Scores(np.zeros((40, 2, 2)), np.zeros((80, 80))))
+        blind = ModelTask(stage, Scores(np.zeros((40, 2, 2)), np.zeros((80, 80))), TTMConfig(), seed)
+        labels = matching(blind.first)
         assert labels.tie.all()
         right.append(int((blind.unshuffle(labels.captions)[:, 0] == np.arange(80)).sum()))
     assert max(right) <= 8, "a permutation drawn at random has one fixed point on average"

@@ -8,12 +8,15 @@ import jsonschema
 import numpy as np
 import pytest
 import torch
+from support.small_models import adapt, stage_of
 
 import ttmbench
 from ttmbench.cli import main
 from ttmbench.config import TTMConfig
 from ttmbench.errors import AssertionNotMet, UsageError
-from ttmbench.methods.parts import Selection, SelectionProposal, oracle, placebo
+from ttmbench.methods.controls import random_matchings
+from ttmbench.methods.oracle import oracle
+from ttmbench.methods.parts import Selection, SelectionProposal
 from ttmbench.model_adapters import hf, tiny_clip
 from ttmbench.results.stored_files import schema
 
@@ -25,7 +28,6 @@ def proposal(captions, selected, *, n_captions=2, is_global=False, seed=0) -> Se
     captions = np.array(captions)
     return SelectionProposal(
         Selection(captions, np.array(selected)),
-        captions,
         np.zeros(len(captions), dtype=bool),
         n_captions,
         is_global,
@@ -36,16 +38,22 @@ def proposal(captions, selected, *, n_captions=2, is_global=False, seed=0) -> Se
 # --- what is trained on ---------------------------------------------------------------------------------------
 
 
-def test_the_oracle_keeps_exactly_what_is_right_and_no_tie():
-    given = proposal([[0, 1], [1, 0], [0, 1]], [False, True, True])
-    given.tie[2] = True
-    chosen = oracle(np.array([[0, 1]] * 3))(given)
-    assert chosen.selected.tolist() == [True, False, False]
+@pytest.mark.parametrize("is_global", [False, True])
+def test_the_oracle_keeps_exactly_what_is_right_and_no_tie(is_global):
+    stage = stage_of(20, is_global=is_global)
+    raw = stage.score()
+    if not is_global:
+        raw.groups[3] = 1.0
+    (step,) = adapt(stage, raw, method=oracle, config=TTMConfig(iterations=1, epochs=1), seed=2, with_labels=True)
+    truth = np.arange(40)[:, None] if is_global else np.array([[0, 1]] * 20)
+    right = (step.captions == truth).all(axis=1)
+    assert step.selected.tolist() == (right & ~step.tie).tolist() and 0 < step.selected.sum() < len(right)
+    assert is_global or step.tie[3]
 
 
 def test_the_placebo_keeps_the_coverage_and_draws_every_matching_equally_often():
     given = proposal(np.zeros((6000, 2), int), np.arange(6000) % 2 == 0, n_captions=3)
-    chosen = placebo(given)
+    chosen = random_matchings(given)
     assert np.array_equal(chosen.selected, given.choice.selected)
     drawn, counts = np.unique(chosen.captions[chosen.selected], axis=0, return_counts=True)
     assert drawn.tolist() == [[0, 1], [0, 2], [1, 0], [1, 2], [2, 0], [2, 1]]
@@ -55,7 +63,7 @@ def test_the_placebo_keeps_the_coverage_and_draws_every_matching_equally_often()
 
 def test_the_placebo_of_the_global_variant_gives_no_caption_twice():
     given = proposal(np.arange(50)[:, None], np.arange(50) % 2 == 0, n_captions=60, is_global=True)
-    chosen = placebo(given)
+    chosen = random_matchings(given)
     given_out = chosen.captions[chosen.selected].ravel()
     assert len(set(given_out.tolist())) == 25 and given_out.max() > 49
 

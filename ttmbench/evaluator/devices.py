@@ -102,4 +102,4 @@ def do_part(
         if not first.exists():
             scored = score_task(plan, run)
             first.touch()
-    methods.of(run).run_seeds(seeds, scored or score_task(plan, run), plan, settings, state)
+    methods.of(run).run_seeds(seeds, scored or score_task(plan, run), settings, state)

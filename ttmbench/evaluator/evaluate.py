@@ -107,8 +107,7 @@ def evaluate(
     """
     from ttmbench.evaluator.determinism import arithmetic_of, naming_what_cannot  # these import torch
     from ttmbench.evaluator.score_task import Run
-    from ttmbench.evaluator.task import Methods, run_task
-    from ttmbench.methods.variants import adapted_folders
+    from ttmbench.evaluator.task import Methods, adapted_folders, run_task
 
     with each_note_once(), arithmetic_of(config), ExitStack() as stack:
         key, tasks, registry = chosen.key(config, adapter), chosen.tasks, chosen.registry
@@ -225,8 +224,7 @@ def run_part() -> None:
     from ttmbench.evaluator.determinism import arithmetic_of, naming_what_cannot
     from ttmbench.evaluator.devices import do_part
     from ttmbench.evaluator.score_task import Run
-    from ttmbench.evaluator.task import Methods
-    from ttmbench.methods.variants import adapted_folders
+    from ttmbench.evaluator.task import Methods, adapted_folders
 
     settings, left, key, document, folder, part, of = json.loads(sys.argv[1])
     config = RunConfig.model_validate(settings)

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from statistics import fmean
 
 import numpy as np
 import torch
 
 from ttmbench._util.console import warn
 from ttmbench._util.third_party_errors import phase
-from ttmbench.config import DEFAULT_LEARNING_RATE, RunConfig, TTMConfig, parse_pairs, read_references
+from ttmbench.config import RunConfig, TTMConfig, parse_pairs, read_references
 from ttmbench.data.loader import load_task_data
 from ttmbench.data.task_file import TaskFile, TaskSpec, find_task
 from ttmbench.errors import UsageError
@@ -20,20 +19,20 @@ from ttmbench.evaluator.adapters import make_adapter, model_info, model_settings
 from ttmbench.evaluator.cache import TaskCache
 from ttmbench.evaluator.score_task import Run, check_training, plan_task, score_task
 from ttmbench.evaluator.task_result import Scored
-from ttmbench.methods.checkpoint import AFTER_SEED, AfterSeed, SeedProgress, TaskCheckpoint
+from ttmbench.methods.checkpoint import TaskCheckpoint
 from ttmbench.methods.features import ReferenceSet, RewardModel, scale_and_bias
 from ttmbench.methods.parameters import check_train, is_added
 from ttmbench.methods.parts import check_parts
 from ttmbench.methods.run import MethodRun
-from ttmbench.methods.settings import checked_settings
-from ttmbench.methods.variants import Adaptation
+from ttmbench.methods.settings import checked_settings, recorded
+from ttmbench.methods.training import Original
 from ttmbench.methods.views import views_of
 from ttmbench.model import DualEncoder, Model, PairScorer, StoredFeatures
 from ttmbench.plugins.registry import BUILTIN, Registry
-from ttmbench.results.summary import MethodScores, metric_mean
+from ttmbench.results.summary import metric_mean
 from ttmbench.scoring.dual_encoder import encode_captions, encode_images
 from ttmbench.scoring.inputs import distinct_captions, distinct_images, rows_of, unknown_wrappers
-from ttmbench.types import MethodSpec, Record, Scores
+from ttmbench.types import IterationRecord, MethodSpec, Record, Scores
 
 
 def reference_tasks(registry: Registry, config: RunConfig) -> dict[str, TaskFile]:
@@ -177,61 +176,9 @@ def _note(reward: str, is_student: bool, scored: Scored, raw: Scores) -> str:
     return f"reward={reward}: {whose}, which has {shown}"
 
 
-def run_ttm_method(
-    stage: Adaptation,
-    spec: MethodSpec,
-    given: Mapping[str, object],
-    *,
-    audit: bool = False,
-    holdout: float | None = None,
-    after: AfterSeed = AFTER_SEED,
-) -> MethodScores:
-    """TTM for every seed with the settings of a method, which the given ones override; the model is restored.
-
-    ``audit`` and ``holdout`` as in `MethodRun`, ``after`` as in `Adaptation.runs`.
-    """
-    adaptation = replace(stage, settings=settings_of(spec, given, stage.settings))
-    seeds = adaptation.runs(spec, after)
-    scores = [run.final for run in seeds.values() if run.final is not None]
-    record = _record(adaptation, spec, seeds, scores)
-    if audit and not {"labels", "random_labels"} & {*spec.needs}:
-        record["audit_labels"] = adaptation.audit(spec, seeds)
-    if holdout is not None:
-        record["holdout"] = adaptation.holdout(spec, holdout)
-    before = [[step.scores for step in run.steps[:-1]] for run in seeds.values()]
-    return MethodScores(spec.name, scores, record, iterations=before, track=spec.track)
-
-
-def settings_of(spec: MethodSpec, given: Mapping[str, object], of_run: TTMConfig) -> TTMConfig:
-    """Settings of a method that is TTM: those of the run, its own, and the user's; UsageError for a wrong one."""
-    return of_run.with_changes({**spec.settings, **given}, f"--method_args {spec.name}")
-
-
 def planned_settings(config: RunConfig, spec: MethodSpec, of_run: TTMConfig) -> Record:
     """The settings of a method on a task, of which ``of_run`` are TTM's."""
-    given = settings_for(config, spec.name)
-    return recorded(settings_of(spec, given, of_run)) if spec.is_ttm else checked_settings(spec, given)
-
-
-def recorded(settings: TTMConfig) -> Record:
-    """Settings as the record of a method has them."""
-    return {**settings.model_dump(mode="json"), "lr": settings.lr or DEFAULT_LEARNING_RATE, "train": settings.train}
-
-
-def _record(stage: Adaptation, spec: MethodSpec, seeds: Mapping[int, SeedProgress], scores: Sequence[Scores]) -> Record:
-    losses = [[value for step in run.steps for value in step.loss] for run in seeds.values()]
-    first = next(iter(seeds.values())).steps
-    return {
-        "settings": recorded(stage.settings),
-        **spec.declared,
-        **stage.header(seeds),
-        "turns": len(first),
-        "updates": sum(bool(step.loss) for step in first),
-        "loss": [fmean(values) if values else None for values in losses],
-        "chance": None,
-        "notes": stage.notes(),
-        "iterations": stage.lines(seeds),
-    }
+    return recorded(checked_settings(spec, settings_for(config, spec.name), of_run))
 
 
 def check_methods(
@@ -252,11 +199,12 @@ def check_methods(
     for name in config.methods:
         spec = registry.methods[name]
         settings = checked_settings(spec, settings_for(config, name))
-        check_reward(registry, spec, settings)
-        if spec.is_ttm:
-            _check_ttm(registry, config, name, TTMConfig.model_validate(settings), tasks, adapter)
+        if isinstance(settings, TTMConfig):
+            _check_ttm(registry, config, name, settings, tasks, adapter)
+            settings = recorded(settings)
         elif adapter is not None:
             _check_parameters(config, spec, settings, adapter)
+        check_reward(registry, spec, settings)
         wrappers = settings.get("wrappers") if "caption_texts" in spec.needs else None
         encoder = adapter if isinstance(adapter, DualEncoder) else None
         if isinstance(wrappers, tuple) and encoder is not None and (unknown := unknown_wrappers(encoder, wrappers)):
@@ -326,7 +274,7 @@ def refusal(
     """Why a method cannot be run on a task, and with a model and settings if they are given; None if it can."""
     if task.kind != "groups":
         return "it works on groups, but the task has no groups"
-    if task.is_global and not spec.is_ttm:
+    if task.is_global and not spec.takes_ttm_args:
         return "it works inside groups, and the task is matched globally"
     if task.shape.true_captions > 1 and (spec.assumes_matching or spec.trains):
         return f"{task.shape.true_captions} captions are true for each image, and it is defined for one"
@@ -339,7 +287,7 @@ def refusal(
         return "its references are the task itself; name another task, or give references=task"
     if adapter is None:
         return None
-    if spec.is_ttm:
+    if spec.takes_ttm_args:
         if not adapter.trainable:
             return "the model cannot be adapted (it has no matching_loss or pair_loss)"
         if task.is_global and not isinstance(adapter, DualEncoder):
@@ -374,53 +322,50 @@ def undefined_notes(run: Run, task: TaskSpec) -> list[str]:
     return notes
 
 
-def is_left(run: Run, task: TaskSpec) -> bool:
-    """Whether a method of ``--methods`` leaves a trained model on a task."""
-    specs = [run.registry.methods[name] for name in run.config.methods]
-    return any(
-        spec.leaves_model and refusal(spec, task, run.model, settings_for(run.config, spec.name)) is None
-        for spec in specs
-    )
+def runner(run: Run, scored: Scored, settings: TTMConfig, checkpoint: TaskCheckpoint, trained_alone: bool) -> MethodRun:
+    """What runs the methods of a run on a task, of which ``settings`` are TTM's.
 
-
-def columns(
-    run: Run,
-    scored: Scored,
-    checkpoint: TaskCheckpoint,
-    by_ttm: Adaptation | None,
-    trained_alone: bool = False,
-) -> Iterator[tuple[str, MethodSpec, Callable[..., MethodScores]]]:
-    """Each method of ``--methods`` that is defined on a task, with what runs it.
-
-    That takes ``after``, what follows each seed of it. ``by_ttm`` runs those that are TTM with
-    settings of their own; ``trained_alone`` leaves out the others, and checks, which no later run finds.
+    ``trained_alone`` leaves out what no later run finds: checks of a method.
     """
-    stage, registry, config = scored.stage, run.registry, run.config
+    stage, config, task, clusters = scored.stage, run.config, scored.spec, scored.data.clusters
     rows = rows_of(scored.data.groups) if stage is None else stage.prepared.rows
-    shared = MethodRun(
-        scored.raw,
-        scored.spec.shape,
-        scored.metrics,
-        config.run_seeds,
-        (len(np.unique(rows.images)), len(np.unique(rows.captions))),
-        stage,
-        views_of(run.model, scored.data.groups, run.sizer) if isinstance(run.model, DualEncoder) else None,
-        checkpoint,
-        () if isinstance(run.model, StoredFeatures) else distinct_captions(scored.data.groups),
-        config.audit_labels and not trained_alone,
-        None if trained_alone else config.holdout,
-        None if scored.data.clusters is None else scored.data.clusters.groups,
-        config.seed,
-        partial(reference_set, run),
-        partial(reward_model, run, scored),
+    trains = any(spec.trains for spec, _, _ in runnable(run, task))
+
+    def iterated(method: str, record: IterationRecord) -> None:
+        run.registry.notify("ttmbench_iteration_finished", task=task.task, method=method, record=record)
+
+    return MethodRun(
+        raw=scored.raw,
+        shape=task.shape,
+        metrics=scored.metrics,
+        seeds=config.run_seeds,
+        registry=run.registry,
+        settings=settings,
+        stage=stage,
+        original=Original(stage) if trains and stage is not None else None,
+        items=(len(np.unique(rows.images)), len(np.unique(rows.captions))),
+        is_global=task.is_global,
+        views=views_of(run.model, scored.data.groups, run.sizer) if isinstance(run.model, DualEncoder) else None,
+        checkpoint=checkpoint,
+        texts=() if isinstance(run.model, StoredFeatures) else distinct_captions(scored.data.groups),
+        audit=config.audit_labels and not trained_alone,
+        holdout=None if trained_alone else config.holdout,
+        clusters=None if clusters is None else clusters.groups,
+        seed=config.seed,
+        references=partial(reference_set, run),
+        rewards=partial(reward_model, run, scored),
+        iterated=iterated,
+        divided="," in config.device,
     )
-    for name in config.methods:
-        spec, plugin = registry.methods[name], registry.methods.plugins[name]
-        given = settings_for(config, name)
-        if refusal(spec, scored.spec, run.model, given) is not None or (trained_alone and not spec.trains):
-            continue
-        if spec.is_ttm:
-            assert by_ttm is not None, "the model can be adapted, or it would be refused"
-            yield name, spec, partial(run_ttm_method, by_ttm, spec, given, audit=shared.audit, holdout=shared.holdout)
-        else:
-            yield name, spec, partial(shared.column, spec, given, "" if plugin == BUILTIN else plugin)
+
+
+def runnable(run: Run, task: TaskSpec) -> Iterator[tuple[MethodSpec, Record, str]]:
+    """Each method of ``--methods`` that is defined on a task, with the user's settings and its plugin if it has one."""
+    for name in run.config.methods:
+        spec, plugin, given = (
+            run.registry.methods[name],
+            run.registry.methods.plugins[name],
+            settings_for(run.config, name),
+        )
+        if refusal(spec, task, run.model, given) is None:
+            yield spec, given, "" if plugin == BUILTIN else plugin

@@ -27,7 +27,7 @@ from ttmbench.data.task_file import TaskFile
 from ttmbench.errors import DivergedError, NotRestoredError, TtmbenchError, UsageError
 from ttmbench.evaluator.adapters import finetuned, write_record
 from ttmbench.evaluator.ranking_task import rank_task
-from ttmbench.evaluator.score_task import Run, TaskPlan, ask_task, plan_task, score_task
+from ttmbench.evaluator.score_task import Run, ask_task, plan_task, score_task
 from ttmbench.evaluator.task_result import Answered, Scored, TaskResult, TransferResult
 from ttmbench.methods.checkpoint import (
     AFTER_SEED,
@@ -41,7 +41,6 @@ from ttmbench.methods.checkpoint import (
     write_state,
 )
 from ttmbench.methods.settings import usual_rate
-from ttmbench.methods.variants import Adaptation
 from ttmbench.model import ChoiceModel, PairScorer
 from ttmbench.results.document import MOST_UNDECIDED
 from ttmbench.results.numbers import (
@@ -193,7 +192,7 @@ def run_task(
         if methods is not None:
             methods = methods.of(run)
             methods.notify(result, result.columns[0])
-            result = methods.applied_to(result, plan, settings, state)
+            result = methods.applied_to(result, settings, state)
         by_tag = breakdowns(result.data.groups, result.scores, result.metrics, result.spec.means)
         result = replace(result, breakdowns=by_tag, stage=None, parts=None)  # prepared inputs are not needed any more
     result = result.summarised(run.resampling)
@@ -222,7 +221,7 @@ class Methods:
         same._run = run
         return same
 
-    def applied_to(self, scored: Scored, plan: TaskPlan, settings: TTMConfig, state: Path | None) -> Scored:
+    def applied_to(self, scored: Scored, settings: TTMConfig, state: Path | None) -> Scored:
         """The task with the columns of all methods; if some fail, with those of the others and the first failure."""
         run = self._run
         if run.config.methods:
@@ -232,9 +231,8 @@ class Methods:
         columns, seconds, failures = list(scored.columns), dict(scored.seconds), dict[str, Exception]()
         transfers, measured = None, dict[str, list[int]]()
         try:
-            transfers = self._transfers(scored, plan, state)
-            checkpoint, adapts = self._checkpoint(scored, state), plan.adapts
-            for column in self.columns(scored, settings, checkpoint, adapts, failures, transfers):
+            transfers = self._transfers(scored, state)
+            for column in self.columns(scored, settings, state, failures, transfers):
                 if transfers is not None and column.name in run.left_models:
                     measured[column.name] = run.config.run_seeds
                     gains = gains_of(scored, column.scores, run.config)
@@ -254,22 +252,19 @@ class Methods:
             failure=first,
         )
 
-    def run_seeds(self, seeds: Sequence[int], scored: Scored, plan: TaskPlan, settings: TTMConfig, state: Path) -> None:
+    def run_seeds(self, seeds: Sequence[int], scored: Scored, settings: TTMConfig, state: Path) -> None:
         """Runs some seeds of what is trained, and leaves their checkpoints for the run that does the whole task.
 
         A failure of one of ``--methods`` is left to that run, unless the model is no longer what it was.
         """
         failures, whole = dict[str, Exception](), self._run.config
         config = whole.model_copy(update={"seeds": list(seeds), "audit_labels": False})  # the audit compares all seeds
-        part, checkpoint = self.of(replace(self._run, config=config)), self._checkpoint(scored, state)
-        for _ in part.columns(scored, settings, checkpoint, plan.adapts, failures, trained_alone=True):
+        part = self.of(replace(self._run, config=config))
+        for _ in part.columns(scored, settings, state, failures, trained_alone=True):
             pass
         for error in failures.values():
             if isinstance(error, NotRestoredError):
                 raise error
-
-    def _checkpoint(self, scored: Scored, state: Path | None) -> TaskCheckpoint:
-        return TaskCheckpoint(state, scored.data.fingerprint, self._run.key)
 
     def notify(self, scored: Scored, column: MethodScores) -> None:
         """Tells plugins of a finished column."""
@@ -281,47 +276,33 @@ class Methods:
         self,
         scored: Scored,
         settings: TTMConfig,
-        checkpoint: TaskCheckpoint,
-        adapts: bool,
+        state: Path | None,
         failures: dict[str, Exception],
         transfers: TransferEvaluation | None = None,
         trained_alone: bool = False,
     ) -> Iterator[MethodScores]:
         """The columns of all methods.
 
-        A failure is added to ``failures`` and does not stop the other methods, unless the model is
-        no longer what it was. ``adapts`` says whether TTM is defined for the model and the task; ``trained_alone``
-        leaves out what trains nothing.
+        A failure is added to ``failures`` and does not stop the other methods, unless the model is no longer what it
+        was. ``trained_alone`` leaves out what trains nothing.
         """
         run = self._run
         if not run.config.methods:
             return
-        from ttmbench.evaluator.methods import columns
+        from ttmbench.evaluator.methods import runnable, runner
 
-        stage = None
-        if adapts:
-            assert scored.stage is not None, "only what was prepared as a whole can be adapted"
-            stage = Adaptation(
-                run.registry,
-                scored.spec,
-                scored.stage,
-                scored.raw,
-                settings,
-                scored.metrics,
-                run.config.run_seeds,
-                run.config.seed,
-                None if scored.data.clusters is None else scored.data.clusters.groups,
-                checkpoint,
-                divided="," in run.config.device,
-            )
-        for name, spec, method in columns(run, scored, checkpoint, stage, trained_alone=trained_alone):
-            clock = time.perf_counter()
+        checkpoint = TaskCheckpoint(state, scored.data.fingerprint, run.key)
+        runs = runner(run, scored, settings, checkpoint, trained_alone)
+        for spec, given, plugin in runnable(run, scored.spec):
+            if trained_alone and not spec.trains:
+                continue
+            clock, name = time.perf_counter(), spec.name
             try:
                 with phase(name):
-                    is_left = name in run.left_models
-                    made = method(after=self._after(scored, name, transfers)) if is_left else method()
+                    after = self._after(scored, name, transfers) if spec.leaves_model else AFTER_SEED
+                    made = runs.column(spec, given, plugin, after)
             except Exception as error:
-                if isinstance(error, DivergedError) and spec.is_ttm:
+                if isinstance(error, DivergedError):
                     error.usual = usual_rate(run.registry, run.config, scored.spec)
                 failures[name] = error
                 if isinstance(error, NotRestoredError):
@@ -329,15 +310,15 @@ class Methods:
             else:
                 yield replace(made, seconds=time.perf_counter() - clock)
 
-    def _transfers(self, scored: Scored, plan: TaskPlan, state: Path | None) -> TransferEvaluation | None:
+    def _transfers(self, scored: Scored, state: Path | None) -> TransferEvaluation | None:
         """The measurements on other tasks of models trained on this one; None if there are none to make."""
         run, task = self._run, scored.spec.task
         others = [name for name in self._others if name != task]
         if not others:
             return None
-        from ttmbench.evaluator.methods import is_left
+        from ttmbench.evaluator.methods import runnable
 
-        if not is_left(run, scored.spec):
+        if not any(spec.leaves_model for spec, _, _ in runnable(run, scored.spec)):
             return None
         with phase(STAGE):
             for name in others:
@@ -445,3 +426,23 @@ def _blind_notes(run: Run, result: Scored) -> list[str]:
                 "away"
             ]
     return ["the scorer never sees an image"]
+
+
+def adapted_folders(config: RunConfig, tasks: Sequence[str], new: bool) -> dict[tuple[str, int], Path]:
+    """(task, seed) -> folder of ``--save_adapted``: the folder itself for one task and seed, else a folder for each.
+
+    None of them is made but the first; empty if nothing is to be saved. UsageError if the folder cannot be made, or if
+    it is to be ``new`` (no run is resumed) and is not empty.
+    """
+    if config.save_adapted is None:
+        return {}
+    folder, seeds = Path(config.save_adapted), config.run_seeds
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if new and any(folder.iterdir()):
+            raise UsageError(f"--save_adapted {folder} is not empty; name a new folder")
+    except OSError as error:
+        raise UsageError(f"--save_adapted {folder} cannot be written to: {error.strerror or error}") from None
+    if len(tasks) == 1 and len(seeds) == 1:
+        return {(tasks[0], seeds[0]): folder}
+    return {(task, seed): folder / task / f"seed_{seed}" for task in tasks for seed in seeds}

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
 from ttmbench._arrays import fewer_first
 from ttmbench.errors import AssertionNotMet
 from ttmbench.matching import match_groups
+from ttmbench.methods.training import Iteration
 from ttmbench.results.summary import Clusters, differences, metric_mean
 from ttmbench.stats import ClusterIds
 from ttmbench.types import Matching, MetricSpec, Record, Scores
@@ -17,36 +18,78 @@ CLEAR = 0.01  # fraction of the median margin below which rounding may decide
 RESAMPLES = 1000  # of the gain's interval on held-out groups
 
 
-def audit_labels(name: str, found: Mapping[int, Scores], again: Callable[[int], Scores]) -> Record:
-    """Compares the matchings of each seed with those of a second run on permuted captions.
+def compare_matchings(name: str, seed: int, found: np.ndarray, again: np.ndarray) -> int:
+    """Compares the matchings of a seed with those of a second run on permuted captions.
 
     A method without access to labels gives the same matchings. Sums in a different order differ by rounding, which
     training amplifies, so groups whose margin is below 1 % of the median margin are not compared.
 
     Args:
         name: name of the method.
-        found: seed -> scores of the first run.
-        again: runs a seed with the captions of every group permuted.
+        seed: the seed.
+        found: scores of the first run, [groups, images, captions].
+        again: those of the second run, in the same order.
 
     Returns:
-        Record for results: ``passed``, and the number of groups that were ``compared``, with the number of all groups.
+        The number of groups that were compared.
 
     Raises:
         AssertionNotMet: a compared matching differs.
     """
-    compared = 0
-    for seed, scores in found.items():
-        matching, repeated = (match_groups(fewer_first(each.groups)) for each in (scores, again(seed)))
-        clear = is_clear(matching)
-        differs = clear & (matching.captions != repeated.captions).any(axis=1)
+    matching, repeated = (match_groups(fewer_first(each)) for each in (found, again))
+    clear = is_clear(matching)
+    differs = clear & (matching.captions != repeated.captions).any(axis=1)
+    if differs.any():
+        raise AssertionNotMet(
+            f"method '{name}', seed {seed}: with the captions of every group in another order, "
+            f"{int(differs.sum())} of {int(clear.sum())} clear matchings differ, that of group "
+            f"{int(np.argmax(differs))} first: something reads positions"
+        )
+    return int(clear.sum())
+
+
+def compare_selections(
+    name: str, seed: int, found: Sequence[Iteration], again: Sequence[Iteration], order: np.ndarray, is_global: bool
+) -> int:
+    """Compares what each iteration selected with a second run on permuted captions.
+
+    Of a tied unit, which is selected only where ties are included, another caption is as good.
+
+    Args:
+        name: name of the method.
+        seed: the seed.
+        found: iterations of the first run.
+        again: those of the second run, whose captions are in ``order``.
+        order: the caption at each position of every group, int [groups, captions].
+        is_global: whether captions are numbered over all groups.
+
+    Returns:
+        The number of units that were compared.
+
+    Raises:
+        AssertionNotMet: another unit or another caption was selected, or the second run stopped elsewhere.
+    """
+    for step, other in zip(found, again, strict=False):
+        captions = (
+            (np.arange(len(order))[:, None] * order.shape[1] + order).reshape(-1)[other.captions]
+            if is_global
+            else np.take_along_axis(order, other.captions, axis=1)
+        )
+        differs = step.selected != other.selected
+        differs |= step.selected & ~step.tie & (step.captions != captions).any(axis=1)
         if differs.any():
             raise AssertionNotMet(
-                f"method '{name}', seed {seed}: with the captions of every group in another order, "
-                f"{int(differs.sum())} of {int(clear.sum())} clear matchings differ, that of group "
-                f"{int(np.argmax(differs))} first: something reads positions"
+                f"method '{name}', seed {seed}: with the captions of every group in another order, iteration "
+                f"{step.iteration} selects otherwise ({int(differs.sum())} of {len(differs)} units, the first is "
+                f"{int(np.argmax(differs))}; thresholds {step.threshold:.6g} and {other.threshold:.6g}): something "
+                "reads positions, or the model's scores depend on what stands beside them"
             )
-        compared += int(clear.sum())
-    return {"passed": True, "compared": compared, "of": sum(len(scores.groups) for scores in found.values())}
+    if len(found) != len(again):
+        raise AssertionNotMet(
+            f"method '{name}', seed {seed}: with the captions of every group in another order, the run stops after "
+            f"iteration {len(again)} and not {len(found)}: its stopping rule reads positions"
+        )
+    return len(found[-1].selected)
 
 
 def held_out_record(

@@ -21,7 +21,7 @@ from ttmbench._util.console import warn
 from ttmbench._util.digests import SealError, load_sealed, save_sealed, separated, tensors_digest
 from ttmbench._util.file_io import write_atomically
 from ttmbench.errors import TtmbenchError
-from ttmbench.methods.training import Step, TrainingState
+from ttmbench.methods.training import Iteration, TrainingState
 from ttmbench.types import Record, Scores
 
 Tensors = dict[str, torch.Tensor]
@@ -38,7 +38,7 @@ _STEP_VALUES = ("iteration", "threshold", "loss", "learning_rate", "seconds")
 class SeedProgress:
     """Progress of a seed."""
 
-    steps: tuple[Step, ...] = ()  # finished iterations of TTM, in order
+    steps: tuple[Iteration, ...] = ()  # finished iterations of TTM, in order
     state: TrainingState | None = None  # training state after the last turn, while the seed runs
     final: Scores | None = None  # final scores of the seed; None while it runs
     about: Metadata = field(default_factory=dict)  # other stored values
@@ -93,7 +93,7 @@ class SeedCheckpoint:
         """Whether the last state is this many seconds old, and writing would take at most a tenth of the time."""
         return time.monotonic() - self._saved >= max(seconds, self._took / _MAX_SAVING)
 
-    def keep(self, step: Step | None, state: TrainingState, about: Metadata | None = None) -> None:
+    def keep(self, step: Iteration | None, state: TrainingState, about: Metadata | None = None) -> None:
         """Stores the training state after a turn; ``step`` is an iteration of TTM, which gets a separate file.
 
         Weights on an accelerator are copied at once and written in the background, since a file of some hundred
@@ -148,13 +148,13 @@ class SeedCheckpoint:
         state = TrainingState(about["iteration"], scores, optimizers=optimizers, steps=steps, **of_model)
         return SeedProgress(steps, state, None, about["about"])
 
-    def _steps(self, folder: Path, count: int) -> tuple[Step, ...]:
+    def _steps(self, folder: Path, count: int) -> tuple[Iteration, ...]:
         steps = []
         for iteration in range(1, count + 1):
             tensors, about = self._load(folder / _step_name(iteration))
             values: Metadata = {name: about[name] for name in _STEP_VALUES} | {"loss": tuple(about["loss"])}
             values |= {name: tensors[name].numpy() for name in _STEP_ARRAYS}
-            steps.append(Step(**values, scores=scores_of(tensors)))
+            steps.append(Iteration(**values, scores=scores_of(tensors)))
         return tuple(steps)
 
     def _write(self, name: str, tensors: Tensors, about: Metadata) -> None:

@@ -13,18 +13,19 @@ from PIL import Image
 
 from ttmbench._util.third_party_errors import error_with_place
 from ttmbench.config import TTMConfig
-from ttmbench.errors import UsageError
+from ttmbench.errors import AssertionNotMet, UsageError
+from ttmbench.methods.audit import compare_selections
 from ttmbench.methods.features import FeatureTask, ScoreTask
+from ttmbench.methods.model_task import ModelTask
 from ttmbench.methods.parameters import remove_low_rank
-from ttmbench.methods.parts import Parts, cross_entropy, load_part
+from ttmbench.methods.parts import Parts, cross_entropy, load_part, load_parts
 from ttmbench.methods.settings import arguments, checked_settings
 from ttmbench.methods.task import Clusters, MethodStep, TrainingTask
-from ttmbench.methods.training import Step, TrainingState, restored
-from ttmbench.methods.ttm import adapt
+from ttmbench.methods.training import Iteration, Original, TrainingState
+from ttmbench.methods.ttm import ttm
 from ttmbench.metrics import group_match, group_score, individual_match
 from ttmbench.model import DualEncoder
-from ttmbench.plugins.registry import load_target
-from ttmbench.schedules import SCHEDULES
+from ttmbench.plugins.registry import build_registry, load_target
 from ttmbench.scoring.dual_encoder import PreparedTask
 from ttmbench.scoring.inputs import Prepared, Rows
 from ttmbench.types import MethodPart, MethodSpec
@@ -50,12 +51,15 @@ class BrokenMethodError(Exception):
 
 def outcomes(spec: MethodSpec, adapter: DualEncoder, settings: Mapping[str, object]) -> Iterator[Outcome]:
     """Yields the outcome of every check of a method with a model; BrokenMethodError if no further check is possible."""
-    if spec.is_ttm:
-        raise UsageError(f"'{spec.name}' is TTM with other settings; it yields no steps that could be checked here")
     try:
         for argument in arguments(spec):
             _ = argument.allowed
-        trial = Trial(spec, adapter, checked_settings(spec, settings))
+        checked = checked_settings(spec, settings, CONFIG)
+        if isinstance(checked, TTMConfig):
+            parts = load_parts(build_registry(), checked)
+            yield from _outcomes_of_iterations(adapter, checked, load_target(spec.target), parts)
+            return
+        trial = Trial(spec, adapter, checked)
     except UsageError as error:
         raise BrokenMethodError("settings can be read", str(error)) from error
     yield "settings can be read", True, ""
@@ -369,7 +373,7 @@ def _difference(left: torch.Tensor, right: torch.Tensor) -> str:
 
 
 PART_GROUPS = 6
-CONFIG = TTMConfig(iterations=3, epochs=1, batch_groups=2, coverage=0.5)
+CONFIG = TTMConfig(iterations=3, epochs=1, batch_groups=2, coverage=0.5, lr=1e-3)
 
 
 def outcomes_of_part(spec: MethodPart, adapter: DualEncoder, settings: Mapping[str, object]) -> Iterator[Outcome]:
@@ -377,61 +381,51 @@ def outcomes_of_part(spec: MethodPart, adapter: DualEncoder, settings: Mapping[s
     parts = replace(Parts(), **{spec.kind: load_part(spec, settings)})
     if spec.kind == "pseudo_labels":
         parts = replace(parts, loss=cross_entropy)  # works with soft and hard labels
+    yield from _outcomes_of_iterations(adapter, CONFIG, ttm, parts)
+
+
+def _outcomes_of_iterations(
+    adapter: DualEncoder, settings: TTMConfig, method: Callable[[ModelTask], Any], parts: Parts
+) -> Iterator[Outcome]:
+    """Yields the outcome of every check of a method that trains the whole model."""
     yield "settings can be read", True, ""
     rows = np.arange(2 * PART_GROUPS).reshape(PART_GROUPS, 2)
     images = adapter.prepare_images(random_images(2 * PART_GROUPS))
     prepared = Prepared(images, adapter.prepare_captions(list(CAPTION_TEXTS[: 2 * PART_GROUPS])), Rows(rows, rows))
-    trial = _Trial(PreparedTask(adapter, prepared, 64, False, False), parts)
-    whole, states = trial.run()
-    yield "three iterations, or fewer with a stopping rule, are run", len(whole) in (3, *range(1, 3)), f"{len(whole)}"
-    again, _ = trial.run()
+    stage = PreparedTask(adapter, prepared, 64, False, False)
+
+    def run(stage: PreparedTask, resume: TrainingState | None = None) -> tuple[list[Iteration], list[TrainingState]]:
+        """All iterations and the state after each; the model is restored."""
+        steps, states = list[Iteration](), list[TrainingState]()
+        with Original(stage).adapted():
+            task = ModelTask(stage, stage.score(), settings, 0, parts=parts, resume=resume)
+            for step in method(task):
+                state = task.snapshot()
+                model = {name: tensor.detach().clone() for name, tensor in state.model.items()}
+                teacher = {name: value.clone() for name, value in state.extra.items()}
+                steps.append(step)
+                states.append(replace(state, model=model, extra=teacher))
+        return steps, states
+
+    whole, states = run(stage)
+    wanted = settings.iterations
+    yield f"at most {wanted} iterations are run, fewer with a stopping rule", 0 < len(whole) <= wanted, f"{len(whole)}"
+    again, _ = run(stage)
     yield "the same seed gives the same scores", _same(whole, again), "they differ"
     order = np.random.default_rng(4).permuted(np.broadcast_to(np.arange(2), (PART_GROUPS, 2)), axis=1)
     there = Rows(rows, np.take_along_axis(rows, order, axis=1))
-    turned, _ = _Trial(replace(trial.stage, prepared=replace(prepared, rows=there)), parts).run()
-    equal = len(turned) == len(whole) and all(
-        np.array_equal(step.selected, turned_step.selected)
-        and np.array_equal(
-            step.captions[step.selected], np.take_along_axis(order, turned_step.captions, 1)[step.selected]
-        )
-        for step, turned_step in zip(whole, turned, strict=True)
-    )
-    yield "captions in another order are selected alike", equal, "a selection or a pseudo-label differs"
-    rest, _ = trial.run(states[0])
+    turned, _ = run(replace(stage, prepared=replace(prepared, rows=there)))
+    try:
+        compare_selections("", 0, whole, turned, order, False)
+        why = ""
+    except AssertionNotMet as error:
+        why = str(error)
+    yield "captions in another order are selected alike", not why, why
+    rest, _ = run(stage, states[0])
     yield "a stopped run is resumed with equal bits", _same(whole, [whole[0], *rest]), "its scores differ"
 
 
-@dataclass(frozen=True)
-class _Trial:
-    """TTM with a part on a small task."""
-
-    stage: PreparedTask
-    parts: Parts
-
-    def run(self, resume: TrainingState | None = None) -> tuple[list[Step], list[TrainingState]]:
-        """All iterations and the state after each; the model is restored."""
-        states: list[TrainingState] = []
-
-        def keep(step: Step, state: TrainingState) -> None:
-            model = {name: tensor.detach().clone() for name, tensor in state.model.items()}
-            teacher = {name: value.clone() for name, value in state.extra.items()}
-            states.append(replace(state, model=model, extra=teacher))
-
-        with restored(self.stage):
-            steps = adapt(
-                *(self.stage, self.stage.score()),
-                config=CONFIG,
-                schedule=SCHEDULES[0],
-                learning_rate=1e-3,
-                seed=0,
-                parts=self.parts,
-                resume=resume,
-                keep=keep,
-            )
-            return list(steps), states
-
-
-def _same(left: list[Step], right: list[Step]) -> bool:
+def _same(left: list[Iteration], right: list[Iteration]) -> bool:
     return len(left) == len(right) and all(
         np.array_equal(a.scores.groups, b.scores.groups) for a, b in zip(left, right, strict=True)
     )

@@ -19,8 +19,8 @@ from tqdm import tqdm
 from ttmbench._util.third_party_errors import describe
 from ttmbench.config import TTMConfig
 from ttmbench.errors import UsageError
+from ttmbench.methods.model_task import ModelTask
 from ttmbench.methods.training import TrainingPairs, TrainingState
-from ttmbench.methods.ttm import Trainer
 from ttmbench.model import DualEncoder, Model
 from ttmbench.scoring.dual_encoder import PreparedTask
 from ttmbench.scoring.inputs import Prepared
@@ -136,16 +136,17 @@ def train(
         betas=settings.betas,
         batch_groups=settings.batch,
         keep_optimizer_state=True,
+        lr=settings.lr,
     )
-    trainer = Trainer(stage, config, settings.lr, seed, len(pairs.images), option="--finetune_args")
-    if resume is not None:
-        trainer.resume(resume)
+    task = ModelTask(stage, None, config, seed, resume=resume, option="--finetune_args")
+    task.bar = shown
+    task.start()
     for epoch in range(0 if resume is None else resume.iteration, settings.epochs):
         started = time.perf_counter()
         factor = _course(settings, epoch)
-        (loss,) = trainer.train(epoch, pairs, shown, factor)
+        (loss,) = task.fit(epoch, pairs, factor)
         record = EpochRecord(epoch + 1, loss, settings.lr * factor(0, 1), time.perf_counter() - started)
-        yield record, trainer.state(epoch + 1)
+        yield record, task.snapshot(epoch + 1)
 
 
 def _course(settings: FinetuneConfig, epoch: int) -> Callable[[int, int], float]:

@@ -71,7 +71,6 @@ class SelectionProposal:
     """The selection of Algorithm 1 in an iteration, as input of a supervision (the oracle or a control)."""
 
     choice: Selection  # selection of Algorithm 1
-    in_task_order: np.ndarray  # its captions by position in the task's original order, int [units, images of a unit]
     tie: np.ndarray  # bool [units]
     n_captions: int  # number of captions to choose from, per unit
     is_global: bool  # global variant: units are pairs of one injective assignment
@@ -90,17 +89,12 @@ def matching(scores: np.ndarray) -> PseudoLabels:
     return PseudoLabels(inside.captions, inside.margin, inside.tie)
 
 
-def candidates(
-    scores: Scores,
-    is_global: bool,
-    order: np.ndarray | None = None,
-    rule: Callable[[np.ndarray], PseudoLabels] = matching,
-) -> PseudoLabels:
-    """Pseudo-labels of every unit by a rule, with captions permuted as for `in_order`, or in the original order."""
-    return rule(in_order(scores, is_global, order))
+def candidates(scores: Scores, is_global: bool) -> PseudoLabels:
+    """The matching of every unit, with captions in the task's original order."""
+    return matching(in_order(scores, is_global))
 
 
-def in_order(scores: Scores, is_global: bool, order: np.ndarray | None) -> np.ndarray:
+def in_order(scores: Scores, is_global: bool, order: np.ndarray | None = None) -> np.ndarray:
     """Permutes the captions of scores [groups, images, captions], or [images, captions] in the global variant.
 
     ``order`` is int [groups, captions], or [captions] in the global variant; None keeps the order. With more images
@@ -114,11 +108,7 @@ def in_order(scores: Scores, is_global: bool, order: np.ndarray | None) -> np.nd
 
 
 Supervision = Callable[[SelectionProposal], Selection]
-
-
-def algorithm1_selection(proposal: SelectionProposal) -> Selection:
-    """The supervision of Algorithm 1: trains on the units that the threshold selects."""
-    return proposal.choice
+"""Algorithm 1's selection -> what is trained on: the oracle, and controls that show where a gain comes from."""
 
 
 def first_threshold(config: TTMConfig, labels: PseudoLabels, by_share: bool) -> float:
@@ -162,62 +152,6 @@ def eligible(labels: PseudoLabels, ties: Ties) -> np.ndarray:
     return ~labels.tie if ties == "exclude" else np.ones(len(labels.tie), dtype=bool)
 
 
-def oracle(truth: np.ndarray) -> Supervision:
-    """A supervision that selects exactly the untied units with a correct matching (section 4.5): an upper bound.
-
-    ``truth`` has the true captions by position in the task's original order, int [units, images of a unit].
-    """
-
-    def choose(proposal: SelectionProposal) -> Selection:
-        right = (proposal.in_task_order == truth).all(axis=1)
-        return replace(proposal.choice, selected=right & ~proposal.tie)
-
-    return choose
-
-
-def placebo(proposal: SelectionProposal) -> Selection:
-    """Control: the units that TTM selects, each with a random matching; measures the effect of training as such.
-
-    In the global variant the selected images get captions drawn without repetition from all captions.
-    """
-    chosen = proposal.choice
-    captions = chosen.captions.copy()
-    n_units, images = captions.shape
-    if proposal.is_global:
-        drawn = proposal.rng.permutation(proposal.n_captions)[:n_units, None]
-    else:
-        every = np.broadcast_to(np.arange(proposal.n_captions), (n_units, proposal.n_captions))
-        drawn = proposal.rng.permuted(every, axis=1)[:, :images]
-    captions[chosen.selected] = drawn[chosen.selected]
-    return Selection(captions, chosen.selected, _renamed(chosen.soft, chosen.captions, captions))
-
-
-def shuffle(proposal: SelectionProposal) -> Selection:
-    """Control: TTM's units and pseudo-labels, with each label moved to another selected unit.
-
-    With fewer than two selected units, no label can be moved and nothing is trained.
-    """
-    chosen = proposal.choice
-    units = proposal.rng.permutation(np.flatnonzero(chosen.selected))
-    if len(units) < 2:
-        return replace(chosen, selected=np.zeros_like(chosen.selected))
-    captions, soft = chosen.captions.copy(), None if chosen.soft is None else chosen.soft.copy()
-    captions[units] = chosen.captions[np.roll(units, 1)]
-    if soft is not None and chosen.soft is not None:
-        soft[units] = chosen.soft[np.roll(units, 1)]
-    return Selection(captions, chosen.selected, soft)
-
-
-def _renamed(soft: np.ndarray | None, before: np.ndarray, after: np.ndarray) -> np.ndarray | None:
-    """Permutes the captions of soft labels as the hard labels change from ``before`` to ``after``."""
-    if soft is None:
-        return None
-    moved = np.empty_like(soft)
-    old, new = (all_captions(captions, soft.shape[2])[:, None, :] for captions in (before, after))
-    np.put_along_axis(moved, new, np.take_along_axis(soft, old, axis=2), axis=2)
-    return moved
-
-
 def all_captions(given: np.ndarray, count: int) -> np.ndarray:
     """Appends the captions that are not yet in int [units, images], each once: int [units, count].
 
@@ -226,9 +160,6 @@ def all_captions(given: np.ndarray, count: int) -> np.ndarray:
     """
     rows = [[*dict.fromkeys(row), *sorted(set(range(count)).difference(row))] for row in given.tolist()]
     return np.array(rows, dtype=given.dtype).reshape(len(given), count)
-
-
-CONTROLS: Mapping[str, Callable[[SelectionProposal], Selection]] = {"placebo": placebo, "shuffle": shuffle}
 
 
 def all_fit(scores: np.ndarray, captions: np.ndarray) -> bool:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property, partial
+from statistics import fmean
 from typing import Any, cast
 
 import numpy as np
@@ -18,10 +19,10 @@ import torch
 
 from ttmbench._arrays import chosen_positions
 from ttmbench._util.third_party_errors import foreign_errors
-from ttmbench.config import read_references
+from ttmbench.config import TTMConfig, read_references
 from ttmbench.errors import DivergedError, TtmbenchError, UsageError
-from ttmbench.methods.audit import audit_labels, held_out_record
-from ttmbench.methods.checkpoint import AFTER_SEED, AfterSeed, SeedCheckpoint, SeedProgress, TaskCheckpoint
+from ttmbench.methods.audit import compare_matchings, compare_selections, held_out_record
+from ttmbench.methods.checkpoint import AFTER_SEED, AfterSeed, SeedProgress, TaskCheckpoint
 from ttmbench.methods.features import (
     FeatureTask,
     Logits,
@@ -31,16 +32,18 @@ from ttmbench.methods.features import (
     ViewSource,
     scale_and_bias,
 )
-from ttmbench.methods.parameters import low_rank_removed, trained_record
-from ttmbench.methods.settings import checked_settings
+from ttmbench.methods.model_task import ModelTask, true_captions
+from ttmbench.methods.parameters import trained_record
+from ttmbench.methods.parts import DEFAULT_PARTS, load_parts
+from ttmbench.methods.settings import Settings, checked_settings, recorded
 from ttmbench.methods.task import MethodStep, TrainingTask
-from ttmbench.methods.training import Cost, Original, set_random_state
+from ttmbench.methods.training import Cost, Iteration, Original, TrainingState
 from ttmbench.model import Batch, DualEncoder
-from ttmbench.plugins.registry import load_target
-from ttmbench.results.summary import MethodScores, held_out, metric_chance, metric_values
+from ttmbench.plugins.registry import Registry, load_target
+from ttmbench.results.summary import MethodScores, held_out, metric_chance, metric_mean, metric_values
 from ttmbench.scoring.dual_encoder import Features, PreparedTask, encode
 from ttmbench.scoring.inputs import Prepared, Rows, subset, take
-from ttmbench.types import GroupShape, MethodSpec, MetricSpec, Record, Scores
+from ttmbench.types import GroupShape, IterationRecord, MethodSpec, MetricSpec, Record, Scores
 
 
 def checked_scores(given: object, shape: tuple[int, ...], spec: MethodSpec, plugin: str = "") -> np.ndarray:
@@ -59,7 +62,9 @@ def checked_scores(given: object, shape: tuple[int, ...], spec: MethodSpec, plug
     return scores
 
 
-def each_step(turns: Iterator[MethodStep], spec: MethodSpec, plugin: str) -> Iterator[MethodStep]:
+def each_step(
+    turns: Iterator[MethodStep | Iteration], spec: MethodSpec, plugin: str
+) -> Iterator[MethodStep | Iteration]:
     """Yields the validated steps of a method; gradients are enabled only inside the method."""
     name = name_of(spec, plugin)
     if not isinstance(turns, Iterator):
@@ -69,9 +74,10 @@ def each_step(turns: Iterator[MethodStep], spec: MethodSpec, plugin: str) -> Ite
             step = next(turns, None)
         if step is None:
             return
-        if not isinstance(step, MethodStep):
-            raise TtmbenchError(f"{name} yielded {step!r:.60}; a MethodStep is expected (batch.step)")
-        if not torch.isfinite(step.scores).all():
+        if not isinstance(step, Iteration if spec.takes_ttm_args else MethodStep):
+            expected = "what task.train returns" if spec.takes_ttm_args else "a MethodStep (batch.step)"
+            raise TtmbenchError(f"{name} yielded {step!r:.60}; {expected} is expected")
+        if isinstance(step, MethodStep) and not torch.isfinite(step.scores).all():
             raise DivergedError(f"{name}: the scores became NaN or infinite", None)
         yield step
 
@@ -89,18 +95,6 @@ def named(spec: MethodSpec, plugin: str) -> Iterator[None]:
             yield
     except UsageError as error:
         raise UsageError(f"{name_of(spec, plugin)}: {error}") from None
-
-
-@contextmanager
-def frozen_again(adapter: Any) -> Iterator[None]:
-    """Restores ``requires_grad`` of all parameters afterwards, and clears gradients."""
-    before = [(parameter, parameter.requires_grad) for parameter in adapter.parameters()]
-    try:
-        yield
-    finally:
-        for parameter, needs_gradient in before:
-            parameter.requires_grad_(needs_gradient)
-            parameter.grad = None
 
 
 @dataclass(frozen=True)
@@ -147,24 +141,26 @@ class SeenRows:
         return bool((self.order == np.arange(len(self.order))).all())
 
 
-EVERY = 20.0  # seconds between two checkpoints, so that short turns are not spent on files
+EVERY = 20.0  # seconds between two checkpoints of turns on some groups, so that short ones are not spent on files
 
 
 @dataclass
-class MethodProgress:
-    """Progress of a method.
+class SeedRun:
+    """What a method has done with one seed, in this process and in those that were stopped.
 
     Attributes:
-        scores: [groups, images, captions], in the shuffled order; NaN where no turn has scored a group yet.
+        scores: final scores, in the task's order.
+        steps: iterations, of a method that trains the whole model.
         turns: number of finished turns.
         updates: number of turns in which parameters were trained.
         losses: losses of the turns that report one.
         notes, cost: of the turns so far.
-        seconds: wall time spent in earlier processes.
+        seconds: wall time.
         trained: name of each parameter that was trained -> how many numbers it has.
     """
 
-    scores: torch.Tensor = field(default_factory=lambda: torch.empty(0))
+    scores: Scores | None = None
+    steps: list[Iteration] = field(default_factory=list)
     turns: int = 0
     updates: int = 0
     losses: list[float] = field(default_factory=list)
@@ -172,43 +168,36 @@ class MethodProgress:
     cost: Cost = field(default_factory=Cost)
     seconds: float = 0.0
     trained: Mapping[str, int] = field(default_factory=dict)
-    began: float = field(default_factory=time.perf_counter)
 
     @classmethod
-    def of(cls, kept: SeedProgress, shape: tuple[int, ...]) -> MethodProgress:
-        """The stored progress, or an empty one for a task of this shape."""
-        scores = kept.final if kept.state is None else kept.state.scores
-        if scores is None:
-            return cls(torch.full(shape, torch.nan))
-        return cls(torch.from_numpy(scores.groups), **{**kept.about, "cost": Cost(**kept.about["cost"])})
+    def of(cls, kept: SeedProgress) -> SeedRun:
+        """The stored progress; an empty one if nothing is stored."""
+        about = {**kept.about, "cost": Cost(**kept.about["cost"])} if kept.about else {}
+        return cls(kept.final, list(kept.steps), **about)
 
     @property
     def mean_loss(self) -> float | None:
         """Mean loss over the turns that report one; None if no turn does."""
-        return sum(self.losses) / len(self.losses) if self.losses else None
+        return fmean(self.losses) if self.losses else None
 
-    def add(self, step: MethodStep, task: TrainingTask, checkpoint: SeedCheckpoint) -> None:
-        """Record a turn, and store the state after it if the last checkpoint is old enough."""
-        self.scores[step.groups] = step.scores.float().cpu()
-        self.trained = {name: parameter.numel() for name, parameter in task.trained.items()}
-        self.turns += 1
-        self.updates += step.updated
-        if step.loss is not None:
-            self.losses.append(step.loss)
-        if checkpoint.is_due(EVERY):
-            checkpoint.keep(None, task.snapshot(Scores(self.scores.numpy())), self.about(task))
-
-    def resume(self, task: TrainingTask, kept: SeedProgress) -> None:
-        """Restore a task from stored progress, if there is any."""
-        if kept.state is not None:
-            task.notes, task.cost = [*self.notes], self.cost
-            set_random_state(kept.state.random, task.adapter)
-
-    def about(self, task: TrainingTask) -> dict[str, Any]:
+    def about(self) -> dict[str, Any]:
         """What a checkpoint stores in addition to scores and state."""
-        values = {name: getattr(self, name) for name in ("turns", "updates", "losses", "trained")}
-        seconds = self.seconds + time.perf_counter() - self.began
-        return {**values, "notes": task.notes, "cost": asdict(task.cost), "seconds": seconds}
+        values = {name: value for name, value in vars(self).items() if name not in ("scores", "steps")}
+        return {**values, "cost": asdict(self.cost)}
+
+    def add(self, step: MethodStep | Iteration, task: TrainingTask | ModelTask, seconds: float) -> None:
+        """Records a turn that took so long."""
+        self.turns += 1
+        self.seconds += seconds
+        self.notes, self.cost = task.notes, task.cost
+        self.trained = {name: parameter.numel() for name, parameter in task.trained.items()}
+        if isinstance(step, Iteration):
+            self.steps.append(step)
+            self.losses += step.loss
+            self.updates += bool(step.loss)
+        else:
+            self.losses += [] if step.loss is None else [step.loss]
+            self.updates += step.updated
 
 
 WIDTH = 16  # of random features
@@ -322,8 +311,12 @@ class MethodRun:
     shape: GroupShape
     metrics: Sequence[MetricSpec]
     seeds: Sequence[int]
-    items: tuple[int, int] = (1, 1)  # distinct images and captions
+    registry: Registry  # schedules and parts of TTM
+    settings: TTMConfig  # those of TTM on the task, which methods that take them change
     stage: PreparedTask | None = None  # model and prepared inputs; None for methods that need scores alone
+    original: Original | None = None  # the model as it is, restored after each seed that trains it; None if none does
+    items: tuple[int, int] = (1, 1)  # distinct images and captions
+    is_global: bool = False  # whether all images and captions of the task are matched
     views: Callable[[int, Cost], ViewSource] | None = None  # seed and counts -> views; None without images
     checkpoint: TaskCheckpoint = field(default_factory=TaskCheckpoint)
     texts: Sequence[str] = ()  # of distinct captions in the order of rows; none where features are stored
@@ -333,6 +326,8 @@ class MethodRun:
     seed: int = 0  # seed of the held-out split, shared by all seeds
     references: Callable[[str], ReferenceSet] | None = None  # name in a setting -> references from another task
     rewards: Callable[[str], RewardModel] | None = None  # name in a setting -> another model
+    iterated: Callable[[str, IterationRecord], object] | None = None  # called with the method and each iteration
+    divided: bool = False  # whether processes on other devices ran the seeds; their iterations are reported here
 
     def column(
         self,
@@ -353,96 +348,96 @@ class MethodRun:
             UsageError: a wrong setting, or a task that the method is not defined for.
             TtmbenchError: the method gave no finite score for some pair, or an array of another shape.
         """
-        settings = checked_settings(spec, given)
+        settings = checked_settings(spec, given, self.settings)
         seeds = self.seeds if spec.is_random else self.seeds[:1]  # all seeds of a deterministic method are equal
-        runs = [self.seed_run(spec, settings, seed, plugin, after=after) for seed in seeds]
+        runs = {seed: self.seed_run(spec, settings, seed, plugin, after) for seed in seeds}
         chance = None
         if not spec.trains:
             with named(spec, plugin), torch.no_grad():
-                chance = chance_of(
-                    *(spec, partial(load_target(spec.target), **settings), self.shape, self.metrics),
-                    *(self._logits(spec), self._references(spec, settings)),
-                )
+                method = partial(load_target(spec.target), **recorded(settings))
+                references = self._references(spec, recorded(settings))
+                chance = chance_of(spec, method, self.shape, self.metrics, self._logits(spec), references)
+        record = self._record(spec, recorded(settings), runs, chance)
+        if self.audit and not {"labels", "random_labels"} & {*spec.needs}:
+            record["audit_labels"] = self._audit(spec, settings, plugin, runs)
+        if self.holdout is not None and spec.leaves_model:
+            record["holdout"] = self._held_out(spec, settings, plugin, seeds)
         return MethodScores(
             spec.name,
-            [run.scores for run in runs],
-            {
-                **self._record(spec, settings, seeds, runs, chance),
-                **self._checks(spec, settings, plugin, dict(zip(seeds, runs, strict=True))),
-            },
+            [run.scores for run in runs.values() if run.scores is not None],
+            record,
+            iterations=[[step.scores for step in run.steps[:-1]] for run in runs.values() if run.steps],
             chance=None if chance is None else chance.values,
             track=spec.track,
         )
 
-    def positions(self, spec: MethodSpec, scores: np.ndarray, seed: int) -> list[float]:
-        """Fraction of rows that choose each position, in the order in which the method sees the group."""
-        is_turned = self.shape.more_images
-        shuffled = np.take_along_axis(scores, self.order(seed), axis=1 if is_turned else 2)
-        shuffled = shuffled.transpose(0, 2, 1) if is_turned and not spec.takes_features else shuffled
-        return chosen_positions(shuffled)
-
     def seed_run(
         self,
         spec: MethodSpec,
-        settings: Record,
+        settings: Settings,
         seed: int,
         plugin: str = "",
-        order: np.ndarray | None = None,
         after: AfterSeed = AFTER_SEED,
+        held: Callable[[], Scores] | None = None,
     ) -> SeedRun:
-        """Runs one seed of a method.
+        """Runs one seed of a method; a method that trains resumes, and the model is restored.
 
         Args:
             spec: the method.
             settings: all of its settings.
             seed: seed of the shuffle, the views and the stream.
             plugin: plugin that registered it, for messages.
-            order: order of the captions (`order`), replacing the shuffle by the seed; such a run is not stored.
             after: step after the training.
+            held: gives the final scores of the adapted model, on held-out groups, in place of the method's.
         """
-        clock, is_turned = time.perf_counter(), self.shape.more_images
-        # checkpoints are valid only for the seed's order
-        checkpoint = self.checkpoint if order is None else TaskCheckpoint()
-        order = self.order(seed) if order is None else order
-        scores = np.take_along_axis(self.raw.groups, order, axis=1 if is_turned else 2)
-        # Where there are more images than captions, captions choose: a method of scores gets images and captions
-        # exchanged.
-        exchanged = is_turned and not spec.takes_features
-        shuffled = torch.from_numpy(scores.transpose(0, 2, 1).copy() if exchanged else scores)
-        cost, target = Cost(), load_target(spec.target)
-        cost.count(image_rows=self.items[0], caption_rows=self.items[1])  # scores and features of the model as it is
-        if not spec.takes_features:
-            task = ScoreTask(shuffled, seed)
-            result, progress = self._called(lambda: target(task, **settings), spec, plugin), MethodProgress()
-        else:
-            seen = self._seen(order)
-            references = self._references(spec, settings)
-            for there in references.values():
-                cost.count(image_rows=len(there.images), caption_rows=len(there.captions))
-            rewards = self._rewards(spec, settings)
-            cost.count(reward_rows=sum(model.rows for model in rewards.values()))
-            task = self._feature_task(
-                shuffled, seed, seen, cost, references, _shuffled(rewards, order, 1 if is_turned else 2)
-            )
-            if spec.trains:
-                result, progress, task = self._trained(
-                    *(spec, target, settings, seed, plugin, task, seen, checkpoint, after)
-                )
-            else:
-                result, progress = self._called(lambda: target(task, **settings), spec, plugin), MethodProgress()
-        values = checked_scores(result, tuple(shuffled.shape), spec, plugin)
-        if exchanged:
-            values = values.transpose(0, 2, 1)
-        back = np.argsort(order, axis=1 if is_turned else 2)
-        groups = np.ascontiguousarray(np.take_along_axis(values, back, axis=1 if is_turned else 2))
-        return SeedRun(
-            Scores(groups, caption_pairs=self.raw.caption_pairs),
-            progress,
-            task.cost if isinstance(task, FeatureTask) else cost,  # includes the counts of an interrupted run
-            self.positions(spec, groups, seed),
-            list(task.notes),
-            progress.seconds + time.perf_counter() - clock,
+        clock, target = time.perf_counter(), load_target(spec.target)
+        if not spec.trains:
+            scored = self._scored_task(spec, recorded(settings), seed, cost := Cost())
+            with named(spec, plugin), torch.no_grad():
+                given = target(scored, **recorded(settings))
+            final = self._in_task_order(spec, checked_scores(given, tuple(scored.scores.shape), spec, plugin), seed)
+            return SeedRun(final, notes=scored.notes, cost=cost, seconds=time.perf_counter() - clock)
+        name, rewards = spec.name, self._rewards(spec, recorded(settings))
+        checkpoint = self.checkpoint.seed(
+            *(f"{name}_held_out" if held else name, seed, self.raw),
+            {reward: model.scores for reward, model in rewards.items()},
         )
+        kept = checkpoint.read(partial(after.is_done, seed))
+        run = SeedRun.of(kept)
+        for iteration in run.steps if self.divided else ():
+            self._report(spec, iteration, seed)
+        if run.scores is not None:
+            return run
+        assert self.original is not None, "asked for before"
+        with self.original.adapted():
+            task = self._trained_task(spec, settings, seed, kept.state)
+            scores = torch.full(self.raw.groups.shape, torch.nan)  # in the shuffled order, of groups that had a turn
+            if kept.state is not None:
+                task.notes, task.cost = [*run.notes], run.cost
+                if kept.state.scores is not None and not run.steps:
+                    scores = torch.from_numpy(kept.state.scores.groups)
+            with named(spec, plugin), torch.enable_grad():
+                turns = target(task) if isinstance(task, ModelTask) else target(task, **recorded(settings))
+            for step in each_step(turns, spec, plugin):
+                run.add(step, task, time.perf_counter() - clock)
+                clock = time.perf_counter()
+                if isinstance(step, Iteration):
+                    checkpoint.keep(step, task.snapshot(), run.about())
+                    self._report(spec, step, seed)
+                elif isinstance(task, TrainingTask):
+                    scores[step.groups] = step.scores.float().cpu()
+                    if checkpoint.is_due(EVERY):
+                        checkpoint.keep(None, task.snapshot(Scores(scores.numpy())), run.about())
+            run.notes, run.cost = task.notes, task.cost
+            if run.steps:
+                final = run.steps[-1].scores
+            else:
+                final = self._in_task_order(spec, checked_scores(scores, tuple(scores.shape), spec, plugin), seed)
+            after.do(seed, {"settings": recorded(settings)})
+            run.scores = final if held is None else held()
+        run.seconds += time.perf_counter() - clock
+        checkpoint.finish(run.scores, len(run.steps), run.about())
+        return run
 
     def order(self, seed: int, draw: int = 0) -> np.ndarray:
         """The caption at each shuffled position of every group; with more images than captions, the image."""
@@ -459,6 +454,29 @@ class MethodRun:
             encoded = encode(self.stage.adapter, self.stage.prepared, self.stage.batch_size)
         return Features(*(replace(side, features=side.features.clone()) for side in (encoded.images, encoded.captions)))
 
+    @property
+    def _axis(self) -> int:
+        """Axis of scores along which items are shuffled: captions, or images where there are more of them."""
+        return 1 if self.shape.more_images else 2
+
+    def _shuffled(self, spec: MethodSpec, scores: np.ndarray, seed: int) -> np.ndarray:
+        """Scores in the order in which the method sees a group.
+
+        Where there are more images than captions, captions choose: a method that takes no features gets images and
+        captions exchanged.
+        """
+        shuffled = np.take_along_axis(scores, self.order(seed), axis=self._axis)
+        exchanged = self.shape.more_images and not spec.takes_features
+        return shuffled.transpose(0, 2, 1).copy() if exchanged else shuffled
+
+    def _in_task_order(self, spec: MethodSpec, scores: np.ndarray, seed: int) -> Scores:
+        """A method's scores, in the task's order."""
+        if self.shape.more_images and not spec.takes_features:
+            scores = scores.transpose(0, 2, 1)
+        back = np.argsort(self.order(seed), axis=self._axis)
+        groups = np.ascontiguousarray(np.take_along_axis(scores, back, axis=self._axis))
+        return Scores(groups, caption_pairs=self.raw.caption_pairs)
+
     def _logits(self, spec: MethodSpec) -> Logits:
         """Scores of features of any dimension with the model's temperature and bias."""
         if not spec.takes_features:
@@ -468,14 +486,6 @@ class MethodRun:
             number.cpu() for number in scale_and_bias(self.stage.adapter.logits, self.encoded.images.features)
         )
         return lambda images, captions: images @ captions.T * scale + bias
-
-    def _seen(self, order: np.ndarray) -> tuple[SeenRows, SeenRows]:
-        """Images and captions after the shuffle."""
-        encoded = self.encoded
-        images, captions = encoded.images.rows, encoded.captions.rows
-        if self.shape.more_images:
-            return SeenRows.of(np.take_along_axis(images, order[:, :, 0], axis=1)), SeenRows.of(captions)
-        return SeenRows.of(images), SeenRows.of(np.take_along_axis(captions, order[:, 0], axis=1))
 
     def _references(self, spec: MethodSpec, settings: Record) -> dict[str, ReferenceSet]:
         """Features of the references from another task, if the settings name one, by the original model."""
@@ -491,18 +501,26 @@ class MethodRun:
             return {}
         return {name: self.rewards(name)}
 
-    def _feature_task(
-        self,
-        scores: torch.Tensor,
-        seed: int,
-        seen: tuple[SeenRows, SeenRows],
-        cost: Cost,
-        references: Mapping[str, ReferenceSet],
-        rewards: Mapping[str, RewardModel],
-    ) -> FeatureTask:
-        encoded, (images, captions) = self.encoded, seen
-        views = None if self.views is None else self.views(seed, cost)
+    def _seen(self, seed: int) -> tuple[SeenRows, SeenRows]:
+        """Images and captions after the shuffle."""
+        images, captions, order = self.encoded.images.rows, self.encoded.captions.rows, self.order(seed)
+        if self.shape.more_images:
+            return SeenRows.of(np.take_along_axis(images, order[:, :, 0], axis=1)), SeenRows.of(captions)
+        return SeenRows.of(images), SeenRows.of(np.take_along_axis(captions, order[:, 0], axis=1))
+
+    def _scored_task(self, spec: MethodSpec, settings: Record, seed: int, cost: Cost) -> ScoreTask:
+        """The task of a method that trains nothing; with features if it needs any."""
+        cost.count(image_rows=self.items[0], caption_rows=self.items[1])  # scores and features of the model as it is
+        scores = torch.from_numpy(self._shuffled(spec, self.raw.groups, seed))
+        if not spec.takes_features:
+            return ScoreTask(scores, seed)
         assert self.stage is not None, "features are of a prepared task"
+        references, rewards = self._references(spec, settings), self._rewards(spec, settings)
+        for there in references.values():
+            cost.count(image_rows=len(there.images), caption_rows=len(there.captions))
+        cost.count(reward_rows=sum(model.rows for model in rewards.values()))
+        encoded, (images, captions) = self.encoded, self._seen(seed)
+        views, order = None if self.views is None else self.views(seed, cost), torch.from_numpy(self.order(seed))
         return FeatureTask(
             scores,
             seed,
@@ -514,96 +532,140 @@ class MethodRun:
             views=None if views is None else lambda *settings: images.features(views(*settings)),
             cost=cost,
             references=references,
-            rewards=rewards,
+            rewards={
+                name: replace(model, scores=model.scores.take_along_dim(order, self._axis))
+                for name, model in rewards.items()
+            },
         )
 
-    def _trained(
-        self,
-        spec: MethodSpec,
-        target: Callable[..., Any],
-        settings: Record,
-        seed: int,
-        plugin: str,
-        task: FeatureTask,
-        seen: tuple[SeenRows, SeenRows],
-        checkpoints: TaskCheckpoint,
-        after: AfterSeed,
-    ) -> tuple[torch.Tensor, MethodProgress, FeatureTask]:
-        """Runs the turns of a training method, with checkpoints, and restores the model."""
-        assert self.stage is not None, "features are of a prepared task"
-        rewards = {name: model.scores for name, model in task._rewards.items()}
-        checkpoint = checkpoints.seed(spec.name, seed, self.raw, rewards)
-        kept = checkpoint.read(partial(after.is_done, seed))
-        progress = MethodProgress.of(kept, tuple(task.scores.shape))
-        if kept.final is not None:
-            task.cost, task.notes = progress.cost, [*progress.notes]
-            return progress.scores, progress, task
-        adapter, (images, captions) = cast("Any", self.stage.adapter), seen
-        inputs = self.stage.prepared
-        torch.manual_seed(seed)
-        with frozen_again(adapter), Original(self.stage).adapted(), low_rank_removed(adapter):
-            training = TrainingTask(
-                task,
+    def _trained_task(
+        self, spec: MethodSpec, settings: Settings, seed: int, resume: TrainingState | None
+    ) -> TrainingTask | ModelTask:
+        """The task of a method that trains, which goes on from a state."""
+        assert self.stage is not None, "what is trained was prepared"
+        if isinstance(settings, TTMConfig):
+            return ModelTask(
+                self.stage,
+                self.raw,
+                settings,
                 seed,
-                adapter=adapter,
-                prepared=Prepared(
-                    images.prepared(inputs.images), captions.prepared(inputs.captions), Rows(images.rows, captions.rows)
-                ),
-                resets=spec.reset in ("group", "batch"),
-                resume=kept.state,
-                texts=captions.texts(self.texts) if self.texts else (),
-                clusters=None if self.clusters is None else self.clusters.tolist(),
+                schedule=self.registry.schedules[settings.schedule],
+                parts=load_parts(self.registry, settings) if settings.other_parts else DEFAULT_PARTS,
+                with_labels="labels" in spec.needs,
+                resume=resume,
             )
-            progress.resume(training, kept)
-            turns: Iterator[MethodStep] = self._called(lambda: target(training, **settings), spec, plugin)
-            for step in each_step(turns, spec, plugin):
-                progress.add(step, training, checkpoint)
-            after.do(seed, {"settings": settings})
-        checkpoint.finish(Scores(progress.scores.numpy()), 0, progress.about(training))
-        task.notes, task.cost = training.notes, training.cost
-        return progress.scores, progress, training
+        features = cast("FeatureTask", self._scored_task(spec, settings, seed, Cost()))
+        inputs, (images, captions) = self.stage.prepared, self._seen(seed)
+        prepared = images.prepared(inputs.images), captions.prepared(inputs.captions)
+        return TrainingTask(
+            features,
+            seed,
+            adapter=cast("Any", self.stage.adapter),
+            prepared=Prepared(*prepared, Rows(images.rows, captions.rows)),
+            resets=spec.reset in ("group", "batch"),
+            resume=resume,
+            texts=captions.texts(self.texts) if self.texts else (),
+            clusters=None if self.clusters is None else self.clusters.tolist(),
+        )
 
-    def _called(self, call: Callable[[], Any], spec: MethodSpec, plugin: str) -> Any:
-        with named(spec, plugin), torch.enable_grad() if spec.trains else torch.no_grad():
-            return call()
-
-    def _record(
-        self, spec: MethodSpec, settings: Record, seeds: Sequence[int], runs: Sequence[SeedRun], chance: Chance | None
-    ) -> Record:
-        """Record for results: the method, and the run of each seed."""
-        parameters = runs[0].progress.trained
+    def _record(self, spec: MethodSpec, settings: Record, runs: Mapping[int, SeedRun], chance: Chance | None) -> Record:
+        """Record for results: the method, and the run of each seed; here iterations meet the labels."""
+        first = next(iter(runs.values()))
         references = [there.record for there in self._references(spec, settings).values()]
         rewards = [model.record for model in self._rewards(spec, settings).values()]
-        return {
+        record: Record = {
             "settings": settings,
             **spec.declared,
-            "seeds": list(seeds),
-            "turns": runs[0].progress.turns,
-            "updates": runs[0].progress.updates,
-            "loss": [run.progress.mean_loss for run in runs],
-            "trained": trained_record(settings.get("train"), parameters) if parameters else None,
-            "cost": [run.cost.record(*self.items, run.seconds) for run in runs],
+            "seeds": list(runs),
+            "turns": first.turns,
+            "updates": first.updates,
+            "loss": [run.mean_loss for run in runs.values()],
+            "trained": trained_record(settings.get("train"), first.trained) if first.trained else None,
+            "cost": [run.cost.record(*self.items, run.seconds) for run in runs.values()],
             "chance": None if chance is None else {"distribution": chance.distribution, "draws": chance.draws},
-            "positions": np.mean([run.positions for run in runs], axis=0).tolist(),
-            "notes": list(dict.fromkeys(note for run in runs for note in run.notes)),
+            "notes": list(dict.fromkeys(note for run in runs.values() for note in run.notes)),
             **({"references": references[0]} if references else {}),
             **({"reward_model": rewards[0]} if rewards else {}),
         }
+        if not self.is_global:
+            shares = [
+                chosen_positions(self._shuffled(spec, run.scores.groups, seed))
+                for seed, run in runs.items()
+                if run.scores is not None
+            ]
+            record["positions"] = np.mean(shares, axis=0).tolist()
+        if first.steps:
+            steps = [(step, seed) for seed, run in runs.items() for step in run.steps]
+            lines = [vars(self.iteration_record(*step)) for step in steps]
+            record["iterations"] = [
+                {**line, "loss": list(line["loss"]), "metrics": dict(line["metrics"])} for line in lines
+            ]
+        return record
 
-    def _checks(self, spec: MethodSpec, settings: Record, plugin: str, runs: Mapping[int, SeedRun]) -> Record:
-        """The label audit and held-out groups, if requested and if the method ends with a trained model."""
-        checks: Record = {}
-        if self.audit:
-            checks["audit_labels"] = audit_labels(
-                spec.name,
-                {seed: run.scores for seed, run in runs.items()},
-                lambda seed: self.seed_run(spec, settings, seed, plugin, order=self.order(seed, 4)).scores,
-            )
-        if self.holdout is not None and spec.leaves_model:
-            checks["holdout"] = self._held_out(spec, settings, plugin, list(runs))
-        return checks
+    def iteration_record(self, step: Iteration, seed: int) -> IterationRecord:
+        """An iteration with what the labels say of it, for the report."""
+        is_correct = (step.captions == true_captions(self.raw, self.is_global)).all(axis=1)
+        count = int(step.selected.sum())
+        return IterationRecord(
+            seed=seed,
+            iteration=step.iteration,
+            threshold=step.threshold,
+            selected=count,
+            candidates=len(step.selected),
+            coverage=count / len(step.selected),
+            tied=int(step.tie.sum()),
+            pseudo_label_accuracy=int(is_correct[step.selected].sum()) / count if count else None,
+            loss=step.loss,
+            learning_rate=step.learning_rate,
+            metrics={metric.name: metric_mean(metric, step.scores) for metric in self.metrics},
+            seconds=step.seconds,
+        )
 
-    def _held_out(self, spec: MethodSpec, settings: Record, plugin: str, seeds: Sequence[int]) -> Record:
+    def _report(self, spec: MethodSpec, step: Iteration, seed: int) -> None:
+        """Reports an iteration to plugins."""
+        if self.iterated is not None:
+            self.iterated(spec.name, self.iteration_record(step, seed))
+
+    def _audit(self, spec: MethodSpec, settings: Settings, plugin: str, runs: Mapping[int, SeedRun]) -> Record:
+        """Runs every seed again on the task with the captions of every group in another order."""
+        compared = every = 0
+        for seed, run in runs.items():
+            order = self.order(seed, 4)
+            again = self._permuted(order).seed_run(spec, settings, seed, plugin)
+            assert run.scores is not None and again.scores is not None, "both have run"
+            if run.steps:
+                there = order.reshape(len(order), -1)
+                compared += compare_selections(spec.name, seed, run.steps, again.steps, there, self.is_global)
+                every += len(run.steps[-1].selected)
+            else:
+                back = np.argsort(order, axis=self._axis)
+                groups = np.take_along_axis(again.scores.groups, back, axis=self._axis)
+                compared += compare_matchings(spec.name, seed, run.scores.groups, groups)
+                every += len(groups)
+        return {"passed": True, "compared": compared, "of": every}
+
+    def _permuted(self, order: np.ndarray) -> MethodRun:
+        """The run with the captions of every group in an order; with more images than captions, the images."""
+        raw = Scores(np.take_along_axis(self.raw.groups, order, axis=self._axis), caption_pairs=self.raw.caption_pairs)
+        stage = self.stage
+        if stage is not None:
+            rows, each = stage.prepared.rows, order.reshape(len(order), -1)
+            if self.shape.more_images:
+                rows = Rows(np.take_along_axis(rows.images, each, axis=1), rows.captions)
+            else:
+                rows = Rows(rows.images, np.take_along_axis(rows.captions, each, axis=1))
+            stage = replace(stage, prepared=replace(stage.prepared, rows=rows))
+            raw = stage.score()
+        there = torch.from_numpy(order)
+        rewards = self._rewards_of(lambda scores: scores.take_along_dim(there, self._axis))
+        return replace(self, stage=stage, raw=raw, rewards=rewards, checkpoint=TaskCheckpoint(), iterated=None)
+
+    def _rewards_of(self, change: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[str], RewardModel] | None:
+        """Reward models with their scores changed."""
+        rewards = self.rewards
+        return None if rewards is None else lambda name: replace(rewards(name), scores=change(rewards(name).scores))
+
+    def _held_out(self, spec: MethodSpec, settings: Settings, plugin: str, seeds: Sequence[int]) -> Record:
         """Trains on some groups, and scores the others, which share no image with them, before and after."""
         assert self.stage is not None and self.holdout is not None, "asked for, of a method that trains"
         inputs = self.stage.prepared
@@ -611,43 +673,18 @@ class MethodRun:
         is_held = held_out(clusters, self.holdout, self.seed)
         held, used = np.flatnonzero(is_held), np.flatnonzero(~is_held)
         apart, stage = (replace(self.stage, prepared=subset(inputs, groups)) for groups in (held, used))
-        texts = [self.texts[row] for row in np.unique(inputs.rows.captions[used])] if self.texts else ()
-        together = None if self.clusters is None else self.clusters[used]
+        kept = torch.from_numpy(used)
         part = replace(
             self,
             stage=stage,
             raw=stage.score(),
-            checkpoint=TaskCheckpoint(),
             views=None,
-            texts=texts,
-            clusters=together,
+            texts=[self.texts[row] for row in np.unique(inputs.rows.captions[used])] if self.texts else (),
+            clusters=None if self.clusters is None else self.clusters[used],
+            rewards=self._rewards_of(lambda scores: scores[kept]),
+            iterated=None,
         )
-        if self.rewards is not None:
-            rewards = self.rewards
-            part = replace(part, rewards=lambda name: _of_groups(rewards(name), used))
-        before, after = apart.score(), list[Scores]()
-        for seed in seeds:
-            part.seed_run(spec, settings, seed, plugin, after=AfterSeed(lambda *_: after.append(apart.score())))
-        return held_out_record(self.holdout, len(used), clusters[held], self.metrics, before, after)
-
-
-def _shuffled(rewards: Mapping[str, RewardModel], order: np.ndarray, axis: int) -> dict[str, RewardModel]:
-    """Scores of reward models with the captions, or images, of each group in an order."""
-    there = torch.from_numpy(order)
-    return {name: replace(model, scores=model.scores.take_along_dim(there, axis)) for name, model in rewards.items()}
-
-
-def _of_groups(model: RewardModel, groups: np.ndarray) -> RewardModel:
-    return replace(model, scores=model.scores[torch.from_numpy(groups)])
-
-
-@dataclass(frozen=True)
-class SeedRun:
-    """Result of a method for one seed."""
-
-    scores: Scores
-    progress: MethodProgress
-    cost: Cost
-    positions: list[float]  # fraction of rows that choose each shuffled position
-    notes: list[str]
-    seconds: float
+        before = apart.score()
+        after = [part.seed_run(spec, settings, seed, plugin, held=apart.score).scores for seed in seeds]
+        scored = [scores for scores in after if scores is not None]
+        return held_out_record(self.holdout, len(used), clusters[held], self.metrics, before, scored)

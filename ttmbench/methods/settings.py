@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import BaseModel
 
@@ -19,10 +19,17 @@ from ttmbench.types import MethodSpec
 _OPTION = "--method_args"
 
 
-def checked_settings(spec: MethodSpec, given: Mapping[str, object]) -> dict[str, object]:
-    """All settings of a method: the given values, else defaults; UsageError for an unknown or invalid setting."""
-    if spec.is_ttm:
-        return TTMConfig().with_changes({**spec.settings, **given}, f"{_OPTION} {spec.name}").model_dump()
+Settings = TTMConfig | dict[str, Any]
+"""All settings of a method: TTM's where it takes them, else those of its function by name."""
+
+
+def checked_settings(spec: MethodSpec, given: Mapping[str, object], of_run: TTMConfig | None = None) -> Settings:
+    """All settings of a method: the given values, else defaults; UsageError for an unknown or invalid setting.
+
+    Where the method takes TTM's settings, defaults are those ``of_run``.
+    """
+    if spec.takes_ttm_args:
+        return (of_run or TTMConfig()).with_changes({**spec.settings, **given}, f"{_OPTION} {spec.name}")
     known, whose = arguments(spec), f"method '{spec.name}'"
     checked = checked_arguments(known, given, f"{_OPTION} {spec.name}", whose)
     return {
@@ -33,6 +40,13 @@ def checked_settings(spec: MethodSpec, given: Mapping[str, object]) -> dict[str,
     }
 
 
+def recorded(settings: Settings) -> dict[str, Any]:
+    """Settings as the record of a method has them."""
+    if not isinstance(settings, TTMConfig):
+        return settings
+    return {**settings.model_dump(mode="json"), "lr": settings.lr or DEFAULT_LEARNING_RATE, "train": settings.train}
+
+
 def arguments(spec: MethodSpec) -> list[Argument]:
     """The settings of a method in the order of its signature; UsageError if they cannot be read."""
     if spec.is_finetuning:
@@ -40,7 +54,7 @@ def arguments(spec: MethodSpec) -> list[Argument]:
 
         declared = list(_of_config(FinetuneConfig))
     else:
-        declared = list(_of_config(TTMConfig)) if spec.is_ttm else _of_function(spec)
+        declared = list(_of_config(TTMConfig)) if spec.takes_ttm_args else _of_function(spec)
     names = [argument.name for argument in declared]
     for stated in (*spec.settings, *spec.sources):
         if stated not in names:

@@ -17,7 +17,7 @@ from pydantic import Field
 from ttmbench.errors import UsageError
 from ttmbench.methods.features import FeatureTask
 from ttmbench.methods.parameters import is_of_captions, is_of_images, is_temperature, parameters_of
-from ttmbench.methods.training import TrainingState, random_state
+from ttmbench.methods.training import TrainingState, random_state, set_random_state
 from ttmbench.model import Batch as PreparedBatch
 from ttmbench.model import DualEncoder
 from ttmbench.scoring.inputs import Prepared, take
@@ -122,6 +122,9 @@ class TrainingTask(FeatureTask):
         self._original: dict[str, torch.Tensor] = {}
         self._optimizers: list[tuple[Optimizer, dict[str, object]]] = []
         self._begun = False
+        torch.manual_seed(seed)
+        if resume is not None:
+            set_random_state(resume.random, adapter)
         # until `train` selects some: a method may train only tensors that it creates
         for parameter in adapter.parameters():
             parameter.requires_grad_(False)

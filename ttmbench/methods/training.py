@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
@@ -16,12 +16,7 @@ from ttmbench.config import TTMConfig
 from ttmbench.errors import DivergedError, NotRestoredError, TtmbenchError
 from ttmbench.methods.parameters import (
     NamedParameters,
-    is_of_captions,
-    is_of_images,
-    is_temperature,
-    low_rank_removed,
     named_parameters,
-    parameters_of,
     remove_low_rank,
 )
 from ttmbench.model import Batch, DualEncoder, Model, PairScorer
@@ -378,8 +373,8 @@ GROUPS = 16  # in the batch that is scored before and after
 
 
 @dataclass(frozen=True)
-class Step:
-    """One iteration as TTM itself sees it: no label was read.
+class Iteration:
+    """One iteration of a method that trains the whole model, as the method sees it: no label was read.
 
     Attributes:
         iteration: from 1.
@@ -425,37 +420,7 @@ class TrainingState:
     optimizers: Sequence[Mapping[str, Any]] = ()
     random: Mapping[str, torch.Tensor] = field(default_factory=dict)
     extra: Mapping[str, torch.Tensor] = field(default_factory=dict)
-    steps: Sequence[Step] = ()
-
-
-def trained_parameters(adapter: Model, which: str) -> NamedParameters:
-    """The parameters that ``train=`` names; all others are frozen. UsageError if there are none."""
-    every = named_parameters(adapter)
-    if which == "all":
-        return every
-    chosen = parameters_of(adapter, which)
-    for _, parameter in every:
-        parameter.requires_grad_(False)
-    for parameter in chosen.values():
-        parameter.requires_grad_(True)
-    return list(chosen.items())
-
-
-def trained_sizes(adapter: Model, which: str) -> dict[str, int]:
-    """Each parameter that ``train=`` names, with its size; the model is not changed."""
-    if which == "all":
-        return {name: parameter.numel() for name, parameter in named_parameters(adapter)}
-    with low_rank_removed(adapter):
-        return {name: parameter.numel() for name, parameter in parameters_of(adapter, which).items()}
-
-
-def batch_of(config: TTMConfig, units: int, images: int, is_global: bool) -> int:
-    """Units in a batch, of a task with so many units and matched images in a group."""
-    # In the global variant a unit is one pair, and a batch holds the pairs of as many groups.
-    per_group = images if is_global else 1
-    if config.batch_groups is not None:
-        return config.batch_groups * per_group
-    return batch_units(units, (100 if images == 1 else 50) * per_group)
+    steps: Sequence[Iteration] = ()
 
 
 def batch_units(total: int, default: int) -> int:
@@ -518,38 +483,8 @@ class Cost:
         return {**counts, "tower_passes": passes, "seconds": seconds}
 
 
-def cost_of(stage: PreparedTask, config: TTMConfig, steps: Sequence[Step], trained: Iterable[str]) -> Cost:
-    """What TTM's iterations cost, counted from what they selected: the task is scored first and after each update.
-
-    A model that scores pairs sees an image and a caption for each pair.
-
-    Args:
-        stage: model and prepared inputs.
-        config: hyperparameters.
-        steps: the iterations.
-        trained: names of the parameters that they train.
-    """
-    rows, cost = stage.prepared.rows, Cost()
-    m, k = rows.images.shape[1], rows.captions.shape[1]
-    batch = batch_of(config, rows.images.size if stage.is_global else len(rows.images), min(m, k), stage.is_global)
-    whole = [len(np.unique(side)) for side in (rows.images, rows.captions)]
-    of_unit = [1, 1] if stage.is_global else [min(m, k)] * 2 if config.loss == "own" else [m, k]
-    if not isinstance(stage.adapter, DualEncoder):  # it learns from all pairs of a group
-        whole, of_unit = [rows.images.size * k] * 2, [m * k] * 2
-    towers = [name for name in trained if not is_temperature(name)]
-    backward = (not all(map(is_of_captions, towers)), not all(map(is_of_images, towers)))
-    cost.count(image_rows=whole[0], caption_rows=whole[1])
-    for step in (step for step in steps if step.loss):
-        selected, epochs = int(step.selected.sum()), len(step.loss)
-        cost.count(optimizer_steps=-(-selected // batch) * epochs)
-        for side, every, each, is_trained in zip(("image", "caption"), whole, of_unit, backward, strict=True):
-            seen = selected * each * epochs
-            cost.count(**{f"{side}_rows": every + seen, f"{side}_rows_backward": seen if is_trained else 0})
-    return cost
-
-
 class Original:
-    """The original model before the test-time stage: its weights, and its scores of the first `GROUPS` groups."""
+    """The model before test-time training: its weights, and its scores of the first `GROUPS` groups."""
 
     def __init__(self, stage: PreparedTask) -> None:
         self._adapter, self._weights = stage.adapter, snapshot(stage.adapter)
@@ -576,10 +511,10 @@ class Original:
 
     def _reset(self) -> None:
         restore(self._adapter, self._weights)
-        if any(parameter.requires_grad != is_trained for parameter, is_trained in self._trained):
-            remove_low_rank(self._adapter)  # where all parameters are trained, there are no updates
+        remove_low_rank(self._adapter)
         for parameter, is_trained in self._trained:
             parameter.requires_grad_(is_trained)
+            parameter.grad = None
 
     def _restore(self, before: np.ndarray) -> None:
         self._reset()
@@ -596,13 +531,6 @@ class Original:
                 "must load every tensor that its state_dict returns, and scores must depend on nothing else that "
                 "training changes; ttmbench.testing.check_adapter tests this"
             )
-
-
-@contextmanager
-def restored(stage: PreparedTask) -> Iterator[None]:
-    """Restores the model afterwards; TtmbenchError if it cannot be."""
-    with Original(stage).adapted():
-        yield
 
 
 def _distance(left: np.ndarray, right: np.ndarray) -> float:

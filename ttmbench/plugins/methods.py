@@ -30,12 +30,13 @@ _PROMPTS = {
 
 _of_ttm = partial(
     MethodSpec,
-    target="ttmbench.methods.ttm:adapt",
+    target="ttmbench.methods.ttm:ttm",
     reference=_TTM,
     needs=("gradients",),
     scope="task",
     reset="never",
     assumes_matching=True,
+    takes_ttm_args=True,
 )
 _control = partial(_of_ttm, reference="", needs=("gradients", "random_labels"))
 
@@ -43,16 +44,25 @@ METHODS: tuple[MethodSpec, ...] = (
     _of_ttm("ttm", summary="Test-Time Matching: trains on the most confident matchings, iteratively"),
     _of_ttm(
         "overfit",
-        target="ttmbench.methods.ttm:overfit",
+        target="ttmbench.methods.overfit:overfit",
         summary="fine-tunes on the raw model's matchings of all groups (SimpleMatch's second step)",
     ),
     _of_ttm(
         "oracle",
+        target="ttmbench.methods.oracle:oracle",
         summary="upper bound: TTM with correct pseudo-labels only (uses labels)",
         needs=("gradients", "labels"),
     ),
-    _control("placebo", summary="control: TTM with random matchings of the selected groups"),
-    _control("shuffle", summary="control: TTM with pseudo-labels swapped between selected groups"),
+    _control(
+        "placebo",
+        target="ttmbench.methods.controls:placebo",
+        summary="control: TTM with random matchings of the selected groups",
+    ),
+    _control(
+        "shuffle",
+        target="ttmbench.methods.controls:shuffle",
+        summary="control: TTM with pseudo-labels swapped between selected groups",
+    ),
     MethodSpec(
         "finetuned",
         "ttmbench.methods.finetuned:train",

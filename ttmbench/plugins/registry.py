@@ -148,8 +148,8 @@ class Registry:
         return of_kind[name]
 
     def adapts(self, config: RunConfig) -> bool:
-        """Whether a run adapts the model by TTM or a variant of it."""
-        return any(self.methods[name].is_ttm for name in config.methods)
+        """Whether a run has a method that trains the whole model with TTM's settings."""
+        return any(self.methods[name].takes_ttm_args for name in config.methods)
 
     @property
     def plugins(self) -> list[str]:

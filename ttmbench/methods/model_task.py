@@ -1,0 +1,359 @@
+"""The task of a method that trains the whole model on pairs (``takes_ttm_args``): its scores, training and state.
+
+Captions are shuffled by seed before the method sees them; `Iteration.captions` is mapped back for the report.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+
+from ttmbench._util.console import progress_bar
+from ttmbench.config import DEFAULT_LEARNING_RATE, NO_LEARNING_RATE, TTMConfig
+from ttmbench.errors import DivergedError, UsageError
+from ttmbench.methods.parameters import is_of_captions, is_of_images, is_temperature, named_parameters, parameters_of
+from ttmbench.methods.parts import (
+    DEFAULT_PARTS,
+    Parts,
+    PseudoLabels,
+    Round,
+    Selection,
+    SelectionProposal,
+    in_order,
+)
+from ttmbench.methods.training import (
+    Cost,
+    Iteration,
+    TrainingPairs,
+    TrainingState,
+    batch_units,
+    finetune,
+    random_state,
+    restore,
+    resume_weights,
+    set_random_state,
+)
+from ttmbench.model import DualEncoder
+from ttmbench.schedules import SCHEDULES
+from ttmbench.scoring.dual_encoder import PreparedTask
+from ttmbench.types import ScheduleSpec, Scores
+
+
+class ModelTask:
+    """A task and a model that the method trains as a whole, on pairs of images and captions.
+
+    Captions are shuffled inside every group or, in the global variant, among all captions. With more images than
+    captions, where each caption selects an image, the images are shuffled, and rows of scores are captions.
+
+    Attributes:
+        settings: those of TTM.
+        parts: parts of TTM that they name, in place of those of the paper.
+        is_global: whether all images and captions are matched, and every image is a unit, in place of a group.
+        truth: true captions of each unit, int [units, images of a unit]; None unless the method needs labels.
+        steps: the iterations so far.
+        notes: what a reader of the method's numbers should know.
+        cost: counts of what was computed.
+        trained: names of the trained parameters.
+    """
+
+    def __init__(
+        self,
+        stage: PreparedTask,
+        raw: Scores | None,
+        settings: TTMConfig,
+        seed: int,
+        *,
+        schedule: ScheduleSpec = SCHEDULES[0],
+        parts: Parts = DEFAULT_PARTS,
+        with_labels: bool = False,
+        resume: TrainingState | None = None,
+        option: str = "--ttm_args",
+    ) -> None:
+        self.settings, self.schedule, self.parts = settings, schedule, parts
+        self._stage, self._scores, self._seed, self._resume, self._option = stage, raw, seed, resume, option
+        self.is_global = stage.is_global
+        rows = stage.prepared.rows
+        self._captions_choose = rows.images.shape[1] > rows.captions.shape[1]
+        self._choosing, self._options = self._sides(rows.images, rows.captions)
+        rng = np.random.default_rng([seed, 0])
+        if self.is_global:
+            self._order = rng.permutation(self._options.size)
+        else:
+            each = np.arange(self._options.shape[1])
+            self._order = rng.permuted(np.broadcast_to(each, self._options.shape), axis=1)
+        self.truth = self._shuffled(true_captions(raw, self.is_global)) if with_labels and raw is not None else None
+        self.steps: list[Iteration] = [] if resume is None else list(resume.steps)
+        note = settings.lr_note or (None if settings.lr is not None else NO_LEARNING_RATE)
+        self.notes = [] if note is None else [f"learning rate {self.rate(1):g}: {note}"]
+        self.cost, self.trained = Cost(), dict[str, torch.nn.Parameter]()
+
+    @cached_property
+    def first(self) -> np.ndarray:
+        """Scores of the original model, logits [groups, images, captions]; [images, captions] in the global variant."""
+        assert self._scores is not None, "supervised finetuning alone has none"
+        return in_order(self._scores, self.is_global, self._order)
+
+    @property
+    def scores(self) -> np.ndarray:
+        """Scores of the current model, as ``first``."""
+        return in_order(self.steps[-1].scores, self.is_global, self._order) if self.steps else self.first
+
+    @property
+    def rounds(self) -> list[Round]:
+        """The iterations so far, as stopping rules see them."""
+        return [
+            Round(
+                step.selected,
+                self._shuffled(step.captions),
+                step.loss,
+                in_order(step.scores, self.is_global, self._order),
+            )
+            for step in self.steps
+        ]
+
+    def rate(self, iteration: int) -> float:
+        """Learning rate at the start of an iteration: lr x restart^(t-1), t from 1 (section B.1)."""
+        return (self.settings.lr or DEFAULT_LEARNING_RATE) * self.settings.lr_restart ** (iteration - 1)
+
+    def proposal(self, choice: Selection, tie: np.ndarray) -> SelectionProposal:
+        """Algorithm 1's selection, as input of a control; its random draws follow from seed and iteration."""
+        rng = np.random.default_rng([self._seed, len(self.steps) + 1, 2])
+        return SelectionProposal(choice, tie, int(self._order.shape[-1]), self.is_global, rng)
+
+    def iterations(self, stop: Callable[[], bool] = lambda: False) -> Iterator[int]:
+        """Yields the number of each iteration, from 1 or after those of a stopped run, until ``stop`` or the last.
+
+        The method calls `train` once for each. Afterwards the model becomes its teacher, if there is one.
+        """
+        self.start()
+        config = self.settings
+        with progress_bar(config.iterations * config.epochs, f"training, seed {self._seed}", "epochs") as self.bar:
+            self.bar.update(len(self.steps) * config.epochs)
+            while len(self.steps) < config.iterations and not (self.steps and stop()):
+                yield len(self.steps) + 1
+        if self._teacher is not None:
+            self._load(self._teacher)
+
+    def start(self) -> None:
+        """Selects the parameters to train, makes the optimiser, and resumes a stopped run."""
+        config, adapter, rows = self.settings, self._stage.adapter, self._stage.prepared.rows
+        fewer, more = self._choosing.shape[1], self._options.shape[1]
+        # In the global variant a unit is one pair, and a batch holds the pairs of as many groups.
+        per_group = fewer if self.is_global else 1
+        units = rows.images.size if self.is_global else len(rows.images)
+        groups = config.batch_groups
+        self._batch = (
+            batch_units(units, (100 if fewer == 1 else 50) * per_group) if groups is None else groups * per_group
+        )
+        parameters = dict(named_parameters(adapter))
+        if config.train != "all":
+            self.trained = dict(parameters_of(adapter, config.train))
+            for parameter in parameters.values():
+                parameter.requires_grad_(False)
+            for parameter in self.trained.values():
+                parameter.requires_grad_(True)
+        else:
+            self.trained = parameters
+        self._optimizer = self.parts.optimizer(list(self.trained.items()), config)
+        names = adapter.state_dict().keys() if config.train != "all" else ()
+        self._updates = {name: value for name, value in self.trained.items() if names and name not in names}  # low rank
+        self._teacher = None if self.parts.teacher is None else self._copied()
+        torch.manual_seed(self._seed)  # for adapters with dropout; nothing else here draws from torch
+        # rows of images and of captions in one scoring pass, and of a unit in one epoch
+        self._whole = [len(np.unique(side)) for side in (rows.images, rows.captions)]
+        m, k = rows.images.shape[1], rows.captions.shape[1]
+        self._of_unit = [1, 1] if self.is_global else [fewer, fewer] if config.loss == "own" else [m, k]
+        if not isinstance(adapter, DualEncoder):  # it sees an image and a caption for each pair, and learns from all
+            self._whole, self._of_unit = [rows.images.size * k] * 2, [fewer * more] * 2
+        if self._resume is None:
+            self.cost.count(image_rows=self._whole[0], caption_rows=self._whole[1])
+            return
+        state, self._resume = self._resume, None
+        self._load(state.model, is_resumed=True)
+        for optimizer in state.optimizers:
+            of_groups = self._optimizer.state_dict()["param_groups"]
+            self._optimizer.load_state_dict({"state": dict(optimizer["state"]), "param_groups": of_groups})
+        if self._teacher is not None:
+            self._teacher = {name: tensor.to(self._teacher[name].device) for name, tensor in state.extra.items()}
+        set_random_state(state.random, adapter)
+
+    def train(self, threshold: float, labels: PseudoLabels, chosen: Selection) -> Iteration:
+        """One iteration: trains the model on the selected units, and scores it.
+
+        Raises:
+            TtmbenchError: the loss or the scores are NaN or infinite, or memory is too small.
+        """
+        started, number = time.perf_counter(), len(self.steps) + 1
+        scores = self.steps[-1].scores if self.steps else self._scores
+        assert scores is not None, "as of ``first``"
+        loss = self.fit(number, self.pairs(chosen, self.parts.loss is not None))
+        if loss:
+            scores = self._score()
+            if not np.isfinite(scores.groups).all():
+                raise DivergedError(
+                    f"after iteration {number} the model's scores are NaN or infinite", self.rate(number)
+                )
+            self._count(int(chosen.selected.sum()), len(loss))
+        step = Iteration(
+            number,
+            threshold,
+            self.unshuffle(chosen.captions),
+            chosen.selected,
+            labels.tie,
+            loss,
+            self.rate(number),
+            scores,
+            time.perf_counter() - started,
+        )
+        self.steps.append(step)
+        return step
+
+    def fit(
+        self, iteration: int, pairs: TrainingPairs, factor: Callable[[int, int], float] | None = None
+    ) -> tuple[float, ...]:
+        """Mean loss of every epoch of training on pairs; empty, and the model untouched, if there are none.
+
+        ``factor`` is the learning-rate schedule, (step, steps) -> factor, in place of that of the parts.
+        """
+        config, parts = self.settings, self.parts
+        if len(pairs.images) == 0:
+            self.bar.update(config.epochs)
+            return ()
+        if not config.keep_optimizer_state and iteration > 1:
+            self._optimizer = parts.optimizer(list(self.trained.items()), config)
+
+        def epoch_done(loss: float) -> None:
+            which = f"iteration {iteration}/{config.iterations}, " if factor is None else ""
+            self.bar.set_postfix_str(f"{which}loss {loss:.3f}")
+            self.bar.update()
+
+        def updated() -> None:
+            if self._teacher is not None and parts.teacher is not None:
+                parts.teacher(self._teacher, self._weights())
+
+        return finetune(
+            self._stage.adapter,
+            self._stage.prepared,
+            pairs,
+            self._optimizer,
+            config=config,
+            learning_rate=self.rate(iteration),
+            batch=self._batch,
+            rng=np.random.default_rng([self._seed, iteration]),
+            crop_rng=np.random.default_rng([self._seed, iteration, 1]),
+            epoch_done=epoch_done,
+            part_size=self._stage.batch_size,
+            factor=factor or (lambda step, steps: parts.lr_schedule(step, steps, config.lr_floor)),
+            loss=parts.loss,
+            updated=updated,
+            option=self._option,
+        )
+
+    def snapshot(self, turns: int | None = None) -> TrainingState:
+        """Everything that the next iteration depends on; the tensors are not copies, and change with it."""
+        keeps, optimizer = self.settings.keep_optimizer_state, self._optimizer.state_dict()["state"]
+        return TrainingState(
+            len(self.steps) if turns is None else turns,
+            self.steps[-1].scores if self.steps else None,
+            self._weights(),
+            [{"state": optimizer}] if keeps else [],
+            random_state(self._stage.adapter),
+            self._teacher or {},
+            tuple(self.steps),
+        )
+
+    def pairs(self, choice: Selection, with_targets: bool = False) -> TrainingPairs:
+        """Training pairs of the selected units, as rows of distinct images and captions; with soft labels if asked.
+
+        A model that learns from pairs that match or not gets every pair inside the groups, in the shuffled order.
+        """
+        chosen, rows = choice.selected, self._stage.prepared.rows
+        if self.is_global and isinstance(self._stage.adapter, DualEncoder):
+            captions = rows.captions.reshape(-1)[self.unshuffle(choice.captions)][chosen]
+            targets = np.ones((len(captions), 1, 1), np.float32) if with_targets else None
+            return TrainingPairs(rows.images.reshape(-1)[chosen][:, None], captions, targets=targets)
+        if self.is_global:
+            raise UsageError(
+                "this model learns from pairs inside groups, which match or not, and the global variant has no groups; "
+                "use a task that is matched inside groups"
+            )
+        choosing, options = self._choosing[chosen], np.take_along_axis(self._options, self._order, axis=1)[chosen]
+        if with_targets:
+            soft = choice.soft if choice.soft is not None else choice.captions[..., None] == np.arange(options.shape[1])
+            targets = soft[chosen].astype(np.float32)
+            targets = targets.swapaxes(1, 2) if self._captions_choose else targets
+            return TrainingPairs(*self._sides(choosing, options), targets=targets)
+        if isinstance(self._stage.adapter, DualEncoder):
+            return TrainingPairs(*self._sides(choosing, np.take_along_axis(options, choice.captions[chosen], axis=1)))
+        shape = (*choosing.shape, options.shape[1])
+        matched = choice.captions[chosen][:, :, None] == np.arange(shape[2])
+        sides = np.broadcast_to(choosing[:, :, None], shape), np.broadcast_to(options[:, None, :], shape)
+        flat = len(choosing), math.prod(shape[1:])
+        return TrainingPairs(*self._sides(*(side.reshape(flat) for side in sides)), matched.reshape(flat))
+
+    def unshuffle(self, captions: np.ndarray) -> np.ndarray:
+        """Captions of the units by their positions in the task's original order."""
+        if self.is_global:
+            return np.asarray(self._order[captions])
+        return np.take_along_axis(self._order, captions, axis=1)
+
+    def _shuffled(self, captions: np.ndarray) -> np.ndarray:
+        """Captions of the units by their positions among the shuffled ones."""
+        back = np.argsort(self._order, axis=-1)
+        return back[captions] if self.is_global else np.take_along_axis(back, captions, axis=1)
+
+    def _sides(self, choosing: np.ndarray, options: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """(images, captions), from the side that selects and the side that is selected from; and back."""
+        return (options, choosing) if self._captions_choose else (choosing, options)
+
+    def _weights(self) -> dict[str, torch.Tensor]:
+        """Everything that training changes, by name; the tensors are not copied."""
+        updates = {name: update.detach() for name, update in self._updates.items()}
+        return {**self._stage.adapter.state_dict(), **updates}
+
+    def _copied(self) -> dict[str, torch.Tensor]:
+        return {name: tensor.detach().clone() for name, tensor in self._weights().items()}
+
+    def _load(self, weights: Mapping[str, torch.Tensor], is_resumed: bool = False) -> None:
+        """Weights as `_weights` gives them; TtmbenchError if the model of a resumed run does not load them."""
+        tensors = {name: tensor for name, tensor in weights.items() if name not in self._updates}
+        (resume_weights if is_resumed else restore)(self._stage.adapter, tensors)
+        with torch.no_grad():
+            for name, update in self._updates.items():
+                update.copy_(weights[name])
+
+    def _score(self) -> Scores:
+        """Scores of the model, or of its teacher if there is one; the model is not changed."""
+        if self._teacher is None:
+            return self._stage.score()
+        model = self._copied()
+        self._load(self._teacher)
+        scores = self._stage.score()
+        self._load(model)
+        return scores
+
+    def _count(self, selected: int, epochs: int) -> None:
+        """Counts an iteration: training on so many units, and scoring the task."""
+        towers = [name for name in self.trained if not is_temperature(name)]
+        counts: dict[str, Any] = {"optimizer_steps": -(-selected // self._batch) * epochs}
+        backward = (not all(map(is_of_captions, towers)), not all(map(is_of_images, towers)))
+        for side, every, each, is_trained in zip(
+            ("image", "caption"), self._whole, self._of_unit, backward, strict=True
+        ):
+            seen = selected * each * epochs
+            counts |= {f"{side}_rows": every + seen, f"{side}_rows_backward": seen if is_trained else 0}
+        self.cost.count(**counts)
+
+
+def true_captions(scores: Scores, is_global: bool) -> np.ndarray:
+    """True captions by their positions in the task's order, int [units, images of a unit], as `Iteration.captions`."""
+    if is_global:
+        return scores.truth[:, None]
+    fewer = min(scores.groups.shape[1:])
+    return np.broadcast_to(np.arange(fewer), (len(scores.groups), fewer))
