@@ -12,7 +12,7 @@ from support.documents import PUBLISHED, whole_document, write_run
 from ttmbench.cli import main
 from ttmbench.report.leaderboard import answer_of
 from ttmbench.report.load import gather
-from ttmbench.reproduce.tables import published_numbers
+from ttmbench.reproduce.tables import published_beside_runs
 
 REFERENCE = Path(__file__).resolve().parents[2] / "results" / "reference" / "first.json"
 KEYS = ("group_score,none", "group_match,none", "group_match,ttm")
@@ -57,7 +57,7 @@ def test_published_numbers_stand_beside_those_of_their_name(tmp_path):
         + "paper,Table 1,t,clip,ttm,group_match,70,1.5,zero_shot\npaper,Table 2,t,gpt,raw,text_score,50,,zero_shot\n"
         + "paper,Table 1,absent,clip,raw,group_score,1,,zero_shot\n"
     )
-    rows = answer_of(gather(tmp_path)[0], published_numbers([str(tmp_path / "p.csv")]))
+    rows = answer_of(gather(tmp_path)[0], published_beside_runs([str(tmp_path / "p.csv")]).numbers)
     assert [(row.model, row.source) for row in rows] == [
         ("clip", ""),
         ("clip", "paper, Table 1"),
@@ -116,6 +116,6 @@ def test_a_task_that_ranks_stands_beside_published_numbers_by_its_first_metric(t
     )
     document["chance"] = {"coco_retrieval": {"i2t_recall_at_1": 0.001, "t2i_recall_at_1": 0.0002}}
     (tmp_path / "x.json").write_text(json.dumps(document), encoding="utf-8")
-    own, *others = answer_of(gather(tmp_path)[0], published_numbers(["openclip_retrieval"]))
+    own, *others = answer_of(gather(tmp_path)[0], published_beside_runs(["openclip_retrieval"]).numbers)
     assert (own.source, own.raw.metric, own.raw.value) == ("", "i2t_recall_at_1", 0.5) and own.matched is None
     assert others and all(row.source and row.raw.metric == "i2t_recall_at_1" for row in others)

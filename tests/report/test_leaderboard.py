@@ -16,7 +16,7 @@ from ttmbench.cli import main
 from ttmbench.errors import DataError, UsageError
 from ttmbench.report import leaderboard as formats
 from ttmbench.report.leaderboard import as_document, merge
-from ttmbench.reproduce.tables import published_numbers
+from ttmbench.reproduce.tables import published_beside_runs
 from ttmbench.results.stored_files import schema
 
 
@@ -111,7 +111,7 @@ def test_published_numbers_say_so(tmp_path):
         PUBLISHED
         + "paper,Table 1,t,clip,ttm,group_match,60.5,0.5,zero_shot\npaper,Table 1,u,clip,raw,group_score,7,,zero_shot\n"
     )
-    board = merge(tmp_path, published_numbers([str(tmp_path / "p.csv")]))
+    board = merge(tmp_path, published_beside_runs([str(tmp_path / "p.csv")]).numbers)
     (row,) = [row for row in board.rows if row.origin.published]
     assert (row.track, row.value, row.seed_std, row.origin.file) == ("test_time", 0.605, 0.005, "paper, Table 1")
     assert board.skipped == {"published numbers of u": "no run has this task"}
@@ -124,7 +124,7 @@ def test_published_numbers_say_so(tmp_path):
 def test_wrong_published_files(tmp_path, text, message):
     (tmp_path / "p.csv").write_text(text)
     with pytest.raises(DataError, match=message):
-        published_numbers([str(tmp_path / "p.csv")])
+        published_beside_runs([str(tmp_path / "p.csv")])
 
 
 def test_nothing_to_merge(tmp_path):

@@ -16,7 +16,6 @@ from ttmbench.report.load import gather
 from ttmbench.reproduce.tables import (
     load_table,
     published_beside_runs,
-    published_numbers,
     shipped_tables,
     under_names_of_runs,
 )
@@ -82,7 +81,7 @@ def test_every_shipped_table_states_the_tracks_that_its_names_imply():
 
 
 def test_finetuned_models_and_forced_choices_stand_in_their_own_tracks(runs):
-    board = merge(runs, published_numbers(["all"]))
+    board = merge(runs, published_beside_runs(["all"]).numbers)
     (finetuned,) = rows_of(board, "blip (itm), finetuned")
     assert (finetuned.value, finetuned.track) == (pytest.approx(0.9533), "supervised")
     (chosen,) = rows_of(board, "gpt-4v (choice)")
@@ -111,7 +110,7 @@ def ranked_tables(page):
 
 
 def test_every_published_task_has_a_page_with_chance_and_nothing_below_it_is_bold(site):
-    published = {number.task for number in published_numbers(["all"])}
+    published = {number.task for number in published_beside_runs(["all"]).numbers}
     pages = sorted((site / "tasks").iterdir())
     assert len(pages) == len(published) > 90
     bold = ranked = 0
@@ -136,7 +135,7 @@ def test_humans_sources_and_documents_are_linked(site):
 
 
 def test_the_report_names_the_track_and_gives_the_chance_of_choices(runs):
-    rows = {(row.task, row.model): row for row in answer_of(gather(runs)[0], published_numbers(["all"]))}
+    rows = {(row.task, row.model): row for row in answer_of(gather(runs)[0], published_beside_runs(["all"]).numbers)}
     assert rows["colorswap", "blip (itm), finetuned (supervised)"].raw.chance == pytest.approx(1 / 6)
     assert rows["colorswap", "gpt-4v (choice) (forced choice)"].raw.chance == 0.0625
     assert rows["colorswap", "chooser (forced choice)"].raw.chance == 0.0625
@@ -146,7 +145,9 @@ def test_the_report_names_the_track_and_gives_the_chance_of_choices(runs):
 
 def test_two_values_of_one_model_stay_two_and_are_marked(runs, capsys):
     """Sources call clip-b32 by three names, and blip (itm) by one name two models."""
-    board = merge(runs, published_numbers(["winoground_main", "colorswap_table4", "visualgptscore_table11"]))
+    board = merge(
+        runs, published_beside_runs(["winoground_main", "colorswap_table4", "visualgptscore_table11"]).numbers
+    )
     found = {row.origin.file: row for row in rows_of(board, "clip-b32", "winoground")}
     assert {file: (round(100 * row.value, 2), row.origin.published_as) for file, row in found.items()} == {
         "arXiv:2402.04492, Table 4": (9.0, "clip (itc)"),
@@ -188,9 +189,9 @@ def test_a_repository_has_the_name_of_its_run(tmp_path):
 def test_what_is_printed_to_fewer_digits_does_not_disagree(tmp_path):
     rows = "a,T,t,m,raw,x,8.0,,zero_shot\nb,T,t,m,raw,x,8.04,,zero_shot\nc,T,t,m,raw,x,8.2,,zero_shot\n"
     (tmp_path / "p.csv").write_text(HEAD + rows)
-    found = {one.origin.file: one.origin.disagrees for one in published_numbers([str(tmp_path / "p.csv")])}
+    found = {one.origin.file: one.origin.disagrees for one in published_beside_runs([str(tmp_path / "p.csv")]).numbers}
     assert found == {"a, T": "8.2 in c, T", "b, T": "8.2 in c, T", "c, T": "8.0 in a, T; 8.04 in b, T"}
-    twice = published_numbers(["winoground_main", "winoground_main"])
+    twice = published_beside_runs(["winoground_main", "winoground_main"]).numbers
     assert len(twice) == 9 and not any(one.origin.disagrees for one in twice)
 
 
@@ -205,7 +206,7 @@ def test_what_is_printed_to_fewer_digits_does_not_disagree(tmp_path):
 def test_a_csv_states_the_track_of_each_line(tmp_path, row, message):
     (tmp_path / "p.csv").write_text(HEAD + row)
     with pytest.raises(DataError, match=message):
-        published_numbers([str(tmp_path / "p.csv")])
+        published_beside_runs([str(tmp_path / "p.csv")])
 
 
 def test_a_finetuned_model_that_chooses_stays_supervised():

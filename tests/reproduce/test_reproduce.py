@@ -28,7 +28,7 @@ from ttmbench.reproduce.tables import (
     TaskEntry,
     agrees,
     load_table,
-    published_numbers,
+    published_beside_runs,
     published_tables,
     shipped_tables,
     tolerance,
@@ -672,7 +672,10 @@ def test_the_leaderboard_takes_tables_by_name(tmp_path, capsys, reference):
         assert main(["leaderboard", str(tmp_path), "--published", name, "-o", str(tmp_path / name)]) == 0
         rows = json.loads((tmp_path / name / "leaderboard.json").read_text())["rows"]
         assert sum(row["published"] for row in rows) == count
-    names = {(one.task, one.metric) for one in published_numbers(["visualgptscore_table1a", "hard_positives_table5"])}
+    names = {
+        (one.task, one.metric)
+        for one in published_beside_runs(["visualgptscore_table1a", "hard_positives_table5"]).numbers
+    }
     assert ("aro_vg_relation/macro_48", "text_score") in names and ("hard_positives_replace", "brittleness") in names
     assert ("hard_positives_swap", "original_accuracy") in names, "beside ours, by our names"
     assert main(["leaderboard", str(tmp_path), "--published", "ttm_tabel1"]) != 0

@@ -13,7 +13,7 @@ from ttmbench.errors import UsageError
 from ttmbench.report.charts import save_figures
 from ttmbench.report.html.render import read_report, to_html
 from ttmbench.report.load import ThumbnailOptions
-from ttmbench.reproduce.tables import published_numbers
+from ttmbench.reproduce.tables import published_beside_runs
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -47,7 +47,7 @@ def report(options: argparse.Namespace) -> int:
         data_dir=options.data_dir,
         include_path=tuple(options.include_path or ()),
     )
-    shown = read_report(path, thumbnails, published_numbers(options.published or []))
+    shown = read_report(path, thumbnails, published_beside_runs(options.published or []).numbers)
     page = to_html(shown, options.title)
     for name, why in shown.skipped.items():
         warn(f"skipped: {name}: {why}")

@@ -592,11 +592,6 @@ _TIES = {
 }
 
 
-def published_numbers(names: Sequence[str]) -> list[Number]:
-    """The numbers that ``--published`` names; see `published_beside_runs`."""
-    return list(published_beside_runs(names).numbers)
-
-
 def published_beside_runs(names: Sequence[str]) -> Published:
     """The rows that ``--published`` names (built-in tables, ``all``, or your own CSV), marked as published.
 
