@@ -53,8 +53,7 @@ def image_threads() -> list[str]:
 def four_threads():
     """Four threads decode, whatever the machine has."""
     with pytest.MonkeyPatch.context() as patch:
-        for module in ("ttmbench.scoring.inputs", "ttmbench.scoring.inputs"):
-            patch.setattr(f"{module}.threads_beside_the_model", lambda: 4)
+        patch.setattr("ttmbench.scoring.inputs.threads_beside_the_model", lambda: 4)
         yield
 
 

@@ -27,20 +27,18 @@ _NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONL
 _TRIPLE = "(model, preprocess, tokenizer)"
 
 
-def model_settings(config: RunConfig, first_device: bool = False) -> Record:
-    """Settings for adapters that take them: ``compile`` only if asked for; only the first device if asked for."""
-    names = ["device", "dtype", "offline", "trust_remote_code"]
-    settings = {name: getattr(config, name) for name in names} | ({"compile": True} if config.compile else {})
-    return settings | ({"device": config.device.partition(",")[0]} if first_device else {})
-
-
 def make_adapter(
-    registry: Registry, name: str, model_args: Mapping[str, object], settings: Mapping[str, object]
+    registry: Registry, name: str, model_args: Mapping[str, object], config: RunConfig, first_device: bool = False
 ) -> Model:
-    """Imports and calls a registered adapter; ``settings`` are passed on where it takes them.
+    """Imports and calls a registered adapter; device, dtype and the like are passed on where it takes them.
 
-    UsageError for an unknown model or argument and for an object that cannot score; DataError for unreachable weights.
+    With ``first_device`` it gets the first of several. UsageError for an unknown model or argument and for an object
+    that cannot score; DataError for unreachable weights.
     """
+    names = ("device", "dtype", "offline", "trust_remote_code", *(["compile"] if config.compile else []))
+    settings = {key: getattr(config, key) for key in names}
+    if first_device:
+        settings["device"] = config.device.partition(",")[0]
     spec = registry.adapters[name]
     factory = load_target(spec.target, spec.needs)
     arguments = model_arguments(spec, model_args)

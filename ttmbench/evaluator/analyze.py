@@ -17,7 +17,7 @@ from ttmbench._util.console import warn
 from ttmbench.config import DEFAULT_LEARNING_RATE, RunConfig, TTMConfig
 from ttmbench.data.task_file import TaskFile, TaskSpec
 from ttmbench.errors import DivergedError, UsageError
-from ttmbench.evaluator.adapters import make_adapter, model_info, model_settings, remarks
+from ttmbench.evaluator.adapters import make_adapter, model_info, remarks
 from ttmbench.evaluator.determinism import arithmetic_of, naming_what_cannot
 from ttmbench.evaluator.eval_results import EvalResults
 from ttmbench.evaluator.evaluate import evaluate, resolve
@@ -67,7 +67,7 @@ class Runs:
     def __init__(self, config: RunConfig, command: Sequence[str]) -> None:
         self.config, self._command = config.model_copy(update=_ALONE), command
         self.chosen = resolve(self.config)
-        self.model = make_adapter(self.chosen.registry, config.model, config.model_args, model_settings(config))
+        self.model = make_adapter(self.chosen.registry, config.model, config.model_args, config)
         self.info = model_info(self.model)
         for remark in remarks(self.model):
             warn(remark)

@@ -19,7 +19,7 @@ from ttmbench.data.memory import Task
 from ttmbench.data.paths import data_folder
 from ttmbench.data.task_file import TaskFile, all_tasks, select_tasks, take_in
 from ttmbench.errors import DataError, TtmbenchError, UsageError
-from ttmbench.evaluator.adapters import check_model, make_adapter, model_settings, remarks, trained_on
+from ttmbench.evaluator.adapters import check_model, make_adapter, remarks, trained_on
 from ttmbench.evaluator.eval_results import Baseline, EvalResults, sample_lines
 from ttmbench.evaluator.output import DataNow, Output, RunFiles, RunKey
 from ttmbench.evaluator.task_result import Ranked, Scored, TaskResult
@@ -147,7 +147,7 @@ def _load_model(config: RunConfig, chosen: Chosen, adapter: Model | None, output
     """The model, which the output describes; made by its name unless it was given as an object."""
     registry = chosen.registry
     with phase("model"):
-        model = adapter or make_adapter(registry, config.model, config.model_args, model_settings(config, True))
+        model = adapter or make_adapter(registry, config.model, config.model_args, config, True)
         output.describe_model(model, trained_on(registry, config.model, config.model_args, model))
         if config.assertions:
             check_names(config.assertions, metrics_by_task(chosen.tasks), filters_of(config, model))
@@ -231,7 +231,7 @@ def run_part() -> None:
     try:
         with each_note_once(), arithmetic_of(config):
             chosen = resolve(config)
-            model = make_adapter(chosen.registry, config.model, config.model_args, model_settings(config))
+            model = make_adapter(chosen.registry, config.model, config.model_args, config)
             if overrides(model, "usage"):
                 raise UsageError(f"model {config.model} asks a server, whose requests are made side by side already")
             run = Run.of(chosen.registry, config, model, key, chosen.samples, as_loaded=True)

@@ -26,7 +26,6 @@ from ttmbench.evaluator.adapters import (
     finetuned,
     make_adapter,
     model_info,
-    model_settings,
     read_record,
     trained_on,
     write_record,
@@ -117,7 +116,7 @@ def _finetune(
     registry = build_registry(config.include_path)
     tasks = tasks_named(registry, config, config.tasks)
     _check_tasks(tasks)
-    model = make_adapter(registry, config.model, config.model_args, model_settings(config))
+    model = make_adapter(registry, config.model, config.model_args, config)
     adapter = _check_model(config, model)
     loss = loss_of(adapter)
     settings = settings_of(preset, loss, changes)

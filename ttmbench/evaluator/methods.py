@@ -15,7 +15,7 @@ from ttmbench.config import RunConfig, TTMConfig, parse_pairs, read_references
 from ttmbench.data.loader import load_task_data
 from ttmbench.data.task_file import TaskFile, TaskSpec, find_task
 from ttmbench.errors import UsageError
-from ttmbench.evaluator.adapters import make_adapter, model_info, model_settings, remarks
+from ttmbench.evaluator.adapters import make_adapter, model_info, remarks
 from ttmbench.evaluator.cache import TaskCache
 from ttmbench.evaluator.score_task import Run, check_training, plan_task, score_task
 from ttmbench.evaluator.task_result import Scored
@@ -127,8 +127,8 @@ def _loaded(run: Run, reward: str) -> DualEncoder | PairScorer:
     key = f"reward {reward}"
     if key not in run.helpers:
         name, arguments = _read(reward)
-        settings = model_settings(run.config.model_copy(update={"compile": False}), True)
-        model = make_adapter(run.registry, name, arguments, settings)
+        config = run.config.model_copy(update={"compile": False})
+        model = make_adapter(run.registry, name, arguments, config, True)
         if not isinstance(model, DualEncoder | PairScorer) or isinstance(model, StoredFeatures):
             why = "reads stored features" if isinstance(model, StoredFeatures) else "answers in words"
             raise UsageError(f"reward={reward}: model {name} {why}, and rewards are scores of images with captions")

@@ -16,7 +16,7 @@ from ttmbench._util.third_party_errors import phase
 from ttmbench.data.classes import Classes, labels_of, load_classes
 from ttmbench.data.task_file import TaskFile, TaskSpec
 from ttmbench.errors import UsageError
-from ttmbench.evaluator.adapters import make_adapter, model_info, model_settings, remarks
+from ttmbench.evaluator.adapters import make_adapter, model_info, remarks
 from ttmbench.evaluator.cache import TaskCache
 from ttmbench.evaluator.score_task import Run, feature_limit
 from ttmbench.evaluator.stored_ranks import pool_ranks, stored_pool
@@ -258,7 +258,7 @@ def first_stage(
     if asked is None:
         raise UsageError(f"task '{spec.task}' does not say how many candidates are ranked again; give --rerank k=N")
     arguments = {key: value for key, value in config.rerank.items() if key not in ("model", "k")}
-    loaded = make_adapter(run.registry, name, arguments, model_settings(config))
+    loaded = make_adapter(run.registry, name, arguments, config)
     model, k = replace(run, model=loaded, loaded=None).on(spec).model, min(asked, pool.n_images, pool.n_captions)
     if not isinstance(model, DualEncoder) or isinstance(model, StoredFeatures):
         raise UsageError(f"--rerank: model {name} cannot rank all candidates, since it does not encode them")
