@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from filelock import BaseFileLock
 
-DEVICES = {"CON", "PRN", "AUX", "NUL", *(f"{port}{digit}" for port in ("COM", "LPT") for digit in range(1, 10))}
+_DEVICES = re.compile("CON|PRN|AUX|NUL|(COM|LPT)[1-9]", re.IGNORECASE)  # of Windows, which are no names of files
 _LONGEST_NAME = 100  # characters; files and folders have 255 bytes at most
 _TEXT = "tag:yaml.org,2002:str"
 POINTER = b"version https://git-lfs.github.com/spec/"
@@ -160,7 +160,7 @@ def parse_json(text: str, finite: bool = True) -> Any:
     >>> parse_json('{"a": 1, "a": 2}')
     Traceback (most recent call last):
         ...
-    ttmbench._util.text.Unreadable: is not JSON (key 'a' is given twice)
+    ttmbench._util.file_io.Unreadable: is not JSON (key 'a' is given twice)
     """
     try:
         # json.loads makes a decoder each time, which costs as much as a line of samples.
@@ -357,7 +357,7 @@ def safe_name(name: str) -> str:
     ('google__siglip-base', 'google__siglip-base-64c1363f', '__nul-a790f930')
     """
     plain = re.sub(r"[^A-Za-z0-9._+-]", "_", name.replace("/", "__")[:_LONGEST_NAME]).lstrip(".").rstrip(".") or "model"
-    if plain.partition(".")[0].upper() in DEVICES:
+    if _DEVICES.fullmatch(plain.partition(".")[0]):
         plain = f"_{plain}"
     if plain.replace("__", "/") == name:
         return plain
