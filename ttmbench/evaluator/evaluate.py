@@ -17,7 +17,7 @@ from ttmbench._util.third_party_errors import error_line, foreign_errors, phase
 from ttmbench.config import RunConfig, TTMConfig
 from ttmbench.data.memory import Task
 from ttmbench.data.paths import data_folder
-from ttmbench.data.task_file import TaskFile, all_tasks, select_tasks, take_in
+from ttmbench.data.task_file import TaskFile, select_tasks, take_in
 from ttmbench.errors import DataError, TtmbenchError, UsageError
 from ttmbench.evaluator.adapters import check_model, make_adapter, remarks, trained_on
 from ttmbench.evaluator.eval_results import Baseline, EvalResults, sample_lines
@@ -111,8 +111,8 @@ def evaluate(
 
     with each_note_once(), arithmetic_of(config), ExitStack() as stack:
         key, tasks, registry = chosen.key(config, adapter), chosen.tasks, chosen.registry
-        output = Output(config, list(tasks), datasets_of(registry, tasks), key, command)
-        stack.enter_context(output.recording(registry.notify))
+        output = Output(config, registry, tasks, key, command)
+        stack.enter_context(output.recording())
         folders = adapted_folders(config, list(tasks), new=output.previous is None)
         asked, document = config, None if output.files is None else output.files.results
         if "," in config.device:
@@ -294,18 +294,6 @@ def plan(config: RunConfig) -> Record:
     if chosen.also:
         steps["also"] = list(chosen.also)
     return steps
-
-
-def datasets_of(registry: Registry, chosen: Mapping[str, TaskFile]) -> dict[str, list[str]]:
-    """Every registered subset of the datasets that chosen tasks are subsets of."""
-    names = {task.spec.aggregate for task in chosen.values() if task.spec.aggregate}
-    if not names:
-        return {}
-    datasets: dict[str, list[str]] = {name: [] for name in sorted(names)}
-    for name, task in all_tasks(registry).items():
-        if task.spec.aggregate in datasets:
-            datasets[task.spec.aggregate].append(name)
-    return datasets
 
 
 def read_samples(path: str) -> set[str]:

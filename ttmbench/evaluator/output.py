@@ -30,7 +30,7 @@ from ttmbench._util.digests import OWN, digests_of_modules, digests_of_object, j
 from ttmbench._util.file_io import Unreadable, file_digest, read_json, safe_name, take_lock, to_json, write_atomically
 from ttmbench._util.third_party_errors import describe, error_line, phase, phase_of
 from ttmbench.config import PART_KINDS, RunConfig, TTMConfig, is_address
-from ttmbench.data.task_file import TaskFile
+from ttmbench.data.task_file import TaskFile, all_tasks
 from ttmbench.errors import DataError, TtmbenchError, UsageError
 from ttmbench.evaluator.adapters import finetuned, finetuning_shown, fits_note, model_info
 from ttmbench.evaluator.eval_results import Baseline, EvalResults
@@ -213,15 +213,15 @@ _RARE = (
 class Output:
     """Collects the results of a run and saves them as the results document while the run proceeds.
 
-    Without an output path it saves nothing. ``datasets`` maps a dataset to its tasks, whose mean is reported once all
-    of them are done. Stored scores have no ``key``, and ``settings`` in place of a run's.
+    Without an output path it saves nothing. The mean of a dataset is reported once all of its tasks are done. Stored
+    scores have no ``key``, and ``settings`` in place of a run's.
     """
 
     def __init__(
         self,
         config: RunConfig,
-        tasks: Sequence[str],
-        datasets: Mapping[str, Sequence[str]],
+        registry: Registry,
+        tasks: Mapping[str, TaskFile],
         key: RunKey | None,
         command: Sequence[str] = (),
         settings: Record | None = None,
@@ -229,7 +229,10 @@ class Output:
     ) -> None:
         self._started, self._clock = datetime.now().astimezone(), clock or time.perf_counter()
         self.config: Record = config.model_dump(mode="json") if settings is None else settings
-        self._tasks, self._datasets, self._local = list(tasks), datasets, config
+        self._registry, self._tasks, self._local = registry, list(tasks), config
+        parents = sorted({task.spec.aggregate for task in tasks.values() if task.spec.aggregate})
+        every = all_tasks(registry).items() if parents else ()
+        self._datasets = {name: [part for part, of in every if of.spec.aggregate == name] for name in parents}
         self.key = None if key is None else key.sha256
         self._code = None if key is None else key.content["code"]
         self._model_name, self._date = config.model_name, self._started
@@ -260,12 +263,12 @@ class Output:
         self._is_new = self.previous is None  # else the document is still an earlier run's
 
     @contextmanager
-    def recording(self, notify: Callable[..., object]) -> Iterator[None]:
+    def recording(self) -> Iterator[None]:
         """Saves the document and notifies plugins at both ends; an error carries the results of the finished tasks.
 
         At the end the state goes if nothing is left to resume, and a local folder that was put to its address.
         """
-        folder = None if self.files is None else self.files.results.parent
+        folder, notify = None if self.files is None else self.files.results.parent, self._registry.notify
         try:
             self.save("running")
             notify("ttmbench_run_started", config=deepcopy(self.config))
@@ -514,7 +517,7 @@ class Output:
             "status": status,
             "task_status": {
                 name: "failed" if name in failed else "done" if name in done else "pending"
-                for name in self._tasks or list(done)
+                for name in dict.fromkeys([*self._tasks, *done])
             },
             "track": next((track for track in reversed(TRACK_ORDER) if track in used), "zero_shot"),
             "groups": groups,

@@ -21,7 +21,6 @@ from ttmbench.data.loader import check_count
 from ttmbench.data.task_file import SCOPES, GroupSpec, TaskFile, TaskSpec, all_tasks, find_task, is_named, select_tasks
 from ttmbench.errors import DataError, UsageError
 from ttmbench.evaluator.eval_results import EvalResults, sample_lines
-from ttmbench.evaluator.evaluate import datasets_of
 from ttmbench.evaluator.output import Output
 from ttmbench.evaluator.stored_ranks import stored_ranks
 from ttmbench.evaluator.task_result import Answered, Data, Judged, Scored, TaskResult
@@ -254,10 +253,8 @@ def score_stored(
     metrics = {result.spec.task: [metric.name for metric in result.metrics] for result in tasks}
     metrics |= {f"{read.spec.task}{SLASH}{mean}": metrics[read.spec.task] for read in tasks for mean in read.tag_means}
     check_names(run.assertions, metrics, list({number.method: None for read in tasks for number in read.numbers}))
-    output = Output(
-        run, (), datasets_of(registry, {file.spec.task: file for file in files}), None, command, config, clock
-    )
-    with output.recording(registry.notify):
+    output = Output(run, registry, {file.spec.task: file for file in files}, None, command, config, clock)
+    with output.recording():
         for result in tasks:
             with output.task(result.spec.task, None, goes_on=False):
                 output.results[result.spec.task] = result

@@ -121,14 +121,9 @@ class TaskPlan:
     enlarge: float | None  # also keep the images so many times as large, for augmentation
 
     @property
-    def spec(self) -> TaskSpec:
-        """The task."""
-        return self.task.spec
-
-    @property
     def frames(self) -> int:
         """How many frames of each video a model sees; 1 for images."""
-        return 1 if self.spec.video is None else self.spec.video.frames
+        return 1 if self.task.spec.video is None else self.task.spec.video.frames
 
 
 def plan_task(
@@ -161,7 +156,12 @@ def plan_task(
                 f"task '{spec.task}' has videos, whose pooled features model {config.model} cannot be trained on (it "
                 "has no train_images and train_captions); omit the test-time stage"
             )
-    prior, way = None, _way(model, adapts)
+    way: Way = "choices"
+    if isinstance(model, DualEncoder):
+        way = "stored_features" if isinstance(model, StoredFeatures) else "prepared"
+    elif isinstance(model, PairScorer):
+        way = "prepared" if adapts else "pairs"
+    prior = None
     if isinstance(model, PairScorer) and way == "pairs":
         prior = prior_for(model, spec.noise_images, with_parts)
     if way == "choices" and spec.shape.true_captions > 1:
@@ -180,12 +180,6 @@ def plan_task(
         prior=prior,
         enlarge=settings.augment_scale if adapts and settings is not None and settings.augment else None,
     )
-
-
-def _way(model: Model, adapts: bool) -> Way:
-    if isinstance(model, DualEncoder):
-        return "stored_features" if isinstance(model, StoredFeatures) else "prepared"
-    return "choices" if not isinstance(model, PairScorer) else "prepared" if adapts else "pairs"
 
 
 def check_training(model: Model, config: RunConfig, settings: TTMConfig) -> None:
@@ -237,7 +231,7 @@ def score_task(plan: TaskPlan, run: Run) -> Scored:
         clock.lap("prepare")
     if inputs is not None:  # held in memory for every pass and seed; of features from a file, all that there is
         inputs = images_on_device(model, inputs)
-        stage = PreparedTask(model, inputs, run.sizer, plan.spec.is_global, plan.all_pairs)
+        stage = PreparedTask(model, inputs, run.sizer, plan.task.spec.is_global, plan.all_pairs)
     expected = _arrays(plan, len(groups))
     # Encoding opens every image, so no image is opened before for a cache that has nothing of this model and task.
     is_known = stage is not None or plan.way == "pairs" or cache.may_have
@@ -271,7 +265,7 @@ def score_task(plan: TaskPlan, run: Run) -> Scored:
         data = Data(groups, loaded.source, cache.data.hexdigest(), clusters_of(groups, cache.data.content_of))
     kept, prior = (raw, None) if parts is None else (parts.conditional, parts.prior)
     return Scored(
-        spec=plan.spec,
+        spec=plan.task.spec,
         metrics=plan.metrics,
         data=data,
         columns=[MethodScores(RAW, [raw])],
@@ -306,20 +300,22 @@ def _load(plan: TaskPlan, run: Run) -> tuple[Loaded, Prepared | None, str, TaskC
     with phase("load"):
         features, digest = None, ""
         if isinstance(run.model, StoredFeatures):
-            features, digest = _stored(run, run.model, plan.spec)
-            loaded = Loaded(_nameless_groups(len(features.rows.images), plan.spec.shape), {"kind": "stored_features"})
+            features, digest = _stored(run, run.model, plan.task.spec)
+            loaded = Loaded(
+                _nameless_groups(len(features.rows.images), plan.task.spec.shape), {"kind": "stored_features"}
+            )
         else:
             loaded = run.load(plan.task)
             check_captions(run.model, loaded.groups)
         debiasing = None if plan.prior is None else plan.prior.declared
         settings = {"all_pairs": plan.all_pairs, "debiasing": debiasing}
         cached_in = run.cache if features is None else None
-        return loaded, features, digest, TaskCache(cached_in, run.model, plan.spec, loaded.groups, settings)
+        return loaded, features, digest, TaskCache(cached_in, run.model, plan.task.spec, loaded.groups, settings)
 
 
 def _arrays(plan: TaskPlan, groups: int) -> dict[str, tuple[int, ...]]:
     """What the cache has of a task's scores: name -> shape."""
-    images, captions = plan.spec.shape.images, plan.spec.shape.captions
+    images, captions = plan.task.spec.shape.images, plan.task.spec.shape.captions
     expected: dict[str, tuple[int, ...]] = {"groups": (groups, images, captions)}
     if plan.all_pairs:
         expected["all_pairs"] = (groups * images, groups * captions)
@@ -387,7 +383,7 @@ def ask_task(plan: TaskPlan, run: Run, model: ChoiceModel) -> Answered:
     if config.save_scores:
         notes.append("forced choices have no scores, so --save_scores wrote none; --log_samples writes the answers")
     return Answered(
-        spec=plan.spec,
+        spec=plan.task.spec,
         metrics=[run.registry.metrics[name] for name in choice_values(answered.choices)],
         data=Data(groups, loaded.source, answered.fingerprint, answered.clusters),
         notes=notes,
@@ -400,7 +396,7 @@ def ask_task(plan: TaskPlan, run: Run, model: ChoiceModel) -> Answered:
 
 def _questions(plan: TaskPlan, style: ChoiceStyle, orders: int, seed: int) -> Record:
     """The results document's record of the questions."""
-    shape = plan.spec.shape
+    shape = plan.task.spec.shape
     prompts = {} if shape.more_images else {"text": text_prompt(["{caption}"] * shape.captions, plan.frames)}
     if shape.images > 1:
         prompts["image"] = image_prompt("{caption}", shape.images, plan.frames)
