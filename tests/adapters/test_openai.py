@@ -379,6 +379,9 @@ def test_wrong_arguments_are_named(chat_server, monkeypatch, tmp_path):
     base = {"model": "m", "base_url": chat_server.url, "cache": str(tmp_path / "c.sqlite")}
     wrong = {
         "scorer must be": {"scorer": "clip"},
+        "order must be random or both, got up": {"order": "up"},
+        "max_tokens must be a whole number > 0, got 0": {"max_tokens": 0},
+        "side_by_side must be true or false, got no": {"side_by_side": "no"},
         "on_refusal is for": {"on_refusal": "wrong", "scorer": "choice"},
         "image_size must be": {"image_size": "big"},
         "max_cost needs": {"max_cost": 3},
