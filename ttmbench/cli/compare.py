@@ -16,14 +16,14 @@ from ttmbench.errors import DataError, UsageError
 from ttmbench.report.terminal import TableColumn, interval_text, p_value, points, print_table
 from ttmbench.results.comparison import adjust_for_several, compare_runs, pairs_of, read_run, runs_in
 from ttmbench.results.models import names_of_runs
-from ttmbench.results.numbers import SLASH, key_of, name_of
+from ttmbench.results.numbers import SLASH, name_of
 from ttmbench.results.reader import NOT_A_DOCUMENT, ResultsFile
 from ttmbench.results.summary import clusters_note
 
 Row = Mapping[str, Any]
 """A row of `ttmbench.results.comparison.compare_runs`."""
-Tracks = Mapping[str, Mapping[str, str]]
-"""Task -> ``metric,filter`` -> track."""
+Tracks = Mapping[tuple[str, str, str], str | None]
+"""Task, metric and method -> track."""
 HEAD = (
     *("task", "metric", "filter", "baseline", "other", "difference", "95% interval", "p", "p (Holm)", "won", "lost"),
     "groups",
@@ -77,7 +77,7 @@ def compare(options: argparse.Namespace) -> int:
         if names[0] == names[1] and baseline.path != other.path:
             names = [f"{name} ({path})" for name, path in zip(names, paths, strict=True)]
         comparisons.append({"baseline": paths[0], "other": paths[1], "names": names, "rows": rows})
-        tracks.append(baseline.document.tracks)
+        tracks.append({(one.task, one.metric, one.method): one.track for one in baseline.document.numbers})
     all_rows = [row for comparison in comparisons for row in comparison["rows"]]
     adjust_for_several(all_rows, whole_table=len(comparisons) > 1)
     for comparison, track in zip(comparisons, tracks, strict=True):
@@ -132,12 +132,11 @@ def _adjustment(rows: Sequence[Row], tables: int) -> str:
 
 
 def _cells(row: Row, tracks: Tracks) -> list[str]:
-    of_task = tracks.get(row["task"].partition(SLASH)[0], {})
-    filters = row["filter"].split(">")
+    task, metric = row["task"].partition(SLASH)[0], row["metric"]
     return [
         row["task"],
         row["metric"],
-        ">".join(name_of(name, of_task.get(key_of(row["metric"], name)), row["metric"]) for name in filters),
+        ">".join(name_of(name, tracks.get((task, metric, name)), metric) for name in row["filter"].split(">")),
         f"{100 * row['baseline']:.2f}",
         f"{100 * row['other']:.2f}",
         points(row["difference"]),
@@ -192,9 +191,9 @@ def _remarks(rows: Sequence[Row], tracks: Tracks) -> list[str]:
 def _matched_method(row: Row, tracks: Tracks) -> str | None:
     """The method of a row that compares raw scores with those of a method that uses a matching, if it is one."""
     before, _, after = row["filter"].partition(">")
-    of_task = tracks.get(row["task"].partition(SLASH)[0], {})
-    track_before, track_after = (of_task.get(key_of(row["metric"], name)) for name in (before, after))
-    return after if (track_before, track_after) == ("zero_shot", "matching") else None
+    task, metric = row["task"].partition(SLASH)[0], row["metric"]
+    of_both = [tracks.get((task, metric, name)) for name in (before, after)]
+    return after if of_both == ["zero_shot", "matching"] else None
 
 
 def _markdown(comparison: Row, tracks: Tracks) -> str:

@@ -27,7 +27,7 @@ from ttmbench.report.leaderboard import AnswerRow
 from ttmbench.report.load import HEADLINE
 from ttmbench.report.terminal import interval_text
 from ttmbench.results.document import Iteration, ResultsDocument
-from ttmbench.results.numbers import RAW, Number, from_entries, key_of
+from ttmbench.results.numbers import RAW, Number, from_entries
 from ttmbench.results.reader import ResultsFile
 
 Analysis = Mapping[str, Any]
@@ -159,10 +159,10 @@ def _charts(document: ResultsDocument, task: str, variant: str, rows: Sequence[I
         Chart("training loss", {name: _losses(course) for name, course in seeds.items()}),
     ]
     # No number of the document is the raw one of the adapted groups where these are a part of all.
-    raw = document.results.get(task, {})
+    raw = {row.metric: row.value for row in document.numbers if (row.task, row.method) == (task, RAW)}
     for metric in rows[0].metrics:
         drawn = lines(lambda row, metric=metric: _percent(row.metrics.get(metric)))  # type: ignore[misc]
-        start = raw.get(key_of(metric, RAW))
+        start = raw.get(metric)
         if start is not None:
             drawn = {name: ([0.0, *x], [100 * start, *y]) for name, (x, y) in drawn.items()}
         chance = _percent(document.chance.get(task, {}).get(metric))

@@ -224,19 +224,20 @@ def _file(document: ResultsDocument, name: str) -> dict[str, object]:
     if absent := sum(task not in document.results for task in tasks):
         raise UsageError(f"mteb's {name} is all {len(tasks)} parts, of which {absent} are missing")
     for task in tasks:
-        numbers, ties, extent = document.results[task], document.ties[task], document.extent(task)
+        numbers = {row.metric: row for row in document.numbers if (row.task, row.method) == (task, RAW)}
+        extent = document.extent(task)
         if extent.limited or extent.groups != extent.of:
             raise UsageError(f"{extent.words} groups were scored")
         size, one_image = document.n_samples[task].effective, document.datasets[task].shape[0] == 1
         for theirs, ours in ({"text_acc": "text_score"} if one_image else _SQUARE).items():
-            value, tied = numbers.get(key_of(ours, RAW)), ties.get(key_of(ours, RAW))
-            if value is None:
+            number = numbers.get(ours)
+            if number is None or number.value is None:
                 raise UsageError(f"it has no {ours} of scores")
-            if tied is None:
+            if (tied := number.ties) is None:
                 raise UsageError("its ties are not known")
             if tied and not one_image:
                 raise UsageError(f"{tied:g} groups have ties, which mteb decides by position")
-            counts[theirs] += round(value * size) + round(tied)
+            counts[theirs] += round(number.value * size) + round(tied)
         total += size
     scores = {name: count / total for name, count in counts.items()}
     main = scores.get("accuracy", scores["text_acc"])

@@ -56,7 +56,6 @@ from ttmbench.results.numbers import (
     TRACK_TITLES,
     TTM,
     Number,
-    key_of,
     merged,
     name_of,
     newest,
@@ -806,13 +805,13 @@ class ComparedMethod:
 
 def methods_of(document: ResultsDocument, model: str = "", file: str = "") -> Iterator[ComparedMethod]:
     """The methods of a run, task by task, as they were run."""
+    values = {(row.task, row.metric, row.method): row.value for row in document.numbers}
     for task in document.results:
-        numbers = document.results[task]
-        raw_score, raw_match = (numbers.get(key_of(metric, RAW)) for metric in ("group_score", "group_match"))
+        raw_score, raw_match = (values.get((task, metric, RAW)) for metric in ("group_score", "group_match"))
         for name, record in document.methods.get(task, {}).items():
             if not record.cost:
                 continue
-            score, match = (numbers.get(key_of(metric, name)) for metric in ("group_score", "group_match"))
+            score, match = (values.get((task, metric, name)) for metric in ("group_score", "group_match"))
             yield ComparedMethod(
                 task=task,
                 model=model,
