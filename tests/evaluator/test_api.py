@@ -238,6 +238,11 @@ def test_files_of_scores_need_no_task_and_give_their_arrays(tmp_path, capsys):
     assert all(again.results["scores"][key] == value for key, value in shown.items())
 
 
+def test_plugins_hear_of_no_stored_scores(monkeypatch):
+    monkeypatch.setattr("ttmbench.plugins.registry.Registry.notify", lambda *_, **__: pytest.fail("it was called"))
+    assert ttmbench.score(TWO, bootstrap_iters=0)["status"] == "done"
+
+
 def test_what_a_file_without_a_task_does_not_say(tmp_path, capsys):
     np.savez(tmp_path / "e.npz", img=np.eye(4), cap=np.eye(4))
     np.save(tmp_path / "flat.npy", np.zeros((3, 2)))

@@ -229,7 +229,9 @@ class Output:
     ) -> None:
         self._started, self._clock = datetime.now().astimezone(), clock or time.perf_counter()
         self.config: Record = config.model_dump(mode="json") if settings is None else settings
-        self._registry, self._tasks, self._local = registry, list(tasks), config
+        self._tasks, self._local = list(tasks), config
+        # plugins hear of models that are run
+        self._notify: Callable[..., object] = registry.notify if settings is None else lambda *_, **__: None
         parents = sorted({task.spec.aggregate for task in tasks.values() if task.spec.aggregate})
         every = all_tasks(registry).items() if parents else ()
         self._datasets = {name: [part for part, of in every if of.spec.aggregate == name] for name in parents}
@@ -268,20 +270,20 @@ class Output:
 
         At the end the state goes if nothing is left to resume, and a local folder that was put to its address.
         """
-        folder, notify = None if self.files is None else self.files.results.parent, self._registry.notify
+        folder = None if self.files is None else self.files.results.parent
         try:
             self.save("running")
-            notify("ttmbench_run_started", config=deepcopy(self.config))
+            self._notify("ttmbench_run_started", config=deepcopy(self.config))
             try:
                 yield
                 document = self._end(None)
             except BaseException as error:
                 document = self._end(error)
-                notify("ttmbench_run_finished", result=document.to_dict(), run_dir=folder)
+                self._notify("ttmbench_run_finished", result=document.to_dict(), run_dir=folder)
                 if document.results:
                     error.results = self.evaluated(is_whole=False)  # type: ignore[attr-defined]
                 raise
-            notify("ttmbench_run_finished", result=document.to_dict(), run_dir=folder)
+            self._notify("ttmbench_run_finished", result=document.to_dict(), run_dir=folder)
             self._whole = self.evaluated()  # before a local folder goes
             if self._unsent is not None:
                 self._unsent.results = self._whole
