@@ -15,15 +15,18 @@ from support.training_tasks import WORDS, GivenViews, images, load
 
 import ttmbench
 from ttmbench._arrays import fewer_first
+from ttmbench.config import TTMConfig
 from ttmbench.errors import UsageError
 from ttmbench.matching import match_groups
 from ttmbench.methods import rlcf
 from ttmbench.methods import run as run_module
 from ttmbench.methods.audit import is_clear
 from ttmbench.methods.run import MethodRun
-from ttmbench.methods.settings import arguments, checked_settings
+from ttmbench.methods.settings import arguments, checked_settings, recorded
+from ttmbench.methods.training import Original
 from ttmbench.metrics import group_match, group_score
 from ttmbench.plugins.methods import METHODS
+from ttmbench.plugins.registry import build_registry
 from ttmbench.scoring.dual_encoder import PreparedTask
 from ttmbench.scoring.inputs import Prepared, Rows
 from ttmbench.types import GroupShape, MethodSpec
@@ -84,7 +87,8 @@ def run(spec: MethodSpec, adapter, shape, order=None, only=None, settings: Mappi
     stage = staged(adapter, shape, order, only)
     views = (lambda seed, cost: GivenViews(task.encoded.images.features)) if "views" in spec.needs else None
     texts = WORDS[: shape[0] * shape[2]]
-    task = MethodRun(stage.score(), GroupShape(*shape[1:]), (), [SEED], stage=stage, views=views, texts=texts)
+    given = {"registry": build_registry(), "settings": TTMConfig(), "original": Original(stage)}
+    task = MethodRun(stage.score(), GroupShape(*shape[1:]), (), [SEED], stage=stage, views=views, texts=texts, **given)
     few = {argument.name: FEWER[argument.name] for argument in arguments(spec) if argument.name in FEWER}
     (scores,) = task.column(spec, {**few, **FASTER.get(spec.name, {}), **(settings or {})}).scores
     return torch.from_numpy(scores.groups)
@@ -166,7 +170,7 @@ def test_the_first_scores_are_the_models_own_exactly_where_a_method_says_so(spec
 def test_stated_settings_are_arguments(spec):
     known = [argument.name for argument in arguments(spec)]  # refuses others
     assert {*spec.settings, *spec.sources} <= set(known)
-    assert checked_settings(spec, {}).keys() <= set(known)
+    assert recorded(checked_settings(spec, {})).keys() <= set(known)
 
 
 def other_values(argument) -> list[Any]:
