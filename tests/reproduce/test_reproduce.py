@@ -350,7 +350,7 @@ def test_a_mean_over_tasks_and_numbers_of_stored_answers(reference, registry, tm
     assert compare(table, as_run(document), registry)[0].verdict == "missing", "half of a mean is none"
     answers = {**reference, "model_name": "answers", "results": {"shapes_color": {"text_score,choice": 0.09}}}
     assert compare(table, as_run(answers), registry)[1].verdict == "cannot be run", "a run with a model has a model"
-    of_answers = {**reference["datasets"]["shapes_color"], "source": {"kind": "stored_answers"}}
+    of_answers = {**reference["datasets"]["shapes_color"], "source": {"kind": "stored_scores"}}
     answers["datasets"] = {"shapes_color": of_answers}
     for name, verdict in (("answers", "agrees"), ("STO_red", "agrees"), ("answer-s", "cannot be run")):
         assert compare(table, as_run(answers, model_name=name), registry)[1].verdict == verdict, name
