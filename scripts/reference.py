@@ -128,7 +128,7 @@ def result_table(runs: Sequence[ResultsFile]) -> str:
             shape = "x".join(map(str, run.document.datasets[task].shape))
             groups = f"{run.document.n_samples[task].effective}, {shape}"
             chance = ", ".join(f"{100 * found[metric, RAW].chance:.2f}" for metric in metrics)
-            values = [found[metrics[which], column.filter] for column, which in COLUMNS]
+            values = [found[metrics[which], column.method] for column, which in COLUMNS]
             lines.append([task, *([run.model] if named else []), groups, chance, *map(_percent, values)])
     names = [column.name for column, _ in COLUMNS]
     return table(["task", *named, "groups", "chance: score, match", *names], lines, 5)
@@ -141,8 +141,8 @@ def _percent(number: Number) -> str:
 
 def published_table(runs: Sequence[ResultsFile]) -> tuple[str, str]:
     """YAML and CSV of the table ``builtin`` of ``ttmbench reproduce``."""
-    filters = [column.filter for column, _ in COLUMNS]
-    numbers = newest(one for run in runs for one in run.numbers if one.method in filters and one.value is not None)
+    methods = [column.method for column, _ in COLUMNS]
+    numbers = newest(one for run in runs for one in run.numbers if one.method in methods and one.value is not None)
     configs = {run.model: run.document.config for run in sorted(runs, key=lambda run: run.model)}
     spec = {
         "paper": "ttmbench's own reference runs",

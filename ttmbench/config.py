@@ -630,8 +630,8 @@ class RunConfig(BaseModel):
         default={},
     )
     assertions: list[str] = _option(
-        "Required result: task.metric,filter>=0.9\nThe operators are `>=`, `<=`, `>`, `<` and `==`, the number is a "
-        "fraction; `task/mean.metric,filter` is for [means over tags](task-file.md#means), and `task.coverage>=0.6` "
+        "Required result: task.metric,method>=0.9\nThe operators are `>=`, `<=`, `>`, `<` and `==`, the number is a "
+        "fraction; `task/mean.metric,method` is for [means over tags](task-file.md#means), and `task.coverage>=0.6` "
         "for [missing images](tasks.md#missing-images). Repeatable",
         *("--assert",),
         group=_OUTPUT,

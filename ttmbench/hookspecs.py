@@ -68,9 +68,9 @@ def ttmbench_run_started(config: Mapping[str, Any]) -> None:
 
 @hookspec
 def ttmbench_task_scored(
-    task: str, filter: str, results: Mapping[str, float | None], tracks: Mapping[str, Track]
+    task: str, method: str, results: Mapping[str, float | None], tracks: Mapping[str, Track]
 ) -> None:
-    """Called when a task has metrics for a filter (``none``, ``ttm``, ``tent``), each with its track."""
+    """Called when a task has metrics for a method (``none``, ``ttm``, ``tent``), each with its track."""
 
 
 @hookspec

@@ -40,7 +40,7 @@ class MethodSpec:
     """A test-time method by name.
 
     Attributes:
-        name: value of ``--methods``, and the filter of its numbers (``group_match,NAME``); letters, digits, ``_``.
+        name: value of ``--methods``, and what its numbers are called (``group_match,NAME``); letters, digits, ``_``.
         target: ``"module:callable"``, imported when the method is used. Called with the task, and its settings as
             keywords; their annotations say which values are allowed, their defaults are the method's. With
             ``gradients`` among its needs it is a generator of `ttmbench.methods.task.MethodStep`; otherwise it returns

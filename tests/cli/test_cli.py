@@ -146,7 +146,7 @@ def test_assertions_hold_for_stored_scores_too(tmp_path, capsys):
     for wrong, says in (
         ("shape_color.group_score,none<1", "no task 'shape_color' here; did you mean 'shapes_color'"),
         ("shapes_color.group,none<1", "task 'shapes_color' has no metric 'group'"),
-        ("shapes_color.group_score,ttm<1", "there will be no filter 'ttm'; known: none"),
+        ("shapes_color.group_score,ttm<1", "there will be no method 'ttm'; known: none"),
     ):
         assert main([*words, "--assert", wrong]) == 2 and says in capsys.readouterr().err
     assert not (tmp_path / "x.json").exists()

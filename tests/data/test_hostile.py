@@ -224,7 +224,7 @@ GOOD = np.array([[[2.0, 1.0], [0.5, 3.0]], [[1.0, 2.0], [0.0, 1.0]]])
         (score_lines(GOOD).replace("2.0", "9007199254740993"), "beyond 2"),
         (score_lines(GOOD).replace("[2.0, 1.0]", "[2.0]"), "not a table of numbers"),
         (score_lines(GOOD, seed_index="0"), "seed_index"),
-        (score_lines(GOOD, filter="../x"), "filter"),
+        (score_lines(GOOD, method="../x"), "method"),
         ('{"label": "1_c0_i0", "score": 1, "score": 2}\n', "given twice"),
     ],
 )
@@ -460,7 +460,7 @@ def run_document(folder: Path, **changes: object) -> Path:
     document.update(changes)
     folder.mkdir(exist_ok=True)
     (folder / "run.json").write_text(json.dumps(document))
-    lines = [{"group_id": f"g{i}", "filter": "none", "metrics": {"group_match": float(i)}} for i in range(2)]
+    lines = [{"group_id": f"g{i}", "method": "none", "metrics": {"group_match": float(i)}} for i in range(2)]
     (folder / "run_samples_mine.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     return folder / "run.json"
 

@@ -95,7 +95,7 @@ def test_files_of_other_tasks_are_named_apart(whole, document):
     for other in ("shapes_place", "shapes_spatial"):
         name = f"x_also_samples_shapes_color@{other}.jsonl"
         lines = [json.loads(line) for line in (whole / name).read_text().splitlines()]
-        assert len(lines) == 6 * 3 and {line["filter"] for line in lines} == {"none", "ttm"}
+        assert len(lines) == 6 * 3 and {line["method"] for line in lines} == {"none", "ttm"}
         assert document["artifacts"][name]["task"] == "shapes_color"
         assert document["artifacts"][name]["measured_on"] == other
         stored = read_scores(whole / f"x_also_scores_shapes_color@{other}.safetensors", None)
@@ -113,7 +113,7 @@ def test_tables_of_numbers_have_them_under_names_of_their_own(whole, document, t
     apart = frame[frame["adapted_to"] == "shapes_color"]
     assert set(apart["task"]) == set(ELSEWHERE) and apart["track"].isna().all()
     (row,) = apart[
-        (apart["task"] == ELSEWHERE[0]) & (apart["metric"] == "group_match") & (apart["filter"] == "ttm")
+        (apart["task"] == ELSEWHERE[0]) & (apart["metric"] == "group_match") & (apart["method"] == "ttm")
     ].iloc
     assert row["value"] == record["results"]["group_match,ttm"] and row["seeds"] == 2 and row["groups_of_task"] == 200
     assert [row["ci_low"], row["ci_high"]] == record["ci"]["group_match,ttm"] and row["limited"]
@@ -137,7 +137,7 @@ def test_they_are_compared_group_by_group(whole, tmp_path):
     assert {row["task"] for row in rows} == {"shapes_color", *ELSEWHERE}
     gains = document["also"]["shapes_color"]["shapes_place"]["methods"]["ttm"]["differences"]
     for row in (row for row in rows if row["task"] == ELSEWHERE[0]):
-        assert row["filter"] == "none>ttm" and row["difference"] == pytest.approx(gains[row["metric"]]["value"])
+        assert row["method"] == "none>ttm" and row["difference"] == pytest.approx(gains[row["metric"]]["value"])
         assert row["ci"] == pytest.approx(gains[row["metric"]]["ci"]) and row["groups"] == 6 and row["limited"]
     own = [row for row in rows if row["task"] == "shapes_color"]
     assert all(row["p_holm"] == pytest.approx(row["p"]) for row in own), "other tasks are not further tests of this one"
@@ -263,7 +263,7 @@ def test_models_of_other_methods_are_measured_and_saved_too(tmp_path):
     (run,) = ttmbench.read_results(tmp_path / "x.json")
     frame = run.to_frame()
     apart = frame[(frame["task"] == ELSEWHERE[0]) & (frame["metric"] == "group_match")]
-    assert dict(zip(apart["filter"], apart["seeds"].fillna(0), strict=True)) == {"none": 0, "selftrain": 2, "tent": 2}
+    assert dict(zip(apart["method"], apart["seeds"].fillna(0), strict=True)) == {"none": 0, "selftrain": 2, "tent": 2}
 
 
 def test_one_saved_method_has_the_folder_itself(tmp_path):

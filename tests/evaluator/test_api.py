@@ -108,9 +108,9 @@ def test_every_number_is_a_row(capsys):
     result = run("tiny-clip", ttm={"iterations": 1, "epochs": 1})
     frame = result.to_frame()
     assert len(frame) == sum(len(one) for one in result["ci"].values())
-    assert set(frame["filter"]) == {"none", "ttm"} and set(frame["model"]) == {"tiny-clip"}
-    row = frame[(frame["metric"] == "group_match") & (frame["filter"] == "ttm")].iloc[0]
-    assert row["value"] == result.results["shapes_place"]["group_match,ttm"] and row["method"] == "TTM"
+    assert set(frame["method"]) == {"none", "ttm"} and set(frame["model"]) == {"tiny-clip"}
+    row = frame[(frame["metric"] == "group_match") & (frame["method"] == "ttm")].iloc[0]
+    assert row["value"] == result.results["shapes_place"]["group_match,ttm"] and row["method_name"] == "TTM"
     assert row["chance"] == result["chance"]["shapes_place"]["group_match"]
 
 
@@ -179,8 +179,8 @@ def test_compare_takes_results_and_paths(tmp_path):
 def test_compare_sets_a_run_beside_what_was_adapted_in_it():
     result = run("tiny-clip", ttm={"iterations": 1, "epochs": 1})
     rows = ttmbench.compare(result, metrics=["group_match"])
-    assert [row["filter"] for row in rows] == ["none>ttm"]
-    assert rows == ttmbench.compare(result, result, filters=("none", "ttm"), metrics=["group_match"])
+    assert [row["method"] for row in rows] == ["none>ttm"]
+    assert rows == ttmbench.compare(result, result, methods=("none", "ttm"), metrics=["group_match"])
 
 
 # --- scores --------------------------------------------------------------------------------------------------

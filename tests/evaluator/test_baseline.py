@@ -48,9 +48,9 @@ def test_groups_are_paired_from_memory_as_compare_pairs_them_from_files(earlier,
     runs = read_run(earlier / "samples.json"), read_run(path)
     expected = adjust_for_several(compare_runs(*runs, iterations=50))
     assert len(entry["rows"]) == len(expected) == 10
-    by_key = {(row["metric"], row["filter"]): row for row in entry["rows"]}
+    by_key = {(row["metric"], row["method"]): row for row in entry["rows"]}
     for row in expected:
-        found = by_key[row["metric"], row["filter"]]
+        found = by_key[row["metric"], row["method"]]
         assert found["paired"] and found["difference"] == pytest.approx(row["difference"])
         assert {key: found[key] for key in ("ci", "p", "p_holm", "test")} == {
             key: row[key] for key in ("ci", "p", "p_holm", "test")

@@ -119,7 +119,7 @@ def test_a_sample_line(full_run):
     straight, crossed = scores[0, 0] + scores[1, 1], scores[0, 1] + scores[1, 0]
     assert line["margin"] == pytest.approx(abs(straight - crossed), abs=1e-5)
     assert line["matching"] == ([0, 1] if straight > crossed else [1, 0])
-    assert line["metrics"]["group_match"] == float(straight > crossed) and line["filter"] == "none"
+    assert line["metrics"]["group_match"] == float(straight > crossed) and line["method"] == "none"
     assert len(line["images"]) == len(line["captions"]) == 2 and line["tie"] is False
 
 
@@ -266,9 +266,9 @@ def test_assertions():
     with pytest.raises(AssertionNotMet, match=r"group_match,none>1: it is 0\.\d+") as caught:
         check("group_match,none>1")
     assert caught.value.results.results["shapes_color"]["group_match,none"] is not None
-    with pytest.raises(UsageError, match="there will be no filter 'ttm'; known: none, choice"):
+    with pytest.raises(UsageError, match="there will be no method 'ttm'; known: none, choice"):
         check("group_match,ttm>1")
-    with pytest.raises(UsageError, match=r"there will be no filter 'choice'; known: none$"):
+    with pytest.raises(UsageError, match=r"there will be no method 'choice'; known: none$"):
         check("group_score,choice>1")
 
 
@@ -276,8 +276,8 @@ WRONG_ASSERTIONS = {
     "shapes_colour.group_match,none>0": "no task 'shapes_colour' here; did you mean 'shapes_color'",
     "winoground.group_match,none>0": "no task 'winoground' here; known: shapes_color, shapes_place",
     "shapes_color.group_mtch,none>0": "task 'shapes_color' has no metric 'group_mtch'; did you mean 'group_match'",
-    "shapes_color.group_match,tmt>0": "there will be no filter 'tmt'; did you mean 'ttm'",
-    "shapes_color.group_match,oracle>0": "there will be no filter 'oracle'",
+    "shapes_color.group_match,tmt>0": "there will be no method 'tmt'; did you mean 'ttm'",
+    "shapes_color.group_match,oracle>0": "there will be no method 'oracle'",
 }
 
 
@@ -350,8 +350,8 @@ def test_hooks_hear_of_a_run():
             heard.append(("started", config["model"]))
 
         @hookimpl
-        def ttmbench_task_scored(self, task, filter, results):
-            heard.append((task, filter, results["group_match," + filter]))
+        def ttmbench_task_scored(self, task, method, results):
+            heard.append((task, method, results["group_match," + method]))
 
         @hookimpl
         def ttmbench_iteration_finished(self, task, record):

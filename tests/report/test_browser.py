@@ -76,10 +76,10 @@ def test_result_rows_are_chosen_by_form_and_address(opened, report_page):
 def test_groups_are_filtered_searched_and_opened(opened, report_page, reported_runs):
     run = gather(reported_runs)[0][0]
     lines = [json.loads(line) for line in run.checked[0]["samples"]["shapes_color"].read_text("utf-8").splitlines()]
-    raw = {line["group_id"]: line["metrics"]["group_match"] for line in lines if line["filter"] == "none"}
+    raw = {line["group_id"]: line["metrics"]["group_match"] for line in lines if line["method"] == "none"}
     seeds: dict[str, list[float]] = {}
     for line in lines:
-        if line["filter"] == "ttm":
+        if line["method"] == "ttm":
             seeds.setdefault(line["group_id"], []).append(line["metrics"]["group_match"])
     won = [group for group, values in seeds.items() if raw[group] == 0 and sum(values) == 2]
     lost = [group for group, values in seeds.items() if raw[group] == 1 and sum(values) < 2]
@@ -168,7 +168,7 @@ def test_every_control_has_a_name_and_focus_is_seen(opened, report_page):
 def test_of_thousands_of_groups_one_page_is_in_the_document(opened, reported_runs, tmp_path):
     """The last group has answers in words and no scores."""
     runs, skipped = gather(reported_runs)
-    filters = [
+    methods = [
         {"name": "none", "words": "raw", "seeds": [None]},
         {"name": "ttm", "words": "TTM", "seeds": [0, 1, 2, 3]},
     ]
@@ -183,7 +183,7 @@ def test_of_thousands_of_groups_one_page_is_in_the_document(opened, reported_run
     answers = [["image 1", "Which caption?", "(A) <b>it</b>", True], ["image 2", "Which?", None, False]]
     chosen = [[None, None, 0, None, [1], answers]]
     groups.append(["words", ["a cat", "a dog"], ["x.png", "y.png"], ["x"], [chosen, chosen]])
-    data = {"metrics": ["group_match"], "filters": filters, "tags": ["kind"], "groups": groups}
+    data = {"metrics": ["group_match"], "methods": methods, "tags": ["kind"], "groups": groups}
     one = GroupSet(runs[0], "shapes_color", data)
     path = tmp_path / "large.html"
     path.write_text(to_html(Report(runs, skipped, sets=[(one, 0)], thumbnails=[Thumbnails("shapes_color")])), "utf-8")

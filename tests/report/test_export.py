@@ -253,20 +253,20 @@ def test_csv_is_tidy_and_read_back_by_pandas(adapted, reference):
     table = pd.read_csv(io.StringIO(text_of(export_csv, runs)), keep_default_na=False, na_values=[""], converters=exact)
     assert len(table) == sum(len(keys(run.document)) for run in runs)
     is_first = table.file.str.endswith("/first.json")
-    one = table[is_first & (table.metric == "group_match") & (table["filter"] == "ttm")].iloc[0]
+    one = table[is_first & (table.metric == "group_match") & (table["method"] == "ttm")].iloc[0]
     assert (one.value, one.stderr, one.seed_std) == (TTM["value"], TTM["stderr"], TTM["seed_std"])
     low, high = reference["ci"]["shapes_color"]["group_match,ttm"]
     assert (one.ci_low, one.ci_high, one.seeds, one.chance, one.groups) == (low, high, 4, 0.5, 200)
-    assert (one.track, one.method, one.version, one.date) == ("test_time", "TTM", 1, began(reference))
-    undefined = table[(table.task == "shapes_replace") & (table.metric == "image_score") & (table["filter"] == "none")]
+    assert (one.track, one.method_name, one.version, one.date) == ("test_time", "TTM", 1, began(reference))
+    undefined = table[(table.task == "shapes_replace") & (table.metric == "image_score") & (table["method"] == "none")]
     assert undefined["value"].isna().all() and len(undefined) == 1
-    assert set(table[table.track.isna()]["filter"]) == {"placebo"}
+    assert set(table[table.track.isna()]["method"]) == {"placebo"}
     ours = table[~is_first & (table.metric == "group_match")]
-    assert set(zip(ours["filter"], ours.method, ours.track.fillna(""), ours.seeds.fillna(0), strict=True)) == {
+    assert set(zip(ours["method"], ours.method_name, ours.track.fillna(""), ours.seeds.fillna(0), strict=True)) == {
         *(("none", "SimpleMatch", "matching", 0), ("ttm", "TTM", "test_time", 2), ("oracle", "oracle", "oracle", 2)),
         *(("overfit", "overfit", "test_time", 2), ("placebo", "placebo", "", 2)),
     }
-    assert set(table[table["filter"] == "none"].track.dropna()) == {"zero_shot", "matching"}
+    assert set(table[table["method"] == "none"].track.dropna()) == {"zero_shot", "matching"}
 
 
 def test_latex_prints_gains_as_papers_do(reference):

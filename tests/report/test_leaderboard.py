@@ -20,10 +20,10 @@ from ttmbench.reproduce.tables import published_beside_runs
 from ttmbench.results.stored_files import schema
 
 
-def write(folder, name, model="m", date=0.0, value=0.5, filters=("none",), **more):
-    """A results document with the group match under some filters."""
+def write(folder, name, model="m", date=0.0, value=0.5, methods=("none",), **more):
+    """A results document with the group match under some methods."""
     return write_run(
-        folder, name, {f"group_match,{one}": value for one in filters}, model_name=model, date=date, **more
+        folder, name, {f"group_match,{one}": value for one in methods}, model_name=model, date=date, **more
     )
 
 
@@ -83,7 +83,7 @@ def test_a_part_of_another_version_is_a_conflict(tmp_path):
 
 
 def test_tracks_are_never_mixed(tmp_path, capsys):
-    write(tmp_path, "x.json", filters=("none", "ttm", "oracle"))
+    write(tmp_path, "x.json", methods=("none", "ttm", "oracle"))
     assert main(["leaderboard", str(tmp_path)]) == 0
     tables = capsys.readouterr().out.split("All values")[0]
     titles = [line.split(":")[0] for line in tables.splitlines() if re.match("[A-Z]", line)]
@@ -101,7 +101,7 @@ def test_other_versions_and_data_are_a_conflict(tmp_path):
 
 def test_a_run_without_a_finished_task_is_named(tmp_path):
     write(tmp_path, "a.json")
-    write(tmp_path, "unfinished.json", filters=(), status="running")
+    write(tmp_path, "unfinished.json", methods=(), status="running")
     assert merge(tmp_path).skipped == {"unfinished.json": "has no finished task (status running)"}
 
 

@@ -51,7 +51,7 @@ def test_columns_stand_in_one_order(run):
     assert list(dict.fromkeys(row.column for row in numbers if row.metric in ("group_score", "group_match"))) == (
         ["raw", *ORDER[2:], "SimpleMatch"]
     )
-    frame = to_frame(numbers).set_index(["metric", "filter"])
+    frame = to_frame(numbers).set_index(["metric", "method"])
     assert frame.loc["group_score", "dual_softmax"]["track"] == "matching"
     assert frame.loc["group_score", "tent"]["track"] == "test_time"
     assert 0.24 < frame.loc["group_score", "dual_softmax"]["chance"] < 0.26
@@ -74,7 +74,7 @@ def test_gains_are_over_the_fair_baseline(run, capsys):
 
 def test_exports_have_them(run):
     rows = {
-        (row["metric"], row["filter"]): row for row in csv.DictReader(io.StringIO(export_csv([run], None)[0][None]))
+        (row["metric"], row["method"]): row for row in csv.DictReader(io.StringIO(export_csv([run], None)[0][None]))
     }
     assert rows["group_score", "dual_softmax"]["track"] == "matching"
     assert float(rows["group_score", "dual_softmax"]["chance"]) > float(rows["group_score", "none"]["chance"])

@@ -212,12 +212,12 @@ def test_groups_are_those_of_the_samples(reported_runs):
     run = gather(reported_runs)[0][0]
     path = run.checked[0]["samples"]["shapes_color"]
     data = read_groups(run, "shapes_color", path).data
-    names = [one["name"] for one in data["filters"]]
-    assert names == ["none", "ttm", "placebo"] and data["filters"][1]["seeds"] == [0, 1]
+    names = [one["name"] for one in data["methods"]]
+    assert names == ["none", "ttm", "placebo"] and data["methods"][1]["seeds"] == [0, 1]
     for line in map(json.loads, path.read_text(encoding="utf-8").splitlines()):
         group = next(group for group in data["groups"] if group[0] == line["group_id"])
         assert group[1] == line["captions"] and group[2] == line["images"]
-        scores, matching, tie, margin, metrics = group[4][names.index(line["filter"])][line["seed_index"]]
+        scores, matching, tie, margin, metrics = group[4][names.index(line["method"])][line["seed_index"]]
         assert matching == line["matching"] and bool(tie) == line["tie"]
         assert dict(zip(data["metrics"], metrics, strict=True)) == line["metrics"]
         assert margin == pytest.approx(line["margin"], rel=1e-4)
@@ -230,7 +230,7 @@ def test_groups_are_those_of_the_samples(reported_runs):
 def test_forced_choices_are_groups_without_scores(tmp_path, reported_runs):
     answer = {"question": "image 1", "order": [1, 0], "prompt": "Which?", "answer": None, "chosen": None}
     answer["right"] = False
-    line = {"group_id": "g", "filter": "choice", "seed_index": 0, "seed": None, "captions": ["a", "b"], "images": ["x"]}
+    line = {"group_id": "g", "method": "choice", "seed_index": 0, "seed": None, "captions": ["a", "b"], "images": ["x"]}
     path = tmp_path / "samples.jsonl"
     path.write_text(json.dumps({**line, "metrics": {"text_score": 0.0}, "tags": {}, "answers": [answer]}) + "\n")
     run = gather(reported_runs)[0][0]

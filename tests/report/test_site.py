@@ -23,12 +23,12 @@ from ttmbench.results.stored_files import schema
 DAY = 86_400
 
 
-def write(folder, name, model="m", date=1, value=0.5, task="t", filters=("none",), groups=(1000, 1000), **more):
+def write(folder, name, model="m", date=1, value=0.5, task="t", methods=("none",), groups=(1000, 1000), **more):
     """A results document with group match, and group score of the raw model."""
     return write_run(
         folder,
         name,
-        {f"group_match,{one}": value for one in filters} | {"group_score,none": value / 2},
+        {f"group_match,{one}": value for one in methods} | {"group_score,none": value / 2},
         task,
         model_name=model,
         model_info={"fingerprint": {"weights_sha256": f"{model}-weights"}},
@@ -50,10 +50,10 @@ def build(runs: Path, site: Path, *words: str) -> Path:
 def site(tmp_path_factory) -> Path:
     """Runs of every standing, of three models on two tasks, and a published row."""
     runs = tmp_path_factory.mktemp("runs")
-    write(runs, "a/old.json", model="alpha", date=1, value=0.4, filters=("none", "ttm", "oracle"))
-    write(runs, "a/new.json", model="alpha", date=2, value=0.6, filters=("none", "ttm", "oracle"))
+    write(runs, "a/old.json", model="alpha", date=1, value=0.4, methods=("none", "ttm", "oracle"))
+    write(runs, "a/new.json", model="alpha", date=2, value=0.6, methods=("none", "ttm", "oracle"))
     write(runs, "b.json", model="beta", date=2, value=0.6)
-    write(runs, "c.json", model="gamma", date=2, value=0.5, filters=("none", "ttm"))
+    write(runs, "c.json", model="gamma", date=2, value=0.5, methods=("none", "ttm"))
     write(runs, "part.json", model="part", date=3, value=1.0, groups=(4, 1000))
     write(runs, "version.json", model="older", date=3, value=0.9, version=0)
     write(runs, "other.json", model="elsewhere", date=3, value=0.8, data="other")
@@ -190,7 +190,7 @@ def test_ranks_are_shared_where_no_test_tells_rows_apart(tmp_path):
     for name in ("b", "c"):
         right = round(400 * values[name])
         lines_of_run = [
-            json.dumps({"group_id": str(at), "filter": "none", "metrics": {"group_match": float(at < right)}})
+            json.dumps({"group_id": str(at), "method": "none", "metrics": {"group_match": float(at < right)}})
             for at in range(400)
         ]
         (tmp_path / f"samples_{name}.jsonl").write_text("\n".join(lines_of_run) + "\n")

@@ -39,12 +39,12 @@ NAMED = (
 def runs(tmp_path_factory):
     """A scorer and a model that chooses, on two tasks of 2x2 groups."""
     folder = tmp_path_factory.mktemp("runs")
-    for name, filter_, chance in (("scorer", "none", 1 / 6), ("chooser", "choice", 0.0625)):
-        keys = {task: {f"group_score,{filter_}": 0.3} for task in ("colorswap", "winoground")}
+    for name, method, chance in (("scorer", "none", 1 / 6), ("chooser", "choice", 0.0625)):
+        keys = {task: {f"group_score,{method}": 0.3} for task in ("colorswap", "winoground")}
         document = whole_document(
             keys,
             tracks={
-                task: dict.fromkeys(one, "forced_choice" if filter_ == "choice" else "zero_shot")
+                task: dict.fromkeys(one, "forced_choice" if method == "choice" else "zero_shot")
                 for task, one in keys.items()
             },
             chance={task: {"group_score": chance} for task in keys},

@@ -16,16 +16,16 @@ from ttmbench.results.comparison import adjust_for_several, compare_runs, read_r
 
 
 def write_run(folder, name, values, *, version=1, digest="d", seeds=1, model="m"):
-    """A results document with samples: values are task -> filter -> metric -> list over groups."""
+    """A results document with samples: values are task -> method -> metric -> list over groups."""
     artifacts = {}
-    for task, filters in values.items():
+    for task, methods in values.items():
         lines = []
-        for label, metrics in filters.items():
+        for label, metrics in methods.items():
             count = len(next(iter(metrics.values())))
             for seed in range(seeds):
                 for group in range(count):
                     found = {metric: row[group] for metric, row in metrics.items()}
-                    lines.append({"group_id": f"g{group}", "filter": label, "seed_index": seed, "metrics": found})
+                    lines.append({"group_id": f"g{group}", "method": label, "seed_index": seed, "metrics": found})
         file = folder / f"{name}_samples_{task}.jsonl"
         file.write_text("".join(json.dumps(line) + "\n" for line in lines))
         artifacts[file.name] = {"kind": "samples", "sha256": DIGEST, "bytes": 1}
@@ -77,7 +77,7 @@ def test_holm_is_over_all_models_of_what_is_shown(tmp_path, capsys):
     rows = [row for found in json.loads((tmp_path / "x.json").read_text())["comparisons"] for row in found["rows"]]
     assert [row["p_holm"] for row in rows] == pytest.approx([3 * rows[0]["p"], 2 * rows[1]["p"], rows[2]["p"]])
     assert [row["holm_tests"] for row in rows] == [3, 3, 3]
-    says = "p (Holm) is adjusted over all 3 tables: every model, setting, task, metric and filter: at most 3 tests"
+    says = "p (Holm) is adjusted over all 3 tables: every model, setting, task, metric and method: at most 3 tests"
     assert says in capsys.readouterr().out
     assert main(["compare", *paths, "-o", str(tmp_path / "x.md"), "--bootstrap_iters", "20"]) == 0
     assert says in (tmp_path / "x.md").read_text()
@@ -94,7 +94,7 @@ def test_holm_is_over_all_metrics_of_several_models(tmp_path, capsys):
     assert [row["holm_tests"] for row in rows] == [4] * 4
     assert [row["p_holm"] for row in rows] == pytest.approx([4 * rows[0]["p"]] * 2 + [2 * rows[2]["p"]] * 2)
     assert main(["compare", *paths[:2], "--bootstrap_iters", "20"]) == 0
-    assert "all tasks of this table, separately for each metric and filter: at most 1 test" in capsys.readouterr().out
+    assert "all tasks of this table, separately for each metric and method: at most 1 test" in capsys.readouterr().out
 
 
 def test_a_folder_is_compared_with_its_first_run(tmp_path, capsys):
@@ -146,7 +146,7 @@ def test_runs_that_share_nothing(tmp_path):
     a = read_run(write_run(tmp_path, "a", one([0.0, 1.0], "t")))
     with pytest.raises(UsageError, match="share no task"):
         adjusted(a, read_run(write_run(tmp_path, "b", one([0.0, 1.0], "u"))))
-    with pytest.raises(UsageError, match="share no filter"):
+    with pytest.raises(UsageError, match="share no method"):
         adjusted(a, read_run(write_run(tmp_path, "c", one([0.0, 1.0], "t", "ttm"))))
 
 
@@ -170,7 +170,7 @@ def test_the_command_on_real_runs(tmp_path, capsys):
     (comparison,) = json.loads((tmp_path / "c.json").read_text())["comparisons"]
     documents = [json.loads(Path(path).read_text()) for path in paths]
     for row in comparison["rows"]:
-        key = f"{row['metric']},{row['filter']}"
+        key = f"{row['metric']},{row['method']}"
         means = [document["results"]["shapes_color"][key] for document in documents]
         assert [row["baseline"], row["other"]] == pytest.approx(means)
     assert main(["compare", paths[0], "-o", str(tmp_path / "c.md"), "--metrics", "group_match"]) == 0
@@ -179,7 +179,7 @@ def test_the_command_on_real_runs(tmp_path, capsys):
     table = (tmp_path / "c.md").read_text().splitlines()
     rows = [line.count("|") for line in table if line.startswith("|")]
     assert rows == [13] * 3, "head, rule, SimpleMatch>TTM"
-    assert main(["compare", *paths, "--filters", "none,ttm", "--metrics", "nothing"]) == 2
+    assert main(["compare", *paths, "--methods", "none,ttm", "--metrics", "nothing"]) == 2
     assert main(["compare", *paths, "-o", str(tmp_path / "c.txt")]) == 2
 
 
@@ -194,7 +194,7 @@ def test_a_part_of_a_task_is_said_and_never_passes_for_the_whole(tmp_path):
         adjusted(part, whole)
     (row,) = adjusted(part, whole, allow_different=True)
     assert (row["groups"], row["groups_of_task"], row["limited"]) == (3, 9, True)
-    (row,) = adjusted(whole, whole, filters=("none", "none"))
+    (row,) = adjusted(whole, whole, methods=("none", "none"))
     assert (row["groups"], row["groups_of_task"], row["limited"]) == (9, 9, False)
 
 
@@ -202,5 +202,5 @@ def test_within_a_run_raw_is_the_baseline(tmp_path):
     values = {"t": {name: {"group_match": [0.0, 1.0]} for name in ("none", "ttm", "oracle")}}
     run = read_run(write_run(tmp_path, "a", values))
     rows = compare_runs(run, run)
-    assert [row["filter"] for row in rows] == ["none>ttm", "none>oracle"]
+    assert [row["method"] for row in rows] == ["none>ttm", "none>oracle"]
     assert np.isfinite([row["p"] for row in rows]).all()

@@ -180,12 +180,12 @@ def test_a_published_model_to_the_digit(tmp_path):
 
 
 def test_samples_of_a_run_state_their_tags_too(tmp_path):
-    """A task's means over tags are made again from its samples, for every filter."""
+    """A task's means over tags are made again from its samples, for every method."""
     rows = []
     for number, row in enumerate(lines(RIGHT)[::2]):
         tags = {"instrument": row["instrument"], "piece": row["piece"]}
         for name, scores in (("none", [[1.0, 0.5]]), ("ttm", [[1.0, 0.5 + number % 2]])):
-            about = {"group_id": f"{number}", "filter": name, "seed_index": 0}
+            about = {"group_id": f"{number}", "method": name, "seed_index": 0}
             rows.append({**about, "scores": scores, "tags": tags})
     path = write(tmp_path / "samples.jsonl", rows)
     scored = ttmbench.score(path, "valse", bootstrap_iters=0)

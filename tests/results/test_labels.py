@@ -64,9 +64,9 @@ def test_the_readme_has_four_columns(readme):
 def test_numbers_and_their_table(document, readme):
     frame = to_frame(document.numbers)
     mine = frame[frame["task"] == TASK]
-    agree(readme, {(one.method, one.metric): one.value for one in mine.itertuples()})
+    agree(readme, {(one.method_name, one.metric): one.value for one in mine.itertuples()})
     assert len(frame) == len(document.numbers) and frame["seeds"].dtype == "Int64"
-    raw = mine[mine["filter"] == "none"]
+    raw = mine[mine["method"] == "none"]
     assert raw["seeds"].isna().all() and raw["seed_std"].isna().all() and str(raw["value"].dtype) == "float64"
 
 
@@ -105,15 +105,15 @@ def test_leaderboard(tmp_path, readme):
     (tmp_path / MAIN.name).write_bytes(MAIN.read_bytes())
     board = merge(tmp_path)
     rows = [row for row in as_document(board)["rows"] if row["task"] == TASK]
-    agree(readme, {(row["method"], row["metric"]): row["value"] for row in rows})
+    agree(readme, {(row["method_name"], row["metric"]): row["value"] for row in rows})
     rows = [row for row in csv.DictReader(io.StringIO(formats.to_csv(board))) if row["task"] == TASK]
-    agree(readme, {(row["method"], row["metric"]): float(row["value"]) for row in rows})
+    agree(readme, {(row["method_name"], row["metric"]): float(row["value"]) for row in rows})
 
 
 def test_exports(document, readme):
     run = ResultsFile(MAIN, document)
     rows = [row for row in csv.DictReader(io.StringIO(export_csv([run], None)[0][None])) if row["task"] == TASK]
-    agree(readme, {(row["method"], row["metric"]): float(row["value"]) for row in rows})
+    agree(readme, {(row["method_name"], row["metric"]): float(row["value"]) for row in rows})
     head, line = (
         next(line for line in export_latex([run], None)[0][None].splitlines() if text in line)
         for text in ("model & task & raw", r"& shapes\_color &")
@@ -137,7 +137,7 @@ def test_exports_for_the_hub(document, readme):
 
 def test_trackers(document, readme):
     rows = [dict(zip(TRACKED, row, strict=True)) for row in result_rows(document)]
-    agree(readme, {(row["column"], row["metric"]): row["value"] for row in rows if row["task"] == TASK})
+    agree(readme, {(row["method_name"], row["metric"]): row["value"] for row in rows if row["task"] == TASK})
 
 
 def test_reproduce(readme):

@@ -189,7 +189,7 @@ def tables(folder, capsys):
         "csv": {
             (line["model"], line["setting"], line["task"]): float(line["value"])
             for line in lines
-            if line["filter"] == "ttm"
+            if line["method"] == "ttm"
         },
         "latex": {
             (*cells[0].rstrip("]").split(" ["), cells[1].replace("\\_", "_")): float(cells[4]) / 100
@@ -205,7 +205,7 @@ def tables(folder, capsys):
         "frame": {
             (row.model, row.setting, row.task): row.value
             for result in ttmbench.read_results(folder)
-            for row in result.to_frame().query("filter == 'ttm'").itertuples()
+            for row in result.to_frame().query("method == 'ttm'").itertuples()
         },
     }
 

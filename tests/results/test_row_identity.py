@@ -43,37 +43,35 @@ def document(tmp_path_factory):
     return json.loads((folder / "run.json").read_text(encoding="utf-8"))
 
 
-def rows(folder, filter_):
-    """Table -> values of its rows of a filter."""
+def rows(folder, method):
+    """Table -> values of its rows of a method."""
     runs, _ = read_files([folder])
     lines = list(csv.DictReader(io.StringIO(export_csv(runs, None)[0][None])))
     titles = {"ttm": "(TTM)", "overfit": "(overfit)", "none": "(SimpleMatch)"}
-    wanted = titles.get(filter_, f"({filter_})")
+    wanted = titles.get(method, f"({method})")
     (table,) = [
         block for block in export_latex(runs, None, metrics=["group_match"])[0][None].split("\n\n") if wanted in block
     ]
     found = {
-        "csv": [float(line["value"]) for line in lines if (line["filter"], line["metric"]) == (filter_, "group_match")],
+        "csv": [float(line["value"]) for line in lines if (line["method"], line["metric"]) == (method, "group_match")],
         "latex": [float(line.split(" & ")[2].split()[0]) / 100 for line in table.splitlines() if "shapes" in line],
-        "leaderboard": [
-            row.value for row in merge(folder).rows if (row.method, row.metric) == (filter_, "group_match")
-        ],
+        "leaderboard": [row.value for row in merge(folder).rows if (row.method, row.metric) == (method, "group_match")],
     }
-    if filter_ == "ttm":
+    if method == "ttm":
         found["report"] = [row.ttm.value for row in answer_of(gather(folder)[0])]
     return {name: sorted(values) for name, values in found.items()}
 
 
-def check(folder, document, change, filter_, expected):
+def check(folder, document, change, method, expected):
     """Two documents, the second changed and with another value, are so many rows of every table."""
     for name, value in (("one", 0.25), ("two", 0.75)):
         made = deepcopy(document)
         if name == "two":
             change(made)
             made["date"] += 10
-        made["results"][TASK][f"group_match,{filter_}"] = value
+        made["results"][TASK][f"group_match,{method}"] = value
         (folder / f"{name}.json").write_text(json.dumps(made), encoding="utf-8")
-    for table, values in rows(folder, filter_).items():
+    for table, values in rows(folder, method).items():
         assert values == pytest.approx(expected), table
 
 
@@ -103,8 +101,8 @@ def test_an_option_that_changes_numbers_is_another_row(document, tmp_path, optio
         if option in OTHER_DATA:
             made["task_hashes"][TASK] = "another"
 
-    for filter_ in ("ttm", "none", "tent"):
-        check(tmp_path, document, change, filter_, [0.25, 0.75])
+    for method in ("ttm", "none", "tent"):
+        check(tmp_path, document, change, method, [0.25, 0.75])
     runs = read_files([tmp_path])[0]
     assert {run.called.setting for run in runs} > {""} or all(run.called.setting for run in runs)
 
@@ -122,14 +120,14 @@ def test_another_model_is_another_row(document, tmp_path, option):
 KEYS = sorted({*TTMConfig.model_fields} - {"part_args", "lr_note"}) + [f"{kind}.key" for kind in PART_KINDS]
 
 
-@pytest.mark.parametrize("filter_", ["ttm", "oracle"])
+@pytest.mark.parametrize("method", ["ttm", "oracle"])
 @pytest.mark.parametrize("key", KEYS)
-def test_every_setting_of_ttm_is_another_row(document, tmp_path, key, filter_):
+def test_every_setting_of_ttm_is_another_row(document, tmp_path, key, method):
     def change(made):
-        settings = made["methods"][TASK][filter_]["settings"]
+        settings = made["methods"][TASK][method]["settings"]
         settings[key] = other(settings.get(key))
 
-    check(tmp_path, document, change, filter_, [0.25, 0.75])
+    check(tmp_path, document, change, method, [0.25, 0.75])
 
 
 @pytest.mark.parametrize("method", METHODS)

@@ -169,7 +169,7 @@ def test_a_run_states_error_spread_and_interval(place):
     assert (raw.own_task, raw.track, raw.groups, raw.chance) == ("mine", "zero_shot", mean["groups"], 0.25)
     assert one.interval == tuple(mean["ci"]["group_match,ttm"]) and one.seed_std is not None
     (run,) = ttmbench.read_results(place / "one.json")
-    frame = run.to_frame().set_index(["task", "metric", "filter"])
+    frame = run.to_frame().set_index(["task", "metric", "method"])
     assert frame.loc[("mine/relations", "group_match", "ttm"), "value"] == one.value
     assert frame.loc[("mine/relations", "group_match", "ttm"), "cells"] == mean["cells"]
 
@@ -207,7 +207,7 @@ def test_tables_pages_and_exports_name_them(place, tmp_path, capsys):
     assert exported["ttmbench"]["tag_means"]["mine"]["relations"] == mean
     assert main(["export", result, "--to", "csv", "-o", str(tmp_path / "x.csv")]) == 0
     lines = csv.DictReader((tmp_path / "x.csv").read_text().splitlines())
-    rows = {(row["task"], row["metric"], row["filter"]): row for row in lines}
+    rows = {(row["task"], row["metric"], row["method"]): row for row in lines}
     row = rows["mine/relations", "group_match", "ttm"]
     assert float(row["ci_low"]) == mean["ci"]["group_match,ttm"][0] and int(row["cells"]) == mean["cells"]
     assert main(["export", result, "--to", "latex"]) == 0

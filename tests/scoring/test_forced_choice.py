@@ -219,7 +219,7 @@ def test_an_answer_that_cannot_be_read_is_wrong_and_listed(tmp_path):
     assert "2 answers choose no option and count as wrong" in note and "refused" in note and "'Neither.'" in note
     assert results.results["shapes_color"]["group_score,choice"] == pytest.approx(10 / 12)
     lines = [json.loads(line) for line in (tmp_path / "x_samples_shapes_color.jsonl").read_text().splitlines()]
-    assert len(lines) == 12 and all(len(line["answers"]) == 4 and line["filter"] == "choice" for line in lines)
+    assert len(lines) == 12 and all(len(line["answers"]) == 4 and line["method"] == "choice" for line in lines)
     assert sum(line["metrics"]["group_score"] for line in lines) == 10
     answers = [one for line in lines for one in line["answers"]]
     assert sum(not one["right"] for one in answers) == 2 and {one["chosen"] for one in answers} == {0, 1, None}
@@ -242,8 +242,8 @@ def test_what_needs_scores_is_left_out_with_a_note_and_hooks_hear_of_the_rest(tm
 
     class Plugin:
         @hookimpl
-        def ttmbench_task_scored(self, task, filter, results):
-            heard.append((task, filter, sorted(results)[0]))
+        def ttmbench_task_scored(self, task, method, results):
+            heard.append((task, method, sorted(results)[0]))
 
     settings = {"methods": "sinkhorn", "save_scores": True, "output_path": str(tmp_path / "x.json"), **QUICK}
     model = Chooser(lambda *_: "A")

@@ -103,7 +103,7 @@ def full_document() -> dict:
         "seconds": 0.1,
     }
     difference = {
-        **{"task": "t", "metric": "group_match", "filter": "none", "baseline": 0.5, "value": 0.5, "difference": 0},
+        **{"task": "t", "metric": "group_match", "method": "none", "baseline": 0.5, "value": 0.5, "difference": 0},
         **{"paired": True, "ci": [-0.1, 0.1], "p": 1.0, "p_holm": 1.0, "test": "mcnemar", "won": 1, "lost": 1},
         "clusters": 1,
     }

@@ -496,8 +496,8 @@ def test_the_label_audit_and_every_variant_work_with_parts(parts):
         assert [cost["optimizer_steps"] for cost in variant["cost"]] == [sum(math.ceil(n / 4) * 2 for n in selected)]
     (cost,) = done["methods"]["shapes_color"]["overfit"]["cost"]
     assert cost["optimizer_steps"] % 2 == 0 and cost["image_rows"] > cost["image_rows_backward"] > 0
-    filters = ("none", "overfit", "ttm", "placebo", "shuffle", "oracle")
-    assert all(done["results"]["shapes_color"][f"group_match,{name}"] is not None for name in filters)
+    methods = ("none", "overfit", "ttm", "placebo", "shuffle", "oracle")
+    assert all(done["results"]["shapes_color"][f"group_match,{name}"] is not None for name in methods)
 
 
 def test_selftrain_is_ttm_with_each_images_best_caption():

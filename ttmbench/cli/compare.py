@@ -25,7 +25,7 @@ Row = Mapping[str, Any]
 Tracks = Mapping[tuple[str, str, str], str | None]
 """Task, metric and method -> track."""
 HEAD = (
-    *("task", "metric", "filter", "baseline", "other", "difference", "95% interval", "p", "p (Holm)", "won", "lost"),
+    *("task", "metric", "method", "baseline", "other", "difference", "95% interval", "p", "p (Holm)", "won", "lost"),
     "groups",
 )
 _IMPORTANCE = {"baseline": 2, "other": 2, "difference": 3, "95% interval": 1, "p (Holm)": 2}
@@ -37,7 +37,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add, files = parser.add_argument, "Results files or directories, from `run --log_samples` or `score`"
     add("runs", metavar="RESULTS", nargs="+", help=files)
     add("--metrics", metavar="A,B", type=split_names, default=[], help="Metrics to compare (default: all)")
-    add("--filters", metavar="A,B", type=split_names, help="Filter A in the first run, B in the others: none,ttm")
+    add("--methods", metavar="A,B", type=split_names, help="Method A in the first run, B in the others: none,ttm")
     add("--allow_different", action="store_true", help="Also compare other task versions or data, by group IDs")
     add("--bootstrap_iters", metavar="N", type=count, default=1000, help="Resamples and permutations")
     add("--seed", metavar="N", type=int, default=0, help="Seed for the resampling")
@@ -45,12 +45,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def compare(options: argparse.Namespace) -> int:
-    """Compare the first run with every other one, or two filters of a single run; one table per pair."""
+    """Compare the first run with every other one, or two methods of a single run; one table per pair."""
     target = None if options.output_path is None else Path(options.output_path)
     if target is not None and target.suffix not in (".json", ".md"):
         raise UsageError(f"--output_path must end with .json or .md, got {target}")
-    if options.filters is not None and len(options.filters) != 2:
-        raise UsageError(f"--filters must be two names, such as none,ttm, got {','.join(options.filters)}")
+    if options.methods is not None and len(options.methods) != 2:
+        raise UsageError(f"--methods must be two names, such as none,ttm, got {','.join(options.methods)}")
     runs, pairs = _runs(options)
     models = names_of_runs([(run.path, run.document) for run in runs])
     model_of = {run.path: name.words for run, name in zip(runs, models, strict=True)}
@@ -61,7 +61,7 @@ def compare(options: argparse.Namespace) -> int:
             rows = compare_runs(
                 baseline,
                 other,
-                filters=None if options.filters is None else tuple(options.filters),
+                methods=None if options.methods is None else tuple(options.methods),
                 metrics=options.metrics,
                 allow_different=options.allow_different,
                 iterations=options.bootstrap_iters,
@@ -123,9 +123,9 @@ def _has_folder(options: argparse.Namespace) -> bool:
 def _adjustment(rows: Sequence[Row], tables: int) -> str:
     """The tests over which p is adjusted."""
     most = max(row["holm_tests"] for row in rows)
-    tests = "all tasks of this table, separately for each metric and filter"
+    tests = "all tasks of this table, separately for each metric and method"
     if tables > 1:
-        tests = f"all {tables} tables: every model, setting, task, metric and filter"
+        tests = f"all {tables} tables: every model, setting, task, metric and method"
     clustered = sum((row["clusters"] or row["groups"]) < row["groups"] for row in rows)
     clusters = f"; {clustered} rows are tested by clusters of groups that share images" if clustered else ""
     return f"p (Holm) is adjusted over {tests}: at most {most} {'test' if most == 1 else 'tests'}{clusters}"
@@ -136,7 +136,7 @@ def _cells(row: Row, tracks: Tracks) -> list[str]:
     return [
         row["task"],
         row["metric"],
-        ">".join(name_of(name, tracks.get((task, metric, name)), metric) for name in row["filter"].split(">")),
+        ">".join(name_of(name, tracks.get((task, metric, name)), metric) for name in row["method"].split(">")),
         f"{100 * row['baseline']:.2f}",
         f"{100 * row['other']:.2f}",
         points(row["difference"]),
@@ -190,7 +190,7 @@ def _remarks(rows: Sequence[Row], tracks: Tracks) -> list[str]:
 
 def _matched_method(row: Row, tracks: Tracks) -> str | None:
     """The method of a row that compares raw scores with those of a method that uses a matching, if it is one."""
-    before, _, after = row["filter"].partition(">")
+    before, _, after = row["method"].partition(">")
     task, metric = row["task"].partition(SLASH)[0], row["metric"]
     of_both = [tracks.get((task, metric, name)) for name in (before, after)]
     return after if of_both == ["zero_shot", "matching"] else None

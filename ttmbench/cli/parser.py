@@ -57,7 +57,7 @@ EXAMPLES = {
     ),
     "compare": (
         "ttmbench compare a.json b.json",
-        "ttmbench compare a.json --filters none,ttm --output_path comparison.md",
+        "ttmbench compare a.json --methods none,ttm --output_path comparison.md",
     ),
     "leaderboard": ("ttmbench leaderboard results", "ttmbench leaderboard results --published all --site site"),
     "report": ("ttmbench report results", "ttmbench report results --output_path page.html --title 'Spatial tasks'"),

@@ -189,7 +189,7 @@ def _model(name: str, registry: Registry) -> Page:
 
 def _method(spec: MethodSpec, plugin: str) -> Page:
     """A method with its settings, and what its function's docstring says."""
-    has_column = any(column.filter == spec.name for column in COLUMNS)  # TTM itself, its bound and its controls
+    has_column = any(column.method == spec.name for column in COLUMNS)  # TTM itself, its bound and its controls
     option = "--ttm_args NAME=VALUE" if has_column else f"--method_args {spec.name}.NAME=VALUE"
     rows = [
         {

@@ -101,7 +101,7 @@ class EvalResults(Mapping[str, object]):
 
     @cached_property
     def group_values(self) -> dict[str, Values]:
-        """Task -> filter -> metric -> group id -> value, a mean over seeds: what `ttmbench.compare` pairs.
+        """Task -> method -> metric -> group id -> value, a mean over seeds: what `ttmbench.compare` pairs.
 
         Of results that were read from a file they are those of the samples beside it, tasks without samples skipped.
 
@@ -119,7 +119,7 @@ class EvalResults(Mapping[str, object]):
 
     @property
     def scores(self) -> dict[str, dict[str, list[Scores]]]:
-        """Task -> filter -> `Scores`, one per seed, of tasks that this program scored or whose scores it read.
+        """Task -> method -> `Scores`, one per seed, of tasks that this program scored or whose scores it read.
 
         They are float32, of stored scores float64 where these are. There are none of results that were read back, of
         tasks that an earlier run of the same command had done; those of ranks and of forced choices are empty.
@@ -128,7 +128,7 @@ class EvalResults(Mapping[str, object]):
 
     @property
     def results(self) -> dict[str, dict[str, float | None]]:
-        """Task -> ``metric,filter`` -> fraction."""
+        """Task -> ``metric,method`` -> fraction."""
         return self.document["results"]
 
     @property
@@ -144,8 +144,8 @@ class EvalResults(Mapping[str, object]):
         """Every number as a row of a table.
 
         Returns:
-            One row a task, metric and filter, and behind these what adapted models are on other tasks (task ``adapted
-            to@measured on``, and ``adapted_to``): ``model``, ``task``, ``metric``, ``filter``, ``method`` (in words),
+            One row a task, metric and method, and behind these what adapted models are on other tasks (task ``adapted
+            to@measured on``, and ``adapted_to``): ``model``, ``task``, ``metric``, ``method``, ``method_name``,
             ``track``, ``setting``, ``value`` (a fraction) and everything that belongs to it: interval, chance, ties,
             seeds, groups.
 
@@ -221,7 +221,7 @@ def _lines_of_scores(result: Scored, seeds: Sequence[int] | None) -> Iterator[Re
                 yield {
                     "group_id": group.group_id,
                     **({} if cluster_of is None else {"cluster": cluster_of[position]}),
-                    "filter": column.name,
+                    "method": column.name,
                     "seed_index": index,
                     "seed": None if seeds is None or column.name == RAW else seeds[index],
                     "captions": list(group.captions),
@@ -244,7 +244,7 @@ def _lines_of_answers(result: Answered) -> Iterator[Record]:
         line: Record = {
             "group_id": group.group_id,
             **({} if cluster_of is None else {"cluster": cluster_of[position]}),
-            "filter": CHOICE,
+            "method": CHOICE,
             "seed_index": 0,
             "seed": None,
         }
@@ -261,7 +261,7 @@ def _lines_of_values(result: Judged) -> Iterator[Record]:
         yield {
             "group_id": group.group_id,
             **({} if cluster_of is None else {"cluster": cluster_of[position]}),
-            **{"filter": RAW, "seed_index": 0, "seed": None},
+            **{"method": RAW, "seed_index": 0, "seed": None},
             "metrics": {metric: float(values[position]) for metric, values in result.values.items()},
             "tags": dict(group.tags),
         }
@@ -280,7 +280,7 @@ def _lines_of_ranks(result: Ranked) -> Iterator[Record]:
         for query in range(len(ranks)):
             line: Record = {"group_id": f"{scope}/{query}"}
             line |= {} if units is None else {"cluster": str(units[query])}
-            common = {"filter": RAW, "seed_index": 0, "seed": None}
+            common = {"method": RAW, "seed_index": 0, "seed": None}
             numbers = {"metrics": {name: column[query] for name, column in known.items()}}
             if not data.groups:
                 yield {**line, **common, **numbers}
@@ -347,7 +347,7 @@ class Baseline:
         common = [task for task in shared if task in this.groups and task in self.run.groups]
         if any(this.groups[task].values.keys() & self.run.groups[task].values.keys() for task in common):
             compared = adjust_for_several(compare_runs(self.run, this, iterations=iterations, seed=seed))
-            paired = {(row["task"], key_of(row["metric"], row["filter"])): row for row in compared}
+            paired = {(row["task"], key_of(row["metric"], row["method"])): row for row in compared}
         rows = []
         for number in this.document.numbers:
             old = before.get((number.task, number.key))
@@ -357,7 +357,7 @@ class Baseline:
 
 
 def _row(number: Number, old: float, new: float, paired: Record | None) -> Record:
-    row: Record = {"task": number.task, "metric": number.metric, "filter": number.method}
+    row: Record = {"task": number.task, "metric": number.metric, "method": number.method}
     row |= {"baseline": old, "value": new, "difference": new - old}
     if paired is None:
         return {**row, "paired": False, "ci": None, "p": None, "p_holm": None, "test": None, "won": None, "lost": None}

@@ -89,7 +89,7 @@ def resolve(
 
         check_methods(registry, config, tasks)
     if config.assertions:
-        check_names(config.assertions, metrics_by_task(tasks), filters_of(config))
+        check_names(config.assertions, metrics_by_task(tasks), methods_of(config))
     also = tasks_named(registry, config, config.also, given)
     if len(also) == 1 and set(also) == set(tasks):
         raise UsageError(f"--also names no task but {next(iter(also))}, which is adapted to; name another")
@@ -150,7 +150,7 @@ def _load_model(config: RunConfig, chosen: Chosen, adapter: Model | None, output
         model = adapter or make_adapter(registry, config.model, config.model_args, config, True)
         output.describe_model(model, trained_on(registry, config.model, config.model_args, model))
         if config.assertions:
-            check_names(config.assertions, metrics_by_task(chosen.tasks), filters_of(config, model))
+            check_names(config.assertions, metrics_by_task(chosen.tasks), methods_of(config, model))
     check_model(config, model, registry.adapts(config))
     for remark in remarks(model):
         warn(remark)
@@ -269,8 +269,8 @@ def metrics_by_task(tasks: Mapping[str, TaskFile]) -> dict[str, list[str]]:
     return metrics
 
 
-def filters_of(config: RunConfig, model: Model | None = None) -> list[str]:
-    """The filters that a run's numbers can have; of a model that is loaded, those that it can give."""
+def methods_of(config: RunConfig, model: Model | None = None) -> list[str]:
+    """The methods that a run's numbers can have; of a model that is loaded, those that it can give."""
     if not (model is None or isinstance(model, DualEncoder | PairScorer)):
         return [CHOICE]
     return [RAW, *config.methods, *([CHOICE] if model is None else [])]

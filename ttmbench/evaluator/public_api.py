@@ -118,7 +118,7 @@ def compare(
     baseline: EvalResults | PathLike,
     other: EvalResults | PathLike | None = None,
     *,
-    filters: tuple[str, str] | None = None,
+    methods: tuple[str, str] | None = None,
     metrics: Sequence[str] | None = None,
     allow_different: bool = False,
     bootstrap_iters: int = 1000,
@@ -128,29 +128,29 @@ def compare(
 
     Args:
         baseline: results, or the path of a results document whose run logged samples.
-        other: the run to compare with it; by default the filters of the baseline are compared with each other.
-        filters: compare this filter of the baseline with that of the other, such as ``("none", "ttm")``.
+        other: the run to compare with it; by default the methods of the baseline are compared with each other.
+        methods: compare this method of the baseline with that of the other, such as ``("none", "ttm")``.
         metrics: names; by default all that both runs have.
         allow_different: also compare tasks of another version or other data, by the group ids they share.
         bootstrap_iters: resamples of intervals and permutation tests.
         seed: of the resampling.
 
     Returns:
-        One row per task, metric and filter: ``baseline``, ``other`` and ``difference`` (fractions), ``ci``, ``p``,
+        One row per task, metric and method: ``baseline``, ``other`` and ``difference`` (fractions), ``ci``, ``p``,
         ``p_holm`` (adjusted over the tasks of these rows), ``holm_tests`` (how many), ``test``, ``groups``,
         ``clusters`` (of groups that share images; None if unknown, and ``clusters_unknown`` says why), and the ids of
         groups that were ``won`` and ``lost``.
 
     Raises:
         DataError: a file is missing or damaged, or a run has no values of groups.
-        UsageError: the runs share no task, metric or filter, or a task differs and that is not allowed.
+        UsageError: the runs share no task, metric or method, or a task differs and that is not allowed.
     """
     before = _run(baseline)
     after = before if other is None else _run(other)
     rows = compare_runs(
         before,
         after,
-        filters=filters,
+        methods=methods,
         metrics=metrics or (),
         allow_different=allow_different,
         iterations=bootstrap_iters,
@@ -191,7 +191,7 @@ def score(
         choice: whether the per-sample results of a file are of forced choices, and not of scores.
 
     Returns:
-        The results; numbers have the filter ``none``, ``choice``, or those of the file.
+        The results; numbers have the method ``none``, ``choice``, or those of the file.
 
     Raises:
         UsageError: no such task, or a limit without one.

@@ -27,7 +27,7 @@ from ttmbench.evaluator.task_result import Answered, Data, Judged, Scored, TaskR
 from ttmbench.plugins.registry import Registry, build_registry, metric_for
 from ttmbench.results.document import check_names, parse_assertion
 from ttmbench.results.numbers import (
-    BUILT_IN_FILTERS,
+    BUILT_IN_METHODS,
     RAW,
     SLASH,
     STORED_NOTE,
@@ -403,10 +403,10 @@ def scored_task(
     if spec.means and stored.tags is None:
         notes.append(f"the file states no tags, so there are no means over their values ({', '.join(spec.means)})")
     columns = []
-    for name in dict.fromkeys(column.filter for column in columns_in(stored.scores)):
+    for name in dict.fromkeys(column.method for column in columns_in(stored.scores)):
         if name in stored.scores:
             column = MethodScores(name, stored.scores[name])
-            if name not in BUILT_IN_FILTERS:  # a test-time method: its scores do not say what chance gives
+            if name not in BUILT_IN_METHODS:  # a test-time method: its scores do not say what chance gives
                 track = registry.methods[name].track if name in registry.methods else None
                 column = replace(column, track=track, chance={})
             columns.append(column)

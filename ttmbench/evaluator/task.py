@@ -404,7 +404,7 @@ def _take_undecided(run: Run, groups: Sequence[Group] = ()) -> Record | None:
 def _notify(run: Run, task: str, name: str, numbers: Sequence[Number]) -> None:
     entries = as_entries(numbers)
     tracks = entries["tracks"] if finetuned(run.model) is None else supervised_tracks(entries["tracks"])
-    run.registry.notify("ttmbench_task_scored", task=task, filter=name, results=entries["results"], tracks=tracks)
+    run.registry.notify("ttmbench_task_scored", task=task, method=name, results=entries["results"], tracks=tracks)
 
 
 def _blind_notes(run: Run, result: Scored) -> list[str]:

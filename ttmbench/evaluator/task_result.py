@@ -214,7 +214,7 @@ class Ranked(TaskResult):
 
 @dataclass(frozen=True, kw_only=True)
 class Answered(TaskResult):
-    """A task whose forced choices were answered in words; its numbers have the filter ``choice``."""
+    """A task whose forced choices were answered in words; its numbers have the method ``choice``."""
 
     choices: Choices  # which questions were answered correctly
     record: Record  # of the results document; its ``orders`` says how often each question was asked

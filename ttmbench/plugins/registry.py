@@ -365,7 +365,7 @@ def problem_of(item: object, hook: str) -> str | None:
         return f"{whose}reset is for a method that needs gradients, and such a method has one; got {item.reset!r}"
     if {"labels", "random_labels"} & set(item.needs):
         return f"{whose}a method of a plugin gets no labels, not even random ones"
-    if any(item.name.lower() in (column.filter, column.name.lower()) for column in COLUMNS):
+    if any(item.name.lower() in (column.method, column.name.lower()) for column in COLUMNS):
         return f"{whose}'{item.name}' is the name of a column that ttmbench has"
     return None
 

@@ -27,7 +27,7 @@ from ttmbench.types import IterationRecord
 
 Record = Mapping[str, Any]
 """Settings, or a part of a results document as hooks get it."""
-COLUMNS = ("task", "filter", "column", "track", "metric", "value", "stderr", "ci_low", "ci_high", "chance")
+COLUMNS = ("task", "method", "method_name", "track", "metric", "value", "stderr", "ci_low", "ci_high", "chance")
 _OF_AN_ITERATION = ("threshold", "selected", "coverage", "tied", "pseudo_label_accuracy", "learning_rate", "seconds")
 Log = Callable[[Mapping[str, float], int | None], None]
 """Logs numbers by name; with a step, as points of curves."""
@@ -164,7 +164,7 @@ class TrackerPlugin:
 
     @hookimpl
     def ttmbench_task_scored(self, task: str, results: Mapping[str, float | None], tracks: Mapping[str, str]) -> None:
-        """Logs the new numbers of a task as ``track/task/filter/metric``; controls have no track."""
+        """Logs the new numbers of a task as ``track/task/method/metric``; controls have no track."""
         values: dict[str, float | None] = {}
         for number in from_entries(task, results, tracks=tracks):
             name = f"{number.track or 'unranked'}/{task}/{number.method}/{number.metric}"

@@ -30,7 +30,7 @@ from ttmbench.report.terminal import (
 )
 from ttmbench.results.document import Dataset, ResultsDocument
 from ttmbench.results.numbers import (
-    BUILT_IN_FILTERS,
+    BUILT_IN_METHODS,
     DISAGREES_MARK,
     ORACLE_COLUMN,
     OVERFIT_COLUMN,
@@ -68,8 +68,8 @@ _LATEX = str.maketrans(
 def export_lm_eval(runs: Sequence[ResultsFile], target: Path | None) -> Written:
     """The JSON of lm-evaluation-harness, of one run.
 
-    Its readers expect a number or ``N/A`` for ``metric_stderr,filter``, and a number for every other
-    ``metric,filter``: undefined standard errors are ``N/A``, and undefined values are omitted.
+    Its readers expect a number or ``N/A`` for ``metric_stderr,method``, and a number for every other
+    ``metric,method``: undefined standard errors are ``N/A``, and undefined values are omitted.
     """
     if len(runs) > 1:
         raise UsageError("a file of lm-evaluation-harness is one run; export each results document separately")
@@ -134,7 +134,7 @@ def sanitised(model: str) -> str:
 
 
 def _values(names: Iterable[str], numbers: Sequence[Number]) -> dict[str, dict[str, object]]:
-    """Name -> alias, ``metric,filter`` and ``metric_stderr,filter``."""
+    """Name -> alias, ``metric,method`` and ``metric_stderr,method``."""
     values: dict[str, dict[str, object]] = {name: {"alias": name} for name in names}
     for row in numbers:
         if row.value is not None:
@@ -367,7 +367,7 @@ def _on_hub(data: Dataset) -> str | None:
 
 
 _COLUMNS = (
-    *("model", "task", "version", "metric", "filter", "method", "track", "value", "stderr", "ci_low", "ci_high"),
+    *("model", "task", "version", "metric", "method", "method_name", "track", "value", "stderr", "ci_low", "ci_high"),
     *("seed_std", "seeds", "chance", "ties", "cells", "adapted_to", "groups", "groups_of_task", "limited"),
     *("from_file", "fingerprint", "data", "date", "file"),
 )
@@ -417,7 +417,7 @@ def export_latex(
     downwards = {row.metric for row in numbers if not row.higher_is_better} if mark_best else None
     summary = _summary([row for row in numbers if row.track != "supervised"], runs)  # which has tables of its own
     written = [_tabular(_ABOUT, summary, 2, downwards)] if len(summary) else []
-    methods = dict.fromkeys(column.filter for column in columns_in(row.method for row in numbers))
+    methods = dict.fromkeys(column.method for column in columns_in(row.method for row in numbers))
     for (track, about), method in product(TRACK_TITLES.items(), methods):
         shown = [row for row in numbers if (row.track, row.method) == (track, method)]
         if shown := [row for row in shown if not metrics or row.metric in metrics]:
@@ -445,7 +445,7 @@ def _summary(numbers: Sequence[Number], runs: Sequence[ResultsFile]) -> pd.DataF
     adapted = [
         column
         for column in columns_in(dict.fromkeys(row.method for row in numbers))
-        if column.filter in tracks and (column in shown or column.filter not in BUILT_IN_FILTERS)
+        if column.method in tracks and (column in shown or column.method not in BUILT_IN_METHODS)
     ]
     rows = []
     for model, task in dict.fromkeys((row.model, row.task) for row in numbers if row.method == RAW):
@@ -457,8 +457,8 @@ def _summary(numbers: Sequence[Number], runs: Sequence[ResultsFile]) -> pd.DataF
         row = {("", "model"): model, ("", "task"): task, ("zero-shot", RAW_COLUMN.name): number_text(raw)}
         row["matching", SIMPLE_MATCH_COLUMN.name] = number_text(matched)
         for column in adapted:
-            value = by_key.get((model, task, raw_metric if column is OVERFIT_COLUMN else match_metric, column.filter))
-            row[tracks[column.filter], column.name] = number_text(value)
+            value = by_key.get((model, task, raw_metric if column is OVERFIT_COLUMN else match_metric, column.method))
+            row[tracks[column.method], column.name] = number_text(value)
             if column is TTM_COLUMN:
                 row |= {("", name): gain for name, gain in zip(_GAINS, gains(matched, value), strict=True)}
         row["", "groups"] = next(known.extent.words for known in (raw, matched) if known is not None)

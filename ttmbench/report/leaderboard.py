@@ -1,6 +1,6 @@
 """Results of many runs merged, with the newest valid row for each model and task, and published numbers beside them.
 
-A row is one model with one setting on one task under one filter. Rows of another task version or other data are listed
+A row is one model with one setting on one task under one method. Rows of another task version or other data are listed
 as conflicts. Rows of a part of a task are marked, follow those of whole tasks, and replace none of them.
 
 With the lines of its tables: which are compared and ranked, and which are only listed. A paired test between two rows
@@ -41,7 +41,7 @@ from ttmbench.report.terminal import (
 from ttmbench.results.comparison import paired_test
 from ttmbench.results.document import UNKNOWN, ResultsDocument, Transfer, mapping
 from ttmbench.results.numbers import (
-    BUILT_IN_FILTERS,
+    BUILT_IN_METHODS,
     CHOICE,
     DISAGREES_LEGEND,
     FROM_FILE,
@@ -78,15 +78,15 @@ COST_COLUMNS = (
 COST_FIELDS = tuple(name for _, name, _ in COST_COLUMNS)
 
 
-def cost_of(document: ResultsDocument, task: str, filter_: str) -> dict[str, float | None]:
-    """The cost of a task's numbers under a filter, by `COST_FIELDS`; None where it is not known.
+def cost_of(document: ResultsDocument, task: str, method: str) -> dict[str, float | None]:
+    """The cost of a task's numbers under a method, by `COST_FIELDS`; None where it is not known.
 
-    ``seconds`` are those of preparing and scoring the task, with one seed of what the filter stands for; they are not
+    ``seconds`` are those of preparing and scoring the task, with one seed of the method; they are not
     known where scores came from the cache. Rates are of scoring. Memory is of the whole task, with all methods of
     the run.
     """
     stages, data, used = document.timing.get(task, {}), document.datasets.get(task), document.efficiency.get(task)
-    scored, record = stages.get("prepare", 0.0) + stages.get("score", 0.0), document.methods.get(task, {}).get(filter_)
+    scored, record = stages.get("prepare", 0.0) + stages.get("score", 0.0), document.methods.get(task, {}).get(method)
     trained = fmean(cost.seconds for cost in record.cost) if record is not None and record.cost else 0.0
     is_known = scored > 0 and data is not None and data.from_store is None and (record is None or bool(record.cost))
     return {
@@ -97,9 +97,9 @@ def cost_of(document: ResultsDocument, task: str, filter_: str) -> dict[str, flo
 
 NOT_RUN = "published numbers of "  # prefix of skipped published numbers, which have no file
 ROW = (
-    *("track", "model", "task", "version", "metric", "method", "value", "stderr", "seed_std", "seeds", "groups"),
-    *("groups_of_task", "limited", "fingerprint", "data", "date", "source", "published", "seen", "trained_on"),
-    *("disagrees", "from_file", "chance"),
+    *("track", "model", "task", "version", "metric", "method", "method_name", "value", "stderr", "seed_std", "seeds"),
+    *("groups", "groups_of_task", "limited", "fingerprint", "data", "date", "source", "published", "seen"),
+    *("trained_on", "disagrees", "from_file", "chance"),
 )
 
 
@@ -465,19 +465,19 @@ class GroupValues:
         )
         return None if pair is None else paired_test(*pair[:2], _RESAMPLES, 0, pair[2])[0]
 
-    def gain_interval(self, file: str, task: str, metric: str, filter_: str) -> tuple[float, float] | None:
-        """The 95 % interval of a filter's number minus that of the raw model; None without samples."""
-        pair = self._pair(task, (file, RAW, metric), (file, filter_, metric))
+    def gain_interval(self, file: str, task: str, metric: str, method: str) -> tuple[float, float] | None:
+        """The 95 % interval of a method's number minus that of the raw model; None without samples."""
+        pair = self._pair(task, (file, RAW, metric), (file, method, metric))
         return None if pair is None else stats.paired_difference(*pair[:2], _RESAMPLES, 0, clusters=pair[2])[1]
 
     def _pair(self, task: str, *keys: tuple[str, str, str]) -> tuple[np.ndarray, np.ndarray, np.ndarray | None] | None:
-        """Values of the same groups for two keys (file, filter, metric), and the clusters of the groups."""
+        """Values of the same groups for two keys (file, method, metric), and the clusters of the groups."""
         known = [groups for file, _, _ in keys if (groups := self._groups(file).get(task)) is not None]
         if len(known) < len(keys):
             return None
         left, right = (
-            groups.values.get(filter_, {}).get(metric, {})
-            for groups, (_, filter_, metric) in zip(known, keys, strict=True)
+            groups.values.get(method, {}).get(metric, {})
+            for groups, (_, method, metric) in zip(known, keys, strict=True)
         )
         if not left or left.keys() != right.keys():
             return None
@@ -690,7 +690,7 @@ def chance_levels(rows: Iterable[Number]) -> dict[str, float]:
     levels: dict[str, Counter[tuple[int, float]]] = {}
     for row in rows:
         if row.chance is not None:
-            levels.setdefault(row.metric, Counter())[1 + (row.method in BUILT_IN_FILTERS), row.chance] += 1
+            levels.setdefault(row.metric, Counter())[1 + (row.method in BUILT_IN_METHODS), row.chance] += 1
         elif row.track == NO_MODEL and row.model == CHANCE and row.value is not None:
             levels.setdefault(row.metric, Counter())[0, row.value] += 1
     return {metric: max(counts, key=lambda level: (level[0], counts[level]))[1] for metric, counts in levels.items()}
@@ -839,11 +839,11 @@ def compared_methods(
     rows = [*_analysed(folder), *_published(published)]
     known = {(row.task, row.model, row.method) for row in rows}
     for run in runs:
-        filters = {name_of(name): name for records in run.document.methods.values() for name in records}
+        methods = {name_of(name): name for records in run.document.methods.values() for name in records}
         for row in methods_of(run.document, run.model, run.file):
             is_known = (row.task, row.model, row.method) in known or row.match_gain is None
             if not is_known and not run.document.extent(row.task).limited:
-                ends = samples.gain_interval(run.file, row.task, "group_match", filters[row.method])
+                ends = samples.gain_interval(run.file, row.task, "group_match", methods[row.method])
                 rows.append(replace(row, interval=ends))
     together: dict[tuple[str, str], list[ComparedMethod]] = {}
     for row in sorted(rows, key=lambda row: (row.task.lower(), row.model.lower(), -(row.match_gain or 0))):

@@ -73,23 +73,23 @@ class GroupSet:
 
     run: ResultsFile  # the run
     task: str  # its name
-    # For the page: ``metrics``, ``filters`` (name, words, seeds), ``tags``, and ``groups``, each
-    # ``[id, captions, images, tags, filters]``, those first that changed, then incorrect ones; a filter is null or a
+    # For the page: ``metrics``, ``methods`` (name, words, seeds), ``tags``, and ``groups``, each
+    # ``[id, captions, images, tags, methods]``, those first that changed, then incorrect ones; a method is null or a
     # list over seeds of ``[scores, matching, tie, margin, metrics, answers]``.
     data: dict[str, Json]
 
 
 def read_groups(run: ResultsFile, task: str, path: Path) -> GroupSet:
     """The groups in a samples file; DataError with its number for a line that is not a samples line."""
-    filters: dict[str, dict[int, int | None]] = {}
+    methods: dict[str, dict[int, int | None]] = {}
     metrics: list[str] = []
     tags: list[str] = []
     groups: dict[str, tuple[Line, dict[str, dict[int, list[Json]]]]] = {}
     line: Line
     for number, line in sample_lines(path):
         try:
-            name, seed = str(line["filter"]), int(line.get("seed_index", 0))
-            filters.setdefault(name, {})[seed] = line.get("seed")
+            name, seed = str(line["method"]), int(line.get("seed_index", 0))
+            methods.setdefault(name, {})[seed] = line.get("seed")
             metrics += [metric for metric in line["metrics"] if metric not in metrics]
             tags += [tag for tag in line.get("tags", {}) if tag not in tags]
             of_group = groups.setdefault(str(line["group_id"]), (line, {}))
@@ -103,18 +103,18 @@ def read_groups(run: ResultsFile, task: str, path: Path) -> GroupSet:
                 row[4] += [None] * (len(metrics) - len(row[4]))
         texts = [[str(text) for text in line.get(key, [])] for key in ("captions", "images")]
         values = [None if tag not in line.get("tags", {}) else str(line["tags"][tag]) for tag in tags]
-        per_filter = [
+        per_method = [
             [results[name].get(seed) for seed in sorted(seeds)] if name in results else None
-            for name, seeds in filters.items()
+            for name, seeds in methods.items()
         ]
-        compact.append([group_id, *texts, values, per_filter])
+        compact.append([group_id, *texts, values, per_method])
     described = [
         {"name": name, "words": name_of(name), "seeds": [seeds[index] for index in sorted(seeds)]}
-        for name, seeds in filters.items()
+        for name, seeds in methods.items()
     ]
-    names, metric = list(filters), metrics.index(HEADLINE) if HEADLINE in metrics else 0
+    names, metric = list(methods), metrics.index(HEADLINE) if HEADLINE in metrics else 0
     compact.sort(key=lambda group: _interest(group, names, metric))
-    return GroupSet(run, task, {"metrics": metrics, "filters": described, "tags": tags, "groups": compact})
+    return GroupSet(run, task, {"metrics": metrics, "methods": described, "tags": tags, "groups": compact})
 
 
 def _interest(group: list[Json], names: list[str], metric: int) -> int:

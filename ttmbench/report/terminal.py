@@ -17,7 +17,7 @@ from ttmbench._util import console as terminal
 from ttmbench._util.console import echo, plain
 from ttmbench.results.document import Difference, ResultsDocument, Transfer
 from ttmbench.results.numbers import (
-    BUILT_IN_FILTERS,
+    BUILT_IN_METHODS,
     CHOICE,
     COLUMNS,
     DISAGREES_MARK,
@@ -325,7 +325,7 @@ def _print_summary(document: ResultsDocument, width: int | None) -> None:
         end = ", matched globally" if is_global else ""
         rows += [[], [f"{task}: {groups} groups, {'x'.join(map(str, data.shape))}{end}"]]
         for column in columns_in(name for _, name in of_task):
-            method, record = column.filter, document.methods.get(task, {}).get(column.filter)
+            method, record = column.method, document.methods.get(task, {}).get(column.method)
             compared = {raw: match if record is not None and record.uses_matching else raw, match: match}
             if column in COLUMNS:
                 is_gain = column not in (RAW_COLUMN, OVERFIT_COLUMN, SIMPLE_MATCH_COLUMN)
@@ -343,7 +343,7 @@ def _print_summary(document: ResultsDocument, width: int | None) -> None:
     known = {name: record for methods in document.methods.values() for name, record in methods.items()}
     most = max(len(record.seeds) for record in known.values())
     caption = f"± is the standard deviation over {most} seeds." if most > 1 else "One seed: no standard deviation."
-    others = [name for name, record in known.items() if name not in BUILT_IN_FILTERS and not record.uses_matching]
+    others = [name for name, record in known.items() if name not in BUILT_IN_METHODS and not record.uses_matching]
     of_others = f", those of scores without matching ({', '.join(others)}) over raw" if others else ""
     caption += f" Gains are over SimpleMatch{of_others}."
     print_table(columns, rows[1:], title=f"{document.model_name}: percent", caption=caption, width=width)
@@ -351,7 +351,7 @@ def _print_summary(document: ResultsDocument, width: int | None) -> None:
 
 def _print_metrics(document: ResultsDocument, width: int | None) -> None:
     baseline = document.baseline
-    compared = {} if baseline is None else {(row.task, key_of(row.metric, row.filter)): row for row in baseline.rows}
+    compared = {} if baseline is None else {(row.task, key_of(row.metric, row.method)): row for row in baseline.rows}
     heads = [("value", 4), ("± stderr", 1), ("95% interval", 1), ("chance", 3), ("ties", 0)]
     heads += [("difference", 3), ("95% interval", 1), ("p", 2)] if compared else []
     columns = [TableColumn(name, "key") for name in ("metric", "")]

@@ -32,7 +32,7 @@ from ttmbench.reproduce.tables import (
 )
 from ttmbench.results.document import ResultsDocument, mapping
 from ttmbench.results.models import command_line
-from ttmbench.results.numbers import BUILT_IN_FILTERS, CHOICE, RAW, TTM, Extent, Number, key_of, together
+from ttmbench.results.numbers import BUILT_IN_METHODS, CHOICE, RAW, TTM, Extent, Number, key_of, together
 
 AGREES, DIFFERS, MISSING, OTHER, NOT_HERE = "agrees", "differs", "missing", "not comparable", "cannot be run"
 VERDICTS = (AGREES, DIFFERS, MISSING, OTHER, NOT_HERE)
@@ -68,7 +68,7 @@ class ComparedRow:
 
     number: PublishedNumber
     tasks: tuple[str, ...]  # the tasks here that it is made of; mostly one
-    key: str  # ``metric,filter`` in a results document
+    key: str  # ``metric,method`` in a results document
     verdict: str  # one of `VERDICTS`
     ours: Ours | None = None
     allowed: float | None = None  # the largest difference that agrees
@@ -119,7 +119,7 @@ def _row(table: PublishedTable, number: PublishedNumber, runs: Sequence[Run], re
     entry, task = table.spec.models[number.model], table.spec.entry(number.task)
     tasks = tuple(task.parts) or (number.task,)
     metric, mean = table.spec.metric(number.task, number.metric)
-    row = ComparedRow(number, tasks, key_of(metric, number.column.filter), MISSING)
+    row = ComparedRow(number, tasks, key_of(metric, number.column.method), MISSING)
     by_checkpoint: dict[str | None, list[Run]] = {}
     for run in runs:
         if _is_model(entry, number.model, run, registry):
@@ -305,10 +305,10 @@ def plan(
     needed: dict[tuple[str, str], set[str]] = {}  # methods by model and task
     for row in rows:
         for task in row.tasks if row.verdict in (MISSING, OTHER) else ():
-            needed.setdefault((row.number.model, task), set()).update({row.number.column.filter} - {RAW, CHOICE})
+            needed.setdefault((row.number.model, task), set()).update({row.number.column.method} - {RAW, CHOICE})
     alike: dict[tuple[str, tuple[str, ...], str | None], list[str]] = {}
     for (model, task), methods in needed.items():
-        preset = str(table.spec.settings.get("ttm_preset", "auto")) if methods & BUILT_IN_FILTERS else None
+        preset = str(table.spec.settings.get("ttm_preset", "auto")) if methods & BUILT_IN_METHODS else None
         name = table.spec.models[model].model
         if preset == "paper" and (
             name is None or registry.adapters[name].name not in find_task(registry, task).spec.ttm

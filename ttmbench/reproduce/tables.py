@@ -39,7 +39,7 @@ from ttmbench.report.leaderboard import Leaderboard, Published, PublishedSource
 from ttmbench.report.terminal import TableColumn, number_text, percent, print_table
 from ttmbench.results.document import mapping
 from ttmbench.results.numbers import (
-    BUILT_IN_FILTERS,
+    BUILT_IN_METHODS,
     CHOICE,
     CHOICE_COLUMN,
     NO_MODEL,
@@ -202,10 +202,10 @@ class PublishedNumber:
 def column_of(method: str) -> Column | None:
     """The column of a method as published tables name it; None for a method that runs do not have.
 
-    >>> column_of("raw").track, column_of("tent").filter, column_of("sinkhorn").track, column_of("ours")
+    >>> column_of("raw").track, column_of("tent").method, column_of("sinkhorn").track, column_of("ours")
     ('zero_shot', 'tent', 'matching', None)
     """
-    spec = next((spec for spec in METHODS if spec.name == method and method not in BUILT_IN_FILTERS), None)
+    spec = next((spec for spec in METHODS if spec.name == method and method not in BUILT_IN_METHODS), None)
     return PUBLISHED.get(method) if spec is None else Column(method, method, spec.track)
 
 
@@ -648,7 +648,7 @@ def _as_printed(number: PublishedNumber) -> Number:
     return Number(
         task=one_line(number.task, CELL),
         metric=one_line(number.metric, CELL),
-        method=number.column.filter,
+        method=number.column.method,
         track=number.track,
         value=number.measured.value,
         seed_std=number.measured.std,

@@ -65,18 +65,18 @@ def compare_runs(
     baseline: ResultsFile,
     other: ResultsFile,
     *,
-    filters: tuple[str, str] | None = None,
+    methods: tuple[str, str] | None = None,
     metrics: Sequence[str] = (),
     allow_different: bool = False,
     iterations: int = 1000,
     seed: int = 0,
 ) -> list[Row]:
-    """Every metric that two runs share, or two filters of one run, group by group.
+    """Every metric that two runs share, or two methods of one run, group by group.
 
     Args:
         baseline: what is compared to.
         other: what is compared; may be the same run.
-        filters: one of the baseline and one of the other; by default every filter with itself, and in a single run
+        methods: one of the baseline and one of the other; by default every method with itself, and in a single run
             the raw model with everything that was adapted from it.
         metrics: to compare; empty for all.
         allow_different: also compare tasks of another version or other data, by the group ids they share.
@@ -85,32 +85,32 @@ def compare_runs(
 
     Returns:
         A row for each task, mean over values of tags (``task/name``) and other task that an adapted model was measured
-        on (``adapted to@measured on``), and each filter and metric.
+        on (``adapted to@measured on``), and each method and metric.
 
     Raises:
-        UsageError: the runs share no task, filter or metric, or a task differs and that is not allowed.
+        UsageError: the runs share no task, method or metric, or a task differs and that is not allowed.
     """
     shared = [task for task in baseline.groups if task in other.groups]
     if not shared:
         raise UsageError(f"{baseline.path} and {other.path} share no task with samples")
-    within = _pairs_within(baseline) if filters is None and baseline is other else None
+    within = _pairs_within(baseline) if methods is None and baseline is other else None
     rows: list[Row] = []
     for task in shared:
         if not allow_different and (why := why_not_same(baseline, other, task)) is not None:
             raise UsageError(f"{why}; --allow_different compares those whose ids they share")
         known = [run.groups[task].clusters for run in (baseline, other)]
-        # Metrics and filters of a task mostly have the same groups.
+        # Metrics and methods of a task mostly have the same groups.
         clusters = cache(partial(cluster_numbers, known=known))
         left, right = baseline.groups[task].values, other.groups[task].values
-        pairs = [(name, name) for name in left] if filters is None else [filters]
+        pairs = [(name, name) for name in left] if methods is None else [methods]
         for pair in (pair for pair in within or pairs if pair[0] in left and pair[1] in right):
             rows += _rows(baseline, other, task, pair, clusters, iterations, seed)
             rows += _mean_rows(baseline, other, task, pair, clusters, iterations, seed)
     if not rows:
-        raise UsageError(f"{baseline.path} and {other.path} share no filter; there is nothing to compare")
+        raise UsageError(f"{baseline.path} and {other.path} share no method; there is nothing to compare")
     if within is not None:
-        order = [_filter(*pair) for pair in within]
-        rows.sort(key=lambda row: order.index(row["filter"]))
+        order = [_methods(*pair) for pair in within]
+        rows.sort(key=lambda row: order.index(row["method"]))
     rows = [row for row in rows if not metrics or row["metric"] in metrics]
     if not rows:
         raise UsageError(f"the runs share none of the metrics {', '.join(metrics)}")
@@ -120,10 +120,10 @@ def compare_runs(
 def adjust_for_several(rows: Sequence[Row], whole_table: bool = False) -> Sequence[Row]:
     """The rows with Holm's adjusted p (``p_holm``) and the number of tests (``holm_tests``).
 
-    A family of tests is all rows of one metric and filter (with ``whole_table``, of all of them). Means over values of
+    A family of tests is all rows of one metric and method (with ``whole_table``, of all of them). Means over values of
     tags, and other tasks that an adapted model was measured on, are separate families.
     """
-    alike = [("", "") if whole_table else (row["metric"], row["filter"]) for row in rows]
+    alike = [("", "") if whole_table else (row["metric"], row["method"]) for row in rows]
     families = [(column, SLASH in row["task"], AT in row["task"]) for column, row in zip(alike, rows, strict=True)]
     for key in dict.fromkeys(families):
         family = [row for row, of in zip(rows, families, strict=True) if of == key]
@@ -136,12 +136,12 @@ def _rows(
     baseline: ResultsFile,
     other: ResultsFile,
     task: str,
-    filters: tuple[str, str],
+    methods: tuple[str, str],
     clusters: Callable[[tuple[str, ...]], np.ndarray | None],
     iterations: int,
     seed: int,
 ) -> Iterator[Row]:
-    left, right = baseline.groups[task].values[filters[0]], other.groups[task].values[filters[1]]
+    left, right = baseline.groups[task].values[methods[0]], other.groups[task].values[methods[1]]
     extents = [_extent(run.document, task) for run in (baseline, other)]
     for metric in (metric for metric in left if metric in right):
         sizes = [_size(run.document, task, metric) for run in (baseline, other)]
@@ -157,7 +157,7 @@ def _rows(
         yield {
             "task": task,
             "metric": metric,
-            "filter": _filter(*filters),
+            "method": _methods(*methods),
             "baseline": stats.mean(before),
             "other": stats.mean(after),
             "difference": difference,
@@ -184,7 +184,7 @@ def paired_test(
     return stats.sign_flip(before, after, iterations, seed, clusters), "sign_flip"
 
 
-def _filter(baseline: str, other: str) -> str:
+def _methods(baseline: str, other: str) -> str:
     return baseline if baseline == other else f"{baseline}>{other}"
 
 
@@ -192,7 +192,7 @@ def _mean_rows(
     baseline: ResultsFile,
     other: ResultsFile,
     task: str,
-    filters: tuple[str, str],
+    methods: tuple[str, str],
     clusters: Callable[[tuple[str, ...]], np.ndarray | None],
     iterations: int,
     seed: int,
@@ -200,7 +200,7 @@ def _mean_rows(
     """As `_rows`, of the means over values of tags that both runs define alike."""
     mine, others = baseline.groups[task], other.groups[task]
     tags = {**others.tags, **mine.tags}
-    left, right = mine.values[filters[0]], others.values[filters[1]]
+    left, right = mine.values[methods[0]], others.values[methods[1]]
     ids, limited = list(tags), any(_extent(run.document, task).limited for run in (baseline, other))
     cluster_of = clusters(tuple(ids)) if mine.means else None
     groups = [Group(group, (), (), tags[group]) for group in ids]
@@ -219,7 +219,7 @@ def _mean_rows(
             yield {
                 "task": f"{task}{SLASH}{name}",
                 "metric": metric,
-                "filter": _filter(*filters),
+                "method": _methods(*methods),
                 "baseline": before.mean,
                 "other": after.mean,
                 "difference": change.mean,
@@ -268,7 +268,7 @@ def clusters_unknown(documents: Iterable[ResultsDocument], task: str) -> str:
 
 
 def _pairs_within(run: ResultsFile) -> list[tuple[str, str]]:
-    """The filters of one run that a reader compares: the raw model with everything adapted from it."""
+    """The methods of one run that a reader compares: the raw model with everything adapted from it."""
     names = dict.fromkeys(name for groups in run.groups.values() for name in groups.values)
     pairs = [(RAW, name) for name in names if name != RAW]
     if not pairs:

@@ -162,14 +162,14 @@ class Difference(Part):
 
     task: str
     metric: str
-    filter: str
+    method: str
     baseline: Real
     value: Real
     difference: Real = Field(description="Value minus baseline.")
     paired: bool = Field(description="Whether groups were paired; if not, the rest is null.")
     ci: Interval | None = Field(description="95 % interval of the difference: paired percentile bootstrap.")
     p: Real | None
-    p_holm: Real | None = Field(description="p with Holm's correction over the tasks of one metric and filter.")
+    p_holm: Real | None = Field(description="p with Holm's correction over the tasks of one metric and method.")
     test: Literal["mcnemar", "sign_flip"] | None = Field(
         description="mcnemar: McNemar's exact test; sign_flip: paired permutation test."
     )
@@ -194,7 +194,7 @@ class TaskError(Part):
     """A task or stage that failed, and why."""
 
     task: str | None = Field(description="null if the model could not be loaded.")
-    stage: str = Field(description="model, load, prepare, score, a filter, save, or run for anything else.")
+    stage: str = Field(description="model, load, prepare, score, a method, save, or run for anything else.")
     type: str
     message: str
 
@@ -377,7 +377,7 @@ class AlsoMethod(Part):
 class AlsoRecord(Part):
     """Another task, measured with the model that was adapted to this one."""
 
-    results: dict[Key, Real | None] = Field(description="Filters: none (before), and names of methods (after each).")
+    results: dict[Key, Real | None] = Field(description="Methods: none (before), and names of methods (after each).")
     ci: dict[Key, Interval | None]
     chance: dict[str, Real | None]
     ties: dict[Key, Real | None]
@@ -530,12 +530,12 @@ class ResultsDocument(Part):
         {}, description="Dataset -> remarks: its tasks may share images, and its standard error assumes independence."
     )
     tracks: ByTask[dict[Key, Track]] = Field(
-        description="Task -> metric,filter -> track; controls have none. Tracks are never ranked together."
+        description="Task -> metric,method -> track; controls have none. Tracks are never ranked together."
     )
     results: ByTask[dict[Key, Real | None]] = Field(
-        description="Task -> metric,filter -> mean over groups (and over seeds). Filters: none (raw), or a test-time "
-        "method's name. Also metric_stderr,filter (over groups) and "
-        "metric_seed_std,filter (over seeds)."
+        description="Task -> metric,method -> mean over groups (and over seeds). Methods: none (raw), or a test-time "
+        "method's name. Also metric_stderr,method (over groups) and "
+        "metric_seed_std,method (over seeds)."
     )
     breakdowns: ByTask[dict[str, dict[str, Breakdown]]] = Field(
         {},
@@ -546,19 +546,19 @@ class ResultsDocument(Part):
         {}, description="Task -> name of a mean in the task file -> a mean of means over values of tags."
     )
     ci: ByTask[dict[Key, Interval | None]] = Field(
-        description="Task -> metric,filter -> 95 % interval over groups, by config.interval; null if undefined, for "
+        description="Task -> metric,method -> 95 % interval over groups, by config.interval; null if undefined, for "
         "fewer than two groups or with --bootstrap_iters 0."
     )
     chance: ByTask[dict[str, Real | None]] = Field(
         description="Task -> metric -> expected value of i.i.d. continuous scores; of random answers for forced "
-        "choices. Task -> metric,filter -> that of a test-time method, which has a chance level of its own."
+        "choices. Task -> metric,method -> that of a test-time method, which has a chance level of its own."
     )
     ties: ByTask[dict[Key, Real | None]] = Field(
-        description="Task -> metric,filter -> groups (images, for global metrics) in which the metric met an equality, "
+        description="Task -> metric,method -> groups (images, for global metrics) in which the metric met an equality, "
         "a mean over seeds; null if unknown."
     )
     methods: ByTask[dict[str, MethodRecord]] = Field(
-        {}, description="Task -> test-time method -> its record. The method's name is the filter of its numbers."
+        {}, description="Task -> test-time method -> its record. Its numbers have its name."
     )
     also: ByTask[dict[str, AlsoRecord]] = Field(
         {},
@@ -566,7 +566,7 @@ class ResultsDocument(Part):
     )
     choice: ByTask[ChoiceRecord] = Field(
         {},
-        description="Forced choices: task -> how they were asked. Numbers have the filter choice and a chance of "
+        description="Forced choices: task -> how they were asked. Numbers have the method choice and a chance of "
         "their own.",
     )
     ranking: ByTask[RankingRecord] = Field(
@@ -600,7 +600,7 @@ class ResultsDocument(Part):
     datasets: ByTask[Dataset] = Field(description="Task -> where its data came from.")
     timing: ByTask[dict[str, Real]] = Field(
         description="Task -> stage -> seconds: load, look_up (data compared with the cache), prepare, score, devices "
-        "(seeds on several devices), and each filter that was run."
+        "(seeds on several devices), and each method that was run."
     )
     efficiency: ByTask[Efficiency] = Field({}, description="Task -> speed of scoring, and memory.")
     baseline: BaselineRecord | Absent = Field(None, description="Differences to another results document (--baseline).")
@@ -692,9 +692,9 @@ class ResultsDocument(Part):
         """Whether a task's numbers are of a file of scores, ranks or answers, and not of a run on the data."""
         return self.source_kind(task) == STORED_SCORES
 
-    def training(self, task: str, filter_: str) -> MethodRecord | None:
-        """What is recorded of the method that a filter stands for; None for the model as it is."""
-        return self.methods.get(task, {}).get(filter_)
+    def training(self, task: str, method: str) -> MethodRecord | None:
+        """What is recorded of a method; None for the model as it is."""
+        return self.methods.get(task, {}).get(method)
 
     @cached_property
     def numbers(self) -> list[Number]:
@@ -711,7 +711,7 @@ class ResultsDocument(Part):
                 for one in known
             ]
             metrics = list(dict.fromkeys(number.metric for number in own))
-            methods = [column.filter for column in columns_in(number.method for number in own)]
+            methods = [column.method for column in columns_in(number.method for number in own)]
             own.sort(key=lambda one: (metrics.index(one.metric), methods.index(one.method)))
             numbers += own
             for name, mean in self.tag_means.get(task, {}).items():
@@ -962,11 +962,11 @@ def parse_assertion(text: str) -> tuple[str, str, str, float]:
 
 
 def check_names(
-    assertions: Sequence[str], metrics: Mapping[str, Sequence[str]], filters: Sequence[str] | None = None
+    assertions: Sequence[str], metrics: Mapping[str, Sequence[str]], methods: Sequence[str] | None = None
 ) -> None:
     """UsageError for an assertion on a number that the run will not have; it names the known ones.
 
-    ``metrics`` are by task and mean over values of tags; ``filters`` is None where the filters are not known yet.
+    ``metrics`` are by task and mean over values of tags; ``methods`` is None where they are not known yet.
     """
     for text in assertions:
         task, key, _, _ = parse_assertion(text)
@@ -979,8 +979,8 @@ def check_names(
             raise UsageError(
                 f"--assert {text!r}: task '{task}' has no metric '{metric}'; {_known(metric, metrics[task])}"
             )
-        if filters is not None and name not in filters:
-            raise UsageError(f"--assert {text!r}: there will be no filter '{name}'; {_known(name, filters)}")
+        if methods is not None and name not in methods:
+            raise UsageError(f"--assert {text!r}: there will be no method '{name}'; {_known(name, methods)}")
 
 
 def _known(word: str, known: Iterable[str]) -> str:

@@ -78,7 +78,7 @@ class Column:
     """What a number is called."""
 
     name: str  # in tables, pages and files
-    filter: str  # as in results documents
+    method: str  # as in results documents
     track: Track | None  # where its numbers rank; None for controls, which rank nowhere
     published: str | None = None  # its name in the CSV of a published table
     remark: str = ""  # shown behind the name where there is room
@@ -103,17 +103,17 @@ COLUMNS = (
 )
 """Every built-in column, in the order in which tables have them."""
 
-BUILT_IN_FILTERS = frozenset(map(attrgetter("filter"), COLUMNS))
-"""Every other filter is the name of a test-time method."""
+BUILT_IN_METHODS = frozenset(map(attrgetter("method"), COLUMNS))
+"""Every other name is that of a test-time method."""
 
 
-def columns_in(filters: Iterable[str]) -> list[Column]:
-    """Every column there is for some filters, in the order of tables: other methods follow TTM, in the order given.
+def columns_in(methods: Iterable[str]) -> list[Column]:
+    """Every column there is for some methods, in the order of tables: other methods follow TTM, in the order given.
 
     >>> [column.name for column in columns_in(["none", "tent", "ttm", "zero"])][2:6]
     ['overfit', 'TTM', 'tent', 'zero']
     """
-    others = [Column(name, name, "test_time") for name in dict.fromkeys(filters) if name not in BUILT_IN_FILTERS]
+    others = [Column(name, name, "test_time") for name in dict.fromkeys(methods) if name not in BUILT_IN_METHODS]
     at = COLUMNS.index(TTM_COLUMN) + 1
     return [*COLUMNS[:at], *others, *COLUMNS[at:]]
 
@@ -147,18 +147,18 @@ DISAGREES_LEGEND = "‡ another source publishes another value for the same mode
 UNRANKED_TITLE = "Controls: they explain a number and rank nowhere"
 
 
-def track_of(filter_: str, metric_track: Track, stated: Track | None = None) -> Track | None:
-    """The track of a number: that which its column states, else the filter's; a metric's own for the raw model alone.
+def track_of(method: str, metric_track: Track, stated: Track | None = None) -> Track | None:
+    """The track of a number: that which its column states, else the method's; a metric's own for the raw model alone.
 
     >>> track_of("none", "matching"), track_of("tent", "zero_shot"), track_of("sinkhorn", "zero_shot", "matching")
     ('matching', 'test_time', 'matching')
     >>> track_of("placebo", "matching") is None
     True
     """
-    if filter_ in UNRANKED:
+    if method in UNRANKED:
         return None
-    own: Track | None = next((column.track for column in COLUMNS if column.filter == filter_), "test_time")
-    return stated or (metric_track if filter_ == RAW else own)
+    own: Track | None = next((column.track for column in COLUMNS if column.method == method), "test_time")
+    return stated or (metric_track if method == RAW else own)
 
 
 def supervised_tracks(tracks: Mapping[str, Track]) -> dict[str, Track]:
@@ -171,20 +171,20 @@ def supervised_tracks(tracks: Mapping[str, Track]) -> dict[str, Track]:
 
 
 @cache
-def name_of(filter_: str, track: str | None = None, metric: str | None = None) -> str:
-    """The name of a number's column; of a plugin's filter, the filter itself. ``metric`` helps where no track does.
+def name_of(method: str, track: str | None = None, metric: str | None = None) -> str:
+    """The name of a number's column; of a plugin's method, its own. ``metric`` helps where no track does.
 
     >>> name_of("none", "matching"), name_of("none", "zero_shot"), name_of("none"), name_of("overfit", "test_time")
     ('SimpleMatch', 'raw', 'raw', 'overfit')
     >>> name_of("none", "supervised", "group_match"), name_of("none", "supervised", "group_score")
     ('SimpleMatch', 'raw')
     """
-    if track == "supervised" or (track is None and metric is not None and filter_ == RAW):
+    if track == "supervised" or (track is None and metric is not None and method == RAW):
         from ttmbench.metrics import METRICS  # which needs scipy, and tables of other models do not
 
         track = next((spec.track for spec in METRICS if spec.name == metric), None)
-    mine = [column for column in COLUMNS if column.filter == filter_]
-    return next((column.name for column in mine if column.track == track), mine[0].name if mine else filter_)
+    mine = [column for column in COLUMNS if column.method == method]
+    return next((column.name for column in mine if column.track == track), mine[0].name if mine else method)
 
 
 class Key(NamedTuple):
@@ -263,7 +263,7 @@ class Number:
         low, high = self.interval or (None, None)
         of_tags = SLASH in self.task
         return {
-            **{"task": self.task, "metric": self.metric, "filter": self.method, "method": self.column},
+            **{"task": self.task, "metric": self.metric, "method": self.method, "method_name": self.column},
             **{"track": self.track, "value": self.value, "stderr": self.stderr, "ci_low": low, "ci_high": high},
             **{"chance": self.chance, "ties": self.ties, "seed_std": self.seed_std, "seeds": self.n_seeds},
             **{"groups": self.extent.groups, "groups_of_task": self.extent.of, "version": self.origin.version},

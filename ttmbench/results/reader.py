@@ -110,7 +110,7 @@ def task_of_artifact(name: str, about: Artifact, tasks: Collection[str]) -> str 
 
 
 Values = dict[str, dict[str, dict[str, float]]]
-"""filter -> metric -> group id -> value, a mean over seeds."""
+"""method -> metric -> group id -> value, a mean over seeds."""
 
 
 @dataclass(frozen=True)
@@ -275,14 +275,14 @@ def _groups(path: Path) -> TaskGroups:
     lines, clusters, tags = [], dict[str, str](), dict[str, Mapping[str, str]]()
     seen: set[str] = set()
     for number, line in sample_lines(path):
-        group, name, metrics = line.get("group_id"), line.get("filter"), sample_value(line.get("metrics"))
+        group, name, metrics = line.get("group_id"), line.get("method"), sample_value(line.get("metrics"))
         if not isinstance(group, str) or not isinstance(name, str) or metrics is None:
             raise DataError(f"{path}: line {number} is not a samples line, or a metric is not a fraction")
         again = (name, line.get("seed_index", 0), group)
         if str(again) in seen:
-            raise DataError(f"{path}: line {number} has group {group} again, of the same filter and seed")
+            raise DataError(f"{path}: line {number} has group {group} again, of the same method and seed")
         seen.add(str(again))
-        lines.append({"group_id": group, "filter": name, "metrics": metrics})
+        lines.append({"group_id": group, "method": name, "metrics": metrics})
         cluster = line.get("cluster")
         if not isinstance(cluster, str | None):
             raise DataError(f"{path}: line {number} has a cluster that is not a text")
@@ -299,7 +299,7 @@ def values_of_lines(lines: Sequence[Mapping[str, Any]]) -> Values:
     for line in lines:
         for metric, value in line["metrics"].items():
             if value is not None:
-                sums.setdefault((line["filter"], metric, line["group_id"]), []).append(float(value))
+                sums.setdefault((line["method"], metric, line["group_id"]), []).append(float(value))
     values: Values = {}
     for (name, metric, group), per_seed in sums.items():
         values.setdefault(name, {}).setdefault(metric, {})[group] = sum(per_seed) / len(per_seed)
@@ -342,7 +342,7 @@ def sample_lines(path: Path) -> Iterator[tuple[int, _Line]]:
     if not is_sample_log(path):
         yield from read_json_lines(path)
         return
-    merged: dict[str, tuple[int, _Line]] = {}  # a document has a line for each filter
+    merged: dict[str, tuple[int, _Line]] = {}  # lm-eval writes a line for each filter
     for number, line in read_json_lines(path):
         ours = _as_ours(path, number, line)
         _, first = merged.setdefault(ours["group_id"], (number, ours))
@@ -367,7 +367,7 @@ def _as_ours(path: Path, number: int, line: Mapping[str, Any]) -> _Line:
     return {
         "group_id": str(group),
         **({"cluster": "|".join(images)} if images else {}),
-        "filter": RAW,
+        "method": RAW,
         "seed_index": 0,
         "seed": None,
         "captions": [str(shown)[:_SHOWN], f"target: {str(line.get('target'))[:_SHOWN]}"],

@@ -41,13 +41,13 @@ _Lines = Iterable[tuple[int, dict[str, Any]]]
 class StoredScores:
     """What a file of scores holds."""
 
-    scores: dict[str, list[Scores]]  # filter -> score arrays, one per seed
+    scores: dict[str, list[Scores]]  # method -> score arrays, one per seed
     group_ids: list[str]  # in the order of the arrays
     format: str  # the name of the format, for messages and records
     clusters: Clusters | None = None  # which groups share images; None where the file does not say
     true_captions: int = 1  # number of correct captions of each image
     tags: list[dict[str, str]] | None = None  # of each group, where the file has them
-    iterations: dict[str, list[list[Scores]]] = field(default_factory=dict)  # filter -> as `MethodScores.iterations`
+    iterations: dict[str, list[list[Scores]]] = field(default_factory=dict)  # method -> as `MethodScores.iterations`
     about: Mapping[str, Any] = field(default_factory=dict)  # the metadata of a saved file
 
     def some(self, places: Sequence[int]) -> StoredScores:
@@ -69,13 +69,13 @@ def save_scores(
     metadata: Mapping[str, str],
     iterations: Mapping[str, list[list[Scores]]] = MappingProxyType({}),
 ) -> None:
-    """Writes scores of all filters and seeds as safetensors that `read_scores` reads back bit for bit.
+    """Writes scores of all methods and seeds as safetensors that `read_scores` reads back bit for bit.
 
     Args:
         path: the file, overwritten.
-        scores: filter -> score arrays, one per seed: ``scores.<filter>.<seed index>``.
+        scores: method -> score arrays, one per seed: ``scores.<method>.<seed index>``.
         metadata: strings to keep with them; ``group_ids`` is a JSON list.
-        iterations: filter -> for each seed the scores of its iterations: ``scores.<filter>.<seed index>.<iteration>``.
+        iterations: method -> for each seed the scores of its iterations: ``scores.<method>.<seed index>.<iteration>``.
     """
     named = {f"{name}.{index}": value for name, per_seed in scores.items() for index, value in enumerate(per_seed)}
     for name, per_seed in iterations.items():
@@ -138,8 +138,8 @@ def read_scores(path: Path, shape: GroupShape | None, logit_scale: float = 1.0) 
     else:
         stored = _lines(path, shape)
     if len(stored.scores.get(RAW, ())) != 1:
-        filters = ", ".join(f"{name} {len(arrays)} times" for name, arrays in stored.scores.items())
-        raise DataError(f"{path}: the raw model's scores (filter none) should be there once; it has {filters}")
+        methods = ", ".join(f"{name} {len(arrays)} times" for name, arrays in stored.scores.items())
+        raise DataError(f"{path}: the raw model's scores (method none) should be there once; it has {methods}")
     return stored
 
 
@@ -257,7 +257,7 @@ def _saved(path: Path, content: Arrays, shape: GroupShape | None) -> StoredScore
     first = arrays.get(f"scores.{RAW}.0")
     if first is None or first.ndim != 3 or not all(map(_SAVED_NAME.match, arrays)):
         found = ", ".join(f"{name} {list(array.shape)}" for name, array in arrays.items())
-        raise DataError(f"{path}: expected scores.<filter>.<seed index> [groups, images, captions], found {found}")
+        raise DataError(f"{path}: expected scores.<method>.<seed index> [groups, images, captions], found {found}")
     try:
         about = _Metadata.model_validate(content.about)
     except ValidationError as error:
@@ -311,7 +311,7 @@ def _scores_of(
 
 
 def _order(name: str) -> tuple[bool, str, list[int]]:
-    """A sort key of names of arrays: the raw model first, then by filter, seed and iteration."""
+    """A sort key of names of arrays: the raw model first, then by method, seed and iteration."""
     _, label, *numbers = name.split(".")
     return label != RAW, label, list(map(int, numbers))
 
@@ -391,9 +391,9 @@ def _samples(path: Path, lines: _Lines, shape: GroupShape | None) -> StoredScore
         shape = shape or stated_shape(path, *block.shape)
         if block.shape != (shape.images, shape.captions):
             raise DataError(f"{path}: group {group} has scores of shape {list(block.shape)}, the task is {shape}")
-        name, index = line.get("filter", RAW), line.get("seed_index", 0)
+        name, index = line.get("method", RAW), line.get("seed_index", 0)
         if not isinstance(name, str) or not _FILTER.match(name) or type(index) is not int or not 0 <= index < 10_000:
-            raise DataError(f"{path}: line {number} has filter {name!r:.80} and seed_index {index!r:.80}")
+            raise DataError(f"{path}: line {number} has method {name!r:.80} and seed_index {index!r:.80}")
         if tables.setdefault((name, index), {}).setdefault(group, block) is not block:
             raise DataError(f"{path}: group {group} is duplicated (line {number})")
         about[group] = line
@@ -402,7 +402,7 @@ def _samples(path: Path, lines: _Lines, shape: GroupShape | None) -> StoredScore
     scores: dict[str, list[Scores]] = {}
     for (name, index), table in sorted(tables.items(), key=lambda item: (item[0][0] != RAW, item[0])):
         for group in sorted(set(group_ids) ^ set(table)):
-            raise DataError(f"{path}: group {group} is not there for every filter and seed ({name}, {index})")
+            raise DataError(f"{path}: group {group} is not there for every method and seed ({name}, {index})")
         array = np.stack([table[group] for group in group_ids])
         if not too_large(array) and np.array_equal(small := array.astype(np.float32), array):
             array = small  # as the scores of a run are

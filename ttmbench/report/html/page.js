@@ -114,14 +114,14 @@ const browse = form => {
     if (pairs.some(([value]) => value === kept)) select.value = kept;
   };
 
-  // --- what a group says: [id, captions, images, tags, filters]; a filter's row is [scores, matching, tie, margin, metrics, answers]
-  const filterAt = name => view.set.filters.findIndex(one => one.name === name);
+  // --- what a group says: [id, captions, images, tags, methods]; a method's row is [scores, matching, tie, margin, metrics, answers]
+  const methodAt = name => view.set.methods.findIndex(one => one.name === name);
   const rowsOf = (group, at) => at < 0 ? [] : (group[4][at] ?? []).filter(Boolean);
   const rightOf = rows => {
     const known = rows.map(row => row[4][+field.metric.value]).filter(value => value !== null);
     return known.length ? known.filter(value => value === 1).length * 2 > known.length : null;
   };
-  const beforeAt = () => Math.max(0, filterAt("none"));
+  const beforeAt = () => Math.max(0, methodAt("none"));
   const afterAt = () => field.after.value === "" ? -1 : +field.after.value;
   const facts = group => {
     const before = rowsOf(group, beforeAt()), after = rowsOf(group, afterAt());
@@ -145,8 +145,8 @@ const browse = form => {
     document.getElementById("thumbnails").textContent = `Images: ${plain(thumbnails.dataset.why)}.`;
     const kept = field.metric.selectedOptions[0]?.textContent ?? "group match", names = view.set.metrics.map(words);
     options(field.metric, names.map((name, at) => [String(at), name]), String(Math.max(0, names.indexOf(kept))));
-    const later = view.set.filters.map((one, at) => [String(at), one.words]).filter(([at]) => +at !== beforeAt());
-    options(field.after, later.length ? later : [["", "nothing"]], String(filterAt("ttm")));
+    const later = view.set.methods.map((one, at) => [String(at), one.words]).filter(([at]) => +at !== beforeAt());
+    options(field.after, later.length ? later : [["", "nothing"]], String(methodAt("ttm")));
     view.text = new Map(view.set.groups.map(group => [group, [group[0], ...group[1], ...group[2], ...group[3].filter(Boolean)].join("\n").normalize("NFKC").toLowerCase()]));
   };
   const apply = () => {
@@ -171,7 +171,7 @@ const browse = form => {
   };
   const badge = (right, name) => make("span", { class: `badge ${right === null ? "" : right ? "good" : "bad"}` }, `${name} ${right === null ? "undefined" : right ? `${YES} correct` : `${NO} incorrect`}`);
   const card = (group, about) => {
-    const [id, captions, images] = group, before = view.set.filters[beforeAt()].words, after = view.set.filters[afterAt()]?.words;
+    const [id, captions, images] = group, before = view.set.methods[beforeAt()].words, after = view.set.methods[afterAt()]?.words;
     const link = make("a", { href: `#${address(id)}`, class: "where", "aria-label": `link to ${plain(id)}` }, "#");
     const head = make("h3", {}, quoted(id), link, badge(about.raw, before));
     if (about.after.length) head.append("\u2192", badge(about.now, after));
@@ -216,7 +216,7 @@ const browse = form => {
   const answers = list => make("ul", {}, ...list.map(([question, prompt, answer, right]) =>
     make("li", {}, make("strong", {}, `${question} ${right ? YES : NO} `), quoted(prompt), make("br"), "answer: ", answer === null ? "refused" : quoted(answer))));
   const everything = group => {
-    const columns = view.set.filters.flatMap((one, at) => (group[4][at] ?? []).map((row, index) => [row, one.words, one.seeds[index]])).filter(([row]) => row);
+    const columns = view.set.methods.flatMap((one, at) => (group[4][at] ?? []).map((row, index) => [row, one.words, one.seeds[index]])).filter(([row]) => row);
     const heads = columns.map(([, name, seed]) => make("th", { scope: "col", class: "number" }, name, make("small", {}, seed === null ? "\u00a0" : `seed ${seed}`)));
     const line = (name, cell) => make("tr", {}, make("th", { scope: "row" }, name), ...columns.map(([row]) => make("td", { class: "number" }, cell(row))));
     const body = view.set.metrics.map((name, at) => line(words(name), row => percent(row[4][at])));
