@@ -10,6 +10,7 @@ from pathlib import Path
 import jsonschema
 import numpy as np
 import pytest
+from safetensors.numpy import load_file
 
 import ttmbench
 from ttmbench.cli import main
@@ -388,3 +389,34 @@ def test_transfer_draws_the_matrix(tmp_path, capsys):
 def test_transfer_needs_two_tasks_and_a_model_that_adapts(capsys, tmp_path):
     assert main(["analyze", "transfer", *WORDS, "--tasks", "shapes_color", "-o", str(tmp_path)]) == 2
     assert "needs at least two tasks" in capsys.readouterr().err
+
+
+def ends(task):
+    labels = task.parts.pseudo_labels(task.scores)
+    for _ in task.iterations():
+        yield task.train(0.0, labels, ttmbench.Selection(labels.captions, ~labels.tie))
+
+
+def ends_early(task):
+    yield next(ends(task))
+
+
+class Ends:
+    @staticmethod
+    @ttmbench.hookimpl
+    def ttmbench_register_methods():
+        more = {"needs": ("gradients",), "scope": "task", "reset": "never", "takes_ttm_args": True}
+        return [ttmbench.MethodSpec(name, f"{__name__}:{name}", **more) for name in ("ends", "ends_early")]
+
+
+def test_a_method_that_ends_early_leaves_its_teacher(tmp_path):
+    saved = []
+    for name in ("ends", "ends_early"):
+        ttmbench.simple_evaluate(
+            *("tiny-clip", "shapes_color"),
+            plugins=[("own", Ends)],
+            **{**QUICK, "methods": [name], "save_adapted": str(tmp_path / name)},
+            ttm_args={"iterations": 1, "epochs": 2, "teacher": "ema", "lr": 5e-3},
+        )
+        saved.append(load_file(next((tmp_path / name).rglob("model.safetensors"))))
+    assert all(np.array_equal(saved[0][key], value) for key, value in saved[1].items())

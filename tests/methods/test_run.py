@@ -91,7 +91,7 @@ def test_a_method_cannot_know_which_caption_is_true(guess):
             "method 'not_a_number' of plugin 'own' must give every pair a finite score, and gave 1 of 12 groups one",
         ),
         ("wrong_shape", "gave a tensor of shape [12, 2, 1]; scores of shape [12, 2, 2] are expected"),
-        ("returns_a_list", "needs gradients, so it yields a MethodStep for each turn"),
+        ("returns_a_list", "needs gradients, so it yields a MethodStep (batch.step) for each turn"),
     ],
 )
 def test_a_method_that_fails_leaves_the_columns_of_others(method, message):

@@ -92,6 +92,7 @@ class ModelTask:
         note = settings.lr_note or (None if settings.lr is not None else NO_LEARNING_RATE)
         self.notes = [] if note is None else [f"learning rate {self.rate(1):g}: {note}"]
         self.cost, self.trained = Cost(), dict[str, torch.nn.Parameter]()
+        self._teacher: dict[str, torch.Tensor] | None = None
 
     @cached_property
     def first(self) -> np.ndarray:
@@ -129,7 +130,7 @@ class ModelTask:
     def iterations(self, stop: Callable[[], bool] = lambda: False) -> Iterator[int]:
         """Yields the number of each iteration, from 1 or after those of a stopped run, until ``stop`` or the last.
 
-        The method calls `train` once for each. Afterwards the model becomes its teacher, if there is one.
+        The method calls `train` once for each. One that ends early says so by ``stop``: a resumed run asks it again.
         """
         self.start()
         config = self.settings
@@ -137,6 +138,9 @@ class ModelTask:
             self.bar.update(len(self.steps) * config.epochs)
             while len(self.steps) < config.iterations and not (self.steps and stop()):
                 yield len(self.steps) + 1
+
+    def finish(self) -> None:
+        """After the last iteration: the model becomes its teacher, if there is one."""
         if self._teacher is not None:
             self._load(self._teacher)
 

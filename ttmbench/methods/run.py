@@ -67,15 +67,15 @@ def each_step(
 ) -> Iterator[MethodStep | Iteration]:
     """Yields the validated steps of a method; gradients are enabled only inside the method."""
     name = name_of(spec, plugin)
+    expected = "what task.train returns" if spec.takes_ttm_args else "a MethodStep (batch.step)"
     if not isinstance(turns, Iterator):
-        raise TtmbenchError(f"{name} needs gradients, so it yields a MethodStep for each turn; it gave {turns!r:.60}")
+        raise TtmbenchError(f"{name} needs gradients, so it yields {expected} for each turn; it gave {turns!r:.60}")
     while True:
         with named(spec, plugin), torch.enable_grad():
             step = next(turns, None)
         if step is None:
             return
         if not isinstance(step, Iteration if spec.takes_ttm_args else MethodStep):
-            expected = "what task.train returns" if spec.takes_ttm_args else "a MethodStep (batch.step)"
             raise TtmbenchError(f"{name} yielded {step!r:.60}; {expected} is expected")
         if isinstance(step, MethodStep) and not torch.isfinite(step.scores).all():
             raise DivergedError(f"{name}: the scores became NaN or infinite", None)
@@ -429,6 +429,8 @@ class MethodRun:
                     if checkpoint.is_due(EVERY):
                         checkpoint.keep(None, task.snapshot(Scores(scores.numpy())), run.about())
             run.notes, run.cost = task.notes, task.cost
+            if isinstance(task, ModelTask):
+                task.finish()
             if run.steps:
                 final = run.steps[-1].scores
             else:
