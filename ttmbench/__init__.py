@@ -46,8 +46,10 @@ if TYPE_CHECKING:
     from ttmbench.hookspecs import hookimpl as hookimpl
     from ttmbench.methods.features import FeatureTask as FeatureTask
     from ttmbench.methods.features import ScoreTask as ScoreTask
+    from ttmbench.methods.model_task import ModelTask as ModelTask
     from ttmbench.methods.parts import PseudoLabels as PseudoLabels
     from ttmbench.methods.parts import Round as Round
+    from ttmbench.methods.parts import Selection as Selection
     from ttmbench.methods.task import MethodStep as MethodStep
     from ttmbench.methods.task import TrainingTask as TrainingTask
     from ttmbench.methods.training import LabelledBatch as LabelledBatch
@@ -93,7 +95,8 @@ _HOME = {
         "UndecidedPairs",
     ),
     "methods.training": ("LabelledBatch",),
-    "methods.parts": ("PseudoLabels", "Round"),
+    "methods.model_task": ("ModelTask",),
+    "methods.parts": ("PseudoLabels", "Round", "Selection"),
     "types": (
         *("AdapterSpec", "Group", "GroupShape", "ImageRef", "IterationRecord", "Loaded", "MethodPart", "MethodSpec"),
         *("MetricSpec", "ModelCard", "ModelFiles", "ScheduleSpec", "Scores", "SourceRequest", "SourceSpec"),

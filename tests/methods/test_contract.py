@@ -61,8 +61,27 @@ def test_a_registered_name_will_do():
     assert check_method("dual_softmax")[0] == "settings can be read"
     with pytest.raises(UsageError, match="unknown method 'dual_softmin'"):
         check_method("dual_softmin")
-    for name in ("ttm", "selftrain", "overfit"):
+    for name in ("ttm", "selftrain", "overfit", "placebo", "shuffle"):
         assert check_method(name)[-1] == "a stopped run is resumed with equal bits"
+
+
+def test_what_is_wrong_with_a_method_of_ttms_task(check):
+    def raises(task):
+        yield from ()
+        raise KeyError("x")
+
+    def refuses(task):
+        raise UsageError("no")
+
+    wrong = {
+        (lambda task: 3): "yields steps: it returns int",
+        (lambda task: iter([3])): "yields what task.train returns: it yields 3",
+        raises: "runs: KeyError: 'x'",
+        refuses: "it can be run: no",
+    }
+    for method, why in wrong.items():
+        with pytest.raises(ContractError, match=why):
+            check(method, needs=("gradients",), reset="never", scope="task", takes_ttm_args=True)
 
 
 # Methods of scores and features

@@ -67,6 +67,7 @@ WRONG = [
     (METHOD, {"needs": ([],)}, "'needs.0': must be 'scores'"),
     (METHOD, {"needs": ("labels",)}, "a method of a plugin gets no labels, not even random ones"),
     (METHOD, {"needs": ("scores", "random_labels")}, "a method of a plugin gets no labels, not even random ones"),
+    (METHOD, {"takes_ttm_args": True}, "its needs have 'gradients'"),
     (METHOD, {"needs": ("gradients",)}, "reset is for a method that needs gradients, and such a method has one"),
     (TRAINED, {"reset": "daily"}, "'reset': must be 'group'"),
     (TRAINED, {"reset": None}, "reset is for a method that needs gradients, and such a method has one; got None"),

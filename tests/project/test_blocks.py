@@ -75,7 +75,7 @@ def test_the_page_on_adapters_makes_a_package_that_works(tmp_path):
 def test_the_page_on_methods_makes_a_package_that_works(tmp_path):
     """Its files in their places, its test, its commands as an installed plugin's, and a sweep over its settings."""
     marked, words = package_of("add-a-method.md", tmp_path)
-    assert len(marked) == 5 and len(words) == 4
+    assert len(marked) == 6 and len(words) == 4
     grid = {"lr": [1e-3, 1e-4]}
     plan = {
         **{"models": ["tiny-clip"], "tasks": ["shapes_color"], "options": {"limit": 6, "bootstrap_iters": 0}},
@@ -86,11 +86,12 @@ def test_the_page_on_methods_makes_a_package_that_works(tmp_path):
     shown = execute(
         "import os\nos.environ['PYTHONPATH'] = os.getcwd()\n"
         "from ttmbench.testing import check_method\n"
-        "for name in ('sharpened', 'centred', 'mean_teacher'):\n    print(len(check_method(name)), 'checks')\n"
+        "for name in ('sharpened', 'centred', 'mean_teacher', 'best_quarter'):\n"
+        "    print(len(check_method(name)), 'checks')\n"
         f"from ttmbench.cli import main\nfor words in {words}:\n    assert main(words) == 0, words\n",
         tmp_path,
     )
-    assert shown.count("checks") == 3 and "mean_teacher" in shown
+    assert shown.count("checks") == 4 and "mean_teacher" in shown
     found = [json.loads(file.read_text(encoding="utf-8")) for file in (tmp_path / "board").rglob("results.json")]
     rates = [one["methods"]["shapes_color"]["mean_teacher"]["settings"]["lr"] for one in found]
     assert sorted(rates) == sorted(grid["lr"])

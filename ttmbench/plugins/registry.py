@@ -363,6 +363,8 @@ def problem_of(item: object, hook: str) -> str | None:
         return f"{whose}needs should name what the method gets, such as scores"
     if (item.reset is not None) != ("gradients" in item.needs):
         return f"{whose}reset is for a method that needs gradients, and such a method has one; got {item.reset!r}"
+    if item.takes_ttm_args and "gradients" not in item.needs:
+        return f"{whose}takes_ttm_args is for a method that trains the model, so its needs have 'gradients'"
     if {"labels", "random_labels"} & set(item.needs):
         return f"{whose}a method of a plugin gets no labels, not even random ones"
     if any(item.name.lower() in (column.method, column.name.lower()) for column in COLUMNS):
