@@ -54,7 +54,7 @@ def test_every_shipped_task_is_right():
     ("head", "message"),
     [
         ("task: other", "must be equal"),
-        ("task: [mine", "not valid YAML"),
+        ("task: [mine", "column 7: task: [mine ^"),
         ("include: nothing.yaml\ntask: mine", "'include' names 'nothing.yaml'"),
         ("include: ../mine.yaml\ntask: mine", "not a file of the same folder"),
         ("include: mine.yaml\ntask: mine", "include itself"),

@@ -267,13 +267,11 @@ def read_yaml(path: Traversable) -> Any:
     """
     text = read_text(path, "yaml_bytes")
     try:
-        depth, deepest = 0, limit("yaml_depth")
-        for event in yaml.parse(text, _Loader):  # before any value is made
-            if isinstance(event, yaml.AliasEvent):
-                raise yaml.YAMLError("aliases (*name) are not allowed; a task file can include another one")
-            depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
-            if depth > deepest:
-                raise yaml.YAMLError(f"it nests more than {deepest} deep; {raised_by('yaml_depth')}")
+        try:
+            _check_events(text, _Loader)  # before any value is made
+        except yaml.MarkedYAMLError:
+            _check_events(text, yaml.SafeLoader)  # libyaml names a place behind the end; PyYAML itself shows the line
+            raise
         value = yaml.load(text, _Loader)
         json.dumps(value, ensure_ascii=False, default=str, skipkeys=True).encode("utf-8")
     except UnicodeEncodeError:
@@ -283,6 +281,16 @@ def read_yaml(path: Traversable) -> Any:
     except (yaml.YAMLError, ValueError, TypeError, KeyError, AttributeError, OverflowError, IndexError) as error:
         raise Unreadable(f"is not valid YAML: {' '.join(str(error).split())[:400]}") from None
     return value
+
+
+def _check_events(text: str, loader: type[yaml.SafeLoader]) -> None:
+    depth, deepest = 0, limit("yaml_depth")
+    for event in yaml.parse(text, loader):
+        if isinstance(event, yaml.AliasEvent):
+            raise yaml.YAMLError("aliases (*name) are not allowed; a task file can include another one")
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        if depth > deepest:
+            raise yaml.YAMLError(f"it nests more than {deepest} deep; {raised_by('yaml_depth')}")
 
 
 def file_digest(*paths: Path) -> str:
