@@ -225,6 +225,7 @@ GOOD = np.array([[[2.0, 1.0], [0.5, 3.0]], [[1.0, 2.0], [0.0, 1.0]]])
         (score_lines(GOOD).replace("[2.0, 1.0]", "[2.0]"), "not a table of numbers"),
         (score_lines(GOOD, seed_index="0"), "seed_index"),
         (score_lines(GOOD, method="../x"), "method"),
+        (score_lines(GOOD, filter="mine"), "the key 'filter'"),
         ('{"label": "1_c0_i0", "score": 1, "score": 2}\n', "given twice"),
     ],
 )

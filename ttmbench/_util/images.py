@@ -119,7 +119,7 @@ def open_array(file: Path, colors: Colors) -> Image:
 def quiet_decoding() -> Iterator[None]:
     """Inside, Pillow prints no warnings.
 
-    Methods of warnings belong to the process, so decoding threads (`quiet_thread`) rely on those of their starter.
+    Filters of warnings belong to the process, so decoding threads (`quiet_thread`) rely on those of their starter.
     """
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", module=r"PIL\.")

@@ -33,7 +33,7 @@ _SAVED_NAME = re.compile(r"^(?:scores|all_pairs|caption_pairs)\.\w{1,64}\.[0-9]{
 _LABEL = re.compile(r"^(?P<group>.+)_(?:c(?P<caption>[0-9]{1,6})_i(?P<image>[0-9]{1,6})|(?P<side>[cf]))\Z", re.DOTALL)
 _SIDES = {"c": "caption", "f": "foil"}
 _NO_TAGS = ("label", "score", "type", "id")
-_FILTER = re.compile(r"^\w{1,64}$")
+_METHOD = re.compile(r"^\w{1,64}$")
 _Lines = Iterable[tuple[int, dict[str, Any]]]
 
 
@@ -391,8 +391,10 @@ def _samples(path: Path, lines: _Lines, shape: GroupShape | None) -> StoredScore
         shape = shape or stated_shape(path, *block.shape)
         if block.shape != (shape.images, shape.captions):
             raise DataError(f"{path}: group {group} has scores of shape {list(block.shape)}, the task is {shape}")
+        if "filter" in line:  # of other harnesses: which answers count, and so not which scores these are
+            raise DataError(f"{path}: line {number} has the key 'filter'; the key of a method's scores is 'method'")
         name, index = line.get("method", RAW), line.get("seed_index", 0)
-        if not isinstance(name, str) or not _FILTER.match(name) or type(index) is not int or not 0 <= index < 10_000:
+        if not isinstance(name, str) or not _METHOD.match(name) or type(index) is not int or not 0 <= index < 10_000:
             raise DataError(f"{path}: line {number} has method {name!r:.80} and seed_index {index!r:.80}")
         if tables.setdefault((name, index), {}).setdefault(group, block) is not block:
             raise DataError(f"{path}: group {group} is duplicated (line {number})")
