@@ -328,6 +328,15 @@ def test_failed_tasks_are_run_again_unless_only_missing_ones_are_asked_for(tmp_p
     assert mended.path == broken.path
 
 
+def test_data_of_a_failed_task_are_not_looked_at_again(folder_task, tmp_path, capsys):
+    folder = folder_task()
+    (folder / "images").rename(tmp_path / "elsewhere")
+    for overwrite in ("never", "missing"):
+        left = evaluate_folder(folder, tmp_path / "x.json", on_error="continue", overwrite=overwrite)
+        assert left["task_status"]["mine"] == "failed"
+    assert "cannot be looked at" not in capsys.readouterr().err
+
+
 def test_a_loss_that_is_not_finite_keeps_what_was_reached_before(tmp_path, monkeypatch):
     from ttmbench.model_adapters import hf
 
