@@ -120,10 +120,8 @@ class TransformersModel(ContrastiveModel[Mapping[str, torch.Tensor]]):
         self.image_processor = loaded.image_processor
         self.tokenizer, self.special_tokens = as_text(loaded.tokenizer)
         self.is_sigmoid = self._scale_and_bias()[1] is not None
-        config = self.model.config
-        length = int(config.text_config.max_position_embeddings)
-        self.max_tokens = length if self.is_sigmoid else min(length, self.tokenizer.model_max_length)
-        kinds = config.model_type, type(loaded.tokenizer).__name__.removesuffix("Fast")
+        self.max_tokens = self._longest(asked)
+        kinds = self.model.config.model_type, type(loaded.tokenizer).__name__.removesuffix("Fast")
         self._cleaning = next((CLEANING[kind] for kind in kinds if kind in CLEANING), None)
         self._notes = [note] if note and getattr(asked, QUICK, None) is None else []
         self._stated = stated
@@ -134,7 +132,12 @@ class TransformersModel(ContrastiveModel[Mapping[str, torch.Tensor]]):
             **stated,
         }
         self._scale, self._size = scale_and_size(self.image_processor, self.device)
-        check_image_size(self, self._size, config)
+        check_image_size(self, self._size, self.model.config)
+
+    def _longest(self, asked: ContrastiveOptions | ContrastiveHalfOptions) -> int:
+        """The longest caption in tokens."""
+        length = int(self.model.config.text_config.max_position_embeddings)
+        return length if self.is_sigmoid else min(length, self.tokenizer.model_max_length)
 
     def fingerprint(self) -> Mapping[str, object]:
         """Digest of the weights as they were loaded, and what else changes a score."""

@@ -13,7 +13,7 @@ import torch
 
 from ttmbench.model_adapters._shared.contrastive import Tower, key_mask
 from ttmbench.model_adapters._shared.options import ContrastiveHalfOptions, takes
-from ttmbench.model_adapters._shared.pretrained import LoadedModel, locate
+from ttmbench.model_adapters._shared.pretrained import locate
 from ttmbench.model_adapters.hf import TransformersModel
 from ttmbench.model_adapters.itm import caption_inputs, caption_tokens, load_family
 
@@ -35,9 +35,8 @@ class ContrastiveHalf(TransformersModel):
     temperature: float | None = TEMPERATURE
     trained_tokens: int | None = None
 
-    def __init__(self, loaded: LoadedModel, asked: ContrastiveHalfOptions) -> None:
-        super().__init__(loaded, asked)
-        self.max_tokens = caption_tokens(asked.max_tokens, self.trained_tokens, self.model.config, self.tokenizer)
+    def _longest(self, asked: ContrastiveHalfOptions) -> int:
+        return caption_tokens(asked.max_tokens, self.trained_tokens, self.model.config, self.tokenizer)
 
     def fingerprint(self) -> Mapping[str, object]:
         """As for other dual encoders, the longest caption, and the temperature where it is none of the model's."""

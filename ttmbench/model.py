@@ -100,7 +100,7 @@ class Model(ABC):
 
     def refused(self, captions: Sequence[str]) -> Sequence[str | None]:
         """Of each caption one of its ``special_tokens``, however that is capitalised; None for a caption of text."""
-        lower = {token.lower(): token for token in sorted(self.special_tokens)}
+        lower = {token.lower(): token for token in sorted(self.special_tokens or ())}
         return [next((token for low, token in lower.items() if low in caption.lower()), None) for caption in captions]
 
     def truncated(self, captions: Sequence[str]) -> Sequence[bool] | None:

@@ -204,6 +204,7 @@ def test_a_dataset_of_the_library_decodes_when_it_is_asked(tmp_path):
     ("change", "words"),
     [
         ({"images": ["left", "wrong"]}, "no column 'wrong'; it has key, left, right"),
+        ({"images": "wrong"}, "no column 'wrong'"),
         ({"captions": "nothing"}, "no column 'nothing'"),
         ({"id": "nothing"}, "no column 'nothing'"),
         ({"tags": ["nothing"]}, "no column 'nothing'"),
@@ -213,6 +214,10 @@ def test_columns_that_a_dataset_does_not_have_are_named(change, words):
     given = {"images": ["left", "right"], "captions": "texts", "name": "walls", **change}
     with pytest.raises(DataError, match=words):
         Task.from_dataset(rows(*walls()), **given)
+    images, captions = walls()
+    decoded = rows([[Image.fromarray(one) for one in row] for row in images], captions)
+    with pytest.raises(DataError, match=words):
+        Task.from_dataset(pytest.importorskip("datasets").Dataset.from_list(decoded), **given)
 
 
 def test_tags_of_groups_are_a_mapping():

@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 
 import pytest
+import yaml
 from support import hub_datasets
 from support.task_data import changed, encoded, find, load, rewritten, run, task_file, write, zip_of
 
@@ -244,6 +245,27 @@ def test_imagecode_is_the_nth_file_by_number_among_ten(imagecode, tmp_path, caps
     samples = (tmp_path / "r_samples_mine.jsonl").read_text(encoding="utf-8").splitlines()
     clusters = [json.loads(line)["cluster"] for line in samples]
     assert clusters == ["open-images-77_a1/2", "MSR-VTT-video9/9", "MSR-VTT-video9/9"], "those of a folder are one"
+
+
+def test_a_listing_is_of_the_row_that_was_read(tmp_path, capsys):
+    for name in ("va", "vb"):
+        for frame in ("f1", "f2"):
+            write(
+                tmp_path / "frames" / name / f"{frame}.png", encoded((100 * int(frame[1]), 0, ord(name[1])), form="PNG")
+            )
+    write(tmp_path / "r.json", [{"v": "va", "c": "a", "d": "b"}, {"v": "vb", "c": "c", "d": "d"}])
+    spec = {
+        **{"task": "mine", "version": 1, "description": "x", "license": "MIT", "metrics": ["text_score"]},
+        "group": {"shape": [2, 2], "n_groups": 2, "images": ["*v", "*w"], "captions": ["c", "d"]},
+        "source": {
+            **{"kind": "annotations", "file": "r.json", "images": "frames"},
+            "listings": {"v": "{v}/f1.png", "w": "{v}/f2.png"},
+        },
+    }
+    path = tmp_path / "mine.yaml"
+    path.write_text(yaml.safe_dump(spec), encoding="utf-8")
+    code, said, told = run(capsys, "validate", path, "--data_dir", tmp_path)
+    assert code == 0, said + told
 
 
 def test_what_cannot_be_listed_is_refused(imagecode, tmp_path):

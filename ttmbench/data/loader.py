@@ -213,7 +213,7 @@ def check_groups(spec: TaskSpec, groups: Sequence[Group], asked: int | None = No
         images, captions = shape = (len(group.images), len(group.captions))
         where = f"task '{spec.task}': group {group.group_id}"
         if spec.kind == "groups" and shape != spec.group.shape:
-            raise DataError(f"{where} is {images}x{captions}, the task file says {spec.shape}")
+            raise DataError(f"{where} is {images}x{captions}, the task says {spec.shape}")
         if spec.kind == "retrieval" and (images != 1 or not captions):
             raise DataError(
                 f"{where} has {images} images and {captions} captions; retrieval needs one image and captions"

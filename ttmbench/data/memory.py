@@ -148,6 +148,8 @@ class Task(TaskFile):
         library = sys.modules.get("datasets")  # which is not imported for this
         lazy = library is not None and isinstance(dataset, library.Dataset)
         columns = [images] if isinstance(images, str) else list(images)
+        if lazy and (absent := [column for column in columns if column not in dataset.column_names]):
+            raise DataError(f"{where}: no column '{absent[0]}'; it has {', '.join(dataset.column_names)}")
         texts = dataset.remove_columns(columns) if lazy else dataset
         views = {column: dataset.select_columns([column]) for column in columns} if lazy else {}  # decode nothing else
         count = len(_items(Row("0", dataset[0], 0, where), images))

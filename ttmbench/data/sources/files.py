@@ -136,8 +136,8 @@ class FileOptions(BaseModel):
                     text = row.cell(column)
                     cells[column] = text.translate(dict.fromkeys(map(ord, letters))) if isinstance(text, str) else text
                 row = replace(row, cells=cells, file=name)
-                for column, template in self.listings.items():
-                    pattern = row.value(template)
+                patterns = {column: row.value(template) for column, template in self.listings.items()}
+                for column, pattern in patterns.items():  # a listing is of the row as it was read
                     if pattern not in known:
                         what = f"{row.where}: listing '{column}' of row {row.index}"
                         known[pattern] = _matching_files(pattern, self.image_folders(base), what)
