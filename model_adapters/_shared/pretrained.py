@@ -1046,7 +1046,7 @@ def lacking(name: str, folder: Path, files: Sequence[str]) -> DataError:
 
 
 def check_size(tokenizer: PreTrainedTokenizerBase, rows: int | None, name: str) -> None:
-    """DataError if a tokenizer has more words than the model's embedding has ``rows``; None if that is not known."""
+    """DataError if a tokenizer has more words than the model's embedding has ``rows`` (None: unknown)."""
     words = getattr(tokenizer, "vocab_size", None)
     if rows is not None and words is not None and words > rows:
         raise DataError(

@@ -1,4 +1,4 @@
-"""What a run learns: the results document, the files it is written to, and what a program reads from it."""
+"""Results as a program reads them, the lines of samples files, and the comparison with a baseline."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 STORED_SCORES = "stored_scores"
-"""Kinds of source of what ``ttmbench score`` reads: the data themselves were not seen."""
+"""The kind of source of what ``ttmbench score`` reads: the data themselves were not seen."""
 STORED_NOTE = (
     "scored from a file, without images and captions: comparable with results from files that have the same task, "
     "version, shape and group ids"
@@ -141,7 +141,7 @@ TRACK_TITLES: dict[str, str] = {
 
 SEEN_MARK = "†"
 SEEN_LEGEND = "† trained on images of the collection that the task's images are of"
-FROM_FILE = "scored from a file"  # beside rows of stored scores, ranks and answers
+FROM_FILE = "scored from a file"  # beside rows of stored scores, ranks and per-sample results
 DISAGREES_MARK = "‡"
 DISAGREES_LEGEND = "‡ another source publishes another value for the same model; each row names its source"
 UNRANKED_TITLE = "Controls: they explain a number and rank nowhere"
