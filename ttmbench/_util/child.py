@@ -13,6 +13,7 @@ from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 
+from ttmbench._util import machine
 from ttmbench._util.console import one_line
 
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
@@ -73,9 +74,8 @@ def shared_threads(processes: int) -> dict[str, str]:
     """Variables by which so many processes share the cores of this machine; none for a single one."""
     if processes < 2:
         return {}
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     given = {name: os.environ.get(name, "") for name in THREADS}
-    most = max(1, cores // processes)
+    most = max(1, machine.cores() // processes)
     return {name: str(min(most, int(value)) if value.isdecimal() else most) for name, value in given.items()}
 
 

@@ -16,6 +16,11 @@ from ttmbench._version import __version__
 PACKAGES = "ttmbench torch torchvision transformers numpy scipy datasets open_clip_torch pillow".split()
 
 
+def cores() -> int:
+    """CPU cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def packages() -> dict[str, str]:
     """Versions of the installed packages that affect numbers."""
     interpreter = {"python": platform.python_version()}

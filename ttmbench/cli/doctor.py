@@ -29,7 +29,6 @@ from ttmbench.types import AdapterSpec, Record
 
 PACKAGES = ("ttmbench", "torch", "transformers", "open_clip_torch", "datasets", "huggingface_hub")
 TOKENS = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN")
-EXIT_MISSING = 4
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -55,8 +54,7 @@ def doctor(options: argparse.Namespace) -> int:
     environment = _environment(data_dir)
     broken: dict[str, str] = {}
     for plugin in registry.broken:
-        why = str(plugin).removeprefix(f"plugin '{plugin.name}' ")
-        broken[plugin.name] = f"{broken[plugin.name]}; {why}" if plugin.name in broken else why
+        broken[plugin.name] = "; ".join(filter(None, (broken.get(plugin.name), plugin.reason)))
     if options.json:
         listed = [finding._asdict() for finding in findings]
         document = {**environment, "broken_plugins": broken, "findings": listed}
@@ -67,7 +65,7 @@ def doctor(options: argparse.Namespace) -> int:
     unavailable = [finding.name for finding in findings if finding.state != "present"]
     if is_named_any and unavailable:
         warn(f"unavailable: {', '.join(unavailable)}")
-        return EXIT_MISSING
+        return DataError.exit_code
     return 0
 
 

@@ -45,10 +45,10 @@ def export(options: argparse.Namespace) -> int:
     for run in runs:
         if run.document.status != "done":
             warn(f"{run.path}: status {run.document.status}: only finished tasks are exported")
-    numbers = [number for run in runs for number in (*run.numbers, *run.numbers_elsewhere)]
-    older = sum(len(replaced) for _, replaced in map(merged, same_rows(numbers)))
-    if older and options.to in ("csv", "latex"):
-        warn(f"skipped: {older} older numbers of the same configurations")
+    if options.to in ("csv", "latex"):
+        numbers = [number for run in runs for number in (*run.numbers, *run.numbers_elsewhere)]
+        if older := sum(len(replaced) for _, replaced in map(merged, same_rows(numbers))):
+            warn(f"skipped: {older} older numbers of the same configurations")
     target = Path(options.output_path) if options.output_path else None
     texts, skipped_tasks = FORMATS[options.to](runs, target, **given)
     for task, why in skipped_tasks.items():

@@ -37,14 +37,12 @@ def run(options: argparse.Namespace) -> int:
 
         return print_kind(LISTINGS[options.tasks], options.include_path or [])
     config = make_run_config(settings_of(options), "options")
-    from ttmbench.evaluator.evaluate import plan, resolve
+    from ttmbench.evaluator.evaluate import evaluate, plan, resolve
 
     if options.dry_run:
         echo(json.dumps(plan(config), indent=2))
         return 0
     chosen = resolve(config)  # reports a wrong name before torch is imported, which takes seconds
-    from ttmbench.evaluator.evaluate import evaluate
-
     try:
         with terminated_like_interrupted():
             results = evaluate(config, chosen, command=["ttmbench", *sys.argv[1:]])
@@ -119,7 +117,7 @@ def terminated_like_interrupted() -> Iterator[None]:
 
 def _read_config_file(path: Path) -> dict[str, Any]:
     """Settings of a YAML file for ``--config``; UsageError if it is not a mapping."""
-    from ttmbench._util.file_io import Unreadable, read_yaml  # yaml is for this alone
+    from ttmbench._util.file_io import Unreadable, read_yaml  # with yaml, which --help does without
 
     try:
         content = read_yaml(path)

@@ -158,7 +158,7 @@ def _tags_in(file: Path) -> dict[str, str]:
     """Group id -> tags joined by a comma."""
     from ttmbench.data.rows import read_json
 
-    content = read_json(file, str(file))
+    content = read_json(file)
     if not isinstance(content, dict):
         raise DataError(f"{file}: expected an object of group ids, got {type(content).__name__}")
     tags = {}

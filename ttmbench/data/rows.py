@@ -504,12 +504,12 @@ def read_rows(
     has the row ``a/5`` of folder a, number 5 and a caption. DataError if the file or a row is not what it should be.
     """
     name = str(file)
-    _refuse_parquet(file, name)
+    _refuse_parquet(file)
     suffix = file.suffix.lower()
     if suffix in (".csv", ".tsv"):
         yield from csv_rows(read_text(file, name), name, tabs=suffix == ".tsv")
     elif suffix == ".json":
-        value = read_json(file, name)
+        value = read_json(file)
         yield from _json(dict(_leaves(value, levels, (), name)) if nested or levels else value, fields, name)
     elif suffix == ".pt":
         yield from _of_lists(file, name)
@@ -550,7 +550,7 @@ def joined(
 
 def listed(row: Row, column: str) -> object:
     """The list in a cell, also if it is written as a text; DataError if the text is not a list."""
-    value, where = row.cell(column), f"{row.where}: '{column}' of row {row.index}"
+    value, where = row.cell(column), row.named(column)
     if not isinstance(value, str):
         return value
     if len(value) > limit("caption_characters"):
@@ -572,12 +572,12 @@ def read_text(file: Traversable, name: str) -> str:
         raise DataError(f"{name}: {error}") from None
 
 
-def read_json(file: Path, name: str) -> object:
+def read_json(file: Path) -> object:
     """A file's JSON value; DataError if it cannot be read or is not JSON."""
     try:
-        return file_io.parse_json(read_text(file, name))
+        return file_io.parse_json(read_text(file, str(file)))
     except file_io.Unreadable as error:
-        raise DataError(f"{name}: {error}; JSON lines go into a file that ends in .jsonl") from None
+        raise DataError(f"{file}: {error}; JSON lines go into a file that ends in .jsonl") from None
 
 
 def csv_rows(text: str, name: str, tabs: bool = False) -> Iterator[Row]:
@@ -623,7 +623,7 @@ def _of_lists(file: Path, name: str) -> Iterator[Row]:
         yield Row(str(index), {key: items[index] for key, items in lists.items() if len(items) == rows}, index, name)
 
 
-def _refuse_parquet(file: Path, name: str) -> None:
+def _refuse_parquet(file: Path) -> None:
     """DataError for a parquet file, which another kind of source reads."""
     magic = b""
     if file.is_file():
@@ -631,7 +631,7 @@ def _refuse_parquet(file: Path, name: str) -> None:
             magic = opened.read(4)
     if magic == b"PAR1":
         raise DataError(
-            f"{name}: is a parquet file; rows are read from JSON lines, JSON or CSV here. Use `source: {{kind: "
+            f"{file}: is a parquet file; rows are read from JSON lines, JSON or CSV here. Use `source: {{kind: "
             "huggingface, path: FOLDER, split: NAME}`, where FOLDER holds the file and its name begins with that of "
             "the split (test-00000-of-00001.parquet)"
         )

@@ -23,6 +23,7 @@ from ttmbench.evaluator.eval_results import EvalResults
 from ttmbench.evaluator.evaluate import evaluate, resolve
 from ttmbench.evaluator.score_task import Run, plan_task, score_task
 from ttmbench.evaluator.task_result import Scored
+from ttmbench.methods.model_task import true_captions
 from ttmbench.methods.parts import PseudoLabels, candidates
 from ttmbench.model import DualEncoder, PairScorer
 from ttmbench.plugins.registry import Registry, metric_for
@@ -182,8 +183,7 @@ def thresholds(raw: Scores, spec: TaskSpec) -> Record:
     low = min(0.0, float(clear.min())) if spec.is_global else 0.0
     levels = np.linspace(low, float(clear.max()), POINTS)
     mask = (labels.confidence[None, :] >= levels[:, None]) & ~labels.tie[None, :]
-    truth = raw.truth[:, None] if spec.is_global else np.arange(labels.captions.shape[1])
-    right = (labels.captions == truth).all(axis=1) & ~labels.tie
+    right = (labels.captions == true_captions(raw, spec.is_global)).all(axis=1) & ~labels.tie
     selected, correct = mask.sum(axis=1), (mask & right[None, :]).sum(axis=1)
     return {
         "candidates": total,
@@ -452,10 +452,10 @@ def _cost(
 
     Passes through the towers are in units of scoring the task once, seconds of one seed.
     """
-    record = document.methods.get(scored.spec.task, {}).get(name)
+    record = document.training(scored.spec.task, name)
     gives_logits = name == RAW or (name in registry.methods and registry.methods[name].gives_logits)
     errors = [error for scores in per_seed if (error := calibration_error(scores.groups)) is not None]
-    costs: Sequence[Any] = getattr(document.training(scored.spec.task, name), "cost", None) or []
+    costs = [] if record is None else record.cost
     passes = float(np.mean([cost.tower_passes for cost in costs])) if costs else None
     return {
         "calibration_error": float(np.mean(errors)) if gives_logits and errors else None,

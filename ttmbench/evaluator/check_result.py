@@ -28,7 +28,7 @@ from ttmbench.results.document import AlsoRecord, Artifact, Part, ResultsDocumen
 from ttmbench.results.numbers import as_entries, key_of, supervised_tracks
 from ttmbench.results.reader import read_document
 from ttmbench.results.stored_files import read_scores
-from ttmbench.results.summary import Clusters, aggregates, breakdowns, clusters_of, connected, metric_mean
+from ttmbench.results.summary import Clusters, aggregates, breakdowns, connected, metric_mean
 from ttmbench.scoring.choice_arrays import choice_values
 from ttmbench.scoring.forced_choice import Asked, Given, choices_of, read_answer
 from ttmbench.scoring.inputs import Fingerprint
@@ -146,7 +146,7 @@ class Checked:
         except TtmbenchError as error:
             self.notes.append(f"{name}: ids, tags and digest are not compared with the data ({error})")
             return None
-        return Data(loaded.groups, loaded.source, known.hexdigest(), clusters_of(loaded.groups, known.content_of))
+        return Data.of_groups(loaded, known)
 
     def stored(self, name: str, spec: TaskSpec, data: Data | None) -> TaskResult | None:
         """What the run stored of a task; None, which is noted, if it stored nothing."""

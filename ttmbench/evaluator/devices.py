@@ -90,10 +90,8 @@ def do_part(
     plan, config = plan_task(run, task, settings), run.config
     if plan.way == "pairs":
         score_share(plan, run, part, of)
-    seeds, trains = (
-        config.run_seeds[part::of],
-        plan.adapts or any(run.registry.methods[name].trains for name in config.methods),
-    )
+    seeds = config.run_seeds[part::of]
+    trains = any(run.registry.methods[name].trains for name in config.methods)
     if not seeds or not trains or len(config.run_seeds) == 1:
         return
     # Seeds start from raw scores, whose bits must be the same for all: one process computes them, and others find them.

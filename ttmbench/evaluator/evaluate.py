@@ -21,7 +21,7 @@ from ttmbench.data.task_file import TaskFile, select_tasks, take_in
 from ttmbench.errors import DataError, TtmbenchError, UsageError
 from ttmbench.evaluator.adapters import check_model, make_adapter, remarks, trained_on
 from ttmbench.evaluator.eval_results import Baseline, EvalResults, sample_lines
-from ttmbench.evaluator.output import DataNow, Output, RunFiles, RunKey
+from ttmbench.evaluator.output import DataNow, Output, RunFiles, RunKey, state_of
 from ttmbench.evaluator.task_result import Ranked, Scored, TaskResult
 from ttmbench.methods.settings import task_settings
 from ttmbench.model import DualEncoder, Model, PairScorer, overrides
@@ -131,7 +131,7 @@ def evaluate(
         for name, task in progress_bar(len(tasks), "tasks", "tasks", tasks.items()):
             if name in done:
                 continue
-            state = None if document is None else RunFiles(document, "").state / "tasks" / name
+            state = None if document is None else state_of(document) / "tasks" / name
             with output.task(name, state, goes_on=config.on_error != "raise"):
                 with foreign_errors(f"task '{name}' with model '{config.model}'"), naming_what_cannot():
                     result = output.results[name] = run_task(run, task, chosen.settings[name], state, methods)
@@ -239,7 +239,7 @@ def run_part() -> None:
             run = Run.of(chosen.registry, config, model, key, chosen.samples, as_loaded=True)
             methods = Methods(run, adapted_folders(config, list(chosen.tasks), new=False))
             for name in left:
-                state = RunFiles(Path(document), "").state / "tasks" / name
+                state = state_of(Path(document)) / "tasks" / name
                 with foreign_errors(f"task '{name}' with model '{config.model}'"), naming_what_cannot():
                     scored = Path(folder) / f"{name}.scored"
                     do_part(run, methods, chosen.tasks[name], chosen.settings[name], state, scored, (part, of))

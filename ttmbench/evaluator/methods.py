@@ -85,7 +85,7 @@ def _encoded(run: Run, name: str) -> ReferenceSet:
         cache.keep({"images": images.cpu().numpy(), "captions": captions.cpu().numpy()}, config.model_name)
     else:
         images, captions = torch.from_numpy(found["images"]), torch.from_numpy(found["captions"])
-    # In an order of their own: that of the groups would say which caption belongs to which image.
+    # Shuffled: the order of the groups would show which caption belongs to which image.
     drawn = np.random.default_rng(0)
     images, captions = (side.clone()[torch.from_numpy(drawn.permutation(len(side)))] for side in (images, captions))
     digest = cache.data.hexdigest()
@@ -362,10 +362,7 @@ def runner(run: Run, scored: Scored, settings: TTMConfig, checkpoint: TaskCheckp
 def runnable(run: Run, task: TaskSpec) -> Iterator[tuple[MethodSpec, Record, str]]:
     """Each method of ``--methods`` that is defined on a task, with the user's settings and its plugin if it has one."""
     for name in run.config.methods:
-        spec, plugin, given = (
-            run.registry.methods[name],
-            run.registry.methods.plugins[name],
-            settings_for(run.config, name),
-        )
+        spec, given = run.registry.methods[name], settings_for(run.config, name)
+        plugin = run.registry.methods.plugins[name]
         if refusal(spec, task, run.model, given) is None:
             yield spec, given, "" if plugin == BUILTIN else plugin

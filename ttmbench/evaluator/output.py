@@ -157,6 +157,11 @@ _KINDS = ("samples", "scores", "ranks", "ttm", "also_samples", "also_scores")
 _ENDINGS = ("jsonl", "safetensors")
 
 
+def state_of(results: Path) -> Path:
+    """Folder of what a run needs to resume; removed when it is done."""
+    return results.parent / f".{results.stem}.state"
+
+
 @dataclass
 class RunFiles:
     """The files of a run."""
@@ -176,8 +181,8 @@ class RunFiles:
 
     @property
     def state(self) -> Path:
-        """Folder of what a run needs to resume; removed when it is done."""
-        return self.results.parent / f".{self.results.stem}.state"
+        """As `state_of`."""
+        return state_of(self.results)
 
     def write(
         self, kind: str, task: str, content: Callable[[Path], object] | Iterable[Record], other: str | None = None
@@ -777,7 +782,7 @@ def _aside(files: RunFiles, document: Record) -> RunFiles:
 
 
 def _move_aside(files: RunFiles, document: Record) -> None:
-    """Renames another run's files by its time; first the document, so that `open_output` can finish after a kill."""
+    """Renames another run's files by its time; first the document, so that `_claim` can finish after a kill."""
     aside = _aside(files, document)
     stems = files.results.stem, aside.results.stem
     moves = {name: Path(name).name.replace(*stems, 1) for name in document.get("artifacts", {})}

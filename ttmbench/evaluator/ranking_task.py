@@ -23,7 +23,6 @@ from ttmbench.evaluator.stored_ranks import pool_ranks, stored_pool
 from ttmbench.evaluator.task_result import Data, Ranked
 from ttmbench.model import DualEncoder, PairScorer, StoredFeatures
 from ttmbench.results.ranks import CLASS, I2T, T2I, Ranks
-from ttmbench.results.summary import clusters_of
 from ttmbench.scoring.batches import BatchSizer
 from ttmbench.scoring.debiasing import Prior, debias, prior_for
 from ttmbench.scoring.dual_encoder import (
@@ -104,7 +103,7 @@ def _retrieval(run: Run, model: DualEncoder | PairScorer, task: TaskFile) -> Ran
     return Ranked(
         spec=spec,
         metrics=[run.registry.metrics[name] for name in spec.metrics],
-        data=Data(groups, loaded.source, cache.data.hexdigest(), clusters_of(groups, cache.data.content_of)),
+        data=Data.of_groups(loaded, cache.data),
         notes=notes,
         seconds={"load": loading, "score": time.perf_counter() - clock},
         from_store=_keep(run, spec, cache, ranks),
@@ -144,7 +143,7 @@ def _classification(run: Run, model: DualEncoder, task: TaskFile) -> Ranked:
     return Ranked(
         spec=spec,
         metrics=[run.registry.metrics[name] for name in spec.metrics],
-        data=Data(groups, loaded.source, cache.data.hexdigest(), clusters_of(groups, cache.data.content_of)),
+        data=Data.of_groups(loaded, cache.data),
         notes=_notes_on_classes(classes, labels),
         seconds={"load": loading, "score": time.perf_counter() - clock},
         from_store=_keep(run, spec, cache, ranks),

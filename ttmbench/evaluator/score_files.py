@@ -9,7 +9,7 @@ import re
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -56,10 +56,10 @@ class Outcomes:
     format: str  # of the files
     group_ids: list[str]  # in the order of the arrays
     choices: Choices  # which questions were answered correctly; a side is None where it is not known
-    values: dict[str, np.ndarray] = field(default_factory=dict)  # metric -> fraction [groups]; none of answers
-    tags: list[dict[str, str]] | None = None
-    clusters: Clusters | None = None
-    notes: list[str] = field(default_factory=list)  # for the reader
+    values: dict[str, np.ndarray]  # metric -> fraction [groups]
+    tags: list[dict[str, str]] | None
+    clusters: Clusters | None
+    notes: list[str]  # for the reader
 
 
 def _number(value: object) -> float:
@@ -305,7 +305,7 @@ def _scored(
         source["sha256"] = hashlib.sha256(np.ascontiguousarray(given[0]).tobytes()).hexdigest()
     if isinstance(stored, Outcomes):
         assert spec is not None, "results of groups are read for a task"
-        return [_judged([path], stored, spec, registry, limit, choice, source)]
+        return [_judged(path, stored, spec, registry, limit, choice, source)]
     if choice:
         raise UsageError(f"{path}: --choice is for results of groups (true or false), and it holds scores")
     spec = spec_of_scores(stored.scores[RAW][0].groups, registry, stored.true_captions) if spec is None else spec
@@ -415,7 +415,7 @@ def scored_task(
 
 
 def _judged(
-    paths: Sequence[Path],
+    path: Path,
     outcomes: Outcomes,
     spec: TaskSpec,
     registry: Registry,
@@ -424,16 +424,14 @@ def _judged(
     source: Record,
 ) -> TaskResult:
     """Results of groups as a task; with ``choice`` those of forced choices."""
-    size, path = len(outcomes.group_ids), paths[0]
+    size = len(outcomes.group_ids)
     notes = [STORED_NOTE, *outcomes.notes]
     if limit is None and size in spec.group.wrong_sizes:  # what cannot be fetched again may have one that is known
         why = spec.group.wrong_sizes[size].partition(";")[0]  # what follows is how to fetch the data again
         notes.append(f"these are results of {size} groups, the task has {spec.group.n_groups}: {why}")
     else:
         check_count(spec, size, str(path), limit)
-    data = Data.of_file(
-        spec, {**source, "sha256": file_digest(*paths)}, outcomes.group_ids, outcomes.tags, outcomes.clusters
-    )
+    data = Data.of_file(spec, source, outcomes.group_ids, outcomes.tags, outcomes.clusters)
     if choice:
         asked = [side for side in ("text", "image") if getattr(outcomes.choices, side) is not None]
         if not asked:

@@ -23,7 +23,7 @@ from ttmbench.evaluator.task_result import Answered, Data, Scored
 from ttmbench.model import ChoiceModel, ChoiceStyle, DualEncoder, Model, PairScorer, StoredFeatures
 from ttmbench.plugins.registry import Registry, metric_for
 from ttmbench.results.numbers import RAW
-from ttmbench.results.summary import MethodScores, Resampling, clusters_of
+from ttmbench.results.summary import MethodScores, Resampling
 from ttmbench.scoring.batches import BatchSizer, BlockStore, Share
 from ttmbench.scoring.choice_arrays import choice_values, unread_notes
 from ttmbench.scoring.debiasing import Likelihoods, Prior, likelihoods, prior_for
@@ -131,18 +131,15 @@ def plan_task(
     task: TaskFile,
     settings: TTMConfig | None = None,
     *,
-    extra_metrics: Sequence[str] = (),
-    with_inputs: bool = False,
     with_parts: bool = False,
 ) -> TaskPlan:
     """Decides what is done with a task; UsageError for an unknown metric, or training that it has no pairs for.
 
-    ``settings`` is None if nothing is trained; ``with_inputs`` prepares inputs even if nothing is adapted;
-    ``with_parts`` keeps log P(t|i) and log P(t) apart whatever the model's alpha.
+    ``settings`` is None if nothing is trained; ``with_parts`` keeps log P(t|i) and log P(t) apart whatever the model's
+    alpha.
     """
     model, config, spec = run.model, run.config, task.spec
-    names = dict.fromkeys([*spec.metrics, *extra_metrics])
-    metrics = [metric_for(run.registry.metrics[name], spec.shape) for name in names]
+    metrics = [metric_for(run.registry.metrics[name], spec.shape) for name in dict.fromkeys(spec.metrics)]
     adapts = run.registry.adapts(config) and model.trainable and spec.shape.true_captions == 1
     if adapts and settings is not None and spec.is_global and not isinstance(model, DualEncoder):
         raise UsageError(
@@ -169,14 +166,13 @@ def plan_task(
             f"model {config.model} chooses one caption, and in task '{spec.task}' {spec.shape.true_captions} captions "
             "are true for an image; omit the task"
         )
-    with_inputs = with_inputs or any(run.registry.methods[name].takes_features for name in config.methods)
     return TaskPlan(
         task=task,
         metrics=metrics,
         all_pairs=spec.is_global or any(metric.scope == "global" for metric in metrics),
         way=way,
         adapts=adapts,
-        needs_inputs=adapts or with_inputs,
+        needs_inputs=adapts or any(run.registry.methods[name].takes_features for name in config.methods),
         prior=prior,
         enlarge=settings.augment_scale if adapts and settings is not None and settings.augment else None,
     )
@@ -260,9 +256,7 @@ def score_task(plan: TaskPlan, run: Run) -> Scored:
         raw, notes = usable_scores(model, scores, groups)
         if isinstance(model, DualEncoder) and any(metric.scope == "captions" for metric in plan.metrics):
             raw = replace(raw, caption_pairs=caption_pairs(model, groups, run.sizer, captions))
-    data = Data(groups, loaded.source, digest)
-    if not digest:
-        data = Data(groups, loaded.source, cache.data.hexdigest(), clusters_of(groups, cache.data.content_of))
+    data = Data(groups, loaded.source, digest) if digest else Data.of_groups(loaded, cache.data)
     kept, prior = (raw, None) if parts is None else (parts.conditional, parts.prior)
     return Scored(
         spec=plan.task.spec,

@@ -14,13 +14,23 @@ import numpy as np
 from ttmbench.data.task_file import TaskSpec
 from ttmbench.results.numbers import CHOICE, RAW, Number, as_entries
 from ttmbench.results.ranks import Ranks, ranking_record, summarise_ranks
-from ttmbench.results.summary import Clusters, MethodScores, Resampling, group_rows, number_of, summarise, tag_means
+from ttmbench.results.summary import (
+    Clusters,
+    MethodScores,
+    Resampling,
+    clusters_of,
+    group_rows,
+    number_of,
+    summarise,
+    tag_means,
+)
 from ttmbench.scoring.choice_arrays import Choices, choice_chance, choice_values
-from ttmbench.types import Group, MetricSpec, Record, Scores
+from ttmbench.types import Group, Loaded, MetricSpec, Record, Scores
 
 if TYPE_CHECKING:  # both import torch, which `ttmbench score` does without
     from ttmbench.scoring.debiasing import Likelihoods
     from ttmbench.scoring.dual_encoder import PreparedTask
+    from ttmbench.scoring.inputs import Fingerprint
 
 
 @dataclass(frozen=True)
@@ -32,6 +42,11 @@ class Data:
     source: Record  # where they came from
     fingerprint: str  # data digest; of stored scores, of task, version, shape and group ids
     clusters: Clusters | None = None  # which groups share images; None where that is not known
+
+    @classmethod
+    def of_groups(cls, loaded: Loaded, images: Fingerprint) -> Self:
+        """Data whose images were all taken into their digest."""
+        return cls(loaded.groups, loaded.source, images.hexdigest(), clusters_of(loaded.groups, images.content_of))
 
     @classmethod
     def of_file(

@@ -56,13 +56,13 @@ def outcomes(spec: MethodSpec, adapter: DualEncoder, settings: Mapping[str, obje
         for argument in arguments(spec):
             _ = argument.allowed
         checked = checked_settings(spec, settings, CONFIG)
-        how = (checked, load_parts(build_registry(), checked)) if isinstance(checked, TTMConfig) else None
-        trial = Trial(spec, adapter, {} if isinstance(checked, TTMConfig) else checked)
+        parts = load_parts(build_registry(), checked) if isinstance(checked, TTMConfig) else Parts()
     except UsageError as error:
         raise BrokenMethodError("settings can be read", str(error)) from error
-    if how is not None:
-        yield from _outcomes_of_iterations(spec, load_target(spec.target), adapter, *how)
+    if isinstance(checked, TTMConfig):
+        yield from _outcomes_of_iterations(spec, load_target(spec.target), adapter, checked, parts)
         return
+    trial = Trial(spec, adapter, checked)
     yield "settings can be read", True, ""
     first = trial.scores()
     turns = trial.turns
@@ -379,7 +379,7 @@ CONFIG = TTMConfig(iterations=3, epochs=1, batch_groups=2, coverage=0.5, lr=1e-3
 
 def outcomes_of_part(spec: MethodPart, adapter: DualEncoder, settings: Mapping[str, object]) -> Iterator[Outcome]:
     """Yields the outcome of every check of a part with a model; UsageError for a part that cannot be run."""
-    parts = replace(Parts(), **{spec.kind: load_part(spec, settings)})
+    parts = Parts(**{spec.kind: load_part(spec, settings)})
     if spec.kind == "pseudo_labels":
         parts = replace(parts, loss=cross_entropy)  # works with soft and hard labels
     yield from _outcomes_of_iterations(spec, ttm, adapter, CONFIG, parts)

@@ -59,7 +59,7 @@ class ModelTask:
         steps: the iterations so far.
         notes: what a reader of the method's numbers should know.
         cost: counts of what was computed.
-        trained: names of the trained parameters.
+        trained: name -> parameter, of those that are trained.
     """
 
     def __init__(

@@ -34,7 +34,7 @@ from ttmbench.methods.features import (
 )
 from ttmbench.methods.model_task import ModelTask, true_captions
 from ttmbench.methods.parameters import trained_record
-from ttmbench.methods.parts import DEFAULT_PARTS, load_parts
+from ttmbench.methods.parts import load_parts
 from ttmbench.methods.settings import Settings, checked_settings, recorded
 from ttmbench.methods.task import MethodStep, TrainingTask
 from ttmbench.methods.training import Cost, Iteration, Original, TrainingState
@@ -207,21 +207,6 @@ DISTRIBUTIONS = {"scores": "independent N(0, 1) logits", "features": _DIRECTIONS
 """Descriptions of the random inputs that replace a task's scores or features."""
 
 
-@dataclass(frozen=True)
-class Chance:
-    """Chance levels, and how they were estimated.
-
-    Attributes:
-        values: metric -> mean over random groups, a fraction; None where it is undefined.
-        distribution: description of the random numbers.
-        draws: number of random groups.
-    """
-
-    values: Mapping[str, float | None]
-    distribution: str
-    draws: int
-
-
 def chance_of(
     spec: MethodSpec,
     method: Callable[[ScoreTask], torch.Tensor],
@@ -229,11 +214,12 @@ def chance_of(
     metrics: Sequence[MetricSpec],
     model: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
     references: Mapping[str, ReferenceSet] | None = None,
-) -> Chance:
+) -> tuple[dict[str, float | None], Record]:
     """Runs a method on random groups of a shape.
 
     A method that needs scores gets independent N(0, 1) logits. A method that needs features or views gets unit vectors
     in independent random directions, which ``model`` scores; its references from other tasks are replaced likewise.
+    Returns metric -> mean over the groups, a fraction or None where undefined, and how it was estimated, for results.
     """
     kind = "views" if "views" in spec.needs else "features" if spec.takes_features else "scores"
     draws, generator = DRAWS[kind], torch.Generator().manual_seed(0)
@@ -249,7 +235,8 @@ def chance_of(
         task = _random_task(draws, shape, generator, model, references or {})
         output = method(task)
     scores = Scores(output.detach().float().cpu().numpy())
-    return Chance(_means(metrics, scores, Scores(task.scores.cpu().numpy())), DISTRIBUTIONS[kind], draws)
+    values = _means(metrics, scores, Scores(task.scores.cpu().numpy()))
+    return values, {"distribution": DISTRIBUTIONS[kind], "draws": draws}
 
 
 def _means(metrics: Sequence[MetricSpec], scores: Scores, raw: Scores) -> dict[str, float | None]:
@@ -351,13 +338,13 @@ class MethodRun:
         settings = checked_settings(spec, given, self.settings)
         seeds = self.seeds if spec.is_random else self.seeds[:1]  # all seeds of a deterministic method are equal
         runs = {seed: self.seed_run(spec, settings, seed, plugin, after) for seed in seeds}
-        chance = None
+        chance, estimated = None, None
         if not spec.trains:
             with named(spec, plugin), torch.no_grad():
                 method = partial(load_target(spec.target), **recorded(settings))
                 references = self._references(spec, recorded(settings))
-                chance = chance_of(spec, method, self.shape, self.metrics, self._logits(spec), references)
-        record = self._record(spec, recorded(settings), runs, chance)
+                chance, estimated = chance_of(spec, method, self.shape, self.metrics, self._logits(spec), references)
+        record = self._record(spec, recorded(settings), runs, estimated)
         if self.audit and not {"labels", "random_labels"} & {*spec.needs}:
             record["audit_labels"] = self._audit(spec, settings, plugin, runs)
         if self.holdout is not None and spec.leaves_model:
@@ -367,7 +354,7 @@ class MethodRun:
             [run.scores for run in runs.values() if run.scores is not None],
             record,
             iterations=[[step.scores for step in run.steps[:-1]] for run in runs.values() if run.steps],
-            chance=None if chance is None else chance.values,
+            chance=chance,
             track=spec.track,
         )
 
@@ -552,7 +539,7 @@ class MethodRun:
                 settings,
                 seed,
                 schedule=self.registry.schedules[settings.schedule],
-                parts=load_parts(self.registry, settings) if settings.other_parts else DEFAULT_PARTS,
+                parts=load_parts(self.registry, settings),
                 with_labels="labels" in spec.needs,
                 resume=resume,
             )
@@ -570,7 +557,7 @@ class MethodRun:
             clusters=None if self.clusters is None else self.clusters.tolist(),
         )
 
-    def _record(self, spec: MethodSpec, settings: Record, runs: Mapping[int, SeedRun], chance: Chance | None) -> Record:
+    def _record(self, spec: MethodSpec, settings: Record, runs: Mapping[int, SeedRun], chance: Record | None) -> Record:
         """Record for results: the method, and the run of each seed; here iterations meet the labels."""
         first = next(iter(runs.values()))
         references = [there.record for there in self._references(spec, settings).values()]
@@ -584,7 +571,7 @@ class MethodRun:
             "loss": [run.mean_loss for run in runs.values()],
             "trained": trained_record(settings.get("train"), first.trained) if first.trained else None,
             "cost": [run.cost.record(*self.items, run.seconds) for run in runs.values()],
-            "chance": None if chance is None else {"distribution": chance.distribution, "draws": chance.draws},
+            "chance": chance,
             "notes": list(dict.fromkeys(note for run in runs.values() for note in run.notes)),
             **({"references": references[0]} if references else {}),
             **({"reward_model": rewards[0]} if rewards else {}),

@@ -86,7 +86,7 @@ class TrainingTask(FeatureTask):
 
     Attributes:
         state: name -> tensor; preserved between turns.
-        trained: names of the parameters that `train` selected.
+        trained: name -> parameter, of those that `train` selected.
     """
 
     def __init__(
@@ -141,7 +141,7 @@ class TrainingTask(FeatureTask):
             parameter.requires_grad_(False)
         for parameter in self.trained.values():
             parameter.requires_grad_(True)
-        self._original = {name: parameter.detach().clone() for name, parameter in self.trained.items()}
+        self._original = self._copied()
         if self._resume is not None:
             self._load(self._resume.model)
         return list(self.trained.values())
@@ -161,7 +161,7 @@ class TrainingTask(FeatureTask):
 
     def views(self, count: int, crop_scale: float, flip: bool) -> torch.Tensor:
         """Views encoded by the original model, also after training or resuming."""
-        now = {name: parameter.detach().clone() for name, parameter in self.trained.items()}
+        now = self._copied()
         self._load(self._original)
         try:
             return super().views(count, crop_scale, flip)
@@ -247,9 +247,12 @@ class TrainingTask(FeatureTask):
         """Features of any texts by the current model, [texts, d]; with gradients where they are enabled."""
         return self._features("captions", self.adapter.prepare_captions(texts))
 
+    def _copied(self) -> dict[str, torch.Tensor]:
+        return {name: parameter.detach().clone() for name, parameter in self.trained.items()}
+
     def snapshot(self, scores: Scores | None = None) -> TrainingState:
         """Everything that the next turn depends on; the tensors are copies, except ``scores``."""
-        parameters = {name: parameter.detach().clone() for name, parameter in self.trained.items()}
+        parameters = self._copied()
         state = {name: tensor.detach().clone() for name, tensor in self.state.items()}
         optimizers = [copy.deepcopy(optimizer.state_dict()) for optimizer, _ in self._optimizers]
         return TrainingState(self._turns, scores, parameters, optimizers, random_state(self.adapter), state)

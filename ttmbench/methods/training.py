@@ -85,9 +85,9 @@ def adamw(parameters: NamedParameters, settings: TTMConfig) -> torch.optim.Optim
     return torch.optim.AdamW(every, lr=1.0, betas=settings.betas, weight_decay=settings.weight_decay, fused=fused)
 
 
-def make_optimizer(adapter: Model, config: TTMConfig, make: MakeOptimizer = adamw) -> torch.optim.Optimizer:
-    """An optimiser, by default AdamW, over all parameters that the adapter trains."""
-    return make(named_parameters(adapter), config)
+def make_optimizer(adapter: Model, config: TTMConfig) -> torch.optim.Optimizer:
+    """AdamW over all parameters that the adapter trains."""
+    return adamw(named_parameters(adapter), config)
 
 
 def cosine_within_iteration(step: int, steps: int, floor: float) -> float:
@@ -141,8 +141,7 @@ def finetune(
         option: option that sets the learning rate, for messages.
 
     Returns:
-        Mean loss of every epoch: batches are weighted by their number of units. (Gradients are not weighted: every
-            batch
+        Mean loss of every epoch, with batches weighted by their number of units. (Gradients are not: every batch
         is one step.)
 
     Raises:

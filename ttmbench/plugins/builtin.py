@@ -15,10 +15,11 @@ _READERS = (  # kind, module, summary
     ("class_folders", "files", "a folder of images for each class, in the data folder"),
     ("whatsup", "whatsup", "WhatsUp's photographs, alone or in pairs"),
 )
-SOURCES: list[SourceSpec] = []
-for _kind, _module, _summary in _READERS:
-    _path = f"ttmbench.data.sources.{_module}"
-    SOURCES.append(SourceSpec(_kind, f"{_path}:read_{_kind}", _summary, needs=f"{_path}:locate_{_kind}"))
+_FROM = "ttmbench.data.sources"
+SOURCES = [
+    SourceSpec(kind, f"{_FROM}.{module}:read_{kind}", summary, needs=f"{_FROM}.{module}:locate_{kind}")
+    for kind, module, summary in _READERS
+]
 _PARTS, _TRAINING = "ttmbench.methods.parts", "ttmbench.methods.training"
 
 PARTS: tuple[MethodPart, ...] = (  # of TTM, by kind and name; the first of each kind is the default

@@ -213,14 +213,9 @@ class TrackerPlugin:
             warn(f"tracker {self._tracker}: {problem}")
 
 
-def result_rows(document: Record) -> list[list[str | float | None]]:
+def result_rows(document: Record) -> list[list[object]]:
     """The results document as a table with the columns `COLUMNS`."""
     from ttmbench.results.document import ResultsDocument
 
-    return [
-        [
-            *(number.task, number.method, number.column, number.track or "unranked", number.metric),
-            *(number.value, number.stderr, *(number.interval or (None, None)), number.chance),
-        ]
-        for number in ResultsDocument.of(document).numbers
-    ]
+    rows = [number.row() for number in ResultsDocument.of(document).numbers]
+    return [[row[name] or "unranked" if name == "track" else row[name] for name in COLUMNS] for row in rows]

@@ -86,7 +86,7 @@ def cost_of(document: ResultsDocument, task: str, method: str) -> dict[str, floa
     the run.
     """
     stages, data, used = document.timing.get(task, {}), document.datasets.get(task), document.efficiency.get(task)
-    scored, record = stages.get("prepare", 0.0) + stages.get("score", 0.0), document.methods.get(task, {}).get(method)
+    scored, record = stages.get("prepare", 0.0) + stages.get("score", 0.0), document.training(task, method)
     trained = fmean(cost.seconds for cost in record.cost) if record is not None and record.cost else 0.0
     is_known = scored > 0 and data is not None and data.from_store is None and (record is None or bool(record.cost))
     return {

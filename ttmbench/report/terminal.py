@@ -325,7 +325,7 @@ def _print_summary(document: ResultsDocument, width: int | None) -> None:
         end = ", matched globally" if is_global else ""
         rows += [[], [f"{task}: {groups} groups, {'x'.join(map(str, data.shape))}{end}"]]
         for column in columns_in(name for _, name in of_task):
-            method, record = column.method, document.methods.get(task, {}).get(column.method)
+            method, record = column.method, document.training(task, column.method)
             compared = {raw: match if record is not None and record.uses_matching else raw, match: match}
             if column in COLUMNS:
                 is_gain = column not in (RAW_COLUMN, OVERFIT_COLUMN, SIMPLE_MATCH_COLUMN)

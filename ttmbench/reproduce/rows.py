@@ -26,7 +26,6 @@ from ttmbench.reproduce.tables import (
     TaskEntry,
     agrees,
     correct,
-    is_known_model,
     model_identity,
     tolerance,
 )
@@ -151,7 +150,7 @@ def _why_not(entry: ModelEntry, tasks: Sequence[str], metric: str, registry: Reg
         return f"there is no metric '{metric}' here"
     if entry.model is None:
         return str(entry.why)
-    return "" if is_known_model(entry.model, registry) else f"there is no model '{entry.model}' here"
+    return "" if entry.model in registry.adapters else f"there is no model '{entry.model}' here"
 
 
 def _found(table: PublishedTable, task: str, key: str, mean: str, model: ModelEntry, run: Run) -> Iterator[Ours]:

@@ -52,6 +52,8 @@ from ttmbench.results.numbers import (
     Origin,
     PublishedTrack,
 )
+from ttmbench.results.reader import CELL
+from ttmbench.scoring.choice_arrays import choice_chance
 from ttmbench.types import MetricSpec
 
 NOISY = 0.95
@@ -145,7 +147,6 @@ def correct(value: float, of: int) -> int:
 
 SHIPPED = files("ttmbench.reproduce.published")
 TRACKS: tuple[PublishedTrack, ...] = get_args(PublishedTrack)
-CELL = 200  # characters of a name that is shown
 _COLUMNS = ("source", "table", "task", "model", "method", "metric")
 _OF_COUNTS = 6  # digits after the point of a percentage that is computed from a count
 _ARXIV = re.compile(r"arXiv:([0-9]{4}\.[0-9]{5})")
@@ -567,22 +568,13 @@ def model_identity(config: Mapping[str, object], registry: Registry) -> tuple[st
     if not isinstance(name, str):
         return None
     arguments = {key: value for key, value in mapping(config.get("model_args")).items() if key not in _HOW_ASKED}
-    if not is_known_model(name, registry):
+    if name not in registry.adapters:
         return name, arguments
     spec = registry.adapters[name]
     if spec.card is not None and spec.card.page:  # weights that are downloaded by hand: any file, under this name alone
         arguments.pop("pretrained", None)
         return f"{spec.target} {spec.name}", {**spec.model_args, **arguments}
     return spec.target, {**spec.model_args, **arguments}
-
-
-def is_known_model(name: str, registry: Registry) -> bool:
-    """Whether a model of this name is registered."""
-    try:
-        registry.adapters[name]
-    except UsageError:
-        return False
-    return True
 
 
 _TIES = {
@@ -702,8 +694,6 @@ def _number(
 def _chance(spec: TaskSpec, metric: MetricSpec, method: str) -> float | None:
     """The expected value of a metric for random scores on a task, or for random choices; None where it is unknown."""
     if method == CHOICE:
-        from ttmbench.scoring.choice_arrays import choice_chance  # with scipy
-
         shape = spec.shape if spec.kind == "groups" else None
         return None if shape is None else choice_chance(shape.images, shape.captions).get(metric.name)
     return chance_of(metric_for(metric, spec.shape) if spec.kind == "groups" else metric, spec)

@@ -16,13 +16,7 @@ import numpy as np
 from ttmbench import stats
 from ttmbench.errors import DataError, UsageError
 from ttmbench.results.document import AlsoRecord, ResultsDocument, mapping
-from ttmbench.results.numbers import (
-    AT,
-    RAW,
-    SLASH,
-    STORED_SCORES,
-    Extent,
-)
+from ttmbench.results.numbers import AT, RAW, SLASH, STORED_SCORES, Extent
 from ttmbench.results.reader import ResultsFile, read_document, read_files
 from ttmbench.results.summary import CellValues, cluster_numbers
 from ttmbench.types import Group

@@ -77,7 +77,6 @@ Count = Annotated[int, Field(ge=0)]
 AtLeastOne = Annotated[int, Field(ge=1)]
 Seeds = Annotated[list[int], Field(min_length=1)]
 Key = Annotated[str, Field(pattern=_KEY)]
-Yes = Annotated[Literal[True], WithJsonSchema({"const": True})]
 Zero = Annotated[int, Field(ge=0, le=0), WithJsonSchema({"const": 0})]
 Absent = Annotated[SkipJsonSchema[None], AfterValidator(_never)]
 """Of a key that may be omitted: its default, which no document states."""

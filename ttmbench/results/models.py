@@ -284,9 +284,9 @@ def command_of(document: ResultsDocument) -> str:
     It has no paths of results, data and caches. Empty where no command makes the run.
     """
     stated = document.config
-    files = stated.get("scores") or stated.get("answers")
+    files = stated.get("scores")
     if files and "model" not in stated:
-        names = str(files).split("+") if isinstance(files, str) else map(str, files)
+        names = str(files).split("+")
         options = [word for key in ("task", "limit") if stated.get(key) for word in (f"--{key}", str(stated[key]))]
         return shlex.join(["ttmbench", "score", *names, *options])
     if not isinstance(stated.get("model"), str) or not stated.keys() <= RunConfig.model_fields.keys():

@@ -232,7 +232,9 @@ def read_files(paths: Sequence[Path], logs: bool = False) -> tuple[list[ResultsF
 
 
 def _read_logs(folder: Path) -> Iterator[tuple[Path, ResultsDocument | str]]:
-    for path in walk_sample_logs(folder):
+    for path in sorted(folder.rglob("*samples_*.jsonl")):
+        if path.is_symlink() or not is_sample_log(path):
+            continue
         try:
             yield path, read_sample_log(path)
         except DataError as error:
@@ -325,13 +327,6 @@ def is_sample_log(path: Path) -> bool:
     except DataError:
         return False
     return "doc_id" in line and "group_id" not in line and bool({"target", "filtered_resps", "resps"} & set(line))
-
-
-def walk_sample_logs(folder: Path) -> Iterator[Path]:
-    """The logs below a folder in the order of their paths."""
-    for path in sorted(folder.rglob("*samples_*.jsonl")):
-        if not path.is_symlink() and is_sample_log(path):
-            yield path
 
 
 def sample_lines(path: Path) -> Iterator[tuple[int, _Line]]:

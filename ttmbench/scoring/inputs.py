@@ -7,7 +7,6 @@ and not held here, or all of them once, where a task is scored again and again.
 from __future__ import annotations
 
 import hashlib
-import os
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -22,6 +21,7 @@ import numpy as np
 import torch
 
 from ttmbench._annotations import Batch
+from ttmbench._util import machine
 from ttmbench._util.console import one_line, progress_bar
 from ttmbench._util.images import BadImage, as_rgb, quiet_decoding, quiet_thread
 from ttmbench.errors import DataError, TtmbenchError, UsageError
@@ -44,8 +44,7 @@ def threads_beside_the_model() -> int:
 
     So ``OMP_NUM_THREADS`` and ``--deterministic``, which leave torch one thread, leave one here.
     """
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, min(torch.get_num_threads(), cores))
+    return max(1, min(torch.get_num_threads(), machine.cores()))
 
 
 @contextmanager

@@ -24,7 +24,7 @@ from ttmbench._util.child import shared_threads, start, stop, why_failed
 from ttmbench._util.console import one_line
 from ttmbench._util.file_io import take_lock, write_text
 from ttmbench.errors import TtmbenchError, UsageError
-from ttmbench.evaluator.output import LOCK, RunFiles
+from ttmbench.evaluator.output import LOCK, state_of
 from ttmbench.sweep.plan import Cell
 
 ATTEMPTS = 3  # of a cell whose process is killed; each goes on where the one before was
@@ -57,7 +57,7 @@ def run_cell(
     log, why = Path(run).with_name("log.txt"), None
     there = folder if folder is not None and Path(folder).is_dir() else None
     with suppress(OSError, filelock.Timeout):  # which the run reports
-        take_lock(RunFiles(Path(run).with_name("results.json"), "").state / LOCK, _PATIENCE).release()
+        take_lock(state_of(Path(run).with_name("results.json")) / LOCK, _PATIENCE).release()
     for _ in range(ATTEMPTS):
         if stopping is not None and stopping.is_set():
             return "stopped"

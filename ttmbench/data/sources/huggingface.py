@@ -319,10 +319,10 @@ def read_huggingface(request: SourceRequest) -> Loaded:
 
     where = options.where
     opened = table = open_table(options, folder)
-    raw = datasets.Image(decode=False)
+    undecoded = datasets.Image(decode=False)
     listed = _image_columns(table.features, request.columns["images"])
     for column, is_list in listed.items():
-        table = table.cast_column(column, type(table.features[column])(raw) if is_list else raw)
+        table = table.cast_column(column, type(table.features[column])(undecoded) if is_list else undecoded)
 
     def image(cell: Cell) -> ImageRef:
         if cell.column not in opened.features:
