@@ -69,4 +69,4 @@ def test_numbers_computed_here_are_those_of_the_released_scores(real_scores):
                 "group match": f"{100 * values['group_match,none']:.2f} (c)",
             }
         for name, value in expected.items():
-            assert row[name, "here"] == value, (shown, name)
+            assert row[name, "ttmbench"] == value, (shown, name)
