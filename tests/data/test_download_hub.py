@@ -10,10 +10,9 @@ from pathlib import Path
 import pytest
 from PIL import Image
 from support import task_data
-from support.damaged_tars import damaged
 from support.hub_repos import write_repository
 from support.hub_server import HubServer
-from support.task_data import encoded, load, run, tar_of, write
+from support.task_data import encoded, load, run, write
 
 from ttmbench.data.availability import amount
 from ttmbench.errors import DataError
@@ -63,12 +62,6 @@ def table(folder: Path, split: str) -> bytes:
     folder.mkdir(exist_ok=True)
     datasets.Dataset.from_dict(rows).to_parquet(folder / f"{split}.parquet")
     return (folder / f"{split}.parquet").read_bytes()
-
-
-def packed(samples: int) -> bytes:
-    """A shard."""
-    ends = {"txt": lambda n: b"one", "png": lambda n: encoded(size=(8, 8 + n))}
-    return tar_of({f"{n}.{end}": body(n) for n in range(samples) for end, body in ends.items()}, "w")
 
 
 def task_file(folder: Path, source: dict, **more) -> Path:
@@ -139,21 +132,6 @@ def test_the_tables_of_the_split_are_fetched_and_read_offline(hub, tmp_path, fet
     assert loaded.groups[0].captions[0] == f"a red circle of {split}" and loaded.source["revision"] == SHA
     assert [group.captions[0] for group in load(path, offline=False).groups] == read_offline(path)
     assert fetched(path)[1][where].startswith("present ")
-
-
-def test_a_damaged_shard_in_the_cache_is_fetched_again(hub, tmp_path, fetched):
-    files = {f"test/{shard}.tar": packed(samples=shard + 3) for shard in range(2)}
-    repository(hub, "me/shards", files)
-    source = {"kind": "huggingface", "path": "me/shards", "revision": SHA, "lines": ["txt"], "data_files": "test/*.tar"}
-    more = {"kind": "retrieval", "group": {"images": ["image"], "captions": "txt"}, "metrics": ["i2t_recall_at_1"]}
-    path = task_file(tmp_path, source, **more)
-    assert fetched(path)[0] == 0
-    (cached,) = (tmp_path / "hub").rglob("0.tar")
-    cached.resolve().write_bytes(damaged(files["test/0.tar"], "flipped bit", member=2))
-    with pytest.raises(DataError, match=r"0\.tar .*download it again"):
-        read_offline(path)
-    code, said = fetched(path)
-    assert code == 0 and said["mine"] == "ready 7 groups"
 
 
 def test_an_interrupted_fetch_is_not_taken_for_the_dataset(hub, tmp_path, fetched, capsys):

@@ -181,6 +181,28 @@ def test_coco_and_flickr_are_read_as_their_authors_lay_them_out(tmp_path):
     assert [group.images[0].name for group in groups] == ["flickr30k-images/10.jpg", "flickr30k-images/7.jpg"]
 
 
+@pytest.mark.parametrize(
+    ("name", "table", "folder", "image"),
+    [
+        ("coco_retrieval", "test_5k_mscoco_2014.csv", "images_mscoco_2014_5k_test", "COCO_val2014_{:012d}.jpg"),
+        ("flickr30k_retrieval", "test_1k_flickr.csv", "images_flickr_1k_test", "{}.jpg"),
+    ],
+)
+def test_a_mirror_is_a_table_and_the_folder_of_an_archive(tmp_path, name, table, folder, image):
+    """Captions are a JSON list in a cell."""
+    names = [image.format(number) for number in (391895, 42, 7)]
+    captions = [json.dumps([f"{name} {n}" for n in range(5)]).replace('"', '""') for name in names]
+    rows = [f'"{cell}",test,{name}' for cell, name in zip(captions, names, strict=True)]
+    written(tmp_path / "retrieval" / table, "\n".join(["raw,split,filename", *rows]))
+    for number, file in enumerate(names):
+        written(tmp_path / "retrieval" / folder / file, encoded((number % 256, 0, 0), (9, 7), "JPEG"))
+    mirror = next(one for one in find(name).spec.source["of"] if f"retrieval/{table}" in one.get("get", {}))
+    assert set(mirror["get"]) == {f"retrieval/{table}", f"retrieval/{folder}"}
+    loaded = load(changed_task(name, n_groups=3, n_captions=15), tmp_path)
+    assert [group.images[0].name for group in loaded.groups] == names and len(loaded.source["passed_over"]) == 1
+    assert loaded.groups[1].captions == tuple(f"{names[1]} {n}" for n in range(5))
+
+
 def lay_out_imagenet(folder: Path, classes: int = 1000) -> None:
     """Folders by WordNet id, whose order by name is that of the classes; images only in a few."""
     for number in range(classes):

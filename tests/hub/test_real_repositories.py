@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from pathlib import Path
 
 import huggingface_hub
@@ -29,8 +28,6 @@ from support.hub_runs import (
 from support.hub_server import STRANGER, TOKEN, HubServer
 
 from ttmbench import tasks as task_files
-from ttmbench.data.task_file import find_task
-from ttmbench.plugins.registry import build_registry
 
 MODELS = [("siglip-b16", ""), ("clip-b32", ""), ("blip-itm", ""), ("vqascore-smolvlm-256m", "")]
 MODELS += [("open_clip", f"model=hf-hub:{SIGLIP_OF_TIMM}"), ("hf", f"pretrained={CLIP}")]
@@ -145,28 +142,6 @@ def test_download_brings_what_an_offline_run_of_tasks_needs(hub, home):
     assert all(row["ours"]["file"] == str(output) and row["correct"]["of"] == 400 for row in rows)
     read = {task: data["revision"] for task, data in json.loads(output.read_text(encoding="utf-8"))["datasets"].items()}
     assert read == {task: commit_of(hub.root, copy_of(task)) for task in SOME_TASKS}
-
-
-def test_retrieval_comes_from_a_mirror_by_name(hub, home):
-    """Without a copy of one's own the shards of the split are fetched when the task is first read."""
-    write_copies(hub.root, {copy_of(name) for name in ("coco_retrieval", "flickr30k_retrieval")})
-    environment, output = hub.environment(home, TOKEN), home / "r.json"
-    run = f"--model tiny-clip --tasks flickr30k_retrieval --limit 20 --bootstrap_iters 0 --device cpu -o {output}"
-    fetch = "download coco_retrieval --alternative 2"
-    validate = ["validate flickr30k_retrieval --offline", "validate coco_retrieval --offline --limit 400"]
-    done = run_commands([run, fetch, *validate], environment, home)
-    check_done(done)
-    check_validated(done[-2], ["flickr30k_retrieval"])
-    check_validated(done[-1], ["coco_retrieval"])
-    assert re.search("coco_retrieval: +ready +5000 groups", done[1].out)
-    stated = find_task(build_registry(), "coco_retrieval").spec.group
-    assert (stated.n_groups, stated.n_captions) == (5000, 25010), "which is held against the whole as it is fetched"
-    assert "1000 images with 5000 captions" in done[-2].out
-    source = json.loads(output.read_text(encoding="utf-8"))["datasets"]["flickr30k_retrieval"]["source"]
-    assert source["kind"] == "huggingface" and source["passed_over"] == ["annotations retrieval/flickr30k_test.json"]
-    assert source["revision"] == commit_of(hub.root, "clip-benchmark/wds_flickr30k")
-    sent = {"/".join(name.split("/")[4:]) for name in hub.fetched("datasets/clip-benchmark/wds_flickr30k")}
-    assert sent == {"test/0.tar", "test/nshards.txt"}
 
 
 @pytest.mark.parametrize("token", [None, STRANGER])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import hashlib
 import io
-import tarfile
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
 from pathlib import Path
@@ -351,24 +350,6 @@ def conme(root: Path) -> None:
                 csv.writer(file).writerows([header, *part])
 
 
-def wds_retrieval(root: Path, repo: str, images: int, captions: int, shards: int) -> None:
-    """clip-benchmark/wds_*: shards that are counted in a file beside them, a line of a text for each caption."""
-    folder = new_repository(root, repo)
-    for split, of in (("train", 1), ("test", shards)):
-        (folder / split).mkdir()
-        (folder / split / "nshards.txt").write_text(f"{of}\n", encoding="utf-8")
-        for shard in range(of):
-            with tarfile.open(folder / split / f"{shard}.tar", "w") as tar:
-                for n in range(shard, 10 if split == "train" else images, of):
-                    lines = [f"{words(n)[at % 2]} {n} {at}" for at in range(5 + (n < captions - 5 * images))]
-                    image = draw_image(n % 60, "L" if n % 60 == 5 else "RGB")
-                    for ending, body in (("jpg", image), ("txt", "\n".join(lines).encode())):
-                        entry = tarfile.TarInfo(f"s{n:07d}.{ending}")
-                        entry.size = len(body)
-                        tar.addfile(entry, io.BytesIO(body))
-    (folder / "dataset_type.txt").write_text("retrieval\n", encoding="utf-8")
-
-
 _ORDER_COMMITS = ("53c20afc02a87fed8c0245dde2e00f054da4b861", "e5d7f3502345b2c398a6645b4d09b44e650287bf")
 WRITERS: dict[str, Callable[[Path], None]] = {  # repository -> what writes it below a root
     "stanfordnlp/colorswap": colorswap,
@@ -388,13 +369,6 @@ WRITERS: dict[str, Callable[[Path], None]] = {  # repository -> what writes it b
         for repo, commit, count in (
             ("mteb/ARO-COCO-order", _ORDER_COMMITS[0], 25010),
             ("mteb/ARO-Flickr-Order", _ORDER_COMMITS[1], 5000),
-        )
-    },
-    **{
-        repo: partial(wds_retrieval, repo=repo, images=images, captions=captions, shards=shards)
-        for repo, images, captions, shards in (
-            ("clip-benchmark/wds_mscoco_captions", 5000, 25010, 12),
-            ("clip-benchmark/wds_flickr30k", 1000, 5000, 1),
         )
     },
 }

@@ -54,7 +54,6 @@ TASKS = (
         *(f"vismin_{kind}" for kind in VISMIN),
     ),
     *("aro_vg_relation", "aro_vg_attribution", "aro_coco_order", "aro_flickr30k_order"),
-    *("coco_retrieval", "flickr30k_retrieval"),
     *("whatsup_coco_one", "whatsup_coco_two", "whatsup_vg_one", "whatsup_vg_two"),
 )
 LIMIT = 6

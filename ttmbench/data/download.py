@@ -35,7 +35,7 @@ from urllib.request import HTTPCookieProcessor, Request, build_opener
 from filelock import FileLock
 
 from ttmbench._util.console import progress_bar
-from ttmbench._util.file_io import check_no_pointer, file_digest, limit, raised_by, read_json_lines, write_atomically
+from ttmbench._util.file_io import file_digest, limit, raised_by, read_json_lines, write_atomically
 from ttmbench._util.hub import patiently
 from ttmbench._util.images import as_rgb, open_image, quiet_thread
 from ttmbench._version import __version__
@@ -55,8 +55,7 @@ _PASSING = (408, 425, 429, 500, 502, 503, 504)
 _LOGIN = "; it may ask for a login or an agreement, so open it in a browser"
 _MOVED = "; it may have moved, so look for it at the dataset's own page"
 _ADVICE = {401: _LOGIN, 403: _LOGIN, 404: _MOVED, 410: _MOVED}
-LITTER = re.compile(r"(^|/)(__MACOSX(/|$)|\._[^/]*$|\.DS_Store$)")
-SHOWN = (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".webp", ".cls", ".json", ".txt")  # what shards may hold
+_LITTER = re.compile(r"(^|/)(__MACOSX(/|$)|\._[^/]*$|\.DS_Store$)")
 _MOST_PADDING = 16 << 20  # zeros after the last member of a tar
 _EXTENDED = (tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK)
 _DAMAGE = (  # what readers of archives raise of damaged ones
@@ -424,7 +423,7 @@ def _write(archive: Path, folder: Path, member: str | None, what: str) -> tuple[
             raise DataError(f"{what} has more than {limit('archive_files')} files; {raised_by('archive_files')}")
         path = inside(folder, name, what)
         relative = path.relative_to(folder)
-        if LITTER.search(relative.as_posix()) or not (member is None or relative.is_relative_to(member)):
+        if _LITTER.search(relative.as_posix()) or not (member is None or relative.is_relative_to(member)):
             continue
         source = opened()
         if source is None:
@@ -453,18 +452,18 @@ def _members(archive: Path) -> Iterator[tuple[str, Callable[[], IO[bytes] | None
                     is_file = stat.S_IFMT(info.external_attr >> 16) in (0, stat.S_IFREG)
                     yield info.filename, partial(packed.open, info) if is_file else lambda: None
         return
-    with tarfile.open(archive, tarinfo=Header) as tar:
+    with tarfile.open(archive, tarinfo=_Header) as tar:
         for entry in tar:
             if not entry.isdir():
                 yield entry.name, partial(tar.extractfile, entry)
-        check_end(tar)
+        _check_end(tar)
 
 
-class Header(tarfile.TarInfo):
+class _Header(tarfile.TarInfo):
     """A header of a tar that is refused if its name or its extension would fill the memory."""
 
     @classmethod
-    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Header:
+    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> _Header:
         """The header in a block; DataError if it announces too many bytes."""
         header = super().frombuf(buf, encoding, errors)
         if header.type in _EXTENDED and header.size > CHUNK:
@@ -472,7 +471,7 @@ class Header(tarfile.TarInfo):
         return header
 
 
-def check_end(tar: tarfile.TarFile) -> None:
+def _check_end(tar: tarfile.TarFile) -> None:
     """Reads a tar to its end; tarfile.ReadError unless two blocks of zeros or more follow the last member.
 
     tarfile takes a damaged or missing header, other than the first one, for the end of the archive. The checksum of a
@@ -484,28 +483,3 @@ def check_end(tar: tarfile.TarFile) -> None:
     rest = stream.read(_MOST_PADDING)
     if len(rest) < 2 * tarfile.BLOCKSIZE or rest.strip(b"\0") or stream.read(1):
         raise tarfile.ReadError(f"expected a file header or the end of the archive at byte {tar.offset}, found neither")
-
-
-def check_shard(tar: Path) -> None:
-    """DataError unless a tar is whole, not packed, and has files alone, of kinds that take no more room than they say.
-
-    The library that reads shards takes a damaged header for their end, and unpacks what is packed in them.
-    """
-    check_no_pointer(tar)
-    try:
-        with tarfile.open(tar, "r:", tarinfo=Header) as opened:
-            for count, member in enumerate(opened):
-                if count >= limit("archive_files"):
-                    raise DataError(f"{tar} has more than {limit('archive_files')} files; {raised_by('archive_files')}")
-                name = f"{tar}: {member.name!r:.80}"
-                if not member.isdir() and (not member.isreg() or member.sparse is not None):
-                    raise DataError(f"{name} is neither a file nor a folder")
-                if member.isreg() and not LITTER.search(member.name) and not member.name.lower().endswith(SHOWN):
-                    raise DataError(f"{name} should be an image or a text ({', '.join(SHOWN)})")
-                if member.size > limit("image_bytes"):
-                    raise DataError(f"{name} has {member.size} bytes; {raised_by('image_bytes')}")
-            check_end(opened)
-            if not opened.getmembers():
-                raise tarfile.ReadError("it has no files")
-    except (tarfile.TarError, OSError, ValueError) as error:
-        raise DataError(f"{tar} cannot be read as an uncompressed tar ({error}); download it again") from None

@@ -8,7 +8,7 @@ _READERS = (  # kind, module, summary
     ("rendered", "rendered", "scenes drawn from a seed; no download"),
     ("folder", "files", "a JSONL, JSON, CSV or TSV file of groups and an image folder"),
     ("annotations", "files", "a file and images in the data folder"),
-    ("huggingface", "huggingface", "a dataset of the Hugging Face Hub: parquet tables or tar shards"),
+    ("huggingface", "huggingface", "a dataset of the Hugging Face Hub: parquet tables"),
     ("hub_files", "files", "loose files of a Hub repository"),
     ("first_of", "combined", "the first available of several sources"),
     ("random_foils", "combined", "pairs of another source with randomly drawn distractors"),

@@ -1,6 +1,6 @@
 """Repositories of the Hugging Face Hub, or folders in their place, and their tables of images.
 
-Tables are parquet files or tar shards, or what ``save_to_disk`` writes.
+Tables are parquet files, or what ``save_to_disk`` writes.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from functools import partial
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -24,7 +24,6 @@ from ttmbench._util.file_io import check_no_pointer
 from ttmbench._util.hub import UNKNOWN_TOKEN, accept_terms, patiently, quiet_hub, trouble
 from ttmbench._util.images import open_image
 from ttmbench.data.availability import DataLocation, DataNeed, amount, local_file
-from ttmbench.data.download import check_shard
 from ttmbench.data.paths import Also, below, data_folder, inside, is_local, local_path, read_options
 from ttmbench.data.rows import Cell, Row, groups_from_rows, listed
 from ttmbench.data.task_file import OneOrMany
@@ -36,7 +35,6 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 _SHARD = re.compile(r"-\d{5}-of-(\d{5})")
-COUNT = "nshards.txt"  # beside tar shards, how many there are
 
 
 class HubOptions(BaseModel):
@@ -187,7 +185,6 @@ class HuggingfaceOptions(HubOptions):
     drop_captions: dict[str, str] = Field(default_factory=dict)  # true caption of a group to leave out -> why
     saved: bool = False  # its files are what ``save_to_disk`` writes, as in folders under ``also``, not parquet
     literals: tuple[str, ...] = ()  # columns whose texts are lists as Python or JSON writes them
-    lines: tuple[str, ...] = ()  # columns of texts whose lines are a list: several captions of an image
 
     @property
     def patterns(self) -> list[str]:
@@ -196,19 +193,18 @@ class HuggingfaceOptions(HubOptions):
             return ["*.arrow", "*.json"]
         names = (f"{self.split}.parquet", f"{self.split}-[0-9]*.parquet", f"{self.split}/*.parquet")
         files = self.data_files or [f"**/{name}" for name in names]
-        counts = [(PurePosixPath(name).parent / COUNT).as_posix() for name in files if name.endswith(".tar")]
         # For the Hub, "**/" is at least one folder.
-        return [*files, *counts, *(pattern.removeprefix("**/") for pattern in files if pattern.startswith("**/"))]
+        return [*files, *(pattern.removeprefix("**/") for pattern in files if pattern.startswith("**/"))]
 
     def is_copy(self, folder: Path) -> bool:
         """Whether a folder holds tables of the dataset."""
         return (folder.is_dir() and any(folder.rglob("state.json"))) or bool(self._tables(folder))
 
     def files(self, folder: Path) -> list[Path]:
-        """The files of the split: parquet tables or tar shards, or the folder that ``save_to_disk`` wrote.
+        """The files of the split: parquet tables, or the folder that ``save_to_disk`` wrote.
 
-        OutOfReachError if a file is missing; DataError if there are several tables of this name, or a saved split or a
-        shard cannot be read.
+        OutOfReachError if a file is missing; DataError if there are several tables of this name, or a saved split
+        cannot be read.
         """
         states = sorted(path.parent for path in folder.rglob("state.json"))
         found = [state for state in states if state.name == self.split]
@@ -218,7 +214,7 @@ class HuggingfaceOptions(HubOptions):
         if found:
             missing = [name for name in _saved_files(found[0], folder) if not (found[0] / name).is_file()]
         elif tables:
-            missing = _missing_shards(folder, tables)
+            missing = _missing_shards(tables)
         else:
             known = f"{' or '.join(self.patterns)} (source.data_files names other files)"
             missing = [self.split if states or self.saved else known]
@@ -229,14 +225,11 @@ class HuggingfaceOptions(HubOptions):
             raise DataError(
                 f"{self.where} has several splits '{self.split}' ({several:.200}); source.data_files chooses"
             )
-        for name in tables:
-            if name.endswith(".tar"):
-                check_shard(folder / name)
         return found or [folder / name for name in tables]
 
     def _tables(self, folder: Path) -> list[str]:
         """Names of the files of the split, in the order of their numbers; a link without its file is none."""
-        files = (path for path in folder.rglob("*") if path.suffix in (".parquet", ".tar") and path.is_file())
+        files = (path for path in folder.rglob("*") if path.suffix == ".parquet" and path.is_file())
         names = [path.relative_to(folder).as_posix() for path in files]
         return sorted(
             (name for name in names if any(fnmatchcase(name, pattern) for pattern in self.patterns)), key=_order
@@ -247,17 +240,10 @@ def _order(name: str) -> list[str | int]:
     return [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", name)]
 
 
-def _missing_shards(folder: Path, tables: Sequence[str]) -> list[str]:
-    """What the names of parquet tables, or a count beside tar shards, say of files that are not there."""
+def _missing_shards(tables: Sequence[str]) -> list[str]:
+    """What the names of parquet tables say of files that are not there."""
     shards = Counter((name[: shard.start()], int(shard[1])) for name in tables if (shard := _SHARD.search(name)))
-    missing = [f"{total - count} of {total} files {stem}-*" for (stem, total), count in shards.items() if count < total]
-    stated = (folder / tables[0]).with_name(COUNT)
-    count = stated.read_text(encoding="utf-8").strip() if stated.is_file() and stated.stat().st_size < 100 else ""
-    if count.isdecimal() and int(count) < len(tables):
-        raise DataError(f"{stated} says {count} shards, and {len(tables)} are there; remove those of another version")
-    if count.isdecimal() and int(count) > len(tables):
-        missing.append(f"{int(count) - len(tables)} of {count} shards")
-    return missing
+    return [f"{total - count} of {total} files {stem}-*" for (stem, total), count in shards.items() if count < total]
 
 
 def _saved_files(split: Path, folder: Path) -> list[str]:
@@ -286,21 +272,15 @@ def open_table(options: HuggingfaceOptions, folder: Path) -> Dataset:
         with quiet_hub(offline=True):
             if files[0].is_dir():
                 return datasets.load_from_disk(str(files[0]))
-            kind = "webdataset" if files[0].suffix == ".tar" else "parquet"
-            for file in files if kind == "parquet" else ():
+            for file in files:
                 check_no_pointer(file)
             names = {options.split: [str(file) for file in files]}
-            table = datasets.load_dataset(kind, data_files=names, split=options.split)
-            pictures = [name for name, feature in table.features.items() if isinstance(feature, datasets.Image)]
-            return table.rename_column(pictures[0], "image") if kind == "webdataset" and pictures else table
+            return datasets.load_dataset("parquet", data_files=names, split=options.split)
     except TtmbenchError:
         raise
     except Exception as error:
         why = one_line(str(error.__cause__ or error), 200)
-        tips = "; each sample needs files of the same endings, text in UTF-8 and a whole number in .cls"
-        raise DataError(
-            f"{options.where} cannot be loaded: {why}{tips if files[0].suffix == '.tar' else ''}"
-        ) from error
+        raise DataError(f"{options.where} cannot be loaded: {why}") from error
     finally:
         if shown:
             datasets.enable_progress_bars()
@@ -387,12 +367,8 @@ def _rows(table: Dataset, options: HuggingfaceOptions) -> Iterator[Row]:
     index = -1
     try:
         for index, cells in enumerate(table):
-            if "__key__" in cells and isinstance(cells.get("txt"), str):  # of a tar shard
-                cells = {**cells, "txt": cells["txt"].removeprefix("\ufeff").strip()}
             row = Row(str(index), cells, index, options.where)
             lists = {column: listed(row, column) for column in options.literals}
-            for column in options.lines:
-                lists[column] = [line.strip() for line in str(row.cell(column)).splitlines() if line.strip()]
             yield replace(row, cells={**cells, **lists})
     except UnicodeDecodeError:
         raise DataError(f"{options.where}: row {index + 1} has a text that is not UTF-8; save it as UTF-8") from None
