@@ -13,7 +13,7 @@ from typing import Annotated, Literal, Self, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
-from ttmbench._util.third_party_errors import in_words
+from ttmbench._util.third_party_errors import describe
 from ttmbench.errors import UsageError
 
 OPENAI = "https://api.openai.com/v1"
@@ -50,19 +50,7 @@ class Options(BaseModel):
         try:
             return cls.model_validate(dict(arguments))
         except ValidationError as error:
-            first = error.errors()[0]
-            name = str(first["loc"][0]) if first["loc"] else ""
-            if first["type"] == "missing":
-                raise UsageError(f"{name} must be given (--model_args {name}=...)") from None
-            if first["type"] == "extra_forbidden":
-                known = ", ".join(field.alias or name for name, field in cls.model_fields.items())
-                raise UsageError(f"there is no argument '{name}'; known: {known}") from None
-            if first["type"] == "value_error":
-                raise UsageError(str(first["ctx"]["error"])) from None
-            schema = {**cls.model_json_schema()["properties"][name], "description": None}
-            raise UsageError(
-                f"{name} must be {in_words(schema)}, got {first['input']}{schema.get('advice', '')}"
-            ) from None
+            raise UsageError(describe(error, cls)) from None
 
     @classmethod
     def described(cls) -> dict[str, dict[str, object]]:
@@ -269,10 +257,8 @@ class NoiseOptions(LanguageOptions):
 class VisualGptOptions(NoiseOptions, ChatOptions):
     """A model that writes captions (``visualgpt``)."""
 
-    alpha: float = Field(
-        0.0, ge=0, le=1, json_schema_extra={"advice": "; `ttmbench analyze alpha` shows what each would give"}
-    )
-    """Fraction of log P(t) that is subtracted, from 0 to 1 (Eq. 7)."""
+    alpha: float = Field(0.0, ge=0, le=1)
+    """Fraction of log P(t) that is subtracted, from 0 to 1 (Eq. 7); `ttmbench analyze alpha` compares values."""
     prior: Literal["noise", "test_images"] = "noise"
     """Source of P(t): ``noise``, or ``test_images``, the mean over the task's images."""
 

@@ -136,7 +136,7 @@ def test_what_an_architecture_does_not_have_is_refused(tiny_vlm):
     blip, blip2 = (str(tiny_vlm(family, captioner=False)) for family in ("blip", "blip2"))
     with pytest.raises(UsageError, match="itm_start=enc: BLIP has enc or cls, other models have one start"):
         itm.load(pretrained=blip2, itm_start="enc")
-    with pytest.raises(UsageError, match="itm_start must be enc or cls"):
+    with pytest.raises(UsageError, match="'itm_start': must be 'enc' or 'cls'"):
         itm.load(pretrained=blip, itm_start="first")
     for module in (itm, itc):
         with pytest.raises(UsageError, match="max_tokens=900: this model takes captions of 3 to 64 tokens"):

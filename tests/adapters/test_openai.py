@@ -378,12 +378,12 @@ def test_images_are_sent_as_stated(chat_server, evaluate):
 def test_wrong_arguments_are_named(chat_server, monkeypatch, tmp_path):
     base = {"model": "m", "base_url": chat_server.url, "cache": str(tmp_path / "c.sqlite")}
     wrong = {
-        "scorer must be": {"scorer": "clip"},
-        "order must be random or both, got up": {"order": "up"},
-        "max_tokens must be a whole number > 0, got 0": {"max_tokens": 0},
-        "side_by_side must be true or false, got no": {"side_by_side": "no"},
+        "'scorer': must be": {"scorer": "clip"},
+        "'order': must be 'random' or 'both', got 'up'": {"order": "up"},
+        "'max_tokens': must be greater than 0, got 0": {"max_tokens": 0},
+        "'side_by_side': must be a valid boolean": {"side_by_side": "no"},
         "on_refusal is for": {"on_refusal": "wrong", "scorer": "choice"},
-        "image_size must be": {"image_size": "big"},
+        "'image_size': must be": {"image_size": "big"},
         "max_cost needs": {"max_cost": 3},
         "base_url must begin": {"base_url": "localhost:8000"},
         "base_url names no server": {"base_url": "http://"},
@@ -392,8 +392,8 @@ def test_wrong_arguments_are_named(chat_server, monkeypatch, tmp_path):
         },
         "base_url takes no query": {"base_url": "http://x/v1#part"},
         "given without /chat/completions: base_url=http://x/v1$": {"base_url": "http://x/v1/chat/completions/"},
-        "timeout must be a number > 0": {"timeout": math.nan},
-        "top_logprobs must be a whole number": {"top_logprobs": 0},
+        "'timeout': must be ": {"timeout": math.nan},
+        "'top_logprobs': must be greater than 0": {"top_logprobs": 0},
         "has no NOT_SET": {"api_key_env": "NOT_SET"},
     }
     for says, arguments in wrong.items():

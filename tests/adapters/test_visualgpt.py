@@ -227,10 +227,10 @@ def test_debiased_global_scores_are_those_of_the_groups(blip):
 
 def test_wrong_arguments_are_one_clear_error(blip, tiny_hf_clip):
     for options, match in (
-        ({"alpha": "tune"}, "analyze alpha"),
-        ({"alpha": 1.5}, ">= 0 and <= 1"),
-        ({"prior": "train"}, "noise or test_images"),
-        ({"noise_images": 0}, "> 0"),
+        ({"alpha": "tune"}, "'alpha': must be a valid number"),
+        ({"alpha": 1.5}, "less than or equal to 1"),
+        ({"prior": "train"}, "'noise' or 'test_images'"),
+        ({"noise_images": 0}, "greater than 0"),
         ({"pad_images": True}, "does not tile or pad"),
     ):
         with pytest.raises(UsageError, match=match):

@@ -234,7 +234,7 @@ def test_lora_needs_layers_and_a_rank(llava):
     pytest.importorskip("peft")
     with pytest.raises(UsageError, match="fits no layer"):
         vqascore.load(pretrained=str(llava), device="cpu", lora=4, lora_targets="nothing_is_called_so")
-    with pytest.raises(UsageError, match="lora must be a whole number > 0"):
+    with pytest.raises(UsageError, match="'lora': must be greater than 0"):
         vqascore.load(pretrained=str(llava), device="cpu", lora=0)
 
 

@@ -12,7 +12,6 @@ from typing import Any, get_type_hints
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 from pydantic.errors import PydanticUserError
 
-from ttmbench._util.third_party_errors import in_words
 from ttmbench.errors import UsageError
 
 
@@ -45,7 +44,7 @@ class Argument:
         >>> Argument("filter", Literal["eta", "sar"] | None).allowed
         'eta or sar or none'
         """
-        return in_words(self._adapter.json_schema())
+        return _in_words(self._adapter.json_schema())
 
     def checked(self, value: object, origin: str) -> Any:
         """The validated value; UsageError, with a message that begins with ``origin``, if it is not allowed."""
@@ -110,3 +109,28 @@ def checked_arguments(
         if argument.is_required and argument.name not in given:
             raise UsageError(f"{whose} needs {option}.{argument.name}=VALUE: {argument.allowed}")
     return {name: by_name[name].checked(value, f"{option}.{name}") for name, value in given.items()}
+
+
+_BOUNDS = {"exclusiveMinimum": ">", "minimum": ">=", "exclusiveMaximum": "<", "maximum": "<="}
+_TYPES = {
+    **{"number": "a number", "integer": "a whole number", "boolean": "true or false", "string": "a text"},
+    "object": "names with values (NAME.KEY=VALUE)",
+}
+
+
+def _in_words(schema: Mapping[str, Any]) -> str:
+    """A description of a JSON schema."""
+    if schema.get("description"):
+        return str(schema["description"])
+    if "const" in schema or "enum" in schema:
+        return " or ".join(map(str, schema.get("enum", [schema.get("const")])))
+    if "anyOf" in schema:
+        return " or ".join(_in_words(branch) for branch in schema["anyOf"])
+    kind = schema.get("type")
+    if kind == "null":
+        return "none"
+    if kind == "array":
+        items = schema.get("prefixItems") or [schema.get("items", {})]
+        return f"a list of {', '.join(dict.fromkeys(map(_in_words, items)))}"
+    bounds = " and ".join(f"{sign} {schema[key]:g}" for key, sign in _BOUNDS.items() if key in schema)
+    return " ".join(filter(None, (_TYPES.get(str(kind), "a value"), bounds)))
