@@ -132,7 +132,7 @@ def test_a_limit_is_raised_by_the_environment(tmp_path, monkeypatch):
         read_yaml(file)
     monkeypatch.setenv("TTMBENCH_LIMITS", "image_pixels=1e6, yaml_bytes=2e6")
     assert len(read_yaml(file)["a"]) == 1_100_000 and limit("image_pixels") == 1_000_000
-    for wrong in ("yaml_bytes", "yaml_bytes=x", "nothing=3", "yaml_bytes=0", "image_pixels=1e12", "yaml_bytes=inf"):
+    for wrong in ("yaml_bytes", "yaml_bytes=x", "nothing=3", "yaml_bytes=0", "yaml_bytes=inf"):
         monkeypatch.setenv("TTMBENCH_LIMITS", wrong)
         with pytest.raises(UsageError, match="TTMBENCH_LIMITS"):
             limit("yaml_bytes")

@@ -17,6 +17,7 @@ from ttmbench.errors import DataError
 
 NUMBERS = "fiu"
 EXACT = 2**53  # whole numbers beyond this have no float of their own
+NPY = b"\x93NUMPY"  # how an npy file begins
 LARGEST = 1e30  # no logit or feature is larger, and sums of such numbers would leave the range of floats
 
 
@@ -28,44 +29,33 @@ class Arrays:
     about: dict[str, Any] = field(default_factory=dict)
 
 
-NPY = b"\x93NUMPY"  # how an npy file begins
-
-
 def read_arrays(path: Path) -> Arrays:
     """Every array of an npz, npy or safetensors file, recognised by its content; that of an npy is ``array``.
 
-    Raises:
-        DataError: it cannot be read, is damaged or too large, or holds something else than numbers.
+    DataError if it cannot be read, is damaged or too large, or holds something else than numbers.
     """
     kind = "safetensors"
     try:
         if not path.is_file():
             raise DataError(f"{path}: cannot be read ({'is not a regular file' if path.exists() else 'No such file'})")
-        refuse_pickle(path)
-        with path.open("rb") as file:
-            head = file.read(len(NPY))
-        kind = "npz" if head[:2] == b"PK" else "npy" if head == NPY else kind
-        size = path.stat().st_size
+        head, size = refuse_pickle(path), path.stat().st_size
+        kind = "npz" if head[:2] == b"PK" else "npy" if head.startswith(NPY) else kind
         if kind != "npz" and size > limit("array_bytes"):
             raise DataError(f"{path}: {size} bytes are more than {limit('array_bytes')}; {raised_by('array_bytes')}")
         if kind == "npy":
-            contents = Arrays({"array": _npy(path.read_bytes())})
+            contents = Arrays({"array": read_npy(path.read_bytes())})
         else:
             contents = _read_npz(path) if kind == "npz" else _read_safetensors(path)
     except DataError:
         raise
     except Exception as error:  # numpy, zipfile and safetensors raise many kinds for damaged files
-        raise DataError(f"{path}: is not a readable {kind} file of numbers ({_detail(error)})") from None
-    arrays = {name: _plain_numbers(path, name, array) for name, array in contents.arrays.items()}
-    return Arrays(arrays, contents.about)
+        detail = " ".join(str(error).split())[:200] or type(error).__name__
+        raise DataError(f"{path}: is not a readable {kind} file of numbers ({detail})") from None
+    return Arrays({name: _plain_numbers(path, name, one) for name, one in contents.arrays.items()}, contents.about)
 
 
-def _detail(error: Exception) -> str:
-    return " ".join(str(error).split())[:200] or type(error).__name__
-
-
-def refuse_pickle(path: Path) -> None:
-    """DataError for a file of ``torch.save`` or ``pickle.dump``, with how to convert it."""
+def refuse_pickle(path: Path) -> bytes:
+    """The first bytes of a file; DataError for one of ``torch.save`` or ``pickle.dump``, with how to convert it."""
     with path.open("rb") as file:
         head = file.read(9)
     pickled = head[:1] == b"\x80" and head[1:2] in (b"\2", b"\3", b"\4", b"\5") and head[8:] != b"{"  # of safetensors
@@ -78,6 +68,7 @@ def refuse_pickle(path: Path) -> None:
             f"and JSON lines are. Convert it: numpy.save('{path.stem}.npy', torch.load('{path.name}', "
             "weights_only=True).numpy())"
         )
+    return head
 
 
 def _read_npz(path: Path) -> Arrays:
@@ -92,36 +83,23 @@ def _read_npz(path: Path) -> Arrays:
             raise DataError(
                 f"{path}: {packed} bytes say that they unpack to {total}, more than {most}; {raised_by('array_bytes')}"
             )
-        return Arrays({name: _npy(archive.read(entry)) for name, entry in zip(names, entries, strict=True)})
+        return Arrays({name: read_npy(archive.read(entry)) for name, entry in zip(names, entries, strict=True)})
 
 
-def _npy(content: bytes) -> np.ndarray:
-    """An array whose header fits its content exactly. Unlike numpy's reader it never allocates before that check."""
+def read_npy(content: bytes) -> np.ndarray:
+    """An array whose header fits its content exactly, which is checked before memory for it is taken."""
     stream = io.BytesIO(content)
     version = np.lib.format.read_magic(stream)
     if version not in ((1, 0), (2, 0)):
         raise ValueError(f"format {version[0]}.{version[1]} is for arrays with named fields")
     read_header = getattr(np.lib.format, f"read_array_header_{version[0]}_0")
     shape, by_columns, dtype = read_header(stream)
+    count, left = math.prod(shape), len(content) - stream.tell()
     if dtype.hasobject or dtype.names is not None or dtype.itemsize < 1:
         raise ValueError(f"an array of {dtype}, which are not numbers")
-    count = math.prod(shape)
-    left = len(content) - stream.tell()
     if min(shape, default=0) < 0 or count * dtype.itemsize != left:
         raise ValueError(f"a header promises {count} numbers of {dtype.itemsize} bytes, {left} bytes follow")
-    flat = np.frombuffer(content, dtype, count, stream.tell())
-    return flat.reshape(shape, order="F" if by_columns else "C").copy()
-
-
-def read_pixels(content: bytes) -> np.ndarray:
-    """An image, uint8 [height, width, 3], from the bytes of an npy file; ValueError for anything else."""
-    try:
-        array = _npy(content)
-    except Exception as error:
-        raise ValueError(_detail(error)) from None
-    if array.dtype != np.uint8 or array.ndim != 3 or array.shape[2] != 3:
-        raise ValueError(f"it holds {array.dtype} {list(array.shape)}, expected uint8 [height, width, 3]")
-    return array
+    return np.frombuffer(content, dtype, count, stream.tell()).reshape(shape, order="F" if by_columns else "C").copy()
 
 
 def _read_safetensors(path: Path) -> Arrays:

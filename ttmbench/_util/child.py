@@ -24,10 +24,7 @@ _GRACE = 6.0  # seconds for a process to save its state
 def start(
     function: str, words: Sequence[str], log: Path, environment: Mapping[str, str], folder: str | None = None
 ) -> subprocess.Popen[bytes]:
-    """Starts a process that calls ``module:function`` with ``words`` in ``sys.argv``, and writes its output to a file.
-
-    Ctrl-C in a terminal does not reach it: `stop` does. ``folder`` is its working folder, by default this process's.
-    """
+    """Starts a process that calls ``module:function`` with ``words`` in ``sys.argv``; Ctrl-C does not reach it."""
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("wb") as output:
         return subprocess.Popen(

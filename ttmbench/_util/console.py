@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import codecs
 import os
 import sys
 import unicodedata
@@ -17,17 +16,14 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 UNLIMITED = 10_000  # characters of a line in a file or a pipe, where COLUMNS is not set
-_SPELT = {"±": "+/-", "─": "-", "–": "-", "—": "-", "→": "->", "×": "x", "…": "..."}
+_SPELT = str.maketrans({"±": "+/-", "─": "-", "–": "-", "—": "-", "→": "->", "×": "x", "…": "..."})
 _OBEYED = ("Cc", "Cf", "Cs", "Zl", "Zp")  # categories of characters that a terminal obeys
 _SHOWN_AS: dict[str, str] = {}  # a folder that stands for an address -> the address
 _SAID: ContextVar[set[str] | None] = ContextVar("lines that were printed", default=None)
 
 
 def echo(text: str = "", stream: TextIO | None = None, flush: bool = False) -> None:
-    """Prints a text on stdout, or on another stream.
-
-    `| head` that has read enough is no error, and on stderr nothing is: a note that cannot be written stops no run.
-    """
+    """Prints a text; `| head` that has read enough is no error, and on stderr nothing is: a note stops no run."""
     stream = stream or sys.stdout
     aside: AbstractContextManager[object] = nullcontext()
     if "tqdm" in sys.modules:  # hides progress bars, and draws them again below the line
@@ -80,25 +76,22 @@ def output_code() -> int | None:
         if not sys.stdout.closed:
             sys.stdout.flush()
     except OSError as error:
-        _drop_rest(sys.stdout)
-        if isinstance(error, BrokenPipeError):
-            return 0
-        warn(_unwritten(error))
-        return 1
+        try:
+            _missed(sys.stdout, error)
+        except TtmbenchError as unwritten:
+            warn(str(unwritten))
+            return unwritten.exit_code
+        return 0
     except KeyboardInterrupt:  # the reader has stopped, as a pager does
         _drop_rest(sys.stdout)
         raise
     return None
 
 
-def _unwritten(error: OSError) -> str:
-    return f"the output cannot be written: {error.strerror or error}"
-
-
 def _missed(stream: TextIO, error: OSError) -> None:
     _drop_rest(stream)
     if stream is sys.stdout and not isinstance(error, BrokenPipeError):
-        raise TtmbenchError(_unwritten(error)) from None
+        raise TtmbenchError(f"the output cannot be written: {error.strerror or error}") from None
 
 
 def _drop_rest(stream: IO[str]) -> None:
@@ -113,12 +106,9 @@ def _drop_rest(stream: IO[str]) -> None:
 
 def clear_bars() -> None:
     """Hides progress bars for a line that others print; the next step of a bar draws it again."""
-    if "tqdm" in sys.modules:
-        from tqdm import tqdm
-
-        for bar in list(getattr(tqdm, "_instances", ())):
-            if not bar.disable:
-                bar.clear()
+    for bar in list(getattr(getattr(sys.modules.get("tqdm"), "tqdm", None), "_instances", ())):
+        if not bar.disable:
+            bar.clear()
 
 
 @contextmanager
@@ -133,35 +123,16 @@ def each_note_once() -> Iterator[None]:
 
 
 def encodable(text: str, encoding: str) -> str:
-    """A text with characters that an encoding lacks replaced: ``±`` by ``+/-``, a dash by ``-``, others by escapes."""
-    return text.encode(encoding, "ttmbench.spelt").decode(encoding)
-
-
-def _spelt_out(error: UnicodeError) -> tuple[str, int]:
-    assert isinstance(error, UnicodeEncodeError)
-    lacking = error.object[error.start : error.end]
-    return "".join(_SPELT.get(letter) or ascii(letter)[1:-1] for letter in lacking), error.end
-
-
-codecs.register_error("ttmbench.spelt", _spelt_out)
-
-
-def printable(value: object) -> Any:
-    """The same JSON value with every text as `echo` would print it."""
-    if isinstance(value, str):
-        return plain(value, keep="\n")
-    if isinstance(value, dict):
-        return {printable(key): printable(inner) for key, inner in value.items()}
-    return [printable(inner) for inner in value] if isinstance(value, list | tuple) else value
+    """A text as it is if an encoding has all its characters; else with ``+/-`` for ``±`` and the like, and escapes."""
+    try:
+        text.encode(encoding)
+    except UnicodeEncodeError:
+        return text.translate(_SPELT).encode(encoding, "backslashreplace").decode(encoding)
+    return text
 
 
 def console(width: int | None = None) -> Console:
-    """A console on stdout without markup and emoji.
-
-    Args:
-        width: in characters; by default that of the terminal, or in a file or a pipe ``COLUMNS``, if set, else
-            unlimited.
-    """
+    """A console on stdout without markup; by default as wide as the terminal, else as ``COLUMNS``, else unlimited."""
     from rich.console import Console
 
     class Pipe(Console):

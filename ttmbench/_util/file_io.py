@@ -14,10 +14,9 @@ import re
 import stat
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from functools import partial
 from pathlib import Path
 from secrets import token_hex
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any
 
 import yaml
 
@@ -31,6 +30,7 @@ if TYPE_CHECKING:
 _DEVICES = re.compile("CON|PRN|AUX|NUL|(COM|LPT)[1-9]", re.IGNORECASE)  # of Windows, which are no names of files
 _LONGEST_NAME = 100  # characters; files and folders have 255 bytes at most
 _TEXT = "tag:yaml.org,2002:str"
+_NUMBER = re.compile(r"[-+]?[.\d][\w.:+-]*")  # 1:59:59:... is one number to YAML 1.1
 POINTER = b"version https://git-lfs.github.com/spec/"
 IS_POINTER = "is a Git LFS pointer instead of the file; run `git lfs pull` in its repository"
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
@@ -63,7 +63,6 @@ LIMITS: dict[str, int] = {
     "caption_characters": 100_000,  # of a caption, an id or an image name
 }
 """Every limit on external data; ``TTMBENCH_LIMITS=text_bytes=5e9,image_pixels=1e8`` changes some for a process."""
-PIXELS_AT_MOST = 178_000_000  # Pillow refuses larger images itself
 
 
 def limit(name: str) -> int:
@@ -77,8 +76,6 @@ def limit(name: str) -> int:
             raise UsageError(f"{VARIABLE}: '{part}' is not limit=number") from None
         if key not in LIMITS or number < 1:
             raise UsageError(f"{VARIABLE}: '{part}' names no limit above 0; known: {', '.join(LIMITS)}")
-        if key == "image_pixels" and number > PIXELS_AT_MOST:
-            raise UsageError(f"{VARIABLE}: image_pixels can be at most {PIXELS_AT_MOST}")
         if key == name:
             most = number
     return most
@@ -148,14 +145,7 @@ def check_no_pointer(path: Path) -> None:
 
 
 def parse_json(text: str, finite: bool = True) -> Any:
-    """A JSON value, read strictly.
-
-    Args:
-        text: JSON.
-        finite: also refuse NaN, Infinity and numbers beyond floats; otherwise the caller checks and names them.
-
-    Raises:
-        Unreadable: it is not JSON, nests too deeply, gives a key twice, or has a half surrogate.
+    """A JSON value, read strictly; unless ``finite``, the caller checks for NaN, infinity and numbers beyond floats.
 
     >>> parse_json('{"a": 1, "a": 2}')
     Traceback (most recent call last):
@@ -184,31 +174,24 @@ def read_json(path: Path) -> Any:
 def read_json_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yields the line numbers, from 1, and objects of a file of JSON lines; empty lines are skipped.
 
-    Only a line feed ends a line, since JSON strings may contain U+2028. Numbers may be NaN or infinite.
-
-    Raises:
-        DataError: the file cannot be read, is not UTF-8 text, or a line is too long or not a JSON object.
+    Only a line feed ends a line, since JSON strings may contain U+2028. Numbers may be NaN or infinite. DataError for
+    anything else.
     """
-    import jsonlines
-
-    longest, number = limit("line_bytes"), 0
-
-    def lines(file: BinaryIO) -> Iterator[str]:
-        nonlocal number
-        for number, line in enumerate(iter(lambda: file.readline(longest + 1), b""), start=1):
-            if len(line) > longest:
-                raise Unreadable(f"line {number} is longer than {longest} bytes; {raised_by('line_bytes')}")
-            yield _decoded(line, number)
-
+    longest = limit("line_bytes")
     try:
         with _reading(path, "text_bytes"), path.open("rb") as file:
-            reader = jsonlines.Reader(lines(file), loads=partial(parse_json, finite=False))
-            try:
-                for value in reader.iter(type=dict, skip_empty=True):
-                    yield number, value
-            except jsonlines.InvalidLineError as error:
-                why = error.__cause__ or "is not a JSON object"
-                raise DataError(f"{path}: line {number} {why}") from None
+            for number, line in enumerate(iter(lambda: file.readline(longest + 1), b""), start=1):
+                if len(line) > longest:
+                    raise Unreadable(f"line {number} is longer than {longest} bytes; {raised_by('line_bytes')}")
+                if not (text := _decoded(line, number)).strip():
+                    continue
+                try:
+                    value = parse_json(text, finite=False)
+                except Unreadable as error:
+                    raise Unreadable(f"line {number} {error}") from None
+                if not isinstance(value, dict):
+                    raise Unreadable(f"line {number} is not a JSON object")
+                yield number, value
     except Unreadable as error:
         raise DataError(f"{path}: {error}") from None
 
@@ -237,34 +220,19 @@ _Base: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # several times as f
 
 
 class _Loader(_Base):  # type: ignore[misc]
-    """Safe YAML without duplicate keys, with numbers of bounded length."""
-
-    def construct_scalar(self, node: yaml.ScalarNode | yaml.MappingNode) -> Any:
-        if isinstance(node, yaml.ScalarNode) and node.tag != _TEXT and len(node.value) > limit("yaml_number"):
-            line, length = node.start_mark.line + 1, len(node.value)  # 1:59:59:... is one number to YAML 1.1
-            problem = f"line {line} has a number of {length} characters; write a text in quotes"
-            raise yaml.YAMLError(f"{problem}; {raised_by('yaml_number')}")
-        return super().construct_scalar(node)
+    """Safe YAML without duplicate keys."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
-        seen = set()
-        for key_node, _ in node.value:
-            key = key_node.value
-            if isinstance(key, str) and key in seen:
-                raise yaml.YAMLError(f"key '{key}' is given twice (line {key_node.start_mark.line + 1})")
-            seen.add(key if isinstance(key, str) else None)
+        names = [key.value for key, _ in node.value if isinstance(key.value, str)]
         mapping: dict[Hashable, Any] = super().construct_mapping(node, deep)
-        if len(mapping) < len(node.value):  # 1 and 0x1
-            raise yaml.YAMLError(f"a key is given twice (line {node.start_mark.line + 1})")
+        if len(set(names)) < len(names) or len(mapping) < len(node.value):  # 1 and 0x1
+            doubled = next((f"key '{name}'" for at, name in enumerate(names) if name in names[:at]), "a key")
+            raise yaml.YAMLError(f"{doubled} is given twice (in the mapping of line {node.start_mark.line + 1})")
         return mapping
 
 
 def read_yaml(path: Traversable) -> Any:
-    """A file's YAML value: mappings, lists, texts, numbers and dates.
-
-    Unreadable for anything but YAML, and for a tag that would create an object, an alias, a duplicate key or deep
-    nesting.
-    """
+    """A file's YAML value; Unreadable also for a tag that would create an object, an alias, and deep nesting."""
     text = read_text(path, "yaml_bytes")
     try:
         try:
@@ -284,10 +252,16 @@ def read_yaml(path: Traversable) -> Any:
 
 
 def _check_events(text: str, loader: type[yaml.SafeLoader]) -> None:
-    depth, deepest = 0, limit("yaml_depth")
+    depth, deepest, longest = 0, limit("yaml_depth"), limit("yaml_number")
     for event in yaml.parse(text, loader):
         if isinstance(event, yaml.AliasEvent):
             raise yaml.YAMLError("aliases (*name) are not allowed; a task file can include another one")
+        if isinstance(event, yaml.ScalarEvent) and len(event.value) > longest:
+            is_text = event.implicit[1] or event.tag == _TEXT  # in quotes
+            if not is_text and (event.tag or _NUMBER.fullmatch(event.value)):
+                line, length = event.start_mark.line + 1 if event.start_mark else 0, len(event.value)
+                problem = f"line {line} has a number of {length} characters; write a text in quotes"
+                raise yaml.YAMLError(f"{problem}; {raised_by('yaml_number')}")
         depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
         if depth > deepest:
             raise yaml.YAMLError(f"it nests more than {deepest} deep; {raised_by('yaml_depth')}")
@@ -305,8 +279,7 @@ def file_digest(*paths: Path) -> str:
 def write_atomically(path: Path, write: Callable[[Path], object], to_disk: bool = True) -> None:
     """Lets ``write`` fill a temporary file beside ``path``, then renames it; UsageError if that fails.
 
-    Readers see the old or the new file, also after a kill or a power cut; without ``to_disk``, a power cut may leave
-    half a file: for files whose reader checks them.
+    Without ``to_disk`` a power cut may leave half a file: for files whose reader checks them.
     """
     # Files of tempfile are readable by their owner only; the name is unique among all machines.
     temporary = path.with_name(f".{path.name}.{token_hex(6)}.tmp")
@@ -333,12 +306,7 @@ def write_text(path: Path, text: str) -> None:
 
 
 def take_lock(path: Path, timeout: float = 0.0) -> BaseFileLock:
-    """Takes an exclusive lock, creating its folder, which the holder may remove.
-
-    Raises:
-        filelock.Timeout: another process holds it, and does so after ``timeout`` seconds.
-        OSError: the folder cannot be created or written to.
-    """
+    """Takes an exclusive lock, creating its folder, which the holder may remove; filelock.Timeout, or OSError."""
     import filelock
 
     lock = filelock.FileLock(path)

@@ -105,12 +105,14 @@ def open_array(file: Path, colors: Colors) -> Image:
     """Opens an ``.npy`` array [height, width, 3] of bytes as an RGB image; BadImage if it is not one, or too large."""
     from PIL import Image as Pillow
 
-    from ttmbench._util.arrays import read_pixels
+    from ttmbench._util.arrays import read_npy
 
     try:
-        pixels = read_pixels(_content(file))
-    except ValueError as error:
-        raise BadImage(f"it is not an array of an image ({error})") from None
+        pixels = read_npy(_content(file))
+    except Exception as error:  # numpy raises many kinds
+        raise BadImage(f"it is not an array of an image ({' '.join(str(error).split())[:200]})") from None
+    if pixels.dtype != "uint8" or pixels.shape[2:] != (3,):
+        raise BadImage(f"it holds {pixels.dtype} {list(pixels.shape)}, expected uint8 [height, width, 3]")
     check_size((pixels.shape[1], pixels.shape[0]))
     return Pillow.fromarray(pixels if colors == "rgb" else pixels[:, :, ::-1].copy())
 

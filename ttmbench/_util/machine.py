@@ -23,9 +23,8 @@ def cores() -> int:
 
 def packages() -> dict[str, str]:
     """Versions of the installed packages that affect numbers."""
-    interpreter = {"python": platform.python_version()}
-    versions = ((name, __version__ if name == "ttmbench" else installed_version(name)) for name in PACKAGES)
-    return interpreter | {name: number for name, number in versions if number is not None}
+    versions = {name: __version__ if name == "ttmbench" else installed_version(name) for name in PACKAGES}
+    return {"python": platform.python_version(), **{name: number for name, number in versions.items() if number}}
 
 
 @functools.cache  # what is imported stays what it is; reading metadata takes longer than scoring a few groups
@@ -64,10 +63,7 @@ def hardware() -> dict[str, object]:
 
 
 def peak_memory(restart: bool = False) -> dict[str, int | str]:
-    """The most memory held so far: of tensors on all GPUs since the last ``restart``, else of this process.
-
-    Empty where the system does not report it.
-    """
+    """The most memory held: by tensors on all GPUs since the last ``restart``, else by this process, if known."""
     torch = sys.modules.get("torch")
     if torch and torch.cuda.is_available() and torch.cuda.is_initialized():
         gpus = range(torch.cuda.device_count())

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import sysconfig
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from difflib import get_close_matches
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -53,18 +55,18 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 def error_with_place(error: BaseException) -> str:
     """An error of someone else's code as one bounded line, with the line of the plugin in which it arose."""
-    location = place_of(error)
-    return f"{one_line(error_line(error), _BESIDE_A_PLACE)}{f' ({location})' if location else ''}"
+    place = place_of(error)
+    return f"{one_line(error_line(error), _BESIDE_A_PLACE)}{f' ({place})' if place else ''}"
 
 
 _BESIDE_A_PLACE = 1000  # characters of a message, so that what follows is shown too
-_OURS = Path(__file__).resolve().parents[1]
-_STANDARD = Path(sysconfig.get_path("stdlib")).resolve()
+_PACKAGE = Path(__file__).resolve().parents[1]
+_OURS = (_PACKAGE, _PACKAGE.parent / "model_adapters", Path(sysconfig.get_path("stdlib")).resolve())
 _INSTALLED = ("site-packages", "dist-packages")
 _LIBRARIES = {  # an error in these is not a plugin's
     *("PIL", "accelerate", "datasets", "httpx2", "huggingface_hub", "numpy", "open_clip", "openai", "pandas", "peft"),
     *("pluggy", "pyarrow", "pydantic", "safetensors", "scipy", "timm", "tokenizers", "torch", "torchvision"),
-    *("transformers", "tqdm", "yaml", "rich", "_pytest", "pytest", "hypothesis"),
+    *("transformers", "tqdm", "yaml", "rich", "_pytest", "pytest", "hypothesis", "ttmbench"),
 }
 
 
@@ -73,57 +75,37 @@ def place_of(error: BaseException) -> str | None:
 
     It is the last line in the first package that is neither ttmbench nor a known library.
     """
-    if isinstance(error, SyntaxError) and error.filename and _is_foreign(Path(error.filename)):
-        return _place(Path(error.filename), error.lineno or 1)
-    frames = [(Path(frame.filename), frame.lineno or 1) for frame in traceback.extract_tb(error.__traceback__)]
-    foreign = [(file, line) for file, line in frames if _is_foreign(file)]
-    if not foreign:
-        return None
-    package = _package(foreign[0][0])
-    return _place(*[(file, line) for file, line in foreign if _package(file) == package][-1])
+    if isinstance(error, SyntaxError) and error.filename and (place := _place(error.filename, error.lineno)):
+        return place
+    frames = traceback.extract_tb(error.__traceback__)
+    places = [place for frame in frames if (place := _place(frame.filename, frame.lineno))]
+    return next((place for place in reversed(places) if _PARTS.split(place)[0] == _PARTS.split(places[0])[0]), None)
+
+
+_PARTS = re.compile("[/,]")  # of a place
 
 
 def place_of_function(function: object) -> str | None:
     """File and line in which a plugin's function begins; None for other functions."""
     function = getattr(function, "func", function)  # of a partial
     code = getattr(getattr(function, "__func__", function), "__code__", None)
-    if code is None or not _is_foreign(Path(code.co_filename)):
+    return None if code is None else _place(code.co_filename, code.co_firstlineno)
+
+
+def _place(name: str, line: int | None) -> str | None:
+    """A line of a plugin's file, which is named from its outermost package on; None for other files."""
+    file = Path(name).resolve()
+    installed = [inner for folder, inner in pairwise(file.parts) if folder in _INSTALLED]
+    ours = any(one.removesuffix(".py") in _LIBRARIES for one in installed[:1])
+    if name.startswith("<") or ours or (not installed and any(map(file.is_relative_to, _OURS))):
         return None
-    return _place(Path(code.co_filename), code.co_firstlineno)
-
-
-def _is_foreign(file: Path) -> bool:
-    if file.name.startswith("<"):
-        return False
-    file = file.resolve()
-    parts = file.parts
-    for folder in _INSTALLED:
-        if folder in parts:
-            return parts[parts.index(folder) + 1].removesuffix(".py") not in _LIBRARIES | {"ttmbench"}
-    beside = _OURS.parent / "model_adapters"  # where a checkout has them
-    return not (file.is_relative_to(_OURS) or file.is_relative_to(beside) or file.is_relative_to(_STANDARD))
-
-
-def _package(file: Path) -> Path:
-    """The outermost package of a file; the file itself if it is in none."""
-    package = file = file.resolve()
-    for folder in file.parents:
-        if not (folder / "__init__.py").is_file():
-            break
-        package = folder
-    return package
-
-
-def _place(file: Path, line: int) -> str:
-    return one_line(f"{file.resolve().relative_to(_package(file).parent).as_posix()}, line {line}", 200)
+    above = next(folder for folder in file.parents if not (folder / "__init__.py").is_file())
+    return one_line(f"{file.relative_to(above).as_posix()}, line {line or 1}", 200)
 
 
 @contextmanager
 def foreign_errors(whose: str, kind: type[TtmbenchError] = TtmbenchError) -> Iterator[None]:
-    """Turns other errors than ttmbench's into a ``kind`` of error whose message begins with ``whose``.
-
-    Such as "model 'x' of plugin 'y'". SystemExit is an error; interruptions pass.
-    """
+    """Turns other errors than ttmbench's, SystemExit too, into a ``kind`` that begins with ``whose``: "model 'x'"."""
     try:
         yield
     except TtmbenchError:
@@ -166,31 +148,6 @@ def describe(error: ValidationError, model: type[BaseModel] | None = None) -> st
     shown = repr(first["input"])
     got = f", got {shown}" if key and len(shown) < 80 else ""
     return f"'{key}': {message[0].lower()}{message[1:]}{got}" if key else message
-
-
-_BOUNDS = {"exclusiveMinimum": ">", "minimum": ">=", "exclusiveMaximum": "<", "maximum": "<="}
-_TYPES = {
-    **{"number": "a number", "integer": "a whole number", "boolean": "true or false", "string": "a text"},
-    "object": "names with values (NAME.KEY=VALUE)",
-}
-
-
-def in_words(schema: Mapping[str, Any]) -> str:
-    """A description of a JSON schema."""
-    if schema.get("description"):
-        return str(schema["description"])
-    if "const" in schema or "enum" in schema:
-        return " or ".join(map(str, schema.get("enum", [schema.get("const")])))
-    if "anyOf" in schema:
-        return " or ".join(in_words(branch) for branch in schema["anyOf"])
-    kind = schema.get("type")
-    if kind == "null":
-        return "none"
-    if kind == "array":
-        items = schema.get("prefixItems") or [schema.get("items", {})]
-        return f"a list of {', '.join(dict.fromkeys(map(in_words, items)))}"
-    bounds = " and ".join(f"{sign} {schema[key]:g}" for key, sign in _BOUNDS.items() if key in schema)
-    return " ".join(filter(None, (_TYPES.get(str(kind), "a value"), bounds)))
 
 
 @contextmanager

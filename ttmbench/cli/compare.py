@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ttmbench._util.console import echo, plain, printable, warn
+from ttmbench._util.console import echo, plain, warn
 from ttmbench._util.file_io import to_json, write_text
 from ttmbench.cli.parser import count
 from ttmbench.config import split_names
@@ -81,7 +81,7 @@ def compare(options: argparse.Namespace) -> int:
     all_rows = [row for comparison in comparisons for row in comparison["rows"]]
     adjust_for_several(all_rows, whole_table=len(comparisons) > 1)
     for comparison, track in zip(comparisons, tracks, strict=True):
-        _print(printable(comparison), track)
+        _print(comparison, track)
     adjustment = _adjustment(all_rows, len(comparisons))
     echo(f"\n{adjustment}")
     if target is not None:
