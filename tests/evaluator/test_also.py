@@ -185,7 +185,8 @@ def counted(monkeypatch, stop_at: int | None = None) -> list[str]:
                 raise KeyboardInterrupt
         return real(context, task, settings, *more, **options)
 
-    monkeypatch.setattr(one_task, "run_task", run_task)
+    for module in ("task", "methods"):
+        monkeypatch.setattr(f"ttmbench.evaluator.{module}.run_task", run_task)
     return found
 
 

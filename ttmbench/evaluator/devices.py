@@ -21,9 +21,9 @@ from ttmbench.config import RunConfig, TTMConfig
 from ttmbench.data.paths import cache_folder
 from ttmbench.data.task_file import TaskFile
 from ttmbench.errors import UsageError
+from ttmbench.evaluator.methods import Methods
 from ttmbench.evaluator.output import Output
 from ttmbench.evaluator.score_task import Run, plan_task, score_share, score_task
-from ttmbench.evaluator.task import Methods
 
 
 @contextmanager
@@ -100,4 +100,4 @@ def do_part(
         if not first.exists():
             scored = score_task(plan, run)
             first.touch()
-    methods.of(run).run_seeds(seeds, scored or score_task(plan, run), settings, state)
+    methods.run_seeds(run, seeds, scored or score_task(plan, run), settings, state)

@@ -107,13 +107,17 @@ def evaluate(
     """
     from ttmbench.evaluator.determinism import arithmetic_of, naming_what_cannot  # these import torch
     from ttmbench.evaluator.score_task import Run
-    from ttmbench.evaluator.task import Methods, adapted_folders, run_task
+    from ttmbench.evaluator.task import run_task
 
     with each_note_once(), arithmetic_of(config), ExitStack() as stack:
         key, tasks, registry = chosen.key(config, adapter), chosen.tasks, chosen.registry
         output = Output(config, registry, tasks, key, command)
         stack.enter_context(output.recording())
-        folders = adapted_folders(config, list(tasks), new=output.previous is None)
+        methods = None
+        if config.methods:
+            from ttmbench.evaluator.methods import Methods
+
+            methods = Methods(config, list(tasks), chosen.also, is_resumed=output.previous is not None)
         asked, document = config, None if output.files is None else output.files.results
         if "," in config.device:
             from ttmbench.evaluator.devices import divided
@@ -127,14 +131,16 @@ def evaluate(
         done = output.resume({name: _data_now(run, tasks[name]) if name in known else None for name in finished})
         if output.files is not None:
             document = output.files.results  # another one than before, if an earlier run had another model
-        methods = Methods(run, folders, chosen.also)
         for name, task in progress_bar(len(tasks), "tasks", "tasks", tasks.items()):
             if name in done:
                 continue
             state = None if document is None else state_of(document) / "tasks" / name
             with output.task(name, state, goes_on=config.on_error != "raise"):
                 with foreign_errors(f"task '{name}' with model '{config.model}'"), naming_what_cannot():
-                    result = output.results[name] = run_task(run, task, chosen.settings[name], state, methods)
+                    settings, adapt = chosen.settings[name], lambda _, scored: scored
+                    if methods is not None:
+                        adapt = partial(methods.applied_to, settings=settings, state=state)
+                    result = output.results[name] = run_task(run, task, settings, adapt)
                     if isinstance(result, Scored) and result.failure is not None:
                         raise result.failure
                 if output.files is not None:
@@ -225,8 +231,8 @@ def run_part() -> None:
     """Does the part of a run on one device that ``sys.argv`` describes, and exits with the reason if it cannot."""
     from ttmbench.evaluator.determinism import arithmetic_of, naming_what_cannot
     from ttmbench.evaluator.devices import do_part
+    from ttmbench.evaluator.methods import Methods
     from ttmbench.evaluator.score_task import Run
-    from ttmbench.evaluator.task import Methods, adapted_folders
 
     settings, left, key, document, folder, part, of = json.loads(sys.argv[1])
     config = RunConfig.model_validate(settings)
@@ -237,7 +243,7 @@ def run_part() -> None:
             if overrides(model, "usage"):
                 raise UsageError(f"model {config.model} asks a server, whose requests are made side by side already")
             run = Run.of(chosen.registry, config, model, key, chosen.samples, as_loaded=True)
-            methods = Methods(run, adapted_folders(config, list(chosen.tasks), new=False))
+            methods = Methods(config, list(chosen.tasks))
             for name in left:
                 state = state_of(Path(document)) / "tasks" / name
                 with foreign_errors(f"task '{name}' with model '{config.model}'"), naming_what_cannot():

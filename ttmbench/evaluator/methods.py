@@ -1,37 +1,62 @@
-"""The test-time methods that a run names: checked before anything is scored, given references and rewards, and run."""
+"""The test-time methods that a run names: checked before anything is scored, given what they need, and run on a task.
+
+With ``--also``, adapted models are measured on other tasks as a run measures them, whatever their kind. Each
+measurement is stored with the seed's other files until the task is done, so that a resumed run repeats none.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+import json
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 
 from ttmbench._util.console import warn
-from ttmbench._util.third_party_errors import phase
+from ttmbench._util.digests import tensors_digest
+from ttmbench._util.file_io import write_atomically
+from ttmbench._util.third_party_errors import error_line, phase
+from ttmbench._version import __version__
 from ttmbench.config import RunConfig, TTMConfig, parse_pairs, read_references
 from ttmbench.data.loader import load_task_data
 from ttmbench.data.task_file import TaskFile, TaskSpec, find_task
-from ttmbench.errors import UsageError
-from ttmbench.evaluator.adapters import make_adapter, model_info, remarks
+from ttmbench.errors import DivergedError, NotRestoredError, TtmbenchError, UsageError
+from ttmbench.evaluator.adapters import finetuned, make_adapter, model_info, remarks, write_record
 from ttmbench.evaluator.cache import TaskCache
 from ttmbench.evaluator.score_task import Run, check_training, plan_task, score_task
-from ttmbench.evaluator.task_result import Scored
-from ttmbench.methods.checkpoint import TaskCheckpoint
+from ttmbench.evaluator.task import notify_scored, run_task
+from ttmbench.evaluator.task_result import Scored, TaskResult, TransferResult
+from ttmbench.methods.checkpoint import (
+    AFTER_SEED,
+    AfterSeed,
+    Metadata,
+    TaskCheckpoint,
+    Tensors,
+    read_state,
+    score_tensors,
+    scores_of,
+    write_state,
+)
 from ttmbench.methods.features import ReferenceSet, RewardModel, scale_and_bias
 from ttmbench.methods.parameters import check_train, is_added
 from ttmbench.methods.parts import check_parts
 from ttmbench.methods.run import MethodRun
-from ttmbench.methods.settings import checked_settings, recorded
+from ttmbench.methods.settings import checked_settings, recorded, usual_rate
 from ttmbench.methods.training import Original
 from ttmbench.methods.views import views_of
 from ttmbench.model import DualEncoder, Model, PairScorer, StoredFeatures
 from ttmbench.plugins.registry import BUILTIN, Registry
-from ttmbench.results.summary import metric_mean
+from ttmbench.results.numbers import RAW, Number, as_entries
+from ttmbench.results.summary import MethodScores, difference_of, differences, metric_mean
 from ttmbench.scoring.dual_encoder import encode_captions, encode_images
 from ttmbench.scoring.inputs import distinct_captions, distinct_images, rows_of, unknown_wrappers
+from ttmbench.stats import seed_std
 from ttmbench.types import IterationRecord, MethodSpec, Record, Scores
 
 
@@ -59,12 +84,8 @@ def reference_set(run: Run, name: str) -> ReferenceSet:
 
     Their features come from the cache, or go there. DataError for data out of reach.
     """
-    key = f"references {name}"
-    if key not in run.helpers:
-        with phase("references"):
-            run.helpers[key] = _encoded(run, name)
-    made: ReferenceSet = run.helpers[key]
-    return made
+    with phase("references"):
+        return run.once(f"references {name}", lambda: _encoded(run, name))
 
 
 def _encoded(run: Run, name: str) -> ReferenceSet:
@@ -93,28 +114,14 @@ def _encoded(run: Run, name: str) -> ReferenceSet:
     return ReferenceSet(images, captions, record)
 
 
-def check_reward(registry: Registry, spec: MethodSpec, settings: Mapping[str, object]) -> None:
-    """UsageError for a reward model that no one has registered, or wrong arguments."""
-    reward = settings.get("reward")
-    if "reward_model" not in spec.needs or not isinstance(reward, str) or reward == "self":
-        return
-    try:
-        registry.adapters[_read(reward)[0]]
-    except UsageError as error:
-        raise UsageError(f"--method_args {spec.name}.reward: must be self or a model: {error}") from None
-
-
 def reward_model(run: Run, scored: Scored, reward: str) -> RewardModel:
     """What a model says of the pairs of a task; it is loaded once for a run, and its scores may come from the cache.
 
     UsageError for a model that has no scores of pairs, DataError for weights out of reach.
     """
     key = f"reward {reward} {scored.spec.task} {scored.data.fingerprint}"
-    if key not in run.helpers:
-        with phase("reward model"):
-            run.helpers[key] = _scored(run, scored, reward)
-    made: RewardModel = run.helpers[key]
-    return made
+    with phase("reward model"):
+        return run.once(key, lambda: _scored(run, scored, reward))
 
 
 def _read(reward: str) -> tuple[str, Record]:
@@ -124,24 +131,19 @@ def _read(reward: str) -> tuple[str, Record]:
 
 
 def _loaded(run: Run, reward: str) -> DualEncoder | PairScorer:
-    key = f"reward {reward}"
-    if key not in run.helpers:
-        name, arguments = _read(reward)
-        config = run.config.model_copy(update={"compile": False})
-        model = make_adapter(run.registry, name, arguments, config, True)
-        if not isinstance(model, DualEncoder | PairScorer) or isinstance(model, StoredFeatures):
-            why = "reads stored features" if isinstance(model, StoredFeatures) else "answers in words"
-            raise UsageError(f"reward={reward}: model {name} {why}, and rewards are scores of images with captions")
-        for remark in remarks(model):
-            warn(remark)
-        run.helpers[key] = model
-    loaded: DualEncoder | PairScorer = run.helpers[key]
-    return loaded
+    name, arguments = _read(reward)
+    model = make_adapter(run.registry, name, arguments, run.config.model_copy(update={"compile": False}), True)
+    if not isinstance(model, DualEncoder | PairScorer) or isinstance(model, StoredFeatures):
+        why = "reads stored features" if isinstance(model, StoredFeatures) else "answers in words"
+        raise UsageError(f"reward={reward}: model {name} {why}, and rewards are scores of images with captions")
+    for remark in remarks(model):
+        warn(remark)
+    return model
 
 
 def _scored(run: Run, scored: Scored, reward: str) -> RewardModel:
     name, arguments = _read(reward)
-    model, groups = _loaded(run, reward), scored.data.groups
+    model, groups = run.once(f"reward {reward}", lambda: _loaded(run, reward)), scored.data.groups
     off: Record = {"methods": [], "method_args": {}, "also": []}
     asked = {"model": name, "model_args": arguments, "limit": None, "samples": None, **off}
     config: RunConfig = run.config.model_copy(update=asked)
@@ -191,36 +193,22 @@ def check_methods(
                 f"--method_args {key}: must be METHOD.KEY with a method of the run ({', '.join(config.methods)}); add "
                 "the method to --methods, or omit the setting"
             )
-    for name in config.methods:
-        if registry.methods[name].is_finetuning:
+    specs = [registry.methods[name] for name in config.methods]
+    for spec in specs:
+        if spec.is_finetuning:
+            name = spec.name
             raise UsageError(f"--methods {name}: 'ttmbench finetune' trains on labels; evaluate the weights it writes")
     reference_tasks(registry, config)
-    _check_left(config, [registry.methods[name] for name in config.methods])
-    for name in config.methods:
-        spec = registry.methods[name]
-        settings = checked_settings(spec, settings_for(config, name))
-        if isinstance(settings, TTMConfig):
-            _check_ttm(registry, config, name, settings, tasks, adapter)
-            settings = recorded(settings)
-        elif adapter is not None:
-            _check_parameters(config, spec, settings, adapter)
-        check_reward(registry, spec, settings)
-        wrappers = settings.get("wrappers") if "caption_texts" in spec.needs else None
-        encoder = adapter if isinstance(adapter, DualEncoder) else None
-        if isinstance(wrappers, tuple) and encoder is not None and (unknown := unknown_wrappers(encoder, wrappers)):
-            raise UsageError(f"method '{name}' cannot be run with model {config.model}: {unknown}")
-        why = [refusal(spec, task.spec, adapter, settings) for task in tasks.values()]
-        if None not in why:  # where another task allows it, this one has a note
-            model = "" if adapter is None else f" with model {config.model}"
-            raise UsageError(f"method '{name}' cannot be run on task '{next(iter(tasks))}'{model}: {why[0]}")
-
-
-def _check_left(config: RunConfig, specs: Sequence[MethodSpec]) -> None:
-    """UsageError if trained models are to be measured elsewhere or saved, and the run leaves none."""
     for option, is_given in (("--also", bool(config.also)), ("--save_adapted", config.save_adapted is not None)):
         if is_given and not any(spec.leaves_model for spec in specs):
             whose = "; ".join(f"method '{spec.name}' {_left_out(spec)}" for spec in specs)
             raise UsageError(f"{option} needs a method that leaves a trained model, such as ttm: {whose}")
+    for name, spec in zip(config.methods, specs, strict=True):
+        settings = _checked(registry, config, name, spec, tasks, adapter)
+        why = [refusal(spec, task.spec, adapter, settings) for task in tasks.values()]
+        if None not in why:  # where another task allows it, this one has a note
+            model = "" if adapter is None else f" with model {config.model}"
+            raise UsageError(f"method '{name}' cannot be run on task '{next(iter(tasks))}'{model}: {why[0]}")
 
 
 def _left_out(spec: MethodSpec) -> str:
@@ -228,38 +216,55 @@ def _left_out(spec: MethodSpec) -> str:
     return f"restores the model before each {spec.reset}" if spec.trains else "trains nothing"
 
 
-def _check_ttm(
+def _checked(
     registry: Registry,
     config: RunConfig,
-    method: str,
-    settings: TTMConfig,
+    name: str,
+    spec: MethodSpec,
     tasks: Mapping[str, TaskFile],
     adapter: Model | None,
-) -> None:
-    """UsageError for parts that cannot be used together, with a task, or with the model."""
-    for key in ("augment", "augment_scale"):
-        if key in settings_for(config, method):
-            raise UsageError(f"--method_args {method}.{key}: images are prepared once for a run; use --ttm_args {key}")
-    for spec in (task.spec for task in tasks.values() if task.spec.kind == "groups"):
-        check_parts(registry, settings, spec.shape, spec.is_global)
-    if adapter is not None:
-        check_training(adapter, config, settings)
+) -> Record:
+    """The settings of a method; UsageError for one that is wrong, or that a task, the model or the run does not allow.
 
-
-def _check_parameters(config: RunConfig, spec: MethodSpec, settings: Record, adapter: Model) -> None:
-    """UsageError for parameters that the model lacks, or a precision in which none are trained."""
-    which = settings.get("train")
-    if config.dtype == "fp16" and (which is not None or "caption_embeddings" in spec.needs):
-        raise UsageError(f"method '{spec.name}' needs gradients, which underflow in fp16; use --dtype bf16 or fp32")
-    if isinstance(which, str) and spec.leaves_model and config.save_adapted is not None and is_added(which):
-        raise UsageError(
-            f"method '{spec.name}': --save_adapted cannot save what train={which} adds; train a set of weights"
-        )
-    if isinstance(which, str) and isinstance(adapter, DualEncoder) and adapter.trainable:
+    For example for parts that cannot be used together, parameters that the model lacks, a precision in which none are
+    trained, or a reward model that no one has registered.
+    """
+    given = settings_for(config, name)
+    checked, encoder = checked_settings(spec, given), adapter if isinstance(adapter, DualEncoder) else None
+    settings = recorded(checked)
+    which, reward, wrappers = (settings.get(key) for key in ("train", "reward", "wrappers"))
+    if isinstance(checked, TTMConfig):
+        for key in ("augment", "augment_scale"):
+            if key in given:
+                raise UsageError(
+                    f"--method_args {name}.{key}: images are prepared once for a run; use --ttm_args {key}"
+                )
+        for task in (task.spec for task in tasks.values() if task.spec.kind == "groups"):
+            check_parts(registry, checked, task.shape, task.is_global)
+        if adapter is not None:
+            check_training(adapter, config, checked)
+    elif adapter is not None:
+        if config.dtype == "fp16" and (which is not None or "caption_embeddings" in spec.needs):
+            raise UsageError(f"method '{name}' needs gradients, which underflow in fp16; use --dtype bf16 or fp32")
+        if isinstance(which, str):
+            if spec.leaves_model and config.save_adapted is not None and is_added(which):
+                raise UsageError(
+                    f"method '{name}': --save_adapted cannot save what train={which} adds; train a set of weights"
+                )
+            if encoder is not None and encoder.trainable:
+                try:
+                    check_train(encoder, which)
+                except UsageError as error:
+                    raise UsageError(f"method '{name}': {error}") from None
+    if "reward_model" in spec.needs and isinstance(reward, str) and reward != "self":
         try:
-            check_train(adapter, which)
+            registry.adapters[_read(reward)[0]]
         except UsageError as error:
-            raise UsageError(f"method '{spec.name}': {error}") from None
+            raise UsageError(f"--method_args {name}.reward: must be self or a model: {error}") from None
+    if "caption_texts" in spec.needs and isinstance(wrappers, tuple) and encoder is not None:
+        if unknown := unknown_wrappers(encoder, wrappers):
+            raise UsageError(f"method '{name}' cannot be run with model {config.model}: {unknown}")
+    return settings
 
 
 def settings_for(config: RunConfig, method: str) -> Record:
@@ -309,60 +314,305 @@ def refusal(
     return None
 
 
-def undefined_notes(run: Run, task: TaskSpec) -> list[str]:
-    """A sentence for each method of the run that is not defined for a task."""
-    specs = {name: run.registry.methods[name] for name in run.config.methods}
-    why = {name: refusal(spec, task, run.model, settings_for(run.config, name)) for name, spec in specs.items()}
-    notes = [f"method '{name}' was not run: {reason}" for name, reason in why.items() if reason is not None]
+def runnable(run: Run, task: TaskSpec) -> tuple[list[MethodSpec], list[str]]:
+    """The methods of the run that are defined on a task, and a sentence for each of the others."""
+    defined, notes = list[MethodSpec](), list[str]()
+    for name in run.config.methods:
+        spec = run.registry.methods[name]
+        why = refusal(spec, task, run.model, settings_for(run.config, name))
+        defined += [spec] if why is None else []
+        notes += [] if why is None else [f"method '{name}' was not run: {why}"]
     wanted = {"measured on other tasks": run.config.also, "saved": run.config.save_adapted}
     what = " or ".join(words for words, is_wanted in wanted.items() if is_wanted)
-    for spec in (specs[name] for name, reason in why.items() if reason is None and what):
+    for spec in defined if what else ():
         if not spec.leaves_model:
             notes.append(f"what method '{spec.name}' does is not {what}: it {_left_out(spec)}")
-    return notes
+    return defined, notes
 
 
-def runner(run: Run, scored: Scored, settings: TTMConfig, checkpoint: TaskCheckpoint, trained_alone: bool) -> MethodRun:
-    """What runs the methods of a run on a task, of which ``settings`` are TTM's.
+Gains = Mapping[str, Record]
+"""Metric -> its difference, as results documents have it."""
+Measurement = tuple[Tensors, Metadata]
+"""Score arrays of an adapted model on another task, if it has any; its ``results``, ``ties`` and ``seconds``."""
+STAGE = "also"
 
-    ``trained_alone`` leaves out what no later run finds: checks of a method.
+
+@dataclass
+class TransferEvaluation:
+    """The measurements for one task: for every method and seed each other task, stored as soon as it is made."""
+
+    score: Callable[[str], TaskResult]  # another task with the model as it is now
+    others: Mapping[str, TaskResult]  # with the original model
+    config: RunConfig  # the run
+    start: str  # digest of what the models start from; stored measurements are for it alone
+    folder: Path | None  # for what a stopped run resumes from; None to store nothing
+    _made: dict[tuple[str, int, str], Measurement] = field(default_factory=dict)
+
+    def measure(self, seed: int, method: str) -> None:
+        """Scores every other task that is not measured yet with the model as a seed of a method has trained it."""
+        for name in self.others:
+            if self._known(method, seed, name) is not None:
+                continue
+            with phase(STAGE):
+                result = self.score(name)
+            tensors = score_tensors(result.raw) if isinstance(result, Scored) else {}
+            seconds, entries = math.fsum(result.seconds.values()), as_entries(result.numbers)
+            about = {"results": entries["results"], "ties": entries["ties"], "seconds": seconds}
+            self._made[method, seed, name] = tensors, about
+            if self.folder is not None:
+                whole = {**about, "of": self._identity(method, seed, name)}
+                why = f"if the run is stopped, task {name} is measured again"
+                if not write_state(self._path(self.folder, method, seed, name), tensors, whole, why):
+                    self.folder = None
+
+    def complete(self, seed: int, method: str) -> bool:
+        """Whether every other task was measured with this seed of a method."""
+        return all(self._known(method, seed, name) is not None for name in self.others)
+
+    def outcomes(self, seeds: Mapping[str, Sequence[int]]) -> dict[str, TransferResult]:
+        """Every other task over the seeds of each method, all of which are complete."""
+        outcomes = {}
+        for name, raw in self.others.items():
+            made = {method: [self._made[method, seed, name] for seed in of] for method, of in seeds.items()}
+            result: TaskResult
+            if isinstance(raw, Scored):
+                scores = {method: [scores_of(tensors) for tensors, _ in each] for method, each in made.items()}
+                columns = [raw.columns[0], *(MethodScores(method, each) for method, each in scores.items())]
+                how = self.config.bootstrap_iters, self.config.seed, self.config.interval
+                result = replace(raw, columns=columns).summarised(how)
+                gains = {method: gains_of(raw, each, self.config) for method, each in scores.items()}
+            else:  # means over seeds, without intervals over groups
+                gains, numbers = {}, list(raw.numbers)
+                for method, each in made.items():
+                    of_method, gains[method] = _numbers_over_seeds(raw, method, each)
+                    numbers += of_method
+                result = replace(raw, numbers=numbers)
+            seconds = math.fsum(about["seconds"] for each in made.values() for _, about in each)
+            outcomes[name] = TransferResult(result, seeds, gains, seconds)
+        return outcomes
+
+    def _known(self, method: str, seed: int, name: str) -> Measurement | None:
+        """A measurement of this process or of a stopped run; None if it has to be made."""
+        if (method, seed, name) not in self._made and self.folder is not None:
+            stored = read_state(self._path(self.folder, method, seed, name), f"task {name} is measured again")
+            if stored is not None and stored[1].get("of") == self._identity(method, seed, name):
+                self._made[method, seed, name] = stored
+        return self._made.get((method, seed, name))
+
+    def _identity(self, method: str, seed: int, name: str) -> list[object]:
+        return [method, seed, name, self.start, self.others[name].data.fingerprint]
+
+    @staticmethod
+    def _path(folder: Path, method: str, seed: int, name: str) -> Path:
+        return folder / STAGE / method / f"seed_{seed}" / f"{name}.safetensors"
+
+
+def gains_of(raw: Scored, adapted: Sequence[Scores], config: RunConfig) -> Gains:
+    """Every metric after adaptation minus before it, group by group."""
+    return differences(raw.metrics, raw.raw, adapted, raw.data.clusters, config.bootstrap_iters, config.seed)
+
+
+def _numbers_over_seeds(raw: TaskResult, method: str, made: Sequence[Measurement]) -> tuple[list[Number], Gains]:
+    """A method's numbers on a task whose single groups are not kept, and its differences."""
+    numbers, gains = list[Number](), dict[str, Any]()
+    for before in (number for number in raw.numbers if number.method == RAW):
+        by_seed = [about["results"].get(before.key) for _, about in made]
+        ties = [about["ties"].get(before.key) for _, about in made]
+        known: dict[str, Any] = {"value": None, "chance": before.chance}
+        if None not in by_seed:
+            known |= {"value": float(np.mean(by_seed)), "seed_std": seed_std(np.array(by_seed))}
+        known["ties"] = None if None in ties else float(np.mean([tie or 0 for tie in ties]))
+        numbers.append(Number(before.task, before.metric, method, **known))
+        gains[before.metric] = difference_of(before.value, by_seed)
+    return numbers, {metric: gain for metric, gain in gains.items() if gain is not None}
+
+
+class Methods:
+    """The test-time methods of a run, and what follows each finished seed while the model is adapted.
+
+    UsageError if the folder of ``--save_adapted`` cannot be made, or if it is to be new (``is_resumed`` is false) and
+    is not empty. Adapted models are measured on ``others``, too.
     """
-    stage, config, task, clusters = scored.stage, run.config, scored.spec, scored.data.clusters
-    rows = rows_of(scored.data.groups) if stage is None else stage.prepared.rows
-    trains = any(spec.trains for spec, _, _ in runnable(run, task))
 
-    def iterated(method: str, record: IterationRecord) -> None:
-        run.registry.notify("ttmbench_iteration_finished", task=task.task, method=method, record=record)
+    def __init__(
+        self, config: RunConfig, tasks: Sequence[str], others: Mapping[str, TaskFile] = {}, is_resumed: bool = True
+    ) -> None:
+        self._others = others
+        self._raw: dict[str, TaskResult] = {}  # other tasks with the original model, scored once a run
+        self._is_one = len(tasks) == len(config.run_seeds) == 1  # the model to save, which has the folder to itself
+        if config.save_adapted is None:
+            return
+        folder = Path(config.save_adapted)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            if not is_resumed and any(folder.iterdir()):
+                raise UsageError(f"--save_adapted {folder} is not empty; name a new folder")
+        except OSError as error:
+            raise UsageError(f"--save_adapted {folder} cannot be written to: {error.strerror or error}") from None
 
-    return MethodRun(
-        raw=scored.raw,
-        shape=task.shape,
-        metrics=scored.metrics,
-        seeds=config.run_seeds,
-        registry=run.registry,
-        settings=settings,
-        stage=stage,
-        original=Original(stage) if trains and stage is not None else None,
-        items=(len(np.unique(rows.images)), len(np.unique(rows.captions))),
-        is_global=task.is_global,
-        views=views_of(run.model, scored.data.groups, run.sizer) if isinstance(run.model, DualEncoder) else None,
-        checkpoint=checkpoint,
-        texts=() if isinstance(run.model, StoredFeatures) else distinct_captions(scored.data.groups),
-        audit=config.audit_labels and not trained_alone,
-        holdout=None if trained_alone else config.holdout,
-        clusters=None if clusters is None else clusters.groups,
-        seed=config.seed,
-        references=partial(reference_set, run),
-        rewards=partial(reward_model, run, scored),
-        iterated=iterated,
-        divided="," in config.device,
-    )
+    def applied_to(self, run: Run, scored: Scored, settings: TTMConfig, state: Path | None) -> Scored:
+        """The task with the columns of all methods; if some fail, with those of the others and the first failure."""
+        specs, notes = runnable(run, scored.spec)
+        columns, seconds, failures = list(scored.columns), dict(scored.seconds), dict[str, Exception]()
+        transfers, measured = None, dict[str, list[int]]()
+        try:
+            transfers = self._transfers(run, scored, specs, state)
+            for column in self.columns(run, scored, settings, state, specs, failures, transfers):
+                if transfers is not None and column.name in run.left_models:
+                    measured[column.name] = run.config.run_seeds
+                    gains = gains_of(scored, column.scores, run.config)
+                    column = replace(column, record={**column.record, "differences": gains})
+                columns.append(column)
+                seconds |= {column.name: column.seconds} if column.seconds else {}
+                notify_scored(run, scored, column)
+        except Exception as error:
+            failures[""] = error
+        first, *further = failures.values() or [None]
+        failed = [f"a further method failed: {error_line(error)}" for error in further if error]
+        return replace(
+            scored,
+            columns=columns,
+            seconds=seconds,
+            notes=[*scored.notes, *notes, *failed],
+            elsewhere=transfers.outcomes(measured) if transfers is not None and measured else {},
+            failure=first,
+        )
 
+    def run_seeds(self, run: Run, seeds: Sequence[int], scored: Scored, settings: TTMConfig, state: Path) -> None:
+        """Runs some seeds of what is trained, and leaves their checkpoints for the run that does the whole task.
 
-def runnable(run: Run, task: TaskSpec) -> Iterator[tuple[MethodSpec, Record, str]]:
-    """Each method of ``--methods`` that is defined on a task, with the user's settings and its plugin if it has one."""
-    for name in run.config.methods:
-        spec, given = run.registry.methods[name], settings_for(run.config, name)
-        plugin = run.registry.methods.plugins[name]
-        if refusal(spec, task, run.model, given) is None:
-            yield spec, given, "" if plugin == BUILTIN else plugin
+        A failure of one of ``--methods`` is left to that run, unless the model is no longer what it was.
+        """
+        # The audit compares all seeds, and no later run finds its scores or those of held-out groups.
+        changes = {"seeds": list(seeds), "audit_labels": False, "holdout": None}
+        part, failures = replace(run, config=run.config.model_copy(update=changes)), dict[str, Exception]()
+        specs = [spec for spec in runnable(part, scored.spec)[0] if spec.trains]
+        for _ in self.columns(part, scored, settings, state, specs, failures):
+            pass
+        for error in failures.values():
+            if isinstance(error, NotRestoredError):
+                raise error
+
+    def columns(
+        self,
+        run: Run,
+        scored: Scored,
+        settings: TTMConfig,
+        state: Path | None,
+        specs: Sequence[MethodSpec],
+        failures: dict[str, Exception],
+        transfers: TransferEvaluation | None = None,
+    ) -> Iterator[MethodScores]:
+        """The columns of methods on a task, of which ``settings`` are TTM's.
+
+        A failure is added to ``failures`` and does not stop the other methods, unless the model is no longer what it
+        was.
+        """
+        stage, config, task, groups = scored.stage, run.config, scored.spec, scored.data.groups
+        encoder = run.model if isinstance(run.model, DualEncoder) else None
+        rows = rows_of(groups) if stage is None else stage.prepared.rows
+
+        def iterated(method: str, record: IterationRecord) -> None:
+            run.registry.notify("ttmbench_iteration_finished", task=task.task, method=method, record=record)
+
+        runner = MethodRun(
+            raw=scored.raw,
+            shape=task.shape,
+            metrics=scored.metrics,
+            seeds=config.run_seeds,
+            registry=run.registry,
+            settings=settings,
+            stage=stage,
+            original=Original(stage) if stage is not None and any(spec.trains for spec in specs) else None,
+            items=(len(np.unique(rows.images)), len(np.unique(rows.captions))),
+            is_global=task.is_global,
+            views=None if encoder is None else views_of(encoder, groups, run.sizer),
+            checkpoint=TaskCheckpoint(state, scored.data.fingerprint, run.key),
+            texts=() if isinstance(run.model, StoredFeatures) else distinct_captions(groups),
+            audit=config.audit_labels,
+            holdout=config.holdout,
+            clusters=None if scored.data.clusters is None else scored.data.clusters.groups,
+            seed=config.seed,
+            references=partial(reference_set, run),
+            rewards=partial(reward_model, run, scored),
+            iterated=iterated,
+            divided="," in config.device,
+        )
+        for spec in specs:
+            clock, name, plugin = time.perf_counter(), spec.name, run.registry.methods.plugins[spec.name]
+            try:
+                with phase(name):
+                    after = self._after(run, scored, name, transfers) if spec.leaves_model else AFTER_SEED
+                    given = settings_for(config, name)
+                    made = runner.column(spec, given, "" if plugin == BUILTIN else plugin, after)
+            except Exception as error:
+                if isinstance(error, DivergedError):
+                    error.usual = usual_rate(run.registry, config, task)
+                failures[name] = error
+                if isinstance(error, NotRestoredError):
+                    return
+            else:
+                yield replace(made, seconds=time.perf_counter() - clock)
+
+    def _transfers(
+        self, run: Run, scored: Scored, specs: Sequence[MethodSpec], state: Path | None
+    ) -> TransferEvaluation | None:
+        """The measurements on other tasks of models trained on this one; None if there are none to make."""
+        others = [name for name in self._others if name != scored.spec.task]
+        if not others or not any(spec.leaves_model for spec in specs):
+            return None
+        score = partial(self._score_elsewhere, run)
+        with phase(STAGE):
+            for name in others:
+                if name not in self._raw:
+                    self._raw[name] = score(name, False)
+        digest = tensors_digest({"raw": score_tensors(scored.raw)["scores.groups"]})
+        start, raw = f"{run.key}:{scored.data.fingerprint}:{digest}", {name: self._raw[name] for name in others}
+        return TransferEvaluation(score, raw, run.config, start, state)
+
+    def _score_elsewhere(self, run: Run, name: str, is_adapted: bool = True) -> TaskResult:
+        """Scores another task with the model as it is now; scores of an adapted one are not cached."""
+        off: Record = {"methods": [], "method_args": {}, "samples": None, "also": [], "save_adapted": None}
+        config, cache = run.config.model_copy(update=off), None if is_adapted else run.cache
+        return run_task(replace(run, config=config, samples=None, cache=cache), self._others[name], TTMConfig())
+
+    def _after(self, run: Run, scored: Scored, name: str, transfers: TransferEvaluation | None) -> AfterSeed:
+        """What follows each trained seed of a method: its model is saved and measured elsewhere, if it is to be."""
+        saves = run.config.save_adapted is not None
+        if saves and not run.model.savable:
+            raise UsageError(f"model {run.config.model} cannot be saved (it has no save); omit --save_adapted")
+
+        def do(seed: int, about: Record) -> None:
+            if saves:
+                self._save(run, scored, name, seed, about)
+            if transfers is not None:
+                transfers.measure(seed, name)
+
+        return AfterSeed(do, lambda seed: transfers is None or transfers.complete(seed, name))
+
+    def _save(self, run: Run, scored: Scored, name: str, seed: int, about: Record) -> None:
+        """Writes the model as it is now: into the folder itself for one task, seed and method, else one for each."""
+        spec, folder = scored.spec, Path(run.config.save_adapted or "")
+        folder = folder / name if len(run.left_models) > 1 else folder
+        folder = folder if self._is_one else folder / spec.task / f"seed_{seed}"
+        card = {
+            "model": run.config.model_name,
+            "task": spec.task,
+            "task_version": spec.version,
+            "data_sha256": scored.data.fingerprint,
+            "seed": seed,
+            "ttmbench": __version__,
+            "method": name,
+            **about,
+        }
+        finetuning = finetuned(run.model)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            run.model.save(folder)
+            if finetuning is not None:
+                write_record(folder, finetuning)  # adapted or not, the weights stay those of a finetuned model
+        except OSError as error:
+            why = error.strerror or error
+            raise TtmbenchError(f"the adapted model cannot be written to {folder}: {why}") from None
+        text = json.dumps(card, indent=2) + "\n"
+        write_atomically(folder / "ttmbench.json", lambda path: path.write_text(text, encoding="utf-8"))

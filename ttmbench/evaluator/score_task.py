@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, NoReturn
+from typing import Any, Literal, NoReturn, TypeVar
 
 import torch
 
@@ -46,6 +46,7 @@ from ttmbench.scoring.inputs import (
 from ttmbench.scoring.pairs import PairTable, score_task_pairs
 from ttmbench.types import Group, GroupShape, ImageRef, Loaded, MetricSpec, Record, Scores
 
+T = TypeVar("T")
 Way = Literal["choices", "stored_features", "prepared", "pairs"]
 """How a model meets a task: it answers in words; its features lie in a file; inputs are prepared once, in memory, for a
 dual encoder or a model that is adapted; or images are opened as their pairs come."""
@@ -80,6 +81,13 @@ class Run:
         cache = None if folder is None else ScoreCache(folder, exact, model if as_loaded else None)
         sizer = BatchSizer.for_run(config.batch_size, model.device, config.deterministic)
         return cls(registry, config, model, sizer, cache, key, samples)
+
+    def once(self, key: str, make: Callable[[], T]) -> T:
+        """What a method needs beside the model, made where the run does not have it yet."""
+        if key not in self.helpers:
+            self.helpers[key] = make()
+        made: T = self.helpers[key]
+        return made
 
     @property
     def left_models(self) -> list[str]:
