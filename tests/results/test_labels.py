@@ -1,4 +1,4 @@
-"""One name for one number: README, terminal, report, leaderboard, trackers and every export of one run agree."""
+"""One name for one number: README, terminal, report, leaderboard and every export of one run agree."""
 
 from __future__ import annotations
 
@@ -11,8 +11,6 @@ from pathlib import Path
 import pytest
 import yaml
 
-from ttmbench.plugins.trackers import COLUMNS as TRACKED
-from ttmbench.plugins.trackers import result_rows
 from ttmbench.report import leaderboard as formats
 from ttmbench.report.export import export_csv, export_latex, export_lm_eval, export_model_index
 from ttmbench.report.html.render import read_report, to_html
@@ -133,11 +131,6 @@ def test_exports_for_the_hub(document, readme):
     metrics = [one for of in index[0]["results"] if of["dataset"]["name"] == TASK for one in of["metrics"]]
     pairs = {re.fullmatch(r"(\w+) \(([^)]+)\)", one["type"]): one["value"] for one in metrics}
     agree(readme, {(match[2], match[1]): value / 100 for match, value in pairs.items() if match})
-
-
-def test_trackers(document, readme):
-    rows = [dict(zip(TRACKED, row, strict=True)) for row in result_rows(document)]
-    agree(readme, {(row["method_name"], row["metric"]): row["value"] for row in rows if row["task"] == TASK})
 
 
 def test_reproduce(readme):

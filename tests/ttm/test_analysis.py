@@ -249,7 +249,7 @@ def test_tasks_of_ones_own_are_transferred_between_and_tracked_by_nothing(tmp_pa
         tasks.append(str(tmp_path / f"my_{name}.yaml"))
         Path(tasks[-1]).write_text(text.replace(f"task: {name}", f"task: my_{name}"), encoding="utf-8")
     opened = []
-    monkeypatch.setitem(trackers.TRACKERS, "tensorboard", (lambda *given: opened.append(given), frozenset()))
+    monkeypatch.setitem(trackers.TRACKERS, "tensorboard", (lambda *given: opened.append(given), ()))
     monkeypatch.setattr(trackers, "import_module", lambda name: None)
     options = tmp_path / "options.yaml"
     options.write_text("track: [tensorboard]\ntrack_args: {project: mine}\n", encoding="utf-8")
