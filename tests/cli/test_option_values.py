@@ -98,7 +98,7 @@ def test_a_file_address_is_the_path_that_it_is(tmp_path, capsys):
     assert main([*BASE, "--output_path", f"file://{folder}".replace(" ", "%20"), "--use_cache", "file:///nowhere"]) == 0
     (document,) = folder.glob("tiny-clip/results_*.json")
     assert json.loads(document.read_text())["config"]["output_path"] == str(folder)
-    assert main(["leaderboard", f"file://localhost{tmp_path}/my%20results"]) == 0
+    assert main(["leaderboard", f"file://localhost{tmp_path}/my%20results", "-o", str(folder)]) == 0
     assert (folder / "leaderboard.json").exists()
     capsys.readouterr()
     assert main(["leaderboard", f"file://elsewhere{tmp_path}"]) == 2

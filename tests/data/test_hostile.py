@@ -470,7 +470,7 @@ def run_document(folder: Path, **changes: object) -> Path:
 def test_model_names_in_every_table(tmp_path, capsys, evil):
     runs = tmp_path / "runs"
     path = run_document(runs, model_name=evil)
-    assert main(["leaderboard", str(runs)]) == 0
+    assert main(["leaderboard", str(runs), "-o", str(runs)]) == 0
     assert main(["compare", str(path), str(path), "-o", str(tmp_path / "c.md")]) == 0
     assert no_controls(capsys.readouterr().out)
     for cell in (cell for row in csv.reader(io.StringIO((runs / "leaderboard.csv").read_text())) for cell in row):

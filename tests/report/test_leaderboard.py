@@ -85,6 +85,7 @@ def test_a_part_of_another_version_is_a_conflict(tmp_path):
 def test_tracks_are_never_mixed(tmp_path, capsys):
     write(tmp_path, "x.json", methods=("none", "ttm", "oracle"))
     assert main(["leaderboard", str(tmp_path)]) == 0
+    assert [path.name for path in tmp_path.iterdir()] == ["x.json"], "nothing is written unasked"
     tables = capsys.readouterr().out.split("All values")[0]
     titles = [line.split(":")[0] for line in tables.splitlines() if re.match("[A-Z]", line)]
     assert titles == ["Matching", "Test-time", "Oracle"]
@@ -127,6 +128,14 @@ def test_wrong_published_files(tmp_path, text, message):
         published_beside_runs([str(tmp_path / "p.csv")])
 
 
+@pytest.mark.parametrize("name", ["x.json", "x.csv", "x.html"])
+def test_a_file_is_the_output_that_it_names(tmp_path, name):
+    write(tmp_path, "runs/x.json")
+    code = main(["leaderboard", str(tmp_path / "runs"), "-o", str(tmp_path / name)])
+    assert (code, (tmp_path / name).is_file()) == ((2, False) if name == "x.html" else (0, True))
+    assert len(list(tmp_path.iterdir())) == 2 - (code > 0)
+
+
 def test_nothing_to_merge(tmp_path):
     with pytest.raises(UsageError, match="no results document"):
         merge(tmp_path)
@@ -166,7 +175,7 @@ def test_the_command_on_a_real_run(tmp_path, capsys):
     table = pd.read_csv(tmp_path / "board" / "leaderboard.csv")
     adapted = table[(table["track"] == "test_time") & (table["metric"] == "group_match")]
     assert adapted["seeds"].tolist() == [2] and adapted["groups"].tolist() == [8]
-    assert main(["leaderboard", str(tmp_path / "runs")]) == 0
-    assert main(["leaderboard", str(tmp_path / "runs")]) == 0, "its own leaderboard.json is not a run"
+    for _ in range(2):
+        assert main(["leaderboard", str(tmp_path / "runs"), "-o", str(tmp_path / "runs")]) == 0, "it is not a run"
     assert "skipped" not in capsys.readouterr().out
     assert as_document(merge(tmp_path / "runs"))["rows"] == document["rows"]

@@ -11,7 +11,7 @@ from urllib.parse import unquote
 import jsonschema
 import pytest
 from support.browser import column
-from support.documents import PUBLISHED, trained, whole_document, write_run
+from support.documents import PUBLISHED, method_record, trained, whole_document, write_run
 
 from ttmbench.cli import main
 from ttmbench.report.leaderboard import BoardLine, GroupValues, chance_levels, with_ranks
@@ -215,22 +215,29 @@ def test_ranks_are_shared_where_no_test_tells_rows_apart(tmp_path):
 
 
 def test_methods_are_compared_by_gain_and_cost(tmp_path):
-    rows = [
-        {"method": name, "metric": "group_match", "value": 0.5 + gain, "gain": gain, "ci": [gain - 0.05, gain + 0.05]}
-        for name, gain in (("ttm", 0.2), ("dn", 0.0), ("zero", 0.12), ("oracle", 0.4), ("tent", 0.01), ("tps", 0.02))
+    right = {"none": 100, "ttm": 150, "dn": 100, "zero": 140, "oracle": 190, "tent": 104, "tps": 110}
+    lines = [
+        {"group_id": str(at), "method": name, "metrics": {"group_match": float(at < count)}}
+        for name, count in right.items()
+        for at in range(200)
     ]
-    about = {row["method"]: {"tower_passes": 2.0 + at, "seconds": 1.5} for at, row in enumerate(rows)}
-    found = {"analysis": "methods", "task": "t", "model_name": "<m>", "data": {"rows": rows, "methods": about}}
-    write(tmp_path / "runs", "a.json")
-    (tmp_path / "runs" / "methods.json").write_text(json.dumps(found))
-    (tmp_path / "runs" / "broken.json").write_text(json.dumps(found | {"data": {"rows": 1}}))
+    path = write_run(
+        tmp_path / "runs",
+        "a.json",
+        {f"group_match,{name}": count / 200 for name, count in right.items()},
+        model_name="<m>",
+        methods={"t": {name: method_record() for name in right if name != "none"}},
+        artifacts={"samples_t_2.jsonl": {"kind": "samples", "sha256": "0" * 64, "bytes": 1, "task": "t"}},
+    )
+    (path.parent / "samples_t_2.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     published = PUBLISHED + "p,T,t,m,simple_match,group_match,55,,zero_shot\np,T,t,m,ttm,group_match,60,,zero_shot\n"
     (tmp_path / "p.csv").write_text(published)
     page = build(tmp_path / "runs", tmp_path / "site", "--published", str(tmp_path / "p.csv")) / "methods.html"
-    table = [row[:7] for row in rows_of_page(page.read_text(), "methods")]
-    assert table[0][:6] == ["", "oracle uses labels", "t", "&lt;m&gt;", "90.00", "+40.00"]
-    assert [(row[0], row[1]) for row in table[1:4]] == [("1", "TTM"), ("1", "zero"), ("2", "tps")]
-    assert table[1][4:] == ["70.00", "+20.00", "+15.0–+25.0"]
+    table = [row[:9] for row in rows_of_page(page.read_text(), "methods")]
+    assert table[0][:6] == ["", "oracle uses labels", "t", "&lt;m&gt;", "95.00", "+45.00"]
+    assert [row[:2] for row in table[1:6]] == [["1", "TTM"], ["1", "zero"], ["3", "tps"], ["3", "tent"], ["5", "dn"]]
+    low, high = (float(end) for end in re.findall(r"[+-][0-9.]+", table[1][6]))
+    assert table[1][4:6] == ["75.00", "+25.00"] and 15 < low < 25 < high < 35 and table[1][7:] == ["4.0", "0.1"]
     assert table[-1][:6] == ["", "TTM published", "t", "m", "60.00", "+5.00"]
     assert page.read_text().count('<img class="chart" alt="gain of 5 methods on t, &lt;m&gt; against') == 1
 

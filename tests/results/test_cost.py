@@ -1,24 +1,19 @@
-"""What results cost: speed and memory in documents, and beside scores in a leaderboard."""
+"""What results cost: seconds, speed and memory in documents."""
 
 from __future__ import annotations
-
-import json
-import re
 
 import pytest
 import torch
 from PIL import Image
 from support import tiny_models
-from support.documents import method_record, trained, whole_document, write_run
+from support.documents import method_record, trained, whole_document
 
 import ttmbench
-from ttmbench.cli import main
 from ttmbench.model_adapters import choice, visualgpt, vqascore
-from ttmbench.report.leaderboard import cost_of
+from ttmbench.report.leaderboard import seconds_of
 from ttmbench.results.document import ResultsDocument
 
 COST = method_record()["cost"][0]
-USED = {"images_per_second": 4.0, "pairs_per_second": 8.0, "peak_memory_bytes": 2_000_000_000, "peak_memory_of": "cuda"}
 RUN = {"limit": 8, "device": "cpu", "bootstrap_iters": 0}
 
 
@@ -46,30 +41,13 @@ def test_the_cost_of_a_number_is_scoring_and_one_seed_of_its_method():
     document = whole_document(
         {"t": {}},
         timing={"t": {"load": 9.0, "prepare": 1.0, "score": 2.0, "ttm": 8.0}},
-        efficiency={"t": USED},
         methods={"t": {"ttm": trained(cost=[{**COST, "seconds": 3.0}, {**COST, "seconds": 5.0}])}},
     )
     made = ResultsDocument.of(document)
-    assert [cost_of(made, "t", name)["seconds"] for name in ("none", "ttm")] == [3.0, 7.0]
-    assert cost_of(made, "t", "none")["images_per_second"] == 4.0
+    assert [seconds_of(made, "t", name) for name in ("none", "ttm")] == [3.0, 7.0]
     document["datasets"]["t"]["from_store"] = {"key": "k", "date": "2026", "hardware": []}
-    assert cost_of(ResultsDocument.of(document), "t", "ttm")["seconds"] is None
-    older = cost_of(ResultsDocument.of(whole_document({"t": {}})), "t", "none")
-    assert set(older.values()) == {None}
-
-
-def test_a_leaderboard_shows_cost_on_request(tmp_path, capsys):
-    timing = {"t": {"prepare": 1.0, "score": 2.0}}
-    write_run(tmp_path, "a.json", {"group_match,none": 0.5}, efficiency={"t": USED}, timing=timing)
-    assert main(["leaderboard", str(tmp_path)]) == 0
-    without = capsys.readouterr().out
-    assert "seconds" not in without
-    assert main(["leaderboard", str(tmp_path), "--cost"]) == 0
-    shown = capsys.readouterr().out
-    assert re.search(r"seconds +images/s +pairs/s +peak GB\n", shown) and re.search(" 3 +4 +8 +2\n", shown)
-    (row,) = json.loads((tmp_path / "leaderboard.json").read_text())["rows"]
-    assert (row["seconds"], row["peak_memory_bytes"]) == (3.0, 2_000_000_000)
-    assert ",3.0,4.0,8.0,,2000000000" in (tmp_path / "leaderboard.csv").read_text()
+    assert seconds_of(ResultsDocument.of(document), "t", "ttm") is None
+    assert seconds_of(ResultsDocument.of(whole_document({"t": {}})), "t", "none") is None
 
 
 @pytest.mark.parametrize("kind", ["vqascore", "visualgpt", "choice"])

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import argparse
-from datetime import UTC, datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ttmbench._util.console import echo
 from ttmbench._util.file_io import to_json, write_text
 from ttmbench.errors import UsageError
-from ttmbench.report.html.render import check_place, write_site
-from ttmbench.report.leaderboard import NOT_RUN, Leaderboard, as_document, merge, print_board, to_csv
-from ttmbench.reproduce.tables import published_beside_runs, under_names_of_runs
+
+if TYPE_CHECKING:
+    from ttmbench.report.leaderboard import Leaderboard
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -19,45 +19,47 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("folder", metavar="DIR", help="Directory with results files, searched recursively")
     published = "Published numbers: a CSV file, a table name, or all"
     parser.add_argument("--published", metavar="FILE|TABLE", action="append", help=published)
-    parser.add_argument("--cost", action="store_true", help="Also show time, speed and memory")
-    parser.add_argument("--output_path", "-o", metavar="DIR", help="Output directory (default: DIR)")
+    output = "Output directory, or a .json or .csv file (default: tables are only printed)"
+    parser.add_argument("--output_path", "-o", metavar="DIR|FILE", help=output)
     parser.add_argument("--site", metavar="OUT", help="Write a static website to this directory instead")
     parser.add_argument("--docs", metavar="URL", help="Address of the documentation that the website links to")
 
 
 def leaderboard(options: argparse.Namespace) -> int:
     """Write the leaderboard and list what was skipped."""
-    folder = Path(options.folder)
-    site = Path(options.site) if options.site else None
-    if site is not None:
-        if options.output_path:
-            raise UsageError("--site cannot be combined with --output_path: the site has the same files")
-        check_place(folder, site)
-    docs = options.docs or ""
+    from ttmbench.report.leaderboard import as_document, merge, print_board, to_csv
+    from ttmbench.reproduce.tables import published_beside_runs, under_names_of_runs
+
+    folder, target, docs = Path(options.folder), Path(options.output_path or "."), options.docs or ""
+    if options.site and options.output_path:
+        raise UsageError("--site cannot be combined with --output_path: the site has the same files")
+    if target.suffix in (".html", ".htm"):
+        raise UsageError(f"--output_path must be a directory or a .json or .csv file, got {target}; --site writes HTML")
     if ":" in docs and not docs.startswith(("http://", "https://")):
         raise UsageError(f"--docs must be an address (https://...) or a path relative to the website, got {docs!r:.80}")
-    target = Path(options.output_path) if options.output_path else folder
     published = published_beside_runs(options.published or [])
-    board, published = under_names_of_runs(merge(folder, published.numbers, every_task=site is not None), published)
-    made = datetime.now(UTC).isoformat(timespec="seconds")
-    if site is not None:
+    board, published = under_names_of_runs(merge(folder, published.numbers, every_task=bool(options.site)), published)
+    if options.site:
+        from ttmbench.report.html.render import write_site
+
+        files = write_site(board, folder, Path(options.site), published, docs)
         _print_skipped(board)
-        files = write_site(board, folder, site, made, published, docs)
-        echo(f"{site / 'index.html'} ({len(files)} files)")
+        echo(f"{Path(options.site) / 'index.html'} ({len(files)} files)")
         return 0
-    texts = {
-        "leaderboard.json": to_json(as_document(board, options.cost)),
-        "leaderboard.csv": to_csv(board, options.cost),
-    }
-    print_board(board, options.cost)
+    print_board(board)
     _print_skipped(board)
-    for name, text in texts.items():
-        write_text(target / name, text)
-        echo(str(target / name))
+    texts = {".json": to_json(as_document(board)), ".csv": to_csv(board)} if options.output_path else {}
+    for kind, text in texts.items():
+        file = target if target.suffix in texts else target / f"leaderboard{kind}"
+        if file.suffix == kind:
+            write_text(file, text)
+            echo(str(file))
     return 0
 
 
 def _print_skipped(board: Leaderboard) -> None:
+    from ttmbench.report.leaderboard import NOT_RUN
+
     marked = sum(bool(row.origin.disagrees) for row in board.rows)
     if marked:
         echo(f"published values: {marked} disagree with another source and are marked")

@@ -10,10 +10,6 @@ from ttmbench._util.file_io import write_text
 from ttmbench.cli.parser import add_choice, add_run_options, count
 from ttmbench.config import split_names
 from ttmbench.errors import UsageError
-from ttmbench.report.charts import save_figures
-from ttmbench.report.html.render import read_report, to_html
-from ttmbench.report.load import ThumbnailOptions
-from ttmbench.reproduce.tables import published_beside_runs
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -35,6 +31,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def report(options: argparse.Namespace) -> int:
     """Write the page and list what it shows and what was skipped."""
+    from ttmbench.report.charts import save_figures
+    from ttmbench.report.html.render import read_report, to_html
+    from ttmbench.report.load import ThumbnailOptions
+    from ttmbench.reproduce.tables import published_beside_runs
+
     path = Path(options.path)
     folder = path if path.is_dir() else path.parent
     target = Path(options.output_path) if options.output_path else folder / "report.html"

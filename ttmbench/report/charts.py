@@ -311,7 +311,7 @@ class Point:
     x: float  # above 0, on a logarithmic axis
     y: float  # in percent, or in points of percent
     name: str  # its label
-    ends: tuple[float, float] | None = None  # of its interval
+    ends: Sequence[float] | None = None  # of its interval
     is_open: bool = False  # drawn as an open circle
 
 
@@ -387,9 +387,9 @@ def draw_analysis(document: Analysis) -> Figure:
     """The figure of an analysis; that of a matrix grows with its tasks."""
     data = document["data"]
     if document["analysis"] == "methods":
-        passes = {name: about.get("tower_passes") for name, about in data["methods"].items()}
-        rows = (row for row in data["rows"] if row["metric"] == HEADLINE and "gain" in row and passes[row["method"]])
-        return draw_methods((row["method"], passes[row["method"]], row["gain"], row["ci"]) for row in rows)
+        about = {name: about.get("tower_passes") for name, about in data["methods"].items()}
+        rows = [row | {"passes": about[row["method"]], "interval": row["ci"]} for row in data["rows"] if "gain" in row]
+        return draw_methods([row for row in rows if row["metric"] == HEADLINE and row["passes"]])
     count = len(document.get("tasks", ()))
     figure = Figure(figsize=(max(5.6, 2.2 + 1.15 * count), max(4.0, 1.8 + 0.6 * count)), layout="constrained")
     axes = figure.add_subplot()
@@ -399,11 +399,13 @@ def draw_analysis(document: Analysis) -> Figure:
     return figure
 
 
-def draw_methods(rows: Iterable[tuple[str, float, float, Sequence[float] | None]]) -> Figure:
-    """Gain in group match against cost: methods, their passes, gains, and intervals of the gains over groups."""
+def draw_methods(rows: Sequence[Mapping[str, Any]]) -> Figure:
+    """Gain in group match, with its interval over groups, against cost: ``method, passes, gain, interval``."""
     points = [
-        Point(passes, 100 * gain, method, None if ends is None else (100 * ends[0], 100 * ends[1]))
-        for method, passes, gain, ends in rows
+        Point(
+            row["passes"], 100 * row["gain"], row["method"], row["interval"] and [100 * end for end in row["interval"]]
+        )
+        for row in rows
     ]
     passes_label = "passes through both towers (scoring the task once is 2)"
     return draw_scatter(points, passes_label, "group match, gain over SimpleMatch (points)", {"no gain": 0.0})

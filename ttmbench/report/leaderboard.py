@@ -9,12 +9,11 @@ takes the values of single groups (`GroupValues`). `print_board` prints a board.
 
 from __future__ import annotations
 
-import math
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from operator import attrgetter
 from pathlib import Path
 from statistics import fmean
@@ -24,7 +23,6 @@ import numpy as np
 
 from ttmbench import stats
 from ttmbench._util.console import one_line
-from ttmbench._util.file_io import Unreadable, read_json
 from ttmbench.errors import DataError, UsageError
 from ttmbench.report.terminal import (
     NOTHING,
@@ -67,32 +65,14 @@ from ttmbench.results.stored_files import SCHEMA_VERSION
 from ttmbench.results.summary import cluster_numbers
 from ttmbench.scoring.choice_arrays import choice_chance
 
-COST_COLUMNS = (
-    ("seconds", "seconds", 1.0),
-    ("images/s", "images_per_second", 1.0),
-    ("pairs/s", "pairs_per_second", 1.0),
-    ("tokens/s", "tokens_per_second", 1.0),
-    ("peak GB", "peak_memory_bytes", 1e9),
-)
-"""Title, field and unit."""
-COST_FIELDS = tuple(name for _, name, _ in COST_COLUMNS)
 
-
-def cost_of(document: ResultsDocument, task: str, method: str) -> dict[str, float | None]:
-    """The cost of a task's numbers under a method, by `COST_FIELDS`; None where it is not known.
-
-    ``seconds`` are those of preparing and scoring the task, with one seed of the method; they are not
-    known where scores came from the cache. Rates are of scoring. Memory is of the whole task, with all methods of
-    the run.
-    """
-    stages, data, used = document.timing.get(task, {}), document.datasets.get(task), document.efficiency.get(task)
-    scored, record = stages.get("prepare", 0.0) + stages.get("score", 0.0), document.training(task, method)
-    trained = fmean(cost.seconds for cost in record.cost) if record is not None and record.cost else 0.0
-    is_known = scored > 0 and data is not None and data.from_store is None and (record is None or bool(record.cost))
-    return {
-        "seconds": scored + trained if is_known else None,
-        **{name: None if used is None else getattr(used, name) for name in COST_FIELDS[1:]},
-    }
+def seconds_of(document: ResultsDocument, task: str, method: str) -> float | None:
+    """The seconds of preparing and scoring a task, with one seed of a method; None where scores are of the cache."""
+    stages, data, record = document.timing.get(task, {}), document.datasets.get(task), document.training(task, method)
+    scored = stages.get("prepare", 0.0) + stages.get("score", 0.0)
+    if not scored or data is None or data.from_store is not None or (record is not None and not record.cost):
+        return None
+    return scored + (fmean(cost.seconds for cost in record.cost) if record is not None else 0.0)
 
 
 NOT_RUN = "published numbers of "  # prefix of skipped published numbers, which have no file
@@ -133,15 +113,6 @@ class Leaderboard:
     conflicts: list[dict[str, Any]] = field(default_factory=list)  # tasks with rows of several versions or data
     transfers: list[Transfer] = field(default_factory=list)  # the newest of each; never ranked
     runs: list[ResultsFile] = field(default_factory=list)  # every document, with its rows
-
-    def cost(self, row: Number) -> dict[str, float | None]:
-        """What a number cost (`cost_of`); all unknown of published ones."""
-        document = None if row.origin.published else self._documents.get(row.origin.file)
-        return dict.fromkeys(COST_FIELDS) if document is None else cost_of(document, row.own_task, row.method)
-
-    @cached_property
-    def _documents(self) -> dict[str, ResultsDocument]:
-        return {run.file: run.document for run in self.runs}
 
 
 def merge(folder: Path, published: Sequence[Number] = (), every_task: bool = False) -> Leaderboard:
@@ -194,13 +165,13 @@ def _newest(rows: Iterable[Number]) -> tuple[list[Number], list[tuple[Number, Nu
     return newest, superseded
 
 
-def as_document(board: Leaderboard, cost: bool = False) -> dict[str, object]:
-    """The leaderboard as JSON values; with ``cost``, of each row."""
+def as_document(board: Leaderboard) -> dict[str, object]:
+    """The leaderboard as JSON values."""
     return {
         "schema_version": SCHEMA_VERSION,
         "kind": "leaderboard",
         "tracks": [track for track in TRACK_TITLES if any(row.track == track for row in board.rows)],
-        "rows": [as_row(row) | (board.cost(row) if cost else {}) for row in board.rows],
+        "rows": [as_row(row) for row in board.rows],
         "skipped": board.skipped,
         "superseded": [
             {
@@ -287,16 +258,10 @@ def _conflicts(rows: Sequence[Number]) -> list[dict[str, Any]]:
     return conflicts
 
 
-def to_csv(board: Leaderboard, cost: bool = False) -> str:
-    """One line per row, in fractions; with ``cost``, also `COST_FIELDS`: seconds, rates per second and bytes."""
+def to_csv(board: Leaderboard) -> str:
+    """One line per row, in fractions."""
     columns = (*ROW, "setting") if any(row.setting for row in board.rows) else ROW
-    rows = ({"setting": "", **as_row(row), **(board.cost(row) if cost else {})} for row in board.rows)
-    return csv_text((*columns, *COST_FIELDS) if cost else columns, rows)
-
-
-def cost_text(value: float | None, unit: float) -> str:
-    """A number in its unit, to three digits."""
-    return NOTHING if value is None else f"{value / unit:.3g}" if value < 1000 * unit else f"{value / unit:.0f}"
+    return csv_text(columns, ({"setting": "", **as_row(row)} for row in board.rows))
 
 
 _MARKED = {"supervised": "supervised", "forced_choice": "forced choice", NO_MODEL: "no model"}
@@ -730,175 +695,85 @@ def best_of(lines: Sequence[BoardLine]) -> dict[str, float]:
     return best
 
 
-_COLUMNS = [
-    *(TableColumn(name, "key") for name in ("model", "method")),
-    TableColumn("value", "number", 4),
-    TableColumn("95% interval", "number", 2),
-    TableColumn("chance", "number", 3),
-    TableColumn("groups", "number", 1),
-    TableColumn("source"),
-]
-_SOURCE = len(_COLUMNS) - 1
-
-
-def print_board(board: Leaderboard, cost: bool = False) -> None:
-    """Print one table per track, with a row for each model, method and task; with ``cost`` also what each cost."""
-    costs = [column for column in COST_COLUMNS if cost and any(board.cost(row)[column[1]] for row in board.rows)]
-    heads = [*_COLUMNS, *(TableColumn(name, "number", 2 if name == "seconds" else 0) for name, _, _ in costs)]
+def print_board(board: Leaderboard) -> None:
+    """Print a table for each track, with the metric by which each task ranks."""
+    columns = [TableColumn("model", "key"), TableColumn("method", "key"), TableColumn("value", "number", 4)]
+    columns += [TableColumn("95% interval", "number", 2), TableColumn("chance", "number", 3)]
+    columns += [TableColumn("groups", "number", 1), TableColumn("source")]
     configs = {task: config for run in board.runs for task, config in run.document.configs.items()}
-    tasks = {
-        task: [row for row in board.rows if row.task == task] for task in dict.fromkeys(r.task for r in board.rows)
-    }
-    facts = {task: TaskFacts.of(rows, configs.get(task, {})) for task, rows in tasks.items()}
-    for track, title in TRACK_TITLES.items():
-        rows: list[list[str]] = []
-        for task, of_task in tasks.items():
-            of_track = [row for row in of_task if row.track == track]
-            metric = facts[task].first_metric(of_track) if of_track else ""
-            shown = [row for row in of_track if row.metric == metric]
-            rows += [[], [f"{task}: {metric}"]] if shown else []
-            for row, cost_of_row in ((row, board.cost(row)) for row in shown):
-                rows.append([*_cells(row), *(cost_text(cost_of_row[key], unit) for _, key, unit in costs)])
-        if rows:
-            used = [at for at in range(len(heads)) if at != _SOURCE or any(row[at] for row in rows if len(row) > 1)]
-            cells = [row if len(row) < 2 else [row[at] for at in used] for row in rows[1:]]
-            print_table([heads[at] for at in used], cells, title=title)
-            print_line()
-    print_line("All values are in percent. Intervals are over groups.")
-    if any(row.seed_std is not None for row in board.rows):
-        print_line("± is the standard deviation over seeds.")
-    for line in legends(board.rows):
-        print_line(line)
-
-
-def _cells(row: Number) -> list[str]:
-    source = row.origin.file if row.origin.published else FROM_FILE if row.origin.from_file else ""
-    value = number_text(row) + marks(row)
-    groups = row.extent.words if row.limited else NOTHING if row.groups is None else str(row.groups)
-    return [row.model, row.column, value, interval_text(row.interval), percent(row.chance), groups, source]
+    of_tasks = same_rows(board.rows, attrgetter("task"))
+    facts = {rows[0].task: TaskFacts.of(rows, configs.get(rows[0].task, {})) for rows in of_tasks}
+    for of_track in same_rows(board.rows, attrgetter("track")):
+        cells: list[list[str]] = []
+        for rows in same_rows(of_track, attrgetter("task")):
+            metric = facts[rows[0].task].first_metric(rows)
+            cells.append([f"{rows[0].task}: {metric}"])
+            for row in (row for row in rows if row.metric == metric):
+                source = row.origin.file if row.origin.published else FROM_FILE if row.origin.from_file else ""
+                groups = row.extent.words if row.limited else str(row.groups or NOTHING)
+                value = number_text(row) + marks(row)
+                cells.append(
+                    [row.model, row.column, value, interval_text(row.interval), percent(row.chance), groups, source]
+                )
+        print_table(columns, cells, title=TRACK_TITLES[rows[0].track or ""], caption=" ".join(legends(of_track)))
+        print_line()
+    print_line("All values are in percent. Intervals are over groups; ± is the standard deviation over seeds.")
 
 
 NOT_RANKED = {ORACLE: "uses labels", PLACEBO: "control", SHUFFLE: "control"}
 
 
-@dataclass(frozen=True)
-class ComparedMethod:
-    """One method on one task with one model; numbers are fractions, None where they are undefined or unknown."""
+def methods_of(run: ResultsFile) -> Iterator[dict[str, Any]]:
+    """The methods of a run, task by task, as fractions: gains are over SimpleMatch, of group scores over the raw model.
 
-    task: str
-    model: str
-    method: str
-    match: float | None  # group match
-    match_gain: float | None  # over SimpleMatch of the model as it is
-    score: float | None = None  # group score
-    score_gain: float | None = None  # over the raw model; of scores that assume a matching, over SimpleMatch
-    interval: tuple[float, float] | None = None  # of ``match_gain``, 95 %, paired over groups
-    passes: float | None = None  # of images and captions through the towers, a mean over seeds; scoring once is 2
-    seconds: float | None = None  # of one seed
-    parameters: int | None = None  # how many numbers were trained; None for none
-    position: float | None = None  # share of rows that choose the most frequent of the shuffled positions
-    scope: str = ""  # what an answer depends on
-    source: str = ""  # the file, or the paper and its table
-    published: bool = False  # copied from a paper
-    rank: int | None = None  # among methods of the same task and model; None without an interval, and for controls
-
-
-def methods_of(document: ResultsDocument, model: str = "", file: str = "") -> Iterator[ComparedMethod]:
-    """The methods of a run, task by task, as they were run."""
-    values = {(row.task, row.metric, row.method): row.value for row in document.numbers}
-    for task in document.results:
+    Scores that assume a matching are compared with SimpleMatch in both. Cost is that of one seed; passes are of images
+    and captions through the towers (scoring once is 2); ``position`` is the share of rows that choose the most frequent
+    of the shuffled positions.
+    """
+    values = {(row.task, row.metric, row.method): row.value for row in run.document.numbers}
+    for task in run.document.results:
         raw_score, raw_match = (values.get((task, metric, RAW)) for metric in ("group_score", "group_match"))
-        for name, record in document.methods.get(task, {}).items():
+        for key, record in run.document.methods.get(task, {}).items():
             if not record.cost:
                 continue
-            score, match = (values.get((task, metric, name)) for metric in ("group_score", "group_match"))
-            yield ComparedMethod(
-                task=task,
-                model=model,
-                method=name_of(name),
-                match=match,
-                match_gain=_difference(match, raw_match),
-                score=score,
-                score_gain=_difference(score, raw_match if record.uses_matching else raw_score),
-                passes=fmean(cost.tower_passes for cost in record.cost),
-                seconds=fmean(cost.seconds for cost in record.cost),
-                parameters=None if record.trained is None else record.trained.parameters,
-                position=max(record.positions) if record.positions else None,
-                scope=record.scope,
-                source=file,
-            )
+            score, match = (values.get((task, metric, key)) for metric in ("group_score", "group_match"))
+            yield {
+                **{"task": task, "model": run.model, "method": name_of(key), "key": key, "match": match},
+                **{"gain": _difference(match, raw_match), "interval": None, "score": score},
+                "score_gain": _difference(score, raw_match if record.uses_matching else raw_score),
+                "passes": fmean(cost.tower_passes for cost in record.cost),
+                "seconds": fmean(cost.seconds for cost in record.cost),
+                "parameters": None if record.trained is None else record.trained.parameters,
+                "position": max(record.positions) if record.positions else None,
+                **{"scope": record.scope, "source": run.file, "published": False},
+            }
 
 
 def compared_methods(
-    folder: Path, runs: Iterable[ResultsFile], published: Iterable[Number], samples: GroupValues
-) -> list[ComparedMethod]:
+    runs: Iterable[ResultsFile], published: Iterable[Number], samples: GroupValues
+) -> list[dict[str, Any]]:
     """Every method whose gain is known, by task and model, the largest gain first.
 
-    ``folder`` is searched for documents of ``analyze methods``; ``samples`` give the intervals of gains of runs.
+    With 95 % intervals of gains of runs, paired over groups, where ``samples`` are stored; the rank is one plus the
+    number of methods of the same task and model whose interval lies above.
     """
-    rows = [*_analysed(folder), *_published(published)]
-    known = {(row.task, row.model, row.method) for row in rows}
+    rows = [*_published_methods(published)]
     for run in runs:
-        methods = {name_of(name): name for records in run.document.methods.values() for name in records}
-        for row in methods_of(run.document, run.model, run.file):
-            is_known = (row.task, row.model, row.method) in known or row.match_gain is None
-            if not is_known and not run.document.extent(row.task).limited:
-                ends = samples.gain_interval(run.file, row.task, "group_match", methods[row.method])
-                rows.append(replace(row, interval=ends))
-    together: dict[tuple[str, str], list[ComparedMethod]] = {}
-    for row in sorted(rows, key=lambda row: (row.task.lower(), row.model.lower(), -(row.match_gain or 0))):
-        together.setdefault((row.task, row.model), []).append(row)
-    return [row for same in together.values() for row in _ranked(same)]
+        for row in methods_of(run):
+            if row["gain"] is not None and not run.document.extent(row["task"]).limited:
+                interval = samples.gain_interval(run.file, row["task"], "group_match", row["key"])
+                rows.append(row | {"interval": interval})
+    rows.sort(key=lambda row: (row["task"].lower(), row["model"].lower(), -row["gain"]))
+    lows: dict[tuple[str, str], list[float]] = {}
+    ranked = [row for row in rows if row["interval"] is not None and row["method"] not in NOT_RANKED]
+    for row in ranked:
+        lows.setdefault((row["task"], row["model"]), []).append(row["interval"][0])
+    for row in ranked:
+        row["rank"] = 1 + sum(low > row["interval"][1] for low in lows[row["task"], row["model"]])
+    return rows
 
 
-def _ranked(same: Sequence[ComparedMethod]) -> Iterator[ComparedMethod]:
-    lows = {row: row.interval[0] for row in same if row.interval is not None and row.method not in NOT_RANKED}
-    for row in same:
-        high = row.interval[1] if row in lows and row.interval is not None else math.nan
-        yield replace(row, rank=1 + sum(low > high for low in lows.values()) if row in lows else None)
-
-
-def _analysed(folder: Path) -> Iterator[ComparedMethod]:
-    """The rows of every readable analysis of methods below a folder."""
-    for path in sorted(folder.rglob("*.json")):
-        try:
-            content = read_json(path)
-            if isinstance(content, dict) and content.get("analysis") == "methods":
-                yield from [*_analysed_rows(content, path.relative_to(folder).as_posix())]
-        except (Unreadable, AttributeError, KeyError, TypeError, ValueError):
-            continue  # `merge` says why other files are skipped
-
-
-def _analysed_rows(content: Mapping[str, Any], source: str) -> Iterator[ComparedMethod]:
-    data = content["data"]
-    for row in data["rows"]:
-        about = data["methods"].get(row["method"])
-        match, gain = (_finite(row.get(key)) for key in ("value", "gain"))
-        if row["metric"] == "group_match" and match is not None and gain is not None and about is not None:
-            low, high = map(_finite, row.get("ci") or (None, None))
-            yield ComparedMethod(
-                task=one_line(str(content["task"]), CELL),
-                model=one_line(str(content["model_name"]), CELL),
-                method=one_line(name_of(str(row["method"])), CELL),
-                match=match,
-                match_gain=gain,
-                interval=None if low is None or high is None else (low, high),
-                passes=_finite(about.get("tower_passes")),
-                seconds=_finite(about.get("seconds")),
-                source=source,
-            )
-
-
-def _finite(value: object) -> float | None:
-    """A number of a document of anyone's."""
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise ValueError(f"{value!r:.40} is not a finite number")
-    return float(value)
-
-
-def _published(numbers: Iterable[Number]) -> Iterator[ComparedMethod]:
+def _published_methods(numbers: Iterable[Number]) -> Iterator[dict[str, Any]]:
     """Test-time numbers of a table that has SimpleMatch of the same model, task and metric."""
     known = [row for row in numbers if row.track not in (None, NO_MODEL) and row.value is not None]
     before = {
@@ -909,9 +784,10 @@ def _published(numbers: Iterable[Number]) -> Iterator[ComparedMethod]:
     for row in known:
         gain = _difference(row.value, before.get((row.origin.file, row.task, row.model, row.metric)))
         if row.track == "test_time" and gain is not None:
-            yield ComparedMethod(
-                row.task, row.model, row.column, row.value, gain, source=row.origin.file, published=True
-            )
+            yield {
+                **{"task": row.task, "model": row.model, "method": row.column, "match": row.value, "gain": gain},
+                **{"interval": None, "passes": None, "seconds": None, "source": row.origin.file, "published": True},
+            }
 
 
 def _difference(value: float | None, baseline: float | None) -> float | None:

@@ -45,7 +45,6 @@ from ttmbench.report.leaderboard import (
     REFERENCE,
     AnswerRow,
     BoardLine,
-    ComparedMethod,
     GroupValues,
     Leaderboard,
     Published,
@@ -62,6 +61,7 @@ from ttmbench.report.leaderboard import (
     lines_of,
     methods_of,
     references,
+    seconds_of,
     to_csv,
     with_ranks,
 )
@@ -204,7 +204,17 @@ def _environment() -> jinja2.Environment:
         lstrip_blocks=True,
         undefined=jinja2.StrictUndefined,
     )
-    helpers = (number_cell, percent_cell, result_cell, interval_cell, percent, beats_chance, interval_of, legends)
+    helpers = (
+        number_cell,
+        percent_cell,
+        result_cell,
+        interval_cell,
+        percent,
+        beats_chance,
+        interval_of,
+        legends,
+        seconds_of,
+    )
     environment.globals |= {helper.__name__: helper for helper in (*helpers, facts_of, command_of, short, marks)}
     environment.globals |= {"titles": dict[str | None, str]([*TRACK_TITLES.items(), (None, UNRANKED_TITLE)])}
     environment.globals |= {"transfer_title": TRANSFER_TITLE, "transfer_heads": TRANSFER_HEADS}
@@ -278,7 +288,7 @@ def to_html(report: Report, title: str = "Report") -> str:
         runs=runs,
         tracks=_tracks(runs),
         transfers=[transfer_cells(row) for run in runs for row in run.transfers if row.shown],
-        methods=[(run.index, row) for run in runs for row in methods_of(run.document, run.model)],
+        methods=[(run.index, row) for run in runs for row in methods_of(run)],
         not_ranked=NOT_RANKED,
         courses=[(run, course) for run in runs for course in courses_of(run.document)],
         chart_of=_chart,
@@ -324,8 +334,12 @@ _ADDRESS = re.compile(r"https?://[^\s\"'<>]+")
 _LEAST = 5  # points of a plot
 
 
-def check_place(folder: Path, site: Path) -> None:
-    """UsageError for a site inside the folder of results, around it, or in a folder with other files."""
+def write_site(board: Leaderboard, folder: Path, site: Path, published: Published, docs: str) -> list[Path]:
+    """Write a site of results in ``folder``, and remove obsolete pages of families, models and tasks.
+
+    Pages link to ``docs``, the address of the documentation, if it is given. UsageError if a file cannot be written, or
+    for a site inside the folder of results, around it, or in a folder with other files.
+    """
     runs, target = folder.resolve(), site.resolve()
     if target.is_relative_to(runs) or runs.is_relative_to(target):
         raise UsageError(f"--site {site} must neither contain {folder}, the directory with the results, nor be in it")
@@ -333,24 +347,7 @@ def check_place(folder: Path, site: Path) -> None:
         raise UsageError(f"--site must be a directory, and {site} is a file")
     if target.is_dir() and any(target.iterdir()) and not _is_site(target):
         raise UsageError(f"--site {site} has other files; give a new directory, or one with an earlier site")
-
-
-def _is_site(folder: Path) -> bool:
-    try:
-        content = read_json(folder / "data" / "leaderboard.json")
-    except Unreadable:
-        return False
-    return (folder / ".nojekyll").is_file() and isinstance(content, dict) and content.get("kind") == "leaderboard"
-
-
-def write_site(
-    board: Leaderboard, folder: Path, site: Path, made: str, published: Published | None = None, docs: str = ""
-) -> list[Path]:
-    """Write a site of results in ``folder``, and remove obsolete pages of families, models and tasks.
-
-    Pages link to ``docs``, the address of the documentation, if it is given. UsageError if a file cannot be written.
-    """
-    pages = _Site(board, folder, made, published or Published(), docs.rstrip("/"))
+    pages = _Site(board, published, docs.rstrip("/"))
     written = []
     for name, text in pages.files(folder):
         write_text(site / name, text)
@@ -362,13 +359,22 @@ def write_site(
     return written
 
 
+def _is_site(folder: Path) -> bool:
+    try:
+        content = read_json(folder / "data" / "leaderboard.json")
+    except Unreadable:
+        return False
+    return (folder / ".nojekyll").is_file() and isinstance(content, dict) and content.get("kind") == "leaderboard"
+
+
 class _Site:
     """What the pages of a site need."""
 
-    def __init__(self, board: Leaderboard, folder: Path, made: str, published: Published, docs: str) -> None:
-        self.board, self.made, self.published, self.docs = board, made, published, docs
+    def __init__(self, board: Leaderboard, published: Published, docs: str) -> None:
+        self.board, self.published, self.docs = board, published, docs
+        self.made = datetime.now(UTC).isoformat(timespec="seconds")
         self._samples = GroupValues(board.runs)
-        self.methods = compared_methods(folder, board.runs, published.numbers, self._samples)
+        self.methods = compared_methods(board.runs, published.numbers, self._samples)
         self.runs_of: dict[str, list[ResultsFile]] = {}  # model -> its runs, the newest first, numbered from 1
         for run in sorted(board.runs, key=lambda run: run.document.date, reverse=True):
             if run.ranked:
@@ -594,16 +600,15 @@ def _file_names(names: Iterable[str], folder: str) -> dict[str, str]:
     return files
 
 
-def _method_plots(rows: Sequence[ComparedMethod]) -> dict[str, Markup]:
+def _method_plots(rows: Sequence[Mapping[str, Any]]) -> dict[str, Markup]:
     """For each task and model the gain of its methods against their cost, where it is known of enough of them."""
-    together: dict[str, list[tuple[str, float, float, tuple[float, float] | None]]] = {}
+    together: dict[str, list[Mapping[str, Any]]] = {}
     for row in rows:
-        if row.passes and row.match_gain is not None and row.method not in NOT_RANKED:
-            points = together.setdefault(f"{row.task}, {row.model}", [])
-            points.append((row.method, row.passes, row.match_gain, row.interval))
+        if row["passes"] and row["method"] not in NOT_RANKED:
+            together.setdefault(f"{row['task']}, {row['model']}", []).append(row)
     alt = "gain of {} methods on {} against their cost; the table has the numbers"
     return {
-        name: as_image(partial(draw_methods, points), alt.format(len(points), name))
-        for name, points in together.items()
-        if len(points) >= _LEAST
+        name: as_image(partial(draw_methods, same), alt.format(len(same), name))
+        for name, same in together.items()
+        if len(same) >= _LEAST
     }
