@@ -39,9 +39,7 @@ _KNOWN: dict[str, tuple[tuple[object, ...], str]] = {}  # package -> its files a
 def digests_of_modules(modules: Iterable[str]) -> Digests:
     """The source of the packages that modules belong to, by name, except the standard library and `_VERSIONED`.
 
-    A package is the first one on a module's dotted path that is not a namespace package, or a module outside packages.
-    The digest is over names and contents of its files of code or text settings (`CODE`, `SETTINGS`). Only namespace
-    packages are imported.
+    A package is the first one on a dotted path that is not a namespace package; only those are imported.
     """
     digests: Digests = {}
     for module in sorted(set(modules)):
@@ -99,10 +97,9 @@ def _package_of(module: str) -> tuple[str, Path | None]:
 
 
 def _digest(package: str, root: Path) -> str | None:
-    """sha256 over the files of a package, by names that do not depend on its location.
+    """sha256 over names and contents of the files of a package; None if it has none, or one cannot be read.
 
-    None if it has none, or one cannot be read. Of ttmbench it is what was imported, without its task files, which are
-    part of a run's key one by one; in a checkout, models and tasks are links.
+    Of ttmbench it is what was imported, without its task files, which are part of a run's key one by one.
     """
     if package == OWN and OWN in _KNOWN:
         return _KNOWN[OWN][1]
@@ -113,8 +110,8 @@ def _digest(package: str, root: Path) -> str | None:
             place = (Path(package.replace(".", "/")) / Path(parent).relative_to(root)).as_posix()
             endings = CODE[:1] if package == OWN else (*CODE, *SETTINGS)
             files |= {f"{place}/{name}": Path(parent) / name for name in sorted(names) if name.endswith(endings)}
-        stats = {name: path.stat() for name, path in files.items()}
-        state = tuple((name, str(files[name]), stat.st_mtime_ns, stat.st_size) for name, stat in stats.items())
+        stats = [(name, str(path), path.stat()) for name, path in files.items()]
+        state = tuple((name, path, stat.st_mtime_ns, stat.st_size) for name, path, stat in stats)
         if not files or (package in _KNOWN and _KNOWN[package][0] == state):
             return _KNOWN[package][1] if files else None
         digest = hashlib.sha256()
