@@ -31,8 +31,7 @@ from ttmbench.methods.parts import (
     load_parts,
     matching,
 )
-from ttmbench.plugins.builtin import PARTS
-from ttmbench.plugins.registry import Table, build_registry, load_target
+from ttmbench.plugins.registry import PARTS, Table, build_registry, load_target
 from ttmbench.testing import ContractError, check_method
 from ttmbench.types import GroupShape, MethodPart, ScheduleSpec
 
