@@ -336,7 +336,7 @@ def _out_of_reach(name: str, revision: str | None, error: Exception) -> DataErro
     """The error to raise for a model that is unavailable: terms, an unknown name or revision, or no network."""
     status, trouble = hub.status_of(error), hub.trouble(error)
     if trouble == "gated":
-        return DataError(hub.accept_terms(name, f"https://huggingface.co/{name}"))
+        return DataError(f"{name}: {hub.accept_terms(f'https://huggingface.co/{name}')}")
     if trouble == "unknown revision":
         return DataError(f"{name} has no revision {revision} on the Hub; --model_args revision=main takes its newest")
     if trouble == "unknown":

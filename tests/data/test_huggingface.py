@@ -179,6 +179,17 @@ def test_images_without_the_metadata_of_the_library_are_read(tmp_path, in_list, 
     assert loaded.groups[2].captions == ("one 2", "two 2")
 
 
+def test_a_single_image_is_not_read_as_two(tmp_path):
+    path = plain_table(tmp_path, CELLS)
+    path.write_text(
+        path.read_text().replace("images:\n  - picture", "images: picture").replace("  - 1\n", "  - 2\n", 1)
+    )
+    first, second = task_data.load(path).groups[0].images
+    assert first.read() == CELLS[0]
+    with pytest.raises(DataError, match="'picture' of group 0 holds no image"):
+        second.read()
+
+
 # Arrow does not look at the bytes of texts before they are read.
 NOT_UTF8 = pyarrow.Array.from_buffers(pyarrow.string(), 3, pyarrow.array([b"good", b"fine", b"caf\xe9"]).buffers())
 
@@ -186,11 +197,7 @@ NOT_UTF8 = pyarrow.Array.from_buffers(pyarrow.string(), 3, pyarrow.array([b"good
 @pytest.mark.parametrize(
     ("column", "more", "line"),
     [
-        (
-            ["a.png", "b.png", "c.png"],
-            {},
-            r"'picture' holds string and no images; an image column holds encoded images",
-        ),
+        (["a.png", "b.png", "c.png"], {}, r"'picture' holds string and no images"),
         ([1, 2, 3], {}, r"'picture' holds int64 and no images"),
         ([{"x": 1}] * 3, {}, r"'picture' holds struct<x: int64> and no images"),
         ([b"png"] * 3, {}, r"image 0/picture of group 0 cannot be read: it is not an image of a known format"),
@@ -235,16 +242,16 @@ def test_reading_a_table_decodes_no_image_and_a_broken_one_names_its_group(tmp_p
 # --- what save_to_disk writes --------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("inner", "split"), [("data", "test"), (".", "test"), ("data", None)])
-def test_what_save_to_disk_wrote_is_found_wherever_it_lies(tmp_path, inner, split):
+@pytest.mark.parametrize(("inner", "more"), [("data", {}), (".", {}), ("own", {"data_files": "own/data-*.arrow"})])
+def test_what_save_to_disk_wrote_is_found_wherever_it_lies(tmp_path, inner, more):
     """Of several splits, or of a dataset without any."""
     texts = {"text_0": list("abcd"), "text_1": list("efgh"), "category": list("xxyy"), "id": list("1234")}
     table = datasets.Dataset.from_dict({"image_0": images(4), "image_1": images(4)[::-1], **texts})
-    saved = table if split is None else datasets.DatasetDict({split: table, "train": table.select([0])})
+    saved = table if more else datasets.DatasetDict({"test": table, "train": table.select([0])})
     saved.save_to_disk(str(tmp_path / "copy" / inner))
 
     def load_saved(path: Path, **group: object):
-        task = changed("vismin", {"path": str(path), "revision": None}, **{"n_groups": None, **group})
+        task = changed("vismin", {"path": str(path), "revision": None, **more}, **{"n_groups": None, **group})
         return task_data.load(TaskFile(task.spec.model_copy(update={"means": {}}), None))
 
     loaded = load_saved(tmp_path / "copy")
@@ -252,7 +259,7 @@ def test_what_save_to_disk_wrote_is_found_wherever_it_lies(tmp_path, inner, spli
     assert ids(load_saved(tmp_path / "copy", where={"category": Condition(any_of=["y"])})) == ["3", "4"]
     assert loaded.groups[1].images[0].open().size == (20, 11)
     (tmp_path / "nothing").mkdir()
-    with pytest.raises(OutOfReachError, match="incomplete: test is missing"):
+    with pytest.raises(OutOfReachError, match=r"incomplete: .*arrow .*is missing"):
         load_saved(tmp_path / "nothing")
 
 
@@ -260,6 +267,7 @@ def test_what_save_to_disk_wrote_is_found_wherever_it_lies(tmp_path, inner, spli
     ("task", "folder"), [("winoground", "facebook_winoground"), ("colorswap", "stanfordnlp_colorswap")]
 )
 def test_datasets_that_the_authors_code_saved(tmp_path, task, folder):
+    """Neither part of it, nor what a later save left beside it, is taken for the whole."""
     splits = {split: datasets.Dataset.from_dict(pairs(task, of=split)) for split in ("train", "test")}
     datasets.DatasetDict(splits).save_to_disk(str(tmp_path / folder), num_shards={"train": 1, "test": 2})
     loaded = load(task, tmp_path, 2)
@@ -267,17 +275,18 @@ def test_datasets_that_the_authors_code_saved(tmp_path, task, folder):
     assert loaded.source["revision"] is None and loaded.source["folder"] == str(tmp_path / folder)
     assert missing(task, tmp_path) == [{}]
     test = tmp_path / folder / "test"
-    state = json.loads((test / "state.json").read_text(encoding="utf-8"))
-    name = state["_data_files"][1]["filename"]
-    (test / name).rename(tmp_path / "elsewhere.arrow")
-    with pytest.raises(OutOfReachError, match=rf"incomplete: {name} is missing"):
+    shutil.copy(test / "data-00000-of-00002.arrow", test / "data-00000-of-00001.arrow")
+    with pytest.raises(DataError, match="has several splits 'test'"):
         load(task, tmp_path, 2)
-    state["_data_files"][1]["filename"] = "../../elsewhere.arrow"
+    (test / "data-00000-of-00001.arrow").unlink()
+    (test / "data-00001-of-00002.arrow").unlink()
+    state = json.loads((test / "state.json").read_text(encoding="utf-8"))
+    state["_data_files"] = [{"filename": "../train/data-00000-of-00001.arrow"}]
     write(test / "state.json", state)
-    with pytest.raises(DataError, match="leaves the folder"):
+    with pytest.raises(OutOfReachError, match=r"incomplete: 1 of 2 files test/data-\* is missing"):
         load(task, tmp_path, 2)
     shutil.rmtree(test)
-    with pytest.raises(OutOfReachError, match="incomplete: test is missing in"):
+    with pytest.raises(OutOfReachError, match="not in the cache"):
         load(task, tmp_path, 2)
 
 
@@ -376,7 +385,9 @@ def test_mmvp_vlm_from_the_hubs_cache_at_its_revision(tmp_path, cached_mmvp):
     (cached_mmvp / "MLLM_VLM Images" / "Color" / "151.jpg").unlink()
     with pytest.raises(DataError, match=r"image Color/151\.jpg of group 151-152 is not in .*fetches it again"):
         load("mmvp_vlm")
-    assert list(missing("mmvp_vlm", tmp_path)[0].values()) == ["incomplete: image Color/151.jpg is not in the cache"]
+    assert list(missing("mmvp_vlm", tmp_path)[0].values()) == [
+        f"incomplete: image Color/151.jpg is not in {cached_mmvp}"
+    ]
 
 
 def test_a_link_out_of_the_repository_is_refused(tmp_path, cached_mmvp):

@@ -16,10 +16,6 @@ PASSING = (429, 500, 502, 503, 504)  # statuses of temporary errors
 TRIES = 4
 T = TypeVar("T")
 Trouble = Literal["gated", "unknown revision", "unknown", "token", "unreachable", "refused", "other"]
-_TRANSPORTS = (  # errors of the clients of huggingface_hub, older versions included
-    *(("httpx2", "TransportError"), ("httpx", "TransportError")),
-    *(("requests", "ConnectionError"), ("requests", "Timeout")),
-)
 
 
 @contextmanager
@@ -29,18 +25,18 @@ def quiet_hub(*, offline: bool = False, fetches: bool = False) -> Iterator[None]
     ``offline``: it and ``datasets`` never use the network. ``fetches``: on a terminal, bars of large files are shown.
     """
     from huggingface_hub import constants, utils
-    from huggingface_hub.utils.tqdm import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars
 
-    logger, silent = getLogger("huggingface_hub"), are_progress_bars_disabled()
+    logger, tables = getLogger("huggingface_hub"), sys.modules.get("datasets")
     with ExitStack() as before:
         before.callback(logger.setLevel, logger.level)
         logger.setLevel("ERROR")
-        if not silent and not (fetches and sys.stderr.isatty()):
-            before.callback(enable_progress_bars)
-            disable_progress_bars()
         if offline:
             before.callback(getattr(utils, "reset_sessions", bool))  # before 1.0 one that was made offline stays so
-            for switch in (constants, *([sys.modules["datasets"].config] if "datasets" in sys.modules else [])):
+        for bars, switch in ((utils, constants), *([(tables, tables.config)] if tables else [])):
+            if not (bars.are_progress_bars_disabled() or (fetches and sys.stderr.isatty())):
+                before.callback(bars.enable_progress_bars)
+                bars.disable_progress_bars()
+            if offline:
                 before.callback(setattr, switch, "HF_HUB_OFFLINE", switch.HF_HUB_OFFLINE)
                 switch.HF_HUB_OFFLINE = True
         yield
@@ -49,26 +45,22 @@ def quiet_hub(*, offline: bool = False, fetches: bool = False) -> Iterator[None]
 def trouble(error: BaseException) -> Trouble:
     """Classifies an error of ``huggingface_hub`` or of a library that wraps it.
 
-    ``gated``: terms have to be accepted. ``unknown revision``, ``unknown``: it does not exist, or this account may not
-    see it. ``token``: the Hub does not know the token. ``unreachable``: it is not cached and there is no answer (yet).
-    ``refused``: another error status.
+    ``unknown``: it does not exist, or this account may not see it. ``token``: the Hub does not know the token.
+    ``unreachable``: it is not cached and there is no answer (yet). ``refused``: another error status.
     """
     from huggingface_hub import errors
 
-    wrapped = tuple(chain(error))
-    kinds: tuple[tuple[Trouble, type[BaseException]], ...] = (
-        ("gated", errors.GatedRepoError),
-        ("unknown revision", errors.RevisionNotFoundError),
-        ("unknown", errors.RepositoryNotFoundError),
-    )
-    for kind, named in kinds:
-        if any(isinstance(cause, named) for cause in wrapped):
-            return kind
+    wrapped, status = chain(error), status_of(error)
+    if any(isinstance(cause, errors.GatedRepoError) for cause in wrapped):
+        return "gated"
+    if any(isinstance(cause, errors.RevisionNotFoundError) for cause in wrapped):
+        return "unknown revision"
+    if any(isinstance(cause, errors.RepositoryNotFoundError) for cause in wrapped):
+        return "unknown"
     # For other classes only the error itself counts, not those that it was raised from.
-    status = status_of(error)
-    transports = tuple(getattr(sys.modules[module], name) for module, name in _TRANSPORTS if module in sys.modules)
     missing = (errors.LocalEntryNotFoundError, errors.OfflineModeIsEnabled, ConnectionError, TimeoutError)
-    if status in PASSING or isinstance(error, (*missing, *transports)):
+    of_client = type(error).__module__.partition(".")[0] in ("httpx", "httpx2", "requests")
+    if status in PASSING or isinstance(error, missing) or (status is None and of_client):
         return "unreachable"
     if status == 401:
         return "token"
@@ -77,31 +69,30 @@ def trouble(error: BaseException) -> Trouble:
     return "other" if status is None else "refused"
 
 
-def patiently(ask: Callable[[], T], may_pass: Callable[[Exception], bool] | None = None, tries: int = TRIES) -> T:
+def is_busy(error: Exception) -> bool:
+    """What not all of the Hub's libraries try again: a busy server, and a body that breaks, with older versions."""
+    return status_of(error) in PASSING or type(error).__name__ == "ChunkedEncodingError"
+
+
+def patiently(ask: Callable[[], T], may_pass: Callable[[Exception], bool] = is_busy, tries: int = TRIES) -> T:
     """Calls a function up to ``tries`` times while its error may pass, as one of the Hub's does when it is busy."""
     for attempt in range(tries - 1):
         try:
             return ask()
         except Exception as error:
-            if not (may_pass or _is_busy)(error):
+            if not may_pass(error):
                 raise
             time.sleep(2.0**attempt)
     return ask()
 
 
-def _is_busy(error: Exception) -> bool:
-    """What not all of the Hub's libraries try again: a busy server, and a body that breaks, with older versions."""
-    broken = getattr(sys.modules.get("requests.exceptions"), "ChunkedEncodingError", ())
-    return status_of(error) in PASSING or isinstance(error, broken)
-
-
-def chain(error: BaseException | None) -> Iterator[BaseException]:
+def chain(error: BaseException | None) -> list[BaseException]:
     """An error and those that it was raised from, suppressed ones too."""
     seen: list[BaseException] = []
     while error is not None and error not in seen:
         seen.append(error)
-        yield error
         error = error.__cause__ or error.__context__
+    return seen
 
 
 def status_of(error: BaseException) -> int | None:
@@ -110,6 +101,6 @@ def status_of(error: BaseException) -> int | None:
     return next((status for status in statuses if isinstance(status, int)), None)
 
 
-def accept_terms(name: str, page: str) -> str:
+def accept_terms(page: str) -> str:
     """The message for a repository whose terms have to be accepted."""
-    return f"{name} is gated: accept its terms at {page} and set HF_TOKEN to a token of that account"
+    return f"it is gated: accept its terms at {page} and set HF_TOKEN to a token of that account"

@@ -27,7 +27,7 @@ from ttmbench.data.paths import (
     read_options,
 )
 from ttmbench.data.rows import Cell, Row, groups_from_rows, joined, listed, read_rows, stored_image
-from ttmbench.data.sources.huggingface import HubOptions, commit_of, read_hub_options, roots_of
+from ttmbench.data.sources.huggingface import HubOptions, roots_of
 from ttmbench.data.video import Video
 from ttmbench.errors import DataError, OutOfReachError, TtmbenchError, UsageError
 from ttmbench.types import Exif, Group, ImageRef, Loaded, SourceRequest
@@ -285,7 +285,7 @@ def read_hub_files(request: SourceRequest) -> Loaded:
     OutOfReachError if it is neither cached nor downloadable; DataError names file and group if a file is missing or
     wrong.
     """
-    options = read_hub_options(HubFilesOptions, request)
+    options = read_options(HubFilesOptions, request)
     folder, record = options.folder(request)
     if "folder" in record:
         loaded = read_files(folder, options, request)
@@ -300,20 +300,18 @@ def read_hub_files(request: SourceRequest) -> Loaded:
 
 def locate_hub_files(request: SourceRequest) -> list[DataLocation]:
     """Loose files of a repository of the Hub, or a local folder of them."""
-    options = read_hub_options(HubFilesOptions, request)
+    options = read_options(HubFilesOptions, request)
 
-    def lacking(folder: Path) -> str | None:
-        where = folder if commit_of(folder) is None else "the cache"
+    def check(folder: Path) -> None:
         absent = [file for file in options.row_files if not (folder / file).is_file()]
         if absent:
-            return f"{absent[0]} is not in {where}"
-        try:  # the Hub's cache is a folder of links; whether they stay inside is for the reader to check
-            images = [*options.absent(folder, request, [folder, *folder.parents[1:2]])]
-        except TtmbenchError as error:
-            return str(error)
-        return f"incomplete: {count_of_images(images)} not in {where}" if images else None
+            raise OutOfReachError(f"{absent[0]} is not in {folder}")
+        # The Hub's cache is a folder of links; whether they stay inside is for the reader to check.
+        images = [*options.absent(folder, request, [folder, *folder.parents[1:2]])]
+        if images:
+            raise OutOfReachError(f"incomplete: {count_of_images(images)} not in {folder}")
 
-    return options.locations(request, lacking)
+    return options.locations(request, options.where, check)
 
 
 class AnnotationsOptions(FileOptions):
