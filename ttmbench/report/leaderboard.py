@@ -58,7 +58,6 @@ from ttmbench.results.numbers import (
     name_of,
     newest,
     same_rows,
-    together,
 )
 from ttmbench.results.reader import CELL, ResultsFile, TaskGroups, read_files
 from ttmbench.results.stored_files import SCHEMA_VERSION
@@ -133,8 +132,7 @@ def merge(folder: Path, published: Sequence[Number] = (), every_task: bool = Fal
             skipped[run.file] = f"has no finished task (status {run.document.status})"
     newest, superseded = _newest(row for run in runs for row in run.ranked)
     tasks = {row.task for row in (*newest, *(published if every_task else ()))}
-    documents = [run.document for run in runs]
-    rows = [*newest, *with_chance((row for row in published if row.task in tasks), documents)]
+    rows = [*newest, *with_chance((row for row in published if row.task in tasks), runs)]
     for task in dict.fromkeys(row.task for row in published if row.task not in tasks):
         skipped[f"{NOT_RUN}{task}"] = "no run has this task"
     downwards = {row.metric for row in rows if not row.higher_is_better}  # published numbers lack the direction
@@ -193,13 +191,13 @@ def as_row(number: Number) -> dict[str, object]:
     return row | {"setting": number.setting} if number.setting else row
 
 
-def with_chance(published: Iterable[Number], documents: Iterable[ResultsDocument]) -> list[Number]:
-    """Published numbers, with the chance level of forced choices by the shape of the task in documents."""
+def with_chance(published: Iterable[Number], runs: Sequence[ResultsFile]) -> list[Number]:
+    """Published numbers, with the chance level of forced choices by the shape of the task in runs."""
     shapes = {
         task: data.shape
-        for document in documents
-        for task, data in document.datasets.items()
-        if document.configs.get(task, {}).get("kind", "groups") == "groups"
+        for run in runs
+        for task, data in run.document.datasets.items()
+        if run.document.configs.get(task, {}).get("kind", "groups") == "groups"
     }
     numbers = []
     for row in published:
@@ -270,31 +268,20 @@ _MARKED = {"supervised": "supervised", "forced_choice": "forced choice", NO_MODE
 
 @dataclass(frozen=True)
 class AnswerRow:
-    """A task and a model.
-
-    Attributes:
-        task: its name.
-        model: its name, with the track where the column does not imply it.
-        raw: the group score, else the text score; forced choices of a model that only chooses; the first metric of a
-            task that ranks (retrieval, classification).
-        matched: SimpleMatch: the group match, for global tasks the assignment accuracy.
-        ttm: the same metric after TTM.
-        limited: of a part of the task's groups.
-        source: the paper and its table; empty for a run.
-    """
+    """A task and a model, with another metric where that of a column is missing."""
 
     task: str
-    model: str
-    raw: Number | None
-    matched: Number | None
-    ttm: Number | None
-    limited: bool = False
-    source: str = ""
+    model: str  # with the track where the column does not imply it
+    raw: Number | None  # group score, else text score; a model's forced choices; the first metric of a task that ranks
+    matched: Number | None  # SimpleMatch: the group match, for global tasks the assignment accuracy
+    ttm: Number | None  # the same metric after TTM
+    limited: bool = False  # of a part of the task's groups
+    source: str = ""  # the paper and its table; empty for a run
 
     @property
-    def numbers(self) -> tuple[Number, ...]:
+    def numbers(self) -> list[Number]:
         """The numbers of the row, without the missing ones."""
-        return tuple(number for number in (self.raw, self.matched, self.ttm) if number is not None)
+        return [number for number in (self.raw, self.matched, self.ttm) if number is not None]
 
     @property
     def gain(self) -> float | None:
@@ -302,13 +289,6 @@ class AnswerRow:
         if self.ttm is None or self.matched is None or self.ttm.metric != self.matched.metric:
             return None
         return _difference(self.ttm.value, self.matched.value)
-
-    @property
-    def disagrees(self) -> str:
-        """Other published values for the same model name; empty if they agree."""
-        return "; ".join(
-            f"{number.metric}: {number.origin.disagrees}" for number in self.numbers if number.origin.disagrees
-        )
 
     @property
     def extents(self) -> str:
@@ -327,83 +307,54 @@ def answer_of(runs: Sequence[ResultsFile], published: Sequence[Number] = ()) -> 
         The rows by task, in the order of the runs: models by name (supervised ones last), then parts of the task, then
         published numbers; a published model follows the run with its name.
     """
-    is_global = {
-        task: config.get("matching") == "global" for run in runs for task, config in run.document.configs.items()
-    }
+    configs = {task: config for run in runs for task, config in run.document.configs.items()}
     numbers = [number for run in runs for number in run.numbers if number.value is not None]
-    published = with_chance(published, (run.document for run in runs))
-    rows: list[AnswerRow] = []
-    for task in dict.fromkeys(number.task for number in numbers):
-        of_task = [number for number in numbers if number.task == task]
-        ours = [*_of_runs(task, of_task, is_global.get(task, False))]
+    published = with_chance(published, runs)
+    answer: list[AnswerRow] = []
+    for of_task in same_rows(numbers, attrgetter("task")):
+        task = of_task[0].task
+        is_global = configs.get(task, {}).get("matching") == "global"
         chances = dict.fromkeys(number.metric for number in of_task)
         chances |= {number.metric: number.chance for number in of_task if number.method in (RAW, TTM)}
-        of_papers = [row for row in published if row.task == task]
-        theirs = [*_of_papers(task, of_papers, chances, is_global.get(task, False))]
-        for row in ours:
-            rows += [row, *(other for other in theirs if other.model == row.model and not row.limited)]
-        known = {row.model for row in ours if not row.limited}
-        rows += [other for other in theirs if other.model not in known]
-    return rows
+        chosen = [row for limited in (False, True) for row in newest(n for n in of_task if n.limited is limited)]
+        ours = same_rows(chosen, attrgetter("limited", "model"))
+        ours.sort(key=lambda same: (same[0].limited, any(n.track == "supervised" for n in same), same[0].model))
+        of_papers = [
+            row if row.method == CHOICE else replace(row, chance=chances.get(row.metric))
+            for row in published
+            if row.task == task
+        ]
+        theirs = same_rows(of_papers, attrgetter("model", "origin.file"))
+        known = {same[0].model for same in ours if not same[0].limited}
+        for same in ours:
+            metrics = dict.fromkeys(number.metric for number in same if number.method in (RAW, CHOICE))
+            answer += _answer_row(same, metrics, is_global)
+            others = [other for other in theirs if other[0].model == same[0].model and not same[0].limited]
+            answer += [row for other in others for row in _answer_row(other, chances, is_global)]
+        others = [other for other in theirs if other[0].model not in known]
+        answer += [row for other in others for row in _answer_row(other, chances, is_global)]
+    return answer
 
 
-def _of_runs(task: str, numbers: Sequence[Number], is_global: bool) -> Iterator[AnswerRow]:
-    """The rows of a task's runs: models by name, supervised ones last; then those on a part of it."""
-    by_model: dict[tuple[bool, bool, str], list[Number]] = {}
-    chosen = [row for limited in (False, True) for row in newest(one for one in numbers if one.limited is limited)]
-    supervised = {(row.limited, row.model) for row in chosen if row.track == "supervised"}
-    for row in chosen:
-        key = row.limited, (row.limited, row.model) in supervised, row.model
-        by_model.setdefault(key, []).append(row)
-    for (limited, _, model), same in sorted(by_model.items(), key=lambda item: item[0]):
-        metrics = dict.fromkeys(number.metric for number in same if number.method in (RAW, CHOICE))
-        yield from _row(task, model, same, metrics, is_global, limited=limited)
-
-
-def _of_papers(
-    task: str, numbers: Iterable[Number], chances: Mapping[str, float | None], is_global: bool
-) -> Iterator[AnswerRow]:
-    """One row per model and published table; ``chances`` are the chance levels of the task's metrics, from runs."""
-    by_source: dict[tuple[str, str], list[Number]] = {}
-    for number in numbers:
-        chance = number.chance if number.method == CHOICE else chances.get(number.metric)
-        by_source.setdefault((number.model, number.origin.file), []).append(replace(number, chance=chance))
-    for (model, source), same in by_source.items():
-        yield from _row(task, model, same, chances, is_global, source)
-
-
-def _row(
-    task: str,
-    model: str,
-    numbers: Sequence[Number],
-    metrics: Collection[str],
-    is_global: bool,
-    source: str = "",
-    limited: bool = False,
-) -> list[AnswerRow]:
-    """The row of a model, with another metric where that of a column is missing; nothing without numbers."""
+def _answer_row(numbers: Sequence[Number], metrics: Collection[str], is_global: bool) -> list[AnswerRow]:
+    """The row of one model's numbers of a task that has some metrics; none without a number for its columns."""
     raw_metric, match_metric = headline(metrics, is_global)
     raw_metric = raw_metric if raw_metric in metrics else next(iter(metrics), raw_metric)
 
     def pick(chosen: list[Number], metric: str) -> Number | None:
         return next((number for number in chosen if number.metric == metric), chosen[0] if chosen else None)
 
+    first = numbers[0]
     matched = [number for number in numbers if number.column == SIMPLE_MATCH_COLUMN.name]
     raw = [number for number in numbers if number.method in (RAW, CHOICE) and number not in matched]
     adapted = [number for number in numbers if number.method == TTM]
-    row = AnswerRow(
-        task,
-        model,
-        pick(raw, raw_metric),
-        pick(matched, match_metric),
-        pick(adapted, match_metric),
-        limited=limited,
-        source=source,
-    )
-    track = next((number.track for number in row.numbers if number.track in _MARKED), None)
-    marks = [_MARKED[track]] if track else []
-    marks += [FROM_FILE] if any(number.origin.from_file for number in row.numbers) else []
-    return [replace(row, model=" ".join([model, *(f"({mark})" for mark in marks)]))] if row.numbers else []
+    picked = pick(raw, raw_metric), pick(matched, match_metric), pick(adapted, match_metric)
+    shown = [number for number in picked if number is not None]
+    notes = [_MARKED[number.track] for number in shown if number.track in _MARKED][:1]
+    notes += [FROM_FILE] if any(number.origin.from_file for number in shown) else []
+    model = " ".join([first.model, *(f"({note})" for note in notes)])
+    source = first.origin.file if first.origin.published else ""
+    return [AnswerRow(first.task, model, *picked, first.limited, source)] if shown else []
 
 
 _RESAMPLES = 1000
@@ -469,55 +420,28 @@ _LEVEL = 0.05
 
 @dataclass(frozen=True)
 class TaskFacts:
-    """The version and data of a task that rank on its page."""
+    """The numbers of a task, and the version and data that rank on its page."""
 
+    rows: Sequence[Number]
     version: int | None  # the newest one
     data: str | None  # the most frequent fingerprint of whole runs; None if all rows are published
-    metrics: tuple[str, str]  # the headline metrics of the raw model, and of matching and adaptation
+    metrics: Sequence[str]  # those that the task file names first
+    headlines: tuple[str, str]  # the metrics of the raw model, and of matching and adaptation
     config: Mapping[str, object]  # its task file, from the newest document or from the registry
     groups: int | None  # number of groups
     from_runs: bool  # whether the data are those of a run, not of scores from files
     family: str  # one of `FAMILIES`
 
-    @classmethod
-    def of(cls, rows: Sequence[Number], config: Mapping[str, object], shape: object = None) -> TaskFacts:
-        """The facts of a task from its rows, its task file and the shape that its runs state.
+    def of(self, track: str) -> list[Number]:
+        """The numbers of a track."""
+        return [row for row in self.rows if row.track == track]
 
-        Scores from files rank only where no run has the data.
-        """
-        whole = [row for row in rows if not row.origin.published and not row.limited]
-        version = max((row.origin.version for row in whole if row.origin.version is not None), default=None)
-        newest = [row for row in whole if row.origin.version == version]
-        seen = [row for row in newest if not row.origin.from_file]
-        files = Counter(data for data, _ in {(row.origin.data, row.origin.file) for row in seen or newest})
-        metrics = {row.metric for row in rows}
-        first = next((name for name in _stated_metrics(config) if name in metrics), min(metrics, default=""))
-        raw, match = (
-            name if name in metrics else first for name in headline(metrics, config.get("matching") == "global")
-        )
-        return cls(
-            version,
-            max(files, key=lambda digest: (files[digest], str(digest)), default=None),
-            (raw, match),
-            config,
-            next((row.extent.of for row in (*whole, *rows) if row.extent.of), None),
-            bool(seen),
-            _family_of(config, shape, metrics),
-        )
-
-    def first_metric(self, rows: Sequence[Number]) -> str:
-        """The metric by which the rows of a track are ranked: that of the raw model where some rows are of it."""
-        raw, match = self.metrics
-        metrics = {row.metric for row in rows}
+    def first_metric(self, track: str) -> str:
+        """The metric by which a track is ranked: that of the raw model where some rows are of it."""
+        rows, (raw, match) = self.of(track), self.headlines
         is_raw = any(row.metric == raw and (row.method == CHOICE or row.column == RAW_COLUMN.name) for row in rows)
-        wanted = raw if is_raw else match
-        return wanted if wanted in metrics else next(iter(self.columns(rows)), "")
-
-    def columns(self, rows: Sequence[Number]) -> list[str]:
-        """The metrics of some rows, those that the task file names first."""
-        metrics = {row.metric for row in rows}
-        ordered = [name for name in _stated_metrics(self.config) if name in metrics]
-        return [*ordered, *sorted(metrics - set(ordered))]
+        known = {row.metric for row in rows}
+        return next((name for name in (raw if is_raw else match, *self.metrics) if name in known), "")
 
     def standing(self, row: Number) -> str:
         """Why a row ranks (`RANKED`) or does not."""
@@ -530,21 +454,52 @@ class TaskFacts:
         return STORED if row.origin.from_file and self.from_runs and row.origin.version == self.version else OTHER
 
 
-def _family_of(config: Mapping[str, object], shape: object, metrics: Iterable[str]) -> str:
+def facts_of_tasks(board: Leaderboard, published: Mapping[str, Mapping[str, object]]) -> dict[str, TaskFacts]:
+    """The facts of every task by name, from its rows, and its task file in runs, or else in that of published numbers.
+
+    Scores from files rank only where no run has the data.
+    """
+    oldest = sorted(board.runs, key=lambda run: run.document.date)
+    configs = {task: config for run in oldest for task, config in run.document.configs.items()}
+    shapes = {task: data.shape for run in oldest for task, data in run.document.datasets.items()}
+    facts = {}
+    for rows in same_rows(sorted(board.rows, key=lambda row: row.task.lower()), attrgetter("task")):
+        task, own = rows[0].task, rows[0].own_task
+        config: Mapping[str, Any] = configs.get(own) or published.get(task, {})
+        whole = [row for row in rows if not row.origin.published and not row.limited]
+        version = max((row.origin.version for row in whole if row.origin.version is not None), default=None)
+        newest = [row for row in whole if row.origin.version == version]
+        seen = [row for row in newest if not row.origin.from_file]
+        files = Counter(data for data, _ in {(row.origin.data, row.origin.file) for row in seen or newest})
+        known, stated = {row.metric for row in rows}, config.get("metrics")
+        stated = [name for name in stated if name in known] if isinstance(stated, list) else []
+        metrics = [*stated, *sorted(known - {*stated})]
+        raw, match = (
+            name if name in known else metrics[0] for name in headline(known, config.get("matching") == "global")
+        )
+        facts[task] = TaskFacts(
+            rows,
+            version,
+            max(files, key=lambda digest: (files[digest], str(digest)), default=None),
+            metrics,
+            (raw, match),
+            config,
+            next((row.extent.of for row in (*whole, *rows) if row.extent.of), None),
+            bool(seen),
+            _family_of(config, shapes.get(own), known),
+        )
+    return facts
+
+
+def _family_of(config: Mapping[str, object], shape: object, metrics: Collection[str]) -> str:
     """By the task file, or else by the shape of the data, or else by the metrics that it has."""
-    names = set(metrics)
-    ranks = any(name.startswith(("i2t_", "t2i_", "accuracy_")) for name in names)
+    ranks = any(name.startswith(("i2t_", "t2i_", "accuracy_")) for name in metrics)
     if ranks or config.get("kind", "groups") != "groups":
         return "retrieval"
     sizes = mapping(config.get("group")).get("shape") or shape
     if not isinstance(sizes, list | tuple):
-        return "2x2" if "image_score" in names else "1xk"
+        return "2x2" if "image_score" in metrics else "1xk"
     return "2x2" if [*sizes] == [2, 2] else "1xk" if 1 in sizes else "other"
-
-
-def _stated_metrics(config: Mapping[str, object]) -> list[str]:
-    metrics = config.get("metrics")
-    return [str(metric) for metric in metrics] if isinstance(metrics, list) else []
 
 
 @dataclass(frozen=True)
@@ -562,12 +517,6 @@ class BoardLine:
         """One of its numbers; on a task's page all are of one document."""
         return next(iter(self.cells.values()))
 
-    @property
-    def groups(self) -> str:
-        """The number of groups, and of how many they are a part."""
-        extent = together({row.task: row.extent for row in self.cells.values()}.values())
-        return extent.words if extent.limited or extent.groups != extent.of else str(extent.groups or "-")
-
 
 def lines_of(rows: Iterable[Number], facts: Mapping[str, TaskFacts], column: str) -> list[BoardLine]:
     """The lines of a track, whose columns are the values of an attribute: ``metric`` or ``task``."""
@@ -575,20 +524,11 @@ def lines_of(rows: Iterable[Number], facts: Mapping[str, TaskFacts], column: str
     for row in rows:
         standing = facts[row.task].standing(row)
         # Two papers may use one name for two models; on a task's page every source has a line.
-        source = (
-            row.origin.file
-            if column == "metric"
-            else ""
-            if row.origin.published_as
-            else row.origin.file.partition(", ")[0]
-        )
-        line = cells.setdefault((row.model, row.column, standing, source if standing == PUBLISHED else ""), {})
-        before = line.get(getattr(row, column))
-        if before is None or (row.origin.version or 0, row.origin.date or "") > (
-            before.origin.version or 0,
-            before.origin.date or "",
-        ):
-            line[getattr(row, column)] = row
+        source = ""
+        if standing == PUBLISHED and (column == "metric" or not row.origin.published_as):
+            source = row.origin.file if column == "metric" else row.origin.file.partition(", ")[0]
+        line, name = cells.setdefault((row.model, row.column, standing, source), {}), getattr(row, column)
+        line[name] = max(line.get(name, row), row, key=lambda one: (one.origin.version or 0, one.origin.date or ""))
     return [BoardLine(model, method, standing, line) for (model, method, standing, _), line in cells.items()]
 
 
@@ -662,15 +602,15 @@ def chance_levels(rows: Iterable[Number]) -> dict[str, float]:
 
 
 def references(
-    columns: Mapping[str, tuple[str, str]], levels: Mapping[str, float], rows_of: Mapping[str, Sequence[Number]]
+    columns: Mapping[str, tuple[str, str]], levels: Mapping[str, float], facts: Mapping[str, TaskFacts]
 ) -> list[BoardLine]:
-    """The lines of random chance and of humans: columns -> task and metric, columns -> chance level, task -> rows."""
+    """The lines of random chance and of humans: columns -> task and metric, columns -> chance level."""
     cells = {name: Number(*columns[name], "", level, chance=level) for name, level in levels.items()}
     lines = [BoardLine(CHANCE, "", REFERENCE, cells)] if cells else []
     by_source: dict[str, dict[str, Number]] = {}
     for name, (task, metric) in columns.items():
-        for row in rows_of[task]:
-            if row.track == NO_MODEL and row.model != CHANCE and row.metric == metric:
+        for row in facts[task].of(NO_MODEL):
+            if row.model != CHANCE and row.metric == metric:
                 by_source.setdefault(f"{row.model} {row.origin.file}", {})[name] = row
     told: set[tuple[str, str, float | None]] = set()
     for same in sorted(by_source.values(), key=len, reverse=True):
@@ -700,13 +640,11 @@ def print_board(board: Leaderboard) -> None:
     columns = [TableColumn("model", "key"), TableColumn("method", "key"), TableColumn("value", "number", 4)]
     columns += [TableColumn("95% interval", "number", 2), TableColumn("chance", "number", 3)]
     columns += [TableColumn("groups", "number", 1), TableColumn("source")]
-    configs = {task: config for run in board.runs for task, config in run.document.configs.items()}
-    of_tasks = same_rows(board.rows, attrgetter("task"))
-    facts = {rows[0].task: TaskFacts.of(rows, configs.get(rows[0].task, {})) for rows in of_tasks}
+    facts = facts_of_tasks(board, {})
     for of_track in same_rows(board.rows, attrgetter("track")):
         cells: list[list[str]] = []
         for rows in same_rows(of_track, attrgetter("task")):
-            metric = facts[rows[0].task].first_metric(rows)
+            metric = facts[rows[0].task].first_metric(rows[0].track or "")
             cells.append([f"{rows[0].task}: {metric}"])
             for row in (row for row in rows if row.metric == metric):
                 source = row.origin.file if row.origin.published else FROM_FILE if row.origin.from_file else ""

@@ -10,12 +10,12 @@ import base64
 import hashlib
 import json
 import re
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import cache, partial
 from importlib.resources import files
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +55,7 @@ from ttmbench.report.leaderboard import (
     best_of,
     chance_levels,
     compared_methods,
+    facts_of_tasks,
     in_order,
     interval_of,
     legends,
@@ -76,6 +77,7 @@ from ttmbench.results.numbers import (
     TRACK_TITLES,
     UNRANKED_TITLE,
     Number,
+    same_rows,
 )
 from ttmbench.results.reader import ResultsFile
 from ttmbench.results.summary import MOST_VALUES
@@ -214,6 +216,7 @@ def _environment() -> jinja2.Environment:
         interval_of,
         legends,
         seconds_of,
+        chance_levels,
     )
     environment.globals |= {helper.__name__: helper for helper in (*helpers, facts_of, command_of, short, marks)}
     environment.globals |= {"titles": dict[str | None, str]([*TRACK_TITLES.items(), (None, UNRANKED_TITLE)])}
@@ -330,7 +333,6 @@ def _settings(run: ResultsFile, course: Course) -> str:
 
 _OWN = {"": "*.html", "tasks": "*.html", "models": "*.html", "data/runs": "*.json"}
 """Folders of a site, and the files that it writes there."""
-_ADDRESS = re.compile(r"https?://[^\s\"'<>]+")
 _LEAST = 5  # points of a plot
 
 
@@ -375,6 +377,7 @@ class _Site:
         self.made = datetime.now(UTC).isoformat(timespec="seconds")
         self._samples = GroupValues(board.runs)
         self.methods = compared_methods(board.runs, published.numbers, self._samples)
+        self.facts = facts_of_tasks(board, published.configs)
         self.runs_of: dict[str, list[ResultsFile]] = {}  # model -> its runs, the newest first, numbered from 1
         for run in sorted(board.runs, key=lambda run: run.document.date, reverse=True):
             if run.ranked:
@@ -382,26 +385,12 @@ class _Site:
                 same.append(replace(run, index=len(same) + 1))
         self.runs = {run.file: run for same in self.runs_of.values() for run in same}
         self.documents = {name: f"{safe_name(name.removesuffix('.json'))}.json" for name in self.runs}
-        self.rows_of: dict[str, list[Number]] = {}  # by task
-        for row in sorted(board.rows, key=lambda row: row.task.lower()):
-            self.rows_of.setdefault(row.task, []).append(row)
-        self.rows_of_model: dict[str, list[Number]] = {}  # those with runs first
-        of_models = [row for row in board.rows if row.track != NO_MODEL]
-        for row in sorted(
-            of_models, key=lambda row: (row.model not in self.runs_of, row.model.lower(), row.origin.published)
-        ):
-            self.rows_of_model.setdefault(row.model, []).append(row)
-        oldest = sorted(board.runs, key=lambda run: run.document.date)
-        configs = {task: config for run in oldest for task, config in run.document.configs.items()}
-        shapes = {task: data.shape for run in oldest for task, data in run.document.datasets.items()}
-        self.facts = {}
-        for task, rows in self.rows_of.items():
-            own = rows[0].own_task
-            self.facts[task] = TaskFacts.of(rows, configs.get(own) or published.configs.get(task, {}), shapes.get(own))
-        self.pages_of = {
-            "tasks": _file_names(self.rows_of, "tasks"),
-            "models": _file_names(self.rows_of_model, "models"),
-        }
+        rows = sorted(
+            board.rows, key=lambda row: (row.model not in self.runs_of, row.model.lower(), row.origin.published)
+        )
+        of_models = same_rows((row for row in rows if row.track != NO_MODEL), attrgetter("model"))
+        self.rows_of_model = {same[0].model: same for same in of_models}  # those with runs first
+        self.pages_of = {"tasks": _file_names(self.facts, "tasks"), "models": _file_names(self.rows_of_model, "models")}
         families = [family for family in FAMILIES if any(facts.family == family for facts in self.facts.values())]
         self.families = {f"{family}.html" if at else "index.html": family for at, family in enumerate(families)}
         self.pages = {file: FAMILIES[family] for file, family in self.families.items()}
@@ -432,78 +421,65 @@ class _Site:
     def _family(self, file: str, family: str) -> str:
         """A start page: the tasks of a family, and tasks by models for each track."""
         facts = {task: facts for task, facts in self.facts.items() if facts.family == family}
-        tasks = sorted(facts, key=lambda task: -len({(row.model, row.origin.file) for row in self.rows_of[task]}))
+        facts = dict(sorted(facts.items(), key=lambda of: -len({(row.model, row.origin.file) for row in of[1].rows})))
         tables = []
-        for track in TRACK_TITLES:
-            columns, rows, levels = {}, [], {}
-            for task in tasks if track not in (ORACLE, NO_MODEL) else ():
-                of_track = [row for row in self.rows_of[task] if row.track == track]
-                metric = facts[task].first_metric(of_track)
-                if of_track:
-                    columns[task] = (task, metric)
-                    rows += [row for row in of_track if row.metric == metric]
-                    levels[task] = chance_levels([*of_track, *self._without_model(task)]).get(metric)
-            counts = Counter(row.task for row in rows if interval_of(row) is not None)
-            columns = dict(sorted(columns.items(), key=lambda column: -counts[column[0]]))
+        for track in (track for track in TRACK_TITLES if track not in (ORACLE, NO_MODEL)):
+            columns = {task: (task, of.first_metric(track)) for task, of in facts.items() if of.of(track)}
+            counts = {
+                task: sum(row.metric == metric and interval_of(row) is not None for row in facts[task].of(track))
+                for task, metric in columns.values()
+            }
             if columns:
-                tables.append(self._table(track, columns, rows, levels, next(iter(columns)), "task"))
-        is_start = file == "index.html"
+                columns = dict(sorted(columns.items(), key=lambda column: -counts[column[0]]))
+                tables.append(self._table(track, columns, "task"))
         return self._page(
             "site_board.html",
             file,
             f"Leaderboard: {FAMILIES[family]}",
             family=family,
-            facts={task: facts[task] for task in tasks},
+            facts=facts,
             tables=tables,
             methods=sorted({row.column for table in tables for row in table["rows"]}),
             sources={},
-            transfers=[transfer_cells(row) for row in self.board.transfers if is_start and row.shown],
+            transfers=[transfer_cells(row) for row in self.board.transfers if file == "index.html" and row.shown],
         )
 
     def _task(self, task: str) -> str:
         """A task: one table per track, with every metric."""
-        facts, tables = self.facts[task], []
-        rows_of = {track: [row for row in self.rows_of[task] if row.track == track] for track in TRACK_TITLES}
-        only = not any(rows for track, rows in rows_of.items() if track != NO_MODEL)
-        for track, rows in rows_of.items():
-            if not rows or (track == NO_MODEL and not only):
-                continue  # among the rows of the others
-            first = None if track in (ORACLE, NO_MODEL) else facts.first_metric(rows)
-            names = sorted(facts.columns(rows), key=lambda name: name != first)
-            levels = chance_levels([*rows, *self._without_model(task)])
-            known = {name: levels.get(name) for name in names}
-            tables.append(self._table(track, {name: (task, name) for name in names}, rows, known, first, "metric"))
-        reference = str(facts.config.get("reference") or "")
-        files = dict.fromkeys(row.origin.file for row in self.rows_of[task] if row.origin.published)
-        about: dict[str, object] = {"groups": facts.groups, "version": facts.version, "data": facts.data}
-        stated = {"description": "description", "licence": "license", "label errors": "label_errors"}
-        about |= {name: str(facts.config.get(key) or "") for name, key in stated.items()}
+        facts = self.facts[task]
+        tracks = [track for track in TRACK_TITLES if facts.of(track)]
+        tables = []
+        for track in [track for track in tracks if track != NO_MODEL] or tracks:  # else among the rows of the others
+            first, known = facts.first_metric(track), {row.metric for row in facts.of(track)}
+            names = [name for name in facts.metrics if name in known]
+            if track not in (ORACLE, NO_MODEL):
+                names.sort(key=lambda name: name != first)
+            tables.append(self._table(track, {name: (task, name) for name in names}, "metric"))
+        files = dict.fromkeys(row.origin.file for row in facts.rows if row.origin.published)
         return self._page(
             "site_board.html",
             next((file for file, family in self.families.items() if family == facts.family), ""),
             task,
             family="",
             facts={},
-            about={**about, "reference": reference, "is_address": bool(_ADDRESS.fullmatch(reference))},
+            of=facts,
             tables=tables,
-            methods=sorted({row.column for row in self.rows_of[task]}),
+            methods=sorted({row.column for row in facts.rows}),
             sources={file: self.published.sources.get(file) for file in files},
         )
 
-    def _table(
-        self,
-        track: str,
-        columns: Mapping[str, tuple[str, str]],
-        rows: Sequence[Number],
-        levels: Mapping[str, float | None],
-        first: str | None,
-        column: str,
-    ) -> dict[str, Any]:
+    def _table(self, track: str, columns: Mapping[str, tuple[str, str]], column: str) -> dict[str, Any]:
         """The table of a track: lines with chance and humans among them, the column of its ranks, and the best."""
-        known = {name: level for name, level in levels.items() if level is not None}
+        first = None if track in (ORACLE, NO_MODEL) else next(iter(columns))
+        rows = [row for task, metric in columns.values() for row in self.facts[task].of(track) if row.metric == metric]
+        known = dict[str, float]()
+        for name, (task, metric) in columns.items():
+            facts = self.facts[task]
+            levels = chance_levels(row for row in (*facts.of(track), *facts.of(NO_MODEL)) if row.metric == metric)
+            known |= {name: levels[metric]} if metric in levels else {}
         lines = lines_of(rows, self.facts, column)
         if first is not None:
-            lines = [*with_ranks(lines, self._samples), *references(columns, known, self.rows_of)]
+            lines = [*with_ranks(lines, self._samples), *references(columns, known, self.facts)]
         lines = in_order(lines, first)
         about = {"track": track, "columns": columns, "first": first, "chance": known, "rows": rows, "lines": lines}
         is_drawn = first is not None and (column == "metric" or track == "zero_shot")
@@ -532,28 +508,20 @@ class _Site:
     def _model(self, model: str) -> str:
         """A model: its numbers by track, and its runs."""
         rows = self.rows_of_model[model]
-        tracks: dict[str, list[tuple[int | None, Number]]] = {}
-        for row in rows:
-            index = (
-                None if row.origin.published or row.origin.file not in self.runs else self.runs[row.origin.file].index
-            )
-            tracks.setdefault(row.track or "", []).append((index, row))
-        order = [track for track in TRACK_TITLES if track in tracks]
+        numbered = [(run and run.index, row) for row in rows for run in [self.runs.get(row.origin.file)]]
+        numbered.sort(key=lambda row: row[1].task.lower())
+        tracks = {track: [row for row in numbered if row[1].track == track] for track in TRACK_TITLES}
         return self._page(
             "site_model.html",
             "models.html",
             model,
             size=self.size(rows[0]),
-            tracks={track: sorted(tracks[track], key=lambda row: row[1].task.lower()) for track in order},
+            tracks={track: of_track for track, of_track in tracks.items() if of_track},
             tasks=sorted({row.task for row in rows}),
             metrics=sorted({row.metric for row in rows}),
             notes={file: note for (file, named), note in self.published.notes.items() if named == model},
             runs=self.runs_of.get(model, ()),
         )
-
-    def _without_model(self, task: str) -> list[Number]:
-        """The numbers of humans and of random guessing."""
-        return [row for row in self.rows_of[task] if row.track == NO_MODEL]
 
     def link(self, root: str, kind: str, name: str) -> Markup:
         """A link to the page of one of the ``tasks`` or ``models``, or the name of one without a page."""
@@ -565,28 +533,21 @@ class _Site:
         standing = self.facts[row.task].standing(row)
         return "" if standing in RANKED else standing
 
-    def leaders(self, task: str) -> list[Number | None]:
+    def leaders(self, facts: TaskFacts) -> list[Number | None]:
         """Of a task the first numbers of humans, and the best that rank: raw, matching and test-time."""
-        facts, rows = self.facts[task], self.rows_of[task]
-        humans = (row for row in self._without_model(task) if row.model != CHANCE and row.metric == facts.metrics[0])
+        humans = (row for row in facts.of(NO_MODEL) if row.model != CHANCE and row.metric == facts.headlines[0])
         leaders = [next(humans, None)]
         for track in ("zero_shot", "matching", "test_time"):
-            of_track = [row for row in rows if row.track == track and facts.standing(row) in RANKED]
-            metric = facts.first_metric(of_track)
-            ranked = [row for row in of_track if row.metric == metric]
+            metric = facts.first_metric(track)
+            ranked = [row for row in facts.of(track) if row.metric == metric and facts.standing(row) in RANKED]
             best = max if all(row.higher_is_better for row in ranked) else min
             leaders.append(best(ranked, key=lambda row: row.value or 0.0, default=None))
         return leaders
 
-    def chance(self, task: str) -> float | None:
-        """The chance level of the raw model's headline metric."""
-        return chance_levels(self.rows_of[task]).get(self.facts[task].metrics[0])
-
     def size(self, row: Number) -> float | None:
         """How many parameters the model of a number has; None if that is unknown."""
-        if row.origin.published or row.origin.file not in self.runs:
-            return self.published.parameters.get(row.model)
-        stated = self.runs[row.origin.file].document.fingerprint.get("n_parameters")
+        run = self.runs.get(row.origin.file)
+        stated = run.document.fingerprint.get("n_parameters") if run else self.published.parameters.get(row.model)
         return float(stated) if isinstance(stated, int | float) and stated > 0 else None
 
 
