@@ -274,7 +274,7 @@ def test_the_sweep_gives_what_runs_with_each_alpha_give(blip, analyze):
     document, folder, printed, _ = analyze("shapes_replace")
     assert "alpha tuned on the other half" in printed
     assert {path.suffix for path in folder.rglob("alpha_*")} == {".json", ".png", ".svg"}
-    alphas, curves = document["data"]["alpha"], document["data"]["metrics"]
+    alphas, curves = document["alpha"], {row["name"]: row for row in document["rows"]}
     assert (alphas[0], alphas[-1], len(alphas)) == (0.0, 1.0, 201)
     for alpha in (0.0, 0.5, 1.0):
         _, run = quick_scores("visualgpt-blip", "shapes_replace", limit=20, pretrained=blip, alpha=alpha)
@@ -285,7 +285,7 @@ def test_the_sweep_gives_what_runs_with_each_alpha_give(blip, analyze):
 
 def test_tuning_never_uses_the_groups_that_it_is_scored_on(blip, analyze):
     """Restated with loops: each half by the alpha that is best on the other."""
-    held = analyze("shapes_replace")[0]["data"]["held_out"]
+    held = analyze("shapes_replace")[0]["held_out"]
     scores, _ = quick_scores("visualgpt-blip", "shapes_replace", limit=20, pretrained=blip)
     adapter = visualgpt.load(pretrained=blip, device="cpu")
     likelihood = scores[:, 0]
@@ -311,7 +311,7 @@ def test_the_sweep_runs_the_model_once_and_says_what_does_not_depend_on_alpha(an
     document, _, _, scored = analyze("shapes_color")
     distinct = {caption for group in groups_of("shapes_color", 20) for caption in group.captions}
     assert sum(scored) == 20 * 4 + 3 * len(distinct), "each pair once, and each caption with three noise images"
-    curves = document["data"]["metrics"]
+    curves = {row["name"]: row for row in document["rows"]}
     depends = {name: curves[name]["depends_on_alpha"] for name in ("group_match", "image_score", "text_score")}
     assert depends == {"group_match": False, "image_score": False, "text_score": True}
 

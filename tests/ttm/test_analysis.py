@@ -52,11 +52,13 @@ def with_margins(margins) -> list:
 
 def test_thresholds_count_what_is_kept_and_how_much_of_it_is_right():
     found = analysis.thresholds(of(with_margins([4.0, 3.0, -2.0, 1.0, 0.0])), SPEC)
-    assert (found["candidates"], found["tied"]) == (5, 1)
-    at = dict(zip(np.round(found["threshold"], 6), zip(found["selected"], found["accuracy"], strict=True), strict=True))
+    assert found["candidates"] == 5 and found["notes"] == ["1 tied"]
+    at = {round(level["threshold"], 6): (level["selected"], level["value"]) for level in found["levels"]}
     assert at[0.0] == (4, 3 / 4), "the tied group is never kept"
     assert at[1.0] == (4, 3 / 4) and at[2.0] == (3, 2 / 3) and at[3.0] == (2, 1.0) and at[4.0] == (1, 1.0)
-    assert found["band"] == {"0.15": 4.0, "0.3": 3.0}
+    assert [(row["name"], row.get("band"), row["value"]) for row in found["rows"]] == [
+        *(("15 %", 4.0, 1.0), ("30 %", 3.0, 1.0), ("all", None, 3 / 4))
+    ]
 
 
 def test_thresholds_of_a_constant_scorer_are_refused():
@@ -69,15 +71,19 @@ def test_global_thresholds_are_those_of_pairs():
     pairs[0, 0], pairs[1, 1], pairs[2, 3], pairs[3, 2] = 2.0, 1.0, -1.0, -2.0
     scores = Scores(np.stack([pairs[:2, :2], pairs[2:, 2:]]), pairs)
     found = analysis.thresholds(scores, find_task(REGISTRY, "shapes_color_global").spec)
-    assert found["threshold"][0] == -2.0 and found["selected"][0] == 4 and found["accuracy"][0] == 0.5
-    assert found["selected"][-1] == 1 and found["accuracy"][-1] == 1.0
+    assert found["levels"][0] == {"threshold": -2.0, "selected": 4, "value": 0.5}
+    assert (found["levels"][-1]["selected"], found["levels"][-1]["value"]) == (1, 1.0)
 
 
 def test_taus_keep_15_to_30_percent():
     margins = np.arange(1, 101, dtype=float)
     raw = of(with_margins(margins))
-    assert analysis.first_thresholds(raw, SPEC, TTMConfig()) == [86.0, 81.0, 76.0, 71.0]
-    assert analysis.first_thresholds(raw, SPEC, TTMConfig(threshold="share")) == pytest.approx([0.7, 0.6, 0.5, 0.4])
+
+    def taus(settings):
+        return [changes["tau_start"] for *_, changes in analysis.variants("tau", REGISTRY, SPEC, settings, raw, None)]
+
+    assert taus(TTMConfig()) == [86.0, 81.0, 76.0, 71.0]
+    assert taus(TTMConfig(threshold="share")) == pytest.approx([0.7, 0.6, 0.5, 0.4])
 
 
 @pytest.fixture(scope="module")
@@ -111,23 +117,27 @@ def test_every_analysis_writes_numbers_and_figures(name, analysed):
 def test_supervision_has_the_raw_metrics_of_a_run_with_chance(analysed):
     import ttmbench
 
-    bars = json.loads(next(analysed("supervision")[0].rglob("*.json")).read_text())["data"]["metrics"]
+    rows = json.loads(next(analysed("supervision")[0].rglob("*.json")).read_text())["rows"]
     run = ttmbench.simple_evaluate("tiny-clip", "shapes_color", limit=8, device="cpu")
-    assert bars["group_match"] == {
+    assert rows[-1] == {
+        "name": "group_match",
         "value": run.results["shapes_color"]["group_match,none"],
         "ci": run["ci"]["shapes_color"]["group_match,none"],
         "chance": 0.5,
     }
-    assert list(bars) == ["group_score", "individual_match", "global_assignment_accuracy", "group_match"]
+    names = ["group_score", "individual_match", "global_assignment_accuracy", "group_match"]
+    assert [row["name"] for row in rows] == names
 
 
 def test_curves_hold_every_seed_and_iteration(analysed):
-    data = json.loads(next(analysed("oracle")[0].rglob("*.json")).read_text())["data"]
-    assert set(data["curves"]) == {"ttm", "oracle"}
-    for curve in data["curves"].values():
-        assert np.shape(curve["metric"]) == np.shape(curve["threshold"]) == (2, 2)
-        assert curve["final"] == pytest.approx(np.mean([row[-1] for row in curve["metric"]]))
-    assert np.array(data["curves"]["oracle"]["pseudo_label_accuracy"]).min() == 1.0
+    _, *rows = json.loads(next(analysed("oracle")[0].rglob("*.json")).read_text())["rows"]
+    assert [row["name"] for row in rows] == ["TTM", "oracle (uses labels)"]
+    for row in rows:
+        assert [[(step["seed"], step["iteration"]) for step in of] for of in row["iterations"]] == [
+            *([(0, 1), (0, 2)], [(1, 1), (1, 2)])
+        ]
+        assert row["value"] == pytest.approx(np.mean([of[-1]["metrics"]["group_match"] for of in row["iterations"]]))
+    assert all(step["pseudo_label_accuracy"] == 1.0 for of in rows[1]["iterations"] for step in of)
 
 
 def test_the_curve_of_ttm_is_that_of_a_run(tmp_path, monkeypatch):
@@ -135,20 +145,20 @@ def test_the_curve_of_ttm_is_that_of_a_run(tmp_path, monkeypatch):
 
     monkeypatch.setattr(charts, "save_figure", lambda draw, path, kind: path.touch())
     assert main(["analyze", "tau", *QUICK, *SHORT, "--taus", "1.5,3", "-o", str(tmp_path)]) == 0
-    curves = json.loads(next(tmp_path.rglob("*.json")).read_text())["data"]["curves"]
-    assert list(curves) == ["3", "1.5"]
+    rows = {row["name"]: row for row in json.loads(next(tmp_path.rglob("*.json")).read_text())["rows"]}
+    assert list(rows) == ["no adaptation", "tau_1 = 3", "tau_1 = 1.5"]
     run = ttmbench.simple_evaluate(
         "tiny-clip", "shapes_color", ttm={"iterations": 2, "epochs": 1, "tau_start": 3}, limit=8, device="cpu"
     )
-    assert curves["3"]["final"] == run.results["shapes_color"]["group_match,ttm"]
+    assert rows["tau_1 = 3"]["value"] == run.results["shapes_color"]["group_match,ttm"]
 
 
 def test_wrong_options_say_so(capsys, tmp_path):
     for options, message in (
-        (["nothing", *QUICK], "known: thresholds"),
+        (["nothing", *QUICK], "invalid choice: 'nothing'"),
         (["thresholds", *QUICK, "--taus", "1,2"], "--taus is for the analysis 'tau'"),
         (["thresholds", *QUICK, "--lrs", "1,2"], "--lrs is for the analysis 'lr'"),
-        (["lr", *QUICK, "--lrs", "1e-4,0"], "learning rates above 0"),
+        (["lr", *QUICK, "--lrs", "1e-4,0"], "'lr': must be greater than 0"),
         (["tau", *QUICK, "--taus", "a,b"], "numbers separated by commas"),
         (["thresholds", *QUICK, "-o", str(tmp_path / "x.json")], "must be a directory for analyze"),
         (["thresholds", "--model", "tiny-clip"], "--tasks is needed"),
@@ -164,7 +174,7 @@ def test_names_from_data_cannot_break_a_figure(tmp_path):
         "task": "t",
         "matching": "group",
         "metric": "group_match",
-        "data": analysis.thresholds(of(with_margins([4.0, 3.0, -2.0])), SPEC),
+        **analysis.thresholds(of(with_margins([4.0, 3.0, -2.0])), SPEC),
     }
     charts.save_figure(lambda: charts.draw_analysis(document), tmp_path / "x.svg", "svg")
     assert "<b>" not in (tmp_path / "x.svg").read_text()
@@ -180,8 +190,12 @@ def labels_of(captions, tie=None, confidence=None) -> PseudoLabels:
 
 
 def test_the_grid_has_the_rate_that_would_be_used_and_reaches_the_authors():
-    assert analysis.rates_around(5e-4) == [3e-5, 1e-4, 2e-4, 5e-4, 1e-3, 2e-3]
-    assert {DEFAULT_LEARNING_RATE, AUTHORS_LEARNING_RATE} < set(analysis.rates_around(DEFAULT_LEARNING_RATE))
+    def rates(usual):
+        made = analysis.variants("lr", REGISTRY, SPEC, TTMConfig(lr=usual), of(np.zeros((2, 2, 2))), None)
+        return [changes["lr"] for *_, changes in made]
+
+    assert rates(5e-4) == [3e-5, 1e-4, 2e-4, 5e-4, 1e-3, 2e-3]
+    assert {DEFAULT_LEARNING_RATE, AUTHORS_LEARNING_RATE} < set(rates(None))
 
 
 def test_seeds_agree_where_they_match_alike_and_a_tie_is_like_nothing():
@@ -190,7 +204,7 @@ def test_seeds_agree_where_they_match_alike_and_a_tie_is_like_nothing():
     three = [labels_of(one), labels_of(other), labels_of(one)]
     assert analysis.agreement(three) == pytest.approx((0.75 + 1 + 0.75) / 3)
     assert analysis.agreement([labels_of(one, [False, False, False, True]), labels_of(other)]) == 0.5
-    assert analysis.agreement(three[:1]) is None and analysis.agreement([*three, None]) is None
+    assert analysis.agreement(three[:1]) is None
 
 
 def test_the_surest_quarter_is_that_of_the_raw_model():
@@ -219,9 +233,8 @@ def test_learning_rates_are_compared_by_runs_of_ttm(tmp_path, capsys, png_alone)
     options = [*SHORT, "--seeds", "0,1", "--lrs", "1e-3,5e-4,1e6", "-o", str(tmp_path)]
     assert main(["analyze", "lr", *QUICK, *options]) == 0
     document = json.loads(next(tmp_path.rglob("*.json")).read_text())
-    assert "the rest of the data reads none" in document["reads_labels"]
-    data = document["data"]
-    assert [rate["lr"] for rate in data["rates"]] == [5e-4, 1e-3, 1e6] and data["default"] == 5e-4
+    _, *rates = document["rows"]
+    assert [rate["lr"] for rate in rates] == [5e-4, 1e-3, 1e6] and document["default"] == 5e-4
     run = ttmbench.simple_evaluate(
         "tiny-clip",
         "shapes_color",
@@ -230,14 +243,15 @@ def test_learning_rates_are_compared_by_runs_of_ttm(tmp_path, capsys, png_alone)
         device="cpu",
         seeds=[0, 1],
     )
-    record, rate = run["methods"]["shapes_color"]["ttm"], data["rates"][1]
-    assert rate["final"] == run.results["shapes_color"]["group_match,ttm"]
-    assert np.ravel(rate["loss"]).tolist() == [one["loss"][-1] for one in record["iterations"]]
-    assert np.ravel(rate["selected"]).tolist() == [one["selected"] for one in record["iterations"]]
-    assert rate["final_loss"] == [row[-1] for row in rate["loss"]] and 0 < rate["agreement"] <= 1
-    broken = data["rates"][2]
-    assert (broken["final"], broken["agreement"], broken["metric"]) == (None, None, [None, None])
-    assert all("a lower learning rate may help" in reason for reason in broken["diverged"])
+    record, rate = run["methods"]["shapes_color"]["ttm"], rates[1]
+    assert rate["value"] == run.results["shapes_color"]["group_match,ttm"]
+    steps = [step for of in rate["iterations"] for step in of]
+    for key in ("loss", "selected", "metrics", "learning_rate"):
+        assert [step[key] for step in steps] == [step[key] for step in record["iterations"]], key
+    assert rate["final_loss"] == [of[-1]["loss"][-1] for of in rate["iterations"]] and 0 < rate["agreement"] <= 1
+    broken = rates[2]
+    assert broken["iterations"] == [] and "value" not in broken and list(broken["diverged"]) == ["0", "1"]
+    assert all("a lower learning rate may help" in reason for reason in broken["diverged"].values())
     printed = capsys.readouterr().out
     assert "lr = 0.0005 (default)" in printed and "diverged with 2 of 2 seeds" in printed
 

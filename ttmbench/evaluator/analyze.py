@@ -3,39 +3,32 @@
 from __future__ import annotations
 
 import itertools
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from datetime import datetime
 from statistics import fmean
-from typing import Any
 
 import numpy as np
+from scipy.special import softmax
 
 from ttmbench import stats
 from ttmbench._util import machine
-from ttmbench._util.console import warn
 from ttmbench.config import DEFAULT_LEARNING_RATE, RunConfig, TTMConfig
 from ttmbench.data.task_file import TaskFile, TaskSpec
 from ttmbench.errors import DivergedError, UsageError
-from ttmbench.evaluator.adapters import make_adapter, model_info, remarks
+from ttmbench.evaluator.adapters import make_adapter, model_info
 from ttmbench.evaluator.determinism import arithmetic_of, naming_what_cannot
 from ttmbench.evaluator.eval_results import EvalResults
 from ttmbench.evaluator.evaluate import evaluate, resolve
 from ttmbench.evaluator.score_task import Run, plan_task, score_task
-from ttmbench.evaluator.task_result import Scored
+from ttmbench.evaluator.task_result import Scored, TaskResult
 from ttmbench.methods.model_task import true_captions
 from ttmbench.methods.parts import PseudoLabels, candidates
 from ttmbench.model import DualEncoder, PairScorer
 from ttmbench.plugins.registry import Registry, metric_for
-from ttmbench.results.document import ResultsDocument
+from ttmbench.results.document import Iteration, ResultsDocument
 from ttmbench.results.numbers import RAW, TTM
-from ttmbench.results.summary import (
-    metric_mean,
-    metric_units,
-    metric_values,
-    seed_interval,
-    seed_values,
-)
+from ttmbench.results.summary import metric_mean, metric_units, metric_values, seed_interval, seed_values
 from ttmbench.schedules import threshold_for_coverage
 from ttmbench.scoring.debiasing import sweep
 from ttmbench.types import MetricSpec, Record, Scores
@@ -50,28 +43,28 @@ FACTORS = (0.06, 0.2, 0.4, 1.0, 2.0, 4.0)  # factors on the default learning rat
 CONFIDENT = 0.25
 BINS = 20  # of confidence, for the calibration error
 FLIPS = 9_999  # of the permutation test
-_READS = {
-    "lr": "to report 'baseline', 'metric' and 'final'; the rest of the data reads none",
-    "alpha": "to report; and one half's labels choose the alpha of the other half",
-    "oracle": "to report; the curve 'oracle' also to select",
-}
+INTERVAL = "95 % interval"
+LEVEL = 0.05  # of tests, after Holm's correction
+_METHODS = {"name": "method", "value": "value", "gain": "gain", "ci": INTERVAL, "p_holm": "p"}
+_METHODS |= {"passes": "passes", "seconds": "s", "calibration_error": "ECE"}
+_LEGEND = (
+    "gain over the raw metric, or over SimpleMatch for scores that assume a matching; * differs at "
+    f"{LEVEL:g} after Holm's correction over the methods (paired permutation test)",
+    "passes: of images and captions through the towers; scoring the task once is 2",
+    "ECE: calibration error of each image's answer, for scores that are logits",
+)
+Variant = tuple[str, str, Record]
 _SUPERVISION = ("group_score", "individual_match", "global_assignment_accuracy", "group_match")
-_ALONE: Record = {
-    **dict.fromkeys(("output_path", "save_adapted", "baseline")),
-    **{"track": [], "track_args": {}, "assertions": []},
-}
+_ALONE: Record = {"output_path": None, "save_adapted": None, "baseline": None, "track": [], "assertions": []}
 
 
 class Runs:
     """Ordinary runs of one model, which is loaded once; nothing of them is written."""
 
-    def __init__(self, config: RunConfig, command: Sequence[str]) -> None:
-        self.config, self._command = config.model_copy(update=_ALONE), command
+    def __init__(self, config: RunConfig) -> None:
+        self.config = config.model_copy(update={**_ALONE, "track_args": {}})
         self.chosen = resolve(self.config)
         self.model = make_adapter(self.chosen.registry, config.model, config.model_args, config)
-        self.info = model_info(self.model)
-        for remark in remarks(self.model):
-            warn(remark)
 
     def of(self, task: TaskFile | None = None, ttm: TTMConfig | None = None, **options: object) -> EvalResults:
         """One task with these settings of TTM, or all with their own; with other options."""
@@ -79,68 +72,55 @@ class Runs:
         if task is not None:
             name = task.spec.task
             chosen = replace(chosen, tasks={name: task}, settings={name: ttm or TTMConfig()})
-        config = self.config.model_copy(update={"on_error": "raise", **options})
-        return evaluate(config, chosen, adapter=self.model, command=self._command)
+        return evaluate(self.config.model_copy(update={"on_error": "raise", **options}), chosen, adapter=self.model)
 
 
 def documents(
-    analysis: str,
-    config: RunConfig,
-    started: datetime,
-    command: Sequence[str] = (),
-    grid: Sequence[float] | None = None,
+    analysis: str, config: RunConfig, command: Sequence[str], grid: Sequence[float] | None
 ) -> Iterator[Record]:
     """Runs one analysis and yields its document for each task, of ``transfer`` one for all.
 
-    ``grid`` are the thresholds of ``tau`` or the learning rates of ``lr``. UsageError if the analysis does not apply to
-    the model or task, DataError for unreachable data or weights.
+    ``rows`` are what the table shows: its ``columns`` are key of the rows -> head. Lists in a row are of its seeds and
+    their iterations. ``grid`` are the thresholds of ``tau`` or the learning rates of ``lr``. UsageError if the analysis
+    does not apply to the model or task, DataError for unreachable data or weights.
     """
+    several = {"alpha": _alpha, "transfer": _transfer, "methods": _methods}.get(analysis)
+    started = time.time()
     with arithmetic_of(config), naming_what_cannot():
-        runs = Runs(config, command)
-        found = {"transfer": _transfer, "methods": _methods}.get(analysis)
-        for content in found(runs) if found else _each_task(analysis, runs, grid):
+        runs = Runs(config)
+        for content in several(runs) if several else _each_task(analysis, runs, grid):
             yield {
                 "schema_version": SCHEMA_VERSION,
                 "analysis": analysis,
                 "model_name": config.model_name,
-                "model_info": runs.info,
-                "reads_labels": _READS.get(analysis, "to report"),
+                "model_info": model_info(runs.model),
                 **content,
-                "date": started.timestamp(),
+                "date": started,
                 "deterministic": config.deterministic,
                 "packages": machine.packages(),
                 "command": " ".join(command),
             }
 
 
-def _of_task(scored: Scored, metric: str, hyperparameters: Record, seeds: Sequence[int], data: Record) -> Record:
+def _about(result: TaskResult) -> Record:
+    """What was analysed of a task."""
     return {
-        "task": scored.spec.task,
-        "task_version": scored.spec.version,
-        "matching": scored.spec.matching,
-        "n_groups": scored.n_groups,
-        "source": scored.data.source,
-        "data_sha256": scored.data.fingerprint,
-        "metric": metric,
-        "hyperparameters": hyperparameters,
-        "seeds": list(seeds),
-        "data": data,
+        "task": result.spec.task,
+        "task_version": result.spec.version,
+        "matching": result.spec.matching,
+        "n_groups": result.n_groups,
+        "source": result.data.source,
+        "data_sha256": result.data.fingerprint,
     }
 
 
 def _each_task(analysis: str, runs: Runs, grid: Sequence[float] | None) -> Iterator[Record]:
-    """What an analysis of one task at a time finds."""
-    config, model, trains = runs.config, runs.model, analysis in TRAINS
-    if analysis == "alpha" and not (isinstance(model, PairScorer) and model.debiases):
-        raise UsageError(f"model {config.model} has no log P(t) to subtract, so 'alpha' does not apply to it")
-    if analysis != "alpha" and not model.trainable and (trains or not isinstance(model, DualEncoder)):
-        raise UsageError(f"model {config.model} cannot be adapted, so '{analysis}' does not apply to it")
+    """What an analysis finds that starts from the raw scores of one task."""
+    model, trains = runs.model, analysis in TRAINS
+    if not model.trainable and (trains or not isinstance(model, DualEncoder)):
+        raise UsageError(f"model {runs.config.model} cannot be adapted, so '{analysis}' does not apply to it")
     for name, task in runs.chosen.tasks.items():
         spec, settings = task.spec, runs.chosen.settings[name]
-        if analysis == "alpha":
-            scored, data = _alpha(runs, task)
-            yield _of_task(scored, "group_score", {}, [config.seed], data)
-            continue
         if spec.shape.true_captions > 1:
             raise UsageError(
                 f"task '{name}' has several true captions for each image, for which no adaptation is defined, so "
@@ -151,174 +131,135 @@ def _each_task(analysis: str, runs: Runs, grid: Sequence[float] | None) -> Itera
         task = replace(task, spec=spec.model_copy(update={"metrics": list(dict.fromkeys(asked))}))
         result = runs.of(task, methods=[]).tasks[name]
         assert isinstance(result, Scored), "the task has groups"
-        metric = runs.chosen.registry.metrics[headline]
         if analysis == "thresholds":
-            data = thresholds(result.raw, spec)
+            found = thresholds(result.raw, spec)
         elif analysis == "supervision":  # the quality of pseudo-labels under each way of assigning (Fig. 4 left)
             raw = {number.metric: number for number in result.numbers}
-            bars = {metric: raw[metric] for metric in _SUPERVISION}
-            data = {
-                "metrics": {key: {"value": n.value, "ci": n.interval, "chance": n.chance} for key, n in bars.items()}
-            }
-        elif analysis == "lr":
-            data = _lr(runs, task, settings, result.raw, metric, grid)
+            bars = [(name, raw[name]) for name in _SUPERVISION]
+            rows = [{"name": name, "value": n.value, "ci": n.interval, "chance": n.chance} for name, n in bars]
+            found = {"columns": {"name": "metric", "value": "percent", "chance": "chance"}, "rows": rows}
         else:
-            data = {"baseline": metric_mean(metric, result.raw)}
-            data["curves"] = _curves(analysis, runs, task, settings, result.raw, headline, grid)
+            chosen = variants(analysis, runs.chosen.registry, spec, settings, result.raw, grid)
+            found = _grid(runs, task, result.raw, runs.chosen.registry.metrics[headline], chosen)
         used = {**settings.model_dump(mode="json"), "lr": settings.lr or DEFAULT_LEARNING_RATE}
-        yield _of_task(result, headline, used, config.run_seeds if trains else [], data)
-
-
-# --- one task: its raw scores, or TTM with several settings -----------------------------------------------------------
+        seeds = runs.config.run_seeds if trains else []
+        yield {**_about(result), "metric": headline, "hyperparameters": used, "seeds": seeds, **found}
 
 
 def thresholds(raw: Scores, spec: TaskSpec) -> Record:
     """Number of units that a threshold selects, and the fraction of them that is correct (Fig. 2 left and middle).
 
-    Nothing is trained. Returns ``threshold``, ``selected`` and ``accuracy`` (null where nothing is selected) as lists
-    of equal length, and ``band``: the thresholds that select 30 % and 15 %.
+    Nothing is trained. ``levels`` have ``threshold``, ``selected`` and ``value``, the accuracy (None where nothing is
+    selected); the rows are of the thresholds that select 15 % and 30 %, and of the lowest.
     """
     labels = candidates(raw, spec.is_global)
-    clear, total = _clear(labels), len(labels.tie)
-    low = min(0.0, float(clear.min())) if spec.is_global else 0.0
-    levels = np.linspace(low, float(clear.max()), POINTS)
+    band = [(share, _threshold_of(labels, share)) for share in BAND]
+    clear = labels.confidence[~labels.tie]
+    levels = np.linspace(min(0.0, float(clear.min())) if spec.is_global else 0.0, float(clear.max()), POINTS)
     mask = (labels.confidence[None, :] >= levels[:, None]) & ~labels.tie[None, :]
     right = (labels.captions == true_captions(raw, spec.is_global)).all(axis=1) & ~labels.tie
-    selected, correct = mask.sum(axis=1), (mask & right[None, :]).sum(axis=1)
+    counts = zip(levels.tolist(), mask.sum(axis=1).tolist(), (mask & right[None, :]).sum(axis=1).tolist(), strict=True)
+    points = [{"threshold": level, "selected": n, "value": correct / n if n else None} for level, n, correct in counts]
+    rows: list[Record] = [
+        {"name": f"{100 * share:.0f} %", "band": at, "value": points[int(np.argmin(np.abs(levels - at)))]["value"]}
+        for share, at in band
+    ]
     return {
-        "candidates": total,
-        "tied": int(labels.tie.sum()),
-        "threshold": levels.tolist(),
-        "selected": selected.tolist(),
-        "accuracy": [int(c) / int(s) if s else None for c, s in zip(correct, selected, strict=True)],
-        "band": {str(share): _threshold_of(clear, total, share) for share in BAND},
+        "columns": {"name": "selected", "band": "threshold", "value": "accuracy of selected"},
+        "rows": [*rows, {"name": "all", "value": points[0]["value"]}],
+        "levels": points,
+        "candidates": len(labels.tie),
+        "notes": [f"{int(labels.tie.sum())} tied"],
     }
 
 
-def _clear(labels: PseudoLabels) -> np.ndarray:
-    """The confidence of units that do not tie; UsageError if all do."""
+def _threshold_of(labels: PseudoLabels, share: float) -> float:
+    """The threshold that selects a share of all units, some of which tie; UsageError if all do."""
     if labels.tie.all():
         raise UsageError("every matching of this task ties, so no threshold keeps any")
-    return labels.confidence[~labels.tie]
+    clear = labels.confidence[~labels.tie]
+    return threshold_for_coverage(clear, min(1.0, share * (len(labels.tie) / len(clear))))
 
 
-def _threshold_of(clear: np.ndarray, total: int, share: float) -> float:
-    """The threshold that selects a share of all units, some of which tie."""
-    return threshold_for_coverage(clear, min(1.0, share * (total / len(clear))))
-
-
-def _alpha(runs: Runs, task: TaskFile) -> tuple[Scored, Record]:
+def _alpha(runs: Runs) -> Iterator[Record]:
     """The metrics as functions of alpha, from log P(t|i) and log P(t), which an ordinary run does not keep apart."""
-    config, registry, spec = runs.config, runs.chosen.registry, task.spec
-    of_run = Run.of(registry, config, runs.model).on(spec)
-    plan = plan_task(of_run, task, with_parts=True)
-    scored = score_task(plan, of_run)
-    assert scored.parts is not None, "parts were asked for"
-    metric = metric_for(registry.metrics["group_score"], spec.shape)
-    metrics = {**{each.name: each for each in plan.metrics}, metric.name: metric}
-    return scored, sweep(scored.parts, list(metrics.values()), metric.name, config.seed)
+    config, registry, model = runs.config, runs.chosen.registry, runs.model
+    if not (isinstance(model, PairScorer) and model.debiases):
+        raise UsageError(f"model {config.model} has no log P(t) to subtract, so 'alpha' does not apply to it")
+    for task in runs.chosen.tasks.values():
+        of_run = Run.of(registry, config, model).on(task.spec)
+        plan = plan_task(of_run, task, with_parts=True)
+        scored = score_task(plan, of_run)
+        assert scored.parts is not None, "parts were asked for"
+        metric = metric_for(registry.metrics["group_score"], task.spec.shape)
+        metrics = {**{each.name: each for each in plan.metrics}, metric.name: metric}
+        found = sweep(scored.parts, list(metrics.values()), metric.name, config.seed)
+        constant = [row["name"] for row in found["rows"] if not row["depends_on_alpha"]]
+        notes = [f"independent of alpha: {', '.join(constant)}"] if constant else []
+        if (held := found["held_out"]) is not None:
+            value, (first, second) = f"{100 * held['value']:.2f}", held["alphas"]
+            notes.append(f"{metric.name}, alpha tuned on the other half: {value} (alpha {first:g} and {second:g})")
+        columns = {"name": "metric", "value": "alpha 0", "value_1": "alpha 1"}
+        found |= {"metric": "group_score", "seeds": [config.seed], "columns": columns, "notes": notes}
+        yield {**_about(scored), **found}
 
 
-def _curves(
-    analysis: str,
-    runs: Runs,
-    task: TaskFile,
-    settings: TTMConfig,
-    raw: Scores,
-    metric: str,
-    grid: Sequence[float] | None,
-) -> Record:
-    """Name -> values of every iteration of TTM, lists [seeds][iterations].
+def variants(
+    analysis: str, registry: Registry, spec: TaskSpec, settings: TTMConfig, raw: Scores, grid: Sequence[float] | None
+) -> list[Variant]:
+    """Name, method and changed settings of each variant of TTM.
 
     ``schedules``: every registered threshold schedule, from one tau_1 to one tau_T (Fig. 2 right). ``oracle``: TTM, and
-    its variant that trains on exactly the correct matchings (Fig. 4 middle). ``tau``: several values of tau_1 (Fig. 4
-    right), largest first.
+    its variant that trains on exactly the correct matchings (Fig. 4 middle). ``tau``: several tau_1 (Fig. 4 right),
+    largest first, by default those that select 15 to 30 %. ``lr``: learning rates, by default around the usual one.
     """
-    variants: dict[str, Record] = {TTM: {}}
     if analysis == "schedules":
-        variants = {name: {"schedule": name} for name in runs.chosen.registry.schedules}
-    elif analysis == "tau":
-        values = sorted(set(first_thresholds(raw, task.spec, settings) if grid is None else grid), reverse=True)
-        variants = {f"{value:.4g}": {"tau_start": float(value)} for value in values}
-    curves = {}
-    for name, changes in variants.items():
-        methods = [TTM, "oracle"] if analysis == "oracle" else [TTM]
-        found = runs.of(task, settings.with_changes(changes, "analyze"), methods=methods).typed
-        for method in methods:
-            iterations = found.methods[task.spec.task][method].iterations or []
-            by_seed = [[step for step in iterations if step.seed == seed] for seed in runs.config.run_seeds]
-            curve: Record = {"metric": [[step.metrics[metric] for step in steps] for steps in by_seed]}
-            for key in ("threshold", "coverage", "pseudo_label_accuracy"):
-                curve[key] = [[getattr(step, key) for step in steps] for steps in by_seed]
-            curves[name if method == TTM else method] = curve | _final([row[-1] for row in curve["metric"]])
-    return curves
+        return [(name, TTM, {"schedule": name}) for name in registry.schedules]
+    if analysis == "oracle":
+        return [("TTM", TTM, {}), ("oracle (uses labels)", "oracle", {})]
+    if analysis == "lr":
+        usual = settings.lr or DEFAULT_LEARNING_RATE
+        rates = sorted({float(rate) for rate in grid or [float(f"{usual * factor:.3g}") for factor in FACTORS]})
+        return [(f"lr = {rate:g}" + " (default)" * (rate == usual), TTM, {"lr": rate}) for rate in rates]
+    if grid is None and settings.by_share(spec.is_global):
+        grid = [1 - share for share in (0.3, 0.4, 0.5, 0.6)]
+    elif grid is None:
+        grid = [_threshold_of(candidates(raw, spec.is_global), share) for share in TAU_COVERAGES]
+    return [(f"tau_1 = {tau:.4g}", TTM, {"tau_start": float(tau)}) for tau in sorted(set(grid), reverse=True)]
 
 
-def first_thresholds(raw: Scores, spec: TaskSpec, settings: TTMConfig) -> list[float]:
-    """Values of tau_1 (fractions under the share rule) that select 15 to 30 % of the groups in the first iteration."""
-    if settings.by_share(spec.is_global):
-        return [1 - share for share in (0.3, 0.4, 0.5, 0.6)]
-    labels = candidates(raw, spec.is_global)
-    return [_threshold_of(_clear(labels), len(labels.tie), share) for share in TAU_COVERAGES]
-
-
-def _final(ends: Sequence[float | None]) -> Record:
-    """The mean over seeds and its deviation; None where a seed diverged."""
-    array = np.array(ends, dtype=np.float64)
-    if np.isnan(array).any():
-        return {"final": None, "final_seed_std": None}
-    return {"final": float(array.mean()), "final_seed_std": stats.seed_std(array)}
-
-
-def _lr(
-    runs: Runs, task: TaskFile, settings: TTMConfig, raw: Scores, metric: MetricSpec, grid: Sequence[float] | None
-) -> Record:
-    """TTM at several learning rates: the final metric, and statistics that need no labels (docs/finetune.md).
-
-    Returns ``baseline``, the default learning rate (``default``) and one entry per rate (by default rates around the
-    default), with lists by seed; those of a seed that diverged are empty. Only ``metric`` and ``final`` use labels.
-    """
-    default, before, rates = settings.lr or DEFAULT_LEARNING_RATE, candidates(raw, task.spec.is_global), list[Record]()
-    for rate in sorted({float(rate) for rate in grid or rates_around(default)}):
-        changed, after = settings.with_changes({"lr": rate}, "analyze"), list[Scores | None]()
-        steps, diverged = list[list[Any]](), list[str | None]()
-        for seed in runs.config.run_seeds:
+def _grid(runs: Runs, task: TaskFile, raw: Scores, metric: MetricSpec, chosen: Sequence[Variant]) -> Record:
+    """A row for each variant, with the iterations of every seed that did not diverge."""
+    name, seeds = task.spec.task, runs.config.run_seeds
+    settings, before = runs.chosen.settings[name], candidates(raw, task.spec.is_global)
+    rows: list[Record] = [{"name": "no adaptation", "value": metric_mean(metric, raw)}]
+    notes = [f"{metric.name} uses labels; the last three columns do not"]
+    for variant, method, changes in chosen:
+        changed, diverged = settings.with_changes(changes, "analyze"), dict[str, str]()
+        steps, after = list[Sequence[Iteration]](), list[PseudoLabels]()
+        for seed in seeds:
             try:
-                found = runs.of(task, changed, methods=[TTM], seeds=[seed])
+                found = runs.of(task, changed, methods=[method], seeds=[seed])
             except DivergedError as error:
-                after, steps, diverged = [*after, None], [*steps, []], [*diverged, str(error)]
+                diverged[str(seed)] = str(error)
                 continue
-            after += found.scores[task.spec.task][TTM]
-            steps.append(found.typed.methods[task.spec.task][TTM].iterations or [])
-            diverged.append(None)
-        ends = [None if scores is None else metric_mean(metric, scores) for scores in after]
-        matchings = [None if scores is None else candidates(scores, task.spec.is_global) for scores in after]
-        losses = [[step.loss[-1] if step.loss else None for step in of_seed] for of_seed in steps]
-        last = [[loss for loss in of_seed if loss is not None][-1:] for of_seed in losses]
-        rates.append(
-            {
-                "lr": rate,
-                "metric": ends,
-                **_final(ends),
-                "selected": [[step.selected for step in of_seed] for of_seed in steps],
-                "loss": losses,
-                "final_loss": [of_seed[0] if of_seed else None for of_seed in last],
-                "confident_kept": [None if labels is None else confident_kept(before, labels) for labels in matchings],
-                "agreement": agreement(matchings),
-                "diverged": diverged,
-            }
-        )
-    baseline = metric_mean(metric, raw)
-    return {"baseline": baseline, "default": default, "candidates": len(before.tie), "rates": rates}
-
-
-def rates_around(rate: float) -> list[float]:
-    """Learning rates to compare, around the default.
-
-    >>> rates_around(1e-5)
-    [6e-07, 2e-06, 4e-06, 1e-05, 2e-05, 4e-05]
-    """
-    return [float(f"{rate * factor:.3g}") for factor in FACTORS]
+            steps.append(found.typed.methods[name][method].iterations or [])
+            after.append(candidates(found.scores[name][method][0], task.spec.is_global))
+        iterations = [[one.model_dump(mode="json") for one in of] for of in steps]
+        row: Record = {"name": variant, **changes, "iterations": iterations, "diverged": diverged}
+        if diverged:
+            notes.append(f"{variant}: diverged with {len(diverged)} of {len(seeds)} seeds")
+        else:
+            ends = np.array([of[-1].metrics[metric.name] for of in steps], dtype=np.float64)
+            row |= {"value": float(ends.mean()), "seed_std": stats.seed_std(ends)}
+            row["first_selected"] = fmean(of[0].coverage for of in steps)
+            row["final_loss"] = [next((one.loss[-1] for one in reversed(of) if one.loss), None) for of in steps]
+            row |= {"confident_kept": [confident_kept(before, of) for of in after], "agreement": agreement(after)}
+        rows.append(row)
+    columns = {"name": "TTM", "value": metric.name, "first_selected": "first selected", "final_loss": "last loss"}
+    columns |= {"confident_kept": "most confident unchanged", "agreement": "seeds agree"}
+    default = settings.lr or DEFAULT_LEARNING_RATE
+    return {"columns": columns, "rows": rows, "default": default, "candidates": len(before.tie), "notes": notes}
 
 
 def _same(one: PseudoLabels, other: PseudoLabels) -> np.ndarray:
@@ -326,15 +267,10 @@ def _same(one: PseudoLabels, other: PseudoLabels) -> np.ndarray:
     return (one.captions == other.captions).all(axis=1) & ~one.tie & ~other.tie
 
 
-def agreement(matchings: Sequence[PseudoLabels | None]) -> float | None:
-    """Fraction of units with the same matching for two seeds, averaged over pairs of seeds.
-
-    None for one seed, or where one diverged (None).
-    """
-    known = [labels for labels in matchings if labels is not None]
-    if len(known) < 2 or len(known) < len(matchings):
-        return None
-    return fmean(float(_same(left, right).mean()) for left, right in itertools.combinations(known, 2))
+def agreement(matchings: Sequence[PseudoLabels]) -> float | None:
+    """Fraction of units with the same matching for two seeds, averaged over pairs of seeds; None for one seed."""
+    pairs = itertools.combinations(matchings, 2)
+    return fmean(float(_same(*pair).mean()) for pair in pairs) if len(matchings) > 1 else None
 
 
 def confident_kept(before: PseudoLabels, after: PseudoLabels) -> float | None:
@@ -347,50 +283,36 @@ def confident_kept(before: PseudoLabels, after: PseudoLabels) -> float | None:
     return float(_same(before, after)[most_confident].mean())
 
 
-# --- several tasks: what adapting to each does to the others ---------------------------------------------------------
-
-
 def _transfer(runs: Runs) -> Iterator[Record]:
-    """Adapts a model to each task and measures the adapted model on all of them.
-
-    The data are a matrix, rows adapted on and columns measured on; each cell has the value and its difference to raw.
-    UsageError for fewer than two tasks or a model that cannot be adapted; errors of a task as for `run`.
-    """
+    """Adapts a model to each task and measures the adapted model on all of them: a row for each pair."""
     tasks = list(runs.chosen.tasks)
     if len(tasks) < 2:
         raise UsageError(f"'transfer' needs at least two tasks (--tasks A,B), got {', '.join(tasks)}")
     if not runs.model.trainable:
         raise UsageError(f"model {runs.config.model} cannot be adapted, so 'transfer' does not apply to it")
-    document = runs.of(methods=[TTM], also=tasks).typed
+    evaluated = runs.of(methods=[TTM], also=tasks)
     places = {
         (str(row.number.adapted_to), row.measured_on): row
-        for row in reversed(document.transfers)
+        for row in reversed(evaluated.typed.transfers)
         if row.shown and row.number.method == TTM
     }
-    cells = {}
-    for place, row in places.items():
-        gain = None if row.gain is None else vars(row.gain)
-        cell = {"value": row.number.value, "seed_std": row.number.seed_std, "difference": gain and gain["value"]}
-        cells[place] = {**cell, **{name: gain and gain[name] for name in ("ci", "by_seed", "seed_ci")}}
+    rows: list[Record] = []
+    for adapted, measured in itertools.product(tasks, tasks):
+        cell = places[adapted, measured]
+        row: Record = {"adapted_to": adapted, "name": measured, "metric": cell.number.metric, "raw": cell.raw}
+        row |= {"value": cell.number.value, "seed_std": cell.number.seed_std}
+        gain = {} if cell.gain is None else vars(cell.gain)
+        row |= {"gain": gain.get("value"), **{key: gain.get(key) for key in ("ci", "by_seed", "seed_ci")}}
+        rows.append(row)
     yield {
-        "tasks": tasks,
-        "task_versions": document.versions,
-        "n_groups": {task: document.n_samples[task].effective for task in tasks},
-        "sources": {task: document.datasets[task].source for task in tasks},
-        "data_sha256": document.task_hashes,
-        "hyperparameters": {task: document.methods[task][TTM].settings for task in tasks},
+        "tasks": [_about(evaluated.tasks[task]) for task in tasks],
+        "hyperparameters": {task: evaluated.typed.methods[task][TTM].settings for task in tasks},
         "seeds": runs.config.run_seeds,
-        "data": {
-            "adapted_on": tasks,
-            "measured_on": tasks,
-            "metrics": {task: places[task, task].number.metric for task in tasks},
-            "raw": {task: places[task, task].raw for task in tasks},
-            "cells": [[cells[row, column] for column in tasks] for row in tasks],
-        },
+        "by": "adapted_to",
+        "columns": {"name": "measured on", "raw": "raw", "value": "adapted", "gain": "change", "ci": INTERVAL},
+        "rows": rows,
+        "notes": ["percent; changes are in points, with intervals over groups, and use labels"],
     }
-
-
-# --- test-time methods, each against its fair baseline, with intervals and costs -------------------------------------
 
 
 def _methods(runs: Runs) -> Iterator[Record]:
@@ -406,30 +328,32 @@ def _methods(runs: Runs) -> Iterator[Record]:
         if not isinstance(scored, Scored):
             raise UsageError(f"task '{task}' has no groups with scores, so there is nothing that methods could change")
         metrics = {metric.name: metric for metric in scored.metrics if metric.name in ("group_score", "group_match")}
+        costs = {name: _cost(registry, document, scored, name) for name in scored.scores}
         rows: list[Record] = []
         for metric in metrics.values():
-            compared = []
+            of_metric = list[Record]()
             for name, per_seed in scored.scores.items():
                 values = seed_values(metric, per_seed)
                 assert values is not None, "the metric is defined for the task"
                 means = values.mean(axis=1)
-                row: Record = {"method": name, "metric": metric.name}
-                row |= {"value": float(means.mean()), "seed_std": stats.seed_std(means)}
-                if name == RAW:
-                    rows.append(row)
-                    continue
-                knows = name in registry.methods and registry.methods[name].uses_matching and "group_match" in metrics
-                baseline = metrics["group_match"] if knows else metric
-                compared.append({**row, **_gain(config, scored, baseline, metric, values)})
-            adjusted = stats.holm([row["p"] for row in compared])
-            rows += [{**row, "p_holm": p} for row, p in zip(compared, adjusted, strict=True)]
-        methods = {name: _cost(registry, document, scored, name, of) for name, of in scored.scores.items()}
-        data = {"rows": rows, "methods": methods, "chance": dict(document.chance[task])}
-        settings = {name: method.settings for name, method in document.methods.get(task, {}).items()}
-        errors = [error.message for error in document.errors if error.task == task]
+                row: Record = {"metric": metric.name, "name": "raw" if name == RAW else name}
+                row |= {"value": float(means.mean()), "seed_std": stats.seed_std(means), **costs[name]}
+                if name != RAW:
+                    knows = registry.methods[name].uses_matching and "group_match" in metrics
+                    row |= _gain(config, scored, metrics["group_match"] if knows else metric, metric, values)
+                of_metric.append(row)
+            compared = [row for row in of_metric if "p" in row]
+            for row, p in zip(compared, stats.holm([row["p"] for row in compared]), strict=True):
+                row |= {"p_holm": p, "differs": p < LEVEL}
+            rows += of_metric
         yield {
-            **_of_task(scored, "group_match", settings, config.run_seeds, data),
-            **{"errors": errors, "notes": list(scored.notes)},
+            **_about(scored),
+            "hyperparameters": {name: method.settings for name, method in document.methods.get(task, {}).items()},
+            "seeds": config.run_seeds,
+            "by": "metric",
+            "columns": _METHODS,
+            "rows": rows,
+            "notes": [*_LEGEND, *(f"failed: {error.message}" for error in document.errors if error.task == task)],
         }
 
 
@@ -438,29 +362,24 @@ def _gain(config: RunConfig, scored: Scored, baseline: MetricSpec, metric: Metri
     before, mean = metric_values(baseline, scored.raw), after.mean(axis=0)
     assert before is not None, "the metric is defined for the task"
     clusters = metric_units(metric, scored.data.clusters)
-    gain, ends = stats.paired_difference(before, mean, config.bootstrap_iters, config.seed, clusters=clusters)
+    gain, ci = stats.paired_difference(before, mean, config.bootstrap_iters, config.seed, clusters=clusters)
     by_seed = [float(np.mean(values)) - float(np.mean(before)) for values in after]
     p = stats.sign_flip(before, mean, FLIPS, config.seed, clusters)
     over_seeds = {"by_seed": by_seed, "seed_ci": seed_interval(by_seed)}
-    return {"baseline": baseline.name, "gain": gain, "ci": None if ends is None else list(ends), **over_seeds, "p": p}
+    return {"baseline": baseline.name, "gain": gain, "ci": ci, **over_seeds, "p": p}
 
 
-def _cost(
-    registry: Registry, document: ResultsDocument, scored: Scored, name: str, per_seed: Sequence[Scores]
-) -> Record:
-    """What a method cost, how calibrated it is and whether it prefers a position.
-
-    Passes through the towers are in units of scoring the task once, seconds of one seed.
-    """
+def _cost(registry: Registry, document: ResultsDocument, scored: Scored, name: str) -> Record:
+    """What a method cost (passes through each tower, and seconds of one seed), its calibration and positions."""
     record = document.training(scored.spec.task, name)
-    gives_logits = name == RAW or (name in registry.methods and registry.methods[name].gives_logits)
-    errors = [error for scores in per_seed if (error := calibration_error(scores.groups)) is not None]
+    gives_logits = name == RAW or registry.methods[name].gives_logits
+    errors = [error for scores in scored.scores[name] if (error := calibration_error(scores.groups)) is not None]
     costs = [] if record is None else record.cost
     passes = float(np.mean([cost.tower_passes for cost in costs])) if costs else None
     return {
         "calibration_error": float(np.mean(errors)) if gives_logits and errors else None,
         "positions": None if record is None else record.positions,
-        "tower_passes": 2.0 if name == RAW else passes,
+        "passes": 2.0 if name == RAW else passes,
         "seconds": float(np.mean([cost.seconds for cost in costs])) if costs else None,
     }
 
@@ -469,11 +388,7 @@ def calibration_error(scores: np.ndarray, bins: int = BINS) -> float | None:
     """Expected calibration error of each image's answer among the captions of its group (caption i for image i).
 
     The mean over bins of confidence of |accuracy - confidence|, weighted by the images in each; confidence is the
-    largest probability of a softmax over the captions. None for one caption.
-
-    Args:
-        scores: logits [groups, images, captions].
-        bins: of equal width between 0 and 1.
+    largest probability of a softmax over the captions. None for one caption. ``scores`` [groups, images, captions].
 
     >>> round(calibration_error(np.array([[[2.0, 0.0], [0.0, 2.0]]])), 4)
     0.1192
@@ -481,11 +396,8 @@ def calibration_error(scores: np.ndarray, bins: int = BINS) -> float | None:
     if scores.shape[2] < 2:
         return None
     images = min(scores.shape[1:])
-    logits = scores[:, :images].astype(np.float64)
-    chances = np.exp(logits - logits.max(axis=2, keepdims=True))
-    chances /= chances.sum(axis=2, keepdims=True)
+    chances = softmax(scores[:, :images].astype(np.float64), axis=2)
     confidence = chances.max(axis=2).reshape(-1)
     correct = (chances.argmax(axis=2) == np.arange(images)).reshape(-1)
     which = np.minimum((confidence * bins).astype(int), bins - 1)
-    gaps = [abs(float(np.mean(correct[which == bin_]) - np.mean(confidence[which == bin_]))) for bin_ in set(which)]
-    return float(np.sum(np.array(gaps) * np.array([np.mean(which == bin_) for bin_ in set(which)])))
+    return float(np.abs(np.bincount(which, correct - confidence)).sum() / len(which))

@@ -371,12 +371,12 @@ def short(number: float) -> str:
 # ---- analyses
 
 
-def write_analysis(output: Path, document: Analysis, started: datetime) -> list[Path]:
+def write_analysis(output: Path, document: Analysis) -> list[Path]:
     """Write an analysis as JSON, PNG and SVG into a folder of its model; UsageError if that cannot be written to."""
     folder = output / safe_name(document["model_name"])
     what = document.get("task") or f"{len(document['tasks'])}_tasks"
-    stem = f"{document['analysis']}_{what}_{started.strftime('%Y-%m-%dT%H-%M-%S.%f')}"
-    files = [folder / f"{stem}.{kind}" for kind in ("json", "png", "svg")]
+    date = datetime.fromtimestamp(document["date"]).strftime("%Y-%m-%dT%H-%M-%S.%f")
+    files = [folder / f"{document['analysis']}_{what}_{date}.{kind}" for kind in ("json", "png", "svg")]
     write_text(files[0], to_json(document))
     for file in files[1:]:
         write_atomically(file, partial(save_figure, partial(draw_analysis, document), kind=file.suffix[1:]))
@@ -385,10 +385,8 @@ def write_analysis(output: Path, document: Analysis, started: datetime) -> list[
 
 def draw_analysis(document: Analysis) -> Figure:
     """The figure of an analysis; that of a matrix grows with its tasks."""
-    data = document["data"]
     if document["analysis"] == "methods":
-        about = {name: about.get("tower_passes") for name, about in data["methods"].items()}
-        rows = [row | {"passes": about[row["method"]], "interval": row["ci"]} for row in data["rows"] if "gain" in row]
+        rows = [row | {"method": row["name"], "interval": row["ci"]} for row in document["rows"] if "gain" in row]
         return draw_methods([row for row in rows if row["metric"] == HEADLINE and row["passes"]])
     count = len(document.get("tasks", ()))
     figure = Figure(figsize=(max(5.6, 2.2 + 1.15 * count), max(4.0, 1.8 + 0.6 * count)), layout="constrained")
@@ -420,32 +418,35 @@ def _second_axis(axes: Axes, label: str) -> Axes:
 
 
 def _thresholds(axes: Axes, document: Analysis) -> None:
-    data = document["data"]
-    threshold = np.array(data["threshold"])
-    ends = sorted(data["band"].values())
+    levels, ends = document["levels"], sorted(row["band"] for row in document["rows"] if "band" in row)
+    threshold = [level["threshold"] for level in levels]
     axes.axvspan(ends[0], ends[-1], color=BAND, lw=0)
-    axes.plot(threshold, data["selected"], color=COUNT, lw=2)
+    axes.plot(threshold, [level["selected"] for level in levels], color=COUNT, lw=2)
     unit = "pairs" if document["matching"] == "global" else "groups"
     axes.set_xlabel("threshold (logits)")
     axes.set_ylabel(f"number of matched {unit}", color=COUNT)
-    axes.set_ylim(0, data["candidates"] * 1.02)
+    axes.set_ylim(0, document["candidates"] * 1.02)
     axes.set_xlim(threshold[0], threshold[-1])
     axes.annotate("15 - 30 %\nkept", (np.mean(ends), 0.6), xycoords=("data", "axes fraction"), ha="center", color=GREY)
     right = _second_axis(axes, "accuracy among matched (%)")
-    right.plot(threshold, [*map(_percent, data["accuracy"])], color=ACCURACY, lw=2, ls="--")
+    right.plot(threshold, [_percent(level["value"]) for level in levels], color=ACCURACY, lw=2, ls="--")
     right.set_ylim(0, 102)
 
 
 def _curves(axes: Axes, document: Analysis) -> None:
     """The metric after every iteration (0: raw model): the mean over seeds and their range."""
-    data = document["data"]
-    axes.axhline(100 * data["baseline"], color=GREY, ls="--", lw=1.5, label="no adaptation")
-    for index, (name, curve) in enumerate(data["curves"].items()):
-        values = [[_percent(value) for value in (data["baseline"], *row)] for row in curve["metric"]]
-        label = {"ttm": "TTM", "oracle": "oracle (uses labels)"}.get(name, name)
+    baseline, *rows = document["rows"]
+    axes.axhline(100 * baseline["value"], color=GREY, ls="--", lw=1.5, label="no adaptation")
+    for index, row in enumerate(row for row in rows if not row["diverged"]):
+        values = [
+            [_percent(value) for value in (baseline["value"], *(step["metrics"][document["metric"]] for step in of))]
+            for of in row["iterations"]
+        ]
+        label = row["name"]
         if document["analysis"] == "tau":
-            label = rf"$\tau_1$ = {name} ({100 * np.mean([row[0] for row in curve['coverage']]):.0f} % kept)"
-        _line(axes, [([*map(float, range(len(row)))], row) for row in values], index, label)
+            kept = 100 * row["first_selected"]
+            label = label.replace("tau_1", r"$\tau_1$") + f" ({kept:.0f} % kept)"
+        _line(axes, [([*map(float, range(len(of)))], of) for of in values], index, label)
     axes.set_xlabel("iteration")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set_ylabel(f"{document['metric'].replace('_', ' ')} (%)")
@@ -453,16 +454,16 @@ def _curves(axes: Axes, document: Analysis) -> None:
 
 
 def _supervision(axes: Axes, document: Analysis) -> None:
-    bars = {name: bar for name, bar in document["data"]["metrics"].items() if bar["value"] is not None}
+    bars = [bar for bar in document["rows"] if bar["value"] is not None]
     axes.grid(visible=False, axis="x")
     axes.set_axisbelow(True)
-    for x, bar in enumerate(bars.values()):
+    for x, bar in enumerate(bars):
         value, ends = 100 * bar["value"], [100 * end for end in bar["ci"] or (bar["value"], bar["value"])]
         errors = [[max(0.0, value - ends[0])], [max(0.0, ends[1] - value)]]
         axes.bar(x, value, 0.6, color=LINES[x % len(LINES)], yerr=errors if bar["ci"] else None, capsize=3)
         axes.hlines(_percent(bar["chance"]), x - 0.38, x + 0.38, color=GREY, ls="--", lw=1.5)
         axes.annotate(f"{value:.1f}", (x, ends[1]), ha="center", va="bottom", xytext=(0, 2), textcoords="offset points")
-    axes.set_xticks(range(len(bars)), [name.replace("_accuracy", "").replace("_", "\n") for name in bars])
+    axes.set_xticks(range(len(bars)), [bar["name"].replace("_accuracy", "").replace("_", "\n") for bar in bars])
     axes.set_ylabel("raw performance (%)")
     axes.set_ylim(0, 106)
     _legend_below(axes, 1, [Line2D([], [], color=GREY, ls="--", lw=1.5, label="chance")])
@@ -470,15 +471,14 @@ def _supervision(axes: Axes, document: Analysis) -> None:
 
 def _alpha(axes: Axes, document: Analysis) -> None:
     """Metrics over alpha, with a point for each half's alpha tuned on the other half."""
-    data = document["data"]
-    for index, (name, curve) in enumerate(data["metrics"].items()):
-        color, every = LINES[index % len(LINES)], max(1, len(data["alpha"]) // 8)
-        label, marker = name.replace("_", " "), MARKERS[index % len(MARKERS)]
-        values = 100 * np.array(curve["values"])
-        axes.plot(data["alpha"], values, color=color, marker=marker, markevery=every, ms=4, label=label)
-    held = data["held_out"]
+    for index, row in enumerate(document["rows"]):
+        color, every = LINES[index % len(LINES)], max(1, len(document["alpha"]) // 8)
+        label, marker = row["name"].replace("_", " "), MARKERS[index % len(MARKERS)]
+        values = 100 * np.array(row["values"])
+        axes.plot(document["alpha"], values, color=color, marker=marker, markevery=every, ms=4, label=label)
+    held = document["held_out"]
     if held is not None:
-        label = f"{data['tuned_for'].replace('_', ' ')}, tuned on the other half"
+        label = f"{document['tuned_for'].replace('_', ' ')}, tuned on the other half"
         value = [100 * held["value"]] * len(held["alphas"])
         axes.plot(held["alphas"], value, color="black", marker="*", ms=11, ls=":", lw=1, label=label)
     axes.set_xlabel(r"$\alpha$")
@@ -490,19 +490,20 @@ def _alpha(axes: Axes, document: Analysis) -> None:
 
 def _rates(axes: Axes, document: Analysis) -> None:
     """The metric of every seed, their agreement and the loss over learning rates; diverged ones at the bottom."""
-    data = document["data"]
-    rates = [rate for rate in data["rates"] if not any(rate["diverged"])]
-    broken = [rate["lr"] for rate in data["rates"] if any(rate["diverged"])]
+    baseline, *rows = document["rows"]
+    rates = [row for row in rows if not row["diverged"]]
+    broken = [row["lr"] for row in rows if row["diverged"]]
     xs = [rate["lr"] for rate in rates]
     axes.set_xscale("log")
-    axes.axvline(data["default"], color=BAND, lw=6, zorder=0, label="would be used")
+    axes.axvline(document["default"], color=BAND, lw=6, zorder=0, label="would be used")
     for rate in rates:
-        seeds = [100 * value for value in rate["metric"]]
+        seeds = [100 * of[-1]["metrics"][document["metric"]] for of in rate["iterations"]]
         axes.plot([rate["lr"]] * len(seeds), seeds, color=COUNT, marker="o", ms=3, ls="", alpha=0.4)
     name = f"{document['metric'].replace('_', ' ')} (uses labels)"
-    axes.plot(xs, [100 * rate["final"] for rate in rates], color=COUNT, marker="o", ms=5, lw=2, label=name)
-    axes.axhline(100 * data["baseline"], color=GREY, ls="--", lw=1.5, label="no adaptation")
-    selected = [100 * np.mean(rate["selected"]) / data["candidates"] for rate in rates]
+    axes.plot(xs, [100 * rate["value"] for rate in rates], color=COUNT, marker="o", ms=5, lw=2, label=name)
+    axes.axhline(100 * baseline["value"], color=GREY, ls="--", lw=1.5, label="no adaptation")
+    steps = [[step["selected"] for of in rate["iterations"] for step in of] for rate in rates]
+    selected = [100 * np.mean(of_rate) / document["candidates"] for of_rate in steps]
     axes.plot(xs, selected, color=LINES[2], marker="D", ms=4, ls=":", label="selected, mean of iterations")
     if any(rate["agreement"] is not None for rate in rates):
         agree = [_percent(rate["agreement"]) for rate in rates]
@@ -521,19 +522,18 @@ def _rates(axes: Axes, document: Analysis) -> None:
 
 def _matrix(axes: Axes, document: Analysis) -> None:
     """The gain in each cell with its interval over groups."""
-    data = document["data"]
-    values = np.array([[cell["difference"] for cell in row] for row in data["cells"]], dtype=np.float64)  # None: NaN
-    most = max(0.01, float(np.nanmax(np.abs(values)))) if np.isfinite(values).any() else 0.01
-    axes.imshow(values, cmap="RdBu", vmin=-most, vmax=most, aspect="auto")
-    for row, cells in enumerate(data["cells"]):
-        for column, cell in enumerate(cells):
-            gain, ends = cell["difference"], "" if cell["ci"] is None else f"\n{interval_text(cell['ci'], signed=True)}"
-            ink = "white" if abs(gain or 0) > 0.65 * most else "black"
-            text = "-" if gain is None else f"{100 * gain:+.1f}{ends}"
-            axes.text(column, row, text, ha="center", va="center", color=ink, fontsize=8, linespacing=1.4)
-    columns = [f"{task}\n{data['metrics'][task].replace('_', ' ')}" for task in data["measured_on"]]
+    rows, tasks = document["rows"], [task["task"] for task in document["tasks"]]
+    gains = np.array([row["gain"] for row in rows], dtype=np.float64).reshape(len(tasks), -1)  # None: NaN
+    most = max(0.01, float(np.nanmax(np.abs(gains)))) if np.isfinite(gains).any() else 0.01
+    axes.imshow(gains, cmap="RdBu", vmin=-most, vmax=most, aspect="auto")
+    for place, row in enumerate(rows):
+        gain, ends = row["gain"], "" if row["ci"] is None else f"\n{interval_text(row['ci'], signed=True)}"
+        ink = "white" if abs(gain or 0) > 0.65 * most else "black"
+        text, (y, x) = "-" if gain is None else f"{100 * gain:+.1f}{ends}", divmod(place, len(tasks))
+        axes.text(x, y, text, ha="center", va="center", color=ink, fontsize=8, linespacing=1.4)
+    columns = [f"{row['name']}\n{row['metric'].replace('_', ' ')}" for row in rows[: len(tasks)]]
     axes.set_xticks(range(len(columns)), columns, rotation=30, ha="right", rotation_mode="anchor", fontsize=8)
-    axes.set_yticks(range(len(data["adapted_on"])), data["adapted_on"], fontsize=8)
+    axes.set_yticks(range(len(tasks)), tasks, fontsize=8)
     axes.set_xlabel("measured on")
     axes.set_ylabel("adapted to")
     axes.grid(visible=False)

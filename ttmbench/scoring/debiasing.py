@@ -17,7 +17,7 @@ from ttmbench.model import PairScorer
 from ttmbench.results.summary import metric_chance, metric_values
 from ttmbench.scoring.inputs import distinct_captions
 from ttmbench.scoring.pairs import PairTable
-from ttmbench.types import Group, MetricSpec, Scores
+from ttmbench.types import Group, MetricSpec, Record, Scores
 
 STEPS = 200  # of alpha between 0 and 1
 
@@ -109,7 +109,7 @@ def _log_priors(prior: Prior, captions: Sequence[str], table: np.ndarray | None)
     return values.astype(np.float32)
 
 
-def sweep(parts: Likelihoods, metrics: Sequence[MetricSpec], tuned: str, seed: int) -> dict[str, object]:
+def sweep(parts: Likelihoods, metrics: Sequence[MetricSpec], tuned: str, seed: int) -> Record:
     """Metrics as functions of alpha, and what tuning on other groups gives.
 
     Args:
@@ -119,12 +119,12 @@ def sweep(parts: Likelihoods, metrics: Sequence[MetricSpec], tuned: str, seed: i
         seed: splits the groups into halves.
 
     Returns:
-        ``alpha``; for each metric its values, chance, and whether it changes; and ``held_out`` (null for a task of one
-        group): the alpha that is best on each half (the smallest of equals), the metric with each half scored by the
-        other's alpha, and with alpha 0 and 1 throughout.
+        ``alpha``; ``rows``, for each metric its values, chance, and whether it changes; and ``held_out`` (null for a
+        task of one group): the alpha that is best on each half (the smallest of equals), the metric with each half
+        scored by the other's alpha, and with alpha 0 and 1 throughout.
     """
     alphas = np.linspace(0, 1, STEPS + 1)
-    curves: dict[str, dict[str, object]] = {}
+    rows: list[Record] = []
     table: np.ndarray | None = None
     for metric in metrics:
         values = [metric_values(metric, parts.debiased(alpha)) for alpha in alphas.tolist()]
@@ -132,16 +132,14 @@ def sweep(parts: Likelihoods, metrics: Sequence[MetricSpec], tuned: str, seed: i
         if len(known) < len(values):
             continue
         means = [float(value.mean()) for value in known]
-        curves[metric.name] = {
-            "values": means,
-            "chance": metric_chance(metric, parts.conditional),
-            "depends_on_alpha": max(means) > min(means),
-        }
+        row: Record = {"name": metric.name, "value": means[0], "value_1": means[-1], "values": means}
+        row |= {"chance": metric_chance(metric, parts.conditional), "depends_on_alpha": max(means) > min(means)}
+        rows.append(row)
         if metric.name == tuned:
             table = np.stack(known)
     return {
         "alpha": alphas.tolist(),
-        "metrics": curves,
+        "rows": rows,
         "tuned_for": tuned,
         "held_out": None if table is None or table.shape[1] < 2 else _held_out(alphas, table, seed),
     }
