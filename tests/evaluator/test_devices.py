@@ -19,7 +19,6 @@ from ttmbench.methods import model_task as trainer
 from ttmbench.methods.checkpoint import SeedCheckpoint
 from ttmbench.methods.run import MethodRun
 from ttmbench.model_adapters.visualgpt import CaptionModel
-from ttmbench.scoring.batches import Share
 
 BASE = {"bootstrap_iters": 0, "deterministic": True}
 SEEDS = [0, 1, 2]
@@ -223,9 +222,11 @@ def test_each_process_computes_its_own_blocks_and_nothing_is_left(batch_size):
     assert model.asked == 640
     for index in (0, 1):
         model.asked = 0
-        score_task_pairs(model, groups, batch_size, False, blocks=Share(kept, index, 2))
+        kept.share = slice(index, None, 2)
+        score_task_pairs(model, groups, batch_size, False, blocks=kept)
         assert 0 < model.asked < 640
     assert sorted(kept.puts) == list(range(5))
+    kept.share = slice(None)
     model.asked = 0
     assert np.array_equal(score_task_pairs(model, groups, batch_size, False, blocks=kept).groups, whole)
     assert model.asked == 0

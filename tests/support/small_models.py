@@ -123,6 +123,8 @@ def overfit(stage, scores, **settings) -> Iterator[Iteration]:
 class MemoryBlocks(dict[int, np.ndarray]):
     """A `ttmbench.scoring.batches.BlockStore`."""
 
+    share = slice(None)
+
     def put(self, block: int, values: np.ndarray) -> None:
         """Keeps a block."""
         self[block] = values

@@ -173,7 +173,7 @@ class TaskCache:
         settings: Record,
         what: str = "raw scores",
     ) -> None:
-        self.data = Fingerprint(groups)
+        self.data, self.share = Fingerprint(groups), slice(None)
         self._key = None if cache is None else cache.key(model, spec, settings)
         self._cache = None if self._key is None else cache
         self.on = self._cache is not None  # whether scores of this model are cached

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from ttmbench._annotations import pd
 from ttmbench._arrays import given_captions
@@ -162,15 +162,45 @@ def _count(number: int, what: str) -> str:
 
 def sample_lines(result: TaskResult, seeds: Sequence[int] | None = None) -> Iterator[Record]:
     """Lines of the samples file: one per column, seed and group, per answered group, or per ranked query."""
-    match result:
-        case Scored():
-            yield from _lines_of_scores(result, seeds)
-        case Answered():
-            yield from _lines_of_answers(result)
-        case Ranked():
-            yield from _lines_of_ranks(result)
-        case Judged():
-            yield from _lines_of_values(result)
+    if isinstance(result, Ranked):
+        yield from _lines_of_ranks(result)
+        return
+    groups, names = result.data.groups, result.data.cluster_names
+    clusters: list[Record] = [{}] * len(groups) if names is None else [{"cluster": name} for name in names]
+    heads = [{"group_id": group.group_id, **cluster} for group, cluster in zip(groups, clusters, strict=True)]
+    shown = [{"captions": list(one.captions), "images": [image.name for image in one.images]} for one in groups]
+    if isinstance(result, Scored):
+        metrics = [metric for metric in result.metrics if metric.scope != "global"]
+        for column in result.columns:
+            for index, scores in enumerate(column.scores):
+                matching = match_groups(scores.groups, result.spec.shape.true_captions)
+                values = {metric.name: metric_values(metric, scores) for metric in metrics}
+                seed = None if seeds is None or column.name == RAW else seeds[index]
+                for at, group in enumerate(groups):
+                    yield {
+                        **heads[at],
+                        **{"method": column.name, "seed_index": index, "seed": seed},
+                        **shown[at],
+                        "scores": scores.groups[at].tolist(),
+                        "matching": given_captions(matching.captions[at]),
+                        "margin": float(matching.margin[at]),
+                        "tie": bool(matching.tie[at]),
+                        "metrics": {
+                            name: None if value is None else float(value[at]) for name, value in values.items()
+                        },
+                        "tags": dict(group.tags),
+                    }
+        return
+    answers = result.answers if isinstance(result, Answered) else None
+    known = choice_values(result.choices) if isinstance(result, Answered) else cast("Judged", result).values
+    for at, group in enumerate(groups):
+        yield {
+            **heads[at],
+            **{"method": CHOICE if isinstance(result, Answered) else RAW, "seed_index": 0, "seed": None},
+            **({} if answers is None else {**shown[at], "answers": answers[at]}),
+            "metrics": {metric: float(value[at]) for metric, value in known.items()},
+            **({"tags": dict(group.tags)} if answers is not None or isinstance(result, Judged) else {}),
+        }
 
 
 def task_groups(result: TaskResult) -> TaskGroups:
@@ -208,63 +238,6 @@ def _values(result: Scored) -> dict[str, dict[str, dict[str, float]]]:
     for (metric, name), rows in group_rows(result.scores, result.metrics).items():
         values.setdefault(name, {})[metric] = dict(zip(ids, rows.mean(axis=0).tolist(), strict=True))
     return values
-
-
-def _lines_of_scores(result: Scored, seeds: Sequence[int] | None) -> Iterator[Record]:
-    cluster_of, groups = result.data.cluster_names, result.data.groups
-    metrics = [metric for metric in result.metrics if metric.scope != "global"]
-    for column in result.columns:
-        for index, scores in enumerate(column.scores):
-            matching = match_groups(scores.groups, result.spec.shape.true_captions)
-            values = {metric.name: metric_values(metric, scores) for metric in metrics}
-            for position, group in enumerate(groups):
-                yield {
-                    "group_id": group.group_id,
-                    **({} if cluster_of is None else {"cluster": cluster_of[position]}),
-                    "method": column.name,
-                    "seed_index": index,
-                    "seed": None if seeds is None or column.name == RAW else seeds[index],
-                    "captions": list(group.captions),
-                    "images": [image.name for image in group.images],
-                    "scores": scores.groups[position].tolist(),
-                    "matching": given_captions(matching.captions[position]),
-                    "margin": float(matching.margin[position]),
-                    "tie": bool(matching.tie[position]),
-                    "metrics": {
-                        name: None if value is None else float(value[position]) for name, value in values.items()
-                    },
-                    "tags": dict(group.tags),
-                }
-
-
-def _lines_of_answers(result: Answered) -> Iterator[Record]:
-    data, values = result.data, choice_values(result.choices)
-    cluster_of = data.cluster_names
-    for position, group in enumerate(data.groups):
-        line: Record = {
-            "group_id": group.group_id,
-            **({} if cluster_of is None else {"cluster": cluster_of[position]}),
-            "method": CHOICE,
-            "seed_index": 0,
-            "seed": None,
-        }
-        if result.answers is not None:
-            line |= {"captions": list(group.captions), "images": [image.name for image in group.images]}
-            line["answers"] = result.answers[position]
-        line["metrics"] = {metric: float(right[position]) for metric, right in values.items()}
-        yield line if result.answers is None else {**line, "tags": dict(group.tags)}
-
-
-def _lines_of_values(result: Judged) -> Iterator[Record]:
-    cluster_of = result.data.cluster_names
-    for position, group in enumerate(result.data.groups):
-        yield {
-            "group_id": group.group_id,
-            **({} if cluster_of is None else {"cluster": cluster_of[position]}),
-            **{"method": RAW, "seed_index": 0, "seed": None},
-            "metrics": {metric: float(values[position]) for metric, values in result.values.items()},
-            "tags": dict(group.tags),
-        }
 
 
 def _lines_of_ranks(result: Ranked) -> Iterator[Record]:

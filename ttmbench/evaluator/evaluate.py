@@ -126,9 +126,7 @@ def evaluate(
             asked, document = stack.enter_context(divided(config, list(tasks), objects, output))
         model = _load_model(config, chosen, adapter, output)
         run = Run.of(registry, asked, model, key.sha256, chosen.samples, as_loaded=adapter is None)
-        finished, known = output.finished(), {} if output.previous is None else output.previous.task_hashes
-        # a task that failed may have no data: nothing of it is looked at
-        done = output.resume({name: _data_now(run, tasks[name]) if name in known else None for name in finished})
+        done = output.resume(lambda name: _data_now(run, tasks[name]))
         if output.files is not None:
             document = output.files.results  # another one than before, if an earlier run had another model
         for name, task in progress_bar(len(tasks), "tasks", "tasks", tasks.items()):

@@ -179,11 +179,6 @@ class RunFiles:
             return cls(target, f"{stem}_{{kind}}_{{task}}")
         return cls(target / safe_name(model) / f"results_{stamp}.json", f"{{kind}}_{{task}}_{stamp}")
 
-    @property
-    def state(self) -> Path:
-        """As `state_of`."""
-        return state_of(self.results)
-
     def write(
         self, kind: str, task: str, content: Callable[[Path], object] | Iterable[Record], other: str | None = None
     ) -> None:
@@ -296,12 +291,12 @@ class Output:
         finally:
             files = self.files
             if files is not None:
-                if self._is_finished or not _holds_something(files.state):
+                if self._is_finished or not _holds_something(state_of(files.results)):
                     with suppress(FileNotFoundError):
-                        for inside in files.state.iterdir():
+                        for inside in state_of(files.results).iterdir():
                             if inside.name != LOCK:
                                 shutil.rmtree(inside, ignore_errors=True)
-                    shutil.rmtree(files.state, ignore_errors=True)
+                    shutil.rmtree(state_of(files.results), ignore_errors=True)
                 self._lock.release()
                 if self._was_put and self._unsent is None and self._is_finished:
                     shutil.rmtree(files.results.parent, ignore_errors=True)
@@ -317,43 +312,41 @@ class Output:
         if finetuning is not None:
             self.model_info["finetuned"] = finetuning_shown(finetuning)
 
-    def finished(self) -> list[str]:
-        """The tasks that an earlier run finished, and whose files are unchanged.
+    def resume(self, data_of: Callable[[str], DataNow | None]) -> list[str]:
+        """Takes over and returns those tasks that an earlier run finished, and whose files and data are as they were.
 
-        If that run had another model, its files are moved aside, and there are none.
+        ``data_of`` gives a task's data now, or None where they cannot be read. If the earlier run had another model,
+        its files are moved aside, and there are none.
         """
-        previous, files, fingerprint = self.previous, self.files, self.model_info["fingerprint"]
-        if previous is None or files is None:
-            return []
-        before = previous.model_info.get("fingerprint")
-        if before is not None and (not fingerprint or before != json.loads(json.dumps(fingerprint, default=str))):
-            why = "states no fingerprint" if not fingerprint else "is not the one"
-            warn(f"the model {why} of {files.results}; every task is run")
-            self._leave(files, previous)
-            return []
-        wanted = {"done", "failed"} if self._local.overwrite == "missing" else {"done"}
-        tasks = {task for task, status in previous.task_status.items() if status in wanted}
-        for name, about in previous.artifacts.items():
-            path = files.results.parent / name
-            if about.task in tasks and (not path.is_file() or file_digest(path) != about.sha256):
-                warn(f"{path} is missing or changed; task {about.task} is run again")
-                tasks.remove(about.task)
-        return [task for task in previous.task_status if task in tasks]
-
-    def resume(self, now: Mapping[str, DataNow | None]) -> list[str]:
-        """Takes over and returns those tasks whose data ``now`` are as they were; None: data that cannot be read."""
         previous, files, done = self.previous, self.files, list[str]()
+        fingerprint = self.model_info["fingerprint"]
         if previous is not None and files is not None:
-            for task, data in now.items():
-                before = previous.task_hashes.get(task)
+            before = previous.model_info.get("fingerprint")
+            if before is not None and (not fingerprint or before != json.loads(json.dumps(fingerprint, default=str))):
+                why = "states no fingerprint" if not fingerprint else "is not the one"
+                warn(f"the model {why} of {files.results}; every task is run")
+                self._leave(files, previous)
+                previous = None
+        if previous is not None and files is not None:
+            wanted = {"done", "failed"} if self._local.overwrite == "missing" else {"done"}
+            tasks = {task for task, status in previous.task_status.items() if status in wanted}
+            for name, about in previous.artifacts.items():
+                path = files.results.parent / name
+                if about.task in tasks and (not path.is_file() or file_digest(path) != about.sha256):
+                    warn(f"{path} is missing or changed; task {about.task} is run again")
+                    tasks.remove(about.task)
+            for task in (task for task in previous.task_status if task in tasks):
+                known = previous.task_hashes.get(task)
+                # a task that failed may have no data: nothing of it is looked at
+                data = None if known is None else data_of(task)
                 groups = previous.datasets[task].groups_sha256 if task in previous.datasets else None
-                if data is None or before is None:
-                    done.append(task)
-                elif data.fingerprint == before and (data.groups is None or groups in (None, data.groups)):
-                    done.append(task)
-                else:
-                    what = "data" if data.fingerprint != before else "ids or tags"
+                if data is not None and (
+                    data.fingerprint != known or (data.groups and groups not in (None, data.groups))
+                ):
+                    what = "data" if data.fingerprint != known else "ids or tags"
                     warn(f"the {what} of task {task} are not those of {files.results}; it is run again")
+                else:
+                    done.append(task)
             document = previous.to_dict()
             for task in done:
                 self._earlier[task] = {
@@ -639,7 +632,7 @@ def _claim(
             previous = None
         same = previous is not None and key is not None and previous.get("run_key") == key.sha256
         if config.overwrite == "always":
-            shutil.rmtree(files.state / "tasks", ignore_errors=True)
+            shutil.rmtree(state_of(files.results) / "tasks", ignore_errors=True)
             previous = None
         elif previous is not None and not same:
             _report_changes(key, previous, files.results)
@@ -756,18 +749,18 @@ def _sound(path: Path) -> ResultsDocument | None:
 
 def _lock(files: RunFiles) -> filelock.BaseFileLock:
     try:
-        files.state.mkdir(parents=True, exist_ok=True)
-        for folder, folders, names in os.walk(files.state):
+        state_of(files.results).mkdir(parents=True, exist_ok=True)
+        for folder, folders, names in os.walk(state_of(files.results)):
             for path in (Path(folder), *(Path(folder) / name for name in (*folders, *names))):
                 if path.is_symlink():  # what it leads to is not to be removed
                     raise UsageError(f"{path} is a link, which no run makes or follows; remove it")
-        return take_lock(files.state / LOCK)
+        return take_lock(state_of(files.results) / LOCK)
     except filelock.Timeout:
         raise UsageError(
             f"another run is writing to {files.results}; wait until it is done, or name another --output_path"
         ) from None
     except OSError as error:
-        raise UsageError(f"{files.state} cannot be written to: {error.strerror or error}") from None
+        raise UsageError(f"{state_of(files.results)} cannot be written to: {error.strerror or error}") from None
 
 
 def _stamp(date: float) -> str:
@@ -793,11 +786,11 @@ def _move_aside(files: RunFiles, document: Record) -> None:
         path = files.results.parent / Path(name).name
         if path.is_file():
             path.replace(aside.results.parent / moved)
-    if _holds_something(files.state):
-        aside.state.mkdir(exist_ok=True)
-        for inside in files.state.iterdir():
-            if inside.name != LOCK and not (aside.state / inside.name).exists():
-                inside.rename(aside.state / inside.name)
+    if _holds_something(state_of(files.results)):
+        state_of(aside.results).mkdir(exist_ok=True)
+        for inside in state_of(files.results).iterdir():
+            if inside.name != LOCK and not (state_of(aside.results) / inside.name).exists():
+                inside.rename(state_of(aside.results) / inside.name)
     files.results.unlink(missing_ok=True)
     warn(f"{files.results} held another run; moved to {aside.results.name}")
 

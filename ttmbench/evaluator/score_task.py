@@ -24,7 +24,7 @@ from ttmbench.model import ChoiceModel, ChoiceStyle, DualEncoder, Model, PairSco
 from ttmbench.plugins.registry import Registry, metric_for
 from ttmbench.results.numbers import RAW
 from ttmbench.results.summary import MethodScores, Resampling
-from ttmbench.scoring.batches import BatchSizer, BlockStore, Share
+from ttmbench.scoring.batches import BatchSizer
 from ttmbench.scoring.choice_arrays import choice_values, unread_notes
 from ttmbench.scoring.debiasing import Likelihoods, Prior, likelihoods, prior_for
 from ttmbench.scoring.dual_encoder import Features, PreparedTask, Side, caption_pairs, encode_side, score_features
@@ -253,7 +253,7 @@ def score_task(plan: TaskPlan, run: Run) -> Scored:
             if not is_known:
                 cache.find(expected)  # which recognises the data
         else:
-            table = _score_pairs(plan, run, model, groups, cache, cache.blocks)
+            table = _score_pairs(plan, run, model, groups, cache)
             parts = None if plan.prior is None else likelihoods(plan.prior, groups, table, plan.all_pairs)
             scores = table.scores(plan.all_pairs) if parts is None else parts.conditional
         if parts is not None:
@@ -332,11 +332,10 @@ def _score_pairs(
     model: PairScorer,
     groups: Sequence[Group],
     cache: TaskCache,
-    blocks: BlockStore | None,
 ) -> PairTable:
     """Scores pair by pair, each image opened when its pairs come."""
     every = plan.all_pairs or (plan.prior is not None and plan.prior.model.prior == "test_images")
-    return score_task_pairs(model, groups, run.sizer, every, cache.data, blocks)
+    return score_task_pairs(model, groups, run.sizer, every, cache.data, cache.blocks)
 
 
 def _score_streamed(
@@ -420,11 +419,12 @@ def _name(reply: Given) -> str:
 def score_share(plan: TaskPlan, run: Run, part: int, of: int) -> None:
     """Scores part ``part`` (from 0) of ``of`` of a task's pairs into the cache."""
     loaded, _, _, cache = _load(plan, run)
+    cache.share = slice(part, None, of)
     if not isinstance(run.model, PairScorer):
         return
     if cache.find(_arrays(plan, len(loaded.groups))) is None and cache.blocks is not None:
         with phase("score"):
-            _score_pairs(plan, run, run.model, loaded.groups, cache, Share(cache.blocks, part, of))
+            _score_pairs(plan, run, run.model, loaded.groups, cache)
 
 
 def feature_limit(run: Run, spec: TaskSpec, unit: str) -> int | None:

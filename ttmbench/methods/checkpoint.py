@@ -104,7 +104,7 @@ class SeedCheckpoint:
             tensors = {name: torch.from_numpy(np.array(getattr(step, name))) for name in _STEP_ARRAYS}
             values = {name: getattr(step, name) for name in _STEP_VALUES}
             self._write(_step_name(step.iteration), {**tensors, **score_tensors(step.scores)}, values)
-        tensors = {} if step is not None or state.scores is None else score_tensors(state.scores)
+        tensors = {} if state.scores is None else score_tensors(state.scores)
         for part in _PARTS:
             tensors |= {f"{part}.{name}": tensor for name, tensor in getattr(state, part).items()}
         for number, optimizer in enumerate(state.optimizers):
@@ -143,9 +143,8 @@ class SeedCheckpoint:
             {"state": _optimizer_state(number, parts["optimizer"]), "param_groups": groups}
             for number, groups in enumerate(about["optimizers"])
         ]
-        scores = steps[-1].scores if steps else _scores_in(tensors)
         of_model = {name: parts[name] for name in _PARTS}
-        state = TrainingState(about["iteration"], scores, optimizers=optimizers, steps=steps, **of_model)
+        state = TrainingState(about["iteration"], _scores_in(tensors), optimizers=optimizers, steps=steps, **of_model)
         return SeedProgress(steps, state, None, about["about"])
 
     def _steps(self, folder: Path, count: int) -> tuple[Iteration, ...]:

@@ -264,7 +264,7 @@ class ModelTask:
         keeps, optimizer = self.settings.keep_optimizer_state, self._optimizer.state_dict()["state"]
         return TrainingState(
             len(self.steps) if turns is None else turns,
-            self.steps[-1].scores if self.steps else None,
+            None,
             self._weights(),
             [{"state": optimizer}] if keeps else [],
             random_state(self._stage.adapter),

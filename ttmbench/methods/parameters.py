@@ -413,15 +413,10 @@ def _fused(modules: Mapping[str, nn.Module]) -> Iterator[tuple[str, FusedWeight]
 
 
 def check_train(adapter: Model, which: str) -> None:
-    """Raises a UsageError if the set of parameters is unknown, or if the model has none or cannot be updated."""
-    rank = rank_of(which)
-    if rank is not None:
-        layers_for(adapter, rank)
-    elif is_shift(which):
+    """Raises a UsageError if the model has no parameters of a set, or none can be added to it."""
+    if which in SETS or is_added(which):  # a method may call something else ``train``
         with low_rank_removed(adapter):
-            add_shift(adapter, which)
-    elif which in SETS:
-        select(adapter, which)
+            parameters_of(adapter, which)
 
 
 def parameters_of(adapter: Model, which: str) -> Mapping[str, nn.Parameter]:

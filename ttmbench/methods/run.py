@@ -401,7 +401,7 @@ class MethodRun:
             scores = torch.full(self.raw.groups.shape, torch.nan)  # in the shuffled order, of groups that had a turn
             if kept.state is not None:
                 task.notes, task.cost = [*run.notes], run.cost
-                if kept.state.scores is not None and not run.steps:
+                if kept.state.scores is not None:
                     scores = torch.from_numpy(kept.state.scores.groups)
             with named(spec, plugin), torch.enable_grad():
                 turns = target(task) if isinstance(task, ModelTask) else target(task, **recorded(settings))

@@ -405,7 +405,7 @@ class TrainingState:
 
     Attributes:
         iteration: the last turn that is over, from 1.
-        scores: of the model after it; None where nothing is scored on the way.
+        scores: in the shuffled order, of groups that had a turn; None for iterations, which have their own.
         model: what training changes, by name.
         optimizers: states of optimisers, each with its ``state`` by parameter; none where they are new in every turn.
         random: states of torch's generators, by device.

@@ -121,7 +121,13 @@ PAIRS = 128  # pairs in a block of scores, which is stored when finished
 
 
 class BlockStore(Protocol):
-    """Stores finished blocks of pair scores by their numbers."""
+    """Stores finished blocks of pair scores by their numbers.
+
+    Attributes:
+        share: the spans that this process computes, of several that score a task together.
+    """
+
+    share: slice
 
     def get(self, block: int) -> np.ndarray | None:
         """A finished block, float32 [pairs]; None if it is not stored."""
@@ -158,29 +164,6 @@ def spans(rows: int, block: int, batch_size: int) -> list[Span]:
     """
     step = block * max(1, batch_size // block)
     return [Span(start, min(start + step, rows), block) for start in range(0, rows, step)]
-
-
-@dataclass(frozen=True)
-class Share:
-    """A `BlockStore` for process number ``part`` (from 0) of the ``of`` processes that score a task together."""
-
-    blocks: BlockStore
-    part: int
-    of: int
-
-    def get(self, block: int) -> np.ndarray | None:
-        """A finished block."""
-        return self.blocks.get(block)
-
-    def put(self, block: int, values: np.ndarray) -> None:
-        """Keeps a finished block."""
-        self.blocks.put(block, values)
-
-
-def own_spans(rows: int, block: int, batch_size: int, blocks: BlockStore | None) -> list[Span]:
-    """The spans of all rows; of a `Share` those that its process computes."""
-    cut = spans(rows, block, batch_size)
-    return cut[blocks.part :: blocks.of] if isinstance(blocks, Share) else cut
 
 
 def load(blocks: BlockStore | None, span: Span) -> np.ndarray | None:

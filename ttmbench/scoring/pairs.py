@@ -19,7 +19,7 @@ from ttmbench._util.console import progress_bar
 from ttmbench._util.images import KEPT, LazyImages
 from ttmbench.errors import TtmbenchError
 from ttmbench.model import PairScorer
-from ttmbench.scoring.batches import PAIRS, BatchSizer, BlockStore, load, own_spans, save
+from ttmbench.scoring.batches import PAIRS, BatchSizer, BlockStore, load, save, spans
 from ttmbench.scoring.inputs import (
     Fingerprint,
     ImageRows,
@@ -191,7 +191,7 @@ def _in_blocks(
     wanted: np.ndarray, open_images: _Open, batch_sizer: BatchSizer, blocks: BlockStore | None
 ) -> np.ndarray:
     """Scores pairs span by span, float32 [pairs]; only images of pairs that are in no finished block are opened."""
-    cut = own_spans(len(wanted), PAIRS, batch_sizer.rows, blocks)
+    cut = spans(len(wanted), PAIRS, batch_sizer.rows)[slice(None) if blocks is None else blocks.share]
     finished = [load(blocks, span) for span in cut]
     missing = [wanted[span.start : span.stop, 0] for span, values in zip(cut, finished, strict=True) if values is None]
     opened = np.unique(np.concatenate(missing)) if missing else np.array([], dtype=np.int64)
