@@ -232,8 +232,12 @@ def test_the_next_command_resumes_a_file_of_the_same_version(site, source, downl
 @pytest.mark.parametrize(
     ("page", "asked", "words"),
     [
-        ({"first": [(500, {}, b"")] * 9}, 5, r"/rows\.json answers 500 (Internal Server Error); try again later"),
-        ({"first": [(404, {}, b"")]}, 1, "it may have moved"),
+        (
+            {"first": [(500, {}, b"")] * 9},
+            hub.TRIES,
+            r"/rows\.json answers 500 (Internal Server Error); try again later",
+        ),
+        ({"first": [(404, {}, b"")]}, 1, "answers 404 (Not Found); it may ask for a login or have moved"),
         ({"first": [(403, {}, b"")]}, 1, "answers 403 (Forbidden); it may ask for a login"),
         ({"first": [(302, {"Location": "file:///etc/hostname"}, b"")]}, 1, "answers 302"),
         ({"first": [(302, {"Location": "/gone?key=a"}, b"")]}, 1, "/gone) answers 404"),
@@ -250,8 +254,8 @@ def test_what_will_not_pass_is_named(site, source, download, data, page, asked, 
 @pytest.mark.parametrize(
     ("what", "code", "words"),
     [
-        ("below a file", 2, "cannot be created"),
-        ("a file", 2, "must be a directory"),
+        ("below a file", 2, "must be a folder"),
+        ("a file", 2, "must be a folder"),
         ("read only", 4, "cannot be written"),
     ],
 )
@@ -272,7 +276,7 @@ def test_what_nobody_can_fetch_is_told(source, download, data):
     where = data / "mine" / "images"
     assert code == 4 and f"is fetched by hand: https://example.org/agree; put it at {where}" in text
     code, _, text = download(source | {"get": {}}, to=data.with_name("other"))
-    assert code == 4 and "does not say where mine/rows.json comes from; put it into" in text
+    assert code == 4 and "mine/rows.json has no address in the task file; put it at" in text
 
 
 # --- several places ------------------------------------------------------------------------------------------
@@ -429,9 +433,9 @@ def test_a_large_file_of_drive_comes_after_its_question_and_is_continued(drive, 
     ("page", "words"),
     [
         (QUOTA, "Too many users have viewed or downloaded this file recently."),
-        ("<html>Sign in</html>", "it may ask for a login"),
-        (QUESTION.format(action="http://example.org/download"), "it may ask for a login"),
-        (QUESTION.format(action="/uc"), "gives a page in place of the file again"),
+        ("<html>Sign in</html>", "does it ask for a login?"),
+        (QUESTION.format(action="http://example.org/download"), "does it ask for a login?"),
+        (QUESTION.format(action="/uc"), "gave a web page in place of the file"),
     ],
 )
 def test_drive_says_why_it_refuses(drive, source, download, page, words):

@@ -36,18 +36,14 @@ def download(options: argparse.Namespace) -> int:
     if not names and options.model is None:
         raise UsageError("download needs tasks, --model NAME or both, such as `ttmbench download winoground`")
     model = None if options.model is None else registry.adapters[options.model]
-    tasks = select_tasks(registry, names)
-    folder = data_folder(options.data_dir)
-    if folder.exists() and not folder.is_dir():
-        raise UsageError(f"--data_dir must be a directory, and {folder} is a file")
+    tasks, folder = select_tasks(registry, names), data_folder(options.data_dir)
     if options.data_dir and not options.dry_run:  # a later run expects it, even if nothing had to be written
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise UsageError(f"--data_dir {folder} cannot be created ({error.strerror or error})") from None
+            raise UsageError(f"--data_dir must be a folder, and {folder} is none ({error.strerror or error})") from None
     model_args = parse_pairs(options.model_args or "")
-    if options.trust_remote_code:
-        model_args["trust_remote_code"] = True
+    model_args |= {"trust_remote_code": True} if options.trust_remote_code else {}
     downloads = Downloads(registry, folder, options.alternative, options.dry_run)
     try:
         missing = [] if model is None or _fetch_model(model, model_args, options.dry_run) else [f"model {model.name}"]
@@ -68,51 +64,45 @@ class Downloads:
     data_dir: Path
     alternative: int | None
     dry_run: bool
-    _done: dict[str, bool] = field(default_factory=dict)
-    _origins: dict[str, str] = field(default_factory=dict)
+    _done: dict[str, tuple[str, bool]] = field(default_factory=dict)  # need -> its origin, and whether it is here
 
     def fetch(self, task: TaskFile) -> bool:
-        """Fetches what a task needs, from its first complete or available location; whether nothing is missing then.
-
-        At the end the task is read without the network, which shows that nothing is missing.
-        """
-        name = task.spec.task
+        """Fetches what a task needs, from its first location that has it all; whether it is read offline then."""
+        name, detail = task.spec.task, ""
         places, tags = data_locations(self.registry, task, self.data_dir)
         if self.alternative is not None:
             places = [places[min(self.alternative, len(places)) - 1]]
-        for need in [*(need for place in places for need in place.needs or ()), *tags]:
-            first = self._origins.setdefault(need.name, need.origin)
-            if first != need.origin:
-                raise DataError(
-                    f"{need.name} cannot come from both {first} and {need.origin}; download such tasks into different "
-                    "data folders (--data_dir)"
-                )
         here = next((place for place in places if place.is_here), None)
+        places = places if here is None else [here]
         if self.dry_run:
-            self._lacking([*((here or places[0]).needs or ()), *tags])
-            others = ", ".join(place.name for place in places[1:] if here is None)
-            rest = f"; if that fails: {others}" if others else ""
-            _print(f"{name}:", "present" if here else "not all here", f"{(here or places[0]).name}{rest}")
+            self._lacking([*(places[0].needs or ()), *tags])
+            rest = f"; if that fails: {', '.join(place.name for place in places[1:])}" if places[1:] else ""
+            _print(f"{name}:", "present" if here else "not all here", f"{places[0].name}{rest}")
             return True
         lacking: list[str] = []
-        for place in [here] if here else places:
+        for place in places:
             # A place that does not list its needs fetches them when it is read.
             failed = self._read(task, offline=False)[1] if place.needs is None else self._lacking(place.needs)
-            lacking += failed
+            lacking = [*lacking, *failed] if failed else []
             if not failed:
-                lacking = []
                 break
-        untagged, detail = self._lacking(tags), ""
+        untagged = self._lacking(tags)
         if not lacking:
             detail, lacking = self._read(task, offline=True)
-        lacking = list(dict.fromkeys([*lacking, *untagged]))
-        more = f"{', '.join(lacking)}; `ttmbench download {name}` resumes when that is fixed"
-        _print(f"{name}:", "missing" if lacking else "ready", more if lacking else detail)
+        if lacking := list(dict.fromkeys([*lacking, *untagged])):
+            detail = f"{', '.join(lacking)}; `ttmbench download {name}` resumes when that is fixed"
+        _print(f"{name}:", "missing" if lacking else "ready", detail)
         return not lacking
 
     def _lacking(self, needs: Sequence[DataNeed]) -> list[str]:
         """Fetches missing needs; the names of those that are still missing."""
         for need in needs:
+            origin, _ = self._done.get(need.name, (need.origin, False))
+            if origin != need.origin:
+                raise DataError(
+                    f"{need.name} cannot come from both {origin} and {need.origin}; download such tasks into different "
+                    "data folders (--data_dir)"
+                )
             if need.name in self._done:
                 continue
             try:
@@ -122,14 +112,11 @@ class Downloads:
                     status, detail = "would fetch", f"{amount(need.size())}, {need.origin}"
                 else:
                     status, detail = "fetched", f"{need.fetch()}, from {need.origin}"
-                    still = need.missing()
-                    if still is not None:
-                        raise DataError(f"{need.name} was fetched, and {still}")
             except TtmbenchError as error:
                 status, detail = "failed", str(error)
             _print(need.name, status, detail)
-            self._done[need.name] = status != "failed"
-        return [need.name for need in needs if not self._done[need.name]]
+            self._done[need.name] = need.origin, status != "failed"
+        return [need.name for need in needs if not self._done[need.name][1]]
 
     def _read(self, task: TaskFile, offline: bool) -> tuple[str, list[str]]:
         """Reads a task: a description of its data, and errors."""
@@ -151,15 +138,12 @@ def _fetch_model(spec: AdapterSpec, model_args: Mapping[str, object], dry_run: b
         if files is not None and not dry_run:
             files = locate_files(spec, model_args, offline=True) or files
     except TtmbenchError as error:
-        if not dry_run:
-            _print(spec.name, "failed", str(error))
-            return False
-        arguments = model_arguments(spec, model_args)
+        arguments, card = model_arguments(spec, model_args), spec.card
         named = arguments.get("pretrained") or arguments.get("model") or arguments.get("path") or spec.name
-        as_named = spec.card is not None and arguments.get("pretrained") == spec.model_args.get("pretrained")
-        size = f"about {spec.card.size}" if as_named and spec.card is not None else "size unknown"
-        _print(f"{spec.name}:", "would fetch", f"{size}, from {named}")
-        return True
+        is_named = arguments.get("pretrained") == spec.model_args.get("pretrained")
+        size = f"about {card.size}" if card is not None and is_named else "size unknown"
+        _print(spec.name, *(("would fetch", f"{size}, from {named}") if dry_run else ("failed", str(error))))
+        return dry_run
     if files is None:
         _print(spec.name, "failed", f"its name and --model_args name no files to fetch; it is: {spec.summary}")
         return dry_run

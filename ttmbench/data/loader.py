@@ -68,9 +68,9 @@ def data_locations(registry: Registry, task: TaskFile, data_dir: Path) -> tuple[
 
     Nothing is fetched. UsageError if the source is unknown or its options are wrong.
     """
-    from ttmbench.data.download import DataFile
+    from ttmbench.data.download import data_file
 
-    tags = [DataFile(data_dir, tag.file, tag.get).need for tag in task.spec.group.tag_files.values()]
+    tags = [data_file(data_dir, tag.file, tag.get) for tag in task.spec.group.tag_files.values()]
     return _locations(registry, task.spec.source, _request(registry, task, data_dir)), tags
 
 

@@ -13,8 +13,8 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from ttmbench._util.file_io import file_digest
 from ttmbench._util.images import Colors
-from ttmbench.data.availability import DataLocation, count_of_images, local_file
-from ttmbench.data.download import DataFile, ListedImages
+from ttmbench.data.availability import DataLocation, DataNeed, count_of_images, local_file
+from ttmbench.data.download import data_file, listed_images
 from ttmbench.data.paths import (
     DATA_VARIABLE,
     Also,
@@ -428,20 +428,18 @@ def locate_annotations(request: SourceRequest) -> list[DataLocation]:
     def lacking() -> str | None:
         return _Annotations(request).lacking()
 
-    needs: list[DataFile] = []
+    needs: list[DataNeed] = []
     for path, name in data.paths.items():
         if path not in stated.get and _is_in(path, stated.get):
             continue  # what lies in a fetched folder comes with it
         origin = stated.get.get(path) if name == path else None
         if any(file == path or _is_in(file, [path]) for file in stated.row_files):
-            needs.append(DataFile(data.base, name, origin, lacking))
+            needs.append(data_file(data.base, name, origin, lacking))
         elif origin is not None and origin.listed:
-            needs.append(
-                ListedImages(data.base, name, origin, addresses=listed, may_fail=stated.missing == "leave_out")
-            )
+            needs.append(listed_images(data.base, name, origin, listed))
         else:
-            needs.append(DataFile(data.base, name, origin))
-    return [DataLocation("the data folder", [one.need for one in needs])]
+            needs.append(data_file(data.base, name, origin))
+    return [DataLocation("the data folder", needs)]
 
 
 def _is_in(path: str, folders: Iterable[str]) -> bool:
@@ -490,7 +488,7 @@ def locate_class_folders(request: SourceRequest) -> list[DataLocation]:
     base = data_folder(request.data_dir)
     name = find(base, options.path, options.also)
     origin = options.get.get(options.path) if name == options.path else None
-    return [DataLocation("the data folder", [DataFile(base, name, origin).need])]
+    return [DataLocation("the data folder", [data_file(base, name, origin)])]
 
 
 def _class_images(classes: list[Path], exif: Exif) -> Iterator[Group]:
