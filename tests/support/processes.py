@@ -2,18 +2,15 @@
 
 ``run`` and ``start`` do what ``subprocess.run`` and ``subprocess.Popen`` do with ``[sys.executable, *words]``. The
 process is forked from a server (``fork_server.py``) that has imported torch, transformers and the package, but has its
-own arguments, environment, folder, streams, exit code and signals.
-
-There are two servers, each started when it is first needed: one has imported everything under the suite's variables,
-the other has imported only libraries that read no variable. A process is started cold, from nothing, with ``cold=True``
-(for a test of start-up, imports or memory), if a variable differs that is read while Python starts or a library of the
-second server is imported (``PYTHONHASHSEED``, ``OMP_NUM_THREADS``), and on systems other than Linux, where libraries do
-not survive a fork.
+own arguments, environment, folder, streams, exit code and signals. It is started cold with ``cold=True`` (for a test of
+start-up, imports or memory), if a variable differs that is read while Python starts or a library is imported, and on
+systems other than Linux, where libraries do not survive a fork.
 """
 
 from __future__ import annotations
 
 import atexit
+import functools
 import json
 import os
 import select
@@ -33,15 +30,9 @@ LATER_NAMES = {
     *("COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR", "TERM", "TMPDIR", "PWD", "OLDPWD", "_"),
     *("NO_PROXY", "no_proxy", "HF_TOKEN", "OPENAI_API_KEY", "MPLBACKEND", "CUBLAS_WORKSPACE_CONFIG"),
 }
-# Read when the package or huggingface_hub is imported: fine for a server that has imported neither.
-NOT_YET = ("HF_", "HUGGING_FACE_", "TRANSFORMERS_", "XDG_", "PYTHONPATH")
-
-LIBRARIES = (
+MODULES = (
     *("torch", "torchvision.transforms.v2", "scipy.optimize", "scipy.stats", "yaml", "pydantic", "PIL.Image"),
     *("pandas", "pyarrow.dataset", "pyarrow.parquet"),
-)
-EVERYTHING = (
-    *LIBRARIES,
     *("transformers.models.clip.modeling_clip", "transformers.models.clip.image_processing_clip"),
     *("transformers.models.siglip.modeling_siglip", "transformers.models.clip.tokenization_clip"),
     *("ttmbench.cli.run", "ttmbench.evaluator.evaluate", "ttmbench.evaluator.public_api", "ttmbench.methods.run"),
@@ -53,10 +44,10 @@ EVERYTHING = (
 class Server:
     """A process that has imported modules and forks on demand."""
 
-    def __init__(self, modules: Sequence[str]) -> None:
+    def __init__(self) -> None:
         self._mine, theirs = socket.socketpair()
         with theirs:
-            words = [sys.executable, str(SERVER), str(theirs.fileno()), *modules]
+            words = [sys.executable, str(SERVER), str(theirs.fileno()), *MODULES]
             null, numbers = subprocess.DEVNULL, [theirs.fileno()]
             self.process = subprocess.Popen(words, env=BEFORE, stdin=null, stdout=null, pass_fds=numbers)
 
@@ -77,34 +68,24 @@ class Server:
         return report
 
 
-_servers: dict[tuple[str, ...], Server] = {}
+@functools.cache
+def server() -> Server:
+    """The server, started when it is first needed."""
+    started = Server()
+    atexit.register(started.close)
+    return started
 
 
-@atexit.register
-def close_servers() -> None:
-    """Ends all; the next request starts them again."""
-    while _servers:
-        _servers.popitem()[1].close()
-
-
-def server_for(environment: Mapping[str, str]) -> Server | None:
-    """The server that has imported the most under the same variables; None if none is as good as a cold start."""
+def is_forked(environment: Mapping[str, str]) -> bool:
+    """Whether a fork is as good as a cold start under these variables."""
     names = {name for name in {*environment, *BEFORE} if environment.get(name) != BEFORE.get(name)}
-    names = {name for name in names if not name.startswith(LATER) and name not in LATER_NAMES}
-    if sys.platform != "linux" or any(not name.startswith(NOT_YET) for name in names):
-        return None
-    modules = LIBRARIES if names else EVERYTHING
-    if modules not in _servers:
-        _servers[modules] = Server(modules)
-    return _servers[modules]
+    return sys.platform == "linux" and all(name.startswith(LATER) or name in LATER_NAMES for name in names)
 
 
 class Forked(subprocess.Popen):
     """A process that a server forked; who waits for it reads its exit code from the server's report."""
 
-    def __init__(self, server: Server, words: Sequence[str], **how: object) -> None:
-        self._server, self._received = server, b""
-        super().__init__(words, **how)
+    _received = b""
 
     def _execute_child(self, args, executable, preexec_fn, close_fds, pass_fds, cwd, env, *more) -> None:
         pipes = more[3:9]
@@ -112,7 +93,7 @@ class Forked(subprocess.Popen):
         path = [folder for folder in env.get("PYTHONPATH", "").split(os.pathsep) if folder]
         folder = str(Path(cwd or ".").resolve())
         request = {"words": args, "environment": env, "path": path, "folder": folder}
-        self._report = self._server.fork(request, streams)
+        self._report = server().fork(request, streams)
         self._close_pipe_fds(*pipes)
         while b"\n" not in self._received:
             self._receive(None)
@@ -148,10 +129,9 @@ def start(
 ) -> subprocess.Popen:
     """Starts ``python WORDS``; all else is as in ``subprocess.Popen``."""
     words, environment = [str(word) for word in words], dict(os.environ if env is None else env)
-    server = None if cold else server_for(environment)
-    if server is None:
+    if cold or not is_forked(environment):
         return subprocess.Popen([sys.executable, *words], env=environment, **how)
-    return Forked(server, words, env=environment, **how)
+    return Forked(words, env=environment, **how)
 
 
 def run(
