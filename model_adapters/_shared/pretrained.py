@@ -42,23 +42,11 @@ if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase, ProcessorMixin
     from transformers.image_processing_utils import BaseImageProcessor
 
-# Module, or title in a message -> what pip installs; modules that are not named here are parts of other packages.
-_PACKAGES = {
-    **dict(einops="einops", pillow="pillow", sentencepiece="sentencepiece", tiktoken="tiktoken", timm="timm"),
-    **dict(torch="torch", torchvision="torchvision", pytorch="torch", open_clip="open_clip_torch", pil="pillow"),
-    **dict(cv2="opencv-python", opencv="opencv-python", sklearn="scikit-learn", yaml="PyYAML", google="protobuf"),
-    **dict(accelerate="ttmbench[large]", av="ttmbench[video]", pyav="ttmbench[video]", openai="ttmbench[api]"),
-    **dict(bitsandbytes="ttmbench[quantized]", num2words="ttmbench[smolvlm]", peft="ttmbench[lora]"),
-    "google.protobuf": "protobuf",
+_EXTRAS = {  # module, also by the name in a message of transformers -> what pip installs; others install themselves
+    **dict(accelerate="large", av="video", bitsandbytes="quantized", num2words="smolvlm", openai="api", peft="lora")
 }
-_NAME = r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?"
-_SAID = re.compile(
-    rf"requires (?:the )?`?({_NAME})`? (?:library,? but it was not found|>= [\d.]+, but \S+ was not found|to be inst)"
-    rf"|Missing optional dependencies: ({_NAME}(?:, {_NAME})*)|Package `({_NAME})` is required"
-    rf"|pip install ((?:(?:-U|--upgrade|{_NAME}(?:\[[a-z0-9,_-]+\])?)(?: |(?=[`.,;'\n]|$)))+)"
-)
-# transformers' message for a SentencePiece file where sentencepiece or protobuf is missing: it takes it for another.
-_READS_AS_TIKTOKEN = "required to read a `tiktoken` file"
+_NAME = r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?(?:\[[a-z0-9,_-]+\])?"
+_INSTALL = re.compile(rf"pip install ((?:{_NAME}(?: |(?=[`.,;'\n]|$)))+)")
 
 
 def what_to_install(error: BaseException | None) -> str | None:
@@ -70,15 +58,11 @@ def what_to_install(error: BaseException | None) -> str | None:
     True
     """
     while error is not None:
-        if isinstance(error, ModuleNotFoundError) and error.name is not None:
-            names = [error.name] if error.name in _PACKAGES else []
-        elif _READS_AS_TIKTOKEN in str(error):
-            names = ["sentencepiece", "protobuf", "tiktoken"]
-        else:
-            said = [match[match.lastindex or 0] for match in _SAID.finditer(str(error))]
-            names = [name for words in said for name in re.split(r", ?| ", words) if name]
-        if names:
-            return shlex.join(["pip", "install", *dict.fromkeys(_PACKAGES.get(name.lower(), name) for name in names)])
+        asked = _INSTALL.search(str(error))
+        names = asked[1].split() if asked else [str(getattr(error, "name", None))]
+        if asked or names[0] in _EXTRAS:
+            named = (f"ttmbench[{_EXTRAS[name]}]" if name in _EXTRAS else name for name in names)
+            return shlex.join(["pip", "install", *dict.fromkeys(named)])
         error = error.__cause__
     return None
 

@@ -25,19 +25,6 @@ def test_a_shift_changes_the_first_tokens_of_each_caption(name, request):
     assert_captions_shift(adapter, embedding, CAPTIONS, [range(1, 1 + len(one.split())) for one in CAPTIONS])
 
 
-def test_from_position_zero_where_nothing_stands_before_a_caption(tiny_siglip, monkeypatch):
-    adapter = load(tiny_siglip)
-    prepare = adapter.prepare_captions
-
-    def without_start(captions):
-        ids = prepare(captions)["input_ids"]
-        return {"input_ids": torch.cat([ids[:, 1:], ids[:, -1:]], dim=1)}
-
-    monkeypatch.setattr(adapter, "prepare_captions", without_start)
-    embedding = adapter.model.text_model.embeddings.token_embedding
-    assert_captions_shift(adapter, embedding, CAPTIONS[:3], [range(len(one.split())) for one in CAPTIONS[:3]])
-
-
 def test_of_open_clip(tmp_path):
     adapter = open_clip_models.load(model=f"local-dir:{open_clip(tmp_path / 'clip')}", device="cpu")
     tokens = adapter.prepare_captions(CAPTIONS)

@@ -17,7 +17,6 @@ from ttmbench.errors import DataError, UsageError
 from ttmbench.model_adapters import open_clip as open_clip_models
 from ttmbench.model_adapters._shared import open_clip_weights
 from ttmbench.model_adapters._shared.open_clip_weights import interpolated, merged, unwrapped
-from ttmbench.model_adapters._shared.pretrained import read_weights
 
 NAME = "tiny-named-32-quickgelu"
 LONGER = {**QUICK, "text_cfg": {**QUICK["text_cfg"], "context_length": 16}}
@@ -119,12 +118,6 @@ def test_what_surrounds_tensors_is_dropped():
     ):
         assert unwrapped(content) == tensors
     assert unwrapped([1, 2]) == unwrapped({"epoch": 3}) == {}
-
-
-def test_the_settings_of_a_training_are_skipped(tmp_path):
-    torch.save(family_copies.openai_checkpoint({"visual.proj": torch.ones(1)}), tmp_path / "x.pt")
-    found = read_weights(tmp_path / "x.pt")
-    assert vars(found["args"]) == {} and torch.equal(found["model"]["visual.proj"], torch.ones(1))
 
 
 # --- models ----------------------------------------------------------------------------------------------------------

@@ -27,7 +27,7 @@ from ttmbench.data.loader import load_task_data
 from ttmbench.data.task_file import find_task
 from ttmbench.errors import TtmbenchError, UsageError
 from ttmbench.methods.checkpoint import TaskCheckpoint
-from ttmbench.methods.training import Iteration, TrainingPairs, _step, finetune, make_optimizer
+from ttmbench.methods.training import Iteration, TrainingPairs, _step
 from ttmbench.model_adapters import hf, vqascore
 from ttmbench.plugins.registry import build_registry
 from ttmbench.scoring.batches import BatchSizer
@@ -155,28 +155,6 @@ def test_every_stage_gives_the_numbers_of_the_processor(settings, gpu, tiny_hf_c
 @pytest.mark.slow
 def test_open_clip_gives_the_numbers_of_the_processor(gpu, tiny_vlm, tmp_path):
     same(gpu, tmp_path, "open_clip", model_args={"model": f"local-dir:{tiny_vlm('open_clip')}"}, **TTM)
-
-
-@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
-@pytest.mark.parametrize("kind", ["clip", "siglip"])
-def test_training_waits_once_an_epoch_and_sends_images_once(kind, dtype, tiny_hf_clip, tiny_siglip):
-    registry = build_registry()
-    groups = load_task_data(registry, find_task(registry, "shapes_color"), limit=4).groups
-    epochs, batch = 2, 2
-    with stand_in_gpu() as gpu:
-        folder = str(tiny_siglip if kind == "siglip" else tiny_hf_clip)
-        adapter = hf.load(pretrained=folder, device="cuda", dtype=dtype)
-        if kind == "siglip":
-            adapter.tokenizer.model_input_names = ["input_ids"]  # as those of the hub's repositories have it
-        prepared, _ = prepare(adapter, groups, 32)
-        pairs = TrainingPairs(prepared.rows.images, prepared.rows.captions)
-        optimizer, config = make_optimizer(adapter, TTMConfig(epochs=epochs)), TTMConfig(epochs=epochs)
-        gpu.waits, gpu.uploads[:] = 0, []
-        rng = np.random.default_rng(0)
-        losses = finetune(adapter, prepared, pairs, optimizer, config=config, learning_rate=1e-4, batch=batch, rng=rng)
-    images = prepared.images["pixel_values"].nbytes
-    assert len(losses) == epochs and gpu.waits == epochs + 1, "for the images, and for the loss of each epoch"
-    assert sorted(gpu.uploads)[-1] == images and sorted(gpu.uploads)[-2] < images / 20
 
 
 def test_too_little_memory_is_said_with_what_would_fit(monkeypatch, tiny_hf_clip):

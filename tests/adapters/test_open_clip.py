@@ -421,26 +421,6 @@ def test_pickles_are_read_as_tensors_alone(library, folders, tmp_path, ending):
         assert adapter.files.provenance()["files"] == [file]
 
 
-def test_a_checkpoint_of_open_clips_training(library, folders, tmp_path):
-    """What its trainer writes: names behind "module.", beside the state of optimiser and scaler.
-
-    Its cosine schedule computes learning rates with numpy; test_pickled_weights.py has those of numpy 1.
-    """
-    tensors = load_file(library)
-    model = torch.nn.Linear(2, 2)
-    optimizer = torch.optim.AdamW(model.parameters())
-    model(torch.ones(1, 2)).sum().backward()
-    optimizer.step()
-    optimizer.param_groups[0]["lr"] = 0.5 * (1 + np.cos(np.pi * 3 / 10)) * 1e-6
-    state = {f"module.{name}": tensor for name, tensor in tensors.items()}
-    scaler = {"scale": 65536.0, "_growth_tracker": 0}
-    checkpoint = {"epoch": 3, "state_dict": state, "optimizer": optimizer.state_dict(), "scaler": scaler}
-    path = tmp_path / "epoch_3.pt"
-    torch.save(checkpoint, path)
-    adapter = open_clip_models.load(model="tiny-clip-32", pretrained=str(path), device="cpu")
-    assert near(scores(adapter), scores(load(folders["clip"])))
-
-
 @pytest.mark.parametrize("ending", [".npz", ".model"])
 def test_other_files_are_no_weights(library, folders, tmp_path, ending):
     folder = pickled(folders, tmp_path / "other", f"weights{ending}", load_file(library))
@@ -499,11 +479,3 @@ def test_a_folder_without_its_tokenizer_is_refused(folders, tmp_path):
     folder = tmp_path / "model"
     shutil.copytree(folders["siglip"], folder, ignore=shutil.ignore_patterns("tokenizer*"))
     refused(DataError, "the tokenizer lacks tokenizer.json", model=f"local-dir:{folder}")
-
-
-def test_truncated_names_the_captions_that_a_tokenizer_of_the_hub_cuts(folders):
-    adapter = load(folders["siglip"])
-    captions = [" ".join(["red"] * count) for count in range(1, 30)]
-    tokens = adapter.prepare_captions(captions)
-    first = next(index for index in range(1, 29) if torch.equal(tokens[index], tokens[index - 1]))
-    assert adapter.truncated(captions) == [False] * first + [True] * (29 - first)

@@ -204,14 +204,6 @@ def test_an_unusable_answer_is_asked_for_thrice_and_not_kept(fault, chat_server,
     assert code == 0 and document["model_info"]["usage"]["stored_answers"] == 6 and asked_once(chat_server)
 
 
-def test_a_token_that_is_listed_twice_counts_once(chat_server, evaluate, quiet, tmp_path):
-    once = chat_server.listed
-    chat_server.listed = lambda share: [*once(share), once(share)[0]]
-    code, _, printed = evaluate()
-    assert code == 0, printed
-    assert numbers(tmp_path) == quiet
-
-
 def test_a_server_that_answers_as_several_models_gets_a_note_that_names_them(chat_server, evaluate):
     chat_server.names = lambda number: ("model-a", "model-b")[number % 2]
     code, document, printed = evaluate(concurrency=1)

@@ -102,13 +102,13 @@ WRONG = {
     ",load_in_4bit=true": "load_in_4bit needs the package bitsandbytes: pip install 'ttmbench[quantized]'",
     ",load_in_8bit=true": "load_in_8bit needs the package bitsandbytes: pip install 'ttmbench[quantized]'",
     ",load_in_4bit=true,load_in_8bit=true": "load_in_4bit and load_in_8bit exclude each other",
-    ",load_in_4bit=yes": "load_in_4bit must be true or false, got yes",
+    ",load_in_4bit=yes": "'load_in_4bit': must be a valid boolean",
     ",load_in_4bit=true,quantization_config.bnb_type=nf4": "quantization_config.bnb_type is unknown; known: load_in",
     ",quantization_config.bnb_4bit_quant_type=nf4": "quantization_config needs load_in_4bit=true or load_in_8bit=true",
     ",max_memory.cpu=1GiB": "max_memory and offload_folder need device_map; add device_map=auto",
     ",device_map=nonsense": "device_map: nonsense is not a device; known: auto, balanced",
     ",device_map=cuda:99": "device cuda:99 was requested, but",
-    ",device_map=auto,max_memory=8": "max_memory must be names with values",
+    ",device_map=auto,max_memory=8": "'max_memory': must be a valid dictionary",
     ",device_map=auto,device_map.model=cpu": "device_map is given whole and as device_map.model",
 }
 

@@ -147,18 +147,6 @@ def test_p_t_is_the_mean_over_noise_images(name, folder):
     np.testing.assert_allclose(found, expected, atol=1e-4, rtol=0)
 
 
-@pytest.mark.parametrize("kind", ["qwen2_vl", "qwen2_5_vl", "qwen3_vl"])
-def test_the_frames_of_a_noise_image_are_equal_as_those_of_an_image(kind, tiny_vlm):
-    adapter = visualgpt.load(pretrained=str(tiny_vlm("chat", kind=kind)), device="cpu", noise_images=1)
-    (image,) = adapter.prepare_images([groups_of("shapes_color", 1)[0].images[0].open()])
-    (noisy,) = adapter._with_pixels([image], lambda shape: torch.randn(tuple(shape)))
-    for one in (image, noisy):
-        pixels = one.features["pixel_values"].reshape(-1, 3, 2, 64)
-        assert torch.equal(pixels[:, :, 0], pixels[:, :, 1]) and pixels.std() > 0.1
-    assert noisy.features["pixel_values"].shape == image.features["pixel_values"].shape
-    assert adapter.fingerprint()["noise_frames"] == "2, equal"
-
-
 def test_a_task_says_how_many_noise_images_stand_for_p_t(blip, folder_task, tmp_path, monkeypatch):
     """Winoground has 100 in the paper, other tasks 3; a number that a user gives wins."""
     registry = build_registry()

@@ -75,14 +75,6 @@ def test_a_limit_that_is_none(capsys, limit):
         make_run_config({"model": "m", "tasks": ["t"], "limit": float(limit) if limit != "many" else limit})
 
 
-@pytest.mark.parametrize(
-    ("typed", "meant"), [("float32", "fp32"), ("bfloat16", "bf16"), ("float16", "fp16"), ("torch.bfloat16", "bf16")]
-)
-def test_dtypes_by_their_names_in_torch(typed, meant):
-    assert make_run_config({"model": "m", "tasks": ["t"], "dtype": typed}).dtype == meant
-    assert make_run_config({"model": "m", "tasks": ["t"], "model_args": {"dtype": typed}}).model_args["dtype"] == meant
-
-
 def test_a_dtype_among_the_model_args(tmp_path, capsys):
     target = tmp_path / "x.json"
     words = [*RUN, "-a", "dtype=bfloat16", "-t", "shapes_color", "-L", "2", "-o", str(target)]
@@ -146,11 +138,6 @@ def test_every_command_has_examples_that_it_takes(name):
 )
 def test_an_option_that_is_given_twice_is_an_error(command, option, capsys):
     assert f"{option} is given twice" in refused(capsys, *command.split())
-
-
-def test_the_same_value_twice_is_none(capsys):
-    options = ["-M", "tiny-clip", "-M", "tiny-clip", "-t", "shapes_color", "--limit", "2", "--bootstrap_iters", "0"]
-    assert main(options) == 0
 
 
 def model_of(module):

@@ -6,7 +6,6 @@ import json
 import os
 from pathlib import Path
 
-import pytest
 from support import processes
 
 FOLDER = Path(__file__).resolve().parents[2] / "benchmarks"
@@ -28,38 +27,6 @@ def test_both_versions_give_the_same_numbers(tmp_path):
     assert same["selected_equal"] and same["pseudo_labels_equal"] and same["group_match_equal"]
     assert same["threshold_difference"] < 1e-4 and same["loss_difference"] < 1e-4
     assert set(report["seconds"]["package"]) == {"prepare", "score", "train", "total"}
-
-
-ON_THE_STAND_IN = """
-import runpy, sys
-sys.path[:0] = [{support!r}, {benchmarks!r}]
-from support.stand_in_gpu import stand_in_gpu
-sys.argv = ["accelerator.py", *{options!r}]
-with stand_in_gpu():
-    runpy.run_path({script!r}, run_name="__main__")
-"""
-
-
-@pytest.mark.slow
-def test_the_accelerator_benchmark_runs_on_a_stand_in_and_a_cpu(tmp_path):
-    options = ["--width", "64", "--batch", "3", "--matrix", "64"]
-    there = [*SMALL, *options, "--device", "cuda", "--dtypes", "fp32", "--output", str(tmp_path / "gpu.json")]
-    places = {"support": str(FOLDER.parent / "tests"), "benchmarks": str(FOLDER)}
-    program = ON_THE_STAND_IN.format(**places, options=there, script=str(FOLDER / "accelerator.py"))
-    done = processes.run(["-c", program], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr[-2000:]
-    reports = {
-        "fp32": json.loads((tmp_path / "gpu.json").read_text()),
-        "bf16": run("accelerator.py", tmp_path / "cpu.json", *options, "--device", "cpu", "--dtypes", "bf16"),
-    }
-    assert reports["fp32"]["device"] == "stand-in" and reports["bf16"]["device"] == "CPU"
-    ran = {dtype: report["runs"][dtype] for dtype, report in reports.items()}
-    for one in ran.values():
-        # 1 and then all 4 groups are selected, of 2 images, in 2 epochs each.
-        assert one["trained_images"] == 2 * 2 * (1 + 4)
-        assert one["flops_per_trained_image"] > 1e8 and one["peak_flops"] > 1e7
-    first = [ran[dtype]["first_and_last_loss"][0][0] for dtype in ("fp32", "bf16")]
-    assert first[0] == pytest.approx(first[1], rel=0.02)
 
 
 def test_the_store_changes_no_score(tmp_path):

@@ -11,7 +11,6 @@ import tomllib
 from pathlib import Path
 
 import pytest
-import yaml
 from support import processes
 from support.checkout import ROOT, load_script
 
@@ -52,16 +51,6 @@ def test_the_container_runs_the_readmes_command():
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     command = re.search(r"^.*&& (ttmbench --model .*)$", readme, flags=re.MULTILINE)
     assert json.loads(said["ENTRYPOINT"]) + json.loads(said["CMD"]) == shlex.split(command[1])
-
-
-def test_the_container_has_what_an_installation_needs():
-    text = (ROOT / "Dockerfile").read_text(encoding="utf-8")
-    copied = [name for line in re.findall(r"^COPY (.*) \S+$", text, flags=re.MULTILINE) for name in line.split()]
-    assert all((ROOT / name).exists() for name in copied)
-    kept = set(re.findall(r"^!(\S+)$", (ROOT / ".dockerignore").read_text(encoding="utf-8"), flags=re.MULTILINE))
-    assert kept == set(copied)
-    folders = {"ttmbench", "tasks", "model_adapters"}
-    assert {*folders, PROJECT["readme"], *PROJECT["license-files"], "pyproject.toml"} <= kept
 
 
 # Versions and the release
@@ -109,32 +98,6 @@ def test_a_release_needs_a_tag_that_is_its_version(release, checkout):
     assert release.problems(checkout, f"v{version}") == []
     assert len(release.problems(checkout, "v9.9.9")) == len(release.PLACES) + 1
     assert release.problems(checkout, version)[0].endswith(f"states version {version}, the tag is {version}")
-
-
-def test_a_release_needs_the_address_of_its_repository(release, checkout):
-    moved = {"Repository": REPOSITORY, "Documentation": "https://acme.example/ttmbench"}
-    for name, text in release.set_repository.texts(checkout, moved).items():
-        assert REPOSITORY in text, name
-        (checkout / name).write_text(text, encoding="utf-8")
-    assert release.set_repository.addresses(checkout) == moved and release.problems(checkout, f"v{RELEASED}") == []
-    cited = yaml.safe_load((checkout / "CITATION.cff").read_text(encoding="utf-8"))
-    assert (cited["repository-code"], cited["url"]) == (REPOSITORY, moved["Documentation"])
-    without = release.set_repository.URLS.sub("", (checkout / "pyproject.toml").read_text(encoding="utf-8"))
-    (checkout / "pyproject.toml").write_text(without, encoding="utf-8")
-    assert any("names no repository" in line for line in release.problems(checkout, f"v{RELEASED}"))
-
-
-def test_the_package_page_has_absolute_links(release):
-    """In the sdist of a release the README has them already."""
-    repository = release.set_repository.addresses(ROOT).get("Repository", REPOSITORY)
-    text = release.set_repository.with_absolute_links(
-        (ROOT / "README.md").read_text(encoding="utf-8"), repository, f"v{PROJECT['version']}"
-    )
-    links = re.findall(r'(?:\]\(|(?:src|srcset|href)=")([^)"\s]+)', text)
-    assert len(links) > 30 and all(link.startswith(("https://", "#")) for link in links)
-    ours = [found[1] for link in links if (found := re.match(rf"{repository}/(?:blob|raw)/[^/]+/([^#]+)", link))]
-    assert len(ours) > 10 and all((ROOT / path).exists() for path in ours)
-    assert f"{repository}/raw/v{PROJECT['version']}/docs/images/group.svg" in links
 
 
 def test_a_release_needs_its_changelog_and_its_contract(release, checkout, monkeypatch):

@@ -1,8 +1,8 @@
 """A CUDA device that computes on the processor: its tensors say where they lie, and refuse what CUDA's refuse.
 
 Ordinary commands run on it with real numbers, and autocast by torch's own rules for CUDA. As on a GPU, tensors of two
-devices do not meet, a tensor there is no NumPy array, and whoever reads a number from there waits, which is counted; so
-are bytes that are sent. Kernels, streams, memory, determinism and speed are a GPU's own: nothing is learnt of them.
+devices do not meet, and a tensor there is no NumPy array. Kernels, streams, memory, determinism and speed are a GPU's
+own: nothing is learnt of them.
 """
 
 from __future__ import annotations
@@ -26,8 +26,6 @@ _OF_AUTOGRAD = torch.device("xla:0")
 """What torch itself takes it for: autocast treats it as CUDA, and autograd has no streams to ask for."""
 _MAY_MEET = ("aten::copy_", "aten::_to_copy", "aten::index", "aten::index_put", "aten::index_put_", "aten::set_")
 """Between devices, or with indices that lie on the processor."""
-_WAITS = ("_local_scalar_dense", "equal", "nonzero", "masked_select", "_unique2", "repeat_interleave")
-"""Their results, or the shapes of these, depend on numbers that the GPU has yet to compute."""
 
 
 class OnGpu(torch.Tensor):
@@ -61,38 +59,9 @@ class OnGpu(torch.Tensor):
 
 
 class Gpu:
-    """What became of the stand-in while it was there.
+    """The stand-in, with how many operations ran on it."""
 
-    Attributes:
-        waits: how often the program waited until it had done all that was asked of it.
-        uploads: bytes of each tensor that was sent there.
-        operations: how many operations ran on it.
-    """
-
-    def __init__(self) -> None:
-        self.waits = self.operations = 0
-        self.uploads: list[int] = []
-        self._pinned = set[int]()
-
-    def reset(self) -> None:
-        """Counts from here on."""
-        pinned = self._pinned
-        self.__init__()  # type: ignore[misc]
-        self._pinned = pinned
-
-    def wait(self) -> None:
-        self.waits += 1
-
-    def send(self, tensor: torch.Tensor) -> None:
-        self.uploads.append(tensor.nbytes)
-
-    def is_pinned(self, tensor: torch.Tensor) -> bool:
-        return tensor.data_ptr() in self._pinned
-
-    def pin(self, tensor: torch.Tensor) -> torch.Tensor:
-        pinned = tensor.clone()
-        self._pinned.add(pinned.data_ptr())
-        return pinned
+    operations = 0
 
 
 _now = Gpu()
@@ -108,7 +77,7 @@ def _computed(function, args: Sequence[object], kwargs: Mapping[str, object]):
     there = wanted is None or torch.device(wanted).type != "cpu"  # torch itself asks for what it takes them for
     if name == "aten::copy_" and not isinstance(args[0], OnGpu):
         there = False
-    _count(name, leaves, args, kwargs, there)
+    _now.operations += 1
     known = {id(_real(one)): one for one in leaves}  # what was changed in place is what it was
 
     def back(one):
@@ -137,27 +106,6 @@ def _refuse(name: str, leaves: Sequence[torch.Tensor]) -> None:
         )
 
 
-def _count(
-    name: str, leaves: Sequence[torch.Tensor], args: Sequence[object], kwargs: Mapping[str, object], there: bool
-) -> None:
-    _now.operations += 1
-    sent = name == "aten::copy_" and there and not isinstance(args[1], OnGpu)
-    if sent:
-        _now.send(args[1])
-    # Indices from the processor are sent and waited for; how many of yes and no are yes is not known before.
-    index = name.startswith("aten::index") and any(
-        one.dtype == torch.bool or not isinstance(one, OnGpu) for one in leaves
-    )
-    if name == "aten::copy_" and not there and _now.is_pinned(args[0]) and _non_blocking(args, kwargs):
-        return
-    if name.removeprefix("aten::") in _WAITS or index or not there or (sent and not _non_blocking(args, kwargs)):
-        _now.wait()
-
-
-def _non_blocking(args: Sequence[object], kwargs: Mapping[str, object]) -> bool:
-    return bool(kwargs.get("non_blocking", args[2] if len(args) > 2 else False))
-
-
 def _real(one):
     return one.numbers if isinstance(one, OnGpu) else one
 
@@ -167,7 +115,6 @@ class _There(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, tensor: torch.Tensor) -> torch.Tensor:
-        _now.send(tensor)
         return OnGpu(tensor.detach().clone())
 
     @staticmethod
@@ -187,14 +134,10 @@ class _Back(torch.autograd.Function):
         return OnGpu(gradient)
 
 
-def _moved(tensor, device: torch.device, *, wait: bool = True):
-    """A tensor on the other side. As with CUDA it is waited for, unless memory is sent there without blocking."""
+def _moved(tensor, device: torch.device):
+    """A tensor on the other side."""
     there = isinstance(tensor, OnGpu)
-    if there == (device.type == GPU.type):
-        return tensor
-    if wait or there:
-        _now.wait()
-    return (_Back if there else _There).apply(tensor)
+    return tensor if there == (device.type == GPU.type) else (_Back if there else _There).apply(tensor)
 
 
 class _Placement(TorchFunctionMode):
@@ -204,7 +147,7 @@ class _Placement(TorchFunctionMode):
         given = dict(kwargs or {})
         here = any(isinstance(one, OnGpu) for one in tree_leaves((args, given)))
         if given.pop("pin_memory", False):
-            return _now.pin(function(*tree_map(_real, args), **given))
+            return function(*tree_map(_real, args), **given)
         if function in _MOVES:
             return _MOVES[function](*args, **given)
         if here and function in _ON_IT:
@@ -225,8 +168,8 @@ class _Placement(TorchFunctionMode):
 
 def _to(tensor: torch.Tensor, *args: object, **given: object) -> torch.Tensor:
     given.pop("copy", None)
-    device, dtype, non_blocking, _ = torch._C._nn._parse_to(*args, **given)
-    moved = tensor if device is None else _moved(tensor, device, wait=not non_blocking)
+    device, dtype, *_ = torch._C._nn._parse_to(*args, **given)
+    moved = tensor if device is None else _moved(tensor, device)
     return moved if dtype is None else moved.to(dtype)
 
 
@@ -336,8 +279,8 @@ def _set_data(tensor: OnGpu, value: OnGpu) -> None:
 _MOVES = {
     torch.Tensor.to: _to,
     torch.Tensor.cpu: lambda tensor: _moved(tensor, torch.device("cpu")),
-    torch.Tensor.pin_memory: lambda tensor, *_: _now.pin(tensor),
-    torch.Tensor.cuda: lambda tensor, *_, **given: _moved(tensor, GPU, wait=not given.get("non_blocking")),
+    torch.Tensor.pin_memory: lambda tensor, *_: tensor.clone(),
+    torch.Tensor.cuda: lambda tensor, *_, **given: _moved(tensor, GPU),
 }
 _ON_IT = {
     torch.Tensor.numpy: _no_numpy,
@@ -364,11 +307,7 @@ def _lend_guard() -> None:
 
 @contextmanager
 def stand_in_gpu() -> Iterator[Gpu]:
-    """While it is entered, torch sees one CUDA device, on which this thread's tensors can lie.
-
-    Yields:
-        What is counted of it.
-    """
+    """While it is entered, torch sees one CUDA device, on which this thread's tensors can lie."""
     global _now
     _now, found = Gpu(), _now
     about = types.SimpleNamespace(name="stand-in", total_memory=1 << 34, major=9, minor=0, multi_processor_count=1)
@@ -383,7 +322,7 @@ def stand_in_gpu() -> Iterator[Gpu]:
     with ExitStack() as stack:
         for name, answer in answers.items():
             stack.enter_context(mock.patch.object(torch.cuda, name, lambda *_, answer=answer, **__: answer))
-        stack.enter_context(mock.patch.object(torch.cuda, "synchronize", lambda *_: _now.wait()))
+        stack.enter_context(mock.patch.object(torch.cuda, "synchronize", lambda *_: None))
         stream = types.SimpleNamespace(is_capturing=lambda: False)
         stack.enter_context(mock.patch.object(torch.accelerator, "current_stream", lambda *_: stream))
         _lend_guard()
