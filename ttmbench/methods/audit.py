@@ -24,17 +24,8 @@ def compare_matchings(name: str, seed: int, found: np.ndarray, again: np.ndarray
     A method without access to labels gives the same matchings. Sums in a different order differ by rounding, which
     training amplifies, so groups whose margin is below 1 % of the median margin are not compared.
 
-    Args:
-        name: name of the method.
-        seed: the seed.
-        found: scores of the first run, [groups, images, captions].
-        again: those of the second run, in the same order.
-
-    Returns:
-        The number of groups that were compared.
-
-    Raises:
-        AssertionNotMet: a compared matching differs.
+    ``found`` and ``again`` are scores in the same order, [groups, images, captions]. Returns the number of groups that
+    were compared; AssertionNotMet if a matching differs.
     """
     matching, repeated = (match_groups(fewer_first(each)) for each in (found, again))
     clear = is_clear(matching)
@@ -53,21 +44,9 @@ def compare_selections(
 ) -> int:
     """Compares what each iteration selected with a second run on permuted captions.
 
-    Of a tied unit, which is selected only where ties are included, another caption is as good.
-
-    Args:
-        name: name of the method.
-        seed: the seed.
-        found: iterations of the first run.
-        again: those of the second run, whose captions are in ``order``.
-        order: the caption at each position of every group, int [groups, captions].
-        is_global: whether captions are numbered over all groups.
-
-    Returns:
-        The number of units that were compared.
-
-    Raises:
-        AssertionNotMet: another unit or another caption was selected, or the second run stopped elsewhere.
+    Of a tied unit, which is selected only where ties are included, another caption is as good. ``order`` is the caption
+    of the first run at each position of the second, int [groups, captions]. Returns the number of units that were
+    compared; AssertionNotMet if another unit or caption was selected, or the second run stopped elsewhere.
     """
     for step, other in zip(found, again, strict=False):
         captions = (
@@ -102,13 +81,8 @@ def held_out_record(
 ) -> Record:
     """Record for results: the metrics of held-out groups, and their gains with intervals over these groups.
 
-    Args:
-        share: requested fraction of held-out groups.
-        used: number of groups trained on.
-        clusters: of the held-out groups; those of one share images.
-        metrics: of the task.
-        before: scores of the held-out groups by the original model.
-        after: their scores by the model that each seed trained on the other groups.
+    ``used`` is the number of groups trained on. The scores of the held-out groups are those of the original model, and
+    of the model that each seed trained.
     """
     measured, values = [metric for metric in metrics if metric.scope == "group"], {}
     gains = differences(measured, before, after, Clusters(clusters, clusters[:, None]), RESAMPLES, 0)

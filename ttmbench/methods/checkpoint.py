@@ -199,22 +199,21 @@ class SeedCheckpoint:
         return "/".join((*self._folder.parts[-2:], name))
 
 
+@dataclass
 class TaskCheckpoint:
-    """Checkpoints of one task, valid for ``data`` (its fingerprint) and ``run`` (the key of the run).
+    """Checkpoints of one task, valid for its data and run; stores nothing without a folder."""
 
-    Stores nothing without a folder.
-    """
-
-    def __init__(self, folder: Path | None = None, data: str = "", run: str = "") -> None:
-        self._folder, self._data, self._run, self._warned = folder, data, run, False
+    folder: Path | None = None
+    data: str = ""  # digest
+    run: str = ""  # key of the run
+    _warned: bool = False
 
     def seed(self, method: str, seed: int, raw: Scores, more: Tensors | None = None) -> SeedCheckpoint:
         """The checkpoint of one method and seed, valid for the raw scores and other given inputs."""
-        folder = None if self._folder is None or self._warned else self._folder / method / f"seed_{seed}"
-        start = (
-            "" if folder is None else f"{self._run}:{self._data}:{tensors_digest(score_tensors(raw) | (more or {}))}"
-        )
-        return SeedCheckpoint(folder, start, self._warn)
+        if self.folder is None or self._warned:
+            return SeedCheckpoint(None, "", self._warn)
+        start = f"{self.run}:{self.data}:{tensors_digest(score_tensors(raw) | (more or {}))}"
+        return SeedCheckpoint(self.folder / method / f"seed_{seed}", start, self._warn)
 
     def _warn(self, why: str) -> None:
         if not self._warned:

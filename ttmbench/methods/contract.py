@@ -147,18 +147,11 @@ class Trial:
         stop_after: int | None = None,
         may_refuse: bool = False,
     ) -> torch.Tensor:
-        """The method's scores [groups, images, captions] of a small task.
+        """The method's scores [groups, images, captions] of a small task, of groups of ``shape`` (images, captions).
 
-        Args:
-            shape: images and captions of a group.
-            order: order of the captions in each group; their row numbers change accordingly.
-            only: positions of the groups in the task, in this order.
-            constant: whether the model gives every pair the same score.
-            stop_after: turn after which the run is stopped and resumed from its state.
-            may_refuse: whether the method may raise a UsageError; the result is None then.
-
-        Raises:
-            BrokenMethodError: the method fails, or does not return scores of the task.
+        ``order`` is that of the captions in each group, ``only`` positions of the groups; ``constant`` gives every pair
+        the same score; after the turn ``stop_after`` the run is stopped and resumed. BrokenMethodError if the method
+        fails or does not return scores of the task; none where it may refuse the task and does.
         """
         before = {name: tensor.clone() for name, tensor in self.adapter.state_dict().items()}
         trainable = [(parameter, parameter.requires_grad) for parameter in self.adapter.parameters()]

@@ -76,18 +76,10 @@ def select(adapter: Model, which: str) -> Mapping[str, nn.Parameter]:
     return chosen
 
 
-def digest(names: Iterable[str]) -> str:
-    """Digest of the names of a set of parameters, independent of their order.
-
-    >>> digest(["b", "a"]) == digest(["a", "b"])
-    True
-    """
-    return hashlib.sha256("\n".join(sorted(names)).encode()).hexdigest()
-
-
 def trained_record(train: object, sizes: Mapping[str, int]) -> Record:
-    """Record for results: the trained parameters, with the size of each."""
-    return {"train": train, "parameters": sum(sizes.values()), "names_sha256": digest(sizes)}
+    """Record for results: the trained parameters, with the size of each, and a digest of their names in any order."""
+    named = hashlib.sha256("\n".join(sorted(sizes)).encode()).hexdigest()
+    return {"train": train, "parameters": sum(sizes.values()), "names_sha256": named}
 
 
 def is_of_images(name: str) -> bool:

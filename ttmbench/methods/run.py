@@ -175,11 +175,6 @@ class SeedRun:
         about = {**kept.about, "cost": Cost(**kept.about["cost"])} if kept.about else {}
         return cls(kept.final, list(kept.steps), **about)
 
-    @property
-    def mean_loss(self) -> float | None:
-        """Mean loss over the turns that report one; None if no turn does."""
-        return fmean(self.losses) if self.losses else None
-
     def about(self) -> dict[str, Any]:
         """What a checkpoint stores in addition to scores and state."""
         values = {name: value for name, value in vars(self).items() if name not in ("scores", "steps")}
@@ -323,17 +318,10 @@ class MethodRun:
         plugin: str = "",
         after: AfterSeed = AFTER_SEED,
     ) -> MethodScores:
-        """Runs the method with every seed; returns its scores, chance levels and record.
+        """Runs the method with every seed and the user's settings; returns its scores, chance levels and record.
 
-        Args:
-            spec: the method.
-            given: the user's settings.
-            plugin: plugin that registered it, for messages.
-            after: step after each trained seed.
-
-        Raises:
-            UsageError: a wrong setting, or a task that the method is not defined for.
-            TtmbenchError: the method gave no finite score for some pair, or an array of another shape.
+        UsageError for a wrong setting, or a task that the method is not defined for; TtmbenchError if it gave no finite
+        score for some pair. ``plugin`` registered it, for messages.
         """
         settings = checked_settings(spec, given, self.settings)
         seeds = self.seeds if spec.is_random else self.seeds[:1]  # all seeds of a deterministic method are equal
@@ -367,15 +355,9 @@ class MethodRun:
         after: AfterSeed = AFTER_SEED,
         held: Callable[[], Scores] | None = None,
     ) -> SeedRun:
-        """Runs one seed of a method; a method that trains resumes, and the model is restored.
+        """Runs one seed of a method with all of its settings; a method that trains resumes, and the model is restored.
 
-        Args:
-            spec: the method.
-            settings: all of its settings.
-            seed: seed of the shuffle, the views and the stream.
-            plugin: plugin that registered it, for messages.
-            after: step after the training.
-            held: gives the final scores of the adapted model, on held-out groups, in place of the method's.
+        ``held`` gives the final scores of the adapted model, on held-out groups, in place of the method's.
         """
         clock, target = time.perf_counter(), load_target(spec.target)
         if not spec.trains:
@@ -568,7 +550,7 @@ class MethodRun:
             "seeds": list(runs),
             "turns": first.turns,
             "updates": first.updates,
-            "loss": [run.mean_loss for run in runs.values()],
+            "loss": [fmean(run.losses) if run.losses else None for run in runs.values()],
             "trained": trained_record(settings.get("train"), first.trained) if first.trained else None,
             "cost": [run.cost.record(*self.items, run.seconds) for run in runs.values()],
             "chance": chance,

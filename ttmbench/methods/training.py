@@ -123,26 +123,11 @@ def finetune(
     unmatched are independent, so a batch is processed in parts of ``part_size`` pairs. If memory runs out, the gradient
     of the same loss over the same batch is computed in smaller parts, if the adapter supports it.
 
-    Args:
-        adapter: the model; changed in place.
-        prepared: the task's prepared inputs.
-        pairs: training pairs of at least one unit.
-        optimizer: from `make_optimizer`; its state is updated.
-        config: hyperparameters.
-        learning_rate: at the start of this iteration.
-        batch: units in a batch.
-        rng: shuffles the units in every epoch.
-        crop_rng: places the crops of enlarged images, where the task was prepared for augmentation.
-        epoch_done: called with the loss of each epoch.
-        part_size: rows in memory at a time; changes gradients by rounding only.
-        factor: (step, steps) -> factor on the learning rate; by default TTM's cosine.
-        loss: loss on pairs with targets, in place of the model's loss.
-        updated: called after every step of the optimizer.
-        option: option that sets the learning rate, for messages.
-
-    Returns:
-        Mean loss of every epoch, with batches weighted by their number of units. (Gradients are not: every batch
-        is one step.)
+    There is at least one unit, ``batch`` of them in a batch, shuffled in every epoch by ``rng``; ``crop_rng`` places
+    the crops of enlarged images. The learning rate is ``learning_rate`` times ``factor`` of (step, steps), TTM's cosine
+    by default. ``loss`` takes pairs with targets, in place of the model's; ``option`` is for messages. ``epoch_done``
+    gets the loss of each epoch, and ``updated`` is called after every step. Losses are means over units.
+    (Gradients are not: every batch is one step.)
 
     Raises:
         DivergedError: the loss is NaN or infinite.

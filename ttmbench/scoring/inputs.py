@@ -359,15 +359,8 @@ def prepare(
 ) -> tuple[Prepared, str]:
     """Decodes and preprocesses every distinct image once and tokenises every distinct caption once.
 
-    Args:
-        adapter: the model.
-        groups: all of one shape, at least one.
-        batch_size: images held decoded at a time.
-        enlarge: also prepare the images so many times as large, for augmentation; UsageError if the model cannot.
-        fingerprint: of the data, if it has been begun.
-
-    Returns:
-        The prepared inputs and the fingerprint of the data.
+    Also prepares the images ``enlarge`` times as large, for augmentation; UsageError if the model cannot. At most
+    ``batch_size`` images are held decoded; a ``fingerprint`` that has been begun goes on. Its digest is returned, too.
     """
     augmented = adapter if isinstance(adapter, DualEncoder) and adapter.augments else None
     if enlarge is not None and augmented is None:
