@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ttmbench._util.console import each_note_once, progress_bar, warn
 from ttmbench._util.file_io import Unreadable, read_json
@@ -18,10 +18,10 @@ from ttmbench.config import RunConfig, TTMConfig
 from ttmbench.data.memory import Task
 from ttmbench.data.paths import data_folder
 from ttmbench.data.task_file import TaskFile, select_tasks, take_in
-from ttmbench.errors import DataError, TtmbenchError, UsageError
+from ttmbench.errors import TtmbenchError, UsageError
 from ttmbench.evaluator.adapters import check_model, make_adapter, remarks, trained_on
 from ttmbench.evaluator.eval_results import Baseline, EvalResults, sample_lines
-from ttmbench.evaluator.output import DataNow, Output, RunFiles, RunKey, state_of
+from ttmbench.evaluator.output import Output, RunFiles, RunKey, state_of
 from ttmbench.evaluator.task_result import Ranked, Scored, TaskResult
 from ttmbench.methods.settings import task_settings
 from ttmbench.model import DualEncoder, Model, PairScorer, overrides
@@ -31,9 +31,6 @@ from ttmbench.results.document import check_names, parse_assertion
 from ttmbench.results.numbers import CHOICE, RAW, SLASH, TTM
 from ttmbench.results.stored_files import save_ranks, save_scores
 from ttmbench.types import Record
-
-if TYPE_CHECKING:  # it imports torch
-    from ttmbench.evaluator.score_task import Run
 
 
 @dataclass(frozen=True)
@@ -106,7 +103,7 @@ def evaluate(
     ``adapter`` is a model that was given as an object.
     """
     from ttmbench.evaluator.determinism import arithmetic_of, naming_what_cannot  # these import torch
-    from ttmbench.evaluator.score_task import Run
+    from ttmbench.evaluator.score_task import Run, data_now
     from ttmbench.evaluator.task import run_task
 
     with each_note_once(), arithmetic_of(config), ExitStack() as stack:
@@ -126,7 +123,7 @@ def evaluate(
             asked, document = stack.enter_context(divided(config, list(tasks), objects, output))
         model = _load_model(config, chosen, adapter, output)
         run = Run.of(registry, asked, model, key.sha256, chosen.samples, as_loaded=adapter is None)
-        done = output.resume(lambda name: _data_now(run, tasks[name]))
+        done = output.resume(lambda name: data_now(run, tasks[name]))
         if output.files is not None:
             document = output.files.results  # another one than before, if an earlier run had another model
         for name, task in progress_bar(len(tasks), "tasks", "tasks", tasks.items()):
@@ -165,17 +162,6 @@ def _load_model(config: RunConfig, chosen: Chosen, adapter: Model | None, output
 
         check_methods(registry, config, chosen.tasks, model)
     return model
-
-
-def _data_now(run: Run, task: TaskFile) -> DataNow | None:
-    """A task's data as they are now; None, with a warning, if they are out of reach."""
-    from ttmbench.evaluator.score_task import data_now
-
-    try:
-        return data_now(run, task)
-    except DataError as error:
-        warn(f"the numbers of task {task.spec.task} stay, but its data cannot be looked at: {error}")
-        return None
 
 
 def _write_artifacts(files: RunFiles, config: RunConfig, result: TaskResult) -> None:

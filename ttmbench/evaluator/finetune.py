@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 
@@ -78,22 +78,10 @@ def finetune_model(
 ) -> Finetuned:
     """Finetunes a model on the labelled groups of tasks and writes it to ``config.output_path``.
 
-    The same command again resumes where an earlier one stopped, and does nothing if it was done.
-
-    Args:
-        config: model, tasks, device, seed and the rest of a run's settings.
-        started: when it began, for the record.
-        command: the command line, for the record.
-        preset: name of a preset.
-        changes: hyperparameters that override it.
-
-    Returns:
-        The folder and its record.
-
-    Raises:
-        UsageError: the model cannot be finetuned or saved, the tasks do not go together, or the folder is another's.
-        DataError: data or weights unreachable.
-        DivergedError: the loss is NaN or infinite.
+    The same command again resumes where an earlier one stopped, and does nothing if it was done. ``changes`` are
+    hyperparameters that override those of the ``preset``; when it ``started`` and the ``command`` are for the record.
+    UsageError if the model cannot be finetuned or saved, the tasks do not go together, or the folder is another's;
+    DataError for data or weights out of reach; DivergedError if the loss is NaN or infinite.
     """
     if config.output_path is None or config.output_path.endswith(".json"):
         raise UsageError("finetune writes a folder of weights, so it needs --output_path DIR")
@@ -149,7 +137,7 @@ def _finetune(
             bar.update(len(epochs))
             try:
                 for epoch, state in train(stage, settings, config.seed, bar, resume=kept.state):
-                    epochs.append(asdict(epoch))
+                    epochs.append(epoch)
                     if len(epochs) == settings.epochs or checkpoint.is_due():
                         checkpoint.keep(None, state, {"epochs": epochs})
             except DivergedError as error:

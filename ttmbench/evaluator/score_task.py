@@ -9,6 +9,7 @@ from typing import Any, Literal, NoReturn, TypeVar
 
 import torch
 
+from ttmbench._util.console import warn
 from ttmbench._util.third_party_errors import phase
 from ttmbench.config import RunConfig, TTMConfig, groups_of
 from ttmbench.data.loader import check_count, load_task_data
@@ -465,15 +466,19 @@ def _nameless_groups(count: int, shape: GroupShape) -> list[Group]:
     ]
 
 
-def data_now(run: Run, task: TaskFile) -> DataNow:
-    """Digests of the data that `score_task` would read now, without calling the model; DataError as there."""
+def data_now(run: Run, task: TaskFile) -> DataNow | None:
+    """Digests of a task's data as they are now, without calling the model; None, with a warning, if out of reach."""
     model, config = run.model, run.config
-    if isinstance(model, StoredFeatures) and task.spec.kind != "groups":
-        limit = groups_of(config.limit, task.spec.group.n_groups)
-        return DataNow(stored_pool(model, task.spec, limit)[-1])
-    if isinstance(model, StoredFeatures):
-        return DataNow(_stored(run, model, task.spec)[1])
-    groups = run.load(task).groups
-    fingerprint = Fingerprint(groups)
-    fingerprint.add_remaining()
-    return DataNow(fingerprint.hexdigest(), groups_digest(groups))
+    try:
+        if isinstance(model, StoredFeatures) and task.spec.kind != "groups":
+            limit = groups_of(config.limit, task.spec.group.n_groups)
+            return DataNow(stored_pool(model, task.spec, limit)[-1])
+        if isinstance(model, StoredFeatures):
+            return DataNow(_stored(run, model, task.spec)[1])
+        groups = run.load(task).groups
+        fingerprint = Fingerprint(groups)
+        fingerprint.add_remaining()
+        return DataNow(fingerprint.hexdigest(), groups_digest(groups))
+    except DataError as error:
+        warn(f"the numbers of task {task.spec.task} stay, but its data cannot be looked at: {error}")
+        return None

@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Literal, NoReturn
 
 import numpy as np
@@ -24,6 +23,7 @@ from ttmbench.methods.training import TrainingPairs, TrainingState
 from ttmbench.model import DualEncoder, Model
 from ttmbench.scoring.dual_encoder import PreparedTask
 from ttmbench.scoring.inputs import Prepared
+from ttmbench.types import Record
 
 Loss = Literal["contrastive", "matching"]
 
@@ -103,16 +103,6 @@ def true_pairs(prepared: Prepared, loss: Loss) -> TrainingPairs:
     )
 
 
-@dataclass(frozen=True)
-class EpochRecord:
-    """A finished epoch, from 1: its mean loss over pairs, the learning rate at its first step, its wall time."""
-
-    epoch: int
-    loss: float
-    learning_rate: float
-    seconds: float
-
-
 def train(
     stage: PreparedTask,
     settings: FinetuneConfig,
@@ -120,7 +110,7 @@ def train(
     shown: tqdm[NoReturn],
     *,
     resume: TrainingState | None = None,
-) -> Iterator[tuple[EpochRecord, TrainingState]]:
+) -> Iterator[tuple[Record, TrainingState]]:
     """Finetunes a model in place and yields every epoch with the state after it; the tensors change with the next one.
 
     Caption i of a group is true for image i. The seed shuffles the pairs in every epoch, and seeds torch's own
@@ -145,7 +135,8 @@ def train(
         started = time.perf_counter()
         factor = _course(settings, epoch)
         (loss,) = task.fit(epoch, pairs, factor)
-        record = EpochRecord(epoch + 1, loss, settings.lr * factor(0, 1), time.perf_counter() - started)
+        rate, seconds = settings.lr * factor(0, 1), time.perf_counter() - started
+        record = {"epoch": epoch + 1, "loss": loss, "learning_rate": rate, "seconds": seconds}
         yield record, task.snapshot(epoch + 1)
 
 

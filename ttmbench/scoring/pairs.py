@@ -153,9 +153,22 @@ def score_pairs(
     image by image in the order of rows.
     """
     if not model.prepares:
-        opened = _OpenedBatches(model, [(images[row][1].name, captions[c]) for row, c in wanted.tolist()], fingerprint)
+        open_image = lru_cache(KEPT)(fingerprint.opener())
+        last: dict[str, Image] = {}
+
+        def score(some: slice) -> np.ndarray:
+            names = [images[row][1].name for row in wanted[some, 0].tolist()]
+            texts = [captions[row] for row in wanted[some, 1].tolist()]
+            shown: Sequence[Image] = LazyImages(names, open_image)
+            if model.pairs_at_once is None:  # few are open at a time, those of the last batch among them
+                opened = {name: last.get(name) or open_image(name) for name in dict.fromkeys(names)}
+                last.clear()
+                last.update(opened)
+                shown = [opened[name] for name in names]
+            return _one_score_each(model.score_pairs(shown, texts), len(names))
+
         sizer = BatchSizer.of(model.pairs_at_once or batch_size)
-        return _in_blocks(wanted, lambda rows: nullcontext(lambda: opened.score), sizer, blocks)
+        return _in_blocks(wanted, lambda rows: nullcontext(lambda: score), sizer, blocks)
     rows, tokens = ImageRows(model, images, fingerprint), model.prepare_captions(captions)
 
     @contextmanager
@@ -236,26 +249,6 @@ class _PreparedBatches:
                 self._encoded |= {row: take(encoded, slice(at, at + 1)) for at, row in enumerate(new.tolist())}
             images = concatenate([self._encoded[row] for row in pairs[:, 0].tolist()])
             return _one_score_each(self._adapter.score_prepared(images, take(self._captions, pairs[:, 1])), len(pairs))
-
-
-class _OpenedBatches:
-    """Scores batches of pairs by a model that takes opened images, of which few are open at a time."""
-
-    def __init__(self, model: PairScorer, wanted: Sequence[tuple[str, str]], fingerprint: Fingerprint) -> None:
-        self._model, self._wanted = model, wanted
-        self._open = lru_cache(KEPT)(fingerprint.opener())
-        self._opened: dict[str, Image] = {}
-
-    def score(self, rows: slice) -> np.ndarray:
-        """Scores of some of the pairs, float32 [rows]."""
-        names, captions = zip(*self._wanted[rows], strict=True)
-        images: Sequence[Image]
-        if self._model.pairs_at_once is not None:
-            images = LazyImages(names, self._open)
-        else:
-            self._opened = {name: self._opened.get(name) or self._open(name) for name in dict.fromkeys(names)}
-            images = [self._opened[name] for name in names]
-        return _one_score_each(self._model.score_pairs(images, list(captions)), len(names))
 
 
 def _one_score_each(values: object, pairs: int) -> np.ndarray:
