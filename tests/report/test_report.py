@@ -20,7 +20,7 @@ from ttmbench.cli import main
 from ttmbench.data.task_file import find_task
 from ttmbench.errors import DataError, UsageError
 from ttmbench.plugins.registry import build_registry
-from ttmbench.report.charts import Chart, courses_of, draw_chart, save_figures
+from ttmbench.report.charts import courses_of, curves_of, draw_curve, save_figures
 from ttmbench.report.html.render import json_block
 from ttmbench.report.leaderboard import answer_of
 from ttmbench.report.load import ThumbnailOptions, copies_allowed, gather, read_groups, thumbnails_for
@@ -318,24 +318,21 @@ def test_no_path_of_a_foreign_document_is_followed(reported_runs, evil_task, tmp
 def test_curves_are_the_iterations_of_the_document(reported_runs):
     run = gather(reported_runs)[0][0]
     _, document = document_of(reported_runs, "tiny-clip")
-    courses = {(course.task, course.variant): course for course in courses_of(run.document)}
-    assert set(courses) == {(task, kind) for task in document["results"] for kind in ("ttm", "placebo")}
-    charts = {chart.title: chart for chart in courses["shapes_color", "ttm"].charts}
+    assert {*courses_of(run.document)} == {(task, kind) for task in document["results"] for kind in ("ttm", "placebo")}
+    curves = curves_of(run.document, "shapes_color", "ttm")
     rows = [row for row in document["methods"]["shapes_color"]["ttm"]["iterations"] if row["seed"] == 1]
-    assert charts["coverage (%)"].lines["seed 1"] == ([1, 2], [100 * row["coverage"] for row in rows])
+    assert curves["coverage (%)"][0][1] == ([1, 2], [100 * row["coverage"] for row in rows])
     raw = document["results"]["shapes_color"]["group_match,none"]
-    match = charts["group match (%)"]
-    assert match.lines["seed 1"] == ([0, 1, 2], [100 * raw, *(100 * row["metrics"]["group_match"] for row in rows)])
-    assert match.chance == 50
+    lines, chance = curves["group match (%)"]
+    assert lines[1] == ([0, 1, 2], [100 * raw, *(100 * row["metrics"]["group_match"] for row in rows)]) and chance == 50
 
 
 def test_charts_with_gaps_and_without_values():
     axes = Figure().add_subplot()
-    draw_chart(axes, Chart("loss", {"seed 0": ([1.0], [math.nan])}))
+    draw_curve(axes, "loss", [([1.0], [math.nan])], math.nan)
     assert [text.get_text() for text in axes.texts] == ["undefined: nothing was selected"]
     axes = Figure().add_subplot()
-    lines = {"seed 0": ([1.0, 2.0, 3.0], [99.0, math.nan, 99.0]), "seed 1": ([1.0], [95.0])}
-    draw_chart(axes, Chart("<b> (%)", lines))
+    draw_curve(axes, "<b> (%)", [([1.0, 2.0, 3.0], [99.0, math.nan, 99.0]), ([1.0], [95.0])], math.nan)
     low, high = axes.get_ylim()
     assert 10 <= high - low < 12 and high < 101, "ten points, about 0 to 100"
     assert axes.lines[0].get_ydata() == pytest.approx([97.0, math.nan, 99.0], nan_ok=True)

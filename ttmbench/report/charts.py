@@ -5,10 +5,11 @@ from __future__ import annotations
 import base64
 import io
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
+from operator import attrgetter
 from pathlib import Path
 from statistics import fmean
 from typing import IO, Any
@@ -23,11 +24,11 @@ from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocato
 
 from ttmbench._util.file_io import safe_name, to_json, write_atomically, write_text
 from ttmbench.errors import UsageError
-from ttmbench.report.leaderboard import AnswerRow
+from ttmbench.report.leaderboard import NOT_RANKED, AnswerRow
 from ttmbench.report.load import HEADLINE
 from ttmbench.report.terminal import interval_text
 from ttmbench.results.document import Iteration, ResultsDocument
-from ttmbench.results.numbers import RAW, Number, from_entries
+from ttmbench.results.numbers import RAW, name_of
 from ttmbench.results.reader import ResultsFile
 
 Analysis = Mapping[str, Any]
@@ -50,12 +51,6 @@ _DOTS: dict[str, dict[str, Any]] = {
 }
 _IN_A_ROW = 3  # panels
 _LEAST_SPAN = 10.0  # percent: a shorter axis would exaggerate noise
-_VARIANTS = {
-    "ttm": "TTM",
-    "oracle": "oracle (uses labels)",
-    "placebo": "control: placebo",
-    "shuffle": "control: shuffle",
-}
 
 
 def save_figure(draw: Callable[[], Figure], target: Path | IO[bytes], kind: str, transparent: bool = False) -> None:
@@ -74,15 +69,14 @@ def as_image(draw: Callable[[], Figure], alt: str) -> Markup:
 
 
 def save_figures(runs: Sequence[ResultsFile], rows: Sequence[AnswerRow], folder: Path) -> list[Path]:
-    """Draw every chart of a report as SVG and PNG, and return the files.
+    """Draw every chart of a report as SVG and PNG, and return the files; UsageError if they cannot be written.
 
-    For each run these are ``ttm_<task>`` (and controls); ``answer`` is of all runs. UsageError if the folder cannot be
-    written to.
+    For each run these are ``ttm_<task>`` (and controls); ``answer`` is of all runs.
     """
     drawn = {
-        f"run{run.index}_{run.model}_{course.variant}_{course.task}": partial(draw_course, course, run.model)
+        f"run{run.index}_{run.model}_{method}_{task}": partial(draw_course, run, task, method)
         for run in runs
-        for course in courses_of(run.document)
+        for task, method in courses_of(run.document)
     }
     drawn |= {"answer": partial(draw_answer, rows)} if rows else {}
     written: list[Path] = []
@@ -112,62 +106,44 @@ def _percent(value: float | None) -> float:
 # ---- TTM, iteration by iteration
 
 
-@dataclass(frozen=True)
-class Chart:
-    """A quantity over the iterations."""
-
-    title: str  # the quantity; ``(%)`` at its end for percent
-    lines: Mapping[str, Line]  # seed -> its line
-    chance: float = math.nan  # the chance level in the same unit; NaN without one
+def courses_of(document: ResultsDocument) -> list[tuple[str, str]]:
+    """Every task and method with iterations."""
+    return [(task, name) for task, of in document.methods.items() for name, record in of.items() if record.iterations]
 
 
-@dataclass(frozen=True)
-class Course:
-    """The iterations of one method on one task."""
-
-    task: str
-    variant: str
-    rows: Sequence[Iteration]
-    charts: Sequence[Chart]  # of threshold, coverage, accuracy, loss, then the metrics
-
-    @property
-    def title(self) -> str:
-        """The variant in words."""
-        return _VARIANTS.get(self.variant, self.variant)
+def title_of(method: str) -> str:
+    """A method with a remark why it does not rank."""
+    return name_of(method) + (f" ({NOT_RANKED[method]})" if method in NOT_RANKED else "")
 
 
-def courses_of(document: ResultsDocument) -> Iterator[Course]:
-    """Every course of a results document by task."""
-    for task, records in document.methods.items():
-        for name, record in records.items():
-            if record.iterations:
-                yield Course(task, name, record.iterations, _charts(document, task, name, record.iterations))
+def curves_of(document: ResultsDocument, task: str, method: str) -> dict[str, tuple[list[Line], float]]:
+    """Quantities of a method over its iterations: a line for each seed, and the chance level or NaN.
 
-
-def _charts(document: ResultsDocument, task: str, variant: str, rows: Sequence[Iteration]) -> list[Chart]:
-    seeds: dict[str, list[Iteration]] = {}
+    They are threshold, coverage, accuracy, loss, then the metrics, those with ``(%)`` at their end in percent.
+    """
+    rows, seeds = document.methods[task][method].iterations or [], dict[int | None, list[Iteration]]()
     for row in rows:
-        seeds.setdefault(f"seed {row.seed}", []).append(row)
+        seeds.setdefault(row.seed, []).append(row)
 
-    def lines(value: Callable[[Iteration], float]) -> dict[str, Line]:
-        return {name: ([float(row.iteration) for row in of], [value(row) for row in of]) for name, of in seeds.items()}
+    def lines(value: Callable[[Iteration], float | None], scale: float = 100, start: float | None = None) -> list[Line]:
+        drawn = list[Line]()
+        for of in seeds.values():
+            points = [*([] if start is None else [(0.0, start)]), *((row.iteration, value(row)) for row in of)]
+            drawn.append(([x for x, _ in points], [math.nan if y is None else scale * y for _, y in points]))
+        return drawn
 
-    charts = [
-        Chart("threshold", lines(lambda row: math.nan if row.threshold is None else row.threshold)),
-        Chart("coverage (%)", lines(lambda row: _percent(row.coverage))),
-        Chart("pseudo-label accuracy (%)", lines(lambda row: _percent(row.pseudo_label_accuracy))),
-        Chart("training loss", {name: _losses(course) for name, course in seeds.items()}),
-    ]
+    curves = {
+        "threshold": (lines(attrgetter("threshold"), 1), math.nan),
+        "coverage (%)": (lines(attrgetter("coverage")), math.nan),
+        "pseudo-label accuracy (%)": (lines(attrgetter("pseudo_label_accuracy")), math.nan),
+        "training loss": ([_losses(of) for of in seeds.values()], math.nan),
+    }
     # No number of the document is the raw one of the adapted groups where these are a part of all.
     raw = {row.metric: row.value for row in document.numbers if (row.task, row.method) == (task, RAW)}
     for metric in rows[0].metrics:
-        drawn = lines(lambda row, metric=metric: _percent(row.metrics.get(metric)))  # type: ignore[misc]
-        start = raw.get(metric)
-        if start is not None:
-            drawn = {name: ([0.0, *x], [100 * start, *y]) for name, (x, y) in drawn.items()}
-        chance = _percent(document.chance.get(task, {}).get(metric))
-        charts.append(Chart(f"{metric.replace('_', ' ')} (%)", drawn, chance))
-    return charts
+        drawn = lines(lambda row, metric=metric: row.metrics.get(metric), start=raw.get(metric))  # type: ignore[misc]
+        curves[f"{metric.replace('_', ' ')} (%)"] = drawn, _percent(document.chance.get(task, {}).get(metric))
+    return curves
 
 
 def _losses(rows: Sequence[Iteration]) -> Line:
@@ -180,41 +156,42 @@ def _losses(rows: Sequence[Iteration]) -> Line:
     return [x for x, _ in points], [y for _, y in points]
 
 
-def draw_course(course: Course, model: str) -> Figure:
-    """All charts of a course; with several seeds, their mean and range."""
-    lines = math.ceil(len(course.charts) / _IN_A_ROW)
+def draw_course(run: ResultsFile, task: str, method: str) -> Figure:
+    """All curves of a method; with several seeds, their mean and range."""
+    curves = curves_of(run.document, task, method)
+    seeds = list(dict.fromkeys(row.seed for row in run.document.methods[task][method].iterations or []))
+    lines = math.ceil(len(curves) / _IN_A_ROW)
     height = 2.1 * lines + 0.6
     figure = Figure(figsize=(2.9 * _IN_A_ROW, height))  # a layout engine would take as long again as drawing
     axes = figure.subplots(lines, _IN_A_ROW, squeeze=False).ravel()
     margins = {"top": 1 - 0.6 / height, "bottom": 0.75 / height}
     figure.subplots_adjust(left=0.055, right=0.985, hspace=0.6, wspace=0.22, **margins)
-    for panel, chart in zip(axes, course.charts, strict=False):
-        draw_chart(panel, chart)
-    for unused in axes[len(course.charts) :]:
+    for panel, (title, curve) in zip(axes, curves.items(), strict=False):
+        draw_curve(panel, title, *curve)
+    for unused in axes[len(curves) :]:
         unused.set_axis_off()
-    figure.suptitle(f"{model} on {course.task}: {course.title}", fontsize=11, parse_math=False)
-    seeds = list(course.charts[0].lines)
-    shown = f"mean of {len(seeds)} seeds; the band is their range" if len(seeds) > 1 else seeds[0]
+    figure.suptitle(f"{run.model} on {task}: {title_of(method)}", fontsize=11, parse_math=False)
+    shown = f"mean of {len(seeds)} seeds; the band is their range" if len(seeds) > 1 else f"seed {seeds[0]}"
     handle = Line2D([], [], color=LINES[0], marker=MARKERS[0], ms=4, label=shown)
     _legend_below(axes[0], 6, [handle, Line2D([], [], color=GREY, ls="--", label="chance")])
     return figure
 
 
-def draw_chart(axes: Axes, chart: Chart) -> None:
+def draw_curve(axes: Axes, title: str, lines: Sequence[Line], chance: float) -> None:
     """Draw the mean over seeds, with a band from the lowest to the highest; percent over at least ten points."""
-    _line(axes, chart.lines.values(), 0)
-    axes.axhline(chart.chance, color=GREY, ls="--", lw=1)
-    values = [value for _, y in chart.lines.values() for value in y if not math.isnan(value)]
+    _line(axes, lines, 0)
+    axes.axhline(chance, color=GREY, ls="--", lw=1)
+    values = [value for _, y in lines for value in y if not math.isnan(value)]
     if not values:
         axes.text(0.5, 0.5, "undefined: nothing was selected", ha="center", fontsize=8, transform=axes.transAxes)
-    elif chart.title.endswith("(%)"):
-        values += [] if math.isnan(chart.chance) else [chart.chance]
+    elif title.endswith("(%)"):
+        values += [] if math.isnan(chance) else [chance]
         low, high = min(values), max(values)
         short = max(0.0, _LEAST_SPAN - (high - low)) / 2
         shift = max(0.0, short - low) - max(0.0, high + short - 100) if short else 0.0  # within 0 to 100 if possible
         low, high = low - short + shift, high + short + shift
         axes.set_ylim(low - 0.06 * (high - low), high + 0.06 * (high - low))
-    axes.set_title(chart.title, fontsize=9, loc="left", parse_math=False)
+    axes.set_title(title, fontsize=9, loc="left", parse_math=False)
     axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
     axes.yaxis.set_major_locator(MaxNLocator(4))
     axes.tick_params(labelsize=8)
@@ -235,38 +212,7 @@ def _line(axes: Axes, lines: Iterable[Line], index: int, label: str | None = Non
         axes.fill_between(x, [*map(min, each)], [*map(max, each)], color=color, alpha=0.2, lw=0)
 
 
-# ---- tables of tags, and the first table of a report
-
-
-@dataclass(frozen=True)
-class TagTable:
-    """A task's numbers, as fractions, by the values of one tag."""
-
-    task: str
-    tag: str
-    heads: list[Number]  # numbers of the columns' metrics and methods, the headline metric first
-    rows: dict[str, tuple[int, list[float | None]]]  # value -> number of groups, and the numbers of the columns
-
-
-def tag_tables_of(document: ResultsDocument) -> Iterator[TagTable]:
-    """One table per task and tag."""
-    for task, tags in document.breakdowns.items():
-        tracks = document.tracks.get(task, {})
-        for tag, values in tags.items():
-            numbers = {
-                value: {number.key: number for number in from_entries(task, row.model_extra or {}, tracks=tracks)}
-                for value, row in values.items()
-            }
-            heads = {key: number for row in numbers.values() for key, number in row.items()}
-            heads = dict(sorted(heads.items(), key=lambda head: head[1].metric != HEADLINE))
-            rows = {
-                value: (
-                    int(values[value].groups or 0),
-                    [None if key not in row else row[key].value for key in heads],
-                )
-                for value, row in numbers.items()
-            }
-            yield TagTable(task, tag, list(heads.values()), rows)
+# ---- the first table of a report
 
 
 def draw_answer(rows: Sequence[AnswerRow]) -> Figure:

@@ -25,50 +25,10 @@ from markupsafe import Markup, escape
 from ttmbench._util.file_io import Unreadable, read_json, safe_name, to_json, write_text
 from ttmbench._version import __version__
 from ttmbench.errors import DataError, UsageError
-from ttmbench.report.charts import (
-    Course,
-    Point,
-    as_image,
-    courses_of,
-    draw_answer,
-    draw_course,
-    draw_methods,
-    draw_scatter,
-    short,
-    tag_tables_of,
-)
-from ttmbench.report.leaderboard import (
-    CHANCE,
-    FAMILIES,
-    NOT_RANKED,
-    RANKED,
-    REFERENCE,
-    AnswerRow,
-    BoardLine,
-    GroupValues,
-    Leaderboard,
-    Published,
-    TaskFacts,
-    answer_of,
-    as_document,
-    beats_chance,
-    best_of,
-    chance_levels,
-    compared_methods,
-    facts_of_tasks,
-    in_order,
-    interval_of,
-    legends,
-    lines_of,
-    methods_of,
-    references,
-    seconds_of,
-    to_csv,
-    with_ranks,
-)
-from ttmbench.report.load import GroupSet, ThumbnailOptions, Thumbnails, gather, read_groups, thumbnails_for
+from ttmbench.report import charts, leaderboard
+from ttmbench.report.load import HEADLINE, GroupSet, ThumbnailOptions, Thumbnails, gather, read_groups, thumbnails_for
 from ttmbench.report.terminal import NOTHING, TRANSFER_HEADS, TRANSFER_TITLE, marks, percent, transfer_cells
-from ttmbench.results.document import ResultsDocument
+from ttmbench.results.document import MethodRecord, ResultsDocument
 from ttmbench.results.models import command_of
 from ttmbench.results.numbers import (
     NO_MODEL,
@@ -77,6 +37,7 @@ from ttmbench.results.numbers import (
     TRACK_TITLES,
     UNRANKED_TITLE,
     Number,
+    from_entries,
     same_rows,
 )
 from ttmbench.results.reader import ResultsFile
@@ -138,7 +99,7 @@ def result_cell(
     about = f"{row.metric.replace('_', ' ')}, {row.column}, 95 % {words}; {row.extent.words} groups; {row.origin.file}"
     about += f", as {row.origin.published_as}" if row.origin.published_as else ""
     about += f"; but {row.origin.disagrees}" if row.origin.disagrees else ""
-    kind = "number best" if row.value == best else "number" if beats_chance(row) else "number below"
+    kind = "number best" if row.value == best else "number" if leaderboard.beats_chance(row) else "number below"
     text = escape(percent(row.value) + marks(row))
     text += Markup("" if row.seed_std is None else f' <small class="spread">± {percent(row.seed_std)}</small>')
     text += Markup(f"<small>{words}</small>") if ends else ""
@@ -206,19 +167,8 @@ def _environment() -> jinja2.Environment:
         lstrip_blocks=True,
         undefined=jinja2.StrictUndefined,
     )
-    helpers = (
-        number_cell,
-        percent_cell,
-        result_cell,
-        interval_cell,
-        percent,
-        beats_chance,
-        interval_of,
-        legends,
-        seconds_of,
-        chance_levels,
-    )
-    environment.globals |= {helper.__name__: helper for helper in (*helpers, facts_of, command_of, short, marks)}
+    helpers = (number_cell, percent_cell, result_cell, interval_cell, percent, facts_of, command_of)
+    environment.globals |= {helper.__name__: helper for helper in helpers} | {"board": leaderboard, "charts": charts}
     environment.globals |= {"titles": dict[str | None, str]([*TRACK_TITLES.items(), (None, UNRANKED_TITLE)])}
     environment.globals |= {"transfer_title": TRANSFER_TITLE, "transfer_heads": TRANSFER_HEADS}
     environment.filters["words"] = lambda name: name.replace("_", " ")
@@ -251,7 +201,7 @@ class Report:
 
     runs: Sequence[ResultsFile]
     skipped: Mapping[str, str]  # file -> why
-    rows: Sequence[AnswerRow] = ()  # of the first table
+    rows: Sequence[leaderboard.AnswerRow] = ()  # of the first table
     sets: Sequence[tuple[GroupSet, int]] = ()  # with the position of their images below
     thumbnails: Sequence[Thumbnails] = ()  # of the groups
 
@@ -270,7 +220,7 @@ def read_report(given: Path, options: ThumbnailOptions, published: Sequence[Numb
     thumbnails = [thumbnails_for(same, options) for same in by_data.values()]
     sets = [(one, at) for at, same in enumerate(by_data.values()) for one in same]
     sets.sort(key=lambda one: one[0].run.index)
-    return Report(runs, skipped, answer_of(runs, published), sets, thumbnails)
+    return Report(runs, skipped, leaderboard.answer_of(runs, published), sets, thumbnails)
 
 
 def to_html(report: Report, title: str = "Report") -> str:
@@ -286,17 +236,16 @@ def to_html(report: Report, title: str = "Report") -> str:
         made=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
         size=", ".join(f"{count} {noun}{'' if count == 1 else 's'}" for noun, count in counts.items()),
         answer=rows,
-        chart=as_image(lambda: draw_answer(rows), alt) if 0 < len(rows) <= _MOST_ROWS else "",
+        chart=charts.as_image(lambda: charts.draw_answer(rows), alt) if 0 < len(rows) <= _MOST_ROWS else "",
         nouns={task: _NOUNS.get(kind, "groups") for task, kind in kinds.items()},
         runs=runs,
         tracks=_tracks(runs),
         transfers=[transfer_cells(row) for run in runs for row in run.transfers if row.shown],
-        methods=[(run.index, row) for run in runs for row in methods_of(run)],
-        not_ranked=NOT_RANKED,
-        courses=[(run, course) for run in runs for course in courses_of(run.document)],
+        methods=[(run.index, row) for run in runs for row in leaderboard.methods_of(run)],
+        courses=[(run, *course) for run in runs for course in charts.courses_of(run.document)],
         chart_of=_chart,
         settings_of=_settings,
-        tags=[(run, table) for run in runs for table in tag_tables_of(run.document)],
+        tags=[table for run in runs for table in _tag_tables(run)],
         most_values=MOST_VALUES,
         sets=[(one, at, json_block(one.data)) for one, at in report.sets],
         thumbnails=[(images.why, json_block(images.images)) for images in report.thumbnails],
@@ -314,14 +263,13 @@ def _tracks(runs: Sequence[ResultsFile]) -> dict[str | None, list[tuple[int, Num
     return {track: sorted(pairs, key=lambda row: row[1].limited) for track, pairs in rows.items() if pairs}
 
 
-def _chart(run: ResultsFile, course: Course) -> Markup:
-    alternative = f"{course.title} on {course.task}, iteration by iteration"
-    return as_image(lambda: draw_course(course, run.model), alternative)
+def _chart(run: ResultsFile, task: str, method: str) -> Markup:
+    alternative = f"{charts.title_of(method)} on {task}, iteration by iteration"
+    return charts.as_image(lambda: charts.draw_course(run, task, method), alternative)
 
 
-def _settings(run: ResultsFile, course: Course) -> str:
+def _settings(record: MethodRecord) -> str:
     """The settings of a method, and its notes."""
-    record = run.document.methods[course.task][course.variant]
     settings: Mapping[str, object] = record.settings
     words = [
         f"{key} {'chosen from the margins' if settings[key] is None else settings[key]}"
@@ -331,12 +279,30 @@ def _settings(run: ResultsFile, course: Course) -> str:
     return ". ".join([", ".join(words), *record.notes])
 
 
+def _tag_tables(run: ResultsFile) -> Iterator[tuple[ResultsFile, str, str, list[Number], dict[str, Any]]]:
+    """For each task and tag the columns, the headline metric first, and value -> number of groups, key -> number."""
+    for task, tags in run.document.breakdowns.items():
+        for tag, values in tags.items():
+            tracks = run.document.tracks.get(task, {})
+            rows = {
+                value: (
+                    row.groups or 0,
+                    {one.key: one for one in from_entries(task, row.model_extra or {}, tracks=tracks)},
+                )
+                for value, row in values.items()
+            }
+            heads = {key: number for _, row in rows.values() for key, number in row.items()}
+            yield run, task, tag, sorted(heads.values(), key=lambda head: head.metric != HEADLINE), rows
+
+
 _OWN = {"": "*.html", "tasks": "*.html", "models": "*.html", "data/runs": "*.json"}
 """Folders of a site, and the files that it writes there."""
 _LEAST = 5  # points of a plot
 
 
-def write_site(board: Leaderboard, folder: Path, site: Path, published: Published, docs: str) -> list[Path]:
+def write_site(
+    board: leaderboard.Leaderboard, folder: Path, site: Path, published: leaderboard.Published, docs: str
+) -> list[Path]:
     """Write a site of results in ``folder``, and remove obsolete pages of families, models and tasks.
 
     Pages link to ``docs``, the address of the documentation, if it is given. UsageError if a file cannot be written, or
@@ -372,12 +338,12 @@ def _is_site(folder: Path) -> bool:
 class _Site:
     """What the pages of a site need."""
 
-    def __init__(self, board: Leaderboard, published: Published, docs: str) -> None:
+    def __init__(self, board: leaderboard.Leaderboard, published: leaderboard.Published, docs: str) -> None:
         self.board, self.published, self.docs = board, published, docs
         self.made = datetime.now(UTC).isoformat(timespec="seconds")
-        self._samples = GroupValues(board.runs)
-        self.methods = compared_methods(board.runs, published.numbers, self._samples)
-        self.facts = facts_of_tasks(board, published.configs)
+        self._samples = leaderboard.GroupValues(board.runs)
+        self.methods = leaderboard.compared_methods(board.runs, published.numbers, self._samples)
+        self.facts = leaderboard.facts_of_tasks(board, published.configs)
         self.runs_of: dict[str, list[ResultsFile]] = {}  # model -> its runs, the newest first, numbered from 1
         for run in sorted(board.runs, key=lambda run: run.document.date, reverse=True):
             if run.ranked:
@@ -391,24 +357,26 @@ class _Site:
         of_models = same_rows((row for row in rows if row.track != NO_MODEL), attrgetter("model"))
         self.rows_of_model = {same[0].model: same for same in of_models}  # those with runs first
         self.pages_of = {"tasks": _file_names(self.facts, "tasks"), "models": _file_names(self.rows_of_model, "models")}
-        families = [family for family in FAMILIES if any(facts.family == family for facts in self.facts.values())]
+        families = [
+            family for family in leaderboard.FAMILIES if any(facts.family == family for facts in self.facts.values())
+        ]
         self.families = {f"{family}.html" if at else "index.html": family for at, family in enumerate(families)}
-        self.pages = {file: FAMILIES[family] for file, family in self.families.items()}
+        self.pages = {file: leaderboard.FAMILIES[family] for file, family in self.families.items()}
         self.pages |= {"methods.html": "Test-time methods"} if self.methods else {}
         self.pages |= {"models.html": "Models"}
 
     def files(self, folder: Path) -> Iterator[tuple[str, str]]:
         """Every file of the site, the start page last."""
         yield ".nojekyll", ""  # so that GitHub Pages serves files unchanged, also those that begin with an underscore
-        yield "data/leaderboard.json", to_json(as_document(self.board))
-        yield "data/leaderboard.csv", to_csv(self.board)
+        yield "data/leaderboard.json", to_json(leaderboard.as_document(self.board))
+        yield "data/leaderboard.csv", leaderboard.to_csv(self.board)
         yield from ((f"data/runs/{copy}", (folder / file).read_text("utf-8")) for file, copy in self.documents.items())
         yield from ((file, self._task(task)) for task, file in self.pages_of["tasks"].items())
         yield from ((file, self._model(model)) for model, file in self.pages_of["models"].items())
         yield "models.html", self._page("site_list.html", "models.html", title="Models", methods=())
         if self.methods:
             numbered = [(None, row) for row in self.methods]
-            about = {"methods": self.methods, "numbered": numbered, "not_ranked": NOT_RANKED}
+            about = {"methods": self.methods, "numbered": numbered}
             plots = _method_plots(self.methods)
             page = self._page("site_list.html", "methods.html", "Test-time methods", plots=plots, **about)
             yield "methods.html", page
@@ -426,7 +394,9 @@ class _Site:
         for track in (track for track in TRACK_TITLES if track not in (ORACLE, NO_MODEL)):
             columns = {task: (task, of.first_metric(track)) for task, of in facts.items() if of.of(track)}
             counts = {
-                task: sum(row.metric == metric and interval_of(row) is not None for row in facts[task].of(track))
+                task: sum(
+                    row.metric == metric and leaderboard.interval_of(row) is not None for row in facts[task].of(track)
+                )
                 for task, metric in columns.values()
             }
             if columns:
@@ -435,7 +405,7 @@ class _Site:
         return self._page(
             "site_board.html",
             file,
-            f"Leaderboard: {FAMILIES[family]}",
+            f"Leaderboard: {leaderboard.FAMILIES[family]}",
             family=family,
             facts=facts,
             tables=tables,
@@ -475,35 +445,39 @@ class _Site:
         known = dict[str, float]()
         for name, (task, metric) in columns.items():
             facts = self.facts[task]
-            levels = chance_levels(row for row in (*facts.of(track), *facts.of(NO_MODEL)) if row.metric == metric)
+            levels = leaderboard.chance_levels(
+                row for row in (*facts.of(track), *facts.of(NO_MODEL)) if row.metric == metric
+            )
             known |= {name: levels[metric]} if metric in levels else {}
-        lines = lines_of(rows, self.facts, column)
+        lines = leaderboard.lines_of(rows, self.facts, column)
         if first is not None:
-            lines = [*with_ranks(lines, self._samples), *references(columns, known, self.facts)]
-        lines = in_order(lines, first)
+            lines = [*leaderboard.with_ranks(lines, self._samples), *leaderboard.references(columns, known, self.facts)]
+        lines = leaderboard.in_order(lines, first)
         about = {"track": track, "columns": columns, "first": first, "chance": known, "rows": rows, "lines": lines}
         is_drawn = first is not None and (column == "metric" or track == "zero_shot")
         plot = self._size_plot(*columns[first], lines, first) if is_drawn and first is not None else ""
-        return {**about, "best": best_of(lines), "plot": plot}
+        return {**about, "best": leaderboard.best_of(lines), "plot": plot}
 
-    def _size_plot(self, task: str, metric: str, lines: Sequence[BoardLine], column: str) -> Markup | str:
+    def _size_plot(self, task: str, metric: str, lines: Sequence[leaderboard.BoardLine], column: str) -> Markup | str:
         """The score of the lines of a table against the number of parameters; empty for too few known sizes."""
         points, levels = [], dict[str, float]()
         for line in lines:
             row = line.cells.get(column)
             if row is None or row.value is None:
                 continue
-            if line.standing == REFERENCE and len(levels) < 2:
+            if line.standing == leaderboard.REFERENCE and len(levels) < 2:
                 levels.setdefault(line.model, 100 * row.value)
-            size = self.size(row) if line.standing in RANKED else None
+            size = self.size(row) if line.standing in leaderboard.RANKED else None
             if size:
-                low, high = interval_of(row) or (row.value, row.value)
-                points.append(Point(size, 100 * row.value, line.model, (100 * low, 100 * high), row.origin.published))
+                low, high = leaderboard.interval_of(row) or (row.value, row.value)
+                points.append(
+                    charts.Point(size, 100 * row.value, line.model, (100 * low, 100 * high), row.origin.published)
+                )
         if len(points) < _LEAST or len({point.x for point in points}) < 2:
             return ""
         words = metric.replace("_", " ")
         alt = f"{words} of {len(points)} models on {task} against their number of parameters; the table has the numbers"
-        return as_image(lambda: draw_scatter(points, "parameters", f"{task}: {words}, %", levels), alt)
+        return charts.as_image(lambda: charts.draw_scatter(points, "parameters", f"{task}: {words}, %", levels), alt)
 
     def _model(self, model: str) -> str:
         """A model: its numbers by track, and its runs."""
@@ -531,15 +505,19 @@ class _Site:
     def badge(self, row: Number) -> str:
         """Why a row does not rank; empty if it does."""
         standing = self.facts[row.task].standing(row)
-        return "" if standing in RANKED else standing
+        return "" if standing in leaderboard.RANKED else standing
 
-    def leaders(self, facts: TaskFacts) -> list[Number | None]:
+    def leaders(self, facts: leaderboard.TaskFacts) -> list[Number | None]:
         """Of a task the first numbers of humans, and the best that rank: raw, matching and test-time."""
-        humans = (row for row in facts.of(NO_MODEL) if row.model != CHANCE and row.metric == facts.headlines[0])
+        humans = (
+            row for row in facts.of(NO_MODEL) if row.model != leaderboard.CHANCE and row.metric == facts.headlines[0]
+        )
         leaders = [next(humans, None)]
         for track in ("zero_shot", "matching", "test_time"):
             metric = facts.first_metric(track)
-            ranked = [row for row in facts.of(track) if row.metric == metric and facts.standing(row) in RANKED]
+            ranked = [
+                row for row in facts.of(track) if row.metric == metric and facts.standing(row) in leaderboard.RANKED
+            ]
             best = max if all(row.higher_is_better for row in ranked) else min
             leaders.append(best(ranked, key=lambda row: row.value or 0.0, default=None))
         return leaders
@@ -565,11 +543,11 @@ def _method_plots(rows: Sequence[Mapping[str, Any]]) -> dict[str, Markup]:
     """For each task and model the gain of its methods against their cost, where it is known of enough of them."""
     together: dict[str, list[Mapping[str, Any]]] = {}
     for row in rows:
-        if row["passes"] and row["method"] not in NOT_RANKED:
+        if row["passes"] and row["method"] not in leaderboard.NOT_RANKED:
             together.setdefault(f"{row['task']}, {row['model']}", []).append(row)
     alt = "gain of {} methods on {} against their cost; the table has the numbers"
     return {
-        name: as_image(partial(draw_methods, same), alt.format(len(same), name))
+        name: charts.as_image(partial(charts.draw_methods, same), alt.format(len(same), name))
         for name, same in together.items()
         if len(same) >= _LEAST
     }
