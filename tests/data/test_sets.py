@@ -85,7 +85,7 @@ def test_images_of_cola_are_fetched_one_by_one_and_what_is_lost_is_told(site, tm
     fetch = ["download", str(path), "--data_dir", str(tmp_path / "data")]
     assert main(fetch) != 0
     said = capsys.readouterr().out
-    assert "cola/images: 1 of 6 images could not be fetched, first" in said and "answers 404" in said
+    assert "images: 1 of 6 images could not be fetched, first" in said and "answers 404" in said
     site.put("/vg/4.jpg", lost.body)
     before = len(site.log)
     assert main(fetch) == 0, capsys.readouterr().out

@@ -99,10 +99,7 @@ class Downloads:
         for need in needs:
             origin, _ = self._done.get(need.name, (need.origin, False))
             if origin != need.origin:
-                raise DataError(
-                    f"{need.name} cannot come from both {origin} and {need.origin}; download such tasks into different "
-                    "data folders (--data_dir)"
-                )
+                raise DataError(f"{need.name} cannot come from both {origin} and {need.origin}; use two --data_dir")
             if need.name in self._done:
                 continue
             try:

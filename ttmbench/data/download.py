@@ -96,8 +96,7 @@ def _blocks(response: HTTPResponse, most: int, seconds: float = math.inf) -> Ite
                 raise _FetchError(f"{response.url} gives {size} bytes in {seconds:.0f} s: too slow", may_pass=True)
             yield block
     except (HTTPException, OSError) as error:
-        why = f"the connection to {urlsplit(response.url).netloc} broke ({error or type(error).__name__})"
-        raise _FetchError(why, may_pass=True) from None
+        raise _FetchError(f"{response.url} broke off ({error or type(error).__name__})", may_pass=True) from None
 
 
 def _open_file(url: str) -> tuple[str, HTTPResponse]:
@@ -230,10 +229,12 @@ def _size(origin: Origin | None) -> int | None:
         return None
 
 
-def listed_images(data_dir: Path, name: str, origin: Origin, addresses: Callable[[], Mapping[str, str]]) -> DataNeed:
+def listed_images(
+    data_dir: Path, name: str, origin: Origin, addresses: Callable[[], Mapping[str, str]], may_fail: bool
+) -> DataNeed:
     """A folder of images that are fetched one by one; ``addresses`` makes the name of each missing one -> its address.
 
-    Many addresses are dead: lost images are recorded with the reason beside the folder, in ``<folder>.lost.jsonl``, and
+    ``may_fail``: many addresses are dead, so lost images are recorded with the reason in ``<folder>.lost.jsonl``, and
     not asked for again. A folder without that record is the user's own, to which nothing is added.
     """
     folder = below(data_dir, name, "source.get")
@@ -246,7 +247,7 @@ def listed_images(data_dir: Path, name: str, origin: Origin, addresses: Callable
 
     def missing() -> str | None:
         has_any = folder.is_dir() and next(folder.iterdir(), None) is not None
-        if has_any and not record.is_file():
+        if may_fail and has_any and not record.is_file():
             return None
         try:
             names = list(wanted())
@@ -259,16 +260,16 @@ def listed_images(data_dir: Path, name: str, origin: Origin, addresses: Callable
     def fetch() -> str:
         with _writing(data_dir, name):
             folder.mkdir(exist_ok=True)
-            return _fetch_images(wanted(), folder, record)
+            return _fetch_images(wanted(), folder, record if may_fail else None)
 
     return DataNeed(name, str(origin), str(data_dir), missing, fetch)
 
 
-def _fetch_images(wanted: Mapping[str, str], folder: Path, record: Path) -> str:
-    """Fetches images, several at a time, and records those that are lost; OutOfReachError if no server answers."""
+def _fetch_images(wanted: Mapping[str, str], folder: Path, record: Path | None) -> str:
+    """Fetches images, several at a time; OutOfReachError if no server answers, or one is lost without a record."""
     sizes, lost, answered = list[int](), list[dict[str, str]](), not wanted
     pool = ThreadPoolExecutor(8, initializer=quiet_thread)
-    with progress_bar(len(wanted), "fetching", "images") as shown, record.open("a", encoding="utf-8") as file:
+    with progress_bar(len(wanted), "fetching", "images") as shown:
         try:
             tasks = {pool.submit(_fetch_image, folder, *item): item for item in wanted.items()}
             for task in as_completed(tasks):
@@ -281,18 +282,20 @@ def _fetch_images(wanted: Mapping[str, str], folder: Path, record: Path) -> str:
                     lost.append({"image": name, "address": url, "why": str(error)})
                     answered = answered or getattr(error, "answered", True)
                 if not answered and len(lost) == min(SILENT, len(wanted)):
-                    why = f"{len(lost)} of {len(wanted)} images could not be fetched, and no server answered"
-                    raise OutOfReachError(f"{folder.name}: {why}: {lost[0]['why']}")
+                    break
         finally:
             pool.shutdown(cancel_futures=True)
-            if answered:
-                file.writelines(json.dumps(line, ensure_ascii=False) + "\n" for line in lost)
-    why = f"; {len(lost)} could not be fetched: see {record.name} (empty it to ask again)" if lost else ""
+            if record is not None and answered:
+                with record.open("a", encoding="utf-8") as file:
+                    file.writelines(json.dumps(line, ensure_ascii=False) + "\n" for line in lost)
+    if lost and (record is None or not answered):
+        why = f"first {lost[0]['why']}" if answered else f"and no server answered: {lost[0]['why']}"
+        raise OutOfReachError(f"{folder.name}: {len(lost)} of {len(wanted)} images could not be fetched, {why}")
+    why = f"; {len(lost)} could not be fetched: see {record.name} (empty it to ask again)" if record and lost else ""
     return f"{len(sizes)} images, {amount(sum(sizes))}{why}"
 
 
 def _fetch_image(folder: Path, name: str, url: str) -> int:
-    """Fetches an image; how many bytes it has."""
     target, url = inside(folder, name, folder.name), quote(url.strip(), safe="%/:=&?~#+!$,;'@()*[]")
     try:
         Origin(url=url)

@@ -436,7 +436,7 @@ def locate_annotations(request: SourceRequest) -> list[DataLocation]:
         if any(file == path or _is_in(file, [path]) for file in stated.row_files):
             needs.append(data_file(data.base, name, origin, lacking))
         elif origin is not None and origin.listed:
-            needs.append(listed_images(data.base, name, origin, listed))
+            needs.append(listed_images(data.base, name, origin, listed, stated.missing == "leave_out"))
         else:
             needs.append(data_file(data.base, name, origin))
     return [DataLocation("the data folder", needs)]
