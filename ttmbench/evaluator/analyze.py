@@ -28,7 +28,7 @@ from ttmbench.model import DualEncoder, PairScorer
 from ttmbench.plugins.registry import Registry, metric_for
 from ttmbench.results.document import Iteration, ResultsDocument
 from ttmbench.results.numbers import RAW, TTM
-from ttmbench.results.summary import metric_mean, metric_units, metric_values, seed_interval, seed_values
+from ttmbench.results.summary import metric_mean, metric_units, metric_values, over_seeds, seed_interval, seed_values
 from ttmbench.schedules import threshold_for_coverage
 from ttmbench.scoring.debiasing import sweep
 from ttmbench.types import MetricSpec, Record, Scores
@@ -251,7 +251,7 @@ def _grid(runs: Runs, task: TaskFile, raw: Scores, metric: MetricSpec, chosen: S
             notes.append(f"{variant}: diverged with {len(diverged)} of {len(seeds)} seeds")
         else:
             ends = np.array([of[-1].metrics[metric.name] for of in steps], dtype=np.float64)
-            row |= {"value": float(ends.mean()), "seed_std": stats.seed_std(ends)}
+            row["value"], row["seed_std"] = over_seeds(ends)
             row["first_selected"] = fmean(of[0].coverage for of in steps)
             row["final_loss"] = [next((one.loss[-1] for one in reversed(of) if one.loss), None) for of in steps]
             row |= {"confident_kept": [confident_kept(before, of) for of in after], "agreement": agreement(after)}
@@ -337,7 +337,8 @@ def _methods(runs: Runs) -> Iterator[Record]:
                 assert values is not None, "the metric is defined for the task"
                 means = values.mean(axis=1)
                 row: Record = {"metric": metric.name, "name": "raw" if name == RAW else name}
-                row |= {"value": float(means.mean()), "seed_std": stats.seed_std(means), **costs[name]}
+                row["value"], row["seed_std"] = over_seeds(means)
+                row |= costs[name]
                 if name != RAW:
                     knows = registry.methods[name].uses_matching and "group_match" in metrics
                     row |= _gain(config, scored, metrics["group_match"] if knows else metric, metric, values)

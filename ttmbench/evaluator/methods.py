@@ -53,10 +53,9 @@ from ttmbench.methods.views import views_of
 from ttmbench.model import DualEncoder, Model, PairScorer, StoredFeatures
 from ttmbench.plugins.registry import BUILTIN, Registry
 from ttmbench.results.numbers import RAW, Number, as_entries
-from ttmbench.results.summary import MethodScores, difference_of, differences, metric_mean
+from ttmbench.results.summary import MethodScores, difference_of, differences, metric_mean, over_seeds
 from ttmbench.scoring.dual_encoder import encode_captions, encode_images
 from ttmbench.scoring.inputs import distinct_captions, distinct_images, rows_of, unknown_wrappers
-from ttmbench.stats import seed_std
 from ttmbench.types import IterationRecord, MethodSpec, Record, Scores
 
 
@@ -420,7 +419,7 @@ def _numbers_over_seeds(raw: TaskResult, method: str, made: Sequence[Measurement
         ties = [about["ties"].get(before.key) for _, about in made]
         known: dict[str, Any] = {"value": None, "chance": before.chance}
         if None not in by_seed:
-            known |= {"value": float(np.mean(by_seed)), "seed_std": seed_std(np.array(by_seed))}
+            known["value"], known["seed_std"] = over_seeds(np.array(by_seed))
         known["ties"] = None if None in ties else float(np.mean([tie or 0 for tie in ties]))
         numbers.append(Number(before.task, before.metric, method, **known))
         gains[before.metric] = difference_of(before.value, by_seed)

@@ -406,7 +406,9 @@ def merged(same: Sequence[Number]) -> tuple[Number, list[Number]]:
 
     def mean(values: Iterable[float | None]) -> float | None:
         known = [value for value in values if value is not None]
-        return None if len(known) < len(counts) else sum(map(mul, known, counts)) / total
+        if len(known) < len(counts):
+            return None
+        return known[0] if min(known) == max(known) else sum(map(mul, known, counts)) / total
 
     value, spread = mean(one.value for one in chosen), None
     low, high = (mean(one.interval and one.interval[end] for one in chosen) for end in (0, 1))

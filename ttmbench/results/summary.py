@@ -173,15 +173,14 @@ def summarise(
             }
             values, among = seed_values(metric, column.scores), metric_units(metric, clusters)
             if values is not None:
-                means = np.array([stats.mean(value) for value in values])
-                known |= {"value": float(np.mean(means)), "seed_std": stats.seed_std(means)}
+                known["value"], known["seed_std"] = over_seeds(np.array([stats.mean(value) for value in values]))
                 if metric.ties is not None:
                     with foreign_errors(f"ties of {_whose(metric)}"):
                         ties = [int(np.sum(metric.ties(*(_inputs(metric, one) or ())))) for one in column.scores]
                     known["ties"] = float(np.mean(ties)) if len(ties) > 1 else ties[0]
-            over_seeds = None if values is None else np.mean(values, axis=0)
+            of_groups = None if values is None else np.mean(values, axis=0)
             resampling = bootstrap_iters, seed, interval
-            numbers.append(number_of(task, metric.name, column.name, over_seeds, resampling, among, **known))
+            numbers.append(number_of(task, metric.name, column.name, of_groups, resampling, among, **known))
     return numbers
 
 
@@ -239,7 +238,17 @@ def difference_of(
     if raw is None or any(value is None for value in by_seed):
         return None
     each = [float(value) - raw for value in by_seed if value is not None]
-    return {"value": float(np.mean(each)), "ci": ci, "by_seed": each, "seed_ci": seed_interval(each)}
+    return {"value": over_seeds(np.array(each))[0], "ci": ci, "by_seed": each, "seed_ci": seed_interval(each)}
+
+
+def over_seeds(values: Float[np.ndarray, " seeds"]) -> tuple[float, float | None]:
+    """Mean and standard deviation over seeds: of equal values exactly their value, and 0; None for one seed.
+
+    >>> over_seeds(np.array([0.7, 0.7, 0.7])), over_seeds(np.array([0.7]))
+    ((0.7, 0.0), (0.7, None))
+    """
+    std = stats.seed_std(values)
+    return (float(values[0]), None if std is None else 0.0) if np.ptp(values) == 0 else (float(np.mean(values)), std)
 
 
 def seed_interval(values: Sequence[float]) -> list[float] | None:
@@ -252,8 +261,8 @@ def seed_interval(values: Sequence[float]) -> list[float] | None:
         return None
     from scipy.stats import t
 
-    mean = float(np.mean(values))
-    half = float(t.ppf(0.975, len(values) - 1)) * float(np.std(values, ddof=1)) / math.sqrt(len(values))
+    mean, std = over_seeds(np.array(values))
+    half = float(t.ppf(0.975, len(values) - 1)) * (std or 0.0) / math.sqrt(len(values))
     return [mean - half, mean + half]
 
 
@@ -439,7 +448,7 @@ def _record(
             ]
             ends = mean.interval(interval, iterations, seed)
             known = {"value": mean.mean, "stderr": mean.standard_error(), "interval": ends}
-            known["seed_std"] = stats.seed_std(np.array(each))
+            known["seed_std"] = over_seeds(np.array(each))[1]
         numbers.append(Number("", metric, method, **known))
     entries, counted = as_entries(numbers), sum(map(len, members.values()))
     about = {"by": list(how.by), "cells": len(members), "groups": counted}
