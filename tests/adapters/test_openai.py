@@ -470,7 +470,7 @@ def test_mostly_undecided_numbers_have_an_exit_code_and_are_marked(chat_server, 
     found = document["undecided"]["shapes_color"]
     assert (found["pairs"], found["of"]) == (N_PAIRS, N_PAIRS) and 0.7 < found["mass"] < 1 and "instead" not in found
     flat = " ".join(printed.split())
-    assert "shapes_color (undecided)" in printed
+    assert "groups, undecided" in printed
     assert f"'no' in {N_PAIRS} pairs" in " ".join(document["notes"]["shapes_color"]), "scores are bounds"
     assert "undecided: shapes_color: 12 of 12 pairs;" in flat and "score_as=probability" in flat
     rest = 1 / (0.05 * np.exp(scores) + 1.05)  # "no" has what is left, 0.05 of "It", and not as much as "It"
@@ -494,7 +494,7 @@ def test_an_answer_with_neither_yes_nor_no_is_undecided(chat_server, evaluate, t
     code, document, printed = evaluate(on_refusal="wrong")
     expected = {"pairs": N_PAIRS, "of": N_PAIRS, "mass": 0, "instead": "The"}
     assert code == 1 and document["undecided"]["shapes_color"] == expected
-    assert document["results"]["shapes_color"]["group_score,none"] == 0 and "(undecided)" in printed
+    assert document["results"]["shapes_color"]["group_score,none"] == 0 and "groups, undecided" in printed
     code, *_ = evaluate(score_as="yes_token")
     assert code == 1 and not np.any(numbers(tmp_path)[1]), "as published: a token that is not listed has nothing"
 

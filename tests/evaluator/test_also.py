@@ -158,7 +158,7 @@ def test_tables_and_pages_show_them_in_a_block_of_their_own(whole, document, cap
     from ttmbench.report.terminal import print_results
 
     print_results(document)
-    above, title, block = capsys.readouterr().out.partition("tiny-clip: adapted to one task, measured on another")
+    above, title, block = capsys.readouterr().out.partition("Adapted to one task, measured on another")
     assert title and "shapes_place" in block and "itself" in block and "shapes_place" not in above
     assert main(["leaderboard", str(whole), "-o", str(whole / "board")]) == 0
     board = json.loads((whole / "board" / "leaderboard.json").read_text())

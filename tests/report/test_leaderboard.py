@@ -168,7 +168,7 @@ def test_the_command_on_a_real_run(tmp_path, capsys):
     assert [line for line in tables.splitlines() if line.startswith("shapes_")] == [
         *("shapes_color: group_score", *["shapes_color: group_match"] * 3)
     ], "one metric for each task and track"
-    assert re.search(r"TTM +\d+\.\d\d ± \d+\.\d\d +- +50\.00 +8 of 200\n", tables)
+    assert re.search(r"TTM +\d+\.\d\d (± \d+\.\d\d|\(\d equal\)) +- +50\.00 +8 of 200\n", tables)
     document = json.loads((tmp_path / "board" / "leaderboard.json").read_text())
     jsonschema.Draft202012Validator(schema("leaderboard")).validate(document)
     assert document["tracks"] == ["zero_shot", "matching", "test_time", "oracle"]

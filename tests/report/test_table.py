@@ -6,9 +6,10 @@ import io
 import re
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support import processes
 
@@ -16,7 +17,8 @@ from ttmbench.cli import main
 from ttmbench.data.benchmarks import benchmarks
 from ttmbench.data.task_file import all_tasks
 from ttmbench.plugins.registry import build_registry
-from ttmbench.report.terminal import GAP, TableColumn, fitted, print_results, print_table
+from ttmbench.report.terminal import TableColumn, gains, interval_text, number_text, print_results, print_table
+from ttmbench.results.numbers import Number
 from ttmbench.results.reader import read_document
 
 WIDTHS = (60, 80, 120, 200)
@@ -55,27 +57,30 @@ def printed(monkeypatch, columns: int, what, stream: io.StringIO | None = None) 
     return re.sub(r"\x1b\[[0-9;]*m", "", stream.getvalue())
 
 
+def dropped(text: str) -> list[str]:
+    """The columns that a table says it has no room for."""
+    found = re.search(r"Columns that do not fit in \d+ characters: (.*)", " ".join(text.split()))
+    return found[1].split(", ") if found else []
+
+
 @pytest.mark.parametrize("stream", [Terminal, io.StringIO])
 @pytest.mark.parametrize("width", WIDTHS)
 def test_a_table_fits_and_breaks_no_number(monkeypatch, width, stream):
     caption = "caption " * 30
     text = printed(monkeypatch, width, lambda: print_table(COLUMNS, ROWS, title="title", caption=caption), stream())
     assert max(map(len, text.splitlines())) <= width
-    shown = [COLUMNS[at].name for at in fitted(COLUMNS, [[column.name for column in COLUMNS], *ROWS], width)]
     for row in ROWS[1:]:
         for column, cell in zip(COLUMNS[1:5], row[1:5], strict=True):
             is_whole = re.search(rf"(?<!\S){re.escape(cell)}(?!\S)", text)
-            assert bool(is_whole) == (column.name in shown), (width, cell)
+            assert bool(is_whole) != (column.name in dropped(text)), (width, cell)
     assert "shapes_color_global" in text and text.count("group_match") == 1
     assert "".join(text.split()).count("caption" * 3) >= 1
 
 
-def test_the_least_important_columns_are_dropped_first():
-    rows = [[column.name for column in COLUMNS], *ROWS]
-    names = {width: [COLUMNS[at].name for at in fitted(COLUMNS, rows, width)] for width in (*WIDTHS, 48)}
-    assert names[200] == names[120] == [column.name for column in COLUMNS]
-    assert names[80] == names[60] == ["metric", "value", "95% interval", "chance", "p (Holm)"]
-    assert names[48] == ["metric", "value", "chance", "p (Holm)"]
+def test_the_least_important_columns_are_dropped_first(monkeypatch):
+    names = {at: dropped(printed(monkeypatch, at, lambda: print_table(COLUMNS, ROWS))) for at in (*WIDTHS, 48, 22)}
+    assert names[200] == names[120] == [] and names[80] == names[60] == ["note"]
+    assert names[48] == ["95% interval", "note"] and names[22] == ["95% interval", "chance", "p (Holm)", "note"]
 
 
 @pytest.mark.parametrize("stream", [Terminal, io.StringIO])
@@ -121,18 +126,6 @@ def test_a_pipe_has_no_width(monkeypatch, capsys, columns):
     assert all(line == line.rstrip() for line in lines)
 
 
-@pytest.mark.parametrize("stream", [Terminal, io.StringIO])
-def test_columns_that_do_not_fit_are_named_below_the_table(monkeypatch, stream):
-    text = printed(monkeypatch, 30, lambda: print_table(COLUMNS, ROWS), stream())
-    assert "32.50 ± 1.20" in text and max(map(len, text.splitlines())) <= 30
-    text = printed(monkeypatch, 22, lambda: print_table(COLUMNS, ROWS), stream())
-    assert max(map(len, text.splitlines())) <= 22 and "32.50 ± 1.20" in text
-    assert "-12.3" not in text and "37.5" not in text, "no part of a number is shown"
-    assert " ".join(text.split()).endswith(
-        "Columns that do not fit in 22 characters: 95% interval, chance, p (Holm), note"
-    )
-
-
 class Windows(io.TextIOWrapper):
     """Stdout as a Windows program has it that is piped, or whose console is old."""
 
@@ -175,22 +168,31 @@ def test_a_listing_has_one_line_a_task_below_its_benchmark(monkeypatch):
     assert all(any(row.startswith(f"{one.title}: ") for row in rows) for one in benchmarks())
 
 
-@settings(max_examples=60)
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     st.lists(st.sampled_from(["key", "number", "text"]), min_size=1, max_size=5).filter(lambda kinds: "key" in kinds),
     st.lists(st.integers(1, 40), min_size=5, max_size=5),
     st.integers(20, 60),
 )
-def test_every_column_is_shown_whole_or_dropped(kinds, lengths, width):
+def test_every_column_is_shown_whole_or_dropped(monkeypatch, kinds, lengths, width):
     kinds = [kind if kinds[:place].count("key") < 2 else "number" for place, kind in enumerate(kinds)]
-    columns = [TableColumn(str(place), kind) for place, kind in enumerate(kinds)]
-    cells = ["7" * length for length in lengths[: len(kinds)]]
-    widths = fitted(columns, [[column.name for column in columns], cells], width)
-    assert sum(widths.values()) + GAP * (len(widths) - 1) <= width
-    assert all(columns[at].kind != "number" or len(cells[at]) <= room for at, room in widths.items())
-    others = [at for at, column in enumerate(columns) if column.kind != "key"]
-    shown = [at for at in widths if columns[at].kind != "key"]
-    assert [at for at in range(len(columns)) if at not in others] == [at for at in widths if at not in shown]
-    assert shown == others[: len(shown)], "of equal importance the last columns are dropped"
-    if others and not shown:
-        assert columns[others[0]].kind == "text" or lengths[others[0]] + (GAP + 8) * kinds.count("key") > width
+    columns = [TableColumn(f"{place}:", kind) for place, kind in enumerate(kinds)]
+    cells = [str(place) * length for place, length in enumerate(lengths[: len(kinds)])]
+    text = printed(monkeypatch, width, lambda: print_table(columns, [cells]))
+    assert max(map(len, text.splitlines())) <= width
+    names = [column.name for column in columns if column.kind != "key"]
+    left_out = dropped(text)
+    assert left_out == names[len(names) - len(left_out) :], "of equal importance the last columns are dropped"
+    shown = [(column, cell) for column, cell in zip(columns, cells, strict=True) if column.name not in left_out]
+    table = text.partition("Columns that")[0].splitlines()[2:]
+    for column, cell in shown:
+        assert "".join(table).count(cell[0]) == len(cell) and (column.kind != "number" or cell in table[0]), text
+
+
+def test_equal_seeds_and_gains_of_nothing_have_no_sign():
+    number = Number("t", "m", "ttm", 0.625, seeds=(0, 1, 2), seed_std=0.0)
+    assert number_text(number) == "62.50 (3 equal)" and number_text(None) == "-"
+    assert number_text(replace(number, seed_std=0.01)) == "62.50 ± 1.00"
+    assert gains(number, replace(number, value=0.625 + 1e-16)) == ("0.00", "0.0%", "0.0%")
+    assert gains(number, replace(number, value=0.75)) == ("+12.50", "+20.0%", "+33.3%")
+    assert interval_text((-0.0001, 0.025), signed=True) == "0.0 .. +2.5" and interval_text((None, None)) == "-"

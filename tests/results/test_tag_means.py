@@ -191,7 +191,10 @@ def test_tables_pages_and_exports_name_them(place, tmp_path, capsys):
     said = " ".join(capsys.readouterr().out.split())
     assert f"mine/relations: mean over {mean['cells']} of relation ({mean['groups']} groups)" in said
     ends = " .. ".join(f"{100 * end:.1f}" for end in mean["ci"]["text_score,none"])
-    assert f"mine/relations text_score raw {100 * mean['numbers']['text_score,none']:.2f}" in said and ends in said
+    assert (
+        f"mine/relations: 40 of 40 groups text_score raw {100 * mean['numbers']['text_score,none']:.2f}" in said
+        and ends in said
+    )
     assert main(["report", result, "-o", str(tmp_path / "page.html"), "--images", "none"]) == 0
     assert "mine/relations" in (tmp_path / "page.html").read_text(encoding="utf-8")
     assert main(["leaderboard", str(place), "-o", str(tmp_path / "board")]) == 0

@@ -22,7 +22,6 @@ from ttmbench.report.terminal import (
     NOTHING,
     TRANSFER_HEADS,
     TRANSFER_TITLE,
-    csv_text,
     gains,
     headline,
     number_text,
@@ -59,6 +58,7 @@ _OWN = (
     *("schema_version", "status", "track", "tracks", "ci", "chance", "ties", "breakdowns", "tag_means", "datasets"),
     *("errors", "also"),
 )
+_FORMULA = "=+-@\uff1d\uff0b\uff0d\uff20"  # with the full-width forms, which spreadsheets of some languages take too
 _LATEX = str.maketrans(
     {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
     | {letter: f"\\{letter}" for letter in "&%$#_{}"}
@@ -497,6 +497,24 @@ def _latex_cell(text: str) -> str:
     for mark, written in _IN_LATEX.items():
         cell = cell.replace(mark, written)
     return f"${cell}$" if re.fullmatch(r"[+-][0-9.]+%?", text) else cell
+
+
+def csv_text(columns: Sequence[str], rows: Iterable[Mapping[str, object]]) -> str:
+    """One line per row; a quote precedes what a spreadsheet would take for a formula."""
+    import pandas as pd
+
+    cells = [[csv_cell(row[name]) for name in columns] for row in rows]
+    return pd.DataFrame(cells, columns=list(columns), dtype=object).to_csv(index=False, lineterminator="\n")
+
+
+def csv_cell(value: object) -> object:
+    r"""A cell that no spreadsheet reads as a formula; values that are not texts stay the same.
+
+    >>> csv_cell('=HYPERLINK("x")'), csv_cell("clip"), csv_cell(-0.5)
+    ('\'=HYPERLINK("x")', 'clip', -0.5)
+    """
+    is_risk = isinstance(value, str) and (value[:1] in ("\t", "\r", "\n") or value.lstrip()[:1] in tuple(_FORMULA))
+    return f"'{value}" if is_risk else value
 
 
 FORMATS: dict[str, Callable[..., Written]] = {

@@ -24,10 +24,10 @@ import numpy as np
 from ttmbench import stats
 from ttmbench._util.console import one_line
 from ttmbench.errors import DataError, UsageError
+from ttmbench.report.export import csv_text
 from ttmbench.report.terminal import (
     NOTHING,
     TableColumn,
-    csv_text,
     headline,
     interval_text,
     marks,
