@@ -22,8 +22,8 @@ MODELS = {
 SOURCES = {"a": "winoground_main", "b": "ttm_table1"}
 METHODS = {
     ("group score", "published"): "raw",
-    ("group match", "published"): "simple_match",
-    ("TTM", "published"): "ttm",
+    ("group match", "published"): "SimpleMatch",
+    ("TTM", "published"): "TTM",
 }
 
 
@@ -44,10 +44,9 @@ def test_published_numbers_are_those_of_the_tables():
     for mark, name in SOURCES.items():
         for number in load_table(name).numbers:
             if number.task == "winoground" and number.metric in ("group_score", "group_match"):
-                std = number.measured.std
+                std = number.seed_std
                 spread = "" if std is None else f" ± {100 * std:.2f}"
-                method = number.method
-                published[number.model, method] = f"{100 * number.measured.value:.2f}{spread} ({mark})"
+                published[number.model, number.column] = f"{100 * number.value:.2f}{spread} ({mark})"
     rows = known_rows()
     assert set(rows) == {"chance", *MODELS}
     for shown, model in MODELS.items():

@@ -71,13 +71,15 @@ def test_the_list_has_every_table_and_its_number_of_rows(capsys):
 def test_values_are_whole_counts_and_known_ones_are_here():
     for metric, correct in (("text_score", 125), ("image_score", 45), ("group_score", 36)):
         number = number_of("mteb_winoground", B32, metric)
-        assert (number.measured.value, number.of) == (correct / 400, 400)
-    assert number_of("mteb_winoground", "google/siglip-base-patch16-224", "group_score").measured.value == 41 / 400
-    assert number_of("mteb_winoground", "openai/clip-vit-base-patch16", "group_score").measured.value == 29 / 400
+        assert (number.value, number.of) == (correct / 400, 400)
+    assert number_of("mteb_winoground", "google/siglip-base-patch16-224", "group_score").value == 41 / 400
+    assert number_of("mteb_winoground", "openai/clip-vit-base-patch16", "group_score").value == 29 / 400
     for name in TABLES:
         for number in load_table(name).numbers:
-            assert number.source == "mteb" and (number.of is None) == number.metric.endswith("ndcg_at_10"), number
-            assert number.of_model == "zero_shot"
+            assert number.origin.file.startswith("mteb, ") and (number.of is None) == number.metric.endswith(
+                "ndcg_at_10"
+            ), number
+            assert number.track == "zero_shot"
 
 
 def test_the_numbers_are_those_of_the_files(script):
@@ -118,7 +120,7 @@ def test_ties_and_another_commit_are_noted(registry):
         (row,) = (row for row in rows if row.ours)
         assert (row.verdict, len(row.ours.notes)) == ("agrees", notes), "any commit is compared, another one noted"
     table = select(load_table("mteb_aro_coco_order"), ["google/siglip-base-patch16-224"], ["aro_coco_order"])
-    value = table.numbers[0].measured.value
+    value = table.numbers[0].value
     same = run_of("siglip-b16", {"aro_coco_order": (25010, {"text_score_ties_right": value})}, ties=9)
     (row,) = compare(table, same, registry)
     assert (row.verdict, row.ours.notes) == ("agrees", ()), "the same rule for ties, and the same commit"
@@ -133,15 +135,14 @@ def test_sugarcrepe_is_one_number_over_seven_tasks(registry):
     def verdict(correct):
         run = {task: (groups, {"text_score": correct[task] / groups}) for task, groups in sizes.items()}
         (row,) = compare(table, run_of("open_clip", run, args), registry)
-        return row.verdict, row.counts
+        return row.verdict, round(row.ours.number.value * 7511)
 
     assert sum(sizes.values()) == published.of == 7511
-    correct = {task: round(published.measured.value * groups) for task, groups in sizes.items()}
-    correct["sugarcrepe_add_obj"] += round(published.measured.value * 7511) - sum(correct.values())
-    assert verdict(correct)[1]["published"] == sum(correct.values())
+    correct = {task: round(published.value * groups) for task, groups in sizes.items()}
+    correct["sugarcrepe_add_obj"] += round(published.value * 7511) - sum(correct.values())
     for off, wanted in ((0, "agrees"), (22, "agrees"), (23, "differs"), (-22, "agrees"), (-23, "differs")):
-        found, counts = verdict({**correct, "sugarcrepe_replace_obj": correct["sugarcrepe_replace_obj"] + off})
-        assert (found, counts["ours"] - counts["published"]) == (wanted, off)
+        found, ours = verdict({**correct, "sugarcrepe_replace_obj": correct["sugarcrepe_replace_obj"] + off})
+        assert (found, ours - round(published.value * 7511)) == (wanted, off)
 
 
 def test_queries_of_retrieval_are_counted_each_way(registry):
@@ -151,9 +152,10 @@ def test_queries_of_retrieval_are_counted_each_way(registry):
         run = run_of("clip-b32", {"coco_retrieval": (5000, {"t2i_recall_at_1": t2i, "i2t_recall_at_1": i2t})})
         rows = {row.number.metric: row for row in compare(table, run, registry)}
         assert {rows["t2i_recall_at_1"].verdict, rows["i2t_recall_at_1"].verdict} == {wanted}
-        counts = rows["t2i_recall_at_1"].counts
-        assert (counts["published"], counts["of"]) == (7643, 24809)
-        assert rows["i2t_recall_at_1"].counts["published"] == 2529
+        found = {
+            name: (round(row.number.value * row.number.of), row.number.of) for name, row in rows.items() if row.ours
+        }
+        assert found == {"t2i_recall_at_1": (7643, 24809), "i2t_recall_at_1": (2529, 5000)}
 
 
 def test_the_command_states_rules_and_counts(tmp_path, capsys):
@@ -167,7 +169,8 @@ def test_the_command_states_rules_and_counts(tmp_path, capsys):
     written = json.loads((tmp_path / "out.json").read_text())
     assert written["tolerance"]["points"] == 1 and "ties" in written["rules"]
     (row,) = (row for row in written["rows"] if row["ours"])
-    assert row["correct"] == {"published": 36, "ours": 32, "of": 400}
+    counts = [round(row[key]["value"] * 400) for key in ("number",)] + [round(row["ours"]["number"]["value"] * 400)]
+    assert (counts, row["number"]["of"]) == ([36, 32], 400)
 
 
 def table_of(folder, spec, numbers):
@@ -192,4 +195,4 @@ def test_a_shared_file_lies_in_the_folder_of_the_table(tmp_path):
     )
     table = load_table(table_of(tmp_path, "include: _all.yaml, rules: {b: own}", "s,t,k,m,raw,x,,1,4\n"))
     assert list(table.spec.models) == ["m"] and table.spec.rules == {"a": "shared", "b": "own"}
-    assert table.spec.paper == "P" and table.numbers[0].measured.value == 0.25
+    assert table.spec.paper == "P" and table.numbers[0].value == 0.25

@@ -198,8 +198,8 @@ def test_what_is_printed_to_fewer_digits_does_not_disagree(tmp_path):
 @pytest.mark.parametrize(
     ("row", "message"),
     [
-        ("s,T,t,m,raw,x,1,,\n", "line 2: states no track"),
-        ("s,T,t,m,raw,x,1,,oracle\n", "line 2: unknown track 'oracle'"),
+        ("s,T,t,m,raw,x,1,,\n", "line 2: the column 'track' must be one of"),
+        ("s,T,t,m,raw,x,1,,oracle\n", "line 2: the column 'track' must be one of"),
         ("s,T,t,m,ttm,x,1,,no_model\n", "line 2: model 'm' has the track no_model"),
     ],
 )

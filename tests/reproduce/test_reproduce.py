@@ -23,7 +23,6 @@ from ttmbench.plugins.registry import build_registry
 from ttmbench.reproduce.rows import compare as compare_typed
 from ttmbench.reproduce.rows import plan, select
 from ttmbench.reproduce.tables import (
-    Measured,
     Rule,
     TaskEntry,
     agrees,
@@ -34,6 +33,7 @@ from ttmbench.reproduce.tables import (
     tolerance,
 )
 from ttmbench.results.document import ResultsDocument
+from ttmbench.results.numbers import Number
 
 ROOT = Path(__file__).resolve().parents[2]
 REFERENCE = ROOT / "results" / "reference" / "first.json"
@@ -143,7 +143,7 @@ def test_tables_name_models_and_tasks_that_are_here(registry):
         for one in table.numbers if name in TTM_TABLES else ():
             if one.method == "ttm":
                 assert spec.models[one.model].model in find_task(registry, one.task).spec.ttm, one
-                assert one.measured.std is not None and one.measured.runs == 4
+                assert one.seed_std is not None and one.n_seeds == 4
                 assert spec.settings == {"ttm_preset": "paper"}
 
 
@@ -153,16 +153,11 @@ def test_raw_numbers_of_papers_are_whole_counts_of_groups_or_images(registry):
         table = load_table(name)
         for one in table.numbers:
             groups = table.spec.tasks[one.task].groups
-            if (
-                one.method in ("raw", "simple_match")
-                and one.measured.std is None
-                and groups
-                and "macro" not in one.metric
-            ):
+            if one.column in ("raw", "SimpleMatch") and one.seed_std is None and groups and "macro" not in one.metric:
                 of_queries = one.metric in ("global_assignment_accuracy", "text_accuracy", "image_accuracy")
                 units = groups * (find_task(registry, one.task).spec.shape.images if of_queries else 1)
-                nearest = round(one.measured.value * units) / units
-                assert abs(nearest - one.measured.value) <= table.digit / 2 + 1e-9, (name, one)
+                nearest = round(one.value * units) / units
+                assert abs(nearest - one.value) <= 10.0**-table.spec.decimals / 100 / 2 + 1e-9, (name, one)
 
 
 def test_sizes_that_no_text_states_are_those_of_the_numbers(registry):
@@ -171,9 +166,9 @@ def test_sizes_that_no_text_states_are_those_of_the_numbers(registry):
     for name in ("vl_compo_eqben", "vl_compo_svo_probes"):
         table = load_table(name)
         for task, entry in table.spec.tasks.items():
-            values = [one.measured.value for one in table.numbers if one.task == task]
+            values = [one.value for one in table.numbers if one.task == task]
 
-            def fits(size, values=values, off=table.digit / 2 + 1e-9):
+            def fits(size, values=values, off=10.0**-table.spec.decimals / 100 / 2 + 1e-9):
                 return all(abs(round(value * size) / size - value) <= off for value in values)
 
             if entry.groups is not None:
@@ -193,46 +188,47 @@ def test_kinds_of_vl_checklist_give_the_means_that_another_paper_prints():
     kinds = [one for one in load_table("vl_compo_vl_checklist").numbers if one.model == "clip ViT-B/32 openai"]
     printed = {one.task: one for one in load_table("visualgptscore_table1b").numbers if one.model == "clip (itc)"}
     for part, count in (("object", 6), ("attribute", 5), ("relation", 2)):
-        values = [one.measured.value for one in kinds if one.task.startswith(f"vl_checklist_{part}_")]
+        values = [one.value for one in kinds if one.task.startswith(f"vl_checklist_{part}_")]
         assert len(values) == count
         mean = sum(values) / count
-        assert mean == pytest.approx(printed[f"vl_checklist_{part}"].measured.value, abs=0.001), part
+        assert mean == pytest.approx(printed[f"vl_checklist_{part}"].value, abs=0.001), part
 
 
 # The rule
 
 
+def measured(value, std=None, seeds=1) -> Number:
+    return Number("t", "m", "none", value, seed_std=std, seeds=tuple(range(seeds)))
+
+
 def test_the_rule_by_hand():
     group, digit = 1 / 200, 1e-4
-    raw = Measured(0.125, None, 1)
+    raw, one_run = measured(0.125), measured(0.8)
     assert tolerance(raw, raw, group, digit, Rule()) == pytest.approx(0.00505)
     assert tolerance(raw, raw, group, digit, Rule(groups=0)) == pytest.approx(0.00005)
     # Two standard deviations of 1 % over four seeds each: t(6) at 99.5 % is 3.7074.
-    spread = Measured(0.8, 0.01, 4)
+    spread = measured(0.8, 0.01, 4)
     assert tolerance(spread, spread, group, digit, Rule()) == pytest.approx(3.7074 * 0.01 / 2**0.5 + 5e-5, rel=1e-4)
     # One seed has the paper's spread: t(3) at 99.5 % is 5.8409.
-    assert tolerance(spread, Measured(0.8, None, 1), group, digit, Rule()) == pytest.approx(
-        5.8409 * 0.01 * 1.25**0.5 + 5e-5, rel=1e-4
-    )
+    expected = pytest.approx(5.8409 * 0.01 * 1.25**0.5 + 5e-5, rel=1e-4)
+    assert tolerance(spread, one_run, group, digit, Rule()) == expected
     # A published number without spread is one run with ours.
-    assert tolerance(raw, spread, group, digit, Rule()) == tolerance(
-        spread, Measured(0.8, None, 1), group, digit, Rule()
-    )
+    assert tolerance(raw, spread, group, digit, Rule()) == tolerance(spread, one_run, group, digit, Rule())
     # Printed as 0.00, nothing but a group may differ.
-    still = Measured(0.9903, 0.0, 4)
-    assert tolerance(still, Measured(0.98, 0.05, 4), 1 / 103, digit, Rule()) == pytest.approx(1 / 103 + 5e-5)
+    still = measured(0.9903, 0.0, 4)
+    assert tolerance(still, measured(0.98, 0.05, 4), 1 / 103, digit, Rule()) == pytest.approx(1 / 103 + 5e-5)
 
 
-def test_a_number_one_group_off_agrees_and_two_off_does_not():
-    published, group = Measured(0.1025, None, 1), 1 / 400
-    for off, wanted in ((0, True), (1, True), (-1, True), (2, False), (-2, False)):
-        ours = Measured(41 / 400 + off * group, None, 1)
-        assert agrees(published, ours, tolerance(published, ours, group, 1e-4, Rule())) is wanted
+@pytest.mark.parametrize(("off", "wanted"), [(0, True), (1, True), (-1, True), (2, False), (-2, False)])
+def test_one_group_off_agrees_and_two_do_not(off, wanted):
+    published, ours = measured(0.1025), measured((41 + off) / 400)
+    allowed = tolerance(published, ours, 1 / 400, 1e-4, Rule())
+    assert agrees(published.value, ours.value, allowed) is wanted
 
 
 def test_a_noisy_run_does_not_agree_by_its_noise():
-    published = Measured(0.725, 0.0064, 4)
-    allowed = [tolerance(published, Measured(0.6, std, 4), 1 / 400, 1e-4, Rule()) for std in (0.0064, 0.02, 0.1, 0.4)]
+    published = measured(0.725, 0.0064, 4)
+    allowed = [tolerance(published, measured(0.6, std, 4), 1 / 400, 1e-4, Rule()) for std in (0.0064, 0.02, 0.1, 0.4)]
     assert allowed[0] < allowed[1] == allowed[2] == allowed[3] < 0.06
 
 
@@ -244,9 +240,10 @@ def test_the_reference_run_reproduces_itself(reference, registry):
     assert {row.verdict for row in rows} == {"agrees"} and len(rows) == 10
     by_key = {row.key: row for row in rows}
     stored = reference["results"]["shapes_color"]
-    expected = Measured(stored["group_match,ttm"], stored["group_match_seed_std,ttm"], 4)
-    assert by_key["group_match,ttm"].ours.measured == expected
-    assert by_key["group_match,none"].number.method == "simple_match"
+    ours = by_key["group_match,ttm"].ours.number
+    assert (ours.value, ours.seed_std) == (stored["group_match,ttm"], stored["group_match_seed_std,ttm"])
+    assert ours.n_seeds == 4
+    assert by_key["group_match,none"].number.column == "SimpleMatch"
 
 
 @pytest.mark.parametrize(
@@ -281,7 +278,7 @@ def test_a_part_of_a_task_never_takes_the_place_of_the_whole(reference, registry
     part = {**reference, "date": reference["date"] + 10}
     part["n-samples"] = {"shapes_color": {"original": 200, "effective": 8}}
     rows = compare(table, [(Path("whole.json"), reference), (Path("part.json"), part)], registry)
-    found = {(row.verdict, row.ours.file, row.ours.extent.words) for row in rows}
+    found = {(row.verdict, row.ours.file, row.ours.number.extent.words) for row in rows}
     assert found == {("agrees", "whole.json", "200 of 200")}
     (why,) = {row.why for row in compare(table, [(Path("part.json"), part)], registry)}
     assert why == "8 groups, not 200"
@@ -344,7 +341,7 @@ def test_a_mean_over_tasks_and_numbers_of_stored_answers(reference, registry, tm
     document["results"]["shapes_place"]["text_score,none"] = 0.5
     mean, stored = compare(table, as_run(document), registry)
     assert (mean.verdict, mean.tasks) == ("agrees", ("shapes_color", "shapes_place"))
-    assert mean.ours.measured.value == pytest.approx((0.305 + 0.5) / 2)
+    assert mean.ours.number.value == pytest.approx((0.305 + 0.5) / 2)
     assert (stored.verdict, stored.why) == ("cannot be run", "gone")
     del document["results"]["shapes_place"]
     assert compare(table, as_run(document), registry)[0].verdict == "missing", "half of a mean is none"
@@ -376,7 +373,7 @@ def run_of(reference, model, tasks):
 
 def test_a_kind_of_vl_checklist_is_its_mean_over_sources(reference, registry):
     table = select(load_table("vl_compo_vl_checklist"), ["clip-b32"], ["vl_checklist_relation_action"])
-    (published,) = (one.measured.value for one in table.numbers)
+    (published,) = (one.value for one in table.numbers)
 
     def verdict(of_rows, mean):
         numbers = ({"text_score,none": of_rows}, "over_sources", {"text_score,none": mean})
@@ -416,7 +413,7 @@ def test_a_number_over_the_groups_of_several_tasks_counts_each_as_often_as_it_ha
         ["all,m,raw,accuracy,30.0,", "other,m,raw,accuracy,30.0,"],
         decimals=1,
         metrics={"accuracy": "text_score"},
-        tasks={"all": pool, "other": {**pool, "metrics": {"accuracy": "group_score"}}},
+        tasks={"all": pool, "other": {"pool_of": [*pool["pool_of"]], "metrics": {"accuracy": "group_score"}}},
         models={"m": {"track": "zero_shot", "model": "tiny-clip"}},
     )
     document = on_two_tasks(reference)
@@ -424,15 +421,15 @@ def test_a_number_over_the_groups_of_several_tasks_counts_each_as_often_as_it_ha
     document["results"]["shapes_place"] |= {"text_score,none": 0.6, "group_score,none": 0.1}
     document["n-samples"]["shapes_place"] = {"original": 600, "effective": 600}
     row, other = compare(load_table(path), as_run(document), registry)
-    assert row.ours.measured.value == pytest.approx((200 * 0.2 + 600 * 0.6) / 800)
+    assert row.ours.number.value == pytest.approx((200 * 0.2 + 600 * 0.6) / 800)
     assert row.ours.group == pytest.approx(1 / 800) and row.key == "text_score,none"
-    assert other.ours.measured.value == pytest.approx(0.1) and other.key == "group_score,none"
+    assert other.ours.number.value == pytest.approx(0.1) and other.key == "group_score,none"
 
 
 def test_a_mean_is_never_over_two_checkpoints(reference, registry):
     """Each task's newest run is of another checkpoint; only the older ones are of one."""
     table = select(load_table("builtin"), ["tiny-clip"], ["shapes_color"])
-    (number,) = [one for one in table.numbers if one.method == "raw" and one.metric == "text_score"]
+    (number,) = [one for one in table.numbers if one.column == "raw" and one.metric == "text_score"]
     entry = TaskEntry(mean_of=["shapes_color", "shapes_place"])
     table = replace(table, numbers=[number], spec=table.spec.model_copy(update={"tasks": {"shapes_color": entry}}))
 
@@ -445,7 +442,7 @@ def test_a_mean_is_never_over_two_checkpoints(reference, registry):
     documents = [run("shapes_color", 0.2, "one", 1), run("shapes_place", 0.4, "one", 2)]
     documents += [run("shapes_color", 0.9, "two", 3)]
     (row,) = compare(table, documents, registry)
-    assert row.ours.measured.value == pytest.approx(0.3) and "two" not in row.ours.file
+    assert row.ours.number.value == pytest.approx(0.3) and "two" not in row.ours.file
 
 
 def test_the_plan_loads_a_model_once_and_its_commands_parse(registry):
@@ -509,8 +506,7 @@ def own_table(folder_task, tmp_path):
 
 
 def test_what_is_missing_is_run_and_then_agrees(own_table, tmp_path, capsys):
-    assert main(["reproduce", *own_table]) == 3
-    assert "2 of 3 numbers: missing; no number agrees" in capsys.readouterr().err
+    assert main(["reproduce", *own_table]) == 2 and "does not exist" in capsys.readouterr().err
     assert main(["reproduce", *own_table, "--dry_run"]) == 0
     shown = capsys.readouterr().out
     assert shown.startswith("ttmbench run --model tiny-clip --tasks mine --ttm_preset auto --seeds 0,1 --ttm_args")
@@ -523,8 +519,8 @@ def test_what_is_missing_is_run_and_then_agrees(own_table, tmp_path, capsys):
     document = json.loads(out.read_text())
     assert document["reproduced"] and document["counts"]["agrees"] == 2
     row = document["rows"][1]
-    assert (row["key"], row["verdict"], row["ours"]["runs"]) == ("group_match,ttm", "agrees", 2)
-    assert row["published"]["value"] == pytest.approx(row["ours"]["value"], abs=1e-4)
+    assert (row["key"], row["verdict"], row["ours"]["number"]["seeds"]) == ("group_match,ttm", "agrees", [0, 1])
+    assert row["number"]["value"] == pytest.approx(row["ours"]["number"]["value"], abs=1e-4)
     assert main(["reproduce", *own_table, "--dry_run"]) == 0
     assert capsys.readouterr().out == "nothing is missing\n"
     (stored,) = (tmp_path / "runs").rglob("results_*.json")
@@ -577,6 +573,7 @@ def test_the_builtin_table_and_its_exit_codes(tmp_path, capsys, reference):
     (tmp_path / "first.json").write_text(json.dumps(reference))
     assert main(["reproduce", "builtin", *part, "--runs", str(tmp_path), "--allow_missing"]) == 3
     assert "1 of 15 numbers: differs" in capsys.readouterr().err
+    (tmp_path / "empty").mkdir()
     assert main(["reproduce", "builtin", "--runs", str(tmp_path / "empty"), "--allow_missing"]) == 3
     assert "no number agrees" in capsys.readouterr().err, "nothing compared is nothing reproduced"
 
@@ -586,6 +583,8 @@ def test_the_builtin_table_and_its_exit_codes(tmp_path, capsys, reference):
     [
         (["ttm_tabel1"], "did you mean 'ttm_table1'"),
         (["builtin", "--run"], "--run needs --runs DIR"),
+        (["builtin", "--runs", "no_such_folder"], "no_such_folder does not exist"),
+        (["builtin", "--runs", __file__], "is a file"),
         (["builtin", "--models", "clip"], "builtin has no 'clip'; it has tiny-clip"),
         (["ttm_table1", "--tasks", "mmvp_vlm", "--models", "siglip-l16"], "no number of these models on these tasks"),
         (["nowhere.yaml"], "nowhere.yaml: cannot be read"),
@@ -615,6 +614,7 @@ def test_wrong_usage_says_what_is_right(words, message, capsys):
             "line 2: model 'm' has the track forced_choice, whose numbers have the method 'raw', got 'ttm'",
         ),
         ({}, "a,b\n1,2\n", "no column 'source'"),
+        ({"include": "own.csv"}, "[1\n", r"own\.csv: is not valid YAML"),
         ({}, HEAD + "s,t,k,m,guess,x,1,\n", "line 2: unknown method 'guess'"),
         ({}, HEAD + "s,t,k,m,raw,x,1,\ns,t,k,n,raw,x,1,\n", "line 3: model 'n' is not in the table's 'models'"),
         ({}, HEAD + "s,t,k,m,raw,x,101,\n", "line 2: percent and std_percent must be from 0 to 100, .*'101'"),
@@ -726,7 +726,9 @@ def test_a_finetuned_model_is_made_run_and_compared(finetuned_rows, capsys):
     assert [one["track"] for one in ours] == ["matching", "supervised"]
     assert ours[1]["model_info"]["finetuned"]["base"]["model_args"] == {}
     assert ours[1]["model_info"]["finetuned"]["hyperparameters"]["epochs"] == 1
-    assert [row["ours"]["value"] for row in rows] == [one["results"]["small"]["group_score,none"] for one in ours]
+    assert [row["ours"]["number"]["value"] for row in rows] == [
+        one["results"]["small"]["group_score,none"] for one in ours
+    ]
     assert main([*words, "--dry_run"]) == 0
     assert capsys.readouterr().out.strip() == "nothing is missing"
 
@@ -786,9 +788,9 @@ def test_a_table_may_have_test_time_methods(tmp_path, capsys):
     assert main([*words, "--method_args", "tent.lr=1e-3", "--output_path", str(runs)]) == 0
     main(["reproduce", path, "--runs", str(runs), "-o", str(out)])
     rows = {row["key"]: row for row in json.loads(out.read_text())["rows"]}
-    assert {key: row["track"] for key, row in rows.items()} == {
+    assert {key: row["number"]["track"] for key, row in rows.items()} == {
         "group_score,sinkhorn": "matching",
         "group_match,tent": "test_time",
     }
-    assert rows["group_score,sinkhorn"]["ours"]["value"] is not None
+    assert rows["group_score,sinkhorn"]["ours"]["number"]["value"] is not None
     assert "settings of tent were changed (tent.lr=0.001)" in rows["group_match,tent"]["ours"]["notes"]

@@ -8,8 +8,8 @@ import sys
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict
+from itertools import groupby
 from pathlib import Path
-from typing import Any
 
 from ttmbench._util import console as terminal
 from ttmbench._util.console import echo, plain, warn
@@ -19,20 +19,9 @@ from ttmbench.config import split_names
 from ttmbench.errors import INTERRUPTED, AssertionNotMet, UsageError
 from ttmbench.plugins.registry import Registry, build_registry
 from ttmbench.report.terminal import NOTHING, TableColumn, print_line, print_table
-from ttmbench.reproduce.rows import (
-    AGREES,
-    DIFFERS,
-    MISSING,
-    NOT_HERE,
-    OTHER,
-    VERDICTS,
-    ComparedRow,
-    PlannedRun,
-    compare,
-    plan,
-    select,
-)
+from ttmbench.reproduce.rows import ComparedRow, PlannedRun, Verdict, compare, plan, select
 from ttmbench.reproduce.tables import PublishedTable, load_table, shipped_tables
+from ttmbench.results.numbers import Number
 from ttmbench.results.reader import walk_documents
 
 NAMED = 6  # rows that are named behind a remark
@@ -72,6 +61,8 @@ def reproduce(options: argparse.Namespace) -> int:
         _print(table, compare(table, [], registry), with_ours=False)
         return 0
     folder = Path(options.runs)
+    if not folder.is_dir() and (folder.exists() or not (options.run or options.dry_run)):
+        raise UsageError(f"--runs must be a directory with results files, and {folder} does not exist or is a file")
     rows = _compare(table, folder, registry)
     failures: list[str] = []
     if options.run or options.dry_run:
@@ -91,11 +82,14 @@ def reproduce(options: argparse.Namespace) -> int:
     for failure in failures:
         echo(f"failed: {failure}")
     counts = _counts(rows)
-    bad = [DIFFERS] if options.allow_missing else [DIFFERS, MISSING, OTHER]
+    bad = [Verdict.DIFFERS] if options.allow_missing else [Verdict.DIFFERS, Verdict.MISSING, Verdict.OTHER]
     reasons = [f"{counts[verdict]} of {len(rows)} numbers: {verdict}" for verdict in bad if counts[verdict]]
-    reasons += [] if counts[AGREES] else ["no number agrees"]
+    reasons += [] if counts[Verdict.AGREES] else ["no number agrees"]
     if options.output_path:
-        document = _document(table, rows, failures, reproduced=not reasons)
+        spec, shown = table.spec, [asdict(row) for row in rows]
+        about = {"table": table.name, "source": f"{spec.source}, {spec.where}", "rules": spec.rules}
+        found = {"reproduced": not reasons, "counts": counts, "failures": failures, "rows": shown}
+        document = {**about, "tolerance": spec.tolerance.model_dump(), **found}
         write_text(Path(options.output_path), to_json(document))
         echo(f"reproduction: {options.output_path}")
     if reasons:
@@ -104,8 +98,6 @@ def reproduce(options: argparse.Namespace) -> int:
 
 
 def _compare(table: PublishedTable, folder: Path, registry: Registry) -> list[ComparedRow]:
-    if folder.exists() and not folder.is_dir():
-        raise UsageError(f"--runs must be a directory, and {folder} is a file")
     documents = []
     for path, document in walk_documents(folder) if folder.is_dir() else ():
         if isinstance(document, str):
@@ -138,7 +130,7 @@ def _run(planned: Sequence[PlannedRun], named: Sequence[str]) -> list[str]:
 
 def _counts(rows: Sequence[ComparedRow]) -> dict[str, int]:
     counts = Counter(row.verdict for row in rows)
-    return {verdict: counts[verdict] for verdict in VERDICTS}
+    return {verdict: counts[verdict] for verdict in Verdict}
 
 
 def _print(table: PublishedTable, rows: Sequence[ComparedRow], *, with_ours: bool) -> None:
@@ -159,16 +151,14 @@ def _print(table: PublishedTable, rows: Sequence[ComparedRow], *, with_ours: boo
         columns += [TableColumn(name, "number") for name in ("difference", "allowed", "groups")]
     else:
         columns.append(TableColumn("here"))
-    shown, above = list[list[str]](), ""
-    for row in rows:
-        number = row.number
-        shown += [] if number.task == above else [[number.task]]
-        above = number.task
-        cells = [number.model]
-        cells += [str(number.track).replace("_", " ")] if has_tracks else []
-        cells.append(f"{number.column.name}: {number.metric.replace('_', ' ')}")
-        cells.append(_percent(number.measured.value, number.measured.std, spec.decimals))
-        shown.append([*cells, *(_ours(row, spec.decimals) if with_ours else (_here(row, table),))])
+    shown = list[list[str]]()
+    for task, same in groupby(rows, lambda row: row.number.task):
+        shown.append([task])
+        for row in same:
+            number = row.number
+            cells = [number.model, *[str(number.track).replace("_", " ")] * has_tracks]
+            cells += [f"{number.column}: {number.metric.replace('_', ' ')}", _percent(number, spec.decimals)]
+            shown.append([*cells, *(_ours(row, spec.decimals) if with_ours else (_here(row, table),))])
     print_table(columns, shown)
     for line in _remarks(table, rows):
         say(line)
@@ -181,15 +171,14 @@ def _ours(row: ComparedRow, decimals: int) -> list[str]:
     """The cells of a row from our number on."""
     if row.ours is None:
         return [NOTHING, row.verdict, *[NOTHING] * 3]
-    ours = row.ours.measured
-    points = round(100 * (ours.value - row.number.measured.value), decimals)
-    difference = f"{points or 0:+.{decimals}f}"
+    ours = row.ours.number
+    points = round(100 * ((ours.value or 0) - (row.number.value or 0)), decimals)
     allowed = NOTHING if row.allowed is None else f"{100 * row.allowed:.{max(2, decimals)}f}"
-    return [_percent(ours.value, ours.std, decimals), row.verdict, difference, allowed, row.ours.extent.words]
+    return [_percent(ours, decimals), row.verdict, f"{points or 0:+.{decimals}f}", allowed, ours.extent.words]
 
 
 def _here(row: ComparedRow, table: PublishedTable) -> str:
-    if row.verdict == NOT_HERE:
+    if row.verdict == Verdict.NOT_HERE:
         return NOTHING
     entry = table.spec.models[row.number.model]
     first = "" if entry.finetuned is None else f" fine-tuned on {', '.join(entry.finetuned.tasks)},"
@@ -212,31 +201,6 @@ def _remarks(table: PublishedTable, rows: Sequence[ComparedRow]) -> list[str]:
     return lines
 
 
-def _percent(value: float, std: float | None, decimals: int) -> str:
-    return f"{100 * value:.{decimals}f}" + ("" if std is None else f" ± {100 * std:.2f}")
-
-
-def _document(
-    table: PublishedTable, rows: Sequence[ComparedRow], failures: Sequence[str], *, reproduced: bool
-) -> dict[str, Any]:
-    spec, shown = table.spec, list[dict[str, Any]]()
-    for row in rows:
-        number, ours, difference = row.number, None, None
-        if row.ours is not None:
-            extent = row.ours.extent
-            counts = {"groups": extent.groups, "groups_of_task": extent.of, "limited": extent.limited}
-            ours = {**asdict(row.ours.measured), **counts, "file": row.ours.file, "notes": list(row.ours.notes)}
-            difference = row.ours.measured.value - number.measured.value
-        shown.append(
-            {
-                **{key: getattr(number, key) for key in ("task", "model", "track", "method")},
-                **{"registered_model": spec.models[number.model].model, "tasks": list(row.tasks), "key": row.key},
-                **{"correct": row.counts, "published": asdict(number.measured), "ours": ours, "difference": difference},
-                **{"allowed": row.allowed, "verdict": row.verdict, "why": row.why or None},
-            }
-        )
-    return {
-        **{"kind": "reproduction", "table": table.name, "paper": spec.paper, "source": f"{spec.source}, {spec.where}"},
-        **{"tolerance": spec.tolerance.model_dump(), "rules": spec.rules, "reproduced": reproduced},
-        **{"counts": _counts(rows), "failures": list(failures), "rows": shown},
-    }
+def _percent(number: Number, decimals: int) -> str:
+    value = f"{100 * (number.value or 0):.{decimals}f}"
+    return value if number.seed_std is None else f"{value} ± {100 * number.seed_std:.2f}"

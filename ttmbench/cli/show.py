@@ -287,7 +287,7 @@ def _print_published(name: str, registry: Registry, *, as_json: bool) -> int:
     rows = named(every, own)
     known = [*registry.task_files, *registry.adapters, *registry.methods, *registry.metrics]
     if not rows and own == name and name not in known:
-        names = {title for row in every for title in (*row.tasks, *row.models)}
+        names = {title for row in every for of in (row.printed, row.number) for title in (of.task, of.model)}
         near = get_close_matches(name, names, n=1, cutoff=0.6)
         raise UsageError(unknown("task, model, method or metric", name, [*known, *near], registry.broken))
     if rows or as_json:

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from enum import StrEnum
 from pathlib import Path
 from statistics import fmean
-from typing import Any
+from typing import Any, NamedTuple
 
 from ttmbench._util.file_io import safe_name
 from ttmbench.data.task_file import find_task
@@ -18,47 +19,44 @@ from ttmbench.evaluator.adapters import loads_as
 from ttmbench.plugins.registry import Registry
 from ttmbench.reproduce.tables import (
     FinetuningEntry,
-    Measured,
     ModelEntry,
     PublishedNumber,
     PublishedTable,
     TableSpec,
     TaskEntry,
     agrees,
-    correct,
     model_identity,
     tolerance,
 )
 from ttmbench.results.document import ResultsDocument, mapping
 from ttmbench.results.models import command_line
-from ttmbench.results.numbers import BUILT_IN_METHODS, CHOICE, RAW, TTM, Extent, Number, key_of, together
+from ttmbench.results.numbers import BUILT_IN_METHODS, CHOICE, RAW, TTM, Number, key_of, together
 
-AGREES, DIFFERS, MISSING, OTHER, NOT_HERE = "agrees", "differs", "missing", "not comparable", "cannot be run"
-VERDICTS = (AGREES, DIFFERS, MISSING, OTHER, NOT_HERE)
-Identity = tuple[str, dict[str, object]] | None
-"""What loads a model, and with which arguments; None if a document does not say it."""
+Run = tuple[Path, ResultsDocument]
 
 
-Run = tuple[Path, ResultsDocument, Identity]
-"""A results document, and the model that it is of."""
+class Verdict(StrEnum):
+    """What a comparison says."""
+
+    AGREES, DIFFERS, MISSING = "agrees", "differs", "missing"
+    OTHER, NOT_HERE = "not comparable", "cannot be run"
 
 
 @dataclass(frozen=True)
 class Ours:
     """A number of a run, and what has to be said about it."""
 
-    measured: Measured
+    number: Number
     group: float  # what one group is worth, a fraction
     date: float  # of the run, seconds since 1970
     file: str
-    extent: Extent
     against: tuple[str, ...] = ()  # why it is not comparable; empty if it is
     notes: tuple[str, ...] = ()  # what a reader should know though it is
 
     @property
     def worth(self) -> tuple[bool, bool, float]:
         """What can be compared goes before what cannot, the whole task before a part, and then the newer."""
-        return (not self.against, not self.extent.limited, self.date)
+        return (not self.against, not self.number.limited, self.date)
 
 
 @dataclass(frozen=True)
@@ -68,35 +66,25 @@ class ComparedRow:
     number: PublishedNumber
     tasks: tuple[str, ...]  # the tasks here that it is made of; mostly one
     key: str  # ``metric,method`` in a results document
-    verdict: str  # one of `VERDICTS`
+    verdict: Verdict
     ours: Ours | None = None
     allowed: float | None = None  # the largest difference that agrees
     why: str = ""  # for what cannot be run or compared
-
-    @property
-    def counts(self) -> dict[str, int | None] | None:
-        """Both numbers as how many of how many groups or queries are correct; None where a percentage was published."""
-        if self.number.of is None:
-            return None
-        ours = None if self.ours is None else correct(self.ours.measured.value, self.number.of)
-        return {"published": correct(self.number.measured.value, self.number.of), "ours": ours, "of": self.number.of}
 
 
 def select(table: PublishedTable, models: Sequence[str], tasks: Sequence[str]) -> PublishedTable:
     """The rows of some models and tasks, by the names of the paper or of this package; all if none is named."""
     entries = table.spec.models
     known_models = {*entries, *(entry.model for entry in entries.values() if entry.model)}
-    for name, chosen, known in (
-        ("models", models, known_models),
-        ("tasks", tasks, {number.task for number in table.numbers}),
-    ):
-        if unknown := [choice for choice in chosen if choice not in known]:
-            raise UsageError(f"--{name}: {table.name} has no '{unknown[0]}'; it has {', '.join(sorted(known))}")
+    known_tasks = {number.task for number in table.numbers}
+    for option, chosen, known in (("models", models, known_models), ("tasks", tasks, known_tasks)):
+        if unknown := [name for name in chosen if name not in known]:
+            raise UsageError(f"--{option}: {table.name} has no '{unknown[0]}'; it has {', '.join(sorted(known))}")
     numbers = [
         number
         for number in table.numbers
         if (not tasks or number.task in tasks)
-        and (not models or number.model in models or entries[number.model].model in models)
+        and (not models or {number.model, entries[number.model].model} & {*models})
     ]
     if not numbers:
         raise UsageError(f"{table.name} has no number of these models on these tasks")
@@ -110,7 +98,7 @@ def compare(
 
     The registry says which models are the same under two names.
     """
-    runs = [(path, document, model_identity(document.config, registry)) for path, document in documents]
+    runs = list(documents)
     return [_row(table, number, runs, registry) for number in table.numbers]
 
 
@@ -118,27 +106,30 @@ def _row(table: PublishedTable, number: PublishedNumber, runs: Sequence[Run], re
     entry, task = table.spec.models[number.model], table.spec.entry(number.task)
     tasks = tuple(task.parts) or (number.task,)
     metric, mean = table.spec.metric(number.task, number.metric)
-    row = ComparedRow(number, tasks, key_of(metric, number.column.method), MISSING)
+    row = ComparedRow(number, tasks, key_of(metric, number.method), Verdict.MISSING)
     by_checkpoint: dict[str | None, list[Run]] = {}
     for run in runs:
-        if _is_model(entry, number.model, run, registry):
+        if _is_model(entry, number.model, run[1], registry):
             by_checkpoint.setdefault(run[1].model_digest, []).append(run)
     # The best of what single checkpoints have: a mean over tasks is never one over two of them.
     means = []
     for same in by_checkpoint.values():
-        parts = [[ours for run in same for ours in _found(table, part, row.key, mean, entry, run)] for part in tasks]
+        parts = [
+            [ours for run in same for ours in _found(table, part, row.key, mean, entry, run, registry)]
+            for part in tasks
+        ]
         if all(parts):
             means.append(_mean([max(part, key=lambda ours: ours.worth) for part in parts], pooled=bool(task.pool_of)))
     if not means:
         why = task.why or _why_not(entry, tasks, metric, registry)
-        return replace(row, verdict=NOT_HERE, why=why) if why else row
+        return replace(row, verdict=Verdict.NOT_HERE, why=why) if why else row
     ours = max(means, key=lambda candidate: candidate.worth)
     if ours.against:
-        return replace(row, verdict=OTHER, ours=ours, why="; ".join(ours.against))
-    digit = table.digit if number.of is None else 0
-    allowed = tolerance(number.measured, ours.measured, ours.group, digit, table.spec.tolerance)
-    verdict = AGREES if agrees(number.measured, ours.measured, allowed, number.of) else DIFFERS
-    return replace(row, verdict=verdict, ours=ours, allowed=allowed)
+        return replace(row, verdict=Verdict.OTHER, ours=ours, why="; ".join(ours.against))
+    digit = 10.0**-table.spec.decimals / 100 if number.of is None else 0
+    allowed = tolerance(number, ours.number, ours.group, digit, table.spec.tolerance)
+    is_same = agrees(number.value or 0, ours.number.value or 0, allowed, number.of)
+    return replace(row, verdict=Verdict.AGREES if is_same else Verdict.DIFFERS, ours=ours, allowed=allowed)
 
 
 def _why_not(entry: ModelEntry, tasks: Sequence[str], metric: str, registry: Registry) -> str:
@@ -153,22 +144,23 @@ def _why_not(entry: ModelEntry, tasks: Sequence[str], metric: str, registry: Reg
     return "" if entry.model in registry.adapters else f"there is no model '{entry.model}' here"
 
 
-def _found(table: PublishedTable, task: str, key: str, mean: str, model: ModelEntry, run: Run) -> Iterator[Ours]:
+def _found(
+    table: PublishedTable, task: str, key: str, mean: str, model: ModelEntry, run: Run, registry: Registry
+) -> Iterator[Ours]:
     """The numbers of a run under a key, of a task or of its mean over tags of this name."""
-    path, document, identity = run
+    path, document = run
     entry = table.spec.entry(task)
     if mean:  # of the groups that count in it, which may be a part of the task's
         entry = entry.model_copy(update={"groups": None})
     for number in document.numbers:
         if (number.task, number.key) == (f"{task}/{mean}" if mean else task, key) and number.value is not None:
             yield Ours(
-                measured=Measured(float(number.value), number.seed_std, number.n_seeds or 1),
+                number,
                 group=1 / max(1, number.groups or 0),
                 date=float(document.date),
                 file=str(path),
-                extent=number.extent,
                 against=tuple(_differences(entry, model.finetuned, number, document)),
-                notes=tuple(_notes(table.spec, model, number, document, identity)),
+                notes=tuple(_notes(table.spec, model, number, document, registry)),
             )
 
 
@@ -192,7 +184,7 @@ def _differences(
 
 
 def _notes(
-    spec: TableSpec, model: ModelEntry, number: Number, document: ResultsDocument, identity: Identity
+    spec: TableSpec, model: ModelEntry, number: Number, document: ResultsDocument, registry: Registry
 ) -> Iterator[str]:
     config = document.config
     if config.get("dtype", "fp32") != "fp32":
@@ -221,7 +213,7 @@ def _notes(
     # A source may be a code base of its own, with its rule for ties and its commit of the model.
     if spec.ties != "strict" and number.ties and not number.metric.endswith(("_ties_right", "_as_topk")):
         yield f"{number.ties:g} ties, which are wrong here and may be correct in {spec.source}"
-    commit = (identity or ("", {}))[1].get("revision")
+    commit = model_identity(str(config.get("model")), mapping(config.get("model_args")), registry)[1].get("revision")
     if model.revision and commit not in (None, model.revision):
         yield f"{spec.source} measured the model's commit {model.revision:.7}, this run has {commit:.7}"
 
@@ -242,41 +234,35 @@ def _mean(parts: Sequence[Ours], *, pooled: bool) -> Ours:
     if len(parts) == 1:
         return parts[0]
     groups = [1 / part.group for part in parts]
-    values = [part.measured.value for part in parts]
+    value = fmean((part.number.value or 0 for part in parts), groups if pooled else None)
+    extent = together(part.number.extent for part in parts)
     return Ours(
-        measured=Measured(fmean(values, groups if pooled else None), None, 1),
+        replace(parts[0].number, value=value, seed_std=None, seeds=(), extent=extent),
         group=1 / sum(groups) if pooled else fmean(part.group for part in parts),
         date=min(part.date for part in parts),
         file=", ".join(dict.fromkeys(part.file for part in parts)),
-        extent=together(part.extent for part in parts),
         against=tuple(dict.fromkeys(reason for part in parts for reason in part.against)),
         notes=tuple(dict.fromkeys(note for part in parts for note in part.notes)),
     )
 
 
-def _is_model(entry: ModelEntry, called: str, run: Run, registry: Registry) -> bool:
-    _, document, identity = run
+def _is_model(entry: ModelEntry, called: str, document: ResultsDocument, registry: Registry) -> bool:
     name = document.model_name
     # Of `ttmbench score`, which has no model but the name of a file.
     if all(map(document.is_stored, document.datasets)) and (name in entry.names or _bare(name) == _bare(called)):
         return True
-    if entry.model is None:
-        return False
+    loaded: Mapping[str, object] = document.config
     if entry.finetuned is not None:
         record = document.finetuned
         tasks = [mapping(task).get("task") for task in record.get("tasks") or ()]
         if (tasks, record.get("preset")) != (entry.finetuned.tasks, entry.finetuned.preset):
             return False
-        identity = model_identity(mapping(record.get("base")), registry)
-    wanted = model_identity(entry.model_dump(), registry)
-    if entry.revision:  # another commit than the source's is noted
-        identity, wanted = _of_any_commit(identity), _of_any_commit(wanted)
-    return identity == wanted
-
-
-def _of_any_commit(identity: Identity) -> Identity:
-    target, arguments = identity or ("", {})
-    return target, {key: value for key, value in arguments.items() if key != "revision"}
+        loaded = mapping(record.get("base"))
+    if entry.model is None or not isinstance(loaded.get("model"), str):
+        return False
+    is_exact = entry.revision is None  # another commit than the source's is noted
+    ours = model_identity(str(loaded["model"]), mapping(loaded.get("model_args")), registry, with_commit=is_exact)
+    return ours == model_identity(entry.model, entry.model_args, registry, with_commit=is_exact)
 
 
 def _bare(name: object) -> str:
@@ -284,8 +270,7 @@ def _bare(name: object) -> str:
     return "".join(filter(str.isalnum, str(name))).casefold()
 
 
-@dataclass(frozen=True)
-class PlannedRun:
+class PlannedRun(NamedTuple):
     """A run that would fill rows."""
 
     model: str
@@ -303,8 +288,8 @@ def plan(
     """
     needed: dict[tuple[str, str], set[str]] = {}  # methods by model and task
     for row in rows:
-        for task in row.tasks if row.verdict in (MISSING, OTHER) else ():
-            needed.setdefault((row.number.model, task), set()).update({row.number.column.method} - {RAW, CHOICE})
+        for task in row.tasks if row.verdict in (Verdict.MISSING, Verdict.OTHER) else ():
+            needed.setdefault((row.number.model, task), set()).update({row.number.method} - {RAW, CHOICE})
     alike: dict[tuple[str, tuple[str, ...], str | None], list[str]] = {}
     for (model, task), methods in needed.items():
         preset = str(table.spec.settings.get("ttm_preset", "auto")) if methods & BUILT_IN_METHODS else None

@@ -3,8 +3,7 @@
 How far a number may lie from a published one (`tolerance`): one that no seed moves has to be what was printed, up to
 one group; one over seeds as near as two means of the same procedure lie to each other.
 
-Every number can be looked up by all names of its task, model and method (`published_rows`); leaderboards and reports
-show them beside runs, under our names, with chance and intervals (`published_beside_runs`).
+`published_rows` has every number under our names; `published_beside_runs` adds chance and intervals for leaderboards.
 """
 
 from __future__ import annotations
@@ -13,21 +12,22 @@ import json
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from difflib import get_close_matches
 from functools import cache
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from itertools import groupby
+from operator import attrgetter
 from pathlib import Path, PurePosixPath
 from statistics import harmonic_mean
 from typing import Any, Literal, get_args
 
-import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from ttmbench import stats
 from ttmbench._util.console import echo, one_line
+from ttmbench._util.file_io import Unreadable, read_yaml
 from ttmbench._util.third_party_errors import describe
 from ttmbench.data.rows import csv_rows, read_text
 from ttmbench.data.task_chance import chance_of
@@ -41,12 +41,10 @@ from ttmbench.results.document import mapping
 from ttmbench.results.numbers import (
     BUILT_IN_METHODS,
     CHOICE,
-    CHOICE_COLUMN,
     NO_MODEL,
     PUBLISHED,
     RAW_COLUMN,
     SLASH,
-    Column,
     Extent,
     Number,
     Origin,
@@ -60,15 +58,6 @@ NOISY = 0.95
 """Our own spread counts up to this quantile of what the paper's would lead to: a noisy run does not agree by noise."""
 
 
-@dataclass(frozen=True)
-class Measured:
-    """A number with its spread."""
-
-    value: float  # fraction
-    std: float | None  # sample standard deviation over runs or seeds, a fraction; None if unknown
-    runs: int  # how many there are behind ``value``
-
-
 class Rule(BaseModel):
     """What counts as agreeing."""
 
@@ -79,70 +68,53 @@ class Rule(BaseModel):
     points: float = Field(0, ge=0, lt=100)  # how many percent points may differ in any case, if that is more
 
 
-def tolerance(published: Measured, ours: Measured, group: float, digit: float, rule: Rule) -> float:
-    """The largest difference that still agrees.
+def tolerance(published: Number, ours: Number, group: float, digit: float, rule: Rule) -> float:
+    """The largest difference that still agrees, a fraction.
 
-    At least ``rule.groups`` groups or ``rule.points`` points, plus half of the last printed digit. With a spread on a
-    side, also the half-width of Welch's interval of the difference of two means, if that is more. A side that states no
-    spread, or is a single run, gets that of the other side. Our own spread counts no further than the paper's could
-    have led to by chance.
+    At least ``rule.groups`` groups (``group``: what one is worth) or ``rule.points`` points, plus half of the last
+    printed ``digit``. With a spread on a side, also the half-width of Welch's interval of the difference of two means,
+    if that is more: a side without one gets the other's, and ours counts no further than the paper's could have led to.
 
-    Args:
-        published: the paper's number.
-        ours: the one to compare.
-        group: what one group is worth, a fraction.
-        digit: one unit of the last printed digit, a fraction.
-        rule: level and groups.
-
-    Returns:
-        A fraction.
-
-    >>> exact = tolerance(Measured(0.1025, None, 1), Measured(0.1025, None, 1), 1 / 400, 1e-4, Rule())
-    >>> round(100 * exact, 3)
+    >>> exact = Number("t", "m", "none", 0.1025)
+    >>> round(100 * tolerance(exact, exact, 1 / 400, 1e-4, Rule()), 3)
     0.255
-    >>> four = tolerance(Measured(0.725, 0.0064, 4), Measured(0.72, 0.0064, 4), 1 / 400, 1e-4, Rule())
-    >>> round(100 * four, 2)
+    >>> four = [Number("t", "m", "ttm", value, seeds=(0, 1, 2, 3), seed_std=0.0064) for value in (0.725, 0.72)]
+    >>> round(100 * tolerance(*four, 1 / 400, 1e-4, Rule()), 2)
     1.68
     """
     least = max(rule.groups * group, rule.points / 100) + digit / 2
-    their_std, our_std = (side.std if side.runs > 1 else None for side in (published, ours))
+    sides = (published, ours)
+    (their_std, runs), (our_std, seeds) = (
+        (side.seed_std if len(side.seeds) > 1 else None, len(side.seeds)) for side in sides
+    )
     from scipy import stats  # half a second, which pages without a table do without
 
     if their_std is None and our_std is None:
         return least
     if their_std is None or our_std is None:  # a single run, and a mean of runs
-        std, runs = (their_std, published.runs) if our_std is None else (our_std, ours.runs)
+        std, many = (their_std, runs) if our_std is None else (our_std, seeds)
         assert std is not None, "one side has a spread"
-        squared, freedom = std**2 + std**2 / runs, float(runs - 1)
+        squared, freedom = std**2 + std**2 / many, float(many - 1)
     else:
-        most = their_std * math.sqrt(stats.f.ppf(NOISY, ours.runs - 1, published.runs - 1))
-        theirs, mine = their_std**2 / published.runs, min(our_std, most) ** 2 / ours.runs
+        most = their_std * math.sqrt(stats.f.ppf(NOISY, seeds - 1, runs - 1))
+        theirs, mine = their_std**2 / runs, min(our_std, most) ** 2 / seeds
         squared = theirs + mine
-        freedom = squared**2 / (theirs**2 / (published.runs - 1) + mine**2 / (ours.runs - 1)) if squared else 1.0
+        freedom = squared**2 / (theirs**2 / (runs - 1) + mine**2 / (seeds - 1)) if squared else 1.0
     half = float(stats.t.ppf((1 + rule.level) / 2, freedom)) * math.sqrt(squared)
     return max(least, half + digit / 2)
 
 
-def agrees(published: Measured, ours: Measured, allowed: float, of: int | None = None) -> bool:
+def agrees(published: float, ours: float, allowed: float, of: int | None = None) -> bool:
     """Whether two numbers differ by no more than is allowed, with room for binary rounding.
 
     With ``of``, both are compared as numbers of correct groups (or queries) of that many.
 
-    >>> agrees(Measured(36 / 400, None, 1), Measured(0.08, None, 1), 0.01, of=400)
+    >>> agrees(36 / 400, 0.08, 0.01, of=400)
     True
     """
     if of is None:
-        return abs(ours.value - published.value) <= allowed + 1e-9
-    return abs(correct(ours.value, of) - correct(published.value, of)) <= allowed * of + 1e-6
-
-
-def correct(value: float, of: int) -> int:
-    """The number of correct groups behind a rate.
-
-    >>> correct(0.09000000357627869, 400)  # a mean in float32
-    36
-    """
-    return round(value * of)
+        return abs(ours - published) <= allowed + 1e-9
+    return abs(round(ours * of) - round(published * of)) <= allowed * of + 1e-6
 
 
 SHIPPED = files("ttmbench.reproduce.published")
@@ -150,92 +122,83 @@ TRACKS: tuple[PublishedTrack, ...] = get_args(PublishedTrack)
 _COLUMNS = ("source", "table", "task", "model", "method", "metric")
 _OF_COUNTS = 6  # digits after the point of a percentage that is computed from a count
 _ARXIV = re.compile(r"arXiv:([0-9]{4}\.[0-9]{5})")
-_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # in C where there is libyaml
 
 
 @dataclass(frozen=True)
-class PublishedNumber:
-    """A number as printed: a line of the CSV, with the paper's names."""
+class PublishedNumber(Number):
+    """A line of a CSV, with the paper's names; ``origin.file`` is the paper and its table, ``seeds`` are its runs."""
 
-    where: str  # file and line, for messages
-    source: str
-    table: str
-    task: str
-    model: str
-    method: str  # ``raw``, ``simple_match``, ``ttm``, ..., a built-in test-time method, or the paper's own word
-    metric: str
-    measured: Measured
-    decimals: int  # digits after the point, as typed
-    of_model: PublishedTrack | None  # track of the model, where the line states it; else the table's entry does
+    where: str = ""  # file and line, for messages
+    decimals: int = 2  # digits after the point, as typed
     of: int | None = None  # how many groups or queries a number of correct ones is of; None for a percentage
 
-    @property
-    def place(self) -> str:
-        """The paper and its table, fit for a cell."""
-        return one_line(f"{self.source}, {self.table}", CELL)
-
-    @property
-    def column(self) -> Column:
-        """The column of a run's numbers that it is compared with; one of its own for a method that runs do not have."""
-        column = column_of(self.method) or Column(one_line(self.method, CELL), one_line(self.method, CELL), None)
-        return CHOICE_COLUMN if column is RAW_COLUMN and self.of_model == "forced_choice" else column
-
-    @property
-    def track(self) -> str | None:
-        """Where it ranks, by its method and the track of its model: of one that was not finetuned, by the method.
-
-        Raises:
-            DataError: models of this track have raw numbers only.
-        """
-        column, track = column_of(self.method), self.of_model
-        if track == "zero_shot":
-            return track if column is None else column.track
-        if track == "supervised":
-            return "oracle" if column is not None and column.track == "oracle" else track
-        if column is not RAW_COLUMN:
-            raise DataError(
-                f"{self.where}: model '{self.model}' has the track {track}, whose numbers have the method 'raw', got "
-                f"'{self.method}'"
-            )
-        return track
+    def plain(self) -> Number:
+        """The number alone, with names that are fit for a cell."""
+        known = {field.name: getattr(self, field.name) for field in fields(Number)}
+        cells = {name: one_line(known[name], CELL) for name in ("task", "metric", "model")}
+        return Number(**{**known, **cells, "seeds": ()})
 
 
-def column_of(method: str) -> Column | None:
-    """The column of a method as published tables name it; None for a method that runs do not have.
-
-    >>> column_of("raw").track, column_of("tent").method, column_of("sinkhorn").track, column_of("ours")
-    ('zero_shot', 'tent', 'matching', None)
-    """
-    spec = next((spec for spec in METHODS if spec.name == method and method not in BUILT_IN_METHODS), None)
-    return PUBLISHED.get(method) if spec is None else Column(method, method, spec.track)
-
-
-def read_published(path: Traversable, runs: int = 1) -> Iterator[PublishedNumber]:
+def read_published(path: Traversable, spec: TableSpec | None = None) -> Iterator[PublishedNumber]:
     """The numbers of a CSV in UTF-8: names, ``percent`` or ``correct`` and ``of``, and, if known, ``std_percent``.
 
-    A column ``track`` states the track where no table names it.
-    ``runs`` says how many are behind a number that states a spread. DataError naming file and line if it cannot be
-    read, lacks a column, or a number is none.
+    Without a table a column ``track`` states the track of each model. DataError naming file and line if it cannot be
+    read, lacks a column, a number is none, or the table does not explain it.
     """
     lines = list(csv_rows(read_text(path, str(path)), str(path)))
-    missing = [name for name in (*_COLUMNS, "percent") if not lines or name not in lines[0].cells]
+    needed = (*_COLUMNS, "percent", *(() if spec else ("track",)))
+    missing = [name for name in needed if not lines or name not in lines[0].cells]
     if missing:
-        raise DataError(f"{path}: has no column '{missing[0]}'; it needs {', '.join(_COLUMNS)}, percent")
+        raise DataError(f"{path}: has no column '{missing[0]}'; it needs {', '.join(needed)}")
     for number, row in enumerate(lines, start=2):
         where, cells = f"{path}: line {number}", {str(key): str(cell) for key, cell in row.cells.items()}
-        track = next((track for track in TRACKS if track == cells.get("track")), None)
-        if cells.get("track") and track is None:
-            raise DataError(f"{where}: unknown track '{cells['track']}'; known: {', '.join(TRACKS)}")
         of, std = _count(where, cells), cells.get("std_percent")
-        value = int(cells["correct"]) / of if of else _fraction(where, cells["percent"])
+        method, track = _standing(where, cells["model"], cells["method"], cells.get("track"), spec)
         yield PublishedNumber(
-            where,
-            **{name: cells[name] for name in _COLUMNS},
-            measured=Measured(value, _fraction(where, std) if std else None, runs if std else 1),
+            task=cells["task"],
+            metric=cells["metric"],
+            method=method,
+            model=cells["model"],
+            track=track,
+            value=int(cells["correct"]) / of if of else _fraction(where, cells["percent"]),
+            seeds=tuple(range(spec.runs if spec and std else 1)),
+            seed_std=_fraction(where, std) if std else None,
+            origin=Origin(one_line(f"{cells['source']}, {cells['table']}", CELL), published=True),
+            where=where,
             decimals=_OF_COUNTS if of else len(cells["percent"].partition(".")[2]),
-            of_model=track,
             of=of,
         )
+
+
+def _standing(
+    where: str, model: str, method: str, stated: str | None, spec: TableSpec | None
+) -> tuple[str, str | None]:
+    """The method as results documents have it, and the track: of a model that was not finetuned, the method's.
+
+    DataError for a line that the table does not explain, or a method that models of the track do not have.
+    """
+    column = PUBLISHED.get(method)
+    of_method = next((spec for spec in METHODS if spec.name == method and method not in BUILT_IN_METHODS), None)
+    if spec is not None:
+        if column is None and of_method is None:
+            known = f"{', '.join(PUBLISHED)}, and test-time methods (`ttmbench ls methods`)"
+            raise DataError(f"{where}: unknown method '{method}'; known: {known}")
+        if model not in spec.models:
+            raise DataError(f"{where}: model '{model}' is not in the table's 'models'")
+        stated = spec.models[model].track
+    elif stated not in TRACKS:
+        raise DataError(f"{where}: the column 'track' must be one of {', '.join(TRACKS)}, got {stated!r:.40}")
+    name, track = (column.method, column.track) if column else (one_line(method, CELL), stated)
+    track = track if of_method is None else of_method.track
+    if stated == "zero_shot" or (stated == "supervised" and track == "oracle"):
+        return name, track
+    if stated == "supervised":
+        return name, stated
+    if column is not RAW_COLUMN:
+        raise DataError(
+            f"{where}: model '{model}' has the track {stated}, whose numbers have the method 'raw', got '{method}'"
+        )
+    return CHOICE if stated == "forced_choice" else name, stated
 
 
 def _count(where: str, cells: Mapping[str, str]) -> int | None:
@@ -379,11 +342,6 @@ class PublishedTable:
     numbers: list[PublishedNumber]
     csv: Traversable
 
-    @property
-    def digit(self) -> float:
-        """One unit of the last printed digit, a fraction."""
-        return 10.0**-self.spec.decimals / 100
-
 
 def shipped_tables() -> dict[str, Traversable]:
     """The tables of this package: name -> YAML."""
@@ -419,17 +377,18 @@ def published_tables(name: str = "all") -> list[PublishedTable]:
 
 
 def _load(name: str, path: Traversable, folder: Traversable) -> PublishedTable:
-    content = _mapping(path)
+    content = _keys(path)
     shared = content.pop("include", None)
-    if shared is not None:
-        content = _merged(_mapping(_beside(path, folder, "include", shared)), content)
+    if shared is not None:  # the keys of a table win; mappings are merged key by key
+        common = _keys(_beside(path, folder, "include", shared))
+        pairs = ((key, common.get(key), value) for key, value in content.items())
+        content = common | {key: {**its, **own} if isinstance(its, dict) else own for key, its, own in pairs}
     try:
-        spec = TableSpec(**content)
+        spec = TableSpec.model_validate(content)
+        source = _beside(path, folder, "numbers", spec.numbers)
+        numbers = list(read_published(source, spec))
     except ValidationError as error:
         raise UsageError(f"{path}: {describe(error, TableSpec)}") from None
-    source = _beside(path, folder, "numbers", spec.numbers)
-    try:
-        numbers = [_known(number, spec) for number in read_published(source, spec.runs)]
     except DataError as error:
         raise UsageError(str(error)) from None
     if shared is not None:
@@ -437,45 +396,18 @@ def _load(name: str, path: Traversable, folder: Traversable) -> PublishedTable:
     return PublishedTable(name, spec, numbers, source)
 
 
+def _keys(path: Traversable) -> dict[str, Any]:
+    try:
+        return dict(mapping(read_yaml(path)))
+    except Unreadable as error:
+        raise UsageError(f"{path}: {error}") from None
+
+
 def _beside(path: Traversable, folder: Traversable, key: str, name: object) -> Traversable:
     """A file that a table names, which lies in its folder."""
     if not isinstance(name, str) or PurePosixPath(name).name != name or name in ("", ".", ".."):
         raise UsageError(f"{path}: '{key}' is '{name}', which is not a file of the same folder")
     return folder / name
-
-
-def _merged(shared: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
-    """The keys of an included file and of a table, which wins; mappings are merged key by key."""
-    both = {
-        key: {**shared[key], **value} if isinstance(value, dict) and isinstance(shared.get(key), dict) else value
-        for key, value in own.items()
-    }
-    return {**shared, **both}
-
-
-def _known(number: PublishedNumber, spec: TableSpec) -> PublishedNumber:
-    """A number of a table, with the track of its model; DataError for one that the table does not explain."""
-    if column_of(number.method) is None:
-        known = f"{', '.join(PUBLISHED)}, and test-time methods (`ttmbench ls methods`)"
-        raise DataError(f"{number.where}: unknown method '{number.method}'; known: {known}")
-    if number.model not in spec.models:
-        raise DataError(f"{number.where}: model '{number.model}' is not in the table's 'models'")
-    number = replace(number, of_model=spec.models[number.model].track)
-    _ = number.track  # which refuses methods that models of the track do not have
-    return number
-
-
-def _mapping(path: Traversable) -> dict[str, Any]:
-    """The keys of a YAML file."""
-    try:
-        content = yaml.load(path.read_text(encoding="utf-8"), _LOADER)
-    except OSError as error:
-        raise UsageError(f"{path}: cannot be read ({error.strerror or error})") from None
-    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
-        raise UsageError(f"{path}: is not valid YAML: {' '.join(str(error).split())}") from None
-    if not isinstance(content, dict) or not all(isinstance(key, str) for key in content):
-        raise UsageError(f"{path}: a table is a mapping of keys, got {type(content).__name__}")
-    return content
 
 
 # Arguments of a model behind a server that change no answer.
@@ -492,8 +424,6 @@ class PublishedRow:
     printed: PublishedNumber
     number: Number
     parts: Mapping[str, TaskSpec | None]  # the tasks that it is of; None for one that is not here
-    tasks: frozenset[str]  # every name that the task has
-    models: frozenset[str]  # every name that the model has
 
 
 def published_rows(registry: Registry, tables: Iterable[PublishedTable] | None = None) -> list[PublishedRow]:
@@ -507,22 +437,24 @@ def published_rows(registry: Registry, tables: Iterable[PublishedTable] | None =
         return find_task(registry, task, read).spec if task in registry.task_files else None
 
     for table in published_tables() if tables is None else tables:
-        models = {name: _models(name, entry, names, registry) for name, entry in table.spec.models.items()}
+        models = {name: _name_here(name, entry, names, registry) for name, entry in table.spec.models.items()}
         for printed in table.numbers:
-            entry, base, known = table.spec.entry(printed.task), printed.task.partition(" (")[0], models[printed.model]
-            parts = {part: spec_of(part) for part in entry.parts or [base]}
-            number = _number(printed, table, parts, known[0], registry)
-            tasks = frozenset([printed.task, base, *parts, *filter(None, [entry.row])])
-            rows.append(PublishedRow(table, printed, number, parts, tasks, frozenset(known)))
+            parts = {
+                part: spec_of(part)
+                for part in table.spec.entry(printed.task).parts or [printed.task.partition(" (")[0]]
+            }
+            number = _number(printed, table, parts, models[printed.model], registry)
+            rows.append(PublishedRow(table, printed, number, parts))
     return rows
 
 
 def named(rows: Sequence[PublishedRow], name: str) -> list[PublishedRow]:
     """The numbers of a task, also those over its groups and others'; else of a model; else of a test-time method."""
+    models = {row.number.model for row in rows if name in (row.number.model, row.printed.model)}
     return (
-        [row for row in rows if name in row.tasks]
-        or [row for row in rows if name in row.models]
-        or [row for row in rows if name in (row.printed.method, row.number.method)]
+        [row for row in rows if name in (row.printed.task, row.number.own_task, *row.parts)]
+        or [row for row in rows if row.number.model in models]
+        or [row for row in rows if name == row.number.method]
     )
 
 
@@ -543,38 +475,42 @@ def print_all(rows: Iterable[PublishedRow], *, as_json: bool) -> None:
     print_table(columns, cells)
 
 
-def _models(published: str, entry: ModelEntry, names: Mapping[str, str], registry: Registry) -> list[str]:
-    """The names of a published model: the name here, the repository of its weights, the published one.
+def _name_here(published: str, entry: ModelEntry, names: Mapping[str, str], registry: Registry) -> str | None:
+    """The name of a published model here, else of its repository or architecture and tag; None if it has neither.
 
-    ``names`` has what is loaded by each name of the registry. A finetuned model has its published name alone.
+    ``names`` has what is loaded by each name of the registry. A repository names a model only where it has one scorer.
     """
     if entry.model is None or entry.finetuned is not None:
-        return [published]
-    weights = _weights_of(entry.model, entry.model_args, registry)
-    repository = str(json.loads(weights)[1].get("pretrained"))
-    known = [names.get(weights), repository if "/" in repository else None, published]
-    return [name for name in known if name is not None]
+        return None
+    arguments = model_identity(entry.model, entry.model_args, registry)[1]
+    repository, kind = str(arguments.get("pretrained")), entry.model
+    if name := names.get(_weights_of(entry.model, entry.model_args, registry)):
+        return name
+    if kind == "open_clip" and "/" not in repository:
+        return " ".join(str(entry.model_args[key]) for key in ("model", "pretrained") if key in entry.model_args)
+    name = repository if "/" in repository else published
+    return name if kind in ("hf", "open_clip") or name in registry.adapters else None
 
 
 def _weights_of(model: str, arguments: dict[str, object], registry: Registry) -> str:
     """What loads a model and its arguments, whichever commit of the repository is read."""
-    target, given = model_identity({"model": model, "model_args": arguments}, registry) or (model, arguments)
-    return json.dumps([target, {key: given[key] for key in sorted(given) if key != "revision"}], default=str)
+    return json.dumps(model_identity(model, arguments, registry, with_commit=False), default=str, sort_keys=True)
 
 
-def model_identity(config: Mapping[str, object], registry: Registry) -> tuple[str, dict[str, object]] | None:
+def model_identity(
+    name: str, arguments: Mapping[str, object], registry: Registry, *, with_commit: bool = True
+) -> tuple[str, dict[str, object]]:
     """What loads a model, and with which arguments: the same for a name, an alias, and the weights' own name."""
-    name = config.get("model")
-    if not isinstance(name, str):
-        return None
-    arguments = {key: value for key, value in mapping(config.get("model_args")).items() if key not in _HOW_ASKED}
-    if name not in registry.adapters:
-        return name, arguments
-    spec = registry.adapters[name]
-    if spec.card is not None and spec.card.page:  # weights that are downloaded by hand: any file, under this name alone
-        arguments.pop("pretrained", None)
-        return f"{spec.target} {spec.name}", {**spec.model_args, **arguments}
-    return spec.target, {**spec.model_args, **arguments}
+    given = {key: value for key, value in arguments.items() if key not in _HOW_ASKED}
+    target = name
+    if name in registry.adapters:
+        spec = registry.adapters[name]
+        target, by_hand = spec.target, spec.card is not None and spec.card.page
+        if by_hand:  # weights that are downloaded: any file, under this name alone
+            target = f"{spec.target} {spec.name}"
+            given.pop("pretrained", None)
+        given = {**spec.model_args, **given}
+    return target, {key: value for key, value in given.items() if with_commit or key != "revision"}
 
 
 _TIES = {
@@ -608,10 +544,7 @@ def published_beside_runs(names: Sequence[str]) -> Published:
             if model.note:
                 notes[number.origin.file, number.model] = model.note
         for printed in [] if tables else read_published(Path(name)):
-            if printed.of_model is None:
-                known = ", ".join(TRACKS)
-                raise DataError(f"{printed.where}: states no track; the column 'track' must be one of {known}")
-            decimals_of[_as_printed(printed)] = printed.decimals
+            decimals_of[printed.plain()] = printed.decimals
     return Published(_with_disagreements(decimals_of), sources, configs, parameters, notes)
 
 
@@ -635,68 +568,50 @@ def under_names_of_runs(board: Leaderboard, published: Published) -> tuple[Leade
     return replace(board, rows=rows), replace(published, parameters=parameters, notes=notes)
 
 
-def _as_printed(number: PublishedNumber) -> Number:
-    """A number under the source's names, which are made fit for a cell."""
-    return Number(
-        task=one_line(number.task, CELL),
-        metric=one_line(number.metric, CELL),
-        method=number.column.method,
-        track=number.track,
-        value=number.measured.value,
-        seed_std=number.measured.std,
-        model=one_line(number.model, CELL),
-        origin=Origin(number.place, published=True),
-    )
-
-
 def _number(
     printed: PublishedNumber,
     table: PublishedTable,
     parts: Mapping[str, TaskSpec | None],
-    model_here: str,
+    model_here: str | None,
     registry: Registry,
 ) -> Number:
     """A published number under the names that task, metric and model have here."""
-    number, entry, model = _as_printed(printed), table.spec.entry(printed.task), table.spec.models[printed.model]
+    number, entry = printed.plain(), table.spec.entry(printed.task)
     task = entry.row or (entry.parts[0] if len(entry.parts) == 1 else printed.task)
     metric_name, mean = table.spec.metric(printed.task, printed.metric)
     metric = registry.metrics.get(metric_name)
-    if model_here == printed.model and model.model == "open_clip":  # one without a name: its architecture and tag
-        model_here = " ".join(str(model.model_args[key]) for key in ("model", "pretrained") if key in model.model_args)
-    # A repository names a model only where it has one scorer.
-    is_known = model.finetuned is None and (model_here in registry.adapters or model.model in ("hf", "open_clip"))
     number = replace(
         number,
         task=f"{task}/{mean}" if mean else task,
         metric=metric_name,
-        model=one_line(model_here, CELL) if is_known else number.model,
-        origin=replace(number.origin, published_as=number.model if is_known else "", date=table.spec.published_on),
+        model=one_line(model_here, CELL) if model_here else number.model,
+        origin=replace(number.origin, published_as=number.model if model_here else "", date=table.spec.published_on),
         higher_is_better=metric is None or metric.higher_is_better,
     )
     here = next((part for part in parts.values() if part is not None), None)
     if number.track != NO_MODEL and here is not None and metric is not None:
         number = replace(number, chance=_chance(here, metric, number.method))
     if printed.of or entry.groups or not entry.parts:
-        size = printed.of or entry.groups or (here.group.n_groups if here is not None and entry.why is None else None)
-        sizes = [size]
+        sizes = [printed.of or entry.groups or (here.group.n_groups if here and entry.why is None else None)]
     else:
-        stated = {name: table.spec.entry(name).groups for name in parts}
-        sizes = [stated[name] or (part.group.n_groups if part else None) for name, part in parts.items()]
+        pairs = ((table.spec.entry(name).groups, part) for name, part in parts.items())
+        sizes = [stated or (part.group.n_groups if part else None) for stated, part in pairs]
     known = [size for size in sizes if size is not None]
     if mean or len(known) < len(sizes):
         return number
     # Of an unweighted mean over tasks, the size that gives a proportion its variance.
     worth = sum(known) if len(known) == 1 or entry.pool_of else len(known) * harmonic_mean(known)
-    interval = stats.proportion_interval(printed.measured.value, worth)
+    interval = stats.proportion_interval(float(printed.value or 0), worth)
     return replace(number, interval=interval, extent=Extent(sum(known), sum(known)))
 
 
 def _chance(spec: TaskSpec, metric: MetricSpec, method: str) -> float | None:
     """The expected value of a metric for random scores on a task, or for random choices; None where it is unknown."""
+    if spec.kind != "groups":
+        return None if method == CHOICE else chance_of(metric, spec)
     if method == CHOICE:
-        shape = spec.shape if spec.kind == "groups" else None
-        return None if shape is None else choice_chance(shape.images, shape.captions).get(metric.name)
-    return chance_of(metric_for(metric, spec.shape) if spec.kind == "groups" else metric, spec)
+        return choice_chance(spec.shape.images, spec.shape.captions).get(metric.name)
+    return chance_of(metric_for(metric, spec.shape), spec)
 
 
 def _config(row: PublishedRow) -> Mapping[str, object]:
@@ -720,7 +635,7 @@ def _config(row: PublishedRow) -> Mapping[str, object]:
 
 def _parameters(model: ModelEntry, published: str, registry: Registry) -> float | None:
     """How many parameters a published model has, by its architecture, its repository, or its published name."""
-    arguments = (model_identity({"model": model.model, "model_args": model.model_args}, registry) or ("", {}))[1]
+    arguments = model_identity(model.model or "", model.model_args, registry)[1]
     names = (arguments.get("model"), arguments.get("pretrained"), published)
     return next((_stated_parameters()[str(name)] for name in names if str(name) in _stated_parameters()), None)
 
@@ -735,11 +650,8 @@ def _stated_parameters() -> dict[str, float]:
 
 def _with_disagreements(decimals_of: Mapping[Number, int]) -> list[Number]:
     """The numbers; of those under one name that differ by more than their printed digits, each names the others."""
-
-    def known_as(number: Number) -> tuple[str | None, ...]:
-        return (number.model, number.task, number.metric, number.column, number.track)
-
-    same: dict[tuple[str | None, ...], list[tuple[Number, int]]] = {}
+    known_as = attrgetter("model", "task", "metric", "column", "track")
+    same: dict[tuple[object, ...], list[tuple[Number, int]]] = {}
     for number, decimals in decimals_of.items():
         same.setdefault(known_as(number), []).append((number, decimals))
     numbers = []
