@@ -18,7 +18,8 @@ from ttmbench.model_adapters import choice as chat_choice
 from ttmbench.results.stored_files import schema
 from ttmbench.testing import check_adapter
 
-KINDS = "llava llava_onevision qwen2_vl qwen2_5_vl qwen3_vl smolvlm idefics3 internvl".split()
+SLOW = "llava_onevision qwen2_5_vl qwen3_vl smolvlm internvl".split()  # asked as others are
+KINDS = ["llava", "qwen2_vl", "idefics3", *(pytest.param(kind, marks=pytest.mark.slow) for kind in SLOW)]
 GROUPS = 2
 SCALE = 18.0  # of random weights: answers of smaller ones hardly depend on the question
 

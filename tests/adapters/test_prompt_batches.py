@@ -23,7 +23,8 @@ from ttmbench.model_adapters import vqascore
 from ttmbench.model_adapters._shared.pair_model import projected
 from ttmbench.plugins.registry import build_registry
 
-KINDS = "llava llava_onevision qwen2_vl qwen2_5_vl qwen3_vl smolvlm idefics3 internvl paligemma".split()
+SLOW = "llava_onevision qwen2_5_vl qwen3_vl smolvlm internvl".split()  # prepared as others are
+KINDS = ["llava", "qwen2_vl", "idefics3", "paligemma", *(pytest.param(kind, marks=pytest.mark.slow) for kind in SLOW)]
 
 
 @pytest.mark.parametrize("kind", ["llava", "qwen2_vl"])

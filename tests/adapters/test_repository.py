@@ -74,12 +74,6 @@ def listing(commit: str, *names: str) -> SimpleNamespace:
     return SimpleNamespace(sha=commit, siblings=[SimpleNamespace(rfilename=name) for name in names])
 
 
-def test_a_busy_hub_is_asked_again(monkeypatch, waits):
-    left = answering(monkeypatch, Busy(429, **{"Retry-After": "7"}), Busy(503), listing(NEW, "config.json"))
-    found = find_repository("me/model")
-    assert (found.commit, found.files, left) == (NEW, {"config.json"}, []) and waits == [1.0, 2.0]
-
-
 def test_what_will_not_pass_is_asked_once(monkeypatch, waits):
     left = answering(monkeypatch, Busy(404), listing(NEW))
     with pytest.raises(DataError, match="neither a folder here nor available"):

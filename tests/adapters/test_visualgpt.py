@@ -37,7 +37,15 @@ MAKERS = {
 }
 
 
-@pytest.fixture(scope="module", params=list(MAKERS))
+SLOW = ("llava_onevision", "smolvlm")  # read as others are
+
+
+@pytest.fixture(
+    scope="module",
+    params=[
+        pytest.param(one, marks=pytest.mark.slow if one in ("llava_onevision", "smolvlm") else ()) for one in MAKERS
+    ],
+)
 def name(request):
     return request.param
 
