@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -508,8 +508,8 @@ class Methods:
         was.
         """
         stage, config, task, groups = scored.stage, run.config, scored.spec, scored.data.groups
-        encoder = run.model if isinstance(run.model, DualEncoder) else None
         rows = rows_of(groups) if stage is None else stage.prepared.rows
+        with_features = any(spec.takes_features for spec in specs)
 
         def iterated(method: str, record: IterationRecord) -> None:
             run.registry.notify("ttmbench_iteration_finished", task=task.task, method=method, record=record)
@@ -525,7 +525,7 @@ class Methods:
             original=Original(stage) if stage is not None and any(spec.trains for spec in specs) else None,
             items=(len(np.unique(rows.images)), len(np.unique(rows.captions))),
             is_global=task.is_global,
-            views=None if encoder is None else views_of(encoder, groups, run.sizer),
+            views=views_of(cast("DualEncoder", run.model), groups, run.sizer) if with_features else None,
             checkpoint=TaskCheckpoint(state, scored.data.fingerprint, run.key),
             texts=() if isinstance(run.model, StoredFeatures) else distinct_captions(groups),
             audit=config.audit_labels,

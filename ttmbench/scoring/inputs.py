@@ -111,15 +111,15 @@ def pixels_digest(image: Image) -> str:
     return hashlib.sha256(f"{image.width}x{image.height}:".encode() + image.tobytes()).hexdigest()
 
 
+@dataclass
 class Fingerprint:
     """The data digest of a task: encoded images, how they are read, and captions, in the order of the groups.
 
     Images without encoded bytes (rendered, in memory, frames) and those that plugins open count by their pixels.
     """
 
-    def __init__(self, groups: Sequence[Group]) -> None:
-        self._digests: dict[str, str] = {}
-        self._groups = groups
+    groups: Sequence[Group]
+    _digests: dict[str, str] = field(default_factory=dict)  # name of an image -> that of its content
 
     def open(self, group_id: str, image: ImageRef) -> Image:
         """Opens an image as `open_upright` and takes it in."""
@@ -133,12 +133,12 @@ class Fingerprint:
 
     def opener(self) -> Callable[[str], Image]:
         """A function that opens an image by name at each call, and takes it in the first time."""
-        by_name = {image.name: (group_id, image) for group_id, image in distinct_images(self._groups)}
+        by_name = {image.name: (group_id, image) for group_id, image in distinct_images(self.groups)}
         return lambda name: self.open(*by_name[name])
 
     def add_remaining(self) -> None:
         """Takes in every image that has not been taken in; those with encoded bytes are not decoded."""
-        images = [item for item in distinct_images(self._groups) if item[1].name not in self._digests]
+        images = [item for item in distinct_images(self.groups) if item[1].name not in self._digests]
         threads = threads_beside_the_model()
 
         def take_in(item: tuple[str, ImageRef]) -> None:
@@ -170,7 +170,7 @@ class Fingerprint:
     def hexdigest(self) -> str:
         """sha256 over every group's images and captions in order; every image must have been taken in."""
         digest = hashlib.sha256()
-        for group in self._groups:
+        for group in self.groups:
             for image in group.images:
                 digest.update(self.of(image).encode())
             for caption in group.captions:
