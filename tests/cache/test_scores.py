@@ -206,19 +206,6 @@ def test_weights_are_looked_at_not_their_path(tmp_path, tiny_hf_clip):
     assert "from_store" not in run("hf", **settings)["datasets"]["shapes_color"], "activations are in no tensor"
 
 
-def test_the_key_is_the_same_in_another_process(tmp_path):
-    """Texts have other hashes there."""
-    fixed = "PYTHONHASHSEED" in os.environ
-    how = {"capture_output": True, "text": True, "check": True, "cold": fixed}
-    how |= {"env": {**os.environ, "PYTHONHASHSEED": "7"}} if fixed else {}
-    run("tiny-clip", use_cache=str(tmp_path / "store"))
-    code = "import runpy, sys; print(hash('x')); sys.argv[0] = 'x'; runpy.run_module('ttmbench', None, '__main__')"
-    words = ["-c", code, "--model", "tiny-clip", "--tasks", "shapes_color", "--limit", "16"]
-    done = processes.run([*words, "--device", "cpu", "--batch_size", "8", "--use_cache", tmp_path / "store"], **how)
-    assert int(done.stdout.partition("\n")[0]) != hash("x")
-    assert "raw scores come from the cache" in done.stderr and len(entries(tmp_path / "store")) == 1
-
-
 def test_models_that_are_not_kept(tmp_path, capsys):
     class Nameless:
         def score_pairs(self, images, captions):

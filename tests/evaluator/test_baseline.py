@@ -10,7 +10,7 @@ import pytest
 import ttmbench
 from ttmbench._util.file_io import file_digest
 from ttmbench.cli import main
-from ttmbench.errors import AssertionNotMet, DataError, UsageError
+from ttmbench.errors import DataError, UsageError
 from ttmbench.results.comparison import adjust_for_several, compare_runs, read_run
 from ttmbench.results.stored_files import schema
 
@@ -119,14 +119,3 @@ def test_a_finished_run_is_compared_without_running_anything(earlier, tmp_path, 
         "tiny-clip-seed1", "shapes_color", baseline=str(earlier / "samples.json"), **settings
     )
     assert again.results == first.results and all(row["paired"] for row in again["baseline"]["rows"])
-
-
-def test_assertions_are_checked_beside_a_baseline(earlier):
-    with pytest.raises(AssertionNotMet):
-        ttmbench.simple_evaluate(
-            "tiny-clip",
-            "shapes_color",
-            baseline=str(earlier / "plain.json"),
-            assertions=["shapes_color.text_score,none>1"],
-            **QUICK,
-        )

@@ -1,20 +1,24 @@
-"""Test-time prompt tuning: its published steps restated in float64, and what it must hold on groups."""
+"""Methods that shift captions (tps, tpt, c_tpt): published steps by plain loops, and what they must hold on groups."""
 
 from __future__ import annotations
 
 import copy
+import math
 
+import numpy as np
 import pytest
 import torch
 from support.adapter_inputs import double_masks
 from support.training_tasks import WORDS, load, scores_of, training_task
 
 from ttmbench.errors import UsageError
+from ttmbench.methods.losses import confident
+from ttmbench.methods.tps import tps
 from ttmbench.methods.tpt import tpt
+from ttmbench.methods.views import confident_views, view_logits
 from ttmbench.plugins.methods import METHODS
 
 AdamW = torch.optim.AdamW
-OF_C_TPT = next(spec for spec in METHODS if spec.name == "c_tpt").settings
 
 
 @pytest.fixture(scope="module", params=["tiny_hf_clip", "tiny_siglip"])
@@ -22,7 +26,156 @@ def adapter(request):
     return load(request.getfixturevalue(request.param))
 
 
-class Published:
+def entropy(logits):
+    """Of one answer, and its gradient with respect to the logits, in float64."""
+    raised = np.exp(logits - logits.max())
+    p = raised / raised.sum()
+    return -sum(x * math.log(x) for x in p), p
+
+
+class PublishedOfTps:
+    """Loss of the shifted captions of one group by plain loops in float64, its gradient by differences, and AdamW."""
+
+    def __init__(self, task, group, share, count=64):
+        scale, bias = float(task.scale), float(task.bias)
+        self.scale, self.bias = scale, bias
+        views = task.views(count, 0.5, False)[task.image_rows[group]].double().numpy()
+        self.images = task.all_images[task.image_rows[group]].double().numpy()
+        self.captions = task.all_captions[task.caption_rows[group]].double().numpy()
+        self.all_views, self.count = views, max(1, int(count * share))
+        self.select(np.zeros_like(self.captions))
+
+    def select(self, shift):
+        """Chooses the views for a step from a shift."""
+        captions = self.shifted(shift)
+        self.kept = []
+        for image in self.all_views:
+            found = [entropy(self.scale * captions @ view + self.bias)[0] for view in image]
+            self.kept.append(sorted(range(len(image)), key=found.__getitem__)[: self.count])
+        self.views = [image[kept] for image, kept in zip(self.all_views, self.kept, strict=True)]
+
+    def shifted(self, shift):
+        moved = self.captions + shift
+        return moved / np.linalg.norm(moved, axis=1, keepdims=True)
+
+    def loss(self, shift, direction="both"):
+        captions = self.shifted(shift)
+        logits = [self.scale * views @ captions.T + self.bias for views in self.views]  # of each image [kept, n]
+        rows = []
+        for of_views in logits:
+            mean = np.mean([entropy(view)[1] for view in of_views], axis=0)
+            rows.append(-sum(p * math.log(p) for p in mean))
+        columns = np.array([of_views.mean(axis=0) for of_views in logits]).T
+        found = {"i2t": np.mean(rows), "t2i": np.mean([entropy(column)[0] for column in columns])}
+        return np.mean(list(found.values())) if direction == "both" else found[direction]
+
+    def gradient(self, shift, direction="both", width=1e-5):
+        self.select(shift)
+        found = np.zeros_like(shift)
+        for at in np.ndindex(shift.shape):
+            step = np.zeros_like(shift)
+            step[at] = width
+            found[at] = (self.loss(shift + step, direction) - self.loss(shift - step, direction)) / (2 * width)
+        return found
+
+
+def adamw(gradient_of, start, steps, lr=5e-3, decay=0.01):
+    """The published optimiser (arXiv:1711.05101) with its usual constants."""
+    value, first, second = start.copy(), np.zeros_like(start), np.zeros_like(start)
+    for step in range(1, steps + 1):
+        gradient = gradient_of(value)
+        value -= lr * decay * value
+        first, second = 0.9 * first + 0.1 * gradient, 0.999 * second + 0.001 * gradient**2
+        value -= lr * (first / (1 - 0.9**step)) / (np.sqrt(second / (1 - 0.999**step)) + 1e-8)
+    return value
+
+
+@pytest.mark.parametrize(("steps", "lr"), [(1, 5e-3), (3, 5e-3), (3, 0.1)])
+def test_views_loss_shift_and_scores_as_published(adapter, steps, lr, monkeypatch):
+    task = training_task(adapter, m=2, n=3)
+    made = []
+    monkeypatch.setattr(
+        torch.optim, "AdamW", lambda variables, **given: made.append(variables[0]) or AdamW(variables, **given)
+    )
+    turns, changed = list(tps(task, steps=steps, lr=lr)), False
+    assert [step.groups.numel() for step in turns] == [1, 1, 1]
+    for step, shift in zip(turns, made, strict=True):
+        group = int(step.groups)
+        published = PublishedOfTps(task, group, 0.1)
+        captions, views = task.captions[group][None], task.views(64, 0.5, False)[task.image_rows[group]][None]
+        assert confident(view_logits(task, views, captions), 0.1)[0].tolist() == published.kept
+        kept = np.stack(published.views)
+        assert torch.equal(confident_views(task, views, captions, 0.1)[0], torch.from_numpy(kept).float())
+        zero = np.zeros_like(published.captions)
+        first = published.kept
+        before = adamw(published.gradient, zero, steps - 1, lr)
+        published.select(before)
+        changed |= published.kept != first
+        assert step.loss == pytest.approx(published.loss(before), abs=1e-6)
+        after = adamw(published.gradient, zero, steps, lr)
+        # Adam divides by the gradient's size: a coordinate whose gradient is nearly 0 moves by any part of the rate.
+        sure = np.abs(published.gradient(zero)) > 1e-4
+        assert sure.mean() > 0.5
+        np.testing.assert_allclose(shift.detach()[0].numpy()[sure], after[sure], atol=1e-6)
+        captions = published.shifted(shift.detach()[0].double().numpy())
+        expected = published.scale * published.images @ captions.T + published.bias
+        np.testing.assert_allclose(step.scores[0].numpy(), expected, atol=1e-5)
+    assert changed or lr < 0.1, "views are chosen anew at each step"
+
+
+@pytest.mark.parametrize("direction", ["i2t", "t2i"])
+def test_loss_of_one_direction_of_tps(adapter, direction):
+    task = training_task(adapter, m=2, n=3)
+    for step in tps(task, direction=direction):
+        published = PublishedOfTps(task, int(step.groups), 0.1)
+        assert step.loss == pytest.approx(published.loss(np.zeros_like(published.captions), direction), abs=1e-6)
+
+
+def test_the_model_is_neither_trained_nor_asked(adapter, monkeypatch):
+    before = {name: tensor.clone() for name, tensor in adapter.state_dict().items()}
+    task = training_task(adapter)
+    for name in ("train_images", "train_captions", "encode_images", "encode_captions"):
+        monkeypatch.setattr(type(adapter), name, lambda *_: pytest.fail("the model was asked"))
+    list(tps(task, steps=2))
+    assert all(torch.equal(tensor, before[name]) for name, tensor in adapter.state_dict().items())
+    assert all(parameter.grad is None for parameter in adapter.parameters())
+    assert task.cost.optimizer_steps == 6 and task.cost.caption_rows_backward == 0
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"direction": "i2t"},
+        {"direction": "t2i"},
+        {"views": 32},
+        {"crop_scale": 0.9},
+        {"flip": True},
+        {"share": 0.5},
+        {"lr": 1e-2},
+        {"weight_decay": 0.5},
+        {"steps": 2},
+    ],
+)
+def test_every_option_of_tps_changes_the_scores(adapter, change):
+    usual = {"steps": 2} if "weight_decay" in change else {}  # a shift of zero does not decay
+    task, other = training_task(adapter), training_task(adapter)
+    assert not torch.equal(scores_of(task, tps(task, **usual)), scores_of(other, tps(other, **{**usual, **change})))
+
+
+def test_groups_that_it_is_not_defined_for_are_refused_in_one_line(adapter):
+    with pytest.raises(UsageError, match=r"^views are selected by .*, but a 2x1 group has one caption$"):
+        next(tps(training_task(adapter, n=1)))
+    with pytest.raises(UsageError, match=r"direction=t2i needs groups of at least two images .* not 1x2"):
+        next(tps(training_task(adapter, m=1), direction="t2i"))
+    one_image = training_task(adapter, m=1, n=4)
+    list(tps(one_image))
+    assert one_image.notes == ["direction=both: in a 1x4 group there is one image, so only its own answer counts"]
+
+
+OF_C_TPT = next(spec for spec in METHODS if spec.name == "c_tpt").settings
+
+
+class PublishedOfTpt:
     """One group in float64: tokens as new words of the vocabulary, so that no tower is entered halfway."""
 
     def __init__(self, adapter, task, group, share=0.1, count=64):
@@ -112,7 +265,7 @@ def made(monkeypatch):
 def test_loss_gradient_shift_and_scores_as_published(adapter, made, steps, settings):
     task = training_task(adapter, groups=2, m=2, n=3)
     for step in tpt(task, steps=steps, **settings):
-        published = Published(adapter, task, int(step.groups))
+        published = PublishedOfTpt(adapter, task, int(step.groups))
         expected = list(published.steps(steps, **settings))
         shift, gradients = made[-1]
         for gradient, (_, _, of_step) in zip(gradients, expected, strict=True):
@@ -128,10 +281,10 @@ def test_loss_gradient_shift_and_scores_as_published(adapter, made, steps, setti
 
 
 @pytest.mark.parametrize("direction", ["i2t", "t2i"])
-def test_loss_of_one_direction(adapter, direction):
+def test_loss_of_one_direction_of_tpt(adapter, direction):
     task = training_task(adapter, groups=2, m=2, n=3)
     for step in tpt(task, direction=direction):
-        published = Published(adapter, task, int(step.groups))
+        published = PublishedOfTpt(adapter, task, int(step.groups))
         ((_, loss, _),) = published.steps(1, direction=direction)
         assert step.loss == pytest.approx(loss, abs=1e-5)
 
@@ -155,7 +308,7 @@ def test_the_model_is_not_trained_and_its_captions_are_counted(adapter):
     ],
     ids=str,
 )
-def test_every_option_changes_the_scores(adapter, change):
+def test_every_option_of_tpt_changes_the_scores(adapter, change):
     usual = {"steps": 2} if "weight_decay" in change else {}  # a shift of zero does not decay
     task, other = training_task(adapter), training_task(adapter)
     assert not torch.equal(scores_of(task, tpt(task, **usual)), scores_of(other, tpt(other, **{**usual, **change})))
