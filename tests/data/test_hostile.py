@@ -106,22 +106,16 @@ def test_yaml_that_is_refused(tmp_path, capsys, name, option):
 
 
 def test_a_yaml_of_50_mb_is_not_read(tmp_path, capsys):
-    file = tmp_path / "mine.yaml"
-    with file.open("wb") as stream:
+    with (tmp_path / "mine.yaml").open("wb") as stream:
         stream.truncate(50_000_000)
-    with memory() as most:
-        message = refused(capsys, "show", file)
-        assert most() < 50_000_000 / 2
-    assert "is too large: 50000000 bytes" in message and "TTMBENCH_LIMITS=yaml_bytes=N" in message
-
-
-def test_a_yaml_in_a_zipped_package_is_bounded(tmp_path):
     with zipfile.ZipFile(tmp_path / "package.zip", "w", zipfile.ZIP_DEFLATED) as file:
-        file.writestr("mine.yaml", bytes(50_000_000))
+        file.write(tmp_path / "mine.yaml", "mine.yaml")
     with memory() as most:
+        message = refused(capsys, "show", tmp_path / "mine.yaml")
         with pytest.raises(Unreadable, match="too large"):
             read_yaml(zipfile.Path(tmp_path / "package.zip", "mine.yaml"))
         assert most() < 50_000_000 / 2
+    assert "is too large: 50000000 bytes" in message and "TTMBENCH_LIMITS=yaml_bytes=N" in message
 
 
 def test_a_limit_is_raised_by_the_environment(tmp_path, monkeypatch):
@@ -402,12 +396,6 @@ def test_modes_become_the_rgb_that_is_meant():
         assert as_rgb(open_image(io.BytesIO(encoded("JPEG", exif=exif)))).size == size, orientation
 
 
-def test_a_wrong_ending_does_not_matter(folder_task):
-    folder = folder_task()
-    (folder / "images" / "0_0.png").write_bytes(encoded("JPEG", size=(8, 8)))
-    assert main(["validate", str(folder / "mine.yaml")]) == 0
-
-
 def progressive(scans: int) -> io.BytesIO:
     """A JPEG whose last scan, the refinement of one component, is there again and again."""
     plain = io.BytesIO()
@@ -486,29 +474,6 @@ def test_escapes():
 
 
 # ---- results documents
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"results": {"mine": {"group_match,none": 1.5}}}, "not a fraction"),
-        ({"results": {"mine": {"group_match,none": True}}}, "group_match,none"),
-        ({"results": {"mine": {"group_match_stderr,none": -0.5}}}, "fraction|negative"),
-        ({"results": []}, "must be a valid dictionary"),
-        ({"tracks": {"mine": {"group_match,none": "x}\n\\input{/etc/passwd}"}}}, "tracks"),
-        ({"model_name": {"a": 1}}, "model_name"),
-        ({"schema_version": "9" * 500}, "has schema"),
-        ({"artifacts": []}, "must be a valid dictionary"),
-    ],
-)
-def test_results_documents_that_are_refused(tmp_path, capsys, changes, message):
-    path = run_document(tmp_path / "bad", **changes)
-    assert re.search(message, refused(capsys, "compare", path, code=4))
-    run_document(tmp_path / "bad" / "good")
-    assert main(["leaderboard", str(tmp_path / "bad"), "-o", str(tmp_path / "out")]) == 0
-    board = json.loads((tmp_path / "out" / "leaderboard.json").read_text())
-    assert [row["source"] for row in board["rows"]] == ["good/run.json"]
-    assert re.search(message, board["skipped"]["run.json"])
 
 
 @pytest.mark.parametrize("name", ["../secret_samples_mine.jsonl", "/etc/s_samples_mine.jsonl", "a\\b_samples.jsonl"])
@@ -744,10 +709,3 @@ def test_arguments_that_are_no_text_are_written_all_the_same(tmp_path, folder_ta
     task = folder_task() / "mine.yaml"
     done = simple_evaluate(Scorer(), str(task), output_path=str(tmp_path / "o.json"), command=["ttmbench", "\udcff"])
     assert json.loads((tmp_path / "o.json").read_text())["command"] == done["command"] == "ttmbench '?'"
-
-
-def test_limits_that_cannot_be_read_end_in_one_line(monkeypatch, capsys):
-    monkeypatch.setenv("TTMBENCH_LIMITS", "garbage")
-    for words in (["ls", "tasks"], ["validate", "shapes_color"], ["--model", "tiny-clip", "--tasks", "shapes_color"]):
-        assert main(words) == 2
-        assert capsys.readouterr().err == "ttmbench: TTMBENCH_LIMITS: 'garbage' is not limit=number\n"

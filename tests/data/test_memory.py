@@ -108,6 +108,7 @@ def test_a_global_task_is_matched_over_all_images():
         ({"ids": ["a", "b"]}, DataError, "3 of captions, and 2 ids"),
         ({"ids": ["a", "b", "a"]}, DataError, "group id a is given to several groups"),
         ({"tags": {"light": ["day"]}}, DataError, "tag 'light' should have one value for each of 3 groups"),
+        ({"tags": [{"color": "red"}]}, DataError, "tags must be a mapping"),
         ({"images": [[wall("red")] * 2, [wall("red")], [wall("red")] * 2]}, DataError, "group 1 is 1x2"),
         ({"images": [[wall("red")]] * 3, "captions": [["a wall"]] * 3}, UsageError, "at least 2 images or 2 captions"),
         ({"captions": [["a red wall", " "]] * 3}, DataError, "caption 1 of group 0 is empty"),
@@ -218,11 +219,6 @@ def test_columns_that_a_dataset_does_not_have_are_named(change, words):
     decoded = rows([[Image.fromarray(one) for one in row] for row in images], captions)
     with pytest.raises(DataError, match=words):
         Task.from_dataset(pytest.importorskip("datasets").Dataset.from_list(decoded), **given)
-
-
-def test_tags_of_groups_are_a_mapping():
-    with pytest.raises(DataError, match="tags must be a mapping"):
-        Task.from_groups([[wall("red")]], [["a red wall"]], name="walls", tags=[{"color": "red"}])
 
 
 def test_rows_that_are_not_like_the_first_are_named():

@@ -200,12 +200,6 @@ class Harm:
         return (Path.touch, (self.victim,))
 
 
-def test_tags_in_a_task_file_build_nothing(tmp_path, capsys):
-    victim = tmp_path / "victim"
-    path = write(tmp_path / "mine.yaml", f"task: !!python/object/apply:os.mkdir ['{victim}']\n")
-    assert run(capsys, "validate", path)[0] == 2 and not victim.exists()
-
-
 def test_a_pickle_among_weights_runs_nothing(tmp_path, tiny_hf_clip, capsys):
     import shutil
 

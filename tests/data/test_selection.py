@@ -239,12 +239,6 @@ def test_wrong_options_are_told(tmp_path, data, source, message):
         load(task_of(tmp_path, source, PAIR), data)
 
 
-CROPS = """image_id,x,y,width,height,caption,hard_negs
-1,2,1,3,2,a cat,"['a dog', ""a 'mug'""]"
-1,-1,-1,4,4,b,"['c','d']"
-"""
-
-
 @pytest.mark.parametrize("text", ["nothing", "3", "[1", "{'a': 1}", "[" * 5000, "__import__('os')", "-" * 9000 + "1"])
 def test_a_text_that_is_no_list_is_told(text):
     with pytest.raises(DataError, match=r"'hard' of row 0 is .*, which is not a list"):

@@ -5,9 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 import shlex
-import sys
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 from support.task_data import find, rewritten, run
@@ -15,11 +13,9 @@ from support.task_data import write as written
 
 from ttmbench.cli import main
 from ttmbench.data.loader import load_task_data
-from ttmbench.data.task_file import TaskFile, all_tasks, find_task, select_tasks
-from ttmbench.errors import DataError, UsageError
-from ttmbench.hookspecs import hookimpl
+from ttmbench.data.task_file import all_tasks, find_task, select_tasks
+from ttmbench.errors import UsageError
 from ttmbench.plugins.registry import build_registry
-from ttmbench.types import SourceSpec
 
 TASKS = Path(__file__).resolve().parents[2] / "tasks"
 GOOD = """
@@ -135,54 +131,6 @@ def test_folder_source_reads_a_users_own_task_and_tells_where_it_comes_from(fold
     digest = hashlib.sha256((folder / "groups.jsonl").read_bytes()).hexdigest()
     source = {"kind": "folder", "path": "groups.jsonl", "images": "images", "file": "groups.jsonl", "sha256": digest}
     assert loaded.source == {**source, "exif": "apply"}
-
-
-@pytest.mark.parametrize(
-    ("old", "new", "message"),
-    [
-        ('"0_0.png"', '"../../secret.png"', "leaves the folder"),
-        ('"0_0.png"', '"/etc/hostname"', "leaves the folder"),
-        ('"image_0"', '"image"', "has no column 'image_0'"),
-        ('"g1"', '"g0"', "group id g0 is given to several groups"),
-        ('"id": "g5"', '"nr": "g5"', "row 5 has no column 'id'"),
-    ],
-)
-def test_a_wrong_folder_names_the_group(folder_task, old, new, message):
-    folder = folder_task()
-    file = folder / "groups.jsonl"
-    file.write_text(file.read_text(encoding="utf-8").replace(old, new), encoding="utf-8")
-    registry = build_registry([folder])
-    with pytest.raises(DataError) as caught:
-        load_task_data(registry, find_task(registry, "mine"))
-    assert message in str(caught.value)
-
-
-def of_plugin(kind: str, target: str, scene: str, **how):
-    """What a source of a plugin gives for `shapes_color`."""
-
-    class Plugin:
-        @hookimpl
-        def ttmbench_register_sources(self):
-            return [SourceSpec(kind, target)]
-
-    registry = build_registry(extra=[(kind, Plugin())])
-    spec = find_task(registry, "shapes_color").spec.model_copy(update={"source": {"kind": kind, "scene": scene}})
-    return load_task_data(registry, TaskFile(spec, None), **how)
-
-
-def test_a_source_may_tell_more_of_what_it_did(tmp_path, monkeypatch):
-    from ttmbench.data.sources.rendered import read_rendered
-    from ttmbench.types import Loaded
-
-    def read(request):
-        groups = list(read_rendered(request))
-        return Loaded(groups, {"drawn": len(groups), "data_dir": str(request.data_dir)})
-
-    module = ModuleType("ttmbench_telling")
-    module.read = read
-    monkeypatch.setitem(sys.modules, "ttmbench_telling", module)
-    loaded = of_plugin("telling", "ttmbench_telling:read", "color", limit=2, data_dir=tmp_path)
-    assert loaded.source == {"kind": "telling", "scene": "color", "drawn": 2, "data_dir": str(tmp_path)}
 
 
 @pytest.mark.parametrize("address", ["https://me:hunter2-pw@host.org/d.jsonl", "s3://me:hunter2-pw@b/d"])
