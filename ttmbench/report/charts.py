@@ -239,9 +239,7 @@ def draw_answer(rows: Sequence[AnswerRow]) -> Figure:
     for text, (_, answer) in zip(axes.get_yticklabels(), lines, strict=True):
         text.set_parse_math(False)
         text.set_fontweight("normal" if answer else "bold")
-    axes.set_ylim(len(lines) - 0.4, -0.6)
-    axes.set_xlim(-2, 102)
-    axes.set_xlabel("percent")
+    axes.set(xlim=(-2, 102), ylim=(len(lines) - 0.4, -0.6), xlabel="percent")
     handles = [Line2D([], [], ls="", label=name, **style) for name, style in _DOTS.items()]
     _legend_below(axes, 4, [*handles, Line2D([], [], color=GREY, ls="--", label="chance")])
     return figure
@@ -268,7 +266,7 @@ def draw_scatter(points: Sequence[Point], x_label: str, y_label: str, levels: Ma
     """
     figure = Figure(figsize=(7, 3.8), layout="constrained")
     axes = figure.add_subplot()
-    axes.set_xscale("log")
+    axes.set(xscale="log", xlabel=f"{x_label}, log scale", ylabel=y_label)
     least, most = (edge(point.y for point in points) for edge in (min, max))
     room = max(most - least, _LEAST_SPAN)
     for name, level in levels.items():
@@ -297,8 +295,6 @@ def draw_scatter(points: Sequence[Point], x_label: str, y_label: str, levels: Ma
     axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 3.0)))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: short(value)))
     axes.xaxis.set_minor_locator(NullLocator())
-    axes.set_xlabel(f"{x_label}, log scale")
-    axes.set_ylabel(y_label)
     return figure
 
 
@@ -369,10 +365,8 @@ def _thresholds(axes: Axes, document: Analysis) -> None:
     axes.axvspan(ends[0], ends[-1], color=BAND, lw=0)
     axes.plot(threshold, [level["selected"] for level in levels], color=COUNT, lw=2)
     unit = "pairs" if document["matching"] == "global" else "groups"
-    axes.set_xlabel("threshold (logits)")
+    axes.set(xlabel="threshold (logits)", xlim=(threshold[0], threshold[-1]), ylim=(0, document["candidates"] * 1.02))
     axes.set_ylabel(f"number of matched {unit}", color=COUNT)
-    axes.set_ylim(0, document["candidates"] * 1.02)
-    axes.set_xlim(threshold[0], threshold[-1])
     axes.annotate("15 - 30 %\nkept", (np.mean(ends), 0.6), xycoords=("data", "axes fraction"), ha="center", color=GREY)
     right = _second_axis(axes, "accuracy among matched (%)")
     right.plot(threshold, [_percent(level["value"]) for level in levels], color=ACCURACY, lw=2, ls="--")
@@ -393,9 +387,8 @@ def _curves(axes: Axes, document: Analysis) -> None:
             kept = 100 * row["first_selected"]
             label = label.replace("tau_1", r"$\tau_1$") + f" ({kept:.0f} % kept)"
         _line(axes, [([*map(float, range(len(of)))], of) for of in values], index, label)
-    axes.set_xlabel("iteration")
+    axes.set(xlabel="iteration", ylabel=f"{document['metric'].replace('_', ' ')} (%)")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    axes.set_ylabel(f"{document['metric'].replace('_', ' ')} (%)")
     _legend_below(axes, 2 if document["analysis"] == "tau" else 3)
 
 
@@ -410,8 +403,7 @@ def _supervision(axes: Axes, document: Analysis) -> None:
         axes.hlines(_percent(bar["chance"]), x - 0.38, x + 0.38, color=GREY, ls="--", lw=1.5)
         axes.annotate(f"{value:.1f}", (x, ends[1]), ha="center", va="bottom", xytext=(0, 2), textcoords="offset points")
     axes.set_xticks(range(len(bars)), [bar["name"].replace("_accuracy", "").replace("_", "\n") for bar in bars])
-    axes.set_ylabel("raw performance (%)")
-    axes.set_ylim(0, 106)
+    axes.set(ylabel="raw performance (%)", ylim=(0, 106))
     _legend_below(axes, 1, [Line2D([], [], color=GREY, ls="--", lw=1.5, label="chance")])
 
 
@@ -427,10 +419,7 @@ def _alpha(axes: Axes, document: Analysis) -> None:
         label = f"{document['tuned_for'].replace('_', ' ')}, tuned on the other half"
         value = [100 * held["value"]] * len(held["alphas"])
         axes.plot(held["alphas"], value, color="black", marker="*", ms=11, ls=":", lw=1, label=label)
-    axes.set_xlabel(r"$\alpha$")
-    axes.set_ylabel("metric (%)")
-    axes.set_xlim(0, 1)
-    axes.set_ylim(bottom=0)
+    axes.set(xlabel=r"$\alpha$", ylabel="metric (%)", xlim=(0, 1), ylim=(0, None))
     _legend_below(axes, 2)
 
 
@@ -440,7 +429,7 @@ def _rates(axes: Axes, document: Analysis) -> None:
     rates = [row for row in rows if not row["diverged"]]
     broken = [row["lr"] for row in rows if row["diverged"]]
     xs = [rate["lr"] for rate in rates]
-    axes.set_xscale("log")
+    axes.set(xscale="log", xlabel="learning rate", ylabel="share (%)", ylim=(0, 103))
     axes.axvline(document["default"], color=BAND, lw=6, zorder=0, label="would be used")
     for rate in rates:
         seeds = [100 * of[-1]["metrics"][document["metric"]] for of in rate["iterations"]]
@@ -456,9 +445,6 @@ def _rates(axes: Axes, document: Analysis) -> None:
         axes.plot(xs, agree, color=LINES[3], marker="v", ms=4, ls=":", label="seeds agree")
     if broken:
         axes.plot(broken, [2] * len(broken), color=GREY, marker="X", ms=6, ls="", label="diverged")
-    axes.set_xlabel("learning rate")
-    axes.set_ylabel("share (%)")
-    axes.set_ylim(0, 103)
     right = _second_axis(axes, "last loss")
     loss = [np.mean([np.nan if value is None else value for value in rate["final_loss"]]) for rate in rates]
     right.plot(xs, loss, color=ACCURACY, marker="s", ms=4, ls="--")
@@ -480,8 +466,7 @@ def _matrix(axes: Axes, document: Analysis) -> None:
     columns = [f"{row['name']}\n{row['metric'].replace('_', ' ')}" for row in rows[: len(tasks)]]
     axes.set_xticks(range(len(columns)), columns, rotation=30, ha="right", rotation_mode="anchor", fontsize=8)
     axes.set_yticks(range(len(tasks)), tasks, fontsize=8)
-    axes.set_xlabel("measured on")
-    axes.set_ylabel("adapted to")
+    axes.set(xlabel="measured on", ylabel="adapted to")
     axes.grid(visible=False)
     axes.tick_params(length=0)
 

@@ -24,18 +24,9 @@ import numpy as np
 from ttmbench import stats
 from ttmbench._util.console import one_line
 from ttmbench.errors import DataError, UsageError
+from ttmbench.report import terminal
 from ttmbench.report.export import csv_text
-from ttmbench.report.terminal import (
-    NOTHING,
-    TableColumn,
-    headline,
-    interval_text,
-    marks,
-    number_text,
-    percent,
-    print_line,
-    print_table,
-)
+from ttmbench.report.terminal import TableColumn, headline, percent
 from ttmbench.results.comparison import paired_test
 from ttmbench.results.document import UNKNOWN, ResultsDocument, Transfer, mapping
 from ttmbench.results.numbers import (
@@ -130,7 +121,12 @@ def merge(folder: Path, published: Sequence[Number] = (), every_task: bool = Fal
     for run in runs:
         if not run.ranked:
             skipped[run.file] = f"has no finished task (status {run.document.status})"
-    newest, superseded = _newest(row for run in runs for row in run.ranked)
+    newest, superseded = [], list[tuple[Number, Number]]()
+    identity = attrgetter("model", "track", "task", "origin.version", "metric", "column", "limited")
+    for same in same_rows((row for run in runs for row in run.ranked), identity):
+        first, left = merged(same)
+        newest.append(first)
+        superseded += [(row, first) for row in left if row.origin.file != first.origin.file]
     tasks = {row.task for row in (*newest, *(published if every_task else ()))}
     rows = [*newest, *with_chance((row for row in published if row.task in tasks), runs)]
     for task in dict.fromkeys(row.task for row in published if row.task not in tasks):
@@ -144,23 +140,11 @@ def merge(folder: Path, published: Sequence[Number] = (), every_task: bool = Fal
 
 def newest_transfers(rows: Iterable[Transfer]) -> list[Transfer]:
     """The newest row for each model, adapted task, measured task and metric; the whole task precedes a part of it."""
-    newest: dict[tuple[str | None, ...], Transfer] = {}
-    for row in rows:
-        key = (row.number.model, row.number.adapted_to, row.measured_on, row.number.metric, row.number.method)
-        before = newest.get(key)
-        if before is None or (not row.number.limited, row.date) >= (not before.number.limited, before.date):
-            newest[key] = row
+    newest = {
+        (row.number.model, row.number.adapted_to, row.measured_on, row.number.metric, row.number.method): row
+        for row in sorted(rows, key=lambda row: (not row.number.limited, row.date))
+    }
     return sorted(newest.values(), key=lambda row: (row.number.model, str(row.number.adapted_to)))
-
-
-def _newest(rows: Iterable[Number]) -> tuple[list[Number], list[tuple[Number, Number]]]:
-    """The newest row for each model, task, version, metric and method; and (older row, newest row)."""
-    newest, superseded = [], []
-    for same in same_rows(rows, attrgetter("model", "track", "task", "origin.version", "metric", "column", "limited")):
-        first, left = merged(same)
-        newest.append(first)
-        superseded += [(row, first) for row in left if row.origin.file != first.origin.file]
-    return newest, superseded
 
 
 def as_document(board: Leaderboard) -> dict[str, object]:
@@ -432,9 +416,9 @@ class TaskFacts:
     from_runs: bool  # whether the data are those of a run, not of scores from files
     family: str  # one of `FAMILIES`
 
-    def of(self, track: str) -> list[Number]:
-        """The numbers of a track."""
-        return [row for row in self.rows if row.track == track]
+    def of(self, track: str, metric: str | None = None) -> list[Number]:
+        """The numbers of a track, or those of a metric."""
+        return [row for row in self.rows if row.track == track and metric in (None, row.metric)]
 
     def first_metric(self, track: str) -> str:
         """The metric by which a track is ranked: that of the raw model where some rows are of it."""
@@ -609,8 +593,8 @@ def references(
     lines = [BoardLine(CHANCE, "", REFERENCE, cells)] if cells else []
     by_source: dict[str, dict[str, Number]] = {}
     for name, (task, metric) in columns.items():
-        for row in facts[task].of(NO_MODEL):
-            if row.model != CHANCE and row.metric == metric:
+        for row in facts[task].of(NO_MODEL, metric):
+            if row.model != CHANCE:
                 by_source.setdefault(f"{row.model} {row.origin.file}", {})[name] = row
     told: set[tuple[str, str, float | None]] = set()
     for same in sorted(by_source.values(), key=len, reverse=True):
@@ -647,15 +631,14 @@ def print_board(board: Leaderboard) -> None:
             metric = facts[rows[0].task].first_metric(rows[0].track or "")
             cells.append([f"{rows[0].task}: {metric}"])
             for row in (row for row in rows if row.metric == metric):
-                source = row.origin.file if row.origin.published else FROM_FILE if row.origin.from_file else ""
-                groups = row.extent.words if row.limited else str(row.groups or NOTHING)
-                value = number_text(row) + marks(row)
-                cells.append(
-                    [row.model, row.column, value, interval_text(row.interval), percent(row.chance), groups, source]
-                )
-        print_table(columns, cells, title=TRACK_TITLES[rows[0].track or ""], caption=" ".join(legends(of_track)))
-        print_line()
-    print_line("All values are in percent. Intervals are over groups; ± is the standard deviation over seeds.")
+                cells.append([row.model, row.column, terminal.number_text(row) + terminal.marks(row)])
+                cells[-1] += [terminal.interval_text(row.interval), percent(row.chance)]
+                cells[-1] += [row.extent.words if row.limited else str(row.groups or terminal.NOTHING)]
+                cells[-1] += [row.origin.file if row.origin.published else FROM_FILE if row.origin.from_file else ""]
+        caption = " ".join(legends(of_track))
+        terminal.print_table(columns, cells, title=TRACK_TITLES[of_track[0].track or ""], caption=caption)
+        terminal.print_line()
+    terminal.print_line("All values are in percent. Intervals are over groups; ± is the standard deviation over seeds.")
 
 
 NOT_RANKED = {ORACLE: "uses labels", PLACEBO: "control", SHUFFLE: "control"}

@@ -10,7 +10,7 @@ from __future__ import annotations
 import base64
 import io
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -82,25 +82,23 @@ class GroupSet:
 def read_groups(run: ResultsFile, task: str, path: Path) -> GroupSet:
     """The groups in a samples file; DataError with its number for a line that is not a samples line."""
     methods: dict[str, dict[int, int | None]] = {}
-    metrics: list[str] = []
-    tags: list[str] = []
+    metrics, tags = dict[str, None](), dict[str, None]()
     groups: dict[str, tuple[Line, dict[str, dict[int, list[Json]]]]] = {}
     line: Line
     for number, line in sample_lines(path):
         try:
             name, seed = str(line["method"]), int(line.get("seed_index", 0))
             methods.setdefault(name, {})[seed] = line.get("seed")
-            metrics += [metric for metric in line["metrics"] if metric not in metrics]
-            tags += [tag for tag in line.get("tags", {}) if tag not in tags]
-            of_group = groups.setdefault(str(line["group_id"]), (line, {}))
-            of_group[1].setdefault(name, {})[seed] = _result(line, metrics)
+            metrics |= dict.fromkeys(line["metrics"])
+            tags |= dict.fromkeys(line.get("tags", {}))
+            groups.setdefault(str(line["group_id"]), (line, {}))[1].setdefault(name, {})[seed] = _result(line)
         except (KeyError, TypeError, ValueError, AttributeError):
             raise DataError(f"{path}: line {number} is not a samples line of ttmbench") from None
     compact = []
     for group_id, (line, results) in groups.items():
         for rows in results.values():
             for row in rows.values():
-                row[4] += [None] * (len(metrics) - len(row[4]))
+                row[4] = [row[4].get(metric) for metric in metrics]
         texts = [[str(text) for text in line.get(key, [])] for key in ("captions", "images")]
         values = [None if tag not in line.get("tags", {}) else str(line["tags"][tag]) for tag in tags]
         per_method = [
@@ -112,9 +110,9 @@ def read_groups(run: ResultsFile, task: str, path: Path) -> GroupSet:
         {"name": name, "words": name_of(name), "seeds": [seeds[index] for index in sorted(seeds)]}
         for name, seeds in methods.items()
     ]
-    names, metric = list(methods), metrics.index(HEADLINE) if HEADLINE in metrics else 0
+    names, metric = list(methods), [*metrics].index(HEADLINE) if HEADLINE in metrics else 0
     compact.sort(key=lambda group: _interest(group, names, metric))
-    return GroupSet(run, task, {"metrics": metrics, "methods": described, "tags": tags, "groups": compact})
+    return GroupSet(run, task, {"metrics": [*metrics], "methods": described, "tags": [*tags], "groups": compact})
 
 
 def _interest(group: list[Json], names: list[str], metric: int) -> int:
@@ -130,22 +128,17 @@ def _interest(group: list[Json], names: list[str], metric: int) -> int:
     return 0
 
 
-def _result(line: Line, metrics: Iterable[str]) -> list[Json]:
-    result = [
+def _result(line: Line) -> list[Json]:
+    result: list[Json] = [
         [[_short(score) for score in row] for row in line["scores"]] if "scores" in line else None,
         [_indices(captions) for captions in line["matching"]] if "matching" in line else None,
         1 if line.get("tie") else 0,
         _short(line.get("margin")),
-        [_short(line["metrics"].get(metric)) for metric in metrics],
+        {metric: _short(value) for metric, value in line["metrics"].items()},
     ]
-    if "answers" in line:
-        result.append(
-            [
-                [str(answer["question"]), str(answer["prompt"]), answer["answer"], bool(answer["right"])]
-                for answer in line["answers"]
-            ]
-        )
-    return result
+    asked = line.get("answers", ())
+    answers = [[str(one["question"]), str(one["prompt"]), one["answer"], bool(one["right"])] for one in asked]
+    return [*result, answers] if "answers" in line else result
 
 
 def _indices(captions: Json) -> int | list[int] | None:

@@ -84,14 +84,6 @@ for (const form of document.querySelectorAll("form[data-for]")) {
   restore();
 }
 
-// Opened by a link, a folded part unfolds.
-const unfold = () => {
-  const target = document.getElementById(location.hash.slice(1));
-  if (target?.tagName === "DETAILS") target.open = true;
-};
-addEventListener("hashchange", unfold);
-unfold();
-
 // The groups browser. Everything from data goes into the page as text, never as markup.
 const browse = form => {
   const PAGE = 12, YES = "\u2713", NO = "\u2717";

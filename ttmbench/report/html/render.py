@@ -393,12 +393,9 @@ class _Site:
         tables = []
         for track in (track for track in TRACK_TITLES if track not in (ORACLE, NO_MODEL)):
             columns = {task: (task, of.first_metric(track)) for task, of in facts.items() if of.of(track)}
-            counts = {
-                task: sum(
-                    row.metric == metric and leaderboard.interval_of(row) is not None for row in facts[task].of(track)
-                )
-                for task, metric in columns.values()
-            }
+            counts = dict.fromkeys(columns, 0)
+            for task, metric in columns.values():
+                counts[task] = sum(leaderboard.interval_of(row) is not None for row in facts[task].of(track, metric))
             if columns:
                 columns = dict(sorted(columns.items(), key=lambda column: -counts[column[0]]))
                 tables.append(self._table(track, columns, "task"))
@@ -441,14 +438,12 @@ class _Site:
     def _table(self, track: str, columns: Mapping[str, tuple[str, str]], column: str) -> dict[str, Any]:
         """The table of a track: lines with chance and humans among them, the column of its ranks, and the best."""
         first = None if track in (ORACLE, NO_MODEL) else next(iter(columns))
-        rows = [row for task, metric in columns.values() for row in self.facts[task].of(track) if row.metric == metric]
+        rows = [row for task, metric in columns.values() for row in self.facts[task].of(track, metric)]
         known = dict[str, float]()
         for name, (task, metric) in columns.items():
             facts = self.facts[task]
-            levels = leaderboard.chance_levels(
-                row for row in (*facts.of(track), *facts.of(NO_MODEL)) if row.metric == metric
-            )
-            known |= {name: levels[metric]} if metric in levels else {}
+            levels = leaderboard.chance_levels([*facts.of(track, metric), *facts.of(NO_MODEL, metric)])
+            known |= {name: levels[metric]} if levels else {}
         lines = leaderboard.lines_of(rows, self.facts, column)
         if first is not None:
             lines = [*leaderboard.with_ranks(lines, self._samples), *leaderboard.references(columns, known, self.facts)]
@@ -502,22 +497,13 @@ class _Site:
         page, shown = self.pages_of[kind].get(name), Markup("<bdi>{}</bdi>").format(name)
         return shown if page is None else Markup('<a href="{}">{}</a>').format(root + page, shown)
 
-    def badge(self, row: Number) -> str:
-        """Why a row does not rank; empty if it does."""
-        standing = self.facts[row.task].standing(row)
-        return "" if standing in leaderboard.RANKED else standing
-
     def leaders(self, facts: leaderboard.TaskFacts) -> list[Number | None]:
         """Of a task the first numbers of humans, and the best that rank: raw, matching and test-time."""
-        humans = (
-            row for row in facts.of(NO_MODEL) if row.model != leaderboard.CHANCE and row.metric == facts.headlines[0]
-        )
-        leaders = [next(humans, None)]
+        humans = facts.of(NO_MODEL, facts.headlines[0])
+        leaders = [next((row for row in humans if row.model != leaderboard.CHANCE), None)]
         for track in ("zero_shot", "matching", "test_time"):
-            metric = facts.first_metric(track)
-            ranked = [
-                row for row in facts.of(track) if row.metric == metric and facts.standing(row) in leaderboard.RANKED
-            ]
+            rows = facts.of(track, facts.first_metric(track))
+            ranked = [row for row in rows if facts.standing(row) in leaderboard.RANKED]
             best = max if all(row.higher_is_better for row in ranked) else min
             leaders.append(best(ranked, key=lambda row: row.value or 0.0, default=None))
         return leaders
