@@ -25,12 +25,7 @@ FILE_NAME = "embeddings.safetensors"
 
 @takes(EmbeddingsOptions)
 def load(asked: EmbeddingsOptions) -> EmbeddingsModel:
-    """Reads precomputed embeddings.
-
-    Raises:
-        DataError: the file cannot be read, or its arrays are not embeddings.
-        UsageError: a scale that is not positive.
-    """
+    """Reads precomputed embeddings; DataError for anything else, UsageError for a scale that is not positive."""
     file = _file(asked.path)
     arrays = read_arrays(file).arrays
     images, captions = (_features(file, arrays, name) for name in (IMAGES, CAPTIONS))

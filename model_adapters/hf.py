@@ -283,13 +283,8 @@ def scale_and_size(processor: BaseImageProcessor, device: torch.device) -> tuple
 def activation(config: PretrainedConfig, name: str) -> tuple[dict[str, bool | None], str | None]:
     """A CLIP's ``quick_gelu`` for its fingerprint, and a note where the conversion of OpenAI's may have lost it.
 
-    Args:
-        config: of the model; the key ``quick_gelu`` of a model that was saved here is removed.
-        name: Hub id or folder.
-
-    Returns:
-        The entry, None if the two towers differ, empty for other models. The note is None for a model with QuickGELU,
-        and for one that cannot be a descendant of OpenAI's.
+    The entry is None if the two towers differ, and empty for other models; the key ``quick_gelu`` of a configuration
+    that was saved here is removed. There is no note for QuickGELU, nor for what cannot descend from OpenAI's.
     """
     confirmed = vars(config).pop(QUICK, None) is not None
     if config.model_type != "clip":

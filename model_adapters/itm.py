@@ -61,11 +61,7 @@ def load_family(
 ) -> tuple[str, LoadedModel, Kind]:
     """Loads a model of one of these families: ``model_type`` -> class of transformers, and what reads it here.
 
-    Returns:
-        Its ``model_type``, the model, and what reads it.
-
-    Raises:
-        UsageError: another family, with the ``hint`` in its message.
+    Returns its ``model_type``, the model, and what reads it; UsageError, with the ``hint``, for another family.
     """
     import transformers
 

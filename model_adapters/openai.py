@@ -94,13 +94,7 @@ class _ServedModel(Model):
 
 
 class VqaScoreModel(_ServedModel, PairScorer):
-    """Scores a pair by how much more probable "yes" is than "no".
-
-    Args:
-        chat: the model.
-        score_as: ``log_odds``; ``probability`` of yes; ``yes_token``, of the token "Yes" alone.
-        refusals_are_wrong: see `PairScorer`.
-    """
+    """Scores a pair by how much more probable "yes" is than "no"; ``score_as`` is that of `ServedOptions`."""
 
     shows_frames = True
 
@@ -246,13 +240,7 @@ def _check_address(base_url: str) -> None:
 
 @dataclass(frozen=True)
 class YesNo:
-    """Log-probabilities of the two answers.
-
-    Attributes:
-        yes: of all listed tokens that say yes, summed as probabilities.
-        no: of all that say no.
-        bounded: the side that is an upper bound because no token of it was listed.
-    """
+    """Log-probabilities of the two answers, summed over listed tokens; of a ``bounded`` side none was listed."""
 
     yes: float
     no: float

@@ -156,12 +156,7 @@ class QFormerModel(PromptedModel):
 
 
 def load_qformer(pretrained: Pretrained, family: str, device: torch.device) -> QFormerModel:
-    """Loads BLIP-2 or InstructBLIP, a key of `CLASSES`, with its language model.
-
-    Raises:
-        DataError: weights out of reach or damaged.
-        UsageError: the model has a matching head and no language model.
-    """
+    """Loads BLIP-2 or InstructBLIP, a key of `CLASSES`; DataError for its weights, UsageError if it writes no text."""
     import transformers
 
     processor = load_part(transformers.AutoProcessor, pretrained)
@@ -347,17 +342,9 @@ def answer_tokens(tokenizer: PreTrainedTokenizerBase, word: str) -> dict[str, in
 
 
 def add_lora(model: PreTrainedModel, rank: int, targets: str) -> None:
-    """Adds LoRA factors to a model in place; nothing else stays trainable, and no score changes.
+    """Adds LoRA factors, scaled by 2, to the layers whose full names match ``targets``; nothing else stays trainable.
 
-    The same model gets the same factors, whatever the state of the random generator.
-
-    Args:
-        model: of transformers.
-        rank: of the factors; their product is scaled by 2, that is ``lora_alpha = 2 rank``.
-        targets: regular expression for the full names of the layers.
-
-    Raises:
-        UsageError: peft is not installed, or no layer has such a name.
+    The same model gets the same factors, and no score changes. UsageError without peft, or if no layer matches.
     """
     try:
         from peft import LoraConfig, inject_adapter_in_model  # type: ignore[import-not-found,unused-ignore]

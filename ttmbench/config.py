@@ -452,14 +452,10 @@ def parse_pairs(value: Any) -> Arguments:
 
 
 def _option(description: str, *flags: str, group: str = "", metavar: str = "", **field: Any) -> Any:
-    """An option of a run.
+    """An option of a run, with a default and bounds as `pydantic.Field` takes them.
 
-    Args:
-        description: its first line is what ``--help`` prints; the page on the command line has the others, too.
-        flags: short spellings; one with two dashes replaces the field's name on the command line.
-        group: heading in ``--help``; none for the common options.
-        metavar: what a value is, if its type does not say so; an option with a list may be repeated if it has no comma.
-        field: default and bounds, as `pydantic.Field` takes them.
+    The description's first line is for ``--help``, the whole for the page on the command line. A flag with two dashes
+    replaces the field's name; a list whose ``metavar`` has no comma may be repeated.
     """
     extra: Any = {"flags": flags, "group": group, "metavar": metavar}
     return Field(description=description, json_schema_extra=extra, **field)

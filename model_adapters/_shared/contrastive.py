@@ -21,7 +21,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from ttmbench._util.digests import tensors_digest
 from ttmbench.errors import TtmbenchError, UsageError
 from ttmbench.model import DualEncoder
-from ttmbench.model_adapters._shared.pretrained import TORCH_DTYPES, arithmetic, pick_device, settle
+from ttmbench.model_adapters._shared.pretrained import TORCH_DTYPES, pick_device, settle
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedTokenizerBase
@@ -46,16 +46,9 @@ _PART = 2**18  # numbers: what is done with three tensors of them one after the 
 
 
 class ContrastiveModel(DualEncoder, Generic[Prepared]):
-    """A `DualEncoder` over a torch module with two towers, a temperature and maybe a bias.
+    """A `DualEncoder` over a torch module with two towers, a temperature and maybe a bias, on a device (``auto`` too).
 
-    A model with a bias (SigLIP) has the pairwise sigmoid loss, one without (CLIP) the symmetric cross-entropy.
-
-    Args:
-        model: of a library.
-        towers: functions of it that give features of prepared images and of prepared captions.
-        device: where to compute; ``auto`` takes a GPU if there is one.
-        dtype: of the arithmetic.
-        compile: whether the towers are compiled; without, layers that are fast on a CPU are put in.
+    With a bias (SigLIP) its loss is the pairwise sigmoid, without (CLIP) the symmetric cross-entropy.
     """
 
     prepares_in_threads = True
@@ -147,7 +140,8 @@ class ContrastiveModel(DualEncoder, Generic[Prepared]):
         inputs = on_device(prepared, self.device)
         # The backward pass of torch's fused attention in bf16 on a CPU would take more time than all the rest.
         is_slow = self.device.type == "cpu" and self.dtype == torch.bfloat16
-        with arithmetic(self.device, self.dtype), sdpa_kernel(SDPBackend.MATH) if is_slow else nullcontext():
+        half = torch.autocast(self.device.type, self.dtype, enabled=self.dtype != torch.float32)
+        with half, sdpa_kernel(SDPBackend.MATH) if is_slow else nullcontext():
             features = self._tower(tower, inputs).float()
         return features if of_any_norm else features / features.norm(p=2, dim=-1, keepdim=True)
 
@@ -273,16 +267,9 @@ def normalised(pixels: torch.Tensor, scale: PixelScale | None) -> torch.Tensor:
 def random_crop(
     enlarged: torch.Tensor | Sequence[torch.Tensor], corners: np.ndarray, size: tuple[int, int], device: torch.device
 ) -> torch.Tensor:
-    """Cuts a window out of every image.
+    """Cuts a window out of every image, pixels [channels, height, width]; returns pixels [images, channels, *size].
 
-    Args:
-        enlarged: pixels of each image [channels, height, width], which may be of different sizes.
-        corners: where each window lies between the top left (0) and the bottom right, fractions in [0, 1) [images, 2].
-        size: height and width of the window; no image is smaller.
-        device: of the windows.
-
-    Returns:
-        Pixels [images, channels, *size].
+    ``corners``: where each window lies between the top left (0) and the bottom right, fractions in [0, 1) [images, 2].
     """
     windows = []
     for image, (down, right) in zip(enlarged, corners, strict=True):

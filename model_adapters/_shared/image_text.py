@@ -95,16 +95,9 @@ def _joined(parts: Sequence[Any], is_layered: bool) -> Any:
 def by_prefix(
     images: Sequence[Hashable], rows: Sequence[torch.Tensor], keep: Sequence[torch.Tensor], image_token: int
 ) -> Parts:
-    """Parts of a batch by what its prompts share.
+    """Parts of a batch by what its prompts share: images of one number of tokens, with the same text before them.
 
-    Images that take different numbers of tokens are not computed together, and neither are prompts that say something
-    of their own before the image.
-
-    Args:
-        images: of each row, the same for the same image.
-        rows: tokens of each prompt, int [tokens].
-        keep: after which of them logits are asked for, ascending int [kept]; none of these is in what is shared.
-        image_token: the placeholder of an image's features.
+    ``rows`` are tokens int [tokens]; logits are asked for after tokens ``keep``, none of which is in what is shared.
     """
     of_image: dict[Hashable, list[int]] = {}
     for at, image in enumerate(images):
@@ -140,14 +133,7 @@ def padded(rows: Sequence[Row], pad: Callable[[str], int]) -> Row:
 
 @dataclass(eq=False)
 class PreparedImage:
-    """An image as a processor takes it.
-
-    Attributes:
-        image: the image; processors look at it even where its features are known.
-        answer: output of the image processor.
-        features: inputs of the model, with one row for the image.
-        rows: tokens of each prompt that was shown with it.
-    """
+    """An image, the output of its processor, and the model's inputs for it; ``rows`` are tokens of prompts with it."""
 
     image: Image
     answer: BatchFeature | None
@@ -159,12 +145,7 @@ SeenImage = tuple[PreparedImage, EncodedImage]
 
 
 class PromptedModel(ABC):
-    """A model that answers a question about an image, and what encodes both.
-
-    Args:
-        loaded: model and processor.
-        device: where to compute.
-    """
+    """A model that answers a question about an image, and what encodes both."""
 
     answer = "Yes"  # as the model was taught to write it
 
@@ -210,10 +191,7 @@ class PromptedModel(ABC):
 class ImageTextModel(PromptedModel):
     """An image-text-to-text model of transformers with a chat template, or one that needs none.
 
-    Args:
-        loaded: model and processor.
-        device: where to compute.
-        encodes: whether images will be encoded apart from prompts (`see`); generation does without.
+    ``encodes``: whether images will be encoded apart from prompts (`see`); generation does without.
     """
 
     template_kwargs: Mapping[str, object] = MappingProxyType({})  # variables of the chat template
@@ -465,12 +443,7 @@ class _Memory:
 
 
 def load_image_text(pretrained: Pretrained, asked: ChatOptions, *, encodes: bool = True) -> ImageTextModel:
-    """An image-text-to-text model, whose images will be encoded apart from prompts if ``encodes``.
-
-    Raises:
-        DataError: the weights are unavailable or damaged, or transformers is too old.
-        UsageError: the model cannot be asked about an image, or does not split or pad images.
-    """
+    """An image-text-to-text model; DataError for weights or an old transformers, UsageError if it cannot be asked."""
     from transformers import AutoModelForImageTextToText, AutoProcessor
 
     refuse_old_transformers()

@@ -11,7 +11,6 @@ from __future__ import annotations
 import functools
 import json
 import math
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from difflib import get_close_matches
@@ -74,17 +73,9 @@ Found = tuple[Config, ModelFiles, str | None, Repository | None]
 
 @dataclass(frozen=True)
 class Source:
-    """The parts of a model, all on this machine.
+    """The parts of a model, all on this machine; folders are of a tokenizer and a text tower's configuration.
 
-    Attributes:
-        model: as the user gave it.
-        config: ``model_cfg`` and ``preprocess_cfg``, as in an ``open_clip_config.json``.
-        files: the weights; beside them other repositories that the text tower or the weights need.
-        tokenizer: folder of the Hub's tokenizer; None for open_clip's own.
-        text_config: folder of the configuration of a text tower of transformers, if it has one.
-        notes: for readers of its scores.
-        asked: how the weights are combined.
-        base: file of weights to interpolate with, if so.
+    ``config`` is as in an ``open_clip_config.json``; ``base`` is the file of weights to interpolate with, if so.
     """
 
     model: str
@@ -103,15 +94,9 @@ class Source:
 
 
 def find(asked: OpenClipFiles, quick_gelu: bool | None = None) -> Source:
-    """Looks a model up and fetches its parts.
+    """Looks a model up and fetches its parts, with ``quick_gelu`` as its activation unless that is None.
 
-    Args:
-        asked: its name, and what may be done to get it.
-        quick_gelu: the activation; None for that of the configuration.
-
-    Raises:
-        UsageError: unknown model or tag, no weights named, or weights in a format that is not read.
-        DataError: configuration, weights or tokenizer are unavailable or damaged.
+    UsageError for an unknown model or tag, or weights that are not named or not read; DataError for unavailable parts.
     """
     model = _name(asked)
     is_named = not model.startswith((FOLDER, HUB))
@@ -189,15 +174,14 @@ def build(source: Source) -> tuple[open_clip.CLIP, tuple[str, ...]]:
 
 
 def _fitting(source: Source, error: OtherPositionsError) -> str:
-    """Which architecture has the positions of a file."""
+    """What an architecture with the positions of a file has."""
     model_config, pixels, length = source.config["model_cfg"], error.pixels, error.context_length
     changes = [f"text_cfg.context_length {length}"] if length is not None else []
     if pixels is not None:
         named = model_config["vision_cfg"].get("timm_model_name")
         changes.append(f"a vision_cfg.timm_model_name for {pixels} px" if named else f"vision_cfg.image_size {pixels}")
-    names = like(model_config, pixels, length) if changes else []
     where = CONFIG if source.model.startswith((FOLDER, HUB)) else "model_config=FILE.json"
-    advice = [f"model={name} fits" for name in names[:3]] or [f"{' and '.join(changes)} fits ({where})"]
+    advice = [f"{' and '.join(changes)} fits ({where})"]
     if not source.asked.resample_positions:
         advice.append("resample_positions=true resamples them, which changes scores")
     return "; ".join(advice)
@@ -392,45 +376,19 @@ def has_two_forms(model_config: Config) -> bool:
     return _towers(model_config) in [_towers(open_clip.get_model_config(name)) for name in names]
 
 
-def like(model_config: Config, pixels: int | None, context_length: int | None) -> list[str]:
-    """The names of open_clip's architectures that differ in the image size or the context length (if given) alone."""
-    wanted = _whole(model_config)
-    wanted[1]["image_size"] = pixels or wanted[1]["image_size"]
-    wanted[2]["context_length"] = context_length or wanted[2]["context_length"]
-    return [name for name in open_clip.list_models() if _whole(open_clip.get_model_config(name)) == wanted]
-
-
-def _whole(model_config: Config) -> list[Any]:
-    """An architecture; the name of a tower of timm without the image size in it."""
-    embed, image, text = _filled(model_config)
-    image["timm_model_name"] = re.sub(r"_\d+$", "", image["timm_model_name"] or "")
-    return [embed, image, text, bool(model_config.get(QUICK))]
-
-
 def _towers(model_config: Config) -> list[object]:
     """The architecture of both towers, without sizes that finetuning may change."""
-    embed, image, text = _filled(model_config)
+    image = {**asdict(open_clip.CLIPVisionCfg()), **model_config["vision_cfg"]}
+    text = {**asdict(open_clip.CLIPTextCfg()), **model_config["text_cfg"]}
     return [
-        embed,
+        model_config["embed_dim"],
         *(image[name] for name in ("timm_model_name", "layers", "width", "head_width", "patch_size")),
         *(text[name] for name in ("hf_model_name", "layers", "width", "heads")),
     ]
 
 
-def _filled(model_config: Config) -> tuple[int, dict[str, Any], dict[str, Any]]:
-    """An architecture's width and both towers, with open_clip's defaults."""
-    image = {**asdict(open_clip.CLIPVisionCfg()), **model_config["vision_cfg"]}
-    return model_config["embed_dim"], image, {**asdict(open_clip.CLIPTextCfg()), **model_config["text_cfg"]}
-
-
 class OtherPositionsError(Exception):
-    """The position embeddings of a file have other shapes than those of the model.
-
-    Attributes:
-        shapes: name -> shape in the file, shape in the model.
-        pixels: side of the images that the file's image positions are for; None if they fit.
-        context_length: the file's text positions; None if they fit.
-    """
+    """Position embeddings of a file have other shapes than a model's; ``pixels`` and ``context_length`` fit it."""
 
     def __init__(self, shapes: Mapping[str, tuple[tuple[int, ...], tuple[int, ...]]], patch: int | None) -> None:
         listed = (f"{name} is {list(found)} and not {list(wanted)}" for name, (found, wanted) in shapes.items())
@@ -467,16 +425,10 @@ def unwrapped(content: object) -> Tensors:
 def merged(tensors: Tensors, alpha: float | None, file: str) -> Tensors:
     """Weights with their LoRA factors added: W + alpha / r B A, float32.
 
-    Args:
-        tensors: of a layer, W ``NAME.weight`` [out, in] with A ``NAME.lora_A`` [r, in] and B ``NAME.lora_B`` [out, r];
-            or a parameter ``NAME`` with ``NAME_lora_A``. Of a convolution with kernel k, A is [r k, in k] and B
-            [out k, r k]. Of an embedding [words, out], B A is the change of its transpose.
-        alpha: numerator of the scale, which no file states.
-        file: named in errors.
-
-    Raises:
-        UsageError: there are factors and no ``alpha``, or the reverse.
-        DataError: a factor without its weight or counterpart, or with another shape.
+    A layer has W ``NAME.weight`` [out, in], A ``NAME.lora_A`` [r, in] and B ``NAME.lora_B`` [out, r]; a parameter
+    ``NAME`` has ``NAME_lora_A``. Of a convolution with kernel k, A is [r k, in k] and B [out k, r k]; of an embedding
+    [words, out], B A is the change of its transpose. UsageError for factors without ``alpha`` or the reverse, DataError
+    for factors that do not fit.
     """
     names = [name for name in tensors if name.endswith(_A)]
     if bool(names) != (alpha is not None):
@@ -521,17 +473,8 @@ def interpolated(base: Tensors, tensors: Tensors, weight: float) -> Tensors:
 def fill(model: CLIP, tensors: Tensors, resample: bool = False) -> list[str]:
     """Loads every tensor as it is, under the names that open_clip's ``load_checkpoint`` gives it.
 
-    Args:
-        model: whose parameters are replaced.
-        tensors: all of them, and no others.
-        resample: resample position embeddings that are longer or shorter, as open_clip does without asking.
-
-    Returns:
-        The position embeddings that were resampled, with both shapes.
-
-    Raises:
-        OtherPositionsError: position embeddings have another shape.
-        RuntimeError: a tensor is missing, is not in the model, or has another shape.
+    Returns the position embeddings that were resampled, if ``resample``, with both shapes. OtherPositionsError for
+    others, RuntimeError for a tensor that is missing, not in the model, or of another shape.
     """
     tensors = convert_state_dict(model, tensors)
     if POSITIONS in tensors and not hasattr(model, POSITIONS):

@@ -19,7 +19,6 @@ from ttmbench.model_adapters._shared.pretrained import (
     PROBES,
     TORCH_DTYPES,
     LoadedModel,
-    arithmetic,
     captions_read,
     pick_device,
     replace_forward,
@@ -68,7 +67,7 @@ class FrozenModel(Model):
 
     def arithmetic(self) -> AbstractContextManager[object]:
         """A context that computes in ``dtype``, whatever the dtype of the weights is."""
-        return arithmetic(self.device, self.dtype)
+        return torch.autocast(self.device.type, self.dtype, enabled=self.dtype != torch.float32)
 
 
 class PairModel(FrozenModel, PairScorer):

@@ -103,12 +103,9 @@ _STAND_INS: list[Any] = [
 
 
 def read_weights(path: Path) -> object:
-    """The tensors of a file of weights, of a pickle also plain values and float64 numbers.
+    """The tensors of a file of weights, of a pickle also plain values and float64 numbers; DataError for anything else.
 
     An ``argparse.Namespace`` is left empty.
-
-    Raises:
-        DataError: it holds anything else, or is damaged.
     """
     try:
         if path.suffix == ".safetensors":
@@ -141,15 +138,7 @@ _FOLDERS = {"qformer_tokenizer", "additional_chat_templates"}
 
 @dataclass(frozen=True)
 class Repository:
-    """Files by name, at one commit.
-
-    Attributes:
-        name: Hub id or folder, as the user gave it.
-        revision: commit, tag or branch as the user gave it; None for the newest.
-        commit: of the revision; None for a folder of the user's own.
-        files: names with forward slashes, below the repository's root.
-        folder: contains them, if they need not be fetched.
-    """
+    """Files by name at one commit, in a folder if they need not be fetched; a user's own folder has no commit."""
 
     name: str
     revision: str | None
@@ -199,16 +188,9 @@ class Repository:
 
 
 def find_repository(name: str, revision: str | None = None, *, offline: bool = False) -> Repository:
-    """Lists a repository or a folder; nothing is fetched.
+    """Lists a folder or a repository of the Hub, of its cache if ``offline``; nothing is fetched.
 
-    Args:
-        name: a folder, or else a Hub id.
-        revision: commit, tag or branch on the Hub.
-        offline: list the copy in the Hub's cache.
-
-    Raises:
-        DataError: it is neither a folder nor on the Hub nor in its cache, its terms are not accepted, or it has no such
-            revision.
+    DataError if it is neither, its terms are not accepted, or it has no such revision.
     """
     if Path(name).is_dir():
         return Repository(name, None, None, _files_in(Path(name)), Path(name))
@@ -352,11 +334,6 @@ TORCH_DTYPES = {"fp32": torch.float32, "tf32": torch.float32, "bf16": torch.bflo
 DTYPE_NAMES = {"fp32": "float32", "tf32": "tf32", "bf16": "bfloat16", "fp16": "float16"}  # in fingerprints
 
 
-def arithmetic(device: torch.device, dtype: torch.dtype) -> AbstractContextManager[object]:
-    """A context in which matrix products are computed in ``dtype``, float32 or half precision by autocast."""
-    return torch.autocast(device.type, dtype=dtype, enabled=dtype != torch.float32)
-
-
 def pick_device(device: str) -> str:
     """The device, with ``auto`` resolved; UsageError for a device that does not exist here."""
     if "," in device:
@@ -416,7 +393,8 @@ def placement_of(asked: ChatOptions) -> dict[str, object] | None:
 
 def remember_inputs(model: PreTrainedModel) -> None:
     """Notes on a model that accelerate placed where its inputs go: its first device that computes."""
-    devices = [f"cuda:{name}" if isinstance(name, int) else str(name) for name in _map_of(model).values()]
+    placed = getattr(model, "hf_device_map", None) or {}
+    devices = [f"cuda:{name}" if isinstance(name, int) else str(name) for name in placed.values()]
     computing = [device for device in devices if device not in _ELSEWHERE]
     where = computing[0] if computing else "cpu" if devices else str(next(model.parameters()).device)
     setattr(model, _INPUTS, torch.device(where))
@@ -447,7 +425,8 @@ def untrainable(model: PreTrainedModel) -> str | None:
     """Why a model cannot be trained as it is loaded; None if it can."""
     if getattr(model, "is_quantized", False):
         return "its weights are quantised, and a step of training is smaller than their resolution"
-    away = sorted({str(device) for device in _map_of(model).values()} & set(_ELSEWHERE))
+    placed = getattr(model, "hf_device_map", None) or {}
+    away = sorted({str(device) for device in placed.values()} & set(_ELSEWHERE))
     if away:
         return (
             f"a part of its weights is offloaded ({', '.join(away)}) and copied in for each pass, so no gradient "
@@ -472,13 +451,7 @@ def with_weights(module: torch.nn.Module) -> AbstractContextManager[object]:
 
 def weights_of(model: torch.nn.Module) -> Mapping[str, torch.Tensor]:
     """A model's state dict; a lazy one if accelerate placed the model."""
-    return _Weights(model) if _map_of(model) else model.state_dict()
-
-
-def own_parameters(model: PreTrainedModel) -> Iterator[torch.nn.Parameter]:
-    """Parameters, each once, also where offloading separated parameters that share their weights."""
-    tied = getattr(model, "all_tied_weights_keys", None) or {} if _map_of(model) else {}
-    return (parameter for name, parameter in model.named_parameters() if name not in tied)
+    return _Weights(model) if getattr(model, "hf_device_map", None) else model.state_dict()
 
 
 class _Weights(Mapping[str, torch.Tensor]):
@@ -498,11 +471,6 @@ class _Weights(Mapping[str, torch.Tensor]):
         module = self.model.get_submodule(owner)
         with with_weights(module):
             return getattr(module, attribute).detach().cpu().clone()
-
-
-def _map_of(model: PreTrainedModel) -> dict[str, object]:
-    device_map = getattr(model, "hf_device_map", None)
-    return device_map if isinstance(device_map, dict) else {}
 
 
 def _device(device: int | str) -> int | str:
@@ -610,9 +578,7 @@ def base_of(adapter: AdapterFiles) -> str:
 def apply_adapter(model: PreTrainedModel, adapter: AdapterFiles, base: str, merge: bool) -> PreTrainedModel:
     """The model with the adapter's weights added to its own (``merge``) or kept apart in its layers.
 
-    Raises:
-        DataError: the adapter does not fit the model, is damaged, or adds tokens instead of weights.
-        UsageError: peft is not installed, or weights are quantised and should be merged.
+    DataError for one that does not fit, is damaged, or adds tokens; UsageError without peft, or for quantised weights.
     """
     try:
         from peft import PeftConfig, PeftModel, set_peft_model_state_dict  # type: ignore[import-not-found,unused-ignore]
@@ -731,6 +697,8 @@ class LoadedModel:
         By ``name`` the model was asked for; a path counts by its last part.
         """
         processor, declared, model = self.processor, dict[str, object](), self.model
+        # Offloading separates parameters that share their weights.
+        tied = getattr(model, "all_tied_weights_keys", None) or {} if getattr(model, "hf_device_map", None) else {}
         if processor is not None:
             known = {name: value for name, value in vars(processor).items() if isinstance(value, str | int | float)}
             declared["processor_sha256"] = json_digest(plain({"class": type(processor).__name__, **known}))
@@ -744,7 +712,7 @@ class LoadedModel:
             "architecture": type(model).__name__,
             "weights_sha256": weights,
             "dtype": DTYPE_NAMES[dtype],
-            "n_parameters": sum(parameter.numel() for parameter in own_parameters(model)),
+            "n_parameters": sum(one.numel() for name, one in model.named_parameters() if name not in tied),
             "config_sha256": json_digest(plain(model.config.to_dict())),
             "attn_implementation": getattr(model.config, "_attn_implementation", None),
             "device": device.type,
@@ -760,12 +728,7 @@ def declared_name(pretrained: str) -> str:
 
 
 def find(asked: HubFiles) -> Pretrained:
-    """The repository of a model with one set of weights chosen; its small files are fetched.
-
-    Raises:
-        DataError: unavailable, incomplete, or without weights that transformers reads.
-        UsageError: a model whose code is in no library.
-    """
+    """The repository of a model with one set of weights chosen; its small files are fetched. DataError, UsageError."""
     name = asked.pretrained
     repository = find_repository(name, asked.revision, offline=asked.offline)
     if ADAPTER_CONFIG in repository.files and CONFIG not in repository.files:
@@ -780,7 +743,9 @@ def find(asked: HubFiles) -> Pretrained:
         if adapter.base is not None and Path(adapter.base).name not in (Path(name).name, Path(name).resolve().name):
             warn(f"the adapter {adapter.files.name} was made for {one_line(adapter.base)}, and is put on {name}")
         return _with_adapter(find(asked.model_copy(update={"peft": None})), adapter)
-    chosen = _choose(repository)
+    chosen = next((file for file in (*SAFETENSORS, *PICKLES) if file in repository.files), None)
+    if chosen is None:
+        raise _no_weights(repository)
     if CONFIG not in repository.files:
         if repository.folder is not None and not repository.is_folder:
             raise repository.lacking([CONFIG])
@@ -862,16 +827,9 @@ def load_weights(
     placement: Mapping[str, object] | None = None,
     config: PretrainedConfig | None = None,
 ) -> PreTrainedModel:
-    """The model with its weights, which are fetched if need be.
+    """The model with its weights, which are fetched if need be; DataError if they cannot be, or do not fit.
 
-    Args:
-        kind: class or Auto class of transformers.
-        model: where from, and the dtype of its tensors in memory.
-        placement: of `placement_of`; None for the caller to decide.
-        config: replaces the configuration of its files.
-
-    Raises:
-        DataError: the weights are unavailable, damaged, or have tensors missing.
+    ``placement`` is of `placement_of`; ``config`` replaces the configuration of its files.
     """
     fetch_weights(model)
     asked = model.asked
@@ -934,20 +892,17 @@ def _refuse_unknown_code(name: str, config: object) -> None:
         )
 
 
-def _choose(repository: Repository) -> str:
-    """The file of weights that is read, or the index of its shards."""
+def _no_weights(repository: Repository) -> DataError:
+    """The error to raise for a repository without a file of weights, or an index of its shards, that is read."""
     name = repository.name
-    for file in (*SAFETENSORS, *PICKLES):
-        if file in repository.files:
-            return file
     if any(file.startswith("open_clip") for file in repository.files):
         kind = "local-dir" if repository.is_folder else "hf-hub"
-        raise DataError(f"{name} is a model of open_clip: --model open_clip --model_args model={kind}:{name}")
+        return DataError(f"{name} is a model of open_clip: --model open_clip --model_args model={kind}:{name}")
     if repository.folder is not None and not repository.is_folder:
-        raise repository.lacking([SAFETENSORS[0]])
+        return repository.lacking([SAFETENSORS[0]])
     code = next((f"; its code ({file}) is not run" for file in sorted(repository.files) if file.endswith(".py")), "")
     readable = f"{SAFETENSORS[0]}, {PICKLES[0]}, or shards of one"
-    raise DataError(f"{name} has no weights that transformers reads ({readable}){code}")
+    return DataError(f"{name} has no weights that transformers reads ({readable}){code}")
 
 
 def _load(kind: Any, model: Pretrained, where: str, **options: object) -> Any:
@@ -1074,12 +1029,7 @@ def captions_read(
 ) -> dict[str, object]:
     """What a fingerprint and ``ttmbench show`` say of a caption on its way to a text encoder.
 
-    Args:
-        read: the tokens of `PROBES`, cleaned as captions are, which show what becomes of case and punctuation.
-        cleaning: open_clip's name of what is done to a caption before the tokenizer.
-        padding: transformers' name of it.
-        max_tokens: the longest caption, tokens put around it included; None if there is no limit.
-        special: special tokens for which a caption is refused; others are read as text.
+    ``read`` are the tokens of `PROBES`, cleaned as captions are: they show what becomes of case and punctuation.
     """
     upper, lower, ended = ([int(token) for token in row] for row in read)
     return {

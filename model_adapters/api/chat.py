@@ -163,14 +163,7 @@ class Account:
 
 
 class ChatModel:
-    """Answers questions from the store, and else from the server.
-
-    Args:
-        asked: the user's arguments.
-        server: where to ask.
-        parameters: of each request; they are part of the keys of stored answers.
-        store: file of stored answers.
-    """
+    """Answers questions from a file of stored answers, and else from the server; ``parameters`` are in the keys."""
 
     def __init__(self, asked: ServedOptions, server: Server, parameters: Body, store: Path) -> None:
         self.asked, self.server, self.parameters, self._store = asked, server, parameters, store

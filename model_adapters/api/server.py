@@ -47,12 +47,7 @@ class Answer(TypedDict):
 
 
 class Server:
-    """Where and how to ask, and what is learnt of it during a run.
-
-    Args:
-        asked: the user's arguments.
-        key: of the API; None for servers without one.
-    """
+    """Where and how to ask, with a key or none, and what is learnt of it during a run."""
 
     def __init__(self, asked: ServedOptions, key: str | None) -> None:
         self._asked, self._key = asked, key
@@ -76,10 +71,7 @@ class Server:
     def ask(self, client: openai.OpenAI, body: Body) -> Answer:
         """The answer, which may be a refusal.
 
-        Raises:
-            DataError: the server cannot be reached, does not accept the key, or gives unusable answers.
-            UsageError: the model does not exist, or gives no log-probabilities.
-            TtmbenchError: the server does not take the request.
+        DataError for no usable answer, UsageError for a wrong model, TtmbenchError for a request that is not taken.
         """
         problem = ""
         for attempt in range(TRIES):

@@ -213,19 +213,6 @@ def test_other_positions_are_refused_with_what_fits(tmp_path, shape, direction, 
     assert not open_clip_models.load(**given, device="cpu").notes()
 
 
-@pytest.mark.parametrize(
-    ("name", "pixels", "fitting"),
-    [
-        ("ViT-L-14", 336, ["ViT-L-14-336"]),
-        ("ViT-L-14-quickgelu", 336, ["ViT-L-14-336-quickgelu"]),
-        ("ViT-B-16-SigLIP-384", 224, ["ViT-B-16-SigLIP"]),
-        ("ViT-B-32", 240, []),
-    ],
-)
-def test_the_architecture_that_fits_is_of_the_same_towers(name, pixels, fitting):
-    assert open_clip_weights.like(open_clip.get_model_config(name), pixels, None) == fitting
-
-
 def test_positions_are_resampled_when_asked(base, tmp_path):
     """As open_clip resamples them, and the run says so."""
     path = saved(tmp_path / "held", changed(QUICK, 64, 31))

@@ -251,13 +251,10 @@ MACHINE = (
 
 
 def add_run_options(parser: argparse.ArgumentParser, *names: str, title: str | None = None, **defaults: object) -> None:
-    """Add options of a run, as `RunConfig` describes them, and ``--config`` to those of a model on tasks.
+    """Add options of a run (by default all), and ``--config`` to those of a model on tasks.
 
-    Args:
-        parser: of a command.
-        names: fields of `RunConfig`; by default all.
-        title: of one group for all of them, empty for that of the common options; by default each is in its own.
-        defaults: defaults that ``--help`` shows in place of a run's.
+    ``title`` is of one group for all of them, empty for that of the common options; ``defaults`` are what ``--help``
+    shows in place of a run's.
     """
     groups: dict[str, Any] = {"": parser}
     for name, field in RunConfig.model_fields.items():

@@ -239,13 +239,8 @@ def library_of(model: object) -> str:
 def as_adapter(model: object, processor: object, settings: dict[str, str | bool]) -> object:
     """An adapter for a model with its ``processor``, or for open_clip's three objects; anything else as it is.
 
-    Args:
-        model: as a program gives it to `simple_evaluate`.
-        processor: tokenizer and image processor of a model of transformers, or None.
-        settings: ``device`` (``auto``: the model's device), ``dtype`` and ``compile``.
-
-    Raises:
-        UsageError: objects that do not belong together, or weights that are not float32.
+    ``settings``: ``device`` (``auto``: the model's device), ``dtype`` and ``compile``. UsageError for objects that do
+    not belong together, and for weights that are not float32.
     """
     if isinstance(model, Sequence) and not isinstance(model, str):
         return _of_open_clip(list(model), processor, settings)

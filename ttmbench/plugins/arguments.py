@@ -17,15 +17,7 @@ from ttmbench.errors import UsageError
 
 @dataclass(frozen=True)
 class Argument:
-    """A setting of a method or of a part of TTM.
-
-    Attributes:
-        name: NAME in ``--method_args METHOD.NAME=VALUE`` or ``--ttm_args KIND.NAME=VALUE``.
-        annotation: type against which pydantic validates a value.
-        default: default of the specification, else of the function.
-        is_required: whether there is no default.
-        source: source of the default (paper or code), if the specification gives one.
-    """
+    """A setting of a method or of a part of TTM: its type, its default, and the paper or code of the default."""
 
     name: str
     annotation: Any
@@ -94,13 +86,9 @@ def arguments_of(function: Callable[..., Any], parameters: Iterable[inspect.Para
 def checked_arguments(
     known: Sequence[Argument], given: Mapping[str, object], option: str, whose: str
 ) -> dict[str, Any]:
-    """Validates the given values; UsageError for an unknown, invalid or missing argument.
+    """The given values, validated; UsageError for an unknown, invalid or missing argument.
 
-    Args:
-        known: all arguments of the function.
-        given: name -> value.
-        option: the text before ``.NAME=VALUE`` on the command line.
-        whose: the method or part, for messages.
+    ``option`` is the text before ``.NAME=VALUE`` on the command line, ``whose`` the method or part, for messages.
     """
     by_name = {argument.name: argument for argument in known}
     for unknown in (name for name in given if name not in by_name):

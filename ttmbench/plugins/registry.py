@@ -216,13 +216,8 @@ def build_registry(
 ) -> Registry:
     """Collects what is built in, and what plugins register: installed ones (entry points ``ttmbench``) and ``extra``.
 
-    Args:
-        include_paths: folders of further task files.
-        extra: plugins by name.
-        quiet: whether errors of installed plugins are listed in ``broken`` alone, and not printed.
-
-    Raises:
-        UsageError: an error in an ``extra`` plugin or a folder, or two tasks of one name.
+    Errors of installed plugins are in ``broken``, and printed unless ``quiet``. UsageError for an error in an ``extra``
+    plugin or a folder of task files, and for two tasks of one name.
     """
     manager, installed, broken = pluggy.PluginManager(hookspecs.PROJECT), dict[str, str](), list[BrokenPlugin]()
     manager.add_hookspecs(hookspecs)
