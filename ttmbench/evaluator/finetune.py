@@ -5,9 +5,10 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
+from typing import NamedTuple
 
 import filelock
 
@@ -53,19 +54,12 @@ STATE, LOCK = ".finetune", "lock"
 FINETUNED = "finetuned"  # the method
 
 
-@dataclass(frozen=True)
-class Finetuned:
-    """The result of a finetuning.
+class Finetuned(NamedTuple):
+    """The result of a finetuning."""
 
-    Attributes:
-        folder: weights and record.
-        record: the record.
-        was_done: an earlier run of the same command had finished it.
-    """
-
-    folder: Path
+    folder: Path  # of the weights and the record
     record: Record
-    was_done: bool = False
+    was_done: bool = False  # whether an earlier run of the same command had finished it
 
 
 def finetune_model(

@@ -26,7 +26,7 @@ from ttmbench.types import Record, Scores
 
 Tensors = dict[str, torch.Tensor]
 Metadata = dict[str, Any]
-TRAINING, _FINAL = "training.safetensors", "final.safetensors"
+TRAINING, _FINAL, _STEP = "training.safetensors", "final.safetensors", "iteration_{}.safetensors"
 _FORMAT = 2  # version of the files; other versions are not read
 _MAX_SAVING = 0.1  # largest fraction of the time spent on writing files
 _PARTS = ("model", "random", "extra")
@@ -46,14 +46,10 @@ class SeedProgress:
 
 @dataclass(frozen=True)
 class AfterSeed:
-    """A step after the training of a seed, while the model is still adapted.
+    """A step after the training of a seed, while the model is still adapted."""
 
-    Attributes:
-        do: called with the seed and the record of its run.
-        is_done: whether this step was done for a seed that an interrupted run had finished; if not, the seed is rerun.
-    """
-
-    do: Callable[[int, Record], object] = lambda seed, about: None
+    do: Callable[[int, Record], object] = lambda seed, about: None  # gets the seed and the record of its run
+    # whether it was done for a seed that an interrupted run had finished; if not, the seed is rerun
     is_done: Callable[[int], bool] = lambda seed: True
 
 
@@ -103,7 +99,7 @@ class SeedCheckpoint:
         if step is not None:
             tensors = {name: torch.from_numpy(np.array(getattr(step, name))) for name in _STEP_ARRAYS}
             values = {name: getattr(step, name) for name in _STEP_VALUES}
-            self._write(_step_name(step.iteration), {**tensors, **score_tensors(step.scores)}, values)
+            self._write(_STEP.format(step.iteration), {**tensors, **score_tensors(step.scores)}, values)
         tensors = {} if state.scores is None else score_tensors(state.scores)
         for part in _PARTS:
             tensors |= {f"{part}.{name}": tensor for name, tensor in getattr(state, part).items()}
@@ -150,7 +146,7 @@ class SeedCheckpoint:
     def _steps(self, folder: Path, count: int) -> tuple[Iteration, ...]:
         steps = []
         for iteration in range(1, count + 1):
-            tensors, about = self._load(folder / _step_name(iteration))
+            tensors, about = self._load(folder / _STEP.format(iteration))
             values: Metadata = {name: about[name] for name in _STEP_VALUES} | {"loss": tuple(about["loss"])}
             values |= {name: tensors[name].numpy() for name in _STEP_ARRAYS}
             steps.append(Iteration(**values, scores=scores_of(tensors)))
@@ -250,10 +246,6 @@ def _replaced(path: Path, tensors: Tensors, about: Metadata) -> str | None:
     except (OSError, SafetensorError, TtmbenchError) as error:
         return str(error) if isinstance(error, TtmbenchError) else f"{path} cannot be written: {error}"
     return None
-
-
-def _step_name(iteration: int) -> str:
-    return f"iteration_{iteration}.safetensors"
 
 
 _ARRAYS = ("groups", "all_pairs", "caption_pairs")

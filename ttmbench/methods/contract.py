@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import product
 from typing import Any
 
@@ -125,16 +126,12 @@ def _resumes(trial: Trial, first: torch.Tensor, turns: int) -> Iterator[Outcome]
 
 @dataclass
 class Trial:
-    """Runs a method on small tasks of random images, each time from the same model.
-
-    Attributes:
-        turns: number of turns of the last run; 0 for a method that does not train.
-    """
+    """Runs a method on small tasks of random images, each time from the same model."""
 
     spec: MethodSpec
     adapter: DualEncoder
     settings: Mapping[str, object]
-    turns: int = 0
+    turns: int = 0  # of the last run; 0 for a method that does not train
     _inputs: dict[tuple[tuple[int, int], bool], _Inputs] = field(default_factory=dict)
 
     def scores(
@@ -261,7 +258,7 @@ class Trial:
             captions=captions,
             image_rows=image_rows,
             caption_rows=caption_rows,
-            views=_Views(images) if "views" in self.spec.needs else None,
+            views=partial(_views, images) if "views" in self.spec.needs else None,
         )
         if not self.spec.trains:
             return features
@@ -301,18 +298,12 @@ class _SmallTask(TrainingTask):
         return super().batches(min(images, len(self.scores) * self.scores.shape[1] // 2), clusters)
 
 
-class _Views:
+def _views(features: torch.Tensor, count: int, crop_scale: float, flip: bool) -> torch.Tensor:
     """Views of each image: the plain image, and copies with noise."""
-
-    def __init__(self, features: torch.Tensor) -> None:
-        self.features = features
-
-    def __call__(self, count: int, crop_scale: float, flip: bool) -> torch.Tensor:
-        shape = (len(self.features), count, *self.features.shape[1:])
-        noise = torch.randn(shape, generator=torch.Generator().manual_seed(3))
-        views = self.features[:, None] + (0.5 + crop_scale + flip) * noise / noise.norm(dim=-1, keepdim=True)
-        views[:, 0] = self.features
-        return views / views.norm(dim=-1, keepdim=True)
+    noise = torch.randn((len(features), count, *features.shape[1:]), generator=torch.Generator().manual_seed(3))
+    views = features[:, None] + (0.5 + crop_scale + flip) * noise / noise.norm(dim=-1, keepdim=True)
+    views[:, 0] = features
+    return views / views.norm(dim=-1, keepdim=True)
 
 
 def random_images(count: int) -> list[Image.Image]:

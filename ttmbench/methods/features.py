@@ -22,35 +22,22 @@ class ViewSource(Protocol):
 
 @dataclass(frozen=True)
 class ReferenceSet:
-    """Distinct images and captions of another task, as references; their order does not reveal labels.
+    """Distinct images and captions of another task, as references; their order does not reveal labels."""
 
-    Attributes:
-        images, captions: features, float32 [distinct, d].
-        record: for results.
-    """
-
-    images: torch.Tensor
-    captions: torch.Tensor
-    record: Record
+    images: torch.Tensor  # features, float32 [distinct, d]
+    captions: torch.Tensor  # likewise
+    record: Record  # for results
 
 
 @dataclass(frozen=True)
 class RewardModel:
-    """What another model says of the pairs of each group.
+    """What another model says of the pairs of each group."""
 
-    Attributes:
-        scores: [groups, images, captions], float32: cosines of a dual encoder, else the model's own scores.
-        are_cosines: which of these they are.
-        rows: images and captions that it encoded, or saw in pairs.
-        note: for readers of the method's numbers.
-        record: for results.
-    """
-
-    scores: torch.Tensor
-    are_cosines: bool
-    rows: int
-    note: str
-    record: Record
+    scores: torch.Tensor  # float32 [groups, images, captions]: cosines of a dual encoder, else the model's own scores
+    are_cosines: bool  # which of these they are
+    rows: int  # images and captions that it encoded, or saw in pairs
+    note: str  # for readers of the method's numbers
+    record: Record  # for results
 
 
 class ScoreTask:

@@ -22,7 +22,7 @@ from ttmbench._util.third_party_errors import foreign_errors
 from ttmbench.config import TTMConfig, read_references
 from ttmbench.errors import DivergedError, TtmbenchError, UsageError
 from ttmbench.methods.audit import compare_matchings, compare_selections, held_out_record
-from ttmbench.methods.checkpoint import AFTER_SEED, AfterSeed, SeedProgress, TaskCheckpoint
+from ttmbench.methods.checkpoint import AFTER_SEED, AfterSeed, TaskCheckpoint
 from ttmbench.methods.features import (
     FeatureTask,
     Logits,
@@ -146,34 +146,17 @@ EVERY = 20.0  # seconds between two checkpoints of turns on some groups, so that
 
 @dataclass
 class SeedRun:
-    """What a method has done with one seed, in this process and in those that were stopped.
+    """What a method has done with one seed, in this process and in those that were stopped."""
 
-    Attributes:
-        scores: final scores, in the task's order.
-        steps: iterations, of a method that trains the whole model.
-        turns: number of finished turns.
-        updates: number of turns in which parameters were trained.
-        losses: losses of the turns that report one.
-        notes, cost: of the turns so far.
-        seconds: wall time.
-        trained: name of each parameter that was trained -> how many numbers it has.
-    """
-
-    scores: Scores | None = None
-    steps: list[Iteration] = field(default_factory=list)
-    turns: int = 0
-    updates: int = 0
-    losses: list[float] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
-    cost: Cost = field(default_factory=Cost)
-    seconds: float = 0.0
-    trained: Mapping[str, int] = field(default_factory=dict)
-
-    @classmethod
-    def of(cls, kept: SeedProgress) -> SeedRun:
-        """The stored progress; an empty one if nothing is stored."""
-        about = {**kept.about, "cost": Cost(**kept.about["cost"])} if kept.about else {}
-        return cls(kept.final, list(kept.steps), **about)
+    scores: Scores | None = None  # final ones, in the task's order
+    steps: list[Iteration] = field(default_factory=list)  # of a method that trains the whole model
+    turns: int = 0  # that are finished
+    updates: int = 0  # turns in which parameters were trained
+    losses: list[float] = field(default_factory=list)  # of the turns that report one
+    notes: list[str] = field(default_factory=list)  # of the turns so far
+    cost: Cost = field(default_factory=Cost)  # likewise
+    seconds: float = 0.0  # wall time
+    trained: Mapping[str, int] = field(default_factory=dict)  # name of a parameter -> how many numbers it has
 
     def about(self) -> dict[str, Any]:
         """What a checkpoint stores in addition to scores and state."""
@@ -372,7 +355,8 @@ class MethodRun:
             {reward: model.scores for reward, model in rewards.items()},
         )
         kept = checkpoint.read(partial(after.is_done, seed))
-        run = SeedRun.of(kept)
+        about = {**kept.about, "cost": Cost(**kept.about["cost"])} if kept.about else {}
+        run = SeedRun(kept.final, list(kept.steps), **about)
         for iteration in run.steps if self.divided else ():
             self._report(spec, iteration, seed)
         if run.scores is not None:

@@ -358,53 +358,32 @@ GROUPS = 16  # in the batch that is scored before and after
 
 @dataclass(frozen=True)
 class Iteration:
-    """One iteration of a method that trains the whole model, as the method sees it: no label was read.
+    """One iteration of a method that trains the whole model, as the method sees it: no label was read."""
 
-    Attributes:
-        iteration: from 1.
-        threshold: tau_t.
-        captions: caption given to each image, in the task's own order (unshuffled), int [units, images of a unit]; with
-            more images than captions the image given to each caption, int [units, captions of a unit].
-        selected: bool [units].
-        tie: bool [units].
-        loss: mean loss of each epoch.
-        learning_rate: at the start of the iteration.
-        scores: of the finetuned model (of its teacher, if there is one), in the task's own order.
-        seconds: wall time.
-    """
-
-    iteration: int
-    threshold: float
+    iteration: int  # from 1
+    threshold: float  # tau_t
+    # The caption given to each image, in the task's own order (unshuffled), int [units, images of a unit]; with more
+    # images than captions the image given to each caption, int [units, captions of a unit].
     captions: np.ndarray
-    selected: np.ndarray
-    tie: np.ndarray
-    loss: tuple[float, ...]
-    learning_rate: float
-    scores: Scores
-    seconds: float
+    selected: np.ndarray  # bool [units]
+    tie: np.ndarray  # bool [units]
+    loss: tuple[float, ...]  # mean of each epoch
+    learning_rate: float  # at the start of the iteration
+    scores: Scores  # of the finetuned model (of its teacher, if there is one), in the task's own order
+    seconds: float  # wall time
 
 
 @dataclass(frozen=True)
 class TrainingState:
-    """State of training after a turn (an iteration, a batch or an epoch): enough to resume as if it had never stopped.
+    """State of training after a turn (an iteration, a batch, an epoch): enough to resume as if it had never stopped."""
 
-    Attributes:
-        iteration: the last turn that is over, from 1.
-        scores: in the shuffled order, of groups that had a turn; None for iterations, which have their own.
-        model: what training changes, by name.
-        optimizers: states of optimisers, each with its ``state`` by parameter; none where they are new in every turn.
-        random: states of torch's generators, by device.
-        extra: weights of the teacher, as ``model``; or what a method remembers.
-        steps: all iterations of TTM that are finished.
-    """
-
-    iteration: int
-    scores: Scores | None
-    model: Mapping[str, torch.Tensor]
-    optimizers: Sequence[Mapping[str, Any]] = ()
-    random: Mapping[str, torch.Tensor] = field(default_factory=dict)
-    extra: Mapping[str, torch.Tensor] = field(default_factory=dict)
-    steps: Sequence[Iteration] = ()
+    iteration: int  # the last turn that is over, from 1
+    scores: Scores | None  # in the shuffled order, of groups that had a turn; None for iterations, which have their own
+    model: Mapping[str, torch.Tensor]  # what training changes, by name
+    optimizers: Sequence[Mapping[str, Any]] = ()  # each with its ``state`` by parameter; none where new in every turn
+    random: Mapping[str, torch.Tensor] = field(default_factory=dict)  # states of torch's generators, by device
+    extra: Mapping[str, torch.Tensor] = field(default_factory=dict)  # the teacher's weights, or what a method remembers
+    steps: Sequence[Iteration] = ()  # all that are finished
 
 
 def batch_units(total: int, default: int) -> int:
@@ -421,27 +400,17 @@ def batch_units(total: int, default: int) -> int:
 
 @dataclass
 class Cost:
-    """Counts of one method on one task and seed.
+    """Counts of one method on one task and seed."""
 
-    Attributes:
-        image_rows, caption_rows: through the towers, forward.
-        image_rows_backward, caption_rows_backward: those whose gradient was computed.
-        optimizer_steps: updates.
-        views: images that were made of others and encoded.
-        reward_rows: images and captions through a reward model.
-        view_seconds: wall time of making and encoding its views.
-        shared_seconds: of these, time that an earlier method of the run had spent.
-    """
-
-    image_rows: int = 0
+    image_rows: int = 0  # through the tower, forward
     caption_rows: int = 0
-    image_rows_backward: int = 0
+    image_rows_backward: int = 0  # those whose gradient was computed
     caption_rows_backward: int = 0
     optimizer_steps: int = 0
-    views: int = 0
-    reward_rows: int = 0
-    view_seconds: float = 0.0
-    shared_seconds: float = 0.0
+    views: int = 0  # images that were made of others and encoded
+    reward_rows: int = 0  # images and captions through a reward model
+    view_seconds: float = 0.0  # wall time of making and encoding its views
+    shared_seconds: float = 0.0  # of these, time that an earlier method of the run had spent
 
     def count(self, **more: float) -> None:
         """Adds to the counts that are named."""

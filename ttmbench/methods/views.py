@@ -60,31 +60,22 @@ class Views:
     (`random_crop`), resized to the model's input size before preprocessing. A view depends on the image's pixels and
     the seed only, not on the task or the order of its images, and a smaller count gives the first views of a larger
     count. To make this exact to the last bit, the views of each image are encoded as a separate batch.
-
-    Attributes:
-        adapter: the model.
-        images: each distinct image with a group that has it, in the order of rows (`distinct_images`).
-        seed: seed of the crops.
-        batch_size: views encoded at a time.
-        cost: counts the cost of a method's views, also if they were created for another method.
-        made: finished views by their settings, and the seconds that they took; shared by several objects.
     """
 
     adapter: DualEncoder
-    images: Sequence[tuple[str, ImageRef]]
-    seed: int
-    batch_size: int | BatchSizer
-    cost: Cost = field(default_factory=Cost)
+    images: Sequence[tuple[str, ImageRef]]  # distinct ones, each with a group that has it (`distinct_images`)
+    seed: int  # of the crops
+    batch_size: int | BatchSizer  # views encoded at a time
+    cost: Cost = field(default_factory=Cost)  # of a method's views, also if they were created for another method
+    # finished views by their settings, and the seconds that they took; shared by several objects
     made: dict[ViewSettings, tuple[torch.Tensor, float]] = field(default_factory=dict)
     _counted: set[ViewSettings] = field(default_factory=set)
 
     def __call__(self, count: int, crop_scale: float, flip: bool) -> torch.Tensor:
-        """Features of views, float32 [images, count, d]; UsageError for an invalid count or crop area.
+        """Features of ``count`` views of each image, the plain one included: float32 [images, count, d].
 
-        Args:
-            count: number of views of each image, including the plain image.
-            crop_scale: smallest fraction of the image's area in a crop.
-            flip: whether each crop is mirrored with probability one half.
+        A crop has at least the fraction ``crop_scale`` of the image's area, and is mirrored with probability one half
+        if ``flip``. UsageError for an invalid count or area.
         """
         if count < 1 or not 0 < crop_scale <= 1:
             raise UsageError(
