@@ -81,10 +81,6 @@ def resolve(
     if not registry.adapts(config) and (config.ttm_args or config.ttm_preset != "auto"):
         option = "--ttm_args" if config.ttm_args else "--ttm_preset"
         raise UsageError(f"{option} is for test-time training, so it needs --ttm, or a variant of it in --methods")
-    if config.methods:
-        from ttmbench.evaluator.methods import check_methods  # their code needs torch, which other runs wait for later
-
-        check_methods(registry, config, tasks)
     if config.assertions:
         check_names(config.assertions, metrics_by_task(tasks), methods_of(config))
     also = tasks_named(registry, config, config.also, given)
@@ -92,6 +88,10 @@ def resolve(
         raise UsageError(f"--also names no task but {next(iter(also))}, which is adapted to; name another")
     baseline = None if config.baseline is None else Baseline.read(Path(config.baseline), tasks)
     samples = read_samples(config.samples) if config.samples else None
+    if config.methods:  # last, since their settings are those of code that needs torch
+        from ttmbench.evaluator.methods import check_methods
+
+        check_methods(registry, config, tasks)
     return Chosen(registry, tasks, settings, also, samples, baseline, in_memory, plugins, is_registered)
 
 
