@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from support.adapter_inputs import double_masks
-from support.training_tasks import WORDS, load, scores_of, training_task
+from support.training_tasks import WORDS, load, training_task
 
 from ttmbench.errors import UsageError
 from ttmbench.methods.losses import confident
@@ -140,26 +140,6 @@ def test_the_model_is_neither_trained_nor_asked(adapter, monkeypatch):
     assert all(torch.equal(tensor, before[name]) for name, tensor in adapter.state_dict().items())
     assert all(parameter.grad is None for parameter in adapter.parameters())
     assert task.cost.optimizer_steps == 6 and task.cost.caption_rows_backward == 0
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"direction": "i2t"},
-        {"direction": "t2i"},
-        {"views": 32},
-        {"crop_scale": 0.9},
-        {"flip": True},
-        {"share": 0.5},
-        {"lr": 1e-2},
-        {"weight_decay": 0.5},
-        {"steps": 2},
-    ],
-)
-def test_every_option_of_tps_changes_the_scores(adapter, change):
-    usual = {"steps": 2} if "weight_decay" in change else {}  # a shift of zero does not decay
-    task, other = training_task(adapter), training_task(adapter)
-    assert not torch.equal(scores_of(task, tps(task, **usual)), scores_of(other, tps(other, **{**usual, **change})))
 
 
 def test_groups_that_it_is_not_defined_for_are_refused_in_one_line(adapter):
@@ -298,20 +278,6 @@ def test_the_model_is_not_trained_and_its_captions_are_counted(adapter):
     groups, captions = task.caption_rows.shape
     assert task.cost.optimizer_steps == 2 * groups and task.cost.image_rows == 0
     assert task.cost.caption_rows == 3 * groups * captions and task.cost.caption_rows_backward == 2 * groups * captions
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        *({"tokens": 2}, {"dispersion": 1.0}, {"direction": "i2t"}, {"direction": "t2i"}, {"views": 32}),
-        *({"crop_scale": 0.9}, {"flip": True}, {"share": 0.5}, {"lr": 1e-2}, {"weight_decay": 0.5}, {"steps": 2}),
-    ],
-    ids=str,
-)
-def test_every_option_of_tpt_changes_the_scores(adapter, change):
-    usual = {"steps": 2} if "weight_decay" in change else {}  # a shift of zero does not decay
-    task, other = training_task(adapter), training_task(adapter)
-    assert not torch.equal(scores_of(task, tpt(task, **usual)), scores_of(other, tpt(other, **{**usual, **change})))
 
 
 def test_what_it_is_not_defined_for_is_refused_in_one_line(adapter, monkeypatch):
