@@ -61,11 +61,7 @@ class ChatChooser(FrozenModel, ChoiceModel):
         }
 
     def answer(self, questions: Sequence[ChoiceQuestion]) -> list[str | None]:
-        """One text a question, without special tokens and the space around it.
-
-        Raises:
-            UsageError: the template or the processor cannot show several images, or options cannot be distinguished.
-        """
+        """One text a question, without special tokens; UsageError for several images, or options of one token."""
         return [self._answer(question) for question in questions]
 
     def _answer(self, question: ChoiceQuestion) -> str:

@@ -57,12 +57,7 @@ _TRAINED_WITH_GELU = "laion/"  # the one publisher on the Hub of CLIPs with GELU
 
 @takes(ContrastiveOptions)
 def load(asked: ContrastiveOptions) -> TransformersModel:
-    """Loads a contrastive dual encoder from the Hub or a folder.
-
-    Raises:
-        DataError: the weights are unavailable, damaged, or have tensors missing.
-        UsageError: the model is not of this kind, or an argument is wrong.
-    """
+    """Loads a contrastive dual encoder from the Hub or a folder; DataError for its weights, or UsageError."""
     from transformers import AutoConfig, AutoImageProcessor, AutoModel, AutoTokenizer
 
     pretrained, quick = find(asked), asked.quick_gelu

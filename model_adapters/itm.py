@@ -255,11 +255,7 @@ FAMILIES: Mapping[str, tuple[str, type[MatchingModel]]] = {
 def caption_tokens(
     asked: int | None, trained: int | None, config: PretrainedConfig, tokenizer: PreTrainedTokenizerBase
 ) -> int:
-    """The longest caption in tokens, special ones included: as asked, else as in training if that is known.
-
-    Raises:
-        UsageError: ``asked`` does not fit the model's positions.
-    """
+    """The longest caption in tokens: as asked (UsageError if positions are fewer), else as in training if known."""
     text = getattr(config, "qformer_config", config.text_config)
     most = min(int(text.max_position_embeddings), int(tokenizer.model_max_length))
     if asked is None:

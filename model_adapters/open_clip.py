@@ -62,12 +62,7 @@ Transform: TypeAlias = Callable[[Any], torch.Tensor]
 
 @takes(OpenClipOptions)
 def load(asked: OpenClipOptions) -> OpenClipModel:
-    """Loads a model by open_clip's name, from the Hub, or from a folder.
-
-    Raises:
-        DataError: the weights are unavailable, damaged, or do not fit the model.
-        UsageError: unknown model, tag or argument, or no weights named.
-    """
+    """Loads a model by open_clip's name, from the Hub, or from a folder; DataError for its weights, or UsageError."""
     with _quiet_root():
         source = sources.find(asked, asked.quick_gelu)
         with quiet_hub(offline=True):

@@ -183,11 +183,7 @@ class ChoosingModel(_ServedModel, ChoiceModel):
 
 @takes(ServedOptions)
 def load(asked: ServedOptions) -> VqaScoreModel | ChoosingModel:
-    """An adapter for a model behind a server; nothing is asked yet.
-
-    Raises:
-        UsageError: a wrong argument, or the environment has no key.
-    """
+    """An adapter for a model behind a server; nothing is asked yet. UsageError for a wrong argument, or without key."""
     from platformdirs import user_cache_path
 
     _check_address(asked.base_url)

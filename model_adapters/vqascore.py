@@ -267,11 +267,7 @@ class VQAScore(TrainablePairModel):
         return self.decisions.take()
 
     def pair_loss(self, images: Sequence[PreparedImage], captions: Sequence[str], matched: np.ndarray) -> torch.Tensor:
-        """Cross-entropy, over the vocabulary, of yes for pairs that match and no for others.
-
-        Raises:
-            UsageError: arithmetic or trained weights are in half precision that cannot train.
-        """
+        """Cross-entropy, over the vocabulary, of yes for pairs that match and no for others; UsageError in fp16."""
         self.check_trainable()
         self.model.train()
         with self.arithmetic():
@@ -323,11 +319,7 @@ class VQAScore(TrainablePairModel):
 
 
 def answer_tokens(tokenizer: PreTrainedTokenizerBase, word: str) -> dict[str, int]:
-    """Every single token for a word, with and without a space before it, capitalised or not: token -> id.
-
-    Raises:
-        UsageError: there is none.
-    """
+    """Every single token for a word, after a space and capitalised or not: token -> id; UsageError without any."""
     vocabulary = tokenizer.get_vocab()
     tokens: dict[str, int] = {}
     for form in (word.capitalize(), word.lower()):

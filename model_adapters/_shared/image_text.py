@@ -64,10 +64,7 @@ _INNER = ("hidden_states", "attentions")  # of every layer of the vision encoder
 
 @dataclass(frozen=True)
 class EncodedImage:
-    """Output of the vision encoder for one image, as ``mm_encoder_outputs`` takes it, and features the model needs.
-
-    Without an output the features are the pixels, and what describes them.
-    """
+    """Output of the vision encoder for one image, and features; without an output these are the pixels."""
 
     output: ModelOutput | None
     beside: dict[str, torch.Tensor]

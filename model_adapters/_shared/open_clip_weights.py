@@ -144,11 +144,7 @@ def find(asked: OpenClipFiles, quick_gelu: bool | None = None) -> Source:
 
 
 def build(source: Source) -> tuple[open_clip.CLIP, tuple[str, ...]]:
-    """The model with its weights, float32, on the CPU, and notes on weights that were changed.
-
-    Raises:
-        DataError: the configuration is wrong, or the weights do not fit it.
-    """
+    """The model with its weights, float32, on the CPU, and notes on changed weights; DataError if they do not fit."""
     config = source.config
     if source.text_config is not None:
         text = {**config["model_cfg"]["text_cfg"], "hf_model_name": str(source.text_config)}
@@ -452,11 +448,7 @@ def merged(tensors: Tensors, alpha: float | None, file: str) -> Tensors:
 
 
 def interpolated(base: Tensors, tensors: Tensors, weight: float) -> Tensors:
-    """(1 - weight) base + weight tensors, float32; of the text positions of ``base``, the first ones are used.
-
-    Raises:
-        DataError: other names, or other shapes.
-    """
+    """(1 - weight) base + weight tensors, float32, at the first text positions of ``base``; DataError for others."""
     different = sorted(base.keys() ^ tensors.keys())
     if different:
         raise DataError(f"weights to interpolate between have different tensors, the first is {different[0]}")

@@ -152,11 +152,7 @@ class Repository:
         return self.commit is None
 
     def get(self, names: Iterable[str]) -> Path:
-        """The folder that holds these files of the list, which are fetched if need be.
-
-        Raises:
-            DataError: a file is unavailable, or a pointer of Git LFS.
-        """
+        """The folder that holds these files, which are fetched if need be; DataError if one is unavailable."""
         if self.folder is not None:
             for name in names:
                 check_no_pointer(self.folder / name)
@@ -188,10 +184,7 @@ class Repository:
 
 
 def find_repository(name: str, revision: str | None = None, *, offline: bool = False) -> Repository:
-    """Lists a folder or a repository of the Hub, of its cache if ``offline``; nothing is fetched.
-
-    DataError if it is neither, its terms are not accepted, or it has no such revision.
-    """
+    """Lists a folder or a repository of the Hub, of its cache if ``offline``; DataError if there is none such."""
     if Path(name).is_dir():
         return Repository(name, None, None, _files_in(Path(name)), Path(name))
     from huggingface_hub import HfApi
@@ -357,11 +350,7 @@ _INPUTS = "_ttmbench_inputs_go_to"
 
 
 def placement_of(asked: ChatOptions) -> dict[str, object] | None:
-    """Arguments of ``from_pretrained`` for the devices and the quantisation of a model; None if the user names none.
-
-    Raises:
-        UsageError: arguments contradict each other, or a package is missing.
-    """
+    """Arguments of ``from_pretrained`` for devices and quantisation; None for none, or UsageError."""
     device_map = asked.device_map
     if asked.load_in_4bit and asked.load_in_8bit:
         raise UsageError("load_in_4bit and load_in_8bit exclude each other")
@@ -401,10 +390,7 @@ def remember_inputs(model: PreTrainedModel) -> None:
 
 
 def settle(model: torch.nn.Module, device: torch.device) -> torch.device:
-    """Moves a model to a device, unless accelerate placed it; returns the device of its inputs.
-
-    UsageError if the device has too little memory.
-    """
+    """Moves a model to a device, unless accelerate placed it, and returns that of its inputs; or UsageError."""
     placed: torch.device | None = getattr(model, _INPUTS, None)
     if placed is not None:
         return placed
@@ -692,10 +678,7 @@ class LoadedModel:
                     part.save_pretrained(folder)
 
     def describe(self, name: str, weights: str, device: torch.device, dtype: str) -> dict[str, object]:
-        """Entries of a fingerprint: all that changes a score, the ``weights``' digest and the kind of device included.
-
-        By ``name`` the model was asked for; a path counts by its last part.
-        """
+        """Entries of a fingerprint: all that changes a score, with the ``weights``' digest and the kind of device."""
         processor, declared, model = self.processor, dict[str, object](), self.model
         # Offloading separates parameters that share their weights.
         tied = getattr(model, "all_tied_weights_keys", None) or {} if getattr(model, "hf_device_map", None) else {}

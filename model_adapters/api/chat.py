@@ -31,11 +31,7 @@ _TABLE = "CREATE TABLE IF NOT EXISTS answers (key TEXT PRIMARY KEY, answer TEXT 
 
 @contextmanager
 def open_answers(path: Path) -> Iterator[AnswerStore]:
-    """Stored answers in one SQLite file in WAL mode, which several processes may use at once.
-
-    Raises:
-        UsageError: the file cannot be used.
-    """
+    """Stored answers in one SQLite file, which several processes may use at once; UsageError if it cannot be used."""
     connection = None
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -172,11 +168,7 @@ class ChatModel:
         self.models: set[str] = set()  # the same without the fingerprint
 
     def answers(self, prompts: Sequence[Prompt]) -> list[Answer]:
-        """One answer to each prompt, as `Server.ask` gives it; equal prompts are asked once.
-
-        Raises:
-            TtmbenchError: the server does not answer, or the questions do not fit under the limit of costs.
-        """
+        """One answer to each prompt; equal ones are asked once. TtmbenchError without one, or beyond the costs."""
         with open_answers(self._store) as store:
             keys, questions, tokens = [], dict[str, Prompt](), 0.0
             for prompt in progress_bar(len(prompts), "looking up", "questions", prompts):

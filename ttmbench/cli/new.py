@@ -86,10 +86,7 @@ def new(options: argparse.Namespace) -> int:
 
 
 def _new_task(name: str, folder: Path) -> list[str]:
-    """Writes a new folder with a task that validates and runs; returns the next commands.
-
-    UsageError if the name is invalid, the folder is not empty, or it cannot be written.
-    """
+    """Writes a new folder with a task that validates and runs; returns the next commands. UsageError if it cannot."""
     if not _TASK_NAME.fullmatch(name) or name.endswith((".yaml", ".yml")):
         raise UsageError(
             f"a task name must have letters, digits, '_', '.' and '-', and begin with a letter or digit, got '{name}'"
@@ -120,10 +117,7 @@ def _write_task(name: str, folder: Path) -> None:
 
 
 def _new_package(what: str, name: str, folder: Path) -> list[str]:
-    """Writes a folder with an ``adapter``, ``method`` or ``plugin``, and returns the next commands to run.
-
-    UsageError if the name is not a valid package name or is taken, or the folder is not empty or cannot be written.
-    """
+    """Writes a folder with an ``adapter``, ``method`` or ``plugin``; returns the next commands, or UsageError."""
     module = name.replace("-", "_")
     if not _PACKAGE_NAME.fullmatch(name) or keyword.iskeyword(module):
         raise UsageError(

@@ -304,11 +304,9 @@ def count(text: str) -> int:
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
-    """The options of a command line; ``execute`` is the function of its ``command``.
+    """The options of a command line; ``execute`` is the function of its ``command``, by default ``run``.
 
-    ``run`` is the command where none is named, ``--some-option`` is read as ``--some_option``, ``help COMMAND`` as
-    ``COMMAND --help``, and an empty command line as ``--help``. SystemExit after help, the version or an error was
-    printed.
+    SystemExit after help, the version or an error was printed.
     """
     if arguments[:1] == ["help"]:
         arguments = [*arguments[1:], "--help"]

@@ -30,10 +30,9 @@ _TRIPLE = "(model, preprocess, tokenizer)"
 def make_adapter(
     registry: Registry, name: str, model_args: Mapping[str, object], config: RunConfig, first_device: bool = False
 ) -> Model:
-    """Imports and calls a registered adapter; device, dtype and the like are passed on where it takes them.
+    """Imports and calls a registered adapter; device (maybe the first of several), dtype and the like as it takes them.
 
-    With ``first_device`` it gets the first of several. UsageError for an unknown model or argument and for an object
-    that cannot score; DataError for unreachable weights.
+    UsageError for an unknown model or argument and for an object that cannot score; DataError for unreachable weights.
     """
     names = ("device", "dtype", "offline", "trust_remote_code", *(["compile"] if config.compile else []))
     settings = {key: getattr(config, key) for key in names}

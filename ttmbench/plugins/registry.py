@@ -360,10 +360,7 @@ def _collect(
 
 
 def problem_of(item: object, hook: str) -> str | None:
-    """The first error in an item that a plugin registers; None if it is valid.
-
-    Only built-in methods may use labels and names of result columns.
-    """
+    """The first error in an item that a plugin registers; None if it is valid. Labels are for built-ins alone."""
     if hook == "ttmbench_register_task_dirs":
         is_folder = isinstance(item, Traversable) and item.is_dir()
         return None if is_folder else f"must be a Path to a folder of tasks, got {item!r:.200}"
