@@ -160,13 +160,6 @@ def _built_in_model_once():
         yield
 
 
-@pytest.fixture(scope="module")
-def few_objects():
-    """The collector passes over what is there already: for tests that call it, or run out of memory, which does."""
-    gc.collect()
-    gc.freeze()
-
-
 @pytest.fixture
 def real_scores() -> Path:
     """Score files of real models, where they are at hand."""
@@ -209,14 +202,6 @@ def tiny_hf_clip(tmp_path_factory) -> Path:
     from support.tiny_models import clip
 
     return clip(tmp_path_factory.mktemp("tiny_clip"))
-
-
-@pytest.fixture(scope="session")
-def word_tokenizer() -> Callable[..., object]:
-    """Makes a tokenizer of whole words: (eos, pad, length)."""
-    from support.tiny_models import word_tokenizer
-
-    return word_tokenizer
 
 
 @pytest.fixture

@@ -116,16 +116,6 @@ def test_what_is_no_file_of_features_is_refused(tmp_path, change, message):
         evaluate(tmp_path / "x.npz")
 
 
-def test_files_that_cannot_be_read(tmp_path):
-    with pytest.raises(DataError, match="cannot be read"):
-        embeddings.load(path=str(tmp_path / "nothing.npz"))
-    np.savez(tmp_path / "objects.npz", img=np.array([{}], dtype=object), cap=np.ones((2, 2)))
-    (tmp_path / "text.safetensors").write_text("hello, this is not a safetensors file")
-    for name in ("objects.npz", "text.safetensors"):
-        with pytest.raises(DataError, match=r"is not a readable (npz|safetensors) file of numbers"):
-            embeddings.load(path=str(tmp_path / name))
-
-
 def test_wrong_settings(file, tmp_path):
     with pytest.raises(UsageError, match="positive"):
         evaluate(file, args={"logit_scale": 0})

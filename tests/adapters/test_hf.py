@@ -16,6 +16,7 @@ import transformers
 from safetensors.torch import load_file, save_file
 from support.adapter_inputs import CAPTIONS, assert_same_gradients, logits_of, random_images
 from support.checkpoints import Program
+from support.tiny_models import word_tokenizer
 
 from ttmbench.errors import DataError, UsageError
 from ttmbench.evaluator.adapters import model_info, remarks
@@ -46,7 +47,7 @@ def folder(request, tiny_siglip, tiny_hf_clip):
 
 
 @pytest.fixture(scope="module", params=["siglip", "clip", *LIKES])
-def any_folder(request, tiny_siglip, tiny_hf_clip, tmp_path_factory, word_tokenizer):
+def any_folder(request, tiny_siglip, tiny_hf_clip, tmp_path_factory):
     """Also of models that share CLIP's interface."""
     if request.param not in LIKES:
         return {"siglip": tiny_siglip, "clip": tiny_hf_clip}[request.param]
@@ -265,7 +266,7 @@ def test_models_with_two_heads_name_their_adapters(maker, options, tiny_vlm):
 
 
 @pytest.mark.parametrize(("family", "again"), [("Align", False), ("Align", True), ("Tipsv2", None)])
-def test_models_that_divide_by_their_temperature(family, again, tmp_path, word_tokenizer):
+def test_models_that_divide_by_their_temperature(family, again, tmp_path):
     if not hasattr(transformers, f"{family}Model"):
         pytest.skip(f"{family} is not in this release of transformers")
     torch.manual_seed(3)

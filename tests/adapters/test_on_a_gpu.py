@@ -67,14 +67,14 @@ REAL = (pytest.mark.gpu, pytest.mark.filterwarnings("default"))  # CUDA's librar
 @pytest.fixture(params=["stand-in", pytest.param("real", marks=REAL)])
 def gpu(request) -> Device:
     """What makes device ``cuda`` be there."""
-    return _real(1) if request.param == "real" else busy_stand_in
+    return _real() if request.param == "real" else busy_stand_in
 
 
-def _real(count: int) -> Device:
+def _real() -> Device:
     """This machine's own, skipped without so many; what cuBLAS reads when it starts is set before."""
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    if torch.cuda.device_count() < count:
-        pytest.skip(f"this machine has fewer than {count} GPUs that torch can use")
+    if not torch.cuda.is_available():
+        pytest.skip("this machine has no GPU that torch can use")
     return real_gpu
 
 
@@ -302,20 +302,8 @@ def test_a_batch_that_memory_is_too_small_for_is_halved_until_it_fits(gpu, tiny_
 @pytest.mark.parametrize("kind", ["clip", "siglip"])
 def test_compiled_towers_score_and_learn_as_others(kind, tiny_hf_clip, tiny_siglip):
     folder = str(tiny_siglip if kind == "siglip" else tiny_hf_clip)
-    with _real(1)():
+    with _real()():
         plain, fast = (hf.load(pretrained=folder, device="cuda", compile=compiled) for compiled in (False, True))
         expected, found = (ready(adapter)[0].score().groups for adapter in (plain, fast))
         assert np.allclose(found, expected, atol=bound(plain.model, expected), rtol=0)
         assert points_alike(gradient(fast), gradient(plain))
-
-
-@pytest.mark.gpu
-@pytest.mark.filterwarnings("default")
-def test_a_run_on_the_second_gpu_gives_the_numbers_of_the_processor(tiny_hf_clip, tmp_path):
-    settings = {**QUICK, **TTM, "model_args": {"pretrained": str(tiny_hf_clip)}}
-    device = _real(2)
-    results, _ = run(tmp_path, "cpu", "hf", "shapes_color", **settings)
-    before = torch.cuda.memory_allocated(0)
-    with device():
-        there, _ = run(tmp_path, "cuda:1", "hf", "shapes_color", **settings)
-    assert there == results and torch.cuda.memory_allocated(0) == before, "nothing lies on the first"

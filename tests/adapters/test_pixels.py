@@ -14,7 +14,6 @@ import transformers.activations as transformers_layers
 from support import tiny_models
 from support.rounding import bound, gamma
 from torch import nn
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from ttmbench.cli import main
 from ttmbench.model_adapters import hf, open_clip
@@ -92,18 +91,6 @@ def test_an_adapter_replaces_quick_gelu_unless_it_compiles(compile_towers, tmp_p
     assert names == {"QuickGELUActivation" if compile_towers else "QuickGELU"}
 
 
-class Kernels(TorchDispatchMode):
-    """Notes which of torch's kernels are called."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.names: set[str] = set()
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        self.names.add(func.overloadpacket.__name__)
-        return func(*args, **kwargs or {})
-
-
 def load(kind, folder, **options):
     folder.mkdir(exist_ok=True)
     if kind == "open_clip":
@@ -130,18 +117,6 @@ def test_an_adapter_on_a_cpu_multiplies_patches_and_keeps_names_and_scores(kind,
                 layer.__class__ = nn.Conv2d
         theirs = adapter.encode_images(prepared)
     torch.testing.assert_close(features, theirs, rtol=0, atol=bound(plain, 1))
-
-
-@pytest.mark.parametrize("kind", ["clip", "siglip", "open_clip"])
-@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
-def test_attention_in_bf16_is_plain_on_a_cpu(kind, dtype, tmp_path):
-    adapter = load(kind, tmp_path / "model", dtype=dtype)
-    images = torch.randint(0, 256, (4, 3, 32, 32), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
-    captions = adapter.prepare_captions([f"a {color} dog" for color in ("red", "green", "blue", "black")])
-    with Kernels() as kernels:
-        adapter.matching_loss(images if kind == "open_clip" else {"pixel_values": images}, captions).backward()
-    fused = {name for name in kernels.names if "_scaled_dot_product_flash" in name}
-    assert bool(fused) == (dtype == "fp32") and not any("convolution" in name for name in kernels.names)
 
 
 @pytest.mark.parametrize(

@@ -30,33 +30,6 @@ def test_nothing_in_the_configuration_asks_another_host():
     assert CONFIG["extra"]["polyfills"] == ["assets/iframe-worker.js"]  # else the plugin names a host
 
 
-@pytest.mark.parametrize(
-    ("page", "link", "turned"),
-    [
-        ("index.md", "[x](docs/metrics.md#definitions)", "[x](metrics.md#definitions)"),
-        ("index.md", "[x](docs/adr)", "x"),
-        ("metrics.md", "[x](architecture.md)", "x"),
-        ("metrics.md", "[x](../CONTRIBUTING.md#tests)", "[x](contributing.md#tests)"),
-        ("lessons/first-lesson.md", "[`chance`](../../ttmbench/chance.py)", "`chance`"),
-        ("contributing.md", "[x](https://example.org) [y](#tests)", "[x](https://example.org) [y](#tests)"),
-        (
-            "index.md",
-            '<picture>\n<source srcset="group_dark.svg">\n<img alt="x" src="docs/images/group.svg">\n</picture>',
-            "![x](images/group.svg#only-light)![x](images/group_dark.svg#only-dark)",
-        ),
-        ("index.md", "`[x](nowhere.md)`", "`[x](nowhere.md)`"),
-    ],
-)
-def test_links_are_turned_as_the_site_needs_them(page, link, turned):
-    assert hooks.turn_links(link, page) == turned
-
-
-@pytest.mark.parametrize("link", ["[x](nowhere.md)", "[x](../../outside.md)", "[x](docs/images/nothing.png)"])
-def test_a_link_to_nothing_ends_the_build(link):
-    with pytest.raises(ValueError, match=r"README\.md: there is no "):
-        hooks.turn_links(link, "index.md")
-
-
 OFF_SITE = [page for page in PAGES if hooks._place(str(page.relative_to(ROOT))) is None]
 
 
@@ -72,11 +45,6 @@ def test_links_of_pages_that_the_site_does_not_show_lead_somewhere(page):
         if anchor and there.suffix == ".md":
             headings = re.findall(r"^#+ (.*)$", there.read_text(encoding="utf-8"), flags=re.MULTILINE)
             assert anchor in {hooks.slug(heading, "-") for heading in headings}, target
-
-
-def test_pipes_in_code_of_tables_show_without_their_backslash():
-    text = "| `a\\|b` | c \\| d |\n`a\\|b`\n```text\n| `a\\|b`\n```"
-    assert hooks.plain_tables(text) == "| `a|b` | c \\| d |\n`a\\|b`\n```text\n| `a\\|b`\n```"
 
 
 def test_generated_tables_have_every_limit_and_every_key():
