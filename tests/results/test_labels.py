@@ -118,9 +118,8 @@ def test_exports(document, readme):
     )
     cells = dict(zip(head.rstrip("\\ ").split(" & "), line.rstrip("\\ ").split(" & "), strict=True))
     assert {name: cells[name].split(" ")[0] for name in FOUR} == readme
-    harness = json.loads(export_lm_eval([run], None)[0][None])
-    columns, values = harness["ttmbench"]["columns"][TASK], harness["results"][TASK]
-    agree(readme, {(name, key.split(",")[0]): values[key] for key, name in columns.items()})
+    values = json.loads(export_lm_eval([run], None)[0][None])["results"][TASK]
+    agree(readme, {(one.column, one.metric): values[one.key] for one in document.numbers if one.task == TASK})
 
 
 def test_exports_for_the_hub(document, readme):

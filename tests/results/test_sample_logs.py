@@ -86,7 +86,7 @@ def test_a_page_and_a_table_of_logs(tmp_path, capsys):
     page = (tmp_path / "page.html").read_text(encoding="utf-8")
     assert "mme_cognition_score" in page and "code/0003.png" in page
     assert main(["export", str(tmp_path / "a" / LMMS), "--to", "csv"]) == 0
-    assert "a,mme,0,mme_cognition_score,none,raw,zero_shot,0.375" in capsys.readouterr().out
+    assert "mme,mme_cognition_score,none,raw,zero_shot,0.375" in capsys.readouterr().out
 
 
 def test_other_documents_are_not_paired(tmp_path, capsys):

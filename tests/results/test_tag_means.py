@@ -200,14 +200,6 @@ def test_tables_pages_and_exports_name_them(place, tmp_path, capsys):
     assert main(["leaderboard", str(place), "-o", str(tmp_path / "board")]) == 0
     board = json.loads((tmp_path / "board" / "leaderboard.json").read_text())
     assert {row["task"] for row in board["rows"]} == {"mine", "mine/relations"} and not board["conflicts"]
-    assert main(["export", result, "--to", "lm-eval", "-o", str(tmp_path / "x.json")]) == 0
-    exported = json.loads((tmp_path / "x.json").read_text())
-    shown = exported["results"]["mine/relations"]
-    assert shown["text_score,ttm"] == mean["numbers"]["text_score,ttm"]
-    assert shown["text_score_stderr,none"] == mean["numbers"]["text_score_stderr,none"]
-    for key in ("configs", "versions", "n-shot", "higher_is_better", "n-samples", "group_subtasks"):
-        assert set(exported[key]) == {"mine", "mine/relations"}, key
-    assert exported["ttmbench"]["tag_means"]["mine"]["relations"] == mean
     assert main(["export", result, "--to", "csv", "-o", str(tmp_path / "x.csv")]) == 0
     lines = csv.DictReader((tmp_path / "x.csv").read_text().splitlines())
     rows = {(row["task"], row["metric"], row["method"]): row for row in lines}
