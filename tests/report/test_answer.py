@@ -7,7 +7,8 @@ import re
 from pathlib import Path
 
 import pytest
-from support.documents import PUBLISHED, whole_document, write_run
+from support.documents import PUBLISHED, write_run
+from support.pages import Page
 
 from ttmbench.cli import main
 from ttmbench.report.leaderboard import answer_of
@@ -70,14 +71,11 @@ def test_published_numbers_stand_beside_those_of_their_name(tmp_path):
 
 
 def test_global_tasks_and_models_that_only_choose(tmp_path):
-    document = whole_document(
-        {"g": {"group_score,none": 0.1, "group_match,none": 0.6, "global_assignment_accuracy,none": 0.3}},
-        tracks={"g": {"global_assignment_accuracy,none": "matching"}},
-        configs={"g": {"matching": "global"}},
-    )
-    (tmp_path / "g.json").write_text(json.dumps(document), encoding="utf-8")
-    document = whole_document({"c": {"group_score,choice": 0.4}}, tracks={"c": {"group_score,choice": "forced_choice"}})
-    (tmp_path / "c.json").write_text(json.dumps(document), encoding="utf-8")
+    values = {"group_score,none": 0.1, "group_match,none": 0.6, "global_assignment_accuracy,none": 0.3}
+    tracks = {"g": {"global_assignment_accuracy,none": "matching"}}
+    write_run(tmp_path, "g.json", values, "g", tracks=tracks, configs={"g": {"matching": "global"}})
+    tracks = {"c": {"group_score,choice": "forced_choice"}}
+    write_run(tmp_path, "c.json", {"group_score,choice": 0.4}, "c", tracks=tracks)
     chosen, matched = answer_of(gather(tmp_path)[0])
     assert values_of(chosen) == [0.4, None, None] and chosen.raw.column == "forced choice"
     assert matched.matched.metric == "global_assignment_accuracy"
@@ -94,12 +92,12 @@ def test_the_page_opens_with_it(tmp_path, capsys):
     assert re.findall(r'<h2 id="([a-z]+)"', page)[:2] == ["answer", "results"]
     answer = page[page.index('<h2 id="answer"') : page.index('<h2 id="results"')]
     assert answer.count('<img class="chart"') == 1
-    cells = [" ".join(re.sub(r"<[^>]+>", " ", cell).split()) for cell in re.findall(r"<td.*?</td>", answer, re.DOTALL)]
+    cells = Page(page).tables["answer-table"][1][1:]
     document = json.loads(REFERENCE.read_text(encoding="utf-8"))
     stored, intervals = document["results"]["shapes_color"], document["ci"]["shapes_color"]
     ends = ["–".join(f"{100 * end:.1f}" for end in intervals[key]) for key in KEYS]
     raw, matched, ttm, spread = (100 * stored[key] for key in (*KEYS, "group_match_seed_std,ttm"))
-    assert cells[:5] == [
+    assert cells == [
         *(f"{raw:.2f} {ends[0]} chance 16.67", f"{matched:.2f} {ends[1]} chance 50.00"),
         f"{ttm:.2f} ± {spread:.2f} {ends[2]} chance 50.00",
         *(f"{ttm - matched:+.2f}", "200 of 200"),
@@ -110,12 +108,8 @@ def test_the_page_opens_with_it(tmp_path, capsys):
 
 
 def test_a_task_that_ranks_stands_beside_published_numbers_by_its_first_metric(tmp_path):
-    numbers = {"i2t_recall_at_1,none": 0.5, "t2i_recall_at_1,none": 0.25}
-    document = whole_document(
-        {"coco_retrieval": numbers}, tracks={"coco_retrieval": dict.fromkeys(numbers, "zero_shot")}
-    )
-    document["chance"] = {"coco_retrieval": {"i2t_recall_at_1": 0.001, "t2i_recall_at_1": 0.0002}}
-    (tmp_path / "x.json").write_text(json.dumps(document), encoding="utf-8")
+    numbers, task = {"i2t_recall_at_1,none": 0.5, "t2i_recall_at_1,none": 0.25}, "coco_retrieval"
+    write_run(tmp_path, "x.json", numbers, task, tracks={task: dict.fromkeys(numbers, "zero_shot")})
     own, *others = answer_of(gather(tmp_path)[0], published_beside_runs(["openclip_retrieval"]).numbers)
     assert (own.source, own.raw.metric, own.raw.value) == ("", "i2t_recall_at_1", 0.5) and own.matched is None
     assert others and all(row.source and row.raw.metric == "i2t_recall_at_1" for row in others)
