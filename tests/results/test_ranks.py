@@ -130,9 +130,9 @@ def test_captions_of_one_image_are_put_together_where_a_file_says_whose_they_are
     ],
 )
 def test_images_of_captions_that_cannot_be_are_named(tmp_path, small_task, owner, message):
-    np.savez(tmp_path / "ranks.npz", ranks=np.zeros(8, int), image_of_caption=owner)
+    np.savez(tmp_path / "t2i.npz", ranks=np.zeros(8, int), image_of_caption=owner)
     np.savez(tmp_path / "embeddings.npz", img=_unit(4, 1), cap=_unit(8, 2), image_of_caption=owner)
-    for name in ("ranks", "embeddings"):
+    for name in ("t2i", "embeddings"):
         with pytest.raises(DataError, match=message):
             score_stored([tmp_path / f"{name}.npz"], small_task, bootstrap_iters=0)
 
@@ -184,18 +184,19 @@ def small_task(tmp_path) -> str:
     ],
 )
 def test_ranks_that_no_query_can_have_are_named(tmp_path, small_task, values, message):
-    np.save(tmp_path / "r.npy", np.array(values, dtype=np.float64))
+    np.save(tmp_path / "i2t.npy", np.array(values, dtype=np.float64))
     with pytest.raises(DataError, match=message):
-        score_stored([tmp_path / "r.npy"], small_task)
+        score_stored([tmp_path / "i2t.npy"], small_task)
 
 
 def test_too_many_files_and_two_of_one_side_are_refused(tmp_path, small_task):
-    for name in "ab":
+    for name in ("i2t_a", "i2t_b", "other"):
         np.save(tmp_path / f"{name}.npy", np.zeros(4))
-    with pytest.raises(DataError, match="another file of the ranks of 'i2t'"):
-        score_stored([tmp_path / "a.npy", tmp_path / "b.npy"], small_task)
+    for names in (["i2t_a", "i2t_b"], ["other"]):
+        with pytest.raises(DataError, match="should have i2t or t2i, which ranks it holds"):
+            score_stored([tmp_path / f"{name}.npy" for name in names], small_task)
     with pytest.raises(UsageError, match="give 2 files at most, not 3"):
-        score_stored([tmp_path / "a.npy"] * 3, small_task)
+        score_stored([tmp_path / "i2t_a.npy"] * 3, small_task)
 
 
 def _unit(rows: int, seed: int) -> np.ndarray:

@@ -16,14 +16,12 @@ _OPTIONS = ("output_path", "include_path", "interval", "bootstrap_iters", "seed"
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``ttmbench score``."""
-    files = "Scores, ranks or per-sample results (JSONL, CSV, npz, npy, safetensors)"
-    parser.add_argument("scores", nargs="+", metavar="FILE", help=files)
-    parser.add_argument("--task", metavar="NAME", help="Task that the scores belong to (default: shape from the file)")
-    parser.add_argument("--logit_scale", metavar="X", type=float, default=1.0, help="Scale for embedding products")
-    choice = "Read per-sample results as forced choices, not as scores"
-    parser.add_argument("--choice", action="store_true", help=choice)
-    limit = "Number of groups in the file, from the start of the task"
-    parser.add_argument("--limit", metavar="N", type=count, help=limit)
+    add = parser.add_argument
+    add("scores", nargs="+", metavar="FILE", help="Scores, ranks or per-sample results (JSONL, CSV, npz, safetensors)")
+    add("--task", metavar="NAME", help="Task that the scores belong to (default: shape from the file)")
+    add("--logit_scale", metavar="X", type=float, default=1.0, help="Scale for embedding products")
+    add("--choice", action="store_true", help="Read per-sample results as forced choices, not as scores")
+    add("--limit", metavar="N", type=count, help="Number of groups in the file, from the start of the task")
     add_run_options(parser, *_OPTIONS, title="")
 
 

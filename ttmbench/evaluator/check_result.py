@@ -40,16 +40,10 @@ _CONFIG = ("limit", "seed", "bootstrap_iters", "interval", "task_args")
 
 
 def check_result(path: Path, registry: Registry, data_dir: str | None = None, *, with_data: bool = True) -> Checked:
-    """Computes the numbers of a results document again and compares them.
+    """Computes the numbers of a results document again, from the files beside it, and compares them.
 
-    Args:
-        path: of the document; other files are beside it.
-        registry: tasks, metrics and methods.
-        data_dir: folder of data files.
-        with_data: also compare ids, tags and digest with the tasks' data, where these are available locally.
-
-    Raises:
-        DataError: the file is not a results document.
+    ``with_data``: also ids, tags and digest are compared with the tasks' data, where these are available locally.
+    DataError if the file is not a results document.
     """
     checked = Checked(path.parent, read_document(path), registry, data_dir, with_data)
     try:
@@ -183,7 +177,7 @@ class Checked:
         stored, measured = read_scores(path, spec.shape), other or name
         record = self.document.also[name][other] if other else None
         digest = record.fingerprint if record is not None else self.document.task_hashes[name]
-        for key, value in (("task", measured), ("data_sha256", digest)):
+        for key, value in {"task": measured, "data_sha256": digest}.items():
             if stored.about.get(key) != value:
                 raise DataError(f"{path.name} is of {key} {stored.about.get(key)!s:.80}, the document has {value}")
         counts = record.n_samples if record is not None else self.document.n_samples[name]
@@ -234,12 +228,8 @@ class Checked:
         choices = choices_of(given, len(groups), spec.shape)
         if data is None:
             images = np.arange(len(groups) * spec.shape.images).reshape(len(groups), -1)
-            data = Data(
-                groups,
-                self._coverage(name),
-                "",
-                Clusters(np.array(connected([[cluster] for cluster in clusters])), images),
-            )
+            known = Clusters(np.array(connected([[cluster] for cluster in clusters])), images)
+            data = Data(groups, self._coverage(name), "", known)
         metrics = [self.registry.metrics[metric] for metric in choice_values(choices)]
         return Answered(spec=spec, metrics=metrics, data=data, choices=choices, record={"orders": record.orders})
 
@@ -311,10 +301,7 @@ class Checked:
 
 
 _ABSENT = "missing"
-_SIDES: dict[str, Literal["text", "image"]] = {
-    "image": "text",
-    "caption": "image",
-}  # what a question is about -> the side that it is of
+_SIDES: dict[str, Literal["text", "image"]] = {"image": "text", "caption": "image"}  # subject of a question -> its side
 
 
 def _agree(found: object, expected: object) -> bool:

@@ -25,16 +25,9 @@ from ttmbench.evaluator.output import Output
 from ttmbench.evaluator.stored_ranks import stored_ranks
 from ttmbench.evaluator.task_result import Answered, Data, Judged, Scored, TaskResult
 from ttmbench.plugins.registry import Registry, build_registry, metric_for
-from ttmbench.results.document import check_names, parse_assertion
-from ttmbench.results.numbers import (
-    BUILT_IN_METHODS,
-    RAW,
-    SLASH,
-    STORED_NOTE,
-    STORED_SCORES,
-    columns_in,
-)
-from ttmbench.results.stored_files import StoredScores, checked_scores, read_scores, stated_shape
+from ttmbench.results.document import check_names
+from ttmbench.results.numbers import BUILT_IN_METHODS, RAW, SLASH, STORED_NOTE, STORED_SCORES, columns_in
+from ttmbench.results.stored_files import StoredScores, check_pairs, checked_scores, read_scores, stated_shape
 from ttmbench.results.summary import Clusters, MethodScores, connected
 from ttmbench.scoring.choice_arrays import Choices, choice_values
 from ttmbench.types import GroupShape, MetricSpec, Record, Scores
@@ -45,21 +38,19 @@ EXPECTED = (
     "(text_score, image_score, group_score) or 'correct' (groups with one image or one caption)"
 )
 _CELL = re.compile(r"^c([0-9]{1,4})_i([0-9]{1,4})\Z")
-_TRUTH = {"true": True, "1": True, "false": False, "0": False}
 _Table = dict[str, list[str]]  # column -> cells
+_TRUTH = {"true": True, "1": True, "false": False, "0": False}
 
 
 @dataclass(frozen=True)
 class Outcomes:
     """Which groups are right."""
 
-    format: str  # of the files
     group_ids: list[str]  # in the order of the arrays
     choices: Choices  # which questions were answered correctly; a side is None where it is not known
     values: dict[str, np.ndarray]  # metric -> fraction [groups]
     tags: list[dict[str, str]] | None
     clusters: Clusters | None
-    notes: list[str]  # for the reader
 
 
 def _number(value: object) -> float:
@@ -71,22 +62,17 @@ def _number(value: object) -> float:
 
 
 def read_csv_results(path: Path, spec: TaskSpec | None, metrics: Sequence[str]) -> StoredScores | Outcomes:
-    """What CSV holds of a task's groups.
+    """What CSV holds of the groups of a task, or of no task: scores, whose shape is then that of the columns.
 
-    Args:
-        path: the file: rows of groups, of this task or of several that a column tells apart.
-        spec: the task; None for scores, whose shape is then that of the columns.
-        metrics: of groups, that columns may be named by.
-
-    Raises:
-        DataError: the file has neither scores nor results of groups, or a cell is wrong; the row is named.
+    Its rows are of this task, or of several that a column distinguishes; ``metrics`` are names that columns may have.
+    DataError if the file has neither scores nor results of groups, or a cell is wrong; the row is named.
     """
     table = _read_table(path, spec)
     rows = len(next(iter(table.values())))
     ids = table.get("group_id", [str(row) for row in range(rows)])
     if not rows:
         raise DataError(f"{path}: has no rows of the task")
-    if len(set(ids)) < len(ids):
+    if len(set(ids)) < rows:
         raise DataError(f"{path}: has group_id {Counter(ids).most_common(1)[0][0]!r:.80} twice")
     named = [tag for tag in ([] if spec is None else spec.group.tags) if tag in table]
     constant = {} if spec is None else spec.group.constant_tags
@@ -97,9 +83,9 @@ def read_csv_results(path: Path, spec: TaskSpec | None, metrics: Sequence[str]) 
         images, captions = (1 + max(cell[axis] for cell in cells) for axis in (0, 1))
         if len(cells) != images * captions:
             raise DataError(f"{path}: has columns {', '.join(cells.values())}, not one for each image and caption")
-        numbers = np.array([list(map(_number, table[cells[cell]])) for cell in sorted(cells)])
+        numbers = np.array([list(map(_number, table[cells[cell]])) for cell in sorted(cells)]).T
         shape = shape or stated_shape(path, images, captions)
-        scores = {RAW: [Scores(checked_scores(path, numbers.T.reshape(rows, images, captions), shape, ids))]}
+        scores = {RAW: [Scores(checked_scores(path, numbers.reshape(rows, images, captions), shape, ids))]}
     elif shape is None:
         raise DataError(f"{path}: has no scores; results of groups need their task: name it with --task")
     names = ("cluster", "filename") if shape.images == 1 else ("cluster",)
@@ -113,8 +99,7 @@ def read_csv_results(path: Path, spec: TaskSpec | None, metrics: Sequence[str]) 
         known = tags if any(tags) else None
         return StoredScores(scores, ids, "score cells", clusters, shape.true_captions, known)
     choices, values = _results(path, table, shape, metrics)
-    notes = ["per-sample results say nothing of ties: these were decided by whoever made the file"]
-    return Outcomes(CSV, ids, choices, values, tags, clusters, notes=notes)
+    return Outcomes(ids, choices, values, tags, clusters)
 
 
 def _read_table(path: Path, spec: TaskSpec | None) -> _Table:
@@ -219,8 +204,6 @@ def score_stored(
     clock, paths = time.perf_counter(), [path for path in given if isinstance(path, Path)]
     name = model_name or "+".join(path.stem for path in paths) or "scores"
     run = make_run_config({**options, "model": "scores", "tasks": ["scores"], "model_name": name}, "options")
-    for assertion in run.assertions:
-        parse_assertion(assertion)
     registry = build_registry(run.include_path)
     files = _tasks(registry, task)
     specs = [file.spec for file in files]
@@ -230,29 +213,20 @@ def score_stored(
     if spec is None and limit is not None:
         raise UsageError("--limit says that scores are of a task's first groups; name the task with --task")
     config: Record = {"scores": "+".join(path.name for path in paths) or None, "logit_scale": logit_scale}
-    tasks: list[TaskResult]
-    ranks = spec is not None and spec.kind != "groups"
-    if spec is not None and ranks:
+    if spec is not None and spec.kind != "groups":
         if not paths:
             raise UsageError(f"task '{spec.task}' is of kind {spec.kind}: give a file of ranks, embeddings or a matrix")
-        tasks = [stored_ranks(paths, spec, registry, limit, logit_scale)]
+        read: Sequence[TaskResult] = [stored_ranks(paths, spec, registry, limit, logit_scale)]
+    elif len(paths) > 1:
+        raise UsageError("scores are read from one file; two may hold ranks, with --task")
     else:
-        absent = [path for path in paths if not path.is_file()]
-        if len(paths) > 1 and not absent:
-            raise UsageError("scores are read from one file; two may hold ranks, with --task")
-        known = [(absent or paths)[0]] if paths else given
-        tasks = [
-            result for of in specs or (None,) for result in _scored(known, of, registry, limit, logit_scale, choice)
-        ]
+        read = [of for one in specs or (None,) for of in _scored(given, one, registry, limit, logit_scale, choice)]
+    tasks = [result.summarised((run.bootstrap_iters, run.seed, run.interval)) for result in read]
     config |= {"task": task if isinstance(task, str) else tasks[0].spec.task, "limit": limit, "seed": run.seed}
     config |= {"bootstrap_iters": run.bootstrap_iters, "interval": run.interval}
-    for position, read in enumerate(tasks):
-        before = clock if position == 0 else time.perf_counter()
-        result = read.summarised((run.bootstrap_iters, run.seed, run.interval))
-        tasks[position] = replace(result, seconds={"score": time.perf_counter() - before})
     metrics = {result.spec.task: [metric.name for metric in result.metrics] for result in tasks}
-    metrics |= {f"{read.spec.task}{SLASH}{mean}": metrics[read.spec.task] for read in tasks for mean in read.tag_means}
-    check_names(run.assertions, metrics, list({number.method: None for read in tasks for number in read.numbers}))
+    metrics |= {f"{of.spec.task}{SLASH}{mean}": metrics[of.spec.task] for of in tasks for mean in of.tag_means}
+    check_names(run.assertions, metrics, list({number.method: None for of in tasks for number in of.numbers}))
     output = Output(run, registry, {file.spec.task: file for file in files}, None, command, config, clock)
     with output.recording():
         for result in tasks:
@@ -272,10 +246,8 @@ def _tasks(registry: Registry, task: str | TaskFile | None) -> list[TaskFile]:
     files = list(select_tasks(registry, [task]).values())
     specs = [file.spec for file in files]
     if len(specs) > 1 and any(not spec.group.constant_tags or spec.kind != "groups" for spec in specs):
-        raise UsageError(
-            f"--task {task} names {len(specs)} tasks, and their task files do not say which rows of a file are whose; "
-            f"name one of {', '.join(spec.task for spec in specs)}"
-        )
+        names = ", ".join(spec.task for spec in specs)
+        raise UsageError(f"--task {task}: task files do not say which rows of a file are whose; name one of {names}")
     return files
 
 
@@ -298,7 +270,11 @@ def _scored(
         stored = read_csv_results(path, spec, by_group)
     else:
         stored = read_scores(path, None if spec is None else spec.shape, logit_scale)
-    source: Record = {"kind": STORED_SCORES, "file": None, "format": stored.format}
+    source: Record = {
+        "kind": STORED_SCORES,
+        "file": None,
+        "format": CSV if isinstance(stored, Outcomes) else stored.format,
+    }
     if isinstance(given[0], Path):
         source |= {"file": path.name, "sha256": file_digest(path)}
     else:
@@ -330,9 +306,7 @@ def _of_array(array: np.ndarray, pairs: Any, spec: TaskSpec | None, registry: Re
     ids, shape = [str(index) for index in range(len(array))], (spec or spec_of_scores(array, registry)).shape
     scores = checked_scores(_ARRAY, array, shape, ids)
     pairs = None if pairs is None else np.asarray(pairs, dtype=scores.dtype)
-    wanted = (len(array) * shape.images, len(array) * shape.captions)
-    if pairs is not None and (pairs.shape != wanted or not np.isfinite(pairs).all()):
-        raise DataError(f"all_pairs should be finite and of shape {list(wanted)}, got {list(pairs.shape)}")
+    check_pairs("all_pairs", pairs, len(array) * shape.images, len(array) * shape.captions)
     return StoredScores({RAW: [Scores(scores, pairs)]}, ids, "array")
 
 
@@ -425,7 +399,7 @@ def _judged(
 ) -> TaskResult:
     """Results of groups as a task; with ``choice`` those of forced choices."""
     size = len(outcomes.group_ids)
-    notes = [STORED_NOTE, *outcomes.notes]
+    notes = [STORED_NOTE, "per-sample results say nothing of ties: these were decided by whoever made the file"]
     if limit is None and size in spec.group.wrong_sizes:  # what cannot be fetched again may have one that is known
         why = spec.group.wrong_sizes[size].partition(";")[0]  # what follows is how to fetch the data again
         notes.append(f"these are results of {size} groups, the task has {spec.group.n_groups}: {why}")

@@ -113,7 +113,7 @@ def _saved(path: Path, content: Arrays, spec: TaskSpec, limit: int | None) -> _S
 def _plain(contents: Sequence[tuple[Path, Arrays]], spec: TaskSpec, limit: int | None) -> _Stored:
     """Ranks of one array a file, counted from 0; how ties were broken is unknown.
 
-    The files of two sides are distinguished by their number of queries, else by ``i2t`` or ``t2i`` in the name.
+    The files of two sides are distinguished by ``i2t`` or ``t2i`` in their names.
     """
     n_images, n_others = _sizes(spec, limit)
     queries = {CLASS: n_images} if spec.kind == "classification" else {I2T: n_images, T2I: n_others}
@@ -126,16 +126,12 @@ def _plain(contents: Sequence[tuple[Path, Arrays]], spec: TaskSpec, limit: int |
         if OWNER in content.arrays:
             where, owner = path, content.arrays[OWNER]
         length = len(arrays[0])
-        fitting = [scope for scope, count in queries.items() if count in (None, length)]
-        fitting = [scope for scope in fitting if len(fitting) == 1 or scope in path.name]
-        if len(fitting) != 1:
-            raise DataError(
-                f"{path}: has {length} ranks, the task {n_images} images and {n_others} captions or classes; where "
-                "both are as many, the file's name should say i2t or t2i"
-            )
+        fitting = [scope for scope in queries if len(queries) == 1 or scope in path.name]
+        if len(fitting) != 1 or fitting[0] in ranks:
+            raise DataError(f"{path}: its name should have i2t or t2i, which ranks it holds; each side is one file")
         scope = fitting[0]
-        if scope in ranks:
-            raise DataError(f"{path}: is another file of the ranks of '{scope}'")
+        if queries[scope] not in (None, length):
+            raise DataError(f"{path}: has {length} ranks, but task '{spec.task}' has {queries[scope]} queries")
         count = n_images if scope == T2I else n_others
         if count is None:
             raise DataError(f"{path}: the task does not say how many candidates there are, so ranks cannot be checked")
@@ -145,7 +141,7 @@ def _plain(contents: Sequence[tuple[Path, Arrays]], spec: TaskSpec, limit: int |
     notes = ["ranks say nothing of ties: these were broken by whoever made the file"]
     captions = len(ranks[T2I]) if T2I in ranks else n_others or 0
     if owner is not None:
-        owner = _owners(owner, n_images or 0, captions, str(where))
+        owner = _labels(owner, captions, n_images or 0, OWNER, str(where))
         if I2T in ranks:
             ranks[I2T] = replace(ranks[I2T], true=np.bincount(owner))
     elif T2I in ranks and n_images and captions % n_images == 0:
@@ -201,11 +197,10 @@ def _from_scores(
 def _labels_of_pool(
     spec: TaskSpec, n_images: int, n_others: int, labels: Mapping[str, np.ndarray], where: str, limit: int | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Which images and captions or classes of a file belong together; DataError if it does not fit the task.
+    """A label for each image (its number, or its class), and for each caption or class (its image's, or its own).
 
-    A label for each image (its number, or its class), and one for each caption or class (the number of its image, or
-    its own). ``labels`` holds ``image_of_caption`` int [captions] or ``label`` int [images]; without the first, every
-    image has equally many captions, in the order of the images. ``where`` names the file in messages.
+    ``labels`` holds ``image_of_caption`` int [captions] or ``label`` int [images]; without the first, every image has
+    equally many captions, in the order of the images. DataError if the file (``where``) does not fit the task.
     """
     _check_sizes(spec, limit, (n_images, n_others), where)
     if spec.kind == "classification":
@@ -218,16 +213,7 @@ def _labels_of_pool(
             "the number of each caption's image, int [captions]"
         )
     owner = labels[OWNER] if OWNER in labels else np.repeat(np.arange(n_images), n_others // n_images)
-    return np.arange(n_images), _owners(owner, n_images, n_others, where)
-
-
-def _owners(owner: np.ndarray, n_images: int, n_captions: int, where: str) -> np.ndarray:
-    """The image of each caption, checked."""
-    known = _labels(owner, n_captions, n_images, OWNER, where)
-    without = np.setdiff1d(np.arange(n_images), known)
-    if len(without):
-        raise DataError(f"{where}: image {without[0]} has no caption in '{OWNER}'")
-    return known
+    return np.arange(n_images), _labels(owner, n_others, n_images, OWNER, where)
 
 
 def _labels(array: np.ndarray, length: int, most: int, name: str, where: str) -> np.ndarray:
@@ -236,16 +222,15 @@ def _labels(array: np.ndarray, length: int, most: int, name: str, where: str) ->
         raise DataError(f"{where}: '{name}' should be {length} whole numbers, got {values.dtype} {list(values.shape)}")
     if length and (values.min() < 0 or values.max() >= most):
         raise DataError(f"{where}: '{name}' has values out of range [0, {most - 1}]")
+    if name == OWNER and len(without := np.setdiff1d(np.arange(most), values)):
+        raise DataError(f"{where}: image {without[0]} has no caption in '{OWNER}'")
     return values.astype(np.int64)
 
 
 def stored_pool(
     adapter: StoredFeatures, spec: TaskSpec, limit: int | None
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, str]:
-    """Of a model with precomputed features the labels of the first images and of their captions or of all classes.
-
-    Also which captions or classes these are (bool), and the data's digest.
-    """
+    """Labels of the first stored images, and of their captions or all classes; which these are (bool); the digest."""
     from ttmbench.scoring.inputs import n_rows  # with torch, which files of embeddings alone do not need
 
     features, others = adapter.stored_images(), adapter.stored_captions()

@@ -482,8 +482,7 @@ def _name_here(published: str, entry: ModelEntry, names: Mapping[str, str], regi
     """
     if entry.model is None or entry.finetuned is not None:
         return None
-    arguments = model_identity(entry.model, entry.model_args, registry)[1]
-    repository, kind = str(arguments.get("pretrained")), entry.model
+    repository, kind = str(model_identity(entry.model, entry.model_args, registry)[1].get("pretrained")), entry.model
     if name := names.get(_weights_of(entry.model, entry.model_args, registry)):
         return name
     if kind == "open_clip" and "/" not in repository:

@@ -7,7 +7,7 @@ is (``t2i``). It is found at k if a correct candidate is among the first k. Rank
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -42,19 +42,17 @@ class Ranks:
         return len(self.strict)
 
 
-def hits(k: int, ranks: Ranks) -> Bool[np.ndarray, " queries"]:
-    """Whether fewer than k incorrect candidates score at least as high as the best correct one.
+def hits(k: int, ranks: Ranks, count: str = "strict") -> Bool[np.ndarray, " queries"] | None:
+    """Whether fewer than k incorrect candidates, by one of their counts, are before the best correct one.
+
+    None if that count is unknown; ``as_topk``: the first in the data wins ties.
 
     >>> ranks = Ranks(np.array([0, 1]), np.array([0, 0]), np.array([0, 0]), np.array([1, 1]), 4)
-    >>> hits(1, ranks).tolist(), hits_as_topk(1, ranks).tolist(), undecided(1, ranks).tolist()
+    >>> hits(1, ranks).tolist(), hits(1, ranks, "as_topk").tolist(), undecided(1, ranks).tolist()
     ([True, False], [True, True], [False, True])
     """
-    return ranks.strict < k
-
-
-def hits_as_topk(k: int, ranks: Ranks) -> Bool[np.ndarray, " queries"] | None:
-    """Whether a correct candidate is in the top k if the first in the data wins ties; None if the order is unknown."""
-    return None if ranks.as_topk is None else ranks.as_topk < k
+    counts = getattr(ranks, count)
+    return None if counts is None else counts < k
 
 
 def undecided(k: int, ranks: Ranks) -> Bool[np.ndarray, " queries"]:
@@ -87,16 +85,10 @@ def summarise_ranks(
     clusters: Mapping[str, np.ndarray] | None = None,
     task: str = "",
 ) -> list[Number]:
-    """Every metric of ranks under the method ``none``; intervals and standard errors are over queries.
+    """Every metric of ranks by scope under the method ``none``; metrics of other scopes are undefined.
 
-    Args:
-        ranks: scope -> ranks of its queries; metrics of other scopes are undefined.
-        metrics: what to compute, in the order of the output.
-        bootstrap_iters: resamples of bootstrap intervals; 0 for no interval of any kind.
-        seed: of the resampling.
-        interval: how intervals are made.
-        clusters: scope -> a number for each query, equal for queries about one image.
-        task: that was ranked.
+    Intervals and standard errors are over queries; ``clusters`` are numbers of queries by scope, equal for queries
+    about one image. Without ``bootstrap_iters`` there is no interval of any kind.
     """
     numbers = []
     for metric in metrics:
@@ -143,17 +135,14 @@ def rank_values(metric: MetricSpec, ranks: Ranks) -> np.ndarray | None:
 RANK_METRICS: list[MetricSpec] = []
 """The metrics of retrieval and classification, as `ttmbench ls metrics` lists them."""
 _FOUND = {I2T: "images with one of their captions", T2I: "captions with their image"}
-_RULES: Mapping[str, tuple[str, Callable[[int, Ranks], np.ndarray | None]]] = {
-    "": ("ties count as incorrect", hits),
-    AS_TOPK: ("the first in the data wins ties", hits_as_topk),
-}
+_RULES = {"": ("ties count as incorrect", "strict"), AS_TOPK: ("the first in the data wins ties", "as_topk")}
 for _scope, _depths in DEPTHS.items():
     for _k in _depths:
-        for _suffix, (_rule, _compute) in _RULES.items():
+        for _suffix, (_rule, _count) in _RULES.items():
             RANK_METRICS.append(
                 MetricSpec(
                     (f"accuracy_top{_k}" if _scope == CLASS else f"{_scope}_recall_at_{_k}") + _suffix,
-                    partial(_compute, _k),
+                    partial(hits, _k, count=_count),
                     f"fraction of {_FOUND.get(_scope, 'images with their class')} in the top {_k}; {_rule}",
                     partial(undecided, _k),
                     partial(chance, _k),

@@ -71,11 +71,8 @@ def save_scores(
 ) -> None:
     """Writes scores of all methods and seeds as safetensors that `read_scores` reads back bit for bit.
 
-    Args:
-        path: the file, overwritten.
-        scores: method -> score arrays, one per seed: ``scores.<method>.<seed index>``.
-        metadata: strings to keep with them; ``group_ids`` is a JSON list.
-        iterations: method -> for each seed the scores of its iterations: ``scores.<method>.<seed index>.<iteration>``.
+    Their arrays are ``scores.<method>.<seed index>``, of iterations ``scores.<method>.<seed index>.<iteration>``;
+    ``metadata`` are strings to keep with them, of which ``group_ids`` is a JSON list.
     """
     named = {f"{name}.{index}": value for name, per_seed in scores.items() for index, value in enumerate(per_seed)}
     for name, per_seed in iterations.items():
@@ -93,10 +90,7 @@ def save_ranks(
     metadata: Mapping[str, str],
     clusters: np.ndarray | None = None,
 ) -> None:
-    """Writes ranks by scope, with the image that each query is about.
-
-    ``clusters`` are a number for each image, equal for the same pixels; None where every image is another one.
-    """
+    """Writes ranks by scope, and the image of each query; ``clusters`` are equal numbers for images of equal pixels."""
     arrays: dict[str, np.ndarray | None] = {}
     for scope, ranked in ranks.items():
         known = {name: getattr(ranked, name) for name in COUNTS} | {"image": of_query[scope]}
@@ -116,16 +110,10 @@ def _save(path: Path, arrays: Mapping[str, np.ndarray | None], about: Mapping[st
 
 
 def read_scores(path: Path, shape: GroupShape | None, logit_scale: float = 1.0) -> StoredScores:
-    """Reads stored scores in any of the formats but CSV; they are finite and of the task's shape.
+    """Reads stored scores in any of the formats but CSV; they are finite and of the task's shape, else the file's.
 
-    Args:
-        path: the file.
-        shape: images and captions per group, from the task; None where the file has to say it.
-        logit_scale: factor for inner products of embeddings; other formats hold logits already.
-
-    Raises:
-        DataError: the file cannot be read, has none of the formats or no shape, or a cell is missing, duplicate,
-            surplus or not finite; the group is named.
+    ``logit_scale`` is a factor for inner products of embeddings. DataError if the file cannot be read, has none of the
+    formats or no shape, or a cell is missing, duplicate, surplus or not finite; the group is named.
     """
     if _is_packed(path):
         content = read_arrays(path)
@@ -268,7 +256,12 @@ def _saved(path: Path, content: Arrays, shape: GroupShape | None) -> StoredScore
         raise DataError(f"{path}: duplicate group id")
     scores: dict[str, list[Scores]] = {}
     iterations: dict[str, list[list[Scores]]] = {}
-    for name in sorted((name for name in arrays if name.startswith("scores.")), key=_order):
+
+    def order(name: str) -> tuple[bool, str, list[int]]:  # the raw model first, then by method, seed and iteration
+        _, label, *numbers = name.split(".")
+        return label != RAW, label, list(map(int, numbers))
+
+    for name in sorted((name for name in arrays if name.startswith("scores.")), key=order):
         _, label, index, *iteration = name.split(".")
         seeds, steps = scores.setdefault(label, []), iterations.setdefault(label, [])
         here = steps[-1] if iteration and steps else seeds
@@ -282,15 +275,8 @@ def _saved(path: Path, content: Arrays, shape: GroupShape | None) -> StoredScore
         if len(whole) != len(group_ids) or len(images) != len(group_ids) * shape.images:
             raise DataError(f"{path}: 'clusters' and 'image_clusters' are not one number for each group and image")
         clusters = Clusters(whole, images.reshape(len(whole), -1))
-    return StoredScores(
-        scores,
-        group_ids,
-        "ttmbench scores",
-        clusters,
-        shape.true_captions,
-        iterations=iterations,
-        about=content.about,
-    )
+    known = (scores, group_ids, "ttmbench scores", clusters, shape.true_captions)
+    return StoredScores(*known, iterations=iterations, about=content.about)
 
 
 def _scores_of(
@@ -298,22 +284,16 @@ def _scores_of(
 ) -> Scores:
     """A saved array of scores, with those across groups and between captions where there are any."""
     pairs, texts = (arrays.get(name.replace("scores", kind, 1)) for kind in ("all_pairs", "caption_pairs"))
-    groups = len(group_ids)
-    for array, wanted in (
-        (pairs, (groups * shape.images, groups * shape.captions)),
-        (texts, (groups, shape.captions, shape.captions)),
-    ):
-        if array is not None and (array.shape != wanted or not np.isfinite(array).all() or too_large(array)):
-            raise DataError(
-                f"{path}: pairs of '{name}' should be finite logits {list(wanted)}, got {list(array.shape)}"
-            )
+    groups, where = len(group_ids), f"{path}: pairs of '{name}'"
+    check_pairs(where, pairs, groups * shape.images, groups * shape.captions)
+    check_pairs(where, texts, groups, shape.captions, shape.captions)
     return Scores(checked_scores(path, arrays[name], shape, group_ids), pairs, texts)
 
 
-def _order(name: str) -> tuple[bool, str, list[int]]:
-    """A sort key of names of arrays: the raw model first, then by method, seed and iteration."""
-    _, label, *numbers = name.split(".")
-    return label != RAW, label, list(map(int, numbers))
+def check_pairs(where: str, array: np.ndarray | None, *shape: int) -> None:
+    """DataError if there are scores across groups that are not finite, too large, or of another shape."""
+    if array is not None and (array.shape != shape or not np.isfinite(array).all() or too_large(array)):
+        raise DataError(f"{where} should be finite logits {list(shape)}, got {list(array.shape)}")
 
 
 def _lines(path: Path, shape: GroupShape | None) -> StoredScores:
@@ -374,12 +354,9 @@ def _labelled(path: Path, lines: _Lines, shape: GroupShape | None) -> StoredScor
                 raise DataError(f"{path}: group {group} has a cell c{caption}_i{image}, outside a {shape} group")
     table = np.array([[known[cell] for cell in wanted] for known in cells.values()])
     array = table.reshape(len(cells), shape.images, shape.captions)
-    return StoredScores(
-        {RAW: [Scores(checked_scores(path, array, shape, list(cells)))]},
-        list(cells),
-        "captions and foils" if sided else "winoground",
-        tags=list(tags.values()) if any(tags.values()) else None,
-    )
+    scores, form = checked_scores(path, array, shape, list(cells)), "captions and foils" if sided else "winoground"
+    stated = list(tags.values()) if any(tags.values()) else None
+    return StoredScores({RAW: [Scores(scores)]}, list(cells), form, tags=stated)
 
 
 def _samples(path: Path, lines: _Lines, shape: GroupShape | None) -> StoredScores:
@@ -414,14 +391,10 @@ def _samples(path: Path, lines: _Lines, shape: GroupShape | None) -> StoredScore
     if all(isinstance(cluster, str) for cluster in named):
         each = np.arange(len(group_ids) * shape.images).reshape(len(group_ids), -1)  # metrics over images need more
         clusters = Clusters(np.array(connected([[cluster] for cluster in named])), each)
-    stated = [about[group].get("tags") for group in group_ids]
-    tags = [
-        {tag: value for tag, value in of.items() if isinstance(value, str)} if isinstance(of, dict) else {}
-        for of in stated
-    ]
-    return StoredScores(
-        scores, group_ids, "ttmbench samples", clusters, shape.true_captions, tags if any(tags) else None
-    )
+    stated = [of if isinstance(of := about[group].get("tags"), dict) else {} for group in group_ids]
+    tags = [{tag: value for tag, value in of.items() if isinstance(value, str)} for of in stated]
+    known = tags if any(tags) else None
+    return StoredScores(scores, group_ids, "ttmbench samples", clusters, shape.true_captions, known)
 
 
 def _table(path: Path, value: object, where: str) -> np.ndarray:
