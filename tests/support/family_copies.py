@@ -28,7 +28,8 @@ ARCHITECTURES = {
     f"{name}{end}": shape for name in FORMS for end, shape in (("", tiny_models.OPEN_CLIP), ("-quickgelu", QUICK))
 }
 RANK = 4
-NAMES = {spec.name: spec for spec in catalog.named("finetuned")}
+_KNOWN = json.loads(Path(catalog.__file__).with_name("named_models.json").read_text(encoding="utf-8"))
+NAMES = {spec.name: spec for spec in catalog.adapters() if spec.name in {row["name"] for row in _KNOWN["finetuned"]}}
 REFUSED = [name for name, spec in NAMES.items() if spec.card and spec.card.refused] + ["jina-clip-v2"]
 BY_HAND = [name for name, spec in NAMES.items() if spec.card and spec.card.page]
 
