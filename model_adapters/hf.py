@@ -290,7 +290,7 @@ def activation(config: PretrainedConfig, name: str) -> tuple[dict[str, bool | No
     if image != text:
         which = f"{image} for images and {text} for captions."
     elif image == GELU and config.vision_config.hidden_size <= _WIDEST and not name.startswith(_TRAINED_WITH_GELU):
-        which = f"{GELU}, so it is computed with GELU."
+        which = f"{GELU}, so GELU is used."
     else:
         return stated, None
     return stated, None if confirmed else f"config.json of {name} states hidden_act {which} {ADVICE_ON_GELU}"

@@ -501,7 +501,7 @@ class RunConfig(BaseModel):
     include_path: Names = _option("Directory with additional task files", group=_DATA, metavar="DIR", default=[])
     samples: str | None = _option("JSON list with the group IDs to use", group=_DATA, metavar="FILE", default=None)
     rerank: Annotated[Pairs, AfterValidator(read_rerank)] = _option(
-        "First retrieval stage: model=NAME selects k=N candidates to rerank\nOther keys are arguments of that model "
+        "Two-stage retrieval: rerank the top k=N of a first model=NAME\nOther keys are arguments of that model "
         "([re-ranking](#re-ranking))",
         group=_DATA,
         default={},
@@ -610,8 +610,8 @@ class RunConfig(BaseModel):
     log_samples: bool = _option("Also write one JSON line per group", default=False)
     save_scores: bool = _option("Also write the score arrays", default=False)
     overwrite: Literal["never", "failed", "missing", "always"] = _option(
-        "Tasks from an earlier run to repeat (default: failed and missing)\n`failed` also repeats missing tasks; "
-        "`never` refuses to write where results exist ([resume](resume.md))",
+        "Which tasks of an earlier run to run again (default: failed and missing)\n`failed` also repeats missing "
+        "tasks; `never` refuses to write where results exist ([resume](resume.md))",
         group=_OUTPUT,
         default="failed",
     )

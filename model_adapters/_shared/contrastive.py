@@ -33,8 +33,8 @@ Tower = Callable[..., Any]
 """Features of prepared images or captions, in the form that a library returns them."""
 QUICK, GELU = "quick_gelu", "gelu"
 ADVICE_ON_GELU = (
-    "Weights finetuned from OpenAI's CLIP (NegCLIP, CE-CLIP and others) need QuickGELU: --model_args quick_gelu=true. "
-    "quick_gelu=false confirms GELU"
+    "If the weights were fine-tuned from OpenAI's CLIP (NegCLIP, CE-CLIP and others), set --model_args "
+    "quick_gelu=true; quick_gelu=false silences this"
 )
 _QUICK_GELUS = {
     "transformers.activations.QuickGELUActivation",

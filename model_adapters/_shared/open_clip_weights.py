@@ -121,7 +121,7 @@ def find(asked: OpenClipFiles, quick_gelu: bool | None = None) -> Source:
             raise UsageError(f"quick_gelu: the image tower of {model} is timm's, which has no such choice; omit it")
         model_config = {**model_config, QUICK: quick_gelu}
     elif silent is not None and model_config.get(QUICK) is None and has_two_forms(model_config):
-        notes = (f"{silent} does not state its activation, so it is computed with GELU. {ADVICE_ON_GELU}",)
+        notes = (f"{silent} does not state its activation, so GELU is used. {ADVICE_ON_GELU}",)
     is_folder, beside = repository is not None and repository.is_folder, dict[str, ModelFiles]()
     if base is not None:
         beside[base.name] = base

@@ -212,7 +212,7 @@ def origin_of(origin: Mapping | str) -> str:
         return "single addresses, listed in the annotation file"
     name, url = origin.get("name") or "", origin.get("url") or ""
     if origin.get("page"):
-        return f"by hand: [page]({origin['page']})" + (f", {name}" if name else "")
+        return f"manual: [page]({origin['page']})" + (f", {name}" if name else "")
     shown = name or url.rstrip("/").rpartition("/")[2].partition("?")[0]
     how = ", unpacked" if origin.get("unpack") else ""
     return f"[{shown}]({url}){how}"

@@ -106,7 +106,7 @@ def model_families() -> str:
 def _fetched(spec: AdapterSpec) -> str:
     if spec.target.partition(":")[0].endswith("tiny_clip"):
         return "built in"
-    return "not loaded" if spec.card.refused else "by hand" if spec.card.page else "Hub"
+    return "not loaded" if spec.card.refused else "manual" if spec.card.page else "Hub"
 
 
 def page() -> str:

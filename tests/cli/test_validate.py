@@ -131,7 +131,7 @@ def test_which_place_was_used_and_which_was_not_there(tmp_path, capsys):
     assert code == 0 and "from annotations second.json (unavailable: annotations first.json)" in out
     (data / "second.json").unlink()
     code, out = run(capsys, tmp_path / "mine.yaml", "--data_dir", data)
-    assert code == 4 and "none of 2 places has the data" in out and "`ttmbench download mine`" in out
+    assert code == 4 and "not found in 2 places" in out and "`ttmbench download mine`" in out
 
 
 def test_the_exit_code_is_that_of_the_worst(folder_task, capsys):

@@ -215,7 +215,7 @@ def test_the_first_source_at_hand_is_read_and_recorded(tmp_path, data):
     with pytest.raises(OutOfReachError) as caught:
         load(task, data)
     text = str(caught.value)
-    assert text.startswith("none of 2 places has the data: (1) first.json is not in the data folder")
+    assert text.startswith("data not found in 2 places: (1) first.json is not in the data folder")
     assert "(2) second.json is not in the data folder" in text and "\n" not in text
     write(data / "second.json", [{"image": "0.png", "texts": ["good", "bad"]}])
     loaded = load(task, data)

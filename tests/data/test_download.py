@@ -274,7 +274,7 @@ def test_what_nobody_can_fetch_is_told(source, download, data):
     source["get"]["mine/images"] = {"page": "https://example.org/agree"}
     code, _, text = download(source)
     where = data / "mine" / "images"
-    assert code == 4 and f"is fetched by hand: https://example.org/agree; put it at {where}" in text
+    assert code == 4 and f"has to be downloaded manually: https://example.org/agree; put it at {where}" in text
     code, _, text = download(source | {"get": {}}, to=data.with_name("other"))
     assert code == 4 and "mine/rows.json has no address in the task file; put it at" in text
 
@@ -333,7 +333,7 @@ def test_a_dry_run_lists_what_would_be_fetched_and_writes_nothing(site, source, 
     assert code == 0 and not data.exists()
     assert said["mine/rows.json"].startswith("would fetch 1.2 kB, http")
     assert said["mine/images"].startswith(f"would fetch {len(ARCHIVE)} B, {site.url}/images.zip (unpacked)")
-    assert said["mine"] == "not all here the data folder; if that fails: the data folder"
+    assert said["mine"] == "incomplete the data folder; fallback: the data folder"
     assert said["shapes_place"] == "present drawn on this machine"
 
 

@@ -318,7 +318,10 @@ def test_ccneg_is_read_from_the_lists_of_its_authors(tmp_path, capsys):
     path, data = rewritten(tmp_path, "ccneg", few), tmp_path / "data"
     data.mkdir()
     code, said, _ = run(capsys, "download", path, "--data_dir", data)
-    assert code == 4 and "ccneg/ccneg_preprocessed.pt is fetched by hand: https://github.com/jaisidhsingh" in said
+    assert (
+        code == 4
+        and "ccneg/ccneg_preprocessed.pt has to be downloaded manually: https://github.com/jaisidhsingh" in said
+    )
     ccneg(data)
     assert run(capsys, "download", path, "--data_dir", data)[0] == 0
     groups = load(path, data).groups

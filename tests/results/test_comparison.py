@@ -113,7 +113,7 @@ def test_a_folder_is_compared_with_its_first_run(tmp_path, capsys):
     printed = capsys.readouterr()
     found = json.loads((tmp_path / "x.json").read_text())["comparisons"]
     assert [(one["names"], one["rows"][0]["task"]) for one in found] == [(["a", "b"], "t"), (["a", "b"], "u")]
-    assert "bare.json: its run wrote no samples" in printed.err and "torn.json" in printed.err
+    assert "bare.json: it has no per-group results" in printed.err and "torn.json" in printed.err
     assert "config.json" not in printed.err
     assert "c/t.json: no other run has one of its tasks with the same version and data" in printed.err
     assert main(["compare", str(runs), "--allow_different", "-o", str(tmp_path / "x.json")]) == 0
@@ -151,7 +151,7 @@ def test_runs_that_share_nothing(tmp_path):
 
 
 def test_a_run_without_samples_cannot_be_compared(tmp_path):
-    with pytest.raises(DataError, match="repeat it with --log_samples"):
+    with pytest.raises(DataError, match="rerun with --log_samples"):
         read_run(write_run(tmp_path, "bare", {}))
 
 

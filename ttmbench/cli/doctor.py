@@ -179,7 +179,9 @@ def check_model(spec: AdapterSpec) -> Finding:
     except Exception as error:  # of a library; the other models are still checked
         return Finding("model", spec.name, "unknown", f"{type(error).__name__}: {error}")
     if files is None:
-        return Finding("model", spec.name, "unknown", "its arguments do not determine the weights")
+        return Finding(
+            "model", spec.name, "unknown", "needs --model_args that name the weights, such as pretrained=..."
+        )
     shown = [f"{file.name}{f' at {file.commit[:8]}' if file.commit else ''} in {file.folder}" for file in files]
     return Finding("model", spec.name, "present", ", ".join(shown))
 
@@ -190,7 +192,7 @@ def _missing_model(spec: AdapterSpec, why: str) -> Finding:
         return Finding("model", spec.name, "missing", why.partition("; ")[0], why.partition("; ")[2])
     if spec.card is not None and spec.card.page:
         command = f"{spec.card.page}, then --model_args pretrained=FILE"
-        return Finding("model", spec.name, "missing", f"{spec.card.weights} is downloaded by hand", command)
+        return Finding("model", spec.name, "missing", f"{spec.card.weights} has to be downloaded manually", command)
     command = f"ttmbench download --model {spec.name}"
     why = why.partition(";")[0].replace("is neither a folder here nor in", "is not in")
     if spec.card is None or not spec.card.gated or token_is_set():

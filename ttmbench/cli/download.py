@@ -76,8 +76,8 @@ class Downloads:
         places = places if here is None else [here]
         if self.dry_run:
             self._lacking([*(places[0].needs or ()), *tags])
-            rest = f"; if that fails: {', '.join(place.name for place in places[1:])}" if places[1:] else ""
-            _print(f"{name}:", "present" if here else "not all here", f"{places[0].name}{rest}")
+            rest = f"; fallback: {', '.join(place.name for place in places[1:])}" if places[1:] else ""
+            _print(f"{name}:", "present" if here else "incomplete", f"{places[0].name}{rest}")
             return True
         lacking: list[str] = []
         for place in places:

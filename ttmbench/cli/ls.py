@@ -110,7 +110,7 @@ def _weights(spec: AdapterSpec) -> str | None:
         return None
     if not {"pretrained", "model"} & spec.model_args.keys():
         return "built in"
-    return "refused" if spec.card.refused else "by hand" if spec.card.page else "fetched"
+    return "unsafe file" if spec.card.refused else "manual" if spec.card.page else "automatic"
 
 
 def _tags(registry: Registry) -> list[Row]:

@@ -154,7 +154,7 @@ examples:
   ttmbench score clip.jsonl --task winoground
   ttmbench ls tasks
 
-`ttmbench help COMMAND` lists the options for a command. A command line that begins with an option runs `run`.
+`ttmbench help COMMAND` lists the options for a command. `run` is the default command.
 Options may be written with dashes or underscores.
 
 Exit codes: 0 done, 1 task failed, 2 usage or configuration error, 3 assertion or reproduction failed, \

@@ -183,7 +183,7 @@ def data_file(
         if _wrong(target, origin) is None and (why := lacking()) is not None:
             raise OutOfReachError(f"{name}: {why}")
         if origin is None or origin.page is not None:
-            why = f"is fetched by hand: {origin.page}" if origin else "has no address in the task file"
+            why = f"has to be downloaded manually: {origin.page}" if origin else "has no address in the task file"
             raise OutOfReachError(f"{name} {why}; put it at {target}")
         with _writing(data_dir, name):
             if (why := missing()) is None:  # another process was faster

@@ -165,8 +165,7 @@ def remarks(model: Model) -> list[str]:
     if files is None or not files.are_pickles:
         return model.notes()
     return [
-        f"the weights of {files.name} are a pickle ({files.weights[0]}), read as tensors only, without running code "
-        "(torch.load, weights_only=True)",
+        f"{files.name}: {files.weights[0]} is a pickle; loaded with weights_only=True, which runs no code",
         *model.notes(),
     ]
 

@@ -48,9 +48,9 @@ LEVEL = 0.05  # of tests, after Holm's correction
 _METHODS = {"name": "method", "value": "value", "gain": "gain", "ci": INTERVAL, "p_holm": "p"}
 _METHODS |= {"passes": "passes", "seconds": "s", "calibration_error": "ECE"}
 _LEGEND = (
-    "gain over the raw metric, or over SimpleMatch for scores that assume a matching; * differs at "
-    f"{LEVEL:g} after Holm's correction over the methods (paired permutation test)",
-    "passes: of images and captions through the towers; scoring the task once is 2",
+    "gain over the raw metric, or over SimpleMatch for methods that output a matching (sinkhorn, dual_softmax); * "
+    f"differs at {LEVEL:g} after Holm's correction over the methods (paired permutation test)",
+    "passes: encoder passes over the data (scoring the task once is 2)",
     "ECE: calibration error of each image's answer, for scores that are logits",
 )
 Variant = tuple[str, str, Record]

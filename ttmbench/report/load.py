@@ -223,9 +223,9 @@ def thumbnails_for(sets: Sequence[GroupSet], options: ThumbnailOptions) -> Thumb
 def _check_licence(task: str, license_name: str, gated: bool, options: ThumbnailOptions) -> None:
     """DataError with why images may not be copied."""
     if task not in options.allowed and not copies_allowed(license_name, gated):
-        declared = f"its licence is stated as “{license_name}”" if license_name else "it states no licence"
+        declared = f"its licence is stated as “{license_name}”" if license_name else "no licence in the task file"
         doubt = "its data are gated" if gated else declared
-        raise DataError(f"{doubt}, which does not surely allow copies (--allow_images {task})")
+        raise DataError(f"{doubt}, so images are not copied (--allow_images {task})")
 
 
 def _load_again(run: ResultsFile, task: str, options: ThumbnailOptions) -> tuple[TaskSpec, dict[str, Group]]:

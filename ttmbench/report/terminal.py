@@ -232,8 +232,8 @@ def _print_headline(document: ResultsDocument, width: int | None) -> None:
             ties = NOTHING if row.ties is None else f"{row.ties:g}"
             rows.append([name, number_text(row), *gained, percent(row.chance), ties])
     caption = (
-        "± is the standard deviation over seeds; (3 equal): three seeds gave the same number. Gains are over "
-        "SimpleMatch, those of scores without matching over raw."
+        "± is the standard deviation over seeds; (3 equal): three seeds gave the same number. Gain: over "
+        "SimpleMatch for group match and for methods that output a matching, else over raw."
     )
     print_table(columns, rows[1:], title=f"{document.model_name}: percent", caption=caption, width=width)
 

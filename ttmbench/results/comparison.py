@@ -21,7 +21,7 @@ from ttmbench.results.reader import ResultsFile, read_document, read_files
 from ttmbench.results.summary import CellValues, cluster_numbers
 from ttmbench.types import Group
 
-NO_SAMPLES = "its run wrote no samples (results of each group), which are compared; repeat it with --log_samples"
+NO_SAMPLES = "it has no per-group results; rerun with --log_samples"
 Row = dict[str, Any]
 """One compared number, as JSON values by name."""
 

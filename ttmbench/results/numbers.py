@@ -130,8 +130,8 @@ PublishedTrack = Literal["zero_shot", "forced_choice", "supervised", "no_model"]
 TRACK_ORDER: tuple[Track, ...] = get_args(Track)
 TRACK_TITLES: dict[str, str] = {
     "zero_shot": "Zero-shot: each image-caption pair is scored alone",
-    "forced_choice": "Forced choice: the model picks an option, so chance differs from that of scores",
-    "matching": "Matching: knows which images and captions form a group; no training",
+    "forced_choice": "Forced choice: the model picks an option; chance is lower (6.25 % in 2x2 groups)",
+    "matching": "Matching: group match without training",
     "test_time": "Test-time: adapted to the unlabelled test images and captions",
     "supervised": "Supervised: the model or one of its settings was tuned on labels",
     "oracle": "Oracle: uses labels; an upper bound, not a result",
@@ -143,7 +143,7 @@ SEEN_MARK = "†"
 SEEN_LEGEND = "† trained on images of the collection that the task's images are of"
 FROM_FILE = "scored from a file"  # beside rows of stored scores, ranks and per-sample results
 DISAGREES_MARK = "‡"
-DISAGREES_LEGEND = "‡ another source publishes another value for the same model; each row names its source"
+DISAGREES_LEGEND = "‡ sources disagree on this model; each row names its source"
 UNRANKED_TITLE = "Controls: they explain a number and rank nowhere"
 
 

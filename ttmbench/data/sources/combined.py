@@ -44,7 +44,7 @@ def read_first_of(request: SourceRequest) -> Loaded:
     if len(reasons) == 1:
         raise OutOfReachError(reasons[0])
     listed = "; ".join(f"({number}) {reason}" for number, reason in enumerate(reasons, start=1))
-    raise OutOfReachError(f"none of {len(reasons)} places has the data: {listed}")
+    raise OutOfReachError(f"data not found in {len(reasons)} places: {listed}")
 
 
 def locate_first_of(request: SourceRequest) -> list[DataLocation]:
