@@ -15,6 +15,8 @@ from ttmbench._util.file_io import limit, raised_by
 from ttmbench._util.third_party_errors import error_line
 from ttmbench.errors import DataError, UsageError
 
+_PLAIN = re.compile(r"[^./\\\0:][^/\\\0:]*(/[^./\\\0:][^/\\\0:]*)*")  # inside its folder, and not hidden
+
 
 class RemoteFolder:
     """A folder at an address; ``what`` is the option. UsageError for an address that fsspec cannot open."""
@@ -30,18 +32,13 @@ class RemoteFolder:
             raise UsageError(f"{what} {address} cannot be reached: {error_line(error)}") from None
         self.url, self._root, self._sent = address.rstrip("/"), root.rstrip("/"), dict[Path, int]()
 
-    def is_file(self) -> bool:
-        """Whether the address names a file."""
-        with self._speaking("read"):
-            return bool(self._fs.isfile(self._root))
-
     def get(self, folder: Path, stem: str = "") -> bool:
         """Copies the files with ``stem`` in their names, and says whether there are any; names stay in the folder."""
         with self._speaking("read"):
             self._fs.invalidate_cache()
             found = self._fs.find(self._root, detail=True) if self._fs.exists(self._root) else {}
             names = {str(path).removeprefix(f"{self._root}/"): about["size"] or 0 for path, about in found.items()}
-            names = {name: size for name, size in names.items() if _is_plain(name) and stem in name}
+            names = {name: size for name, size in names.items() if _PLAIN.fullmatch(name) and stem in name}
             for amount, bound in ((len(names), "remote_files"), (sum(names.values()), "remote_bytes")):
                 if amount > limit(bound):
                     raise DataError(f"{amount} {bound[7:]} are too many; {raised_by(bound)}")
@@ -54,7 +51,7 @@ class RemoteFolder:
         """Copies new and changed files of a folder there: JSON files last, after the files that they name."""
         for path in sorted(folder.rglob("*"), key=lambda path: (path.suffix == ".json", path)):
             name, stamp = path.relative_to(folder).as_posix(), path.stat().st_mtime_ns
-            if path.is_file() and _is_plain(name) and self._sent.get(path) != stamp:
+            if path.is_file() and _PLAIN.fullmatch(name) and self._sent.get(path) != stamp:
                 with self._speaking("written"):
                     self._fs.makedirs(f"{self._root}/{name}".rpartition("/")[0], exist_ok=True)
                     self._fs.put_file(str(path), f"{self._root}/{name}")
@@ -71,19 +68,11 @@ class RemoteFolder:
 
 def fetched(address: str, what: str) -> Path:
     """A copy, until the process ends, of a folder, or of a file and those beside it; UsageError if nothing is there."""
-    remote, name = RemoteFolder(address, what), ""
-    if remote.is_file():
-        folder, _, name = address.rpartition("/")
-        remote = RemoteFolder(folder, what)
+    folder, _, name = address.rpartition("/") if address.endswith((".json", ".jsonl")) else (address, "", "")
+    remote = RemoteFolder(folder, what)
     home = Path(tempfile.mkdtemp(prefix="ttmbench-"))
     atexit.register(shutil.rmtree, home, ignore_errors=True)
     show_as(str(home), remote.url)
-    if not remote.get(home, PurePosixPath(name).stem.removeprefix("results_")):
+    if not remote.get(home, PurePosixPath(name).stem.removeprefix("results_")) or not (home / name).exists():
         raise UsageError(f"{what} {address}: there is no such file, and no folder with results in it")
     return home / name
-
-
-def _is_plain(name: str) -> bool:
-    """Whether a name stays inside its folder and is not hidden."""
-    inside = all(part and not part.startswith(".") for part in name.split("/"))  # "/x" begins with an empty part
-    return inside and not any(character in name for character in ("\\", "\0", ":"))
