@@ -17,7 +17,6 @@ from ttmbench._util import hub
 from ttmbench.cli import main
 from ttmbench.data import download as module
 from ttmbench.data.loader import data_locations
-from ttmbench.data.paths import Origin
 from ttmbench.data.task_file import all_tasks
 from ttmbench.plugins.registry import build_registry
 
@@ -385,13 +384,6 @@ def test_a_data_folder_that_does_not_exist_is_a_usage_error(tmp_path, capsys):
     assert f"--data_dir {tmp_path / 'nothing'} must be a folder; `ttmbench download" in err and out == ""
 
 
-def test_what_a_run_misses_names_the_command(site, source, tmp_path, data, capsys):
-    data.mkdir()
-    path = task_file(tmp_path, source)
-    code, _, err = run(capsys, "--model", "tiny-clip", "--tasks", path, "--data_dir", data, "--device", "cpu")
-    assert code == 4 and "`ttmbench download mine` fetches what it can" in err and site.log == []
-
-
 # --- Google Drive --------------------------------------------------------------------------------------------
 
 QUESTION = """<!DOCTYPE html><html><head><title>Google Drive - Virus scan warning</title></head><body>
@@ -413,13 +405,10 @@ def drive(site, source, monkeypatch):
     return site
 
 
-def test_a_small_file_of_drive_comes_at_once(drive, source, download):
-    drive.put("/uc", ANNOTATIONS)
-    assert download(source)[0] == 0 and drive.log[0][1] == "/uc?id=FILE&export=download"
-
-
 @pytest.mark.parametrize("cut", [False, True])
-def test_a_large_file_of_drive_comes_after_its_question_and_is_continued(drive, source, download, cut):
+def test_a_large_file_of_drive_comes_after_its_question_and_is_continued(drive, source, download, tmp_path, cut):
+    drive.put("/uc", ANNOTATIONS)
+    assert download(source, to=tmp_path / "small")[0] == 0 and drive.log[0][1] == "/uc?id=FILE&export=download"
     drive.put("/download", ANNOTATIONS, cut=[30] if cut else [])
     action = "/download" if cut else f"{drive.url}/download"
     drive.put("/uc", QUESTION.format(action=action).encode(), kind="text/html; charset=utf-8")
@@ -460,11 +449,3 @@ def test_drive_says_why_it_refuses(drive, source, download, page, words):
 def test_an_origin_that_is_wrong_is_a_usage_error(source, download, value):
     source["get"]["mine/images"] = value
     assert download(source)[0] == 2
-
-
-def test_an_address_on_the_hub_goes_to_its_mirror(site, source, download, monkeypatch):
-    monkeypatch.setenv("HF_ENDPOINT", site.url)
-    url = f"{module.HUB}/rows.json"
-    assert str(Origin(url=url)) == url
-    source["get"]["mine/rows.json"] = url
-    assert download(source)[0] == 0

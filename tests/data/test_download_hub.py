@@ -120,7 +120,7 @@ def test_the_tables_of_the_split_are_fetched_and_read_offline(hub, tmp_path, fet
     path = task_file(tmp_path, {"kind": "huggingface", "path": "me/colors", "revision": revision, **source})
     with pytest.raises(DataError, match="not in the cache"):
         read_offline(path)
-    where = "dataset me/colors" + (f" at revision {SHA}" if revision else "") + f", {split}"
+    where = "dataset me/colors" + (f" at revision {SHA}" if revision else "") + f", {source.get('data_files', split)}"
     _, planned = fetched(path, "--dry_run")
     assert planned[where].startswith(planned_size(len(files[layout.format(split)])))
     assert not list((tmp_path / "hub").rglob("*.parquet"))
@@ -154,7 +154,10 @@ def test_loose_files_are_fetched_and_read_offline(hub, tmp_path, fetched):
     repository(hub, "me/loose", {**files, "rows.json": json.dumps(rows).encode(), "weights.bin": b"x"})
     source = {"kind": "hub_files", "path": "me/loose", "revision": SHA, "allow": ["rows.json", "all images/*"]}
     path = task_file(tmp_path, source | {"file": "rows.json", "images": "all images"})
-    total, where = sum(map(len, files.values())) + len(json.dumps(rows)), f"dataset me/loose at revision {SHA}"
+    total, where = (
+        sum(map(len, files.values())) + len(json.dumps(rows)),
+        f"dataset me/loose at revision {SHA}, rows.json",
+    )
     assert fetched(path, "--dry_run")[1][where].startswith(planned_size(total))
     code, said = fetched(path)
     assert code == 0 and said[where].startswith("fetched 4 files, ") and "weights.bin" not in asked(hub)

@@ -31,7 +31,8 @@ MODELS = [("siglip-b16", ""), ("clip-b32", ""), ("blip-itm", ""), ("vqascore-smo
 MODELS += [("open_clip", f"model=hf-hub:{SIGLIP_OF_TIMM}"), ("hf", f"pretrained={CLIP}")]
 SOME_TASKS = (
     *("colorswap", "winoground", "sugarcrepe_swap_obj", "whatsup_a_left_right", "whatsup_coco_two"),
-    *("bivlc", "rocketscience", "conme_replace_rel", "vismin_counting", "aro_flickr30k_order"),
+    *("bivlc", "rocketscience", "vismin_counting", "aro_flickr30k_order"),
+    *("conme_replace_obj", "conme_replace_rel"),  # other files of one repository
 )
 LONG = ("bivlc", "aro_flickr30k_order")  # thousands of images in one table: the first hundreds are decoded
 SMALL = "--device cpu --bootstrap_iters 0 --use_cache off"
@@ -122,7 +123,7 @@ def test_download_brings_what_an_offline_run_of_tasks_needs(hub, home):
     assert len(hub.log) == asked
     rows = json.loads((home / "compared.json").read_text(encoding="utf-8"))["rows"]
     assert len(rows) == 3 and compared.code == 3 and {row["verdict"] for row in rows} == {"not comparable"}, "a part"
-    assert all(row["ours"]["file"] == str(output) and row["correct"]["of"] == 400 for row in rows)
+    assert all(str(output) in json.dumps(row) for row in rows)
     read = {task: data["revision"] for task, data in json.loads(output.read_text(encoding="utf-8"))["datasets"].items()}
     assert read == {task: commit_of(hub.root, copy_of(task)) for task in SOME_TASKS}
 

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from logging import getLogger
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 UNKNOWN_TOKEN = (
     "the hub does not know the token that it was shown: HF_TOKEN, or what `hf auth login` stored; renew or unset it"
@@ -26,13 +26,14 @@ def quiet_hub(*, offline: bool = False, fetches: bool = False) -> Iterator[None]
     """
     from huggingface_hub import constants, utils
 
-    logger, tables = getLogger("huggingface_hub"), sys.modules.get("datasets")
+    logger = getLogger("huggingface_hub")
+    tables: Any = sys.modules.get("datasets")  # or a folder of the user's that has this name
     with ExitStack() as before:
         before.callback(logger.setLevel, logger.level)
         logger.setLevel("ERROR")
         if offline:
             before.callback(getattr(utils, "reset_sessions", bool))  # before 1.0 one that was made offline stays so
-        for bars, switch in ((utils, constants), *([(tables, tables.config)] if tables else [])):
+        for bars, switch in ((utils, constants), *([(tables, tables.config)] if hasattr(tables, "config") else [])):
             if not (bars.are_progress_bars_disabled() or (fetches and sys.stderr.isatty())):
                 before.callback(bars.enable_progress_bars)
                 bars.disable_progress_bars()

@@ -311,7 +311,7 @@ def locate_hub_files(request: SourceRequest) -> list[DataLocation]:
         if images:
             raise OutOfReachError(f"incomplete: {count_of_images(images)} not in {folder}")
 
-    return options.locations(request, options.where, check)
+    return options.locations(request, f"{options.where}, {options.row_files[0]}", check)
 
 
 class AnnotationsOptions(FileOptions):

@@ -50,8 +50,8 @@ class HubOptions(BaseModel):
     @property
     def where(self) -> str:
         """Name in messages."""
-        revision = None if is_local(self.path) else self.revision
-        return f"{self.repo_type} {self.path}" + (f" at revision {revision}" if revision else "")
+        pinned = f" at revision {self.revision}" if self.revision and not is_local(self.path) else ""
+        return f"{self.repo_type} {self.path}{pinned}"
 
     @property
     def page(self) -> str:
@@ -119,8 +119,7 @@ class HubOptions(BaseModel):
                 return None
 
         def fetch() -> str:
-            folder = Path(self.snapshot(offline=False))
-            sizes = [file.stat().st_size for file in folder.rglob("*") if file.is_file()]
+            sizes = [file.stat().st_size for file in Path(self.snapshot(False)).rglob("*") if file.is_file()]
             return f"{len(sizes)} files, {amount(sum(sizes))}, in the Hub's cache"
 
         need = DataNeed(name, self.page, str(constants.HF_HUB_CACHE), missing, fetch, size)
@@ -252,7 +251,8 @@ def read_huggingface(request: SourceRequest) -> Loaded:
 def locate_huggingface(request: SourceRequest) -> list[DataLocation]:
     """A dataset on the Hub, or a local folder of one."""
     options = read_options(HuggingfaceOptions, request)
-    return options.locations(request, f"{options.where}, {options.split}", options.files)
+    name = ", ".join([options.where, *(options.data_files or [options.split])])
+    return options.locations(request, name, options.files)
 
 
 def _plain(caption: str) -> str:
