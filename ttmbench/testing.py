@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -17,7 +18,7 @@ from ttmbench.model import ChoiceModel, ChoiceQuestion, DualEncoder, Model, Pair
 from ttmbench.plugins.registry import build_registry, load_target
 from ttmbench.scoring.dual_encoder import encode, score_features
 from ttmbench.scoring.inputs import Prepared as _Prepared
-from ttmbench.scoring.inputs import Rows, concatenate, n_rows, prepare, take
+from ttmbench.scoring.inputs import concatenate, n_rows, prepare, take
 from ttmbench.scoring.pairs import score_in_memory
 from ttmbench.types import Group, ImageRef, MethodPart, MethodSpec
 
@@ -181,17 +182,14 @@ def _check_dual_encoder(adapter: DualEncoder, images: list[Image.Image], check: 
     scores = _all_scores(adapter, prepared, n)
     check("logits are [images, captions]", scores.shape == (n, n), f"shape is {scores.shape}")
     check("logits are finite", bool(np.isfinite(scores).all()), f"got {scores}")
-    inputs = adapter.prepare_images(images)
-    features = adapter.encode_images(inputs)
+    features = adapter.encode_images(prepared.images)
     check("features are float32", features.dtype == torch.float32, f"dtype is {features.dtype}")
-    raw = adapter.logits(features, adapter.encode_captions(adapter.prepare_captions(list(CAPTIONS))))
+    raw = adapter.logits(features, adapter.encode_captions(prepared.captions))
     check("logits are float32", raw.dtype == torch.float32, f"dtype is {raw.dtype}")
-    check("one row an image", n_rows(inputs) == n, "prepare_images changes the number")
+    check("one row an image", n_rows(prepared.images) == n, "prepare_images changes the number")
     single = _all_scores(adapter, prepared, 1)
     check("batch size changes no score", _close(scores, single), _difference(scores, single))
-    parts = concatenate([adapter.prepare_images([image]) for image in images])
-    rows = Rows(np.arange(n)[None], np.arange(n)[None])
-    apart = _Prepared(parts, adapter.prepare_captions(list(CAPTIONS)), rows)
+    apart = replace(prepared, images=concatenate([adapter.prepare_images([image]) for image in images]))
     one_by_one = score_features(adapter, encode(adapter, apart, n), False).groups[0]
     check("preparing one by one changes no score", _close(scores, one_by_one), _difference(scores, one_by_one))
     backwards = _all_scores(adapter, _prepared(adapter, images[::-1]), n)[::-1]
