@@ -21,7 +21,7 @@ from ttmbench.evaluator.determinism import conditions
 from ttmbench.evaluator.output import DataNow, groups_digest
 from ttmbench.evaluator.stored_ranks import stored_pool
 from ttmbench.evaluator.task_result import Answered, Data, Scored
-from ttmbench.model import ChoiceModel, ChoiceStyle, DualEncoder, Model, PairScorer, StoredFeatures
+from ttmbench.model import ChoiceModel, DualEncoder, Model, PairScorer, StoredFeatures
 from ttmbench.plugins.registry import Registry, metric_for
 from ttmbench.results.numbers import RAW
 from ttmbench.results.summary import MethodScores, Resampling
@@ -29,7 +29,7 @@ from ttmbench.scoring.batches import BatchSizer
 from ttmbench.scoring.choice_arrays import choice_values, unread_notes
 from ttmbench.scoring.debiasing import Likelihoods, Prior, likelihoods, prior_for
 from ttmbench.scoring.dual_encoder import Features, PreparedTask, Side, caption_pairs, encode_side, score_features
-from ttmbench.scoring.forced_choice import Given, ask_choices, image_prompt, text_prompt
+from ttmbench.scoring.forced_choice import ask_choices, image_prompt, text_prompt
 from ttmbench.scoring.inputs import (
     DECODED,
     Fingerprint,
@@ -353,68 +353,50 @@ def _score_streamed(
 
 def ask_task(plan: TaskPlan, run: Run, model: ChoiceModel) -> Answered:
     """Asks a task's forced choices; errors as for `ttmbench.evaluator.task.run_task`."""
-    config, clock = run.config, time.perf_counter()
+    config, spec, style, clock = run.config, plan.task.spec, model.choice_style, time.perf_counter()
     loaded = run.load(plan.task)
     groups, started = loaded.groups, time.perf_counter()
     check_captions(model, groups)
     answered = ask_choices(model, groups, run.sizer, config.seed, plan.frames)
     seconds = {"load": started - clock, "score": time.perf_counter() - started}
-    orders = 1 if model.choice_style.order == "random" else 2
-    record = {**_questions(plan, model.choice_style, orders, config.seed), "unread": []}
     answers: list[list[Record]] = [[] for _ in groups]
+    unread: list[tuple[str, str, str | None]] = []
     for reply in answered.given:
         asked = reply.asked
-        answers[asked.group].append(
-            {
-                "question": _name(reply),
-                "order": list(asked.order),
-                "prompt": asked.prompt,
-                "answer": reply.answer,
-                "chosen": reply.chosen,
-                "right": reply.right,
-            }
-        )
+        # counted from 1: which caption fits image 1, which image fits caption 2
+        question = f"{'image' if asked.side == 'text' else 'caption'} {asked.subject + 1}"
+        line = {"question": question, "order": list(asked.order), "prompt": asked.prompt, "answer": reply.answer}
+        answers[asked.group].append({**line, "chosen": reply.chosen, "right": reply.right})
         if reply.chosen is None:
-            unread = {"group_id": groups[asked.group].group_id, "question": _name(reply), "answer": reply.answer}
-            record["unread"].append(unread)
-    notes = unread_notes([(row["group_id"], row["question"], row["answer"]) for row in record["unread"]])
+            unread.append((groups[asked.group].group_id, question, reply.answer))
+    notes = unread_notes(unread)
     if config.methods:
         notes.append(
             f"model {config.model} answers in words and has no scores, so it can be neither matched nor adapted"
         )
     if config.save_scores:
         notes.append("forced choices have no scores, so --save_scores wrote none; --log_samples writes the answers")
+    prompts = {} if spec.shape.more_images else {"text": text_prompt(["{caption}"] * spec.shape.captions, plan.frames)}
+    if spec.shape.images > 1:
+        prompts["image"] = image_prompt("{caption}", spec.shape.images, plan.frames)
     return Answered(
-        spec=plan.task.spec,
+        spec=spec,
         metrics=[run.registry.metrics[name] for name in choice_values(answered.choices)],
         data=Data(groups, loaded.source, answered.fingerprint, answered.clusters),
         notes=notes,
         seconds=seconds,
         choices=answered.choices,
-        record=record,
+        record={
+            "asked": list(prompts),
+            "orders": 1 if style.order == "random" else 2,
+            "order": style.order,
+            "seed": config.seed,
+            "side_by_side": style.side_by_side,
+            "prompts": prompts,
+            "unread": [dict(zip(("group_id", "question", "answer"), row, strict=True)) for row in unread],
+        },
         answers=answers,
     )
-
-
-def _questions(plan: TaskPlan, style: ChoiceStyle, orders: int, seed: int) -> Record:
-    """The results document's record of the questions."""
-    shape = plan.task.spec.shape
-    prompts = {} if shape.more_images else {"text": text_prompt(["{caption}"] * shape.captions, plan.frames)}
-    if shape.images > 1:
-        prompts["image"] = image_prompt("{caption}", shape.images, plan.frames)
-    return {
-        "asked": list(prompts),
-        "orders": orders,
-        "order": style.order,
-        "seed": seed,
-        "side_by_side": style.side_by_side,
-        "prompts": prompts,
-    }
-
-
-def _name(reply: Given) -> str:
-    """The question, counted from 1: which caption fits image 1, which image fits caption 2."""
-    return f"{'image' if reply.asked.side == 'text' else 'caption'} {reply.asked.subject + 1}"
 
 
 def score_share(plan: TaskPlan, run: Run, part: int, of: int) -> None:
