@@ -324,7 +324,7 @@ def test_a_failed_task_hides_neither_table_nor_path_of_the_finished_ones(where, 
     captured = capsys.readouterr()
     assert "shapes_color" in captured.out and f"results: {path}" in captured.out
     assert "failed: shapes_place: disk full" in captured.out and "disk full" in captured.err
-    assert ("\nshapes_place\n" in captured.out) == (where == "write"), "what was computed is shown"
+    assert ("\nshapes_place: " in captured.out) == (where == "write"), "what was computed is shown"
     document = json.loads(path.read_text(encoding="utf-8"))
     assert document["status"] == "failed" and "disk full" in document["errors"][0]["message"]
     assert ("shapes_place" in document["results"]) == (where == "write"), "what was computed is saved"
