@@ -372,7 +372,7 @@ def _gain(config: RunConfig, scored: Scored, baseline: MetricSpec, metric: Metri
 
 def _cost(registry: Registry, document: ResultsDocument, scored: Scored, name: str) -> Record:
     """What a method cost (passes through each tower, and seconds of one seed), its calibration and positions."""
-    record = document.training(scored.spec.task, name)
+    record = document.methods.get(scored.spec.task, {}).get(name)
     gives_logits = name == RAW or registry.methods[name].gives_logits
     errors = [error for scores in scored.scores[name] if (error := calibration_error(scores.groups)) is not None]
     costs = [] if record is None else record.cost

@@ -251,7 +251,7 @@ class Checked:
     def training(self, name: str, result: Scored) -> None:
         """Compares the metrics of each iteration, and what adapted models are on other tasks."""
         for column in result.columns:
-            record = self.document.training(name, column.name)
+            record = self.document.methods.get(name, {}).get(column.name)
             if record is None:
                 continue
             self.same(f"{name}.{column.name}.seeds", len(record.seeds), len(column.scores))

@@ -58,7 +58,8 @@ from ttmbench.scoring.choice_arrays import choice_chance
 
 def seconds_of(document: ResultsDocument, task: str, method: str) -> float | None:
     """The seconds of preparing and scoring a task, with one seed of a method; None where scores are of the cache."""
-    stages, data, record = document.timing.get(task, {}), document.datasets.get(task), document.training(task, method)
+    stages, data = document.timing.get(task, {}), document.datasets.get(task)
+    record = document.methods.get(task, {}).get(method)
     scored = stages.get("prepare", 0.0) + stages.get("score", 0.0)
     if not scored or data is None or data.from_store is not None or (record is not None and not record.cost):
         return None

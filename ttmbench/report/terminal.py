@@ -221,7 +221,7 @@ def _print_headline(document: ResultsDocument, width: int | None) -> None:
         rows += [[], [f"{task}: {document.extent(task).words} groups, {shape}"]]
         order = {column.method: column for column in columns_in(method for method, _ in numbers)}
         for (method, column), metric in product(order.items(), (raw, match)):
-            row, record = numbers.get((method, metric)), document.training(task, method)
+            row, record = numbers.get((method, metric)), document.methods.get(task, {}).get(method)
             is_built_in = method in BUILT_IN_METHODS and method != RAW
             if row is None or method == CHOICE or (is_built_in and metric != (raw if method == OVERFIT else match)):
                 continue

@@ -189,7 +189,7 @@ def _notes(
     config = document.config
     if config.get("dtype", "fp32") != "fp32":
         yield f"computed in {config['dtype']}"
-    record = document.training(number.own_task, number.method)
+    record = document.methods.get(number.own_task, {}).get(number.method)
     if record is not None and (changed := _changed(config, "method_args", spec.settings, f"{number.method}.")):
         yield f"settings of {number.method} were changed ({changed})"
     if number.method == TTM and record is not None:

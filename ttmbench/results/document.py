@@ -65,19 +65,13 @@ def _distinct(values: list[Any]) -> list[Any]:
 Real = Annotated[int | float, AfterValidator(partial(operator.add, 0)), WithJsonSchema({"type": "number"})]
 Positive = Annotated[int | float, Field(gt=0), WithJsonSchema({"type": "number", "exclusiveMinimum": 0})]
 Fraction = Annotated[int | float, Field(ge=0, le=1), WithJsonSchema({"type": "number", "minimum": 0, "maximum": 1})]
-Share = Annotated[
-    int | float,
-    Field(gt=0, lt=1),
-    WithJsonSchema({"type": "number", "exclusiveMinimum": 0, "exclusiveMaximum": 1}),
-]
 NotNegative = Annotated[int | float, Field(ge=0), WithJsonSchema({"type": "number", "minimum": 0})]
 Interval = Annotated[list[Real], Field(min_length=2, max_length=2)]
 Digest = Annotated[str, Field(pattern=_DIGITS)]
-Count = Annotated[int, Field(ge=0)]
+Count = Annotated[int, Field(ge=0, lt=2**53)]
 AtLeastOne = Annotated[int, Field(ge=1)]
 Seeds = Annotated[list[int], Field(min_length=1)]
 Key = Annotated[str, Field(pattern=_KEY)]
-Zero = Annotated[int, Field(ge=0, le=0), WithJsonSchema({"const": 0})]
 Absent = Annotated[SkipJsonSchema[None], AfterValidator(_never)]
 """Of a key that may be omitted: its default, which no document states."""
 
@@ -91,8 +85,8 @@ class Part(BaseModel):
 class Samples(Part):
     """How many groups a task has, and how many were scored."""
 
-    original: int = Field(description="Groups of the task; the scored ones if its file states no size.")
-    effective: int = Field(description="Groups that were scored.")
+    original: Count = Field(description="Groups of the task; the scored ones if its file states no size.")
+    effective: Count = Field(description="Groups that were scored.")
     clusters: AtLeastOne | Absent = Field(
         None,
         description="Of groups that share an image: one observation in standard errors, intervals and tests. Omitted "
@@ -587,8 +581,8 @@ class ResultsDocument(Part):
     configs: ByTask[dict[str, Any]] = Field(
         description="Task -> content of its file, with include and --task_args applied."
     )
-    versions: ByTask[int] = Field(description="Task -> version of its file.")
-    n_shot: ByTask[Zero] = Field({}, alias="n-shot", description="Task -> 0.")
+    versions: ByTask[Count] = Field(description="Task -> version of its file.")
+    n_shot: ByTask[Literal[0]] = Field({}, alias="n-shot", description="Task -> 0.")
     n_samples: ByTask[Samples] = Field(
         alias="n-samples", description="Task -> number of groups, of scored groups and of clusters."
     )
@@ -690,10 +684,6 @@ class ResultsDocument(Part):
     def is_stored(self, task: str) -> bool:
         """Whether a task's numbers are of a file of scores, ranks or answers, and not of a run on the data."""
         return self.source_kind(task) == STORED_SCORES
-
-    def training(self, task: str, method: str) -> MethodRecord | None:
-        """What is recorded of a method; None for the model as it is."""
-        return self.methods.get(task, {}).get(method)
 
     @cached_property
     def numbers(self) -> list[Number]:
@@ -842,11 +832,6 @@ class ResultsDocument(Part):
                 wrong = wrong_number(key, value)
                 if wrong:
                     raise ValueError(f"{value!r:.40} for '{key:.80}' of task '{task:.80}', {wrong}")
-        for task, version in self.versions.items():
-            counts = self.n_samples[task] if task in self.n_samples else Samples(original=0, effective=0)
-            for whole in (version, counts.original, counts.effective):
-                if not 0 <= whole < 2**53:
-                    raise ValueError(f"{whole!r:.40} of task '{task:.80}', which is not a whole number from 0")
         try:
             datetime.fromtimestamp(self.date, UTC)
         except (ValueError, OverflowError, OSError):

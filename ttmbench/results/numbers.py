@@ -384,13 +384,14 @@ def same_rows(
 
 
 def merged(same: Sequence[Number]) -> tuple[Number, list[Number]]:
-    """The newest of some numbers of one row (`takes_place_of`), averaged with those of other seeds; the others.
+    """The newest of some numbers of one row, averaged with those of other seeds; the others.
 
     Standard errors and interval ends are averaged too, which overstates them.
     """
-    first = same[0]
-    for number in same[1:]:
-        first = number if takes_place_of(number, first) else first
+    # The whole task before a part, a larger part, then the newer run; of equals the last.
+    first = max(
+        reversed(same), key=lambda one: (not one.limited, one.limited and (one.groups or 0), one.origin.date or "")
+    )
     chosen, left = [first], []
     for number in sorted(same, key=lambda number: number.origin.date or "", reverse=True):
         known = {seed for one in chosen for seed in one.seeds}
@@ -427,15 +428,6 @@ def merged(same: Sequence[Number]) -> tuple[Number, list[Number]]:
         seed_std=spread,
         seeds=tuple(seed for one in chosen for seed in one.seeds),
     ), left
-
-
-def takes_place_of(one: Number, other: Number) -> bool:
-    """Whether a number replaces an earlier one: the whole task before a part, a larger part, then the newer run."""
-    if one.extent.limited != other.extent.limited:
-        return other.extent.limited
-    if one.extent.limited and one.extent.groups != other.extent.groups:
-        return (one.extent.groups or 0) > (other.extent.groups or 0)
-    return (one.origin.date or "") >= (other.origin.date or "")
 
 
 _WHOLE = ("version", "seeds", "groups", "groups_of_task", "of_tasks", "cells")
