@@ -9,7 +9,6 @@ takes the values of single groups (`GroupValues`). `print_board` prints a board.
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -222,22 +221,21 @@ def _conflicts(rows: Sequence[Number]) -> list[dict[str, Any]]:
     version and size count beside runs.
     """
     conflicts: list[dict[str, Any]] = []
-    for task in dict.fromkeys(row.task for row in rows if not row.origin.published):
-        of_task = [row for row in rows if row.task == task and not row.origin.published]
-        versions = {row.origin.version for row in of_task if not row.limited}
-        of_runs = {(row.origin.version, row.groups) for row in of_task if not row.limited and not row.origin.from_file}
+    for of_task in same_rows((row for row in rows if not row.origin.published), attrgetter("task")):
+        whole = [row for row in of_task if not row.limited]
+        versions = {row.origin.version for row in whole}
+        of_runs = {(row.origin.version, row.groups) for row in whole if not row.origin.from_file}
         kinds: dict[tuple[int | None, int | None, str | None], set[str]] = {}
         for row in of_task:
-            if row.origin.from_file and (row.origin.version, row.groups) in of_runs:
-                continue
-            if not row.limited or not versions or row.origin.version not in versions:
+            is_known = row.origin.from_file and (row.origin.version, row.groups) in of_runs
+            if not is_known and (not row.limited or row.origin.version not in versions):
                 kinds.setdefault((row.origin.version, row.groups, row.origin.data), set()).add(row.origin.file)
         if len(kinds) > 1:
-            variants: list[dict[str, object]] = [
+            variants = [
                 {"version": version, "groups": groups, "data": data, "files": sorted(files)}
                 for (version, groups, data), files in kinds.items()
             ]
-            conflicts.append({"task": task, "variants": variants})
+            conflicts.append({"task": of_task[0].task, "variants": variants})
     return conflicts
 
 
@@ -346,33 +344,17 @@ _RESAMPLES = 1000
 
 
 class GroupValues:
-    """Reads the samples beside results documents when they are first asked for.
-
-    Args:
-        runs: whose samples are asked for.
-    """
+    """Values of the single groups of runs, from the samples beside them, which are read when they are asked for."""
 
     def __init__(self, runs: Iterable[ResultsFile]) -> None:
         self._runs = {run.file: run for run in runs}
         self._groups = lru_cache(maxsize=None)(self._read)
 
-    def p_value(self, one: Number, other: Number) -> float | None:
-        """P of the paired test of two numbers on the same groups: McNemar's, or a permutation test of fractions.
+    def pair(self, task: str, *keys: tuple[str, str, str]) -> tuple[np.ndarray, np.ndarray, np.ndarray | None] | None:
+        """Values of the same groups for two keys (file, method, metric), and the clusters of the groups.
 
         None if the samples of one are missing or damaged, or the groups differ.
         """
-        pair = self._pair(
-            one.task, (one.origin.file, one.method, one.metric), (other.origin.file, other.method, other.metric)
-        )
-        return None if pair is None else paired_test(*pair[:2], _RESAMPLES, 0, pair[2])[0]
-
-    def gain_interval(self, file: str, task: str, metric: str, method: str) -> tuple[float, float] | None:
-        """The 95 % interval of a method's number minus that of the raw model; None without samples."""
-        pair = self._pair(task, (file, RAW, metric), (file, method, metric))
-        return None if pair is None else stats.paired_difference(*pair[:2], _RESAMPLES, 0, clusters=pair[2])[1]
-
-    def _pair(self, task: str, *keys: tuple[str, str, str]) -> tuple[np.ndarray, np.ndarray, np.ndarray | None] | None:
-        """Values of the same groups for two keys (file, method, metric), and the clusters of the groups."""
         known = [groups for file, _, _ in keys if (groups := self._groups(file).get(task)) is not None]
         if len(known) < len(keys):
             return None
@@ -531,7 +513,7 @@ def in_order(lines: Sequence[BoardLine], first: str | None) -> list[BoardLine]:
     return sorted(lines, key=order)
 
 
-def with_ranks(lines: Sequence[BoardLine], samples: GroupValues | None = None) -> list[BoardLine]:
+def with_ranks(lines: Sequence[BoardLine], samples: GroupValues) -> list[BoardLine]:
     """Lines with the rank of each number: 1, and 1 more for each number of its column that is significantly better.
 
     That is one whose 95 % interval lies beyond, or that a paired test of the groups distinguishes.
@@ -540,13 +522,9 @@ def with_ranks(lines: Sequence[BoardLine], samples: GroupValues | None = None) -
     for name in {name for line in lines for name in line.cells}:
         rows = {at: line.cells[name] for at, line in enumerate(lines) if line.standing in RANKED and name in line.cells}
         ends = {at: end for at, row in rows.items() if (end := _signed_ends(row)) is not None}
-        lows = sorted(low for low, _ in ends.values())
         for at, (_, high) in ends.items():
-            rivals = [
-                rows[other] for other, (low, _) in ends.items() if low <= high and not rows[other].origin.published
-            ]
-            better = sum(_is_better(rival, rows[at], samples) for rival in rivals) if samples else 0
-            ranks[at][name] = 1 + len(lows) - bisect_right(lows, high) + better
+            better = (low > high or _is_better(rows[other], rows[at], samples) for other, (low, _) in ends.items())
+            ranks[at][name] = 1 + sum(better)
     return [replace(line, ranks=rank) for line, rank in zip(lines, ranks, strict=True)]
 
 
@@ -557,12 +535,12 @@ def _signed_ends(row: Number) -> tuple[float, float] | None:
 
 
 def _is_better(one: Number, other: Number, samples: GroupValues) -> bool:
-    """Whether a paired test finds a number better than another one."""
+    """Whether a paired test, McNemar's or a permutation test of fractions, finds a number better than another one."""
     sign = 1 if one.higher_is_better else -1
-    if sign * ((one.value or 0.0) - (other.value or 0.0)) <= 0:
+    if one.origin.published or sign * ((one.value or 0.0) - (other.value or 0.0)) <= 0:
         return False
-    p = samples.p_value(one, other)
-    return p is not None and p < _LEVEL
+    pair = samples.pair(one.task, *((row.origin.file, row.method, row.metric) for row in (one, other)))
+    return pair is not None and paired_test(*pair[:2], _RESAMPLES, 0, pair[2])[0] < _LEVEL
 
 
 def interval_of(row: Number) -> tuple[float, float] | None:
@@ -683,8 +661,10 @@ def compared_methods(
     for run in runs:
         for row in methods_of(run):
             if row["gain"] is not None and not run.document.extent(row["task"]).limited:
-                interval = samples.gain_interval(run.file, row["task"], "group_match", row["key"])
-                rows.append(row | {"interval": interval})
+                keys = ((run.file, method, "group_match") for method in (RAW, row["key"]))
+                if (pair := samples.pair(row["task"], *keys)) is not None:
+                    row["interval"] = stats.paired_difference(*pair[:2], _RESAMPLES, 0, clusters=pair[2])[1]
+                rows.append(row)
     rows.sort(key=lambda row: (row["task"].lower(), row["model"].lower(), -row["gain"]))
     lows: dict[tuple[str, str], list[float]] = {}
     ranked = [row for row in rows if row["interval"] is not None and row["method"] not in NOT_RANKED]

@@ -271,12 +271,9 @@ def _chart(run: ResultsFile, task: str, method: str) -> Markup:
 def _settings(record: MethodRecord) -> str:
     """The settings of a method, and its notes."""
     settings: Mapping[str, object] = record.settings
-    words = [
-        f"{key} {'chosen from the margins' if settings[key] is None else settings[key]}"
-        for key in _TTM_SETTINGS
-        if key in settings
-    ]
-    return ". ".join([", ".join(words), *record.notes])
+    known = {key: settings[key] for key in _TTM_SETTINGS if key in settings}
+    words = _words({key: "chosen from the margins" if value is None else value for key, value in known.items()})
+    return ". ".join([words, *record.notes])
 
 
 def _tag_tables(run: ResultsFile) -> Iterator[tuple[ResultsFile, str, str, list[Number], dict[str, Any]]]:
