@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from support.documents import whole_document
+from support.documents import raw_run
 
 from ttmbench.cli import main
 from ttmbench.reproduce.rows import compare, select
@@ -83,11 +83,9 @@ def test_names_that_only_sources_have(capsys):
 def test_weights_that_are_downloaded_by_hand_are_known_by_the_name_alone(registry):
     """Any file under the name is of the row, and the same file under the name of the kind of model is not."""
     table = select(load_table("vl_compo_family"), ["dac-llm"], ["winoground"])
-    groups = {"original": 400, "effective": 400}
 
     def verdicts(model, arguments):
-        document = whole_document({"winoground": {"group_score,none": 0.0475}}, model_name="x")
-        document |= {"config": {"model": model, "model_args": arguments}, "n-samples": {"winoground": groups}}
+        document = raw_run(model, {"winoground": (400, {"group_score": 0.0475})}, arguments)
         rows = compare(table, [(Path("x.json"), ResultsDocument.of(document))], registry)
         return {row.number.metric: row.verdict for row in rows}
 

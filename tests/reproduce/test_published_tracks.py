@@ -159,7 +159,7 @@ def test_two_values_of_one_model_stay_two_and_are_marked(runs, capsys):
     )
     assert main(["leaderboard", str(runs), "--published", "all"]) == 0
     shown = capsys.readouterr().out
-    assert re.search("clip-b32 +raw +9.00‡", shown) and "‡ another source" in shown
+    assert re.search("clip-b32 +raw +9.00‡", shown) and "‡ sources disagree" in shown
     assert re.search(r"published values: \d+ disagree with another source and are marked", shown)
 
 

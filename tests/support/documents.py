@@ -42,6 +42,22 @@ def whole_document(results: Mapping[str, Mapping[str, float]], **changes: object
     }
 
 
+def raw_run(model: str, tasks: Mapping[str, tuple], model_args: dict | None = None, ties: int = 0) -> dict:
+    """A document of a model: each task has groups, raw numbers and, if given, a mean over values of its tags."""
+    results = {
+        task: {f"{name},none": value for name, value in numbers.items()} for task, (_, numbers, *_) in tasks.items()
+    }
+    document = whole_document(results, model_name="made up", tag_means={})
+    document["config"] = {"model": model, "model_args": model_args or {}}
+    for task, (groups, numbers, *mean) in tasks.items():
+        document["n-samples"][task] = {"original": groups, "effective": groups}
+        document["ties"][task] = {f"{name},none": ties for name in numbers}
+        for name, values in mean:
+            by = {"by": ["source"], "numbers": values, "groups": groups, "cells": 3}
+            document["tag_means"][task] = {name: by}
+    return document
+
+
 def write_run(
     folder: Path,
     name: str,
