@@ -58,12 +58,12 @@ def test_ls_lists_blocks_and_damaged_files(filled, capsys):
     assert "unfinished: 1 blocks" in out and "damaged" in out
 
 
-def test_path_states_the_folder(tmp_path, capsys, monkeypatch):
-    assert cache(capsys, tmp_path, "path")[1] == f"{tmp_path}\n"
+def test_the_list_begins_with_the_folder(tmp_path, capsys, monkeypatch):
+    assert cache(capsys, tmp_path, "ls")[1].startswith(f"{tmp_path}: ")
     monkeypatch.setenv("TTMBENCH_CACHE", str(tmp_path / "variable"))
-    assert main(["cache", "path"]) == 0 and capsys.readouterr().out == f"{tmp_path / 'variable'}\n"
+    assert main(["cache", "ls"]) == 0 and capsys.readouterr().out.startswith(f"{tmp_path / 'variable'}: ")
     monkeypatch.setenv("TTMBENCH_CACHE", "off")
-    assert main(["cache", "path"]) == 2
+    assert main(["cache", "ls"]) == 2
 
 
 def test_prune_removes_what_meets_all_conditions(filled, capsys):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import re
 import time
@@ -21,16 +22,14 @@ from ttmbench.errors import TtmbenchError, UsageError
 from ttmbench.report.terminal import TableColumn, print_table
 from ttmbench.types import Record
 
-_CONDITIONS = ("task", "model", "older_than", "all")
-_DAY = 24 * 60 * 60
+_OF_PRUNE = ("task", "model", "older_than", "all", "dry_run")
 _FOLDER = "scores"  # of the cache
 _FILE = re.compile(r"scores/[0-9a-f]{32}/[0-9a-f]{64}/((scores|block-\d{6})\.safetensors|\.[\w.-]+\.tmp)")
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``ttmbench cache``."""
-    actions = ("ls", "prune", "path")
-    parser.add_argument("action", choices=actions, metavar="ACTION", help=f"One of {', '.join(actions)}")
+    parser.add_argument("action", choices=("ls", "prune"), metavar="ACTION", help="One of ls, prune")
     add_run_options(parser, "use_cache", title="")
     parser.add_argument("--json", action="store_true", help="Print JSON")
     add = parser.add_argument_group("conditions for prune (all must hold)").add_argument
@@ -46,21 +45,17 @@ def cache(options: argparse.Namespace) -> int:
     folder = cache_folder(options.use_cache)
     if folder is None:
         raise UsageError("the cache is off (--use_cache or TTMBENCH_CACHE); choose a directory with --use_cache DIR")
-    given = [name for name in (*_CONDITIONS, "dry_run") if getattr(options, name) not in (None, False)]
+    given = [name for name in _OF_PRUNE if getattr(options, name) not in (None, False)]
     if given and options.action != "prune":
         raise UsageError(f"--{given[0]} is for `ttmbench cache prune`")
-    if options.action == "path":
-        echo(json.dumps({"path": str(folder), "exists": folder.is_dir()}) if options.json else str(folder))
-        return 0
     if options.action == "prune" and given in ([], ["dry_run"]):
         raise UsageError("prune needs --task, --model, --older_than or --all, which choose the scores")
-    since = time.time() - (options.older_than or 0) * _DAY
+    since = math.inf if options.older_than is None else time.time() - options.older_than * 86400
     chosen = [
         entry
         for entry in sorted(_entries(folder), key=lambda entry: (entry["task"], entry["model"], entry["files"]))
-        if (options.task is None or fnmatchcase(entry["task"], options.task))
-        and (options.model is None or fnmatchcase(entry["model"], options.model))
-        and (options.older_than is None or entry["used"] <= since)
+        if all(fnmatchcase(entry[name], getattr(options, name) or "*") for name in ("task", "model"))
+        and entry["used"] <= since
     ]
     for path in (path for entry in chosen for path in map(Path, entry["files"])) if options.action == "prune" else ():
         if options.dry_run:
@@ -78,28 +73,19 @@ def cache(options: argparse.Namespace) -> int:
     done = f"{folder}: " if options.action == "ls" else "would be removed: " if options.dry_run else "removed: "
     count = f"{len(chosen)} entr{'y' if len(chosen) == 1 else 'ies'}"
     echo(f"{done}{count}, {amount(sum(entry['bytes'] for entry in chosen))}")
-    columns = [TableColumn("model", "key"), TableColumn("task", "key"), TableColumn("size", "number")]
-    columns += [TableColumn("used", "number", 1), TableColumn("state")]
-    rows = [
-        [
-            entry["model"] or "-",
-            entry["task"] or "-",
-            amount(entry["bytes"]),
-            datetime.fromtimestamp(entry["used"]).astimezone().isoformat(sep=" ", timespec="minutes")[:16],
-            f"unfinished: {entry['blocks']} blocks" if entry["blocks"] else "done" if entry["task"] else "damaged",
-        ]
-        for entry in chosen
-    ]
+    kinds = {"model": "key", "task": "key", "size": "number", "used": "number", "state": "text"}
+    rows = []
+    for entry in chosen:
+        state = f"unfinished: {entry['blocks']} blocks" if entry["blocks"] else "done" if entry["task"] else "damaged"
+        used = f"{datetime.fromtimestamp(entry['used']):%Y-%m-%d %H:%M}"
+        rows.append([entry["model"] or "-", entry["task"] or "-", amount(entry["bytes"]), used, state])
     if rows:
-        print_table(columns, rows)
+        print_table([TableColumn(name, kind) for name, kind in kinds.items()], rows)
     return 0
 
 
 def _entries(folder: Path) -> Iterator[Record]:
-    """The scores of a model on a task, or finished blocks of them; links are not followed.
-
-    The model is empty for blocks, and the task too where no file can be read.
-    """
+    """Scores of a model on a task, or finished blocks (no model), or what cannot be read (no task); no links."""
     from safetensors import SafetensorError, safe_open
 
     def cannot(error: OSError) -> None:

@@ -76,9 +76,8 @@ def why_not_kept(model: Model) -> str | None:
 def model_description(model: Model, as_loaded: bool = False) -> Record:
     """What a model's scores depend on, for JSON, with secrets: what it states, its weights as they are, its code.
 
-    ``as_loaded``: nothing has touched the weights since they were loaded, so that a digest from then is theirs. Those
-    of a large model would come back from its device, and be read for minutes. Models of this package have its version
-    and `SCORING_VERSION` as their code.
+    ``as_loaded``: a digest of the weights from when they were loaded holds. Models of this package have its version and
+    `SCORING_VERSION` as their code.
     """
     kind, declared = type(model), model.fingerprint()
     foreign = "".join(f"{name}:{digest};" for name, digest in digests_of_object(model).items() if name != OWN)
@@ -253,8 +252,7 @@ class TaskCache:
         except (FileNotFoundError, NotADirectoryError):
             return None
         except OSError as error:
-            reason = error.strerror or error
-            warn(f"the cache in {self._cache.folder} cannot be read ({reason}); scoring without it")
+            warn(f"the cache in {self._cache.folder} cannot be read ({error.strerror}); scoring without it")
             return None
         except SealError as error:
             why = str(error)
