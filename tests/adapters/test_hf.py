@@ -163,7 +163,7 @@ def test_a_pickle_is_read_as_tensors_alone(pickled, tiny_hf_clip):
     said = model_info(adapter)["source"]
     assert said == {"name": "pickled", "commit": None, "files": ["pytorch_model.bin"], "format": "pickle"}
     assert model_info(safe)["source"]["format"] == "safetensors"
-    assert "read as tensors only" in remarks(adapter)[0] and not remarks(safe)
+    assert "weights_only=True" in remarks(adapter)[0] and not remarks(safe)
 
 
 def test_a_pickle_in_shards(pickled, tiny_hf_clip):
