@@ -59,7 +59,8 @@ def what_to_install(error: BaseException | None) -> str | None:
     """
     while error is not None:
         asked = _INSTALL.search(str(error))
-        names = asked[1].split() if asked else [str(getattr(error, "name", None))]
+        absent = error.name if isinstance(error, ModuleNotFoundError) else None
+        names = asked[1].split() if asked else [str(absent)]
         if asked or names[0] in _EXTRAS:
             named = (f"ttmbench[{_EXTRAS[name]}]" if name in _EXTRAS else name for name in names)
             return shlex.join(["pip", "install", *dict.fromkeys(named)])
