@@ -628,6 +628,10 @@ def test_the_keys_of_a_table_win_over_those_it_includes(tmp_path):
     table = load_table(own)
     assert list(table.spec.models) == ["m"] and table.spec.rules == {"a": "shared", "b": "own"}
     assert (table.spec.decimals, table.numbers[0].value) == (1, 0.25)
+    with Path(own).open("a") as file:
+        file.write("paper: Q\n")
+    with pytest.raises(UsageError, match=r"own\.yaml: is not valid YAML: .*'paper'"):
+        load_table(own)
 
 
 @pytest.mark.parametrize(

@@ -125,16 +125,9 @@ def run_on_ray(
 ) -> Iterator[Outcome]:
     """Runs cells as tasks, at most ``workers`` at a time (None: as many as the cluster has room for).
 
-    Args:
-        cells: the cells.
-        root: the sweep's folder, which every node must see.
-        workers: the most at a time.
-        address: of the cluster.
-        options: of the tasks, as ``ray.remote`` takes them; by default one CPU, and a GPU if the cluster has any.
-
-    Raises:
-        UsageError: Ray is not installed, or an option is wrong.
-        TtmbenchError: no cluster answers, or a node does not see the folder or has other packages.
+    ``options`` are of the tasks, as ``ray.remote`` takes them; by default one CPU, and a GPU if the cluster has any.
+    UsageError if Ray is not installed or an option is wrong; TtmbenchError if no cluster answers, or a node does not
+    see the sweep's folder or has other packages.
     """
     ray = _join(address)
     pending: dict[Untyped, Cell] = {}

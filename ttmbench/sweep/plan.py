@@ -167,10 +167,8 @@ class Cell:
             document = read_json(self.document)
             if document["status"] != "done" or document["run_key"] != self.chosen.key(self.config).sha256:
                 return False
-            files = {
-                self.document.parent / Path(name).name: one["sha256"] for name, one in document["artifacts"].items()
-            }
-            return all(file_digest(path) == digest for path, digest in files.items())
+            folder, files = self.document.parent, document["artifacts"].items()
+            return all(file_digest(folder / Path(name).name) == about["sha256"] for name, about in files)
         except (Unreadable, OSError, KeyError, TypeError):
             return False
 
@@ -192,14 +190,8 @@ def read_plan(path: Path) -> SweepPlan:
 def expand(plan: SweepPlan, origin: str, over: Record, root: Path = Path()) -> list[Cell]:
     """The cells of a plan, numbered from 1, model by model, task by task, setting by setting; nothing is loaded.
 
-    Args:
-        plan: the plan.
-        origin: what it was read from, for messages.
-        over: options of the command line, which override the plan's.
-        root: the sweep's folder.
-
-    Raises:
-        UsageError: an unknown name or option, a setting that does not fit a task, two cells of one name, or no cell.
+    ``origin`` names the plan in messages, and ``over`` are options of the command line, which override the plan's.
+    UsageError for an unknown name or option, a setting that does not fit a task, two cells of one name, or no cell.
     """
     shared = _options(plan.options, f"{origin}: options")
     registry = build_registry([str(folder) for folder in {**shared, **over}.get("include_path", [])])
