@@ -8,13 +8,12 @@ import re
 import jsonschema
 import pandas as pd
 import pytest
-from support.documents import PUBLISHED, write_run
+from support.documents import write_run
 
 import ttmbench
 from ttmbench.cli import main
 from ttmbench.errors import UsageError
 from ttmbench.report.leaderboard import as_document, merge
-from ttmbench.reproduce.tables import published_beside_runs
 from ttmbench.results.stored_files import schema
 
 
@@ -98,18 +97,6 @@ def test_a_run_without_a_finished_task_is_named(tmp_path):
     write(tmp_path, "a.json")
     write(tmp_path, "unfinished.json", methods=(), status="running")
     assert merge(tmp_path).skipped == {"unfinished.json": "has no finished task (status running)"}
-
-
-def test_published_numbers_say_so(tmp_path):
-    write(tmp_path, "x.json")
-    (tmp_path / "p.csv").write_text(
-        PUBLISHED
-        + "paper,Table 1,t,clip,ttm,group_match,60.5,0.5,zero_shot\npaper,Table 1,u,clip,raw,group_score,7,,zero_shot\n"
-    )
-    board = merge(tmp_path, published_beside_runs([str(tmp_path / "p.csv")]).numbers)
-    (row,) = [row for row in board.rows if row.origin.published]
-    assert (row.track, row.value, row.seed_std, row.origin.file) == ("test_time", 0.605, 0.005, "paper, Table 1")
-    assert board.skipped == {"published numbers of u": "no run has this task"}
 
 
 @pytest.mark.parametrize("name", ["x.json", "x.csv", "x.html"])

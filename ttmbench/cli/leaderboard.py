@@ -70,9 +70,7 @@ def _print_skipped(board: Leaderboard) -> None:
         if name not in tasks:
             echo(f"skipped: {name}: {why}")
     for conflict in board.conflicts:
-        variants = "; ".join(
-            f"version {variant['version']}, {variant['groups']} groups" for variant in conflict["variants"]
-        )
+        variants = "; ".join(f"version {one['version']}, {one['groups']} groups" for one in conflict["variants"])
         echo(f"different data: {conflict['task']}: {variants}")
     if board.superseded:
-        echo(f"skipped: {len(board.superseded)} older numbers, listed in leaderboard.json")
+        echo(f"skipped: {len(board.superseded)} older numbers, listed in leaderboard.json (--output_path)")
