@@ -1,0 +1,57 @@
+"""VQAScore of every family in transformers' image-text-to-text mapping equals the family's own forward.
+
+A family that a later release adds is tested too, until it is listed here with the reason why it cannot be.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from support.adapter_inputs import random_images
+from support.chat_families import FAMILIES, Processor, build, words
+
+from ttmbench.model_adapters._shared.image_text import ImageTextModel
+from ttmbench.model_adapters._shared.options import VqaScoreOptions
+from ttmbench.model_adapters._shared.pretrained import LoadedModel
+from ttmbench.model_adapters.vqascore import VQAScore
+
+NOT_HERE = {
+    "has tests with its own processor": "blip blip-2 instructblip perception_lm mllama",
+    "takes no encoded images": "evolla florence2 git idefics instructblipvideo kosmos-2 kosmos-2.5 mistral4 pi0 "
+    "diffusion_gemma pix2struct pp_formulanet t5gemma2 udop vision-encoder-decoder",
+    "fails in its own forward (transformers 5.24)": "llama4",
+    "takes pixels in a form of its own": "deepseek_vl_hybrid fast_vlm fuyu gemma3n gemma4 gemma4_unified "
+    "granite_docling inkling2 inkling2_loop inkling_mm_model kimi_k25 molmo2 step3p7 unlimited_ocr",
+    "has a configuration that cannot be shrunk part by part": "apertus1p5 chameleon deepseek_ocr2 emu3 "
+    "granite4_vision hunyuan_vl qwen4_exp",
+}
+LEFT_OUT = {family: reason for reason, families in NOT_HERE.items() for family in families.split()}
+CAPTIONS = ("a red circle", "two dogs on the left of a blue square")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family", FAMILIES)
+def test_scores_of_a_family_equal_its_own_forward(family):
+    """With ``-s`` it prints each family's largest difference, or why it is not here."""
+    if family in LEFT_OUT:
+        print(f"{family}: {LEFT_OUT[family]}")
+        pytest.skip(LEFT_OUT[family])
+    model = build(family, words())
+    processor = Processor(model, words())
+    loaded = LoadedModel(model, None, processor.tokenizer, processor.image_processor, processor)
+    chat = ImageTextModel(loaded, torch.device("cpu"))
+    adapter = VQAScore(chat, VqaScoreOptions(pretrained=family, device="cpu"))
+    pairs = [(image, caption) for image in random_images(2) for caption in CAPTIONS]
+    own = []
+    for (image, _), prompt in zip(pairs, adapter.prepare_captions([caption for _, caption in pairs]), strict=True):
+        with torch.no_grad():
+            logits = model(**processor(text=[prompt], images=[image])).logits[0, -1].double()
+        yes, no = (logits[list(tokens.values())].logsumexp(dim=0) for tokens in (adapter.yes, adapter.no))
+        own.append(float(yes - no))
+    found = adapter.score_pairs(*zip(*pairs, strict=True))
+    difference = np.abs(found - own).max()
+    print(f"{family}: {difference:.1e}")
+    assert difference < 1e-5
+    for axis in (0, 1):
+        assert np.ptp(np.reshape(own, (2, 2)), axis=axis).max() > 1e-4, "both sides matter"
