@@ -250,9 +250,13 @@ def test_a_model_that_thinks_first_is_an_error(thinker, tmp_path, capsys, task, 
     assert off.fingerprint()["prompt"].endswith("ASSISTANT:"), "the switch of the template"
 
 
-def test_images_that_are_not_encoded_apart_come_with_each_prompt(tiny_vlm):
-    """Mllama's; images of several sizes, several prompts each."""
-    folder, rng = tiny_vlm("chat", kind="mllama"), np.random.RandomState(1)
+@pytest.mark.parametrize("kind", ["perception_lm", "ovis2", "mllama"])
+def test_what_a_vision_encoder_returns_is_passed_on(kind, tiny_vlm):
+    """Families whose encoder returns other fields than most, or whose images are not encoded apart (Mllama).
+
+    Images of several sizes, several prompts each.
+    """
+    folder, rng = tiny_vlm("chat", kind=kind), np.random.RandomState(1)
     adapter = vqascore.load(pretrained=str(folder), device="cpu")
     sizes = [(64, 40), (30, 66), (48, 48)]
     images = [Image.fromarray(rng.randint(0, 256, (h, w, 3), dtype=np.uint8)) for w, h in sizes]

@@ -11,6 +11,8 @@ from support.commands import run_commands
 from support.hub_copies import write_copies
 from support.hub_runs import (
     CLIP,
+    KINDS,
+    NAMED,
     RAW,
     SIGLIP_OF_TIMM,
     TASKS,
@@ -81,6 +83,21 @@ def test_models_run_and_run_again_without_the_hub(hub, home):
     hub.misbehave("", 503, times=1000)
     check_done(run_commands([run.command for run in offline], hub.environment(home), home))
     assert len(hub.log) == asked
+    check_same(online, offline)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("model", "arguments"), [*((name, "") for name in NAMED), *KINDS])
+def test_every_model_runs_offline_as_online(hub, home, model, arguments):
+    write_copies(hub.root, [copy_of(model, arguments), "stanfordnlp/colorswap"])
+    online, offline = (runs([(model, arguments)], home, offline=offline) for offline in (False, True))
+    given = f"--model_args {arguments}" if arguments else ""
+    fetch = f"download --model {model} {given} --tasks colorswap"
+    commands = [fetch, *(one.command for one in (*offline, *online))]
+    check_done(run_commands(commands, hub.environment(home, TOKEN), home))
+    weights = weights_of(hub)
+    kinds, commits = {Path(name).suffix for name in weights}, {name.partition("/")[0] for name in weights}
+    assert len(kinds) == len(commits) == 1, "one set of weights a model"
     check_same(online, offline)
 
 

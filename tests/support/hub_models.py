@@ -8,12 +8,15 @@ import shutil
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Literal
 
 import torch
 from safetensors.torch import load_file, save_file
 
 from support import siglip_tokenizers, tiny_models
-from support.hub_repos import write_repository
+from support.hub_repos import made_up_commit, write_repository
+
+Saved = Literal["safetensors", "pickle", "both"]
 
 
 def write_model(
@@ -23,8 +26,9 @@ def write_model(
     main: str,
     *,
     pull: tuple[str, str] | None = None,
-    pickled: bool = False,
-    dtype: str = "float32",
+    saved: Saved | int = "safetensors",
+    dtype: str | None = None,
+    rename: Callable[[str], str] = str,
     positions: tuple[str, ...] = (),
     decoys: tuple[str, ...] = (),
 ) -> None:
@@ -36,23 +40,30 @@ def write_model(
         make: writes configuration, tokenizer, processor and ``model.safetensors`` into a folder.
         main: commit.
         pull: reference and commit of a pull request: what main has, with safetensors.
-        pickled: whether the weights on main are a pickle.
-        dtype: of the stored weights.
+        saved: format of the weights on main; a number of shards of safetensors.
+        dtype: of the stored weights; by default float32.
+        rename: name of a tensor -> its name in the file.
         positions: buffers that older versions of transformers stored too.
         decoys: files that no run needs; what is fetched of them cannot be read.
     """
+    from huggingface_hub import save_torch_state_dict
+
     folder = write_repository(root, "models", repo, {"main": main, **dict([pull] if pull else [])}).folder
     make(folder / main)
     weights = folder / main / "model.safetensors"
-    tensors = {name: one.to(getattr(torch, dtype)) for name, one in load_file(weights).items()}
+    tensors = {rename(name): one.to(getattr(torch, dtype or "float32")) for name, one in load_file(weights).items()}
     weights.unlink()
     for name in decoys:
         (folder / main / name).parent.mkdir(exist_ok=True)
         (folder / main / name).write_bytes(f"{name} is not for ttmbench".encode() * 200)
-    if pickled:
+    if saved in ("pickle", "both"):
         buffers = {name: torch.arange(512).unsqueeze(0) for name in positions}
         torch.save({**tensors, **buffers}, folder / main / "pytorch_model.bin")
-    else:
+    if isinstance(saved, int):
+        size = sum(one.nbytes for one in tensors.values())
+        save_torch_state_dict(tensors, folder / main, max_shard_size=size * 10 // (saved * 10 - 5))
+        assert len(list((folder / main).glob("model-*.safetensors"))) == saved
+    if saved in ("safetensors", "both"):
         save_file(tensors, weights, {"format": "pt"})
     if pull:
         shutil.copytree(folder / main, folder / pull[1], dirs_exist_ok=True)
@@ -70,6 +81,49 @@ def siglip(folder: Path, *, version: int = 1) -> None:
     for file in ("tokenizer.json", "special_tokens_map.json"):  # the second by transformers 4 alone
         (folder / file).unlink(missing_ok=True)
     (siglip_tokenizers.siglip if version == 1 else siglip_tokenizers.gemma)(folder)
+
+
+def gpt2(root: Path, repo: str, main: str) -> None:
+    """GPT-2, whose id has another repository by now; its tensors have no prefix, and buffers are among them."""
+    write_repository(root, "models", "gpt2", {}, moved_to=repo)
+    others = ("tf_model.h5", "flax_model.msgpack", "rust_model.ot", "64.tflite", "onnx/decoder_model.onnx")
+    make = partial(tiny_models.language_model, kind="gpt2")
+    buffers = ("h.0.attn.bias", "h.1.attn.bias")
+    how = {"rename": lambda name: name.removeprefix("transformer."), "positions": buffers, "decoys": others}
+    write_model(root, repo, make, main, saved="both", **how)
+
+
+# --- open_clip ---------------------------------------------------------------------------------------------------
+
+
+def laion(
+    root: Path,
+    repo: str,
+    main: str,
+    *,
+    safe: str | None = None,
+    pull: tuple[str, str] | None = None,
+) -> None:
+    """A CLIP of LAION for open_clip.
+
+    Args:
+        root: of the stand-in for the Hub.
+        repo: id.
+        main: commit.
+        safe: name of the safetensors on main, if there are any; else it has a pickle.
+        pull: reference and commit of a bot's safetensors, which have a name of their own.
+    """
+    folder = write_repository(root, "models", repo, {"main": main, **dict([pull] if pull else [])}).folder
+    tensors = _open_clip(folder / main, tiny_models.OPEN_CLIP)
+    # transformers' own files lie beside open_clip's.
+    (folder / main / "config.json").write_text('{"architectures": ["CLIPModel"], "model_type": "clip"}')
+    torch.save({"text_model.embeddings.weight": torch.ones(1)}, folder / main / "pytorch_model.bin")
+    if safe:
+        save_file(tensors, folder / main / safe)
+    torch.save(tensors, folder / main / "open_clip_pytorch_model.bin")
+    if pull:
+        shutil.copytree(folder / main, folder / pull[1], dirs_exist_ok=True)
+        save_file(tensors, folder / pull[1] / "open_clip_pytorch_model.safetensors")
 
 
 def timm_siglip(root: Path, repo: str, main: str, *, version: int) -> None:
@@ -115,35 +169,85 @@ def _open_clip(folder: Path, shape: dict[str, object]) -> dict[str, torch.Tensor
 
 # --- all of them -------------------------------------------------------------------------------------------------
 
+_CLIP_POSITIONS = ("text_model.embeddings.position_ids", "vision_model.embeddings.position_ids")
+_OTHERS = ("tf_model.h5", "flax_model.msgpack")
+_CLIP = {"make": tiny_models.clip, "positions": _CLIP_POSITIONS, "decoys": _OTHERS}
+_BLIP = {"saved": "pickle", "decoys": _OTHERS[:1]}
+_CAPTIONS = {"make": partial(tiny_models.blip, captioner=True), "positions": ("text_decoder.bert.position_ids",)}
+_MATCHES = {"make": partial(tiny_models.blip, captioner=False), "positions": ("text_encoder.position_ids",)}
 _EXPORTS = tuple(f"onnx/{name}.onnx" for name in ("decoder_model_merged", "embed_tokens_q4", "vision_encoder"))
+_OLD_SHARDS = ("pytorch_model-00001-of-00002.bin", "pytorch_model.bin.index.json")
+
+
+def _old_llava(name: str) -> str:
+    return name.replace("vision_tower.", "vision_tower.vision_model.", 1)
+
+
 MODELS: dict[str, dict[str, object]] = {  # repository -> arguments of `write_model`
     "openai/clip-vit-base-patch32": {
-        **{"make": tiny_models.clip, "pickled": True, "decoys": ("tf_model.h5", "flax_model.msgpack")},
-        "positions": ("text_model.embeddings.position_ids", "vision_model.embeddings.position_ids"),
-        "main": "3d74acf9a28c67741b2f4f2ea7635f0aaf6f0268",
+        **{**_CLIP, "saved": "pickle", "main": "3d74acf9a28c67741b2f4f2ea7635f0aaf6f0268"},
         "pull": ("refs/pr/21", "c237dc49a33fc61debc9276459120b7eac67e7ef"),
     },
+    "openai/clip-vit-base-patch16": {
+        **{**_CLIP, "saved": "pickle", "main": "57c216476eefef5ab752ec549e440a49ae4ae5f3"},
+        "pull": ("refs/pr/17", "5ef227a78de3f75873f373246dac80def63b0003"),
+    },
+    "openai/clip-vit-large-patch14": {**_CLIP, "saved": "both", "main": "32bd64288804d66eefd0ccbe215aa642df71cc41"},
     "google/siglip-base-patch16-224": {"make": siglip, "main": "7fd15f0689c79d79e38b1c2e2e2370a7bf2761ed"},
+    "google/siglip-large-patch16-256": {"make": siglip, "main": "d0da9f876e7d66b4e250cd2450c3ba2ce735e447"},
     "google/siglip2-base-patch16-224": {
         **{"make": partial(siglip, version=2), "main": "75de2d55ec2d0b4efc50b3e9ad70dba96a7b2fa2"}
     },
-    "Salesforce/blip-itm-base-coco": {
-        **{"make": partial(tiny_models.blip, captioner=False), "pickled": True, "decoys": ("tf_model.h5",)},
-        **{"positions": ("text_encoder.position_ids",), "main": "bed8ad38cb2d04a5a4bdf2d071b3c3c0a4aa724c"},
+    "Salesforce/blip-itm-base-coco": {**_MATCHES, **_BLIP, "main": "bed8ad38cb2d04a5a4bdf2d071b3c3c0a4aa724c"},
+    "Salesforce/blip-image-captioning-base": {
+        **{**_CAPTIONS, **_BLIP, "main": "82a37760796d32b1411fe092ab5d4e227313294b"},
+        "pull": ("refs/pr/50", "4d828b6083e66786427fc15ccba5d7b8ff028a0c"),
+    },
+    "Salesforce/blip2-itm-vit-g": {
+        **{"make": partial(tiny_models.blip2, captioner=False), "saved": "both"},
+        "main": "520bf73fd0ef6ccce791cd3f06908040aef2d8cc",
+    },
+    "Salesforce/blip2-opt-2.7b": {
+        **{"make": partial(tiny_models.blip2, captioner=True), "saved": 2, "decoys": _OLD_SHARDS},
+        "main": "59a1ef6c1e5117b3f65523d1c6066825bcf315e3",
+    },
+    "facebook/flava-full": {
+        **{"make": tiny_models.flava, "saved": "pickle", "main": made_up_commit("facebook/flava-full")},
+        "positions": ("flava.text_model.embeddings.position_ids",),
     },
     "HuggingFaceTB/SmolVLM-256M-Instruct": {
         **{"make": partial(tiny_models.chat, kind="idefics3"), "dtype": "bfloat16", "decoys": _EXPORTS},
         "main": "cee7dc33d83ff2ddec17238b7aba85145169e631",
         "pull": ("refs/pr/1", "7e3e67edbbed1bf9888184d9df282b700a323964"),
     },
+    "llava-hf/llava-1.5-7b-hf": {
+        **{"make": partial(tiny_models.chat, kind="llava"), "dtype": "float16", "rename": _old_llava, "saved": 3},
+        "main": "b234b804b114d9e37bb655e11cbbb5f5e971b7a9",
+    },
+    "Qwen/Qwen3-VL-2B-Instruct": {
+        **{"make": partial(tiny_models.chat, kind="qwen3_vl"), "dtype": "bfloat16"},
+        "main": "89644892e4d85e24eaac8bacfd4f463576704203",
+    },
 }
 WRITERS: dict[str, Callable[..., None]] = {  # repository -> what writes it below a root
     **{repo: partial(write_model, repo=repo, **how) for repo, how in MODELS.items()},
+    "openai-community/gpt2": partial(
+        gpt2, repo="openai-community/gpt2", main="607a30d783dfa663caf39e06633721c8d4cfcd7e"
+    ),
     **{
-        repo: partial(timm_siglip, repo=repo, main=main, version=version)
-        for repo, main, version in (
-            ("timm/ViT-B-16-SigLIP", "41f575766f40e752fdd1383e9565b7f02388c1c4", 1),
-            ("timm/ViT-B-16-SigLIP2", "eee10eff6dd8cabae2d7f379d4e8cfcd352030aa", 2),
+        repo: partial(write, repo=repo, main=main, **how)
+        for repo, write, main, how in (
+            (
+                *("laion/CLIP-ViT-B-32-laion2B-s34B-b79K", laion, "1a25a446712ba5ee05982a381eed697ef9b435cf"),
+                {"safe": "open_clip_model.safetensors"},
+            ),
+            (
+                *("laion/CLIP-ViT-B-16-DataComp.XL-s13B-b90K", laion, "d110532e8d4ff91c574ee60a342323f28468b287"),
+                {"pull": ("refs/pr/2", "05fa70d888b3dcddcaeb5906c71e35e736bc8d42")},
+            ),
+            ("laion/CLIP-ViT-L-14-DataComp.XL-s13B-b90K", laion, "84c9828e63dc9a9351d1fe637c346d4c1c4db341", {}),
+            ("timm/ViT-B-16-SigLIP", timm_siglip, "41f575766f40e752fdd1383e9565b7f02388c1c4", {"version": 1}),
+            ("timm/ViT-B-16-SigLIP2", timm_siglip, "eee10eff6dd8cabae2d7f379d4e8cfcd352030aa", {"version": 2}),
         )
     },
 }

@@ -76,6 +76,7 @@ class Repository:
         folder: on disk.
         refs: branch or ``refs/pr/N`` -> commit.
         gated: False, ``auto`` or ``manual``.
+        moved_to: the id that took its place.
     """
 
     kind: str
@@ -83,6 +84,7 @@ class Repository:
     folder: Path
     refs: dict[str, str] = field(default_factory=dict)
     gated: bool | str = False
+    moved_to: str | None = None
 
     def commit(self, revision: str) -> str | None:
         """The commit of a branch, of ``refs/pr/N`` or of (the beginning of) a hash."""
@@ -114,6 +116,7 @@ def write_repository(
     refs: dict[str, str],
     *,
     gated: bool | str = False,
+    moved_to: str | None = None,
 ) -> Repository:
     """Makes a repository with an empty folder for each commit of ``refs``."""
     folder = root / kind / repo
@@ -121,9 +124,9 @@ def write_repository(
         assert COMMIT.fullmatch(commit), commit
         (folder / commit).mkdir(parents=True, exist_ok=True)
     folder.mkdir(parents=True, exist_ok=True)
-    state = {"refs": refs, "gated": gated}
+    state = {"refs": refs, "gated": gated, "moved_to": moved_to}
     (folder / STATE).write_text(json.dumps(state, indent=1), encoding="utf-8")
-    return Repository(kind, repo, folder, refs, gated)
+    return Repository(kind, repo, folder, refs, gated, moved_to)
 
 
 def find_repository(root: Path, kind: str, repo: str) -> Repository | None:

@@ -15,8 +15,33 @@ from ttmbench.data.task_file import find_task
 from ttmbench.plugins.registry import build_registry
 
 CLIP = "openai/clip-vit-base-patch32"
+LLAVA, QWEN = "llava-hf/llava-1.5-7b-hf", "Qwen/Qwen3-VL-2B-Instruct"
 SIGLIP_OF_TIMM = "timm/ViT-B-16-SigLIP"
+NAMED = (
+    *("siglip-b16", "siglip-l16", "clip-b16", "clip-b32"),
+    *("blip-itc", "blip-itm", "blip2-itc", "blip2-itm", "flava-itc", "flava-itm"),
+    *("vqascore-smolvlm-256m", "visualgpt-blip", "visualgpt-blip2"),
+)
+TAGS = {  # named models of open_clip, whose tags build full-size models; repository of the weights
+    "open_clip-vit-b32": "laion/CLIP-ViT-B-32-laion2B-s34B-b79K",
+    "open_clip-vit-b16": "laion/CLIP-ViT-B-16-DataComp.XL-s13B-b90K",
+    "open_clip-vit-l14": "laion/CLIP-ViT-L-14-DataComp.XL-s13B-b90K",
+    "open_clip-siglip-b16": SIGLIP_OF_TIMM,
+    "open_clip-siglip2-b16": "timm/ViT-B-16-SigLIP2",
+}
+KINDS = (  # models without a name: kind, its arguments
+    ("hf", "pretrained=openai/clip-vit-large-patch14"),
+    ("hf", "pretrained=google/siglip2-base-patch16-224"),
+    ("vqascore", f"pretrained={LLAVA}"),
+    ("vqascore", f"pretrained={QWEN}"),
+    ("choice", f"pretrained={LLAVA},max_tokens=2"),
+    ("choice", f"pretrained={QWEN},side_by_side=true,max_tokens=2"),
+    ("blind", "pretrained=gpt2"),
+    *(("open_clip", f"model=hf-hub:{repo}") for repo in TAGS.values()),
+    ("open_clip", f"model=hf-hub:{TAGS['open_clip-vit-b16']},revision=refs/pr/2"),
+)
 WEIGHTS = (".safetensors", ".bin", ".h5", ".msgpack", ".onnx", ".ot", ".tflite")
+UNTRAINED = ("choice", "blind", "visualgpt-blip", "visualgpt-blip2")
 PAIRS = {"a": ("whatsup_a_left_right", "whatsup_a_on_under"), "b": ("whatsup_b_left_right", "whatsup_b_front_behind")}
 TASKS = (
     *("colorswap", "winoground", "mmvp_vlm", *(f"sugarcrepe_{subset}" for subset in SUGARCREPE)),
@@ -47,10 +72,11 @@ class Run:
 
     @property
     def command(self) -> str:
-        """Without the word ttmbench; one iteration of TTM."""
+        """Without the word ttmbench; one iteration of TTM where the model trains."""
+        what = RAW if self.model in UNTRAINED else TTM
         arguments = f"--model_args {self.arguments}" if self.arguments else ""
         offline = "--offline" if self.offline else ""
-        return f"--model {self.model} {arguments} {TTM} -o {self.output} {offline}"
+        return f"--model {self.model} {arguments} {what} -o {self.output} {offline}"
 
     @property
     def document(self) -> dict:
@@ -80,7 +106,7 @@ def check_same(online: list[Run], offline: list[Run]) -> None:
         assert first["results"] == second["results"], one
         assert first["model_info"]["source"] == second["model_info"]["source"], one
         assert first["datasets"] == second["datasets"], one
-        assert "group_match,ttm" in first["results"]["colorswap"], one
+        assert ("group_match,ttm" in first["results"]["colorswap"]) == (one.model not in UNTRAINED), one
 
 
 def check_validated(done: Done, tasks: Sequence[str]) -> None:
@@ -96,7 +122,7 @@ def copy_of(name: str, arguments: str = "") -> str:
     if arguments:
         _, _, repo = arguments.partition("=")
         repo = repo.removeprefix("hf-hub:").partition(",")[0]
-        return repo
+        return {"gpt2": "openai-community/gpt2"}.get(repo, repo)
     registry = build_registry()
     if name in registry.adapters:
         return registry.adapters[name].model_args["pretrained"]

@@ -192,6 +192,8 @@ class HubServer(LocalServer):
         repository, rest = self._repository(kind, parts)
         if repository is None:
             return _no_repository(token)
+        if repository.moved_to:
+            return _moved("/".join(["/api", kind, repository.moved_to, *rest]), query)
         what = rest[0] if rest else "revision"
         revision, path = _split_revision(rest[1:]) if len(rest) > 1 else ("main", [])
         commit = repository.commit(revision)
@@ -220,6 +222,8 @@ class HubServer(LocalServer):
         repository, rest = self._repository(kind, parts)
         if repository is None or len(rest) < 3 or rest[0] not in ("resolve", "raw"):
             return _no_repository(token)
+        if repository.moved_to:
+            return _moved("/".join(["/datasets" if kind == "datasets" else "", repository.moved_to, *rest]), {})
         if repository.gated and token != TOKEN:
             return _gated(repository, token)
         revision, path = _split_revision(rest[1:])
@@ -271,6 +275,10 @@ def _gated(repository: Repository, token: str | None) -> Answer:
     if token is None:
         return _error(401, "GatedRepo", f"{start}. You must have access to it and be authenticated to access it.")
     return _error(403, "GatedRepo", f"{start} and you are not in the authorized list.")
+
+
+def _moved(path: str, query: dict[str, str]) -> Answer:
+    return Answer(307, b"", {"Location": path + (f"?{urlencode(query)}" if query else "")})
 
 
 def _file(file: File, name: str, headers: dict[str, str]) -> Answer:

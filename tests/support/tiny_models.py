@@ -415,6 +415,43 @@ def _paligemma() -> Chat:
     return tf.PaliGemmaForConditionalGeneration(config), processor, "<image>"
 
 
+def _perception_lm() -> Chat:
+    words = tokenizer(None, special=("<|image|>", "<|video|>"))
+    words._set_model_specific_special_tokens(special_tokens={"image_token": "<|image|>", "video_token": "<|video|>"})
+    vision = {"img_size": [SIDE, SIDE], "patch_size": 8, "embed_dim": 32, "depth": 1, "num_heads": 2}
+    config = tf.PerceptionLMConfig(
+        vision_config={
+            **{"model_type": "timm_wrapper", "architecture": "vit_tiny_patch16_224", "model_args": vision},
+            **{"num_labels": 0, "do_pooling": False},
+        },
+        text_config=_llama(words, **ONE),
+        image_token_id=words.convert_tokens_to_ids("<|image|>"),
+        video_token_id=words.convert_tokens_to_ids("<|video|>"),
+        projector_pooling_ratio=2,
+    )
+    config.vision_config.embed_dim = 32
+    images = tf.PerceptionLMImageProcessor(tile_size=SIDE, max_num_tiles=4, vision_input_type="thumb+tile")
+    films = tf.PerceptionLMVideoProcessor(size=SQUARE)
+    processor = tf.PerceptionLMProcessor(films, images, words, patch_size=8, pooling_ratio=2)
+    return tf.PerceptionLMForConditionalGeneration(config), processor, "<|image|>"
+
+
+def _ovis2() -> Chat:
+    marks = ("<image>", "<IMG_ATOM>", *(f"<IMG_{mark}>" for mark in ("START", "GRID", "COL", "ROW", "END")))
+    words = tokenizer(None, special=marks)
+    config = tf.Ovis2Config(
+        vision_config={**VISION, **ONE, "hidden_stride": 1, "vocab_size": 24},
+        text_config=_llama(words, "qwen2", **ONE),
+        image_token_id=words.convert_tokens_to_ids("<IMG_ATOM>"),
+        visual_indicator_token_ids=[words.convert_tokens_to_ids(mark) for mark in marks[2:]],
+        vocab_size=len(words),
+        hidden_size=32,
+    )
+    images = tf.Ovis2ImageProcessor(size=SQUARE, crop_to_patches=True, min_patches=1, max_patches=4)
+    processor = tf.Ovis2Processor(images, words, image_seq_length=16)
+    return tf.Ovis2ForConditionalGeneration(config), processor, "<image>"
+
+
 def _mllama() -> Chat:
     words = tokenizer(None, special=("<|image|>",))
     vision = {**SMALL_VISION, "attention_heads": 2, "num_global_layers": 1, "max_num_tiles": 4}
@@ -442,6 +479,8 @@ CHATS: dict[str, Callable[[], Chat]] = {
     "idefics3": lambda: _tiled("Idefics3"),
     "internvl": _internvl,
     "paligemma": _paligemma,
+    "perception_lm": _perception_lm,
+    "ovis2": _ovis2,
     "mllama": _mllama,
 }
 
