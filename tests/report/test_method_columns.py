@@ -83,7 +83,7 @@ def test_exports_have_them(run):
         name for name in ORDER if name != "placebo"
     ]
     assert "test images and captions (tent)" in latex
-    assert latex.index("no training (SimpleMatch)") < latex.index("(dual_softmax)")
+    assert latex.index(" (SimpleMatch)\n") < latex.index("(dual_softmax)")
     harness = json.loads(export_lm_eval([run], None)[0][None])
     assert harness["results"][T]["group_match,zero"] == run.document.results[T]["group_match,zero"]
 
