@@ -54,7 +54,7 @@ AREAS: tuple[tuple[str, Stages], ...] = (
         for name in ("ttm", "overfit", "oracle", "controls", "model_task", "parts", "training", "parameters")
     ),
     ("ttmbench/evaluator/output.py", [_tests("evaluator", "run_key"), _tests("evaluator", "resume")]),
-    ("ttmbench/evaluator/cache*.py", [_tests("cache", "key")]),
+    ("ttmbench/evaluator/score_cache*.py", [_tests("cache", "key")]),
 )
 """Files, and the tests that are run for them, one stage after the other until one fails; doctests come first."""
 

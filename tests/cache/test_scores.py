@@ -24,7 +24,7 @@ from support.small_models import Counting, MemoryBlocks, run
 from ttmbench._util.digests import SealError, load_sealed, save_sealed
 from ttmbench.data.paths import cache_folder
 from ttmbench.errors import UsageError
-from ttmbench.evaluator import cache as module
+from ttmbench.evaluator import score_cache as module
 from ttmbench.model_adapters import hf
 from ttmbench.results.stored_files import schema
 from ttmbench.scoring.batches import BatchSizer, load, save, spans

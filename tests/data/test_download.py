@@ -15,7 +15,7 @@ from support.task_data import encoded, load, run, tar_of, write, zip_of
 
 from ttmbench._util import hub
 from ttmbench.cli import main
-from ttmbench.data import download as module
+from ttmbench.data import fetch as module
 from ttmbench.data.loader import data_locations
 from ttmbench.data.task_file import all_tasks
 from ttmbench.plugins.registry import build_registry

@@ -35,7 +35,7 @@ from ttmbench.errors import DataError, TtmbenchError, UsageError
 from ttmbench.evaluator.evaluate import read_samples
 from ttmbench.evaluator.public_api import simple_evaluate
 from ttmbench.model_adapters import embeddings
-from ttmbench.report.export import csv_cell, latex
+from ttmbench.report.exporters import csv_cell, latex
 from ttmbench.results.stored_files import read_scores
 from ttmbench.types import GroupShape
 

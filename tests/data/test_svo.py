@@ -18,7 +18,7 @@ from PIL import Image
 from support.task_data import load, rewritten, write
 
 from ttmbench.cli import main
-from ttmbench.data import download as module
+from ttmbench.data import fetch as module
 from ttmbench.errors import AssertionNotMet, DataError
 from ttmbench.results.document import ResultsDocument
 

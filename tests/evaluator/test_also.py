@@ -15,7 +15,7 @@ from safetensors.numpy import load_file
 import ttmbench
 from ttmbench.cli import main
 from ttmbench.errors import UsageError
-from ttmbench.evaluator import task as one_task
+from ttmbench.evaluator import one_task as one_task
 from ttmbench.results.document import ResultsDocument
 from ttmbench.results.numbers import Extent
 from ttmbench.results.stored_files import read_scores, schema
@@ -359,7 +359,7 @@ def test_intervals_over_seeds_are_students():
 
 
 def test_a_leaderboard_takes_the_newest_whole_measurement(document):
-    from ttmbench.report.leaderboard import newest_transfers
+    from ttmbench.report.board import newest_transfers
 
     row = ResultsDocument.of(document).transfers[0]
     whole = replace(row.number, extent=Extent(200, 200))

@@ -114,7 +114,7 @@ def test_a_finished_run_is_compared_without_running_anything(earlier, tmp_path, 
     settings = {"output_path": str(tmp_path / "x.json"), "log_samples": True, **QUICK}
     first = ttmbench.simple_evaluate("tiny-clip-seed1", "shapes_color", **settings)
     assert "baseline" not in first.document
-    monkeypatch.setattr("ttmbench.evaluator.task.run_task", no_model)
+    monkeypatch.setattr("ttmbench.evaluator.one_task.run_task", no_model)
     again = ttmbench.simple_evaluate(
         "tiny-clip-seed1", "shapes_color", baseline=str(earlier / "samples.json"), **settings
     )

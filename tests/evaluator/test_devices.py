@@ -17,7 +17,7 @@ from ttmbench.errors import UsageError
 from ttmbench.evaluator import devices
 from ttmbench.methods import model_task as trainer
 from ttmbench.methods.checkpoint import SeedCheckpoint
-from ttmbench.methods.run import MethodRun
+from ttmbench.methods.runner import MethodRun
 from ttmbench.model_adapters.visualgpt import CaptionModel
 
 BASE = {"bootstrap_iters": 0, "deterministic": True}

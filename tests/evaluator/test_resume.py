@@ -23,7 +23,7 @@ from support import processes
 import ttmbench
 from ttmbench.cli import main
 from ttmbench.errors import DataError, TtmbenchError, UsageError
-from ttmbench.evaluator import task as evaluator
+from ttmbench.evaluator import one_task as evaluator
 from ttmbench.hookspecs import hookimpl
 from ttmbench.methods import checkpoint as checkpoints
 from ttmbench.methods.checkpoint import SeedCheckpoint, TaskCheckpoint
@@ -124,7 +124,7 @@ def test_done_tasks_are_not_run_again(tmp_path, capsys, monkeypatch, finished):
     def no_task(*_):
         raise AssertionError("a task was run")
 
-    monkeypatch.setattr("ttmbench.evaluator.task.run_task", no_task)
+    monkeypatch.setattr("ttmbench.evaluator.one_task.run_task", no_task)
     again = evaluate(tmp_path, batch_size=3)
     assert numbers(again.document) == numbers(document) and again.path == path
     assert "every task is done (--overwrite always runs them again)" in capsys.readouterr().err

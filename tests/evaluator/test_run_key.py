@@ -24,7 +24,7 @@ from ttmbench.config import RunConfig, TTMConfig, make_run_config
 from ttmbench.data.task_file import find_task
 from ttmbench.evaluator import output as module
 from ttmbench.evaluator.evaluate import resolve
-from ttmbench.evaluator.output import RunKey
+from ttmbench.evaluator.output import ConfigKey
 from ttmbench.plugins.registry import build_registry
 from ttmbench.sweep.execute import write_run
 
@@ -83,10 +83,10 @@ def tasks():
 def key_of(tasks):
     """The key of a key_of of one task, as an object."""
 
-    def make(settings=None, also=None, names=("shapes_color",), **changes) -> RunKey:
+    def make(settings=None, also=None, names=("shapes_color",), **changes) -> ConfigKey:
         config = RunConfig(**{**BASE, "tasks": list(names), **changes})
         settings = settings or {name: TTMConfig() for name in names}
-        return RunKey.of(REGISTRY, config, {name: tasks[name] for name in names}, settings, also or {})
+        return ConfigKey.of(REGISTRY, config, {name: tasks[name] for name in names}, settings, also or {})
 
     return make
 
@@ -113,7 +113,7 @@ def test_tasks_count_by_their_content_and_not_by_their_order(key, tasks):
     assert key(names=both) == key(names=turned) != key()
     other = tasks["shapes_color"].spec.model_copy(update={"version": 99})
     changed = {"shapes_color": type(tasks["shapes_color"])(**{**vars(tasks["shapes_color"]), "spec": other})}
-    assert RunKey.of(REGISTRY, RunConfig(**BASE), changed, {"shapes_color": TTMConfig()}, {}).sha256 != key()
+    assert ConfigKey.of(REGISTRY, RunConfig(**BASE), changed, {"shapes_color": TTMConfig()}, {}).sha256 != key()
 
 
 def test_settings_of_the_test_time_stage_count_where_there_is_one(key):
@@ -131,7 +131,7 @@ def test_tasks_that_adapted_models_are_measured_on_count_by_their_content(key, t
     also = {"shapes_place": tasks["shapes_place"]}
     assert key(also=also) != key() == key(also={})
     paths = [RunConfig(**BASE, also=[name]) for name in ("a.yaml", "b.yaml")]
-    keys = {RunKey.of(REGISTRY, config, tasks, {}, also).sha256 for config in paths}
+    keys = {ConfigKey.of(REGISTRY, config, tasks, {}, also).sha256 for config in paths}
     assert len(keys) == 1, "a path is not a content"
 
 
@@ -158,7 +158,7 @@ def test_where_bits_count_so_does_the_batch_size(key, monkeypatch):
     assert key(deterministic=True) == key(deterministic=True, batch_size=3)
 
 
-def stored(key: RunKey, **changes):
+def stored(key: ConfigKey, **changes):
     """What a results document of a key_of states of its key."""
     return {
         "run_key": key.sha256,

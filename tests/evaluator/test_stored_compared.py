@@ -12,7 +12,7 @@ import pytest
 import ttmbench
 from ttmbench.cli import main
 from ttmbench.errors import UsageError
-from ttmbench.report.leaderboard import answer_of, merge
+from ttmbench.report.board import answer_of, merge
 from ttmbench.report.load import gather
 from ttmbench.results.numbers import STORED_NOTE
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from ttmbench.cli import main
-from ttmbench.evaluator.analyze import calibration_error
+from ttmbench.evaluator.analyses import calibration_error
 from ttmbench.stats import holm
 
 TASK = "shapes_color"

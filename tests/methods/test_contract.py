@@ -14,7 +14,7 @@ from support.training_tasks import load
 from ttmbench.errors import UsageError
 from ttmbench.methods.losses import entropy
 from ttmbench.methods.settings import arguments
-from ttmbench.plugins.methods import METHODS
+from ttmbench.plugins.method_functions import METHODS
 from ttmbench.testing import ContractError, check_method
 from ttmbench.types import MethodSpec
 

@@ -19,13 +19,13 @@ from ttmbench.config import TTMConfig
 from ttmbench.errors import UsageError
 from ttmbench.matching import match_groups
 from ttmbench.methods import rlcf
-from ttmbench.methods import run as run_module
+from ttmbench.methods import runner as run_module
 from ttmbench.methods.audit import is_clear
-from ttmbench.methods.run import MethodRun
+from ttmbench.methods.runner import MethodRun
 from ttmbench.methods.settings import arguments, checked_settings, recorded
 from ttmbench.methods.training import Original
 from ttmbench.metrics import group_match, group_score
-from ttmbench.plugins.methods import METHODS
+from ttmbench.plugins.method_functions import METHODS
 from ttmbench.plugins.registry import build_registry
 from ttmbench.scoring.dual_encoder import PreparedTask
 from ttmbench.scoring.inputs import Prepared, Rows

@@ -9,8 +9,8 @@ from support.method_tasks import BIAS, SCALE, feature_task, units
 
 import ttmbench
 from ttmbench.errors import UsageError
-from ttmbench.evaluator import methods
-from ttmbench.methods import run as run_module
+from ttmbench.evaluator import method_runs as methods
+from ttmbench.methods import runner as run_module
 from ttmbench.methods.dis import dis
 from ttmbench.methods.dn import dn
 from ttmbench.methods.features import ReferenceSet

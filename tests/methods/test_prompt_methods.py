@@ -16,7 +16,7 @@ from ttmbench.methods.losses import confident
 from ttmbench.methods.tps import tps
 from ttmbench.methods.tpt import tpt
 from ttmbench.methods.views import confident_views, view_logits
-from ttmbench.plugins.methods import METHODS
+from ttmbench.plugins.method_functions import METHODS
 
 AdamW = torch.optim.AdamW
 

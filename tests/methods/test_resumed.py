@@ -8,7 +8,7 @@ from support.stand_in_gpu import stand_in_gpu
 
 import ttmbench
 from ttmbench.methods.checkpoint import SeedCheckpoint
-from ttmbench.plugins.methods import METHODS
+from ttmbench.plugins.method_functions import METHODS
 from ttmbench.results.stored_files import read_scores
 from ttmbench.types import GroupShape
 

@@ -15,7 +15,7 @@ from ttmbench.methods.settings import checked_settings
 from ttmbench.methods.watt import watt
 from ttmbench.model_adapters import tiny_clip
 from ttmbench.model_adapters._shared.contrastive import normalised
-from ttmbench.plugins.methods import METHODS
+from ttmbench.plugins.method_functions import METHODS
 
 KNOWN = ("{}", "a photo of {}", "the {} at the top")  # words of the small models' tokenizer
 FEW = {"wrappers": KNOWN, "rounds": 2, "images": 4}

@@ -11,7 +11,7 @@ from support.documents import PUBLISHED, write_run
 from support.pages import Page
 
 from ttmbench.cli import main
-from ttmbench.report.leaderboard import answer_of
+from ttmbench.report.board import answer_of
 from ttmbench.report.load import gather
 from ttmbench.reproduce.tables import published_beside_runs
 

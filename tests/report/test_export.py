@@ -16,7 +16,7 @@ import yaml
 import ttmbench
 from ttmbench.cli import main
 from ttmbench.errors import UsageError
-from ttmbench.report.export import export_csv, export_latex, export_lm_eval, export_model_index
+from ttmbench.report.exporters import export_csv, export_latex, export_lm_eval, export_model_index
 from ttmbench.results.document import ResultsDocument
 from ttmbench.results.numbers import newest
 from ttmbench.results.reader import ResultsFile, read_files

@@ -13,7 +13,7 @@ from support.documents import write_run
 import ttmbench
 from ttmbench.cli import main
 from ttmbench.errors import UsageError
-from ttmbench.report.leaderboard import as_document, merge
+from ttmbench.report.board import as_document, merge
 from ttmbench.results.stored_files import schema
 
 

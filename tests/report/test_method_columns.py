@@ -11,9 +11,9 @@ import pytest
 
 from ttmbench import simple_evaluate
 from ttmbench.cli import main
-from ttmbench.report.export import export_csv, export_latex, export_lm_eval
+from ttmbench.report.board import methods_of
+from ttmbench.report.exporters import export_csv, export_latex, export_lm_eval
 from ttmbench.report.html.render import read_report, to_html
-from ttmbench.report.leaderboard import methods_of
 from ttmbench.report.load import ThumbnailOptions
 from ttmbench.report.terminal import points, print_results
 from ttmbench.results.numbers import to_frame

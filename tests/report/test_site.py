@@ -14,7 +14,7 @@ from support.documents import PUBLISHED, method_record, trained, write_run
 from support.pages import Page
 
 from ttmbench.cli import main
-from ttmbench.report.leaderboard import chance_levels
+from ttmbench.report.board import chance_levels
 from ttmbench.results.numbers import Number
 from ttmbench.results.stored_files import schema
 

@@ -9,7 +9,7 @@ import pytest
 from support.documents import raw_run
 
 from ttmbench.cli import main
-from ttmbench.reproduce.rows import compare, select
+from ttmbench.reproduce.compared import compare, select
 from ttmbench.reproduce.tables import load_table, named, published_rows, shipped_tables
 from ttmbench.results.document import ResultsDocument
 

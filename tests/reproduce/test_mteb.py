@@ -11,7 +11,7 @@ from support.checkout import load_script
 from support.documents import raw_run
 
 from ttmbench.cli import main
-from ttmbench.reproduce.rows import compare, select
+from ttmbench.reproduce.compared import compare, select
 from ttmbench.reproduce.tables import load_table, shipped_tables
 from ttmbench.results.document import ResultsDocument
 

@@ -11,7 +11,7 @@ from support.documents import whole_document
 
 from ttmbench.cli import main
 from ttmbench.errors import DataError
-from ttmbench.report.leaderboard import answer_of, as_document, merge
+from ttmbench.report.board import answer_of, as_document, merge
 from ttmbench.report.load import gather
 from ttmbench.reproduce.tables import (
     load_table,

@@ -21,8 +21,8 @@ from ttmbench.cli.parser import parse
 from ttmbench.data.task_file import find_task
 from ttmbench.errors import UsageError
 from ttmbench.plugins.registry import build_registry
-from ttmbench.reproduce.rows import compare as compare_typed
-from ttmbench.reproduce.rows import plan, select
+from ttmbench.reproduce.compared import compare as compare_typed
+from ttmbench.reproduce.compared import plan, select
 from ttmbench.reproduce.tables import (
     Rule,
     TaskEntry,

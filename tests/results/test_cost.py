@@ -10,7 +10,7 @@ from support.documents import method_record, trained, whole_document
 
 import ttmbench
 from ttmbench.model_adapters import choice, visualgpt, vqascore
-from ttmbench.report.leaderboard import seconds_of
+from ttmbench.report.board import seconds_of
 from ttmbench.results.document import ResultsDocument
 
 COST = method_record()["cost"][0]

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from ttmbench.report import leaderboard as formats
-from ttmbench.report.export import export_csv, export_latex, export_lm_eval, export_model_index
+from ttmbench.report import board as formats
+from ttmbench.report.board import as_document, merge
+from ttmbench.report.exporters import export_csv, export_latex, export_lm_eval, export_model_index
 from ttmbench.report.html.render import read_report, to_html
-from ttmbench.report.leaderboard import as_document, merge
 from ttmbench.report.load import ThumbnailOptions
 from ttmbench.report.terminal import print_results
 from ttmbench.reproduce.tables import load_table

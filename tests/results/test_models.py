@@ -14,7 +14,7 @@ from support.documents import trained, whole_document, write_run
 import ttmbench
 from ttmbench.cli import main
 from ttmbench.config import RunConfig
-from ttmbench.report.leaderboard import answer_of, merge
+from ttmbench.report.board import answer_of, merge
 from ttmbench.report.load import gather
 from ttmbench.results.document import ResultsDocument
 from ttmbench.results.models import command_of, names_of_runs, stated_model, tell_apart

@@ -9,7 +9,7 @@ import pytest
 from support.documents import full_document
 
 from ttmbench.errors import DataError
-from ttmbench.report.leaderboard import merge
+from ttmbench.report.board import merge
 from ttmbench.results.reader import read_document, walk_documents
 from ttmbench.results.stored_files import schema
 

@@ -11,8 +11,8 @@ import pytest
 
 from ttmbench.cli import main
 from ttmbench.config import PART_KINDS, RunConfig, TTMConfig
-from ttmbench.report.export import export_csv, export_latex
-from ttmbench.report.leaderboard import answer_of, merge
+from ttmbench.report.board import answer_of, merge
+from ttmbench.report.exporters import export_csv, export_latex
 from ttmbench.report.load import gather
 from ttmbench.results.reader import read_files
 

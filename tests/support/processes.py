@@ -35,7 +35,7 @@ MODULES = (
     *("pandas", "pyarrow.dataset", "pyarrow.parquet"),
     *("transformers.models.clip.modeling_clip", "transformers.models.clip.image_processing_clip"),
     *("transformers.models.siglip.modeling_siglip", "transformers.models.clip.tokenization_clip"),
-    *("ttmbench.cli.run", "ttmbench.evaluator.evaluate", "ttmbench.evaluator.public_api", "ttmbench.methods.run"),
+    *("ttmbench.cli.run", "ttmbench.evaluator.evaluate", "ttmbench.evaluator.public_api", "ttmbench.methods.runner"),
     *("ttmbench.model_adapters.tiny_clip", "ttmbench.data.memory", "ttmbench.data.sources.rendered"),
     *("ttmbench.report.terminal", "rich.console", "rich.table", "jsonlines", "platformdirs"),
 )

@@ -17,7 +17,7 @@ from ttmbench.cli import main
 from ttmbench.config import AUTHORS_LEARNING_RATE, DEFAULT_LEARNING_RATE, TTMConfig
 from ttmbench.data.task_file import find_task
 from ttmbench.errors import UsageError
-from ttmbench.evaluator import analyze as analysis
+from ttmbench.evaluator import analyses as analysis
 from ttmbench.methods.parts import PseudoLabels, candidates
 from ttmbench.plugins import trackers
 from ttmbench.plugins.registry import build_registry

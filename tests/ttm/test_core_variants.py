@@ -14,14 +14,14 @@ from support.small_models import Towers, stage_of
 from ttmbench import schedules
 from ttmbench.config import TTMConfig
 from ttmbench.errors import AssertionNotMet, TtmbenchError
-from ttmbench.methods import run as runner
+from ttmbench.methods import runner as runner
 from ttmbench.methods.audit import compare_selections
 from ttmbench.methods.checkpoint import AfterSeed
-from ttmbench.methods.run import MethodRun
+from ttmbench.methods.runner import MethodRun
 from ttmbench.methods.training import Iteration, Original
 from ttmbench.metrics import METRICS, group_match
 from ttmbench.model import Model
-from ttmbench.plugins.methods import METHODS
+from ttmbench.plugins.method_functions import METHODS
 from ttmbench.types import ScheduleSpec, Scores
 
 LINEAR = ScheduleSpec("linear", schedules.linear)

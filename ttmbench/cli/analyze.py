@@ -54,7 +54,7 @@ def analyze(options: argparse.Namespace) -> int:
     from ttmbench.evaluator.evaluate import resolve
 
     resolve(config)  # reports a wrong name before torch is imported, which takes seconds
-    from ttmbench.evaluator.analyze import documents
+    from ttmbench.evaluator.analyses import documents
     from ttmbench.report.charts import write_analysis
 
     grid = options.taus if options.taus is not None else options.lrs

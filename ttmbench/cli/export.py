@@ -9,7 +9,7 @@ from ttmbench._util.console import echo, put, warn
 from ttmbench._util.file_io import write_text
 from ttmbench.config import split_names
 from ttmbench.errors import UsageError
-from ttmbench.report.export import FORMATS
+from ttmbench.report.exporters import FORMATS
 from ttmbench.results.numbers import merged, same_rows
 from ttmbench.results.reader import read_files
 

@@ -30,7 +30,7 @@ def finetune(options: argparse.Namespace) -> int:
     from ttmbench.evaluator.evaluate import resolve
 
     chosen = resolve(config)  # reports a wrong name before torch is imported, which takes seconds
-    from ttmbench.evaluator.finetune import finetune_model
+    from ttmbench.evaluator.supervised import finetune_model
 
     command = ["ttmbench", *sys.argv[1:]]
     try:

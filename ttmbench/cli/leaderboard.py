@@ -11,7 +11,7 @@ from ttmbench._util.file_io import to_json, write_text
 from ttmbench.errors import UsageError
 
 if TYPE_CHECKING:
-    from ttmbench.report.leaderboard import Leaderboard
+    from ttmbench.report.board import Leaderboard
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -27,7 +27,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def leaderboard(options: argparse.Namespace) -> int:
     """Write the leaderboard and list what was skipped."""
-    from ttmbench.report.leaderboard import as_document, merge, print_board, to_csv
+    from ttmbench.report.board import as_document, merge, print_board, to_csv
     from ttmbench.reproduce.tables import published_beside_runs, under_names_of_runs
 
     folder, target, docs = Path(options.folder), Path(options.output_path or "."), options.docs or ""
@@ -58,7 +58,7 @@ def leaderboard(options: argparse.Namespace) -> int:
 
 
 def _print_skipped(board: Leaderboard) -> None:
-    from ttmbench.report.leaderboard import NOT_RUN
+    from ttmbench.report.board import NOT_RUN
 
     marked = sum(bool(row.origin.disagrees) for row in board.rows)
     if marked:

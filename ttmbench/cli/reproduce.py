@@ -19,7 +19,7 @@ from ttmbench.config import split_names
 from ttmbench.errors import INTERRUPTED, AssertionNotMet, UsageError
 from ttmbench.plugins.registry import Registry, build_registry
 from ttmbench.report.terminal import NOTHING, TableColumn, print_line, print_table
-from ttmbench.reproduce.rows import ComparedRow, PlannedRun, Verdict, compare, plan, select
+from ttmbench.reproduce.compared import ComparedRow, Planned, Verdict, compare, plan, select
 from ttmbench.reproduce.tables import PublishedTable, load_table, shipped_tables
 from ttmbench.results.numbers import Number
 from ttmbench.results.reader import walk_documents
@@ -107,7 +107,7 @@ def _compare(table: PublishedTable, folder: Path, registry: Registry) -> list[Co
     return compare(table, documents, registry)
 
 
-def _run(planned: Sequence[PlannedRun], named: Sequence[str]) -> list[str]:
+def _run(planned: Sequence[Planned], named: Sequence[str]) -> list[str]:
     """Carry out the commands, each of which prints its results and errors; returns those that failed."""
     from ttmbench.cli import main
 

@@ -68,7 +68,7 @@ def data_locations(registry: Registry, task: TaskFile, data_dir: Path) -> tuple[
 
     Nothing is fetched. UsageError if the source is unknown or its options are wrong.
     """
-    from ttmbench.data.download import data_file
+    from ttmbench.data.fetch import data_file
 
     tags = [data_file(data_dir, tag.file, tag.get) for tag in task.spec.group.tag_files.values()]
     return _locations(registry, task.spec.source, _request(registry, task, data_dir)), tags

@@ -171,7 +171,7 @@ def remarks(model: Model) -> list[str]:
 
 
 def finetuned(model: Model) -> Record | None:
-    """The record (`ttmbench.evaluator.finetune`) beside a model's weights; None if there is none."""
+    """The record (`ttmbench.evaluator.supervised`) beside a model's weights; None if there is none."""
     return None if model.files is None else read_record(model.files.folder)
 
 

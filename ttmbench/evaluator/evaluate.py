@@ -21,7 +21,7 @@ from ttmbench.data.task_file import TaskFile, select_tasks, take_in
 from ttmbench.errors import TtmbenchError, UsageError
 from ttmbench.evaluator.adapters import check_model, make_adapter, remarks, trained_on
 from ttmbench.evaluator.eval_results import Baseline, EvalResults, sample_lines
-from ttmbench.evaluator.output import Output, RunFiles, RunKey, state_of
+from ttmbench.evaluator.output import ConfigKey, Output, OutputFiles, state_of
 from ttmbench.evaluator.task_result import Ranked, Scored, TaskResult
 from ttmbench.methods.settings import task_settings
 from ttmbench.model import DualEncoder, Model, PairScorer, overrides
@@ -47,15 +47,15 @@ class Chosen:
     plugins: Sequence[tuple[str, Any]] = ()  # those that were given as objects
     is_registered: bool = True  # whether the model is one that has a name here; else it was given as an object
 
-    def key(self, config: RunConfig, adapter: Model | None = None) -> RunKey:
+    def key(self, config: RunConfig, adapter: Model | None = None) -> ConfigKey:
         """What makes the run the same as another; ``adapter`` counts where it was given as an object."""
         unregistered, others = None if self.is_registered else adapter, dict(self.also)
         if config.methods:
-            from ttmbench.evaluator.methods import reference_tasks  # its code needs torch
+            from ttmbench.evaluator.method_runs import reference_tasks  # its code needs torch
 
             others |= reference_tasks(self.registry, config)
         settings = self.settings if self.registry.adapts(config) else {}
-        return RunKey.of(self.registry, config, self.tasks, settings, others, unregistered)
+        return ConfigKey.of(self.registry, config, self.tasks, settings, others, unregistered)
 
 
 def resolve(
@@ -89,7 +89,7 @@ def resolve(
     baseline = None if config.baseline is None else Baseline.read(Path(config.baseline), tasks)
     samples = read_samples(config.samples) if config.samples else None
     if config.methods:  # last, since their settings are those of code that needs torch
-        from ttmbench.evaluator.methods import check_methods
+        from ttmbench.evaluator.method_runs import check_methods
 
         check_methods(registry, config, tasks)
     return Chosen(registry, tasks, settings, also, samples, baseline, in_memory, plugins, is_registered)
@@ -103,8 +103,8 @@ def evaluate(
     ``adapter`` is a model that was given as an object.
     """
     from ttmbench.evaluator.determinism import arithmetic_of, naming_what_cannot  # these import torch
+    from ttmbench.evaluator.one_task import run_task
     from ttmbench.evaluator.score_task import Run, data_now
-    from ttmbench.evaluator.task import run_task
 
     with each_note_once(), arithmetic_of(config), ExitStack() as stack:
         key, tasks, registry = chosen.key(config, adapter), chosen.tasks, chosen.registry
@@ -112,7 +112,7 @@ def evaluate(
         stack.enter_context(output.recording())
         methods = None
         if config.methods:
-            from ttmbench.evaluator.methods import Methods
+            from ttmbench.evaluator.method_runs import Methods
 
             methods = Methods(config, list(tasks), chosen.also, is_resumed=output.previous is not None)
         asked, document = config, None if output.files is None else output.files.results
@@ -158,13 +158,13 @@ def _load_model(config: RunConfig, chosen: Chosen, adapter: Model | None, output
     for remark in remarks(model):
         warn(remark)
     if config.methods:
-        from ttmbench.evaluator.methods import check_methods
+        from ttmbench.evaluator.method_runs import check_methods
 
         check_methods(registry, config, chosen.tasks, model)
     return model
 
 
-def _write_artifacts(files: RunFiles, config: RunConfig, result: TaskResult) -> None:
+def _write_artifacts(files: OutputFiles, config: RunConfig, result: TaskResult) -> None:
     """Writes the files of a task: samples and scores if the run asks for them, and TTM's iterations."""
     task, data = result.spec.task, result.data
     if config.log_samples:
@@ -215,7 +215,7 @@ def run_part() -> None:
     """Does the part of a run on one device that ``sys.argv`` describes, and exits with the reason if it cannot."""
     from ttmbench.evaluator.determinism import arithmetic_of, naming_what_cannot
     from ttmbench.evaluator.devices import do_part
-    from ttmbench.evaluator.methods import Methods
+    from ttmbench.evaluator.method_runs import Methods
     from ttmbench.evaluator.score_task import Run
 
     settings, left, key, document, folder, part, of = json.loads(sys.argv[1])
@@ -276,7 +276,7 @@ def plan(config: RunConfig) -> Record:
         spec = task.spec
         steps["tasks"][name] = {"source": spec.source, "group": spec.group.model_dump(), "metrics": spec.metrics}
         if config.methods:
-            from ttmbench.evaluator.methods import planned_settings
+            from ttmbench.evaluator.method_runs import planned_settings
 
             specs = map(chosen.registry.methods.__getitem__, config.methods)
             planned = {spec.name: planned_settings(config, spec, chosen.settings[name]) for spec in specs}

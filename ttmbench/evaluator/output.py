@@ -58,7 +58,7 @@ INDIFFERENT = frozenset(
 
 
 @dataclass(frozen=True)
-class RunKey:
+class ConfigKey:
     """A digest of everything that makes two commands the same but for the model's weights and the data."""
 
     content: Record  # what the digest is of, for JSON
@@ -73,7 +73,7 @@ class RunKey:
         settings: Mapping[str, TTMConfig],
         also: Mapping[str, TaskFile],
         adapter: Model | None = None,
-    ) -> RunKey:
+    ) -> ConfigKey:
         """The key of a run on ``tasks``, measured also on others; unique where the source of code cannot be read.
 
         Code is that of ttmbench and of every package with a model (``adapter``: one given as an object), source,
@@ -163,7 +163,7 @@ def state_of(results: Path) -> Path:
 
 
 @dataclass
-class RunFiles:
+class OutputFiles:
     """The files of a run."""
 
     results: Path  # of the results document
@@ -171,7 +171,7 @@ class RunFiles:
     artifacts: dict[str, dict[str, Any]] = field(default_factory=dict)  # name -> kind, task, sha256 and size
 
     @classmethod
-    def of(cls, output_path: str, model: str, stamp: str) -> RunFiles:
+    def of(cls, output_path: str, model: str, stamp: str) -> OutputFiles:
         """The files of an output path: a ``.json`` file, or a folder for ``<model>/results_<stamp>.json``."""
         target = Path(output_path)
         if target.suffix == ".json":
@@ -222,7 +222,7 @@ class Output:
         config: RunConfig,
         registry: Registry,
         tasks: Mapping[str, TaskFile],
-        key: RunKey | None,
+        key: ConfigKey | None,
         command: Sequence[str] = (),
         settings: Record | None = None,
         clock: float | None = None,
@@ -256,7 +256,7 @@ class Output:
         self._remote: RemoteFolder | None = None  # where the folder is put
         self._unsent: TtmbenchError | None = None  # why the address lacks what was written last; None if it has it
         self._was_put = self._is_finished = False
-        self.files: RunFiles | None = None  # where the run writes
+        self.files: OutputFiles | None = None  # where the run writes
         self.previous: ResultsDocument | None = None  # what an earlier run of the same command left; None if nothing
         if is_address(config.output_path):
             self._local, self._remote = _local(config, key)
@@ -366,7 +366,7 @@ class Output:
         self.save("running")
         return done
 
-    def _leave(self, files: RunFiles, previous: ResultsDocument) -> None:
+    def _leave(self, files: OutputFiles, previous: ResultsDocument) -> None:
         """Moves what the earlier run left aside: it is of another model."""
         config, folder = self._local, Path(self._local.save_adapted or "")
         if config.save_adapted is not None and folder.is_dir() and any(folder.iterdir()):
@@ -599,8 +599,8 @@ def _entries(result: TaskResult, model_info: Record) -> Record:
 
 
 def _claim(
-    config: RunConfig, key: RunKey | None, started: datetime
-) -> tuple[RunFiles, ResultsDocument | None, filelock.BaseFileLock]:
+    config: RunConfig, key: ConfigKey | None, started: datetime
+) -> tuple[OutputFiles, ResultsDocument | None, filelock.BaseFileLock]:
     """Chooses the files of a run, checks that they can be written, and locks them; also what an earlier run left.
 
     UsageError for a folder that cannot be written to or that another run writes to, for a file that ``overwrite``
@@ -612,7 +612,7 @@ def _claim(
     if not single and key is not None and config.overwrite != "always":
         earlier = _earlier(files.results.parent, key, config.model_name)
         if earlier is not None:
-            files = RunFiles(earlier, f"{{kind}}_{{task}}_{earlier.stem.removeprefix('results_')}")
+            files = OutputFiles(earlier, f"{{kind}}_{{task}}_{earlier.stem.removeprefix('results_')}")
     lock = _lock(files)
     document = None
     try:
@@ -651,7 +651,7 @@ def _claim(
     return files, None if previous is None else document, lock
 
 
-def _local(config: RunConfig, key: RunKey | None) -> tuple[RunConfig, RemoteFolder]:
+def _local(config: RunConfig, key: ConfigKey | None) -> tuple[RunConfig, RemoteFolder]:
     """The run as it writes to a local folder, which stays until it is put to the address, and the place of that folder.
 
     What an earlier run left at the address is copied, unless it is still here.
@@ -665,7 +665,7 @@ def _local(config: RunConfig, key: RunKey | None) -> tuple[RunConfig, RemoteFold
     place, _, name = address.rpartition("/") if address.endswith(".json") else (address.rstrip("/"), "", "")
     remote = RemoteFolder(address, "--output_path")
     remote = RemoteFolder(place if name else f"{place}/{safe_name(config.model_name)}", "--output_path")
-    own = RunFiles.of(str(local / name), config.model_name, "").results.parent
+    own = OutputFiles.of(str(local / name), config.model_name, "").results.parent
     show_as(str(own), remote.url)
     try:
         if not own.exists():
@@ -675,13 +675,13 @@ def _local(config: RunConfig, key: RunKey | None) -> tuple[RunConfig, RemoteFold
     return config.model_copy(update={"output_path": str(local / name)}), remote
 
 
-def open_run_files(output_path: str, model: str, started: datetime) -> RunFiles:
+def open_run_files(output_path: str, model: str, started: datetime) -> OutputFiles:
     """Chooses unused file names, even if the clock repeats, and makes sure that they can be written; else UsageError.
 
     A ``.json`` file may exist.
     """
     while True:
-        files = RunFiles.of(output_path, model, started.strftime(_STAMP))
+        files = OutputFiles.of(output_path, model, started.strftime(_STAMP))
         if Path(output_path).suffix == ".json" or not files.results.exists():
             break
         started += timedelta(microseconds=1)
@@ -695,7 +695,7 @@ def open_run_files(output_path: str, model: str, started: datetime) -> RunFiles:
         raise UsageError(f"--output_path {output_path} cannot be written to: {error.strerror or error}") from None
 
 
-def _earlier(folder: Path, key: RunKey, model: str) -> Path | None:
+def _earlier(folder: Path, key: ConfigKey, model: str) -> Path | None:
     """The newest document of the same command and name; without one, reports the newest that only code sets apart."""
     others = []
     for path in sorted(folder.glob("results_*.json"), reverse=True):
@@ -709,7 +709,7 @@ def _earlier(folder: Path, key: RunKey, model: str) -> Path | None:
     return None
 
 
-def _report_changes(key: RunKey | None, document: Record, path: Path) -> bool:
+def _report_changes(key: ConfigKey | None, document: Record, path: Path) -> bool:
     """Says why a document of the same command is not resumed, if it is one."""
     changed = None if key is None else key.changes_since(document)
     if changed is not None:
@@ -747,7 +747,7 @@ def _sound(path: Path) -> ResultsDocument | None:
         return None
 
 
-def _lock(files: RunFiles) -> filelock.BaseFileLock:
+def _lock(files: OutputFiles) -> filelock.BaseFileLock:
     try:
         state_of(files.results).mkdir(parents=True, exist_ok=True)
         for folder, folders, names in os.walk(state_of(files.results)):
@@ -768,13 +768,13 @@ def _stamp(date: float) -> str:
     return datetime.fromtimestamp(date).strftime(_STAMP)
 
 
-def _aside(files: RunFiles, document: Record) -> RunFiles:
+def _aside(files: OutputFiles, document: Record) -> OutputFiles:
     """Where another run's files go: its time is part of the name, so that nothing is overwritten."""
     stem = f"{files.results.stem}.{_stamp(float(document.get('date', 0.0)))}"
-    return RunFiles.of(str(files.results.with_name(f"{stem}.json")), "", "")
+    return OutputFiles.of(str(files.results.with_name(f"{stem}.json")), "", "")
 
 
-def _move_aside(files: RunFiles, document: Record) -> None:
+def _move_aside(files: OutputFiles, document: Record) -> None:
     """Renames another run's files by its time; first the document, so that `_claim` can finish after a kill."""
     aside = _aside(files, document)
     stems = files.results.stem, aside.results.stem

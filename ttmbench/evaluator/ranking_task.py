@@ -17,7 +17,7 @@ from ttmbench.data.classes import Classes, labels_of, load_classes
 from ttmbench.data.task_file import TaskFile, TaskSpec
 from ttmbench.errors import UsageError
 from ttmbench.evaluator.adapters import make_adapter, model_info, remarks
-from ttmbench.evaluator.cache import TaskCache
+from ttmbench.evaluator.score_cache import TaskCache
 from ttmbench.evaluator.score_task import Run, feature_limit
 from ttmbench.evaluator.stored_ranks import pool_ranks, stored_pool
 from ttmbench.evaluator.task_result import Data, Ranked
@@ -45,7 +45,7 @@ _ADVICE = "--rerank model=MODEL gives it the best candidates of a model that ran
 
 
 def rank_task(run: Run, task: TaskFile) -> Ranked:
-    """Ranks a retrieval or classification task; errors as for `ttmbench.evaluator.task.run_task`.
+    """Ranks a retrieval or classification task; errors as for `ttmbench.evaluator.one_task.run_task`.
 
     A model that scores pairs ranks all candidates if there are few, else reranks the best of another model.
     """

@@ -16,9 +16,9 @@ from ttmbench.data.loader import check_count, load_task_data
 from ttmbench.data.paths import cache_folder
 from ttmbench.data.task_file import TaskFile, TaskSpec
 from ttmbench.errors import DataError, UsageError
-from ttmbench.evaluator.cache import ScoreCache, TaskCache
 from ttmbench.evaluator.determinism import conditions
 from ttmbench.evaluator.output import DataNow, groups_digest
+from ttmbench.evaluator.score_cache import ScoreCache, TaskCache
 from ttmbench.evaluator.stored_ranks import stored_pool
 from ttmbench.evaluator.task_result import Answered, Data, Scored
 from ttmbench.model import ChoiceModel, DualEncoder, Model, PairScorer, StoredFeatures
@@ -62,7 +62,7 @@ class Run:
     model: Model  # as the task takes it
     sizer: BatchSizer  # how much the model takes at a time, learnt from one task to the next
     cache: ScoreCache | None = None  # of raw scores; None for a run without one
-    key: str = ""  # digest of the command (`ttmbench.evaluator.output.RunKey`); checkpoints are for it alone
+    key: str = ""  # digest of the command (`ttmbench.evaluator.output.ConfigKey`); checkpoints are for it alone
     samples: set[str] | None = None  # ids of the groups to use; None for all
     helpers: dict[str, Any] = field(default_factory=dict)  # what methods need beside the model, by name, made once
     loaded: Model | None = None  # the model as it takes images, where the task has videos
@@ -352,7 +352,7 @@ def _score_streamed(
 
 
 def ask_task(plan: TaskPlan, run: Run, model: ChoiceModel) -> Answered:
-    """Asks a task's forced choices; errors as for `ttmbench.evaluator.task.run_task`."""
+    """Asks a task's forced choices; errors as for `ttmbench.evaluator.one_task.run_task`."""
     config, spec, style, clock = run.config, plan.task.spec, model.choice_style, time.perf_counter()
     loaded = run.load(plan.task)
     groups, started = loaded.groups, time.perf_counter()

@@ -37,7 +37,7 @@ from ttmbench.config import RunConfig, TTMConfig
 from ttmbench.errors import DataError, UsageError
 from ttmbench.metrics import METRICS
 from ttmbench.model_adapters import catalog
-from ttmbench.plugins.methods import METHODS
+from ttmbench.plugins.method_functions import METHODS
 from ttmbench.results.numbers import COLUMNS
 from ttmbench.results.ranks import RANK_METRICS
 from ttmbench.schedules import SCHEDULES

@@ -24,7 +24,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocato
 
 from ttmbench._util.file_io import safe_name, to_json, write_atomically, write_text
 from ttmbench.errors import UsageError
-from ttmbench.report.leaderboard import NOT_RANKED, AnswerRow
+from ttmbench.report.board import NOT_RANKED, AnswerRow
 from ttmbench.report.load import HEADLINE
 from ttmbench.report.terminal import interval_text
 from ttmbench.results.document import Iteration, ResultsDocument

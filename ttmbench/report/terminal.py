@@ -81,7 +81,7 @@ def p_value(value: float | None) -> str:
 
 
 def marks(number: Number) -> str:
-    """The marks beside a number, which `ttmbench.report.leaderboard.legends` explains."""
+    """The marks beside a number, which `ttmbench.report.board.legends` explains."""
     return (SEEN_MARK if number.origin.seen else "") + (DISAGREES_MARK if number.origin.disagrees else "")
 
 

@@ -33,9 +33,9 @@ from ttmbench.data.rows import csv_rows, read_text
 from ttmbench.data.task_chance import chance_of
 from ttmbench.data.task_file import AlreadyRead, TaskSpec, find_task
 from ttmbench.errors import DataError, UsageError
-from ttmbench.plugins.methods import METHODS
+from ttmbench.plugins.method_functions import METHODS
 from ttmbench.plugins.registry import Registry, build_registry, metric_for
-from ttmbench.report.leaderboard import Leaderboard, Published, PublishedSource
+from ttmbench.report.board import Leaderboard, Published, PublishedSource
 from ttmbench.report.terminal import TableColumn, number_text, percent, print_table
 from ttmbench.results.document import mapping
 from ttmbench.results.numbers import (

@@ -163,7 +163,7 @@ def _is_made_of(name: str, model: str, words: Iterable[str]) -> bool:
 
 
 @dataclass(frozen=True)
-class RunName:
+class ModelLabel:
     """Names of a run's model and setting that differ from those of the other runs shown."""
 
     model: str
@@ -188,7 +188,7 @@ def with_setting(model: str, setting: str) -> str:
 
 
 @dataclass(frozen=True)
-class _TaskOfRun:
+class _TaskIdentity:
     """A task of a run: what its numbers depend on, and the words for it."""
 
     run: int
@@ -214,7 +214,7 @@ class _TaskOfRun:
         return {name: value for name, value in words.items() if not name.endswith(unnamed)}
 
 
-def _differing(parts: Sequence[_TaskOfRun]) -> list[str]:
+def _differing(parts: Sequence[_TaskIdentity]) -> list[str]:
     """Names of the settings in which tasks of runs differ, as far as they ran the same methods."""
     names = []
     for block in dict.fromkeys(block for part in parts for block in part.blocks):
@@ -227,7 +227,7 @@ def _differing(parts: Sequence[_TaskOfRun]) -> list[str]:
     return names
 
 
-def names_of_runs(runs: Sequence[tuple[Path, ResultsDocument]]) -> list[RunName]:
+def names_of_runs(runs: Sequence[tuple[Path, ResultsDocument]]) -> list[ModelLabel]:
     """What each of some runs is called beside the others: two of other models or configurations never share a name.
 
     A configuration is complete (`_blocks`): defaults count like stated values. The setting names what differs.
@@ -235,16 +235,16 @@ def names_of_runs(runs: Sequence[tuple[Path, ResultsDocument]]) -> list[RunName]
     models = tell_apart([stated_model(document) for _, document in runs])
     sweeps = [setting_in_sweep(path) for path, _ in runs]
     parts = [
-        _TaskOfRun(
+        _TaskIdentity(
             run, (sweeps[run], models[run], task), _blocks(document, task), _of_data(document, task), document.date
         )
         for run, (_, document) in enumerate(runs)
         for task in document.results
     ]
-    newest: dict[str, _TaskOfRun] = {}
+    newest: dict[str, _TaskIdentity] = {}
     for part in sorted(parts, key=lambda part: part.date):
         newest[part.identity] = part
-    rivals: dict[tuple[str, str, str], list[_TaskOfRun]] = {}
+    rivals: dict[tuple[str, str, str], list[_TaskIdentity]] = {}
     for part in newest.values():
         rivals.setdefault(part.where, []).append(part)
     differing = dict.fromkeys((where[0], name) for where, several in rivals.items() for name in _differing(several))
@@ -256,7 +256,7 @@ def names_of_runs(runs: Sequence[tuple[Path, ResultsDocument]]) -> list[RunName]
             values = dict.fromkeys(words[name] for words in mine if name in words)
             stated += [f"{name}={'/'.join(values)}"] if values else []
         settings.append(_short(" ".join(stated)))
-    alike: dict[tuple[object, ...], list[_TaskOfRun]] = {}
+    alike: dict[tuple[object, ...], list[_TaskIdentity]] = {}
     for part in newest.values():
         alike.setdefault((part.where, settings[part.run]), []).append(part)
     for run in {part.run for several in alike.values() if _differing(several) for part in several}:
@@ -267,7 +267,7 @@ def names_of_runs(runs: Sequence[tuple[Path, ResultsDocument]]) -> list[RunName]
     of_tasks: list[dict[str, str]] = [{} for _ in runs]
     for part in parts:
         of_tasks[part.run][part.where[2]] = settings[newest[part.identity].run]
-    return [RunName(*name) for name in zip(models, settings, of_tasks, strict=True)]
+    return [ModelLabel(*name) for name in zip(models, settings, of_tasks, strict=True)]
 
 
 def setting_in_sweep(path: Path) -> str:

@@ -25,7 +25,7 @@ from ttmbench._util.file_io import Unreadable, file_digest, read_json, read_json
 from ttmbench._util.third_party_errors import describe, error_line
 from ttmbench.errors import DataError
 from ttmbench.results.document import Artifact, ResultsDocument, Transfer, mapping
-from ttmbench.results.models import RunName, names_of_runs, with_setting
+from ttmbench.results.models import ModelLabel, names_of_runs, with_setting
 from ttmbench.results.numbers import AT, RAW, STORED_SCORES, Number, as_entries, sample_value
 from ttmbench.results.stored_files import SCHEMA_VERSION
 from ttmbench.results.summary import TagMean, connected, number_of
@@ -130,7 +130,7 @@ class ResultsFile:
     path: Path
     document: ResultsDocument
     file: str = ""  # its path below the folder that was read, or as the user gave it
-    called: RunName = field(default_factory=lambda: RunName(""))  # its names beside other files
+    called: ModelLabel = field(default_factory=lambda: ModelLabel(""))  # its names beside other files
     known_groups: Mapping[str, TaskGroups] | None = None  # the values of its groups, if a program has them
     index: int = 0  # its position on a page, from 1
 

@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from ttmbench._util.file_io import file_digest
 from ttmbench._util.images import Colors
 from ttmbench.data.availability import DataLocation, DataNeed, count_of_images, local_file
-from ttmbench.data.download import data_file, listed_images
+from ttmbench.data.fetch import data_file, listed_images
 from ttmbench.data.paths import (
     DATA_VARIABLE,
     Also,

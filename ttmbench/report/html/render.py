@@ -25,7 +25,8 @@ from markupsafe import Markup, escape
 from ttmbench._util.file_io import Unreadable, read_json, safe_name, to_json, write_text
 from ttmbench._version import __version__
 from ttmbench.errors import DataError, UsageError
-from ttmbench.report import charts, leaderboard
+from ttmbench.report import board as leaderboard
+from ttmbench.report import charts
 from ttmbench.report.load import HEADLINE, GroupSet, ThumbnailOptions, Thumbnails, gather, read_groups, thumbnails_for
 from ttmbench.report.terminal import NOTHING, TRANSFER_HEADS, TRANSFER_TITLE, marks, percent, transfer_cells
 from ttmbench.results.document import MethodRecord, ResultsDocument

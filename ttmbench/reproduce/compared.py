@@ -270,7 +270,7 @@ def _bare(name: object) -> str:
     return "".join(filter(str.isalnum, str(name))).casefold()
 
 
-class PlannedRun(NamedTuple):
+class Planned(NamedTuple):
     """A run that would fill rows."""
 
     model: str
@@ -280,7 +280,7 @@ class PlannedRun(NamedTuple):
 
 def plan(
     table: PublishedTable, rows: Iterable[ComparedRow], registry: Registry, common: Mapping[str, Any]
-) -> Iterator[PlannedRun]:
+) -> Iterator[Planned]:
     """The runs for every row of `compare` that is missing, or whose number is of other data.
 
     One for each model and set of methods, so that a model is loaded once for its tasks; several seeds where the table
@@ -310,7 +310,7 @@ def plan(
             adapting = {"ttm_preset": preset, "seeds": list(range(table.spec.runs)), **table.spec.settings}
             adapting |= {"ttm_preset": preset, "methods": list(named), "method_args": mine}
         settings = {**loaded, "tasks": tasks, **adapting, "on_error": "continue", **common}
-        yield PlannedRun(str(loaded["model"]), entry.paid, [*finetuning, command_line(["ttmbench", "run"], settings)])
+        yield Planned(str(loaded["model"]), entry.paid, [*finetuning, command_line(["ttmbench", "run"], settings)])
 
 
 def _finetuning(entry: ModelEntry, registry: Registry, common: Mapping[str, Any]) -> tuple[list[str], dict[str, Any]]:

@@ -24,7 +24,7 @@ from ttmbench import stats
 from ttmbench._util.console import one_line
 from ttmbench.errors import DataError, UsageError
 from ttmbench.report import terminal
-from ttmbench.report.export import csv_text
+from ttmbench.report.exporters import csv_text
 from ttmbench.report.terminal import TableColumn, headline, percent
 from ttmbench.results.comparison import paired_test
 from ttmbench.results.document import UNKNOWN, ResultsDocument, Transfer, mapping

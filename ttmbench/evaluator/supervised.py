@@ -33,7 +33,7 @@ from ttmbench.evaluator.adapters import (
 )
 from ttmbench.evaluator.determinism import arithmetic_of, naming_what_cannot
 from ttmbench.evaluator.evaluate import read_samples, tasks_named
-from ttmbench.evaluator.output import RunKey
+from ttmbench.evaluator.output import ConfigKey
 from ttmbench.methods.checkpoint import TRAINING, SeedCheckpoint
 from ttmbench.methods.finetuned import (
     PRESET_NOTES,
@@ -104,7 +104,10 @@ def _finetune(
     settings = settings_of(preset, loss, changes)
     groups, about = _load(registry, config, tasks)
     prepared, data = prepare(adapter, groups, DECODED)
-    content = {"run": RunKey.of(registry, config, tasks, {}, {}).sha256, "settings": settings.model_dump(mode="json")}
+    content = {
+        "run": ConfigKey.of(registry, config, tasks, {}, {}).sha256,
+        "settings": settings.model_dump(mode="json"),
+    }
     content |= {"model": model_info(model)["fingerprint"], "data": data}
     key = digests.json_digest(content, default=str)
     if before is not None and before.get("key") != key:

@@ -145,7 +145,7 @@ EVERY = 20.0  # seconds between two checkpoints of turns on some groups, so that
 
 
 @dataclass
-class SeedRun:
+class MethodSeed:
     """What a method has done with one seed, in this process and in those that were stopped."""
 
     scores: Scores | None = None  # final ones, in the task's order
@@ -337,7 +337,7 @@ class MethodRun:
         plugin: str = "",
         after: AfterSeed = AFTER_SEED,
         held: Callable[[], Scores] | None = None,
-    ) -> SeedRun:
+    ) -> MethodSeed:
         """Runs one seed of a method with all of its settings; a method that trains resumes, and the model is restored.
 
         ``held`` gives the final scores of the adapted model, on held-out groups, in place of the method's.
@@ -348,7 +348,7 @@ class MethodRun:
             with named(spec, plugin), torch.no_grad():
                 given = target(scored, **recorded(settings))
             final = self._in_task_order(spec, checked_scores(given, tuple(scored.scores.shape), spec, plugin), seed)
-            return SeedRun(final, notes=scored.notes, cost=cost, seconds=time.perf_counter() - clock)
+            return MethodSeed(final, notes=scored.notes, cost=cost, seconds=time.perf_counter() - clock)
         name, rewards = spec.name, self._rewards(spec, recorded(settings))
         checkpoint = self.checkpoint.seed(
             *(f"{name}_held_out" if held else name, seed, self.raw),
@@ -356,7 +356,7 @@ class MethodRun:
         )
         kept = checkpoint.read(partial(after.is_done, seed))
         about = {**kept.about, "cost": Cost(**kept.about["cost"])} if kept.about else {}
-        run = SeedRun(kept.final, list(kept.steps), **about)
+        run = MethodSeed(kept.final, list(kept.steps), **about)
         for iteration in run.steps if self.divided else ():
             self._report(spec, iteration, seed)
         if run.scores is not None:
@@ -523,7 +523,9 @@ class MethodRun:
             clusters=None if self.clusters is None else self.clusters.tolist(),
         )
 
-    def _record(self, spec: MethodSpec, settings: Record, runs: Mapping[int, SeedRun], chance: Record | None) -> Record:
+    def _record(
+        self, spec: MethodSpec, settings: Record, runs: Mapping[int, MethodSeed], chance: Record | None
+    ) -> Record:
         """Record for results: the method, and the run of each seed; here iterations meet the labels."""
         first = next(iter(runs.values()))
         references = [there.record for there in self._references(spec, settings).values()]
@@ -581,7 +583,7 @@ class MethodRun:
         if self.iterated is not None:
             self.iterated(spec.name, self.iteration_record(step, seed))
 
-    def _audit(self, spec: MethodSpec, settings: Settings, plugin: str, runs: Mapping[int, SeedRun]) -> Record:
+    def _audit(self, spec: MethodSpec, settings: Settings, plugin: str, runs: Mapping[int, MethodSeed]) -> Record:
         """Runs every seed again on the task with the captions of every group in another order."""
         compared = every = 0
         for seed, run in runs.items():

@@ -58,7 +58,7 @@ _SUPERVISION = ("group_score", "individual_match", "global_assignment_accuracy",
 _ALONE: Record = {"output_path": None, "save_adapted": None, "baseline": None, "track": [], "assertions": []}
 
 
-class Runs:
+class Trials:
     """Ordinary runs of one model, which is loaded once; nothing of them is written."""
 
     def __init__(self, config: RunConfig) -> None:
@@ -78,7 +78,7 @@ class Runs:
 def documents(
     analysis: str, config: RunConfig, command: Sequence[str], grid: Sequence[float] | None
 ) -> Iterator[Record]:
-    """Runs one analysis and yields its document for each task, of ``transfer`` one for all.
+    """Trials one analysis and yields its document for each task, of ``transfer`` one for all.
 
     ``rows`` are what the table shows: its ``columns`` are key of the rows -> head. Lists in a row are of its seeds and
     their iterations. ``grid`` are the thresholds of ``tau`` or the learning rates of ``lr``. UsageError if the analysis
@@ -87,7 +87,7 @@ def documents(
     several = {"alpha": _alpha, "transfer": _transfer, "methods": _methods}.get(analysis)
     started = time.time()
     with arithmetic_of(config), naming_what_cannot():
-        runs = Runs(config)
+        runs = Trials(config)
         for content in several(runs) if several else _each_task(analysis, runs, grid):
             yield {
                 "schema_version": SCHEMA_VERSION,
@@ -114,7 +114,7 @@ def _about(result: TaskResult) -> Record:
     }
 
 
-def _each_task(analysis: str, runs: Runs, grid: Sequence[float] | None) -> Iterator[Record]:
+def _each_task(analysis: str, runs: Trials, grid: Sequence[float] | None) -> Iterator[Record]:
     """What an analysis finds that starts from the raw scores of one task."""
     model, trains = runs.model, analysis in TRAINS
     if not model.trainable and (trains or not isinstance(model, DualEncoder)):
@@ -181,7 +181,7 @@ def _threshold_of(labels: PseudoLabels, share: float) -> float:
     return threshold_for_coverage(clear, min(1.0, share * (len(labels.tie) / len(clear))))
 
 
-def _alpha(runs: Runs) -> Iterator[Record]:
+def _alpha(runs: Trials) -> Iterator[Record]:
     """The metrics as functions of alpha, from log P(t|i) and log P(t), which an ordinary run does not keep apart."""
     config, registry, model = runs.config, runs.chosen.registry, runs.model
     if not (isinstance(model, PairScorer) and model.debiases):
@@ -228,7 +228,7 @@ def variants(
     return [(f"tau_1 = {tau:.4g}", TTM, {"tau_start": float(tau)}) for tau in sorted(set(grid), reverse=True)]
 
 
-def _grid(runs: Runs, task: TaskFile, raw: Scores, metric: MetricSpec, chosen: Sequence[Variant]) -> Record:
+def _grid(runs: Trials, task: TaskFile, raw: Scores, metric: MetricSpec, chosen: Sequence[Variant]) -> Record:
     """A row for each variant, with the iterations of every seed that did not diverge."""
     name, seeds = task.spec.task, runs.config.run_seeds
     settings, before = runs.chosen.settings[name], candidates(raw, task.spec.is_global)
@@ -283,7 +283,7 @@ def confident_kept(before: PseudoLabels, after: PseudoLabels) -> float | None:
     return float(_same(before, after)[most_confident].mean())
 
 
-def _transfer(runs: Runs) -> Iterator[Record]:
+def _transfer(runs: Trials) -> Iterator[Record]:
     """Adapts a model to each task and measures the adapted model on all of them: a row for each pair."""
     tasks = list(runs.chosen.tasks)
     if len(tasks) < 2:
@@ -315,8 +315,8 @@ def _transfer(runs: Runs) -> Iterator[Record]:
     }
 
 
-def _methods(runs: Runs) -> Iterator[Record]:
-    """Runs the methods and yields the comparison of each task.
+def _methods(runs: Trials) -> Iterator[Record]:
+    """Trials the methods and yields the comparison of each task.
 
     Each method is compared with the model as it is: its group score with the raw group score, its group match with
     SimpleMatch's. Scores that assume that each caption belongs to one image have to beat SimpleMatch in both.

@@ -28,9 +28,9 @@ from ttmbench.data.loader import load_task_data
 from ttmbench.data.task_file import TaskFile, TaskSpec, find_task
 from ttmbench.errors import DivergedError, NotRestoredError, TtmbenchError, UsageError
 from ttmbench.evaluator.adapters import finetuned, make_adapter, model_info, remarks, write_record
-from ttmbench.evaluator.cache import TaskCache
+from ttmbench.evaluator.one_task import notify_scored, run_task
+from ttmbench.evaluator.score_cache import TaskCache
 from ttmbench.evaluator.score_task import Run, check_training, plan_task, score_task
-from ttmbench.evaluator.task import notify_scored, run_task
 from ttmbench.evaluator.task_result import Scored, TaskResult, TransferResult
 from ttmbench.methods.checkpoint import (
     AFTER_SEED,
@@ -46,7 +46,7 @@ from ttmbench.methods.checkpoint import (
 from ttmbench.methods.features import ReferenceSet, RewardModel, scale_and_bias
 from ttmbench.methods.parameters import check_train, is_added
 from ttmbench.methods.parts import check_parts
-from ttmbench.methods.run import MethodRun
+from ttmbench.methods.runner import MethodRun
 from ttmbench.methods.settings import checked_settings, recorded, usual_rate
 from ttmbench.methods.training import Original
 from ttmbench.methods.views import views_of
