@@ -125,17 +125,7 @@ def compare_stages(model: Path, groups: list[Group], settings: Settings, dtype: 
 
 
 def compare_processes(model: Path, task: Path, settings: Settings, options: argparse.Namespace) -> dict:
-    """Runs both as they are started from a shell, in turns; the fastest of each counts.
-
-    Args:
-        model: folder of a model.
-        task: file of a task.
-        settings: of both.
-        options: ``dtype``, ``repeats`` and ``threads``.
-
-    Returns:
-        Seconds, memory and ratios, by dtype; they are printed too.
-    """
+    """Runs both as from a shell, in turns; seconds (the fastest of each counts), memory and ratios by dtype."""
     here = Path(__file__).parent
     plain = [sys.executable, str(here / "straightforward.py"), str(model), str(task.parent / "rows.jsonl")]
     commands = {"straightforward": [*plain, json.dumps(asdict(settings))]}

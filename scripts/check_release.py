@@ -1,8 +1,6 @@
 """Check that the checkout is the release that a tag names.
 
 python scripts/check_release.py v0.1.0
-
-The version is in several files, because an archive without git needs it too; this script checks that they agree.
 """
 
 from __future__ import annotations
@@ -35,15 +33,7 @@ def versions(root: Path) -> dict[str, str]:
 
 
 def problems(root: Path, tag: str) -> list[str]:
-    """What keeps a checkout from being a release.
-
-    Args:
-        root: the checkout.
-        tag: its name, ``v`` and the version.
-
-    Returns:
-        A sentence each.
-    """
+    """What keeps a checkout from being the release of a tag, a sentence each."""
     errors = [
         f"{file} states version {version or 'none'}, the tag is {tag}"
         for file, version in versions(root).items()
