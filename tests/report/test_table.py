@@ -77,6 +77,11 @@ def test_a_table_fits_and_breaks_no_number(monkeypatch, width, stream):
     assert "".join(text.split()).count("caption" * 3) >= 1
 
 
+def test_a_table_may_be_empty(capsys):
+    print_table([TableColumn("", "key"), TableColumn("value", "number")], [])
+    assert capsys.readouterr().out.startswith("   value\n")
+
+
 def test_the_least_important_columns_are_dropped_first(monkeypatch):
     names = {at: dropped(printed(monkeypatch, at, lambda: print_table(COLUMNS, ROWS))) for at in (*WIDTHS, 48, 22)}
     assert names[200] == names[120] == [] and names[80] == names[60] == ["note"]

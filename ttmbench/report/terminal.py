@@ -135,7 +135,7 @@ def print_table(
     console = terminal.console(width)
     heads = [column.name for column in columns]
     table = [[terminal.encodable(plain(cell, ""), console.encoding) for cell in row] for row in (heads, *rows)]
-    natural = {at: max(cell_len(row[at]) for row in table if len(row) == len(heads)) for at in range(len(heads))}
+    natural = {at: max(1, *(cell_len(row[at]) for row in table if row[at:])) for at in range(len(heads))}
     while True:
         widths, excess = dict(natural), sum(natural.values()) + GAP * (len(natural) - 1) - console.width
         others = [at for at in natural if columns[at].kind != "key"]
@@ -218,7 +218,7 @@ def _print_headline(document: ResultsDocument, width: int | None) -> None:
         if (RAW, raw) not in numbers and (RAW, match) not in numbers:
             continue  # a task that ranks
         shape = "x".join(map(str, document.datasets[task].shape)) + (", matched globally" if is_global else "")
-        rows += [[], [f"{task}: {document.extent(task).words} groups, {shape}"]]
+        rows += [[], [f"{task}: {document.extent(task).brief} groups, {shape}"]]
         order = {column.method: column for column in columns_in(method for method, _ in numbers)}
         for (method, column), metric in product(order.items(), (raw, match)):
             row, record = numbers.get((method, metric)), document.methods.get(task, {}).get(method)
@@ -249,7 +249,7 @@ def _print_metrics(document: ResultsDocument, width: int | None) -> None:
     for task, numbers in groupby(document.numbers, attrgetter("task")):
         for at, one in enumerate(numbers):
             if at == 0:
-                about = f"{one.extent.words} groups{', undecided' if task in document.undecided_tasks() else ''}"
+                about = f"{one.extent.brief} groups{', undecided' if task in document.undecided_tasks() else ''}"
                 rows.append([f"{task}: {about}"])
             ties = NOTHING if one.ties is None else f"{one.ties:g}"
             cells = [one.metric, one.column, percent(one.value), percent(one.stderr), interval_text(one.interval)]

@@ -46,6 +46,11 @@ class Extent:
         """
         return "-" if self.groups is None else f"{self.groups} of {'?' if self.of is None else self.of}"
 
+    @property
+    def brief(self) -> str:
+        """`words`, or one count of a whole task."""
+        return str(self.groups) if self.groups is not None and self.groups == self.of else self.words
+
 
 def together(parts: Iterable[Extent]) -> Extent:
     """The extent of a mean over several tasks: limited if one of them is.
