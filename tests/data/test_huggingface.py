@@ -251,9 +251,19 @@ def test_what_save_to_disk_wrote_is_found_wherever_it_lies(tmp_path, inner, more
     saved.save_to_disk(str(tmp_path / "copy" / inner))
 
     def load_saved(path: Path, **group: object):
-        task = changed("vismin", {"path": str(path), "revision": None, **more}, **{"n_groups": None, **group})
+        source = {
+            "path": str(path),
+            "revision": None,
+            **more,
+            "data_files": group.pop("data_files", more.get("data_files", [])),
+        }
+        task = changed("vismin", source, **{"n_groups": None, **group})
         return task_data.load(TaskFile(task.spec.model_copy(update={"means": {}}), None))
 
+    if more:
+        inside = tmp_path / "copy" / inner
+        shutil.copy(inside / "data-00000-of-00001.arrow", inside / "cache-1.arrow")  # of a later map()
+        assert ids(load_saved(inside, data_files=[])) == ids(load_saved(inside, data_files="*.arrow")) == list("1234")
     loaded = load_saved(tmp_path / "copy")
     assert ids(loaded) == list("1234") and loaded.groups[2].captions == ("c", "g")
     assert ids(load_saved(tmp_path / "copy", where={"category": Condition(any_of=["y"])})) == ["3", "4"]
@@ -317,6 +327,9 @@ def test_a_missing_shard_is_found_and_named(tmp_path):
     assert "1 of 2 files data/test-* is missing" in why
     (data / "test-00001-of-00002.parquet").symlink_to(tmp_path / "a blob that is gone")
     assert missing("colorswap", tmp_path)[0], "a link without its file is not a shard"
+    (data / "test-00001-of-00002.parquet").unlink()
+    (data / "test-00000-of-00002.parquet").rename(data / "test-00000-of-00002-3b51d4c9c6b8d2f1.parquet")
+    assert "1 of 2 files data/test-* is missing" in missing("colorswap", tmp_path)[0].popitem()[1]
 
 
 def test_which_tables_hold_a_split_is_never_guessed(tmp_path):

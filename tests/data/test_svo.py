@@ -125,7 +125,7 @@ def test_a_network_that_is_down_is_no_dead_link(site, web, tmp_path, capsys):
     assert main(["download", str(path), "--data_dir", str(data)]) == 4
     said = capsys.readouterr().out
     assert "20 of 40 images could not be fetched, and no server answered: " in said
-    assert not (data / "svo_probes/images.lost.jsonl").exists()
+    assert not (data / "svo_probes/images.lost.jsonl").read_bytes()
 
 
 def test_an_interrupted_download_goes_on(site, web, tmp_path, monkeypatch, capsys):
@@ -136,6 +136,7 @@ def test_an_interrupted_download_goes_on(site, web, tmp_path, monkeypatch, capsy
     real, seen = module.as_rgb, []
 
     def look(image):
+        assert (data / "svo_probes/images.lost.jsonl").is_file(), "else a killed download is taken for whole"
         seen.append(image)
         if len(seen) == 5:
             raise KeyboardInterrupt

@@ -80,7 +80,7 @@ def test_a_line_beyond_the_limit_is_refused_before_it_is_parsed(folder_task, mon
 
 def test_lines_end_at_line_feeds_alone(tmp_path):
     path = tmp_path / "x.jsonl"
-    path.write_bytes('\ufeff{"a": "\u2028é"}\r\n\n{"a": 2}'.encode())
+    path.write_bytes('\ufeff{"a": "\u2028é"}\r\n\n\ufeff{"a": 2}'.encode())
     assert list(file_io.read_json_lines(path)) == [(1, {"a": "\u2028é"}), (3, {"a": 2})]
 
 

@@ -183,7 +183,7 @@ def read_json_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
             for number, line in enumerate(iter(lambda: file.readline(longest + 1), b""), start=1):
                 if len(line) > longest:
                     raise Unreadable(f"line {number} is longer than {longest} bytes; {raised_by('line_bytes')}")
-                if not (text := _decoded(line, number)).strip():
+                if not (text := _decoded(line, number).lstrip("\ufeff\x1e")).strip():
                     continue
                 try:
                     value = parse_json(text, finite=False)

@@ -52,15 +52,13 @@ def trouble(error: BaseException) -> Trouble:
     from huggingface_hub import errors
 
     wrapped, status = chain(error), status_of(error)
-    if any(isinstance(cause, errors.GatedRepoError) for cause in wrapped):
-        return "gated"
-    if any(isinstance(cause, errors.RevisionNotFoundError) for cause in wrapped):
-        return "unknown revision"
-    if any(isinstance(cause, errors.RepositoryNotFoundError) for cause in wrapped):
-        return "unknown"
+    kinds: dict[type, Trouble] = {errors.GatedRepoError: "gated", errors.RevisionNotFoundError: "unknown revision"}
+    for named, kind in (kinds | {errors.RepositoryNotFoundError: "unknown"}).items():
+        if any(isinstance(cause, named) for cause in wrapped):
+            return kind
     # For other classes only the error itself counts, not those that it was raised from.
     missing = (errors.LocalEntryNotFoundError, errors.OfflineModeIsEnabled, ConnectionError, TimeoutError)
-    of_client = type(error).__module__.partition(".")[0] in ("httpx", "httpx2", "requests")
+    of_client = {"TransportError", "ConnectionError", "Timeout"} & {kind.__name__ for kind in type(error).__mro__}
     if status in PASSING or isinstance(error, missing) or (status is None and of_client):
         return "unreachable"
     if status == 401:

@@ -37,7 +37,9 @@ def download(options: argparse.Namespace) -> int:
         raise UsageError("download needs tasks, --model NAME or both, such as `ttmbench download winoground`")
     model = None if options.model is None else registry.adapters[options.model]
     tasks, folder = select_tasks(registry, names), data_folder(options.data_dir)
-    if options.data_dir and not options.dry_run:  # a later run expects it, even if nothing had to be written
+    if options.data_dir and (
+        folder.exists() or not options.dry_run
+    ):  # a later run expects it, even if nothing had to be written
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:

@@ -1,7 +1,4 @@
-"""Files and images of the data folder: fetched from the web, resumed, checked and unpacked.
-
-Of archives only regular files are written, into a new folder and no more than the archive's size allows.
-"""
+"""Files and images of the data folder: fetched from the web, resumed, checked and unpacked."""
 
 from __future__ import annotations
 
@@ -43,7 +40,6 @@ from ttmbench.errors import DataError, OutOfReachError, TtmbenchError
 CHUNK = 1 << 20
 SILENT = 20  # images in a row without an answer before the network is taken to be down
 SECONDS = 60.0  # in which an image has to come
-HUB = "https://huggingface.co"
 DRIVE = ("drive.google.com", "drive.usercontent.google.com", "docs.google.com")
 _LITTER = re.compile(r"(^|/)(__MACOSX(/|$)|\._[^/]*$|\.DS_Store$)")
 
@@ -59,8 +55,8 @@ class _FetchError(OutOfReachError):
 def _open(url: str, **headers: str) -> HTTPResponse:
     """An answer of status 200 or 206, redirects followed, but never from https to http."""
     endpoint = os.environ.get("HF_ENDPOINT", "").rstrip("/")  # the variable of the Hub's own library
-    if endpoint and url.startswith(f"{HUB}/"):
-        url = endpoint + url.removeprefix(HUB)
+    if endpoint and url.startswith("https://huggingface.co/"):
+        url = endpoint + url.removeprefix("https://huggingface.co")
     # Packed on the way, a file would have another size than its server says.
     request = Request(url, headers={"User-Agent": f"ttmbench/{__version__}", "Accept-Encoding": "identity", **headers})
     try:
@@ -128,6 +124,8 @@ def _fetch_file(origin: Origin, folder: Path, name: str) -> Path:
         total, version = response.length, response.headers.get("ETag") or response.headers.get("Last-Modified") or ""
         digest = hashlib.sha256(f"{origin.url} {version} {total}".encode()).hexdigest()[:12]
         part = folder / f".{name}.{digest}.part"
+        if origin.bytes is not None and total not in (None, origin.bytes):
+            raise DataError(f"{name}: {origin.url} has {total} bytes, but the task file says {origin.bytes}")
         have = part.stat().st_size if version and total and part.is_file() else 0
         if 0 < have != total:
             response.close()
@@ -169,10 +167,9 @@ def _writing(data_dir: Path, name: str) -> Iterator[None]:
 def data_file(
     data_dir: Path, name: str, origin: Origin | None, lacking: Callable[[], str | None] = lambda: None
 ) -> DataNeed:
-    """A file or folder of the data folder, with the path ``name`` below it, and where it comes from, if that is known.
+    """A file or folder of the data folder, which is used as it is unless the task file states size or digest.
 
-    One that exists is used as it is, unless the task file states size or digest. A link is the user's arrangement and
-    is never replaced. ``lacking``, of a file of rows: which of its images are missing, and what to do.
+    A link is the user's and never replaced. ``lacking``: which images of a file of rows are missing, and what to do.
     """
     target = below(data_dir, name, "source.get")
 
@@ -234,8 +231,7 @@ def listed_images(
 ) -> DataNeed:
     """A folder of images that are fetched one by one; ``addresses`` makes the name of each missing one -> its address.
 
-    ``may_fail``: many addresses are dead, so lost images are recorded with the reason in ``<folder>.lost.jsonl``, and
-    not asked for again. A folder without that record is the user's own, to which nothing is added.
+    ``may_fail``: lost images are recorded in ``<folder>.lost.jsonl``; a folder without it is the user's own.
     """
     folder = below(data_dir, name, "source.get")
     record = folder.with_name(f"{folder.name}.lost.jsonl")
@@ -260,6 +256,8 @@ def listed_images(
     def fetch() -> str:
         with _writing(data_dir, name):
             folder.mkdir(exist_ok=True)
+            if may_fail:
+                record.touch()  # before the first image: a download that is killed is resumed
             return _fetch_images(wanted(), folder, record if may_fail else None)
 
     return DataNeed(name, str(origin), str(data_dir), missing, fetch)

@@ -1,7 +1,4 @@
-"""Repositories of the Hugging Face Hub, or folders in their place, and their tables of images.
-
-Tables are parquet files, or the arrow files that ``save_to_disk`` writes.
-"""
+"""Repositories of the Hub, or folders in their place, and tables of images: parquet, or arrow of ``save_to_disk``."""
 
 from __future__ import annotations
 
@@ -32,7 +29,7 @@ if TYPE_CHECKING:
     import pyarrow
     from datasets import Dataset
 
-_SHARD = re.compile(r"-\d{5}-of-(\d{5})\.")
+_SHARD = re.compile(r"-\d{5}-of-(\d{5})(?=[-.])")
 _TABLES = (".arrow", ".parquet")
 _UNREACHABLE = "it is not in the cache and the Hub cannot be reached: run once without --offline and HF_HUB_OFFLINE"
 
@@ -76,10 +73,7 @@ class HubOptions(BaseModel):
         return next((folder for folder in folders if self.is_copy(folder)), None)
 
     def folder(self, request: SourceRequest) -> tuple[Path, Record]:
-        """The folder of the data, which are fetched if needed, and what results say of it.
-
-        OutOfReachError if they are neither here nor downloadable.
-        """
+        """The folder of the data, which are fetched if needed, and what results say of it; OutOfReachError if none."""
         copy = self.copy_in(request)
         if copy is None:
             folder = Path(self.snapshot(request.offline))
@@ -119,7 +113,12 @@ class HubOptions(BaseModel):
                 return None
 
         def fetch() -> str:
-            sizes = [file.stat().st_size for file in Path(self.snapshot(False)).rglob("*") if file.is_file()]
+            folder = Path(self.snapshot(False))
+            if lacking(folder) is not None:  # the cached files are damaged
+                folder = Path(self.snapshot(False, force_download=True))
+            if (why := lacking(folder)) is not None:
+                raise OutOfReachError(f"{self.where} was fetched, and is {why}")
+            sizes = [file.stat().st_size for file in folder.rglob("*") if file.is_file()]
             return f"{len(sizes)} files, {amount(sum(sizes))}, in the Hub's cache"
 
         need = DataNeed(name, self.page, str(constants.HF_HUB_CACHE), missing, fetch, size)
@@ -137,8 +136,8 @@ class HubOptions(BaseModel):
             kind = trouble(error)
             known = {"gated": accept_terms(self.page), "token": UNKNOWN_TOKEN, "unreachable": _UNREACHABLE}
             why = known.get(kind, f"{one_line(str(error), 200)} ({self.page})")
-            lost = DataError if kind == "other" else OutOfReachError
-            raise lost(f"{self.where} cannot be loaded: {why}") from error
+            why = f"{self.where} cannot be loaded: {why}"
+            raise (DataError if kind == "other" else OutOfReachError)(why) from error
 
 
 def roots_of(folder: Path) -> list[Path]:
@@ -183,16 +182,16 @@ class HuggingfaceOptions(HubOptions):
 
     def _tables(self, folder: Path) -> dict[str, Path]:
         """The files of the split that exist, in the order of their names; a link without its file is none."""
-        files = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*") if path.suffix in _TABLES}
-        names = [name for name in sorted(files) if any(fnmatchcase(name, pattern) for pattern in self.patterns)]
-        return {name: files[name] for name in names if files[name].is_file()}
+        plain = [] if self.data_files or not (folder / "state.json").is_file() else ["data*.arrow"]  # without splits
+        found = (path for path in folder.rglob("*") if path.suffix in _TABLES and not path.name.startswith("cache-"))
+        files = {path.relative_to(folder).as_posix(): path for path in found if path.is_file()}
+        names = [name for name in files if any(fnmatchcase(name, pattern) for pattern in (*self.patterns, *plain))]
+        names.sort(key=lambda name: [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", name)])
+        return {name: files[name] for name in names}
 
 
 def open_table(options: HuggingfaceOptions, folder: Path) -> Dataset:
-    """The wanted split of a dataset in a folder, opened by the library ``datasets``.
-
-    OutOfReachError if a part of it is missing; DataError if it cannot be read.
-    """
+    """The wanted split of a dataset in a folder; OutOfReachError if a part is missing, DataError if it is damaged."""
     import datasets
 
     files = options.files(folder)
@@ -209,11 +208,9 @@ def open_table(options: HuggingfaceOptions, folder: Path) -> Dataset:
 
 
 def read_huggingface(request: SourceRequest) -> Loaded:
-    """The groups of a dataset with image and caption columns, read by ``datasets``, and which were dropped.
+    """The groups of a dataset, whose cells hold an image or a caption, or a list of them, and which were dropped.
 
-    A cell holds an image or a caption, or a list of them. Files are fetched into the Hub's cache at their revision and
-    read from there. OutOfReachError if the dataset is neither cached nor downloadable; DataError if it is not what the
-    task file says.
+    OutOfReachError if it is neither cached nor downloadable; DataError if it is not what the task file says.
     """
     options, wanted = read_options(HuggingfaceOptions, request), request.columns["images"]
     folder, record = options.folder(request)
@@ -231,8 +228,12 @@ def read_huggingface(request: SourceRequest) -> Loaded:
                 "structs of bytes and path. Rows that name files are read by kind: folder, annotations or hub_files"
             )
         name = f"{cell.group_id}/{cell.column}" + (f"/{cell.item}" if cell.item else "")
-        read = partial(_read_image, encoded[cell.column], cell, folder)
-        return ImageRef(name, lambda: open_image(io.BytesIO(read())), read=read, exif=options.exif)
+        stored = partial(_stored_image, encoded[cell.column], cell, folder)
+
+        def read() -> bytes:
+            return file.read_bytes() if isinstance(file := stored(), Path) else file.getvalue()
+
+        return ImageRef(name, lambda: open_image(stored()), read=read, exif=options.exif)
 
     texts = table.remove_columns(sorted(pictures))
     groups = groups_from_rows(_rows(texts, options), replace(request, limit=None), image)
@@ -251,8 +252,9 @@ def read_huggingface(request: SourceRequest) -> Loaded:
 def locate_huggingface(request: SourceRequest) -> list[DataLocation]:
     """A dataset on the Hub, or a local folder of one."""
     options = read_options(HuggingfaceOptions, request)
-    name = ", ".join([options.where, *(options.data_files or [options.split])])
-    return options.locations(request, name, options.files)
+    return options.locations(
+        request, f"{options.where}, {', '.join(options.data_files or [options.split])}", options.files
+    )
 
 
 def _plain(caption: str) -> str:
@@ -282,12 +284,12 @@ def _holds_images(kind: pyarrow.DataType, may_be_bytes: bool) -> bool:
     return may_be_bytes and (types.is_binary(kind) or types.is_large_binary(kind))
 
 
-def _read_image(column: Dataset, named: Cell, folder: Path) -> bytes:
-    """An encoded image of a column: its bytes, else of its path, which must stay in the dataset's folder."""
+def _stored_image(column: Dataset, named: Cell, folder: Path) -> io.BytesIO | Path:
+    """An encoded image of a column: its bytes, else its path, which must stay in the dataset's folder."""
     (cell,) = column[named.row.index][named.column].to_pylist()
     items = cell if isinstance(cell, list) else [cell]
     item = items[named.item or 0] if (named.item or 0) < len(items) else None
     content, path = (item.get("bytes"), item.get("path")) if isinstance(item, dict) else (item, None)
     if not (content or path):
         raise DataError(f"{named.where} holds no image")
-    return content or inside(folder, str(path), named.where, roots_of(folder)).read_bytes()
+    return io.BytesIO(content) if content else inside(folder, str(path), named.where, roots_of(folder))
