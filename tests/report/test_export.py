@@ -16,7 +16,7 @@ import yaml
 import ttmbench
 from ttmbench.cli import main
 from ttmbench.errors import UsageError
-from ttmbench.report.exporters import export_csv, export_latex, export_lm_eval, export_model_index
+from ttmbench.report.exporters import export_csv, export_latex, export_lm_eval, export_model_index, export_mteb
 from ttmbench.results.document import ResultsDocument
 from ttmbench.results.numbers import newest
 from ttmbench.results.reader import ResultsFile, read_files
@@ -340,6 +340,13 @@ def test_mteb_gets_the_tasks_that_it_has(tmp_path, capsys):
         counts[theirs] = round(400 * results[f"{ours},none"])
         assert numbers[theirs] == counts[theirs] / 400
     assert numbers["main_score"] == numbers["accuracy"] and numbers["languages"] == ["eng-Latn"]
+    older = json.loads(winoground.read_text())
+    older["date"] -= 10
+    older["results"]["winoground"]["text_score,none"] = 0.25
+    runs = [run_of(older), run_of(json.loads(winoground.read_text()))]
+    for order in (runs, runs[::-1]):
+        (text,) = export_mteb(order, None)[0].values()
+        assert json.loads(text)["scores"]["test"][0]["text_acc"] == numbers["text_acc"], "the newest counts"
     scores[:7, 0, 1] = scores[:7, 0, 0]
     np.save(tmp_path / "w.npy", scores)
     assert main(["score", str(tmp_path / "w.npy"), "--task", "winoground", "-o", str(winoground)]) == 0

@@ -102,21 +102,21 @@ _MTEB = {
 def export_mteb(runs: Sequence[ResultsFile], target: Path | None) -> Written:
     """The files of mteb, ``<model>/<revision>/<Task>.json``; the terminal or a file takes one task.
 
-    Its accuracy is a fraction of groups, in which an index decides between equal scores: of a group with one image the
-    correct caption is the first, so ties count as correct there. Tasks of other data or another rule are skipped.
+    In its accuracy an index decides between equal scores: of a group with one image the correct caption is the first.
     """
     contents, skipped = dict[Path, str](), dict[str, str]()
     theirs = {task: name for name, tasks in _MTEB.items() for task in tasks}
-    for run in runs:
+    for run in sorted(runs, key=lambda run: float(run.document.date)):  # so that the newest counts
         revision = str(run.document.config.get("model_args", {}).get("revision") or "no_revision_available")
         for task in run.document.results:
-            try:
-                file = Path(safe_name(run.model), safe_name(revision), f"{theirs[task]}.json")
-                contents[file] = contents.get(file) or to_json(_mteb_file(run.document, theirs[task]))
-            except KeyError:
+            if (name := theirs.get(task)) is None:
                 skipped[task] = "mteb has no such task, or scores it by other data or another rule"
+                continue
+            try:
+                file = Path(safe_name(run.model), safe_name(revision), f"{name}.json")
+                contents[file] = to_json(_mteb_file(run.document, name))
             except UsageError as error:
-                skipped[theirs[task]] = str(error)
+                skipped[name] = str(error)
     if not contents:
         raise UsageError(f"nothing to export: {'; '.join(f'{task}: {why}' for task, why in skipped.items())}")
     if target is not None and target.suffix != ".json":
