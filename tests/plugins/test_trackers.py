@@ -87,6 +87,8 @@ def test_tensorboard_holds_the_run(tmp_path):
         assert [value for _, value in scalars[tag]] == pytest.approx([value for _, value in points], rel=1e-6), tag
     texts = {tag: events.Tensors(tag)[0].tensor_proto.string_val[0].decode() for tag in events.Tags()["tensors"]}
     assert '"limit": 4' in texts["config/text_summary"] and '"status": "done"' in texts["run/text_summary"]
+    evaluate("tensorboard", tmp_path)
+    assert (tmp_path / "logs" / "p" / "first-2").is_dir(), "a name given twice is two runs"
 
 
 def wandb_records(path) -> list[Any]:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Generator, Mapping
 from contextlib import redirect_stdout, suppress
 from datetime import datetime
 from importlib import import_module
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,8 @@ _OF_AN_ITERATION = ("threshold", "selected", "coverage", "tied", "pseudo_label_a
 
 def _tensorboard(settings: Record, config: Record) -> Tracker:
     """Event files below ``<dir>/<project>/<name>``, with the configuration and how the run ended as text."""
-    folder = Path(settings.get("dir", "runs")) / safe_name(settings["project"]) / safe_name(settings["name"])
+    base = Path(settings.get("dir", "runs")) / safe_name(settings["project"]) / safe_name(settings["name"])
+    folder = next(path for n in count(1) if not (path := Path(f"{base}-{n}" if n > 1 else base)).exists())
     writer: Any = import_module("torch.utils.tensorboard").SummaryWriter(str(folder))
     writer.add_text("config", f"```\n{to_json(config)}\n```")
     while isinstance(message := (yield), tuple):
