@@ -72,6 +72,7 @@ def test_prune_removes_what_meets_all_conditions(filled, capsys):
     assert cache(capsys, filled, "ls", "--task", "x")[0] == 2
     cache(capsys, filled, "prune", "--task", "shapes_*", "--dry_run")
     cache(capsys, filled, "prune", "--task", "shapes_*", "--model", "siglip*")
+    cache(capsys, filled, "prune", "--task", "")
     assert sorted(filled.rglob("*.safetensors")) == files
     cache(capsys, filled, "prune", "--task", "*_place", "--model", "count*")
     assert set(listed(capsys, filled)) == {"shapes_color", "shapes_replace"}

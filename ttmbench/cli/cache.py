@@ -51,11 +51,11 @@ def cache(options: argparse.Namespace) -> int:
     if options.action == "prune" and given in ([], ["dry_run"]):
         raise UsageError("prune needs --task, --model, --older_than or --all, which choose the scores")
     since = math.inf if options.older_than is None else time.time() - options.older_than * 86400
+    globs = {name: getattr(options, name) for name in ("task", "model") if name in given}
     chosen = [
         entry
         for entry in sorted(_entries(folder), key=lambda entry: (entry["task"], entry["model"], entry["files"]))
-        if all(fnmatchcase(entry[name], getattr(options, name) or "*") for name in ("task", "model"))
-        and entry["used"] <= since
+        if all(fnmatchcase(entry[name], glob) for name, glob in globs.items()) and entry["used"] <= since
     ]
     for path in (path for entry in chosen for path in map(Path, entry["files"])) if options.action == "prune" else ():
         if options.dry_run:
