@@ -248,7 +248,9 @@ def _grid(runs: Trials, task: TaskFile, raw: Scores, metric: MetricSpec, chosen:
         iterations = [[one.model_dump(mode="json") for one in of] for of in steps]
         row: Record = {"name": variant, **changes, "iterations": iterations, "diverged": diverged}
         if diverged:
-            notes.append(f"{variant}: diverged with {len(diverged)} of {len(seeds)} seeds")
+            notes.append(
+                f"{variant}: diverged with {len(diverged)} of {len(seeds)} seeds ({next(iter(diverged.values()))})"
+            )
         else:
             ends = np.array([of[-1].metrics[metric.name] for of in steps], dtype=np.float64)
             row["value"], row["seed_std"] = over_seeds(ends)

@@ -173,10 +173,7 @@ def read_published(path: Traversable, spec: TableSpec | None = None) -> Iterator
 def _standing(
     where: str, model: str, method: str, stated: str | None, spec: TableSpec | None
 ) -> tuple[str, str | None]:
-    """The method as results documents have it, and the track: of a model that was not finetuned, the method's.
-
-    DataError for a line that the table does not explain, or a method that models of the track do not have.
-    """
+    """The method in results documents, and the track: the method's, unless the model was finetuned; or DataError."""
     column = PUBLISHED.get(method)
     of_method = next((spec for spec in METHODS if spec.name == method and method not in BUILT_IN_METHODS), None)
     if spec is not None:
@@ -451,10 +448,11 @@ def published_rows(registry: Registry, tables: Iterable[PublishedTable] | None =
 def named(rows: Sequence[PublishedRow], name: str) -> list[PublishedRow]:
     """The numbers of a task, also those over its groups and others'; else of a model; else of a test-time method."""
     models = {row.number.model for row in rows if name in (row.number.model, row.printed.model)}
+    of = PUBLISHED[name].name if name in PUBLISHED else ""
     return (
         [row for row in rows if name in (row.printed.task, row.number.own_task, *row.parts)]
         or [row for row in rows if row.number.model in models]
-        or [row for row in rows if name == row.number.method]
+        or [row for row in rows if name == row.number.method or row.number.column == of]
     )
 
 
