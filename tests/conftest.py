@@ -67,6 +67,13 @@ def pytest_sessionfinish():
     atexit.register(gc.unfreeze)
 
 
+@pytest.fixture(scope="module")
+def few_objects():
+    """The collector passes over what is there already: for tests that call it, or run out of memory, which does."""
+    gc.collect()
+    gc.freeze()
+
+
 @pytest.fixture(autouse=True, scope="session")
 def _one_thread():
     """Small models are as fast on one thread, and a busy machine does not slow them down."""

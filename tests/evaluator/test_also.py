@@ -15,7 +15,7 @@ from safetensors.numpy import load_file
 import ttmbench
 from ttmbench.cli import main
 from ttmbench.errors import UsageError
-from ttmbench.evaluator import one_task as one_task
+from ttmbench.evaluator import one_task
 from ttmbench.results.document import ResultsDocument
 from ttmbench.results.numbers import Extent
 from ttmbench.results.stored_files import read_scores, schema
@@ -185,7 +185,7 @@ def counted(monkeypatch, stop_at: int | None = None) -> list[str]:
                 raise KeyboardInterrupt
         return real(context, task, settings, *more, **options)
 
-    for module in ("task", "methods"):
+    for module in ("one_task", "method_runs"):
         monkeypatch.setattr(f"ttmbench.evaluator.{module}.run_task", run_task)
     return found
 
