@@ -135,7 +135,7 @@ def print_table(
     console = terminal.console(width)
     heads = [column.name for column in columns]
     table = [[terminal.encodable(plain(cell, ""), console.encoding) for cell in row] for row in (heads, *rows)]
-    natural = {at: max(1, *(cell_len(row[at]) for row in table if row[at:])) for at in range(len(heads))}
+    natural = {at: max(1, *(cell_len(row[at]) for row in table if len(row) == len(heads))) for at in range(len(heads))}
     while True:
         widths, excess = dict(natural), sum(natural.values()) + GAP * (len(natural) - 1) - console.width
         others = [at for at in natural if columns[at].kind != "key"]
