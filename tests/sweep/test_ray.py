@@ -53,6 +53,15 @@ def cluster():
             made.shutdown()
 
 
+def test_no_cluster_is_one_line(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    write_plan(tmp_path, **PLAN)
+    assert main(["sweep", "plan.yaml", "-o", "board", "--executor", "ray"]) == 1
+    assert "ray start --head" in capsys.readouterr().err
+
+
 def test_cells_equal_single_runs_although_a_node_is_lost(cluster, tmp_path, monkeypatch, capsys):
     made, second = cluster
     (tmp_path / "alone").mkdir()
@@ -92,12 +101,3 @@ def test_wrong_options_and_unseen_folders_are_refused(cluster, tmp_path, monkeyp
     monkeypatch.setattr(execute, "write_text", lambda path, text: None)  # no node sees the probe
     assert main([*words, f"address={made.address}"]) == 1
     assert "does not see board" in capsys.readouterr().err and not list(tmp_path.rglob("results.json"))
-
-
-def test_no_cluster_is_one_line(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
-    monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    write_plan(tmp_path, **PLAN)
-    assert main(["sweep", "plan.yaml", "-o", "board", "--executor", "ray"]) == 1
-    assert "ray start --head" in capsys.readouterr().err
