@@ -20,7 +20,7 @@ from pathlib import Path
 import set_repository
 
 ROOT = Path(__file__).resolve().parents[1]
-LIGHT = ["numpy", "scipy", "jaxtyping", "pluggy", "pydantic", "PyYAML", "pillow", "rich", "pandas"]
+LIGHT = ["numpy", "scipy", "jaxtyping", "pluggy", "pydantic", "PyYAML", "pillow", "rich"]
 RUN_IN_SDIST = "test_project_files or test_readme"  # the rest is collected
 
 

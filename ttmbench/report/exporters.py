@@ -14,8 +14,7 @@ from itertools import groupby
 from operator import attrgetter
 from pathlib import Path
 
-import pandas as pd
-
+from ttmbench._annotations import pd
 from ttmbench._util.console import plain
 from ttmbench._util.file_io import safe_name, to_json
 from ttmbench.errors import DataError, UsageError
@@ -102,7 +101,7 @@ _MTEB = {
 def export_mteb(runs: Sequence[ResultsFile], target: Path | None) -> Written:
     """The files of mteb, ``<model>/<revision>/<Task>.json``; the terminal or a file takes one task.
 
-    In its accuracy an index decides between equal scores: of a group with one image the correct caption is the first.
+    mteb breaks ties by position. In a group with one image the correct caption is the first, so a tie there is correct.
     """
     contents, skipped = dict[Path, str](), dict[str, str]()
     theirs = {task: name for name, tasks in _MTEB.items() for task in tasks}
