@@ -43,7 +43,7 @@ def download(options: argparse.Namespace) -> int:
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise UsageError(f"--data_dir must be a folder, and {folder} is none ({error.strerror or error})") from None
+            raise UsageError(f"--data_dir must be a folder, and {folder} is not ({error.strerror or error})") from None
     model_args = parse_pairs(options.model_args or "")
     model_args |= {"trust_remote_code": True} if options.trust_remote_code else {}
     downloads = Downloads(registry, folder, options.alternative, options.dry_run)

@@ -125,7 +125,8 @@ def _fetch_file(origin: Origin, folder: Path, name: str) -> Path:
         digest = hashlib.sha256(f"{origin.url} {version} {total}".encode()).hexdigest()[:12]
         part = folder / f".{name}.{digest}.part"
         if origin.bytes is not None and total not in (None, origin.bytes):
-            raise DataError(f"{name}: {origin.url} has {total} bytes, but the task file says {origin.bytes}")
+            what = f"{name}: {origin.url} has {total} bytes, but the task file says {origin.bytes} bytes"
+            raise DataError(f"{what}: it changed at its origin, so nothing is downloaded")
         have = part.stat().st_size if version and total and part.is_file() else 0
         if 0 < have != total:
             response.close()

@@ -116,8 +116,8 @@ class HubOptions(BaseModel):
             folder = Path(self.snapshot(False))
             if lacking(folder) is not None:  # the cached files are damaged
                 folder = Path(self.snapshot(False, force_download=True))
-            if (why := lacking(folder)) is not None:
-                raise OutOfReachError(f"{self.where} was fetched, and is {why}")
+                if (why := lacking(folder)) is not None:
+                    raise OutOfReachError(f"{self.where} was downloaded, but cannot be used: {why}")
             sizes = [file.stat().st_size for file in folder.rglob("*") if file.is_file()]
             return f"{len(sizes)} files, {amount(sum(sizes))}, in the Hub's cache"
 
