@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -48,11 +49,11 @@ def leaderboard(options: argparse.Namespace) -> int:
         return 0
     print_board(board)
     _print_skipped(board)
-    texts = {".json": to_json(as_document(board)), ".csv": to_csv(board)} if options.output_path else {}
-    for kind, text in texts.items():
+    texts: dict[str, Callable[[], str]] = {".json": lambda: to_json(as_document(board)), ".csv": lambda: to_csv(board)}
+    for kind, text in texts.items() if options.output_path else ():
         file = target if target.suffix in texts else target / f"leaderboard{kind}"
         if file.suffix == kind:
-            write_text(file, text)
+            write_text(file, text())
             echo(str(file))
     return 0
 

@@ -78,7 +78,7 @@ class Trials:
 def documents(
     analysis: str, config: RunConfig, command: Sequence[str], grid: Sequence[float] | None
 ) -> Iterator[Record]:
-    """Trials one analysis and yields its document for each task, of ``transfer`` one for all.
+    """Runs one analysis and yields its document for each task; of ``transfer`` one for all.
 
     ``rows`` are what the table shows: its ``columns`` are key of the rows -> head. Lists in a row are of its seeds and
     their iterations. ``grid`` are the thresholds of ``tau`` or the learning rates of ``lr``. UsageError if the analysis
@@ -318,7 +318,7 @@ def _transfer(runs: Trials) -> Iterator[Record]:
 
 
 def _methods(runs: Trials) -> Iterator[Record]:
-    """Trials the methods and yields the comparison of each task.
+    """Runs the methods and yields the comparison of each task.
 
     Each method is compared with the model as it is: its group score with the raw group score, its group match with
     SimpleMatch's. Scores that assume that each caption belongs to one image have to beat SimpleMatch in both.
@@ -368,8 +368,8 @@ def _gain(config: RunConfig, scored: Scored, baseline: MetricSpec, metric: Metri
     gain, ci = stats.paired_difference(before, mean, config.bootstrap_iters, config.seed, clusters=clusters)
     by_seed = [float(np.mean(values)) - float(np.mean(before)) for values in after]
     p = stats.sign_flip(before, mean, FLIPS, config.seed, clusters)
-    over_seeds = {"by_seed": by_seed, "seed_ci": seed_interval(by_seed)}
-    return {"baseline": baseline.name, "gain": gain, "ci": ci, **over_seeds, "p": p}
+    found = {"gain": gain, "ci": ci, "by_seed": by_seed, "seed_ci": seed_interval(by_seed), "p": p}
+    return {"baseline": baseline.name, **found}
 
 
 def _cost(registry: Registry, document: ResultsDocument, scored: Scored, name: str) -> Record:
@@ -387,7 +387,7 @@ def _cost(registry: Registry, document: ResultsDocument, scored: Scored, name: s
     }
 
 
-def calibration_error(scores: np.ndarray, bins: int = BINS) -> float | None:
+def calibration_error(scores: np.ndarray) -> float | None:
     """Expected calibration error of each image's answer among the captions of its group (caption i for image i).
 
     The mean over bins of confidence of |accuracy - confidence|, weighted by the images in each; confidence is the
@@ -402,5 +402,5 @@ def calibration_error(scores: np.ndarray, bins: int = BINS) -> float | None:
     chances = softmax(scores[:, :images].astype(np.float64), axis=2)
     confidence = chances.max(axis=2).reshape(-1)
     correct = (chances.argmax(axis=2) == np.arange(images)).reshape(-1)
-    which = np.minimum((confidence * bins).astype(int), bins - 1)
+    which = np.minimum((confidence * BINS).astype(int), BINS - 1)
     return float(np.abs(np.bincount(which, correct - confidence)).sum() / len(which))

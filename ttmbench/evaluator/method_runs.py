@@ -272,10 +272,8 @@ def settings_for(config: RunConfig, method: str) -> Record:
     return {split[key][2]: value for key, value in config.method_args.items() if split[key][0] == method}
 
 
-def refusal(
-    spec: MethodSpec, task: TaskSpec, adapter: Model | None = None, settings: Mapping[str, object] | None = None
-) -> str | None:
-    """Why a method cannot be run on a task, and with a model and settings if they are given; None if it can."""
+def refusal(spec: MethodSpec, task: TaskSpec, adapter: Model | None, settings: Mapping[str, object]) -> str | None:
+    """Why a method with these settings cannot be run on a task, and with a model if one is given; None if it can."""
     if task.kind != "groups":
         return "it works on groups, but the task has no groups"
     if task.is_global and not spec.takes_ttm_args:
@@ -286,7 +284,7 @@ def refusal(
         return f"it chooses views by their answers among captions, and a {task.shape} group has one caption"
     if "views" in spec.needs and task.video is not None:
         return "it needs views of images, and the items are videos"
-    references = read_references((settings or {}).get("references"))
+    references = read_references(settings.get("references"))
     if "references" in spec.needs and references is not None and references[0] == task.task:
         return "its references are the task itself; name another task, or give references=task"
     if adapter is None:

@@ -612,7 +612,7 @@ def print_board(board: Leaderboard) -> None:
             for row in (row for row in rows if row.metric == metric):
                 cells.append([row.model, row.column, terminal.number_text(row) + terminal.marks(row)])
                 cells[-1] += [terminal.interval_text(row.interval), percent(row.chance)]
-                cells[-1] += [row.extent.words if row.limited else str(row.groups or terminal.NOTHING)]
+                cells[-1] += [row.extent.brief]
                 cells[-1] += [row.origin.file if row.origin.published else FROM_FILE if row.origin.from_file else ""]
         caption = " ".join(legends(of_track))
         terminal.print_table(columns, cells, title=TRACK_TITLES[of_track[0].track or ""], caption=caption)

@@ -114,7 +114,7 @@ def transfer_cells(row: Transfer) -> dict[str, str]:
         "difference": points(None if gain is None else gain.value),
         "95 % interval": interval_text(None if gain is None else gain.ci, signed=True),
         "over seeds": interval_text(None if gain is None else gain.seed_ci, signed=True),
-        "groups": number.extent.words if number.limited else str(number.groups),
+        "groups": number.extent.brief,
     }
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from itertools import product
 from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
@@ -33,6 +34,7 @@ from ttmbench.results.models import command_line
 from ttmbench.results.numbers import BUILT_IN_METHODS, CHOICE, RAW, TTM, Number, key_of, together
 
 Run = tuple[Path, ResultsDocument]
+Checkpoints = Mapping[str | None, Sequence[Run]]
 
 
 class Verdict(StrEnum):
@@ -94,26 +96,22 @@ def select(table: PublishedTable, models: Sequence[str], tasks: Sequence[str]) -
 def compare(
     table: PublishedTable, documents: Iterable[tuple[Path, ResultsDocument]], registry: Registry
 ) -> list[ComparedRow]:
-    """Compares every number of a table with documents and their paths: a row a number, in the table's order.
+    """Compares every number of a table with documents and their paths: a row a number, in the table's order."""
+    of_model: dict[str, dict[str | None, list[Run]]] = {number.model: {} for number in table.numbers}
+    for run, name in product(documents, of_model):
+        if _is_model(table.spec.models[name], name, run[1], registry):  # which may know it under another name
+            of_model[name].setdefault(run[1].model_digest, []).append(run)
+    return [_row(table, number, of_model[number.model], registry) for number in table.numbers]
 
-    The registry says which models are the same under two names.
-    """
-    runs = list(documents)
-    return [_row(table, number, runs, registry) for number in table.numbers]
 
-
-def _row(table: PublishedTable, number: PublishedNumber, runs: Sequence[Run], registry: Registry) -> ComparedRow:
+def _row(table: PublishedTable, number: PublishedNumber, checkpoints: Checkpoints, registry: Registry) -> ComparedRow:
     entry, task = table.spec.models[number.model], table.spec.entry(number.task)
     tasks = tuple(task.parts) or (number.task,)
     metric, mean = table.spec.metric(number.task, number.metric)
     row = ComparedRow(number, tasks, key_of(metric, number.method), Verdict.MISSING)
-    by_checkpoint: dict[str | None, list[Run]] = {}
-    for run in runs:
-        if _is_model(entry, number.model, run[1], registry):
-            by_checkpoint.setdefault(run[1].model_digest, []).append(run)
     # The best of what single checkpoints have: a mean over tasks is never one over two of them.
     means = []
-    for same in by_checkpoint.values():
+    for same in checkpoints.values():
         parts = [
             [ours for run in same for ours in _found(table, part, row.key, mean, entry, run, registry)]
             for part in tasks

@@ -1,7 +1,7 @@
 """Published tables: a CSV of numbers as printed, and a YAML of what its models, tasks and methods are here.
 
-How far a number may lie from a published one (`tolerance`): one that no seed moves has to be what was printed, up to
-one group; one over seeds as near as two means of the same procedure lie to each other.
+How far a number may lie from a published one is `tolerance`: a number without seeds must be the printed one, up to one
+group; a mean over seeds may differ as much as two means of the same procedure do.
 
 `published_rows` has every number under our names; `published_beside_runs` adds chance and intervals for leaderboards.
 """
@@ -87,20 +87,20 @@ def tolerance(published: Number, ours: Number, group: float, digit: float, rule:
     (their_std, runs), (our_std, seeds) = (
         (side.seed_std if len(side.seeds) > 1 else None, len(side.seeds)) for side in sides
     )
-    from scipy import stats  # half a second, which pages without a table do without
-
     if their_std is None and our_std is None:
         return least
+    from scipy.stats import f, t  # half a second, which numbers without a spread do without
+
     if their_std is None or our_std is None:  # a single run, and a mean of runs
         std, many = (their_std, runs) if our_std is None else (our_std, seeds)
         assert std is not None, "one side has a spread"
         squared, freedom = std**2 + std**2 / many, float(many - 1)
     else:
-        most = their_std * math.sqrt(stats.f.ppf(NOISY, seeds - 1, runs - 1))
+        most = their_std * math.sqrt(f.ppf(NOISY, seeds - 1, runs - 1))
         theirs, mine = their_std**2 / runs, min(our_std, most) ** 2 / seeds
         squared = theirs + mine
         freedom = squared**2 / (theirs**2 / (runs - 1) + mine**2 / (seeds - 1)) if squared else 1.0
-    half = float(stats.t.ppf((1 + rule.level) / 2, freedom)) * math.sqrt(squared)
+    half = float(t.ppf((1 + rule.level) / 2, freedom)) * math.sqrt(squared)
     return max(least, half + digit / 2)
 
 

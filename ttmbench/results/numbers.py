@@ -374,7 +374,7 @@ def from_entries(
 
 
 def newest(numbers: Iterable[Number]) -> list[Number]:
-    """One number for each model, setting, task, metric and method (`merged`), in their order."""
+    """One number for each model, setting, task, metric and method in the order of the first; several are `merged`."""
     return [merged(same)[0] for same in same_rows(numbers)]
 
 

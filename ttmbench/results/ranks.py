@@ -19,7 +19,7 @@ from ttmbench._annotations import Bool, Int
 from ttmbench._util.third_party_errors import foreign_errors
 from ttmbench.errors import TtmbenchError
 from ttmbench.results.numbers import RAW, Number
-from ttmbench.results.summary import number_of
+from ttmbench.results.summary import number_of, whose_metric
 from ttmbench.types import MetricSpec
 
 I2T, T2I, CLASS = "i2t", "t2i", "class"  # scopes: who looks for what
@@ -119,7 +119,7 @@ def rank_values(metric: MetricSpec, ranks: Ranks) -> np.ndarray | None:
 
     TtmbenchError if a plugin's metric does not give one fraction for each query.
     """
-    whose = f"metric '{metric.name}'" + (f" of plugin '{metric.plugin}'" if metric.plugin else "")
+    whose = whose_metric(metric)
     with foreign_errors(whose):
         result = metric.compute(ranks)
     if result is None:

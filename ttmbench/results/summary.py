@@ -51,26 +51,27 @@ def metric_values(metric: MetricSpec, scores: Scores) -> np.ndarray | None:
     inputs = _inputs(metric, scores)
     if inputs is None:
         return None
-    with foreign_errors(_whose(metric)):
+    with foreign_errors(whose_metric(metric)):
         values = np.asarray(metric.compute(*inputs)).astype(np.float64)
     each = "image" if metric.scope == "global" else "group"
     count = len(scores.groups) if scores.all_pairs is None or each == "group" else len(scores.all_pairs)
     if values.shape != (count,) or not np.isfinite(values).all():
         raise TtmbenchError(
-            f"{_whose(metric)} gave an array of shape {list(values.shape)} for {count} {each}s; one finite "
+            f"{whose_metric(metric)} gave an array of shape {list(values.shape)} for {count} {each}s; one finite "
             f"number each is expected{_where(metric)}"
         )
     outside = (values < 0) | (values > 1)
     if outside.any():
         index = int(np.argmax(outside))
         raise TtmbenchError(
-            f"{_whose(metric)} gave {values[index]:g} for {each} {index}; a metric is a fraction from 0 to 1"
+            f"{whose_metric(metric)} gave {values[index]:g} for {each} {index}; a metric is a fraction from 0 to 1"
             f"{_where(metric)}"
         )
     return values
 
 
-def _whose(metric: MetricSpec) -> str:
+def whose_metric(metric: MetricSpec) -> str:
+    """A metric in messages, with the plugin that it is of."""
     return f"metric '{metric.name}'" + (f" of plugin '{metric.plugin}'" if metric.plugin else "")
 
 
@@ -110,13 +111,12 @@ def metric_chance(metric: MetricSpec, scores: Scores) -> float | None:
     if metric.chance is None or inputs is None:
         return None
     shape = inputs[0].shape if metric.scope == "global" else (scores.shape.images, scores.shape.captions)
-    with foreign_errors(f"chance of {_whose(metric)}"):
+    with foreign_errors(f"chance of {whose_metric(metric)}"):
         level = metric.chance(*shape)
         chance = None if level is None else float(level)
     if chance is not None and not 0 <= chance <= 1:
-        raise TtmbenchError(
-            f"{_whose(metric)} says that its chance level is {chance:g}; it is a fraction from 0 to 1{_where(metric)}"
-        )
+        what = f"{whose_metric(metric)} says that its chance level is {chance:g}"
+        raise TtmbenchError(f"{what}; it is a fraction from 0 to 1{_where(metric)}")
     return chance
 
 
@@ -175,7 +175,7 @@ def summarise(
             if values is not None:
                 known["value"], known["seed_std"] = over_seeds(np.array([stats.mean(value) for value in values]))
                 if metric.ties is not None:
-                    with foreign_errors(f"ties of {_whose(metric)}"):
+                    with foreign_errors(f"ties of {whose_metric(metric)}"):
                         ties = [int(np.sum(metric.ties(*(_inputs(metric, one) or ())))) for one in column.scores]
                     known["ties"] = float(np.mean(ties)) if len(ties) > 1 else ties[0]
             of_groups = None if values is None else np.mean(values, axis=0)
@@ -193,7 +193,7 @@ def metric_units(metric: MetricSpec, clusters: Clusters | None) -> np.ndarray | 
 
 def _inputs(metric: MetricSpec, scores: Scores) -> tuple[Any, ...] | None:
     """What the metric is computed from; None if it is undefined for the shape, or the scores lack it."""
-    with foreign_errors(f"defined of {_whose(metric)}"):
+    with foreign_errors(f"defined of {whose_metric(metric)}"):
         if not metric.defined(scores.shape.images, scores.shape.captions):
             return None
     if metric.scope == "global":
