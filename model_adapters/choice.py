@@ -61,7 +61,7 @@ class ChatChooser(FrozenModel, ChoiceModel):
         }
 
     def answer(self, questions: Sequence[ChoiceQuestion]) -> list[str | None]:
-        """One text a question, without special tokens; UsageError for several images, or options of one token."""
+        """One text a question, without special tokens; UsageError for several images, or options that begin alike."""
         return [self._answer(question) for question in questions]
 
     def _answer(self, question: ChoiceQuestion) -> str:

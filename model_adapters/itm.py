@@ -255,7 +255,7 @@ FAMILIES: Mapping[str, tuple[str, type[MatchingModel]]] = {
 def caption_tokens(
     asked: int | None, trained: int | None, config: PretrainedConfig, tokenizer: PreTrainedTokenizerBase
 ) -> int:
-    """The longest caption in tokens: as asked (UsageError if positions are fewer), else as in training if known."""
+    """The longest caption in tokens: as asked, else as in training if known; UsageError for more than positions."""
     text = getattr(config, "qformer_config", config.text_config)
     most = min(int(text.max_position_embeddings), int(tokenizer.model_max_length))
     if asked is None:

@@ -610,8 +610,8 @@ class RunConfig(BaseModel):
     log_samples: bool = _option("Also write one JSON line per group", default=False)
     save_scores: bool = _option("Also write the score arrays", default=False)
     overwrite: Literal["never", "failed", "missing", "always"] = _option(
-        "Which tasks of an earlier run to run again (default: failed and missing)\n`failed` also repeats missing "
-        "tasks; `never` refuses to write where results exist ([resume](resume.md))",
+        "Which tasks of an earlier run to repeat (default: failed and missing)\n`failed` also repeats missing tasks; "
+        "`never` refuses to write where results exist ([resume](resume.md))",
         group=_OUTPUT,
         default="failed",
     )

@@ -384,7 +384,7 @@ def _towers(model_config: Config) -> list[object]:
 
 
 class OtherPositionsError(Exception):
-    """Position embeddings of a file have other shapes than a model's; ``pixels`` and ``context_length`` fit it."""
+    """Position embeddings of a file have other shapes than a model's; ``pixels`` and ``context_length`` would fit."""
 
     def __init__(self, shapes: Mapping[str, tuple[tuple[int, ...], tuple[int, ...]]], patch: int | None) -> None:
         listed = (f"{name} is {list(found)} and not {list(wanted)}" for name, (found, wanted) in shapes.items())
@@ -448,7 +448,7 @@ def merged(tensors: Tensors, alpha: float | None, file: str) -> Tensors:
 
 
 def interpolated(base: Tensors, tensors: Tensors, weight: float) -> Tensors:
-    """(1 - weight) base + weight tensors, float32, at the first text positions of ``base``; DataError for others."""
+    """(1 - weight) base + weight tensors, float32, at the first text positions of ``base``; DataError otherwise."""
     different = sorted(base.keys() ^ tensors.keys())
     if different:
         raise DataError(f"weights to interpolate between have different tensors, the first is {different[0]}")

@@ -351,7 +351,7 @@ _INPUTS = "_ttmbench_inputs_go_to"
 
 
 def placement_of(asked: ChatOptions) -> dict[str, object] | None:
-    """Arguments of ``from_pretrained`` for devices and quantisation; None for none, or UsageError."""
+    """Arguments of ``from_pretrained`` for devices and quantisation; None if the user asks for neither."""
     device_map = asked.device_map
     if asked.load_in_4bit and asked.load_in_8bit:
         raise UsageError("load_in_4bit and load_in_8bit exclude each other")
@@ -682,7 +682,8 @@ class LoadedModel:
         """Entries of a fingerprint: all that changes a score, with the ``weights``' digest and the kind of device."""
         processor, declared, model = self.processor, dict[str, object](), self.model
         # Offloading separates parameters that share their weights.
-        tied = getattr(model, "all_tied_weights_keys", None) or {} if getattr(model, "hf_device_map", None) else {}
+        placed = getattr(model, "hf_device_map", None)
+        tied = (getattr(model, "all_tied_weights_keys", None) or {}) if placed else {}
         if processor is not None:
             known = {name: value for name, value in vars(processor).items() if isinstance(value, str | int | float)}
             declared["processor_sha256"] = json_digest(plain({"class": type(processor).__name__, **known}))
@@ -712,7 +713,7 @@ def declared_name(pretrained: str) -> str:
 
 
 def find(asked: HubFiles) -> Pretrained:
-    """The repository of a model with one set of weights chosen; its small files are fetched. DataError, UsageError."""
+    """The repository of a model with one set of weights chosen; its small files are fetched; or DataError."""
     name = asked.pretrained
     repository = find_repository(name, asked.revision, offline=asked.offline)
     if ADAPTER_CONFIG in repository.files and CONFIG not in repository.files:

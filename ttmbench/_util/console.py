@@ -23,7 +23,7 @@ _SAID: ContextVar[set[str] | None] = ContextVar("lines that were printed", defau
 
 
 def echo(text: str = "", stream: TextIO | None = None, flush: bool = False) -> None:
-    """Prints a text; `| head` that has read enough is no error, and on stderr nothing is: a note stops no run."""
+    """Prints a text. A reader that stops (`| head`) is no error; on stderr no failure is, so a note stops no run."""
     stream = stream or sys.stdout
     aside: AbstractContextManager[object] = nullcontext()
     if "tqdm" in sys.modules:  # hides progress bars, and draws them again below the line

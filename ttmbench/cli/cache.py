@@ -57,9 +57,8 @@ def cache(options: argparse.Namespace) -> int:
         for entry in sorted(_entries(folder), key=lambda entry: (entry["task"], entry["model"], entry["files"]))
         if all(fnmatchcase(entry[name], glob) for name, glob in globs.items()) and entry["used"] <= since
     ]
-    for path in (path for entry in chosen for path in map(Path, entry["files"])) if options.action == "prune" else ():
-        if options.dry_run:
-            break
+    removes = options.action == "prune" and not options.dry_run
+    for path in (Path(file) for entry in chosen if removes for file in entry["files"]):
         try:
             path.unlink(missing_ok=True)
         except OSError as error:

@@ -37,9 +37,7 @@ def download(options: argparse.Namespace) -> int:
         raise UsageError("download needs tasks, --model NAME or both, such as `ttmbench download winoground`")
     model = None if options.model is None else registry.adapters[options.model]
     tasks, folder = select_tasks(registry, names), data_folder(options.data_dir)
-    if options.data_dir and (
-        folder.exists() or not options.dry_run
-    ):  # a later run expects it, even if nothing had to be written
+    if options.data_dir and (folder.exists() or not options.dry_run):  # a later run expects it, even if it is empty
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -85,9 +83,10 @@ class Downloads:
         for place in places:
             # A place that does not list its needs fetches them when it is read.
             failed = self._read(task, offline=False)[1] if place.needs is None else self._lacking(place.needs)
-            lacking = [*lacking, *failed] if failed else []
             if not failed:
+                lacking = []
                 break
+            lacking += failed
         untagged = self._lacking(tags)
         if not lacking:
             detail, lacking = self._read(task, offline=True)
@@ -101,7 +100,7 @@ class Downloads:
         for need in needs:
             origin, _ = self._done.get(need.name, (need.origin, False))
             if origin != need.origin:
-                raise DataError(f"{need.name} cannot come from both {origin} and {need.origin}; use two --data_dir")
+                raise DataError(f"{need.name} cannot come from both {origin} and {need.origin}: use two data folders")
             if need.name in self._done:
                 continue
             try:

@@ -30,7 +30,7 @@ from filelock import FileLock
 
 from ttmbench._util.console import progress_bar
 from ttmbench._util.file_io import file_digest, limit, raised_by, read_json_lines, write_atomically
-from ttmbench._util.hub import patiently
+from ttmbench._util.hub import PASSING, patiently
 from ttmbench._util.images import as_rgb, open_image, quiet_thread
 from ttmbench._version import __version__
 from ttmbench.data.availability import DataNeed, amount, count_of_images
@@ -69,7 +69,7 @@ def _open(url: str, **headers: str) -> HTTPResponse:
             if error.code in (401, 403, 404, 410)
             else ""
         )
-        passing = error.code in (408, 425, 429, 500, 502, 503, 504)
+        passing = error.code in (408, 425, *PASSING)
         raise _FetchError(f"{where} answers {error.code} ({error.reason}){advice}", may_pass=passing) from None
     except (HTTPException, OSError) as error:
         why = f"{url} cannot be reached ({getattr(error, 'reason', None) or error})"

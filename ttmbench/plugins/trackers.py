@@ -128,9 +128,9 @@ class TrackerPlugin:
         for number in from_entries(task, results, tracks=tracks):
             name = f"{number.track or 'unranked'}/{task}/{number.method}/{number.metric}"
             values |= {name: number.value, f"{name}_stderr": number.stderr, f"{name}_seed_std": number.seed_std}
-        new = {name: float(x) for name, x in values.items() if x is not None and self._logged.get(name) != x}
-        self._logged |= new
-        self._send((new, None))
+        if new := {name: float(x) for name, x in values.items() if x is not None and self._logged.get(name) != x}:
+            self._logged |= new
+            self._send((new, None))
 
     @hookimpl
     def ttmbench_run_finished(self, result: Record) -> None:
