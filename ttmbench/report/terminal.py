@@ -231,10 +231,10 @@ def _print_headline(document: ResultsDocument, width: int | None) -> None:
             name += f": {metric.replace('_accuracy', '').replace('_', ' ')}"
             ties = NOTHING if row.ties is None else f"{row.ties:g}"
             rows.append([name, number_text(row), *gained, percent(row.chance), ties])
-    caption = (
-        "± is the standard deviation over seeds; (3 equal): three seeds gave the same number. Gain: over "
-        "SimpleMatch for group match and for methods that output a matching, else over raw."
-    )
+    shown = "".join(map("".join, rows))
+    caption = "± is the standard deviation over seeds. " if "±" in shown else ""
+    caption += "(n equal): n seeds gave the same number. " if " equal)" in shown else ""
+    caption += "Gain: over SimpleMatch for group match and for methods that output a matching, else over raw."
     print_table(columns, rows[1:], title=f"{document.model_name}: percent", caption=caption, width=width)
 
 
