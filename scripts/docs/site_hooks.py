@@ -64,6 +64,7 @@ LINK = re.compile(r"(!?)\[((?:[^\[\]]|\[[^\[\]]*\])*)\]\(([^()\s]+)\)")
 BADGES = re.compile(r"<!-- badges -->\n(?:\[!\[.*\n)*")
 PICTURE = re.compile(r'<picture>.*?<img alt="([^"]*)" src="([^"]*)"[^>]*>.*?</picture>', flags=re.DOTALL)
 CODE = re.compile(r"`[^`\n]+`")
+EXAMPLE = re.compile(r"^\[[^\]]+\]\((?:\.\./)*examples/([\w.-]+)\)$", flags=re.MULTILINE)
 
 
 def pages() -> dict[str, str]:
@@ -95,6 +96,16 @@ def parity(text: str) -> str:
         head = ("what", "reference", "largest difference", "deliberate differences")
         lines += ["", f"## {section}", "", table(head, cells)]
     return "\n".join([*lines, ""])
+
+
+def with_examples(text: str) -> str:
+    """A page with the script below each line that is a link to one of docs/examples."""
+
+    def shown(link: re.Match[str]) -> str:
+        script = (ROOT / "docs" / "examples" / link[1]).read_text(encoding="utf-8")
+        return f"{link[0]}\n\n```{'python' if link[1].endswith('.py') else 'bash'}\n{script}```"
+
+    return EXAMPLE.sub(shown, text)
 
 
 def with_limits(text: str) -> str:
@@ -243,7 +254,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 def on_page_markdown(markdown: str, page: Page, **_: object) -> str:
     """A page as the site shows it; search finds explanations before lists of names."""
     page.meta.setdefault("search", {"boost": BOOST.get(page.file.src_uri.partition("/")[0], 1)})
-    text = turn_links(markdown, page.file.src_uri, os.environ.get(VARIABLE, ""))
+    text = with_examples(turn_links(markdown, page.file.src_uri, os.environ.get(VARIABLE, "")))
     tables = {"command-line.md": commands.with_options, "task-file.md": key_tables.with_tables}
     filled = {**tables, "security.md": with_limits}.get(page.file.src_uri)
     return plain_tables(filled(text) if filled else text)

@@ -581,12 +581,14 @@ def read_json(file: Path) -> object:
 
 
 def csv_rows(text: str, name: str, tabs: bool = False) -> Iterator[Row]:
-    """The rows of a CSV or TSV table with a header.
+    """The rows of a CSV or TSV table with a header; a CSV file whose header has no comma may have semicolons or tabs.
 
     In TSV, a cell that begins with a quote must be quoted as a whole, or it would swallow what follows. DataError
     if a row has another number of cells than the header, or a column is named twice.
     """
-    reader = csv.DictReader(io.StringIO(text, newline=""), delimiter="\t" if tabs else ",", strict=tabs)
+    header = text.partition("\n")[0]
+    between = "\t" if tabs else next((one for one in ",;\t" if one in header), ",")
+    reader = csv.DictReader(io.StringIO(text, newline=""), delimiter=between, strict=tabs)
     try:
         names = list(reader.fieldnames or ())
         doubled = next((column for column in names if names.count(column) > 1), None)
