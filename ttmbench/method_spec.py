@@ -98,6 +98,11 @@ class MethodSpec:
         return "labels" in self.needs and not self.takes_ttm_args
 
     @property
+    def needs_model(self) -> bool:
+        """Whether it needs the whole model, of any kind, to train it: its task is a `ModelTask`."""
+        return self.takes_ttm_args or "labels" in self.needs
+
+    @property
     def trains(self) -> bool:
         """Whether it computes gradients."""
         return "gradients" in self.needs
@@ -129,7 +134,7 @@ class MethodSpec:
     @property
     def takes_features(self) -> bool:
         """Whether it needs the features of a dual encoder, not only scores."""
-        return not self.takes_ttm_args and any(need not in ("scores", "labels", "random_labels") for need in self.needs)
+        return not self.needs_model and any(need not in ("scores", "random_labels") for need in self.needs)
 
 
 PartKind = Literal["selection", "pseudo_labels", "loss", "optimizer", "lr_schedule", "stopping", "teacher"]

@@ -3,21 +3,28 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
+from types import SimpleNamespace
 
 import jsonschema
 import numpy as np
 import pytest
 import torch
+from support.small_models import Towers
 
 import ttmbench
 from ttmbench.cli import main
+from ttmbench.config import TTMConfig
 from ttmbench.errors import DataError, UsageError
 from ttmbench.evaluator.adapters import RECORD
-from ttmbench.methods import checkpoint
-from ttmbench.methods import finetuned as supervised
+from ttmbench.evaluator.supervised import settings_of
+from ttmbench.methods import checkpoint, runner
 from ttmbench.methods import model_task as trainer
+from ttmbench.methods.finetuned import course
+from ttmbench.plugins.registry import build_registry
 from ttmbench.results.document import ResultsDocument
 from ttmbench.results.stored_files import schema
+from ttmbench.scoring.dual_encoder import PreparedTask
 from ttmbench.scoring.inputs import Prepared, Rows
 
 WORDS = "finetune --model tiny-clip --limit 4 --device cpu --tasks shapes_color".split()
@@ -117,6 +124,7 @@ def stopped_after(monkeypatch, epochs: int):
 def test_the_same_command_goes_on_and_ends_with_the_same_weights(made, stop, tmp_path, monkeypatch, capsys):
     folder = tmp_path / "weights"
     monkeypatch.setattr(checkpoint, "_MAX_SAVING", float("inf"))  # every epoch is written down
+    monkeypatch.setattr(runner, "EVERY", 0.0)
     with monkeypatch.context() as patched:
         stopped_after(patched, stop)
         assert main([*WORDS, *SHORT, "-o", str(folder)]) == 130
@@ -226,30 +234,36 @@ def test_a_model_of_open_clip_is_finetuned_into_a_folder_of_its_own_kind(tmp_pat
 
 
 def test_presets_are_the_papers():
-    dual, head = (supervised.settings_of("colorswap", loss, {}) for loss in ("contrastive", "matching"))
-    assert (dual.epochs, dual.lr, dual.schedule, dual.weight_decay, dual.batch) == (100, 2e-5, "linear", 0.1, 64)
-    assert (head.epochs, head.lr, head.schedule, head.weight_decay, head.batch) == (100, 1e-5, "linear", 0.05, 32)
-    assert supervised.settings_of("colorswap", "matching", {"epochs": 3}).epochs == 3
-    with pytest.raises(UsageError, match="--finetune_args"):
-        supervised.settings_of(None, "matching", {"schedule": "step"})
+    registry, names = build_registry(), ("epochs", "lr", "schedule", "weight_decay", "batch")
+    dual, head = (settings_of(registry, "colorswap", loss, {}) for loss in ("contrastive", "matching"))
+    assert [dual[name] for name in names] == [100, 2e-5, "linear", 0.1, 64]
+    assert [head[name] for name in names] == [100, 1e-5, "linear", 0.05, 32]
+    assert settings_of(registry, "colorswap", "matching", {"epochs": 3})["epochs"] == 3
+    with pytest.raises(UsageError, match="--finetune_args schedule: must be linear or cosine or constant"):
+        settings_of(registry, None, "matching", {"schedule": "step"})
 
 
 def test_pairs_are_the_true_ones_and_for_a_head_all_of_the_group():
     rows = Rows(np.array([[0, 1], [2, 0]]), np.array([[0, 1], [1, 2]]))
-    prepared = Prepared(torch.zeros(3, 1), torch.zeros(3, 1), rows)
-    pairs = supervised.true_pairs(prepared, "contrastive")
+    stage = PreparedTask(Towers(), Prepared(torch.zeros(3, 1), torch.zeros(3, 1), rows), 64, False, False)
+
+    def labelled(adapter, **how):
+        return trainer.ModelTask(replace(stage, adapter=adapter), None, TTMConfig(), 0, **how).labelled_pairs()
+
+    pairs = labelled(Towers(), with_labels=True)
     assert pairs.images.ravel().tolist() == [0, 1, 2, 0] and pairs.captions.ravel().tolist() == [0, 1, 1, 2]
     assert pairs.matched is None
-    pairs = supervised.true_pairs(prepared, "matching")
+    pairs = labelled(SimpleNamespace(), with_labels=True)
     assert pairs.images.ravel().tolist() == [0, 0, 1, 1, 2, 2, 0, 0]
     assert pairs.captions.ravel().tolist() == [0, 1, 0, 1, 1, 2, 1, 2]
     assert pairs.matched.ravel().tolist() == [True, False, False, True] * 2
+    with pytest.raises(UsageError, match="its needs must have 'labels'"):
+        labelled(Towers())
 
 
 def test_courses_of_the_learning_rate():
     def factors(schedule: str) -> list[float]:
-        settings = supervised.FinetuneConfig(epochs=2, schedule=schedule)
-        return [supervised._course(settings, epoch)(step, 2) for epoch in (0, 1) for step in (0, 1)]
+        return [course(schedule, 2, epoch, step, 2) for epoch in (0, 1) for step in (0, 1)]
 
     assert factors("linear") == [1.0, 0.75, 0.5, 0.25] and factors("constant") == [1.0] * 4
     assert factors("cosine") == pytest.approx([1.0, (1 + np.cos(np.pi / 4)) / 2, 0.5, (1 - np.cos(np.pi / 4)) / 2])

@@ -57,9 +57,9 @@ def killed_after(monkeypatch, iterations: int) -> list[int]:
     trained: list[int] = []
     keep = SeedCheckpoint.keep
 
-    def kept(self, step, *given):
-        keep(self, step, *given)
-        trained.append(step.iteration)
+    def kept(self, state, *given):
+        keep(self, state, *given)
+        trained.append(state.turns)
         if len(trained) == iterations:
             raise Killed
 
@@ -419,7 +419,7 @@ def kept_seed(tmp_path) -> SeedCheckpoint:
     captions, flags = np.array([[0, 1], [1, 0], [0, 1]]), np.array([True, False, True])
     for number in (1, 2):
         step = Iteration(number, 0.5 / number, captions, flags, ~flags, (0.7, 0.6), 1e-5, scores, 1.5)
-        kept.keep(step, TrainingState(number, scores, {"weight": torch.arange(4.0)}))
+        kept.keep(TrainingState(number, {"weight": torch.arange(4.0)}, steps=[*[step] * number]))
     return kept
 
 

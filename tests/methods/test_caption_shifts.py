@@ -79,7 +79,7 @@ def test_every_method_trains_it_alone_and_goes_on_after_a_stop(method, which, ti
         rewards = torch.rand(task.scores.shape, generator=generator)
         task._rewards = {"other": RewardModel(rewards, False, 0, "", {})}
         if resume is not None:
-            task._resume, task._turns, task.state = resume, resume.iteration, dict(resume.extra)
+            task._resume, task._turns, task.state = resume, resume.turns, dict(resume.extra)
         return task
 
     with low_rank_removed(adapter):

@@ -43,8 +43,8 @@ def test_a_method_that_was_stopped_goes_on(method, tiny_hf_clip, tmp_path, monke
     evaluate(tiny_hf_clip, method, output_path=str(tmp_path / "whole"), **settings)
     keep, turns = SeedCheckpoint.keep, []
 
-    def stopped(self, step, state, about):
-        keep(self, step, state, about)
+    def stopped(self, state, about, scores):
+        keep(self, state, about, scores)
         turns.append(about["turns"])
         if len(turns) == 2:
             raise KeyboardInterrupt

@@ -110,7 +110,7 @@ def adapt(stage, scores, *, method=ttm, supervision=None, keep=None, **settings)
     task = task_of(stage, scores, **settings)
     for step in method(task) if supervision is None else method(task, supervision):
         if keep is not None:
-            keep(step, task.snapshot())
+            keep(task.snapshot())
         yield step
     task.finish()
 

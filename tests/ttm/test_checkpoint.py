@@ -33,7 +33,8 @@ def step(iteration: int) -> Iteration:
 
 
 def state(iteration: int, weight: torch.Tensor) -> TrainingState:
-    return TrainingState(iteration, RAW, {"weight": weight}, (), {"cpu": torch.get_rng_state()})
+    steps = [step(done) for done in range(1, iteration + 1)]
+    return TrainingState(iteration, {"weight": weight}, (), {"cpu": torch.get_rng_state()}, steps=steps)
 
 
 def test_what_lies_apart_is_not_copied():
@@ -62,18 +63,18 @@ def test_an_accelerator_trains_on_while_its_weights_are_written(device, tmp_path
     seed = TaskCheckpoint(tmp_path, "data", "run").seed("ttm", 0, RAW)
     with stand_in_gpu():
         weight = torch.zeros(3).to(device)
-        seed.keep(step(1), state(1, weight))
+        seed.keep(state(1, weight))
         assert begun.wait(20)
         weight += 7
         behind = device == "cuda"
         assert (tmp_path / "ttm" / "seed_0" / "training.safetensors").exists() != behind, "half a file has no name"
         go_on.set()
-        seed.keep(step(2), state(2, weight))
-        seed.keep(step(3), state(3, weight + 1))
+        seed.keep(state(2, weight))
+        seed.keep(state(3, weight + 1))
     seed.finish_writing()
     assert (threading.main_thread() in writers) != behind and len(writers) == 3
     there = TaskCheckpoint(tmp_path, "data", "run").seed("ttm", 0, RAW).read()
-    assert there.state.iteration == 3 and there.state.model["weight"].tolist() == [8, 8, 8]
+    assert there.state.turns == 3 and there.state.model["weight"].tolist() == [8, 8, 8]
 
 
 def test_a_disk_that_fills_meanwhile_is_told_once_and_the_run_goes_on(tmp_path, monkeypatch, capsys):
@@ -85,7 +86,7 @@ def test_a_disk_that_fills_meanwhile_is_told_once_and_the_run_goes_on(tmp_path, 
     with stand_in_gpu():
         monkeypatch.setattr(checkpoint, "save_sealed", full)
         for iteration in (1, 2):
-            seed.keep(step(iteration), state(iteration, torch.zeros(3, device="cuda")))
+            seed.keep(state(iteration, torch.zeros(3, device="cuda")))
         seed.finish(RAW, 2)
     assert capsys.readouterr().err.count("No space left on device; the run continues") == 1
     assert not list(tmp_path.rglob("*.safetensors"))

@@ -201,7 +201,7 @@ def _method(spec: MethodSpec, plugin: str) -> Page:
     ]
     shown = {**vars(spec), "track": spec.track, "trains": spec.trains, "plugin": plugin, "arguments": rows}
     shown["option"] = "ttmbench finetune --finetune_args NAME=VALUE" if spec.is_finetuning else option
-    text = "" if spec.is_finetuning else inspect.getdoc(load_target(spec.target)) or ""
+    text = inspect.getdoc(load_target(spec.target)) or ""
     return shown, {
         spec.name: spec.summary or "-",
         "definition": " ".join(text.partition("\n\nArgs:")[0].replace("``", "`").split()),

@@ -11,14 +11,15 @@ from pathlib import Path
 from typing import NamedTuple
 
 import filelock
+import numpy as np
 
 from ttmbench._util import digests, machine
-from ttmbench._util.console import progress_bar, warn
+from ttmbench._util.console import warn
 from ttmbench._util.digests import tensors_digest
 from ttmbench._util.file_io import take_lock
 from ttmbench._util.third_party_errors import foreign_errors
 from ttmbench._version import __version__
-from ttmbench.config import RunConfig, read_place
+from ttmbench.config import RunConfig, TTMConfig, read_place
 from ttmbench.data.loader import load_task_data
 from ttmbench.data.task_file import TaskFile
 from ttmbench.errors import DataError, DivergedError, TtmbenchError, UsageError
@@ -34,21 +35,17 @@ from ttmbench.evaluator.adapters import (
 from ttmbench.evaluator.determinism import arithmetic_of, naming_what_cannot
 from ttmbench.evaluator.evaluate import read_samples, tasks_named
 from ttmbench.evaluator.output import ConfigKey
-from ttmbench.methods.checkpoint import TRAINING, SeedCheckpoint
-from ttmbench.methods.finetuned import (
-    PRESET_NOTES,
-    loss_of,
-    settings_of,
-    train,
-    true_pairs,
-)
+from ttmbench.methods.checkpoint import AfterSeed, TaskCheckpoint
+from ttmbench.methods.finetuned import PRESET_NOTES, PRESETS, course
+from ttmbench.methods.runner import MethodRun
+from ttmbench.methods.settings import checked_settings, recorded
 from ttmbench.model import DualEncoder, Model, PairScorer, StoredFeatures
 from ttmbench.plugins.registry import Registry, build_registry
 from ttmbench.results.stored_files import SCHEMA_VERSION
 from ttmbench.scoring.batches import BatchSizer
 from ttmbench.scoring.dual_encoder import PreparedTask
 from ttmbench.scoring.inputs import DECODED, images_on_device, prepare
-from ttmbench.types import Group, Record
+from ttmbench.types import Group, Record, Scores
 
 STATE, LOCK = ".finetune", "lock"
 FINETUNED = "finetuned"  # the method
@@ -100,14 +97,11 @@ def _finetune(
     _check_tasks(tasks)
     model = make_adapter(registry, config.model, config.model_args, config)
     adapter = _check_model(config, model)
-    loss = loss_of(adapter)
-    settings = settings_of(preset, loss, changes)
+    loss = "contrastive" if isinstance(adapter, DualEncoder) else "matching"
+    settings, usual = (settings_of(registry, preset, loss, given) for given in (changes, {}))
     groups, about = _load(registry, config, tasks)
     prepared, data = prepare(adapter, groups, DECODED)
-    content = {
-        "run": ConfigKey.of(registry, config, tasks, {}, {}).sha256,
-        "settings": settings.model_dump(mode="json"),
-    }
+    content = {"run": ConfigKey.of(registry, config, tasks, {}, {}).sha256, "settings": settings}
     content |= {"model": model_info(model)["fingerprint"], "data": data}
     key = digests.json_digest(content, default=str)
     if before is not None and before.get("key") != key:
@@ -117,39 +111,59 @@ def _finetune(
         )
     if before is not None and before.get("status") == "done":
         return Finetuned(folder, before, was_done=True)
-    pairs = len(true_pairs(prepared, loss).images)
-    training = {"loss": loss, "pairs": pairs, "hyperparameters": settings.model_dump(mode="json"), "preset": preset}
+    m, k = len(groups[0].images), len(groups[0].captions)
+    pairs = len(groups) * (min(m, k) if loss == "contrastive" else m * k)
+    training = {"loss": loss, "pairs": pairs, "hyperparameters": settings, "preset": preset}
     record = _record(config, registry, model, about, training)
     record |= {"date": started.timestamp(), "command": " ".join(command), "data_sha256": data, "key": key}
-    checkpoint = SeedCheckpoint(folder / STATE / f"seed_{config.seed}", key, warn, "finetuning")
-    kept = checkpoint.read()
-    epochs: list[Record] = kept.about.get("epochs", [])
-    if epochs:
-        warn(f"resuming {folder}: {len(epochs)} of {settings.epochs} epochs done")
+    if before is not None:
+        warn(f"resuming {folder}")
     write_record(folder, record)
     sizer = BatchSizer.for_run(config.batch_size, adapter.device, config.deterministic)
-    stage = PreparedTask(adapter, images_on_device(adapter, prepared), sizer, is_global=False, all_pairs=False)
-    with foreign_errors(f"finetuning of model '{config.model}'"):
-        with progress_bar(settings.epochs, "finetuning", "epochs") as bar:
-            bar.update(len(epochs))
-            try:
-                for epoch, state in train(stage, settings, config.seed, bar, resume=kept.state):
-                    epochs.append(epoch)
-                    if len(epochs) == settings.epochs or checkpoint.is_due():
-                        checkpoint.keep(None, state, {"epochs": epochs})
-            except DivergedError as error:
-                error.usual = settings_of(preset, loss, {}).lr
-                raise
-            finally:
-                checkpoint.finish_writing()
+    method = MethodRun(
+        raw=Scores(np.zeros((0, m, k), np.float32)),  # it trains on all groups, and scores none
+        shape=next(iter(tasks.values())).spec.shape,
+        metrics=[],
+        seeds=[config.seed],
+        registry=registry,
+        settings=TTMConfig(),
+        stage=PreparedTask(adapter, images_on_device(adapter, prepared), sizer, is_global=False, all_pairs=False),
+        checkpoint=TaskCheckpoint(folder / STATE, data, key),
+    )
+
+    def save(seed: int, about: Record) -> None:
         try:
             adapter.save(folder)
         except OSError as error:
             raise TtmbenchError(f"the model cannot be written to {folder}: {error.strerror or error}") from None
-        record |= {"status": "done", "epochs": epochs, "weights_sha256": tensors_digest(adapter.state_dict())}
-        write_record(folder, record)
-        checkpoint.remove()
+
+    spec, after = registry.methods[FINETUNED], AfterSeed(save, is_done=lambda seed: False)
+    with foreign_errors(f"finetuning of model '{config.model}'"):
+        try:
+            losses = method.seed_run(spec, settings, config.seed, after=after).losses
+        except DivergedError as error:
+            error.option, error.usual = "--finetune_args", usual["lr"]
+            raise
+    rates = [settings["lr"] * course(settings["schedule"], len(losses), epoch) for epoch in range(len(losses))]
+    epochs = [
+        {"epoch": epoch, "loss": loss, "learning_rate": rate}
+        for epoch, (loss, rate) in enumerate(zip(losses, rates, strict=True), start=1)
+    ]
+    record |= {"status": "done", "epochs": epochs, "weights_sha256": tensors_digest(adapter.state_dict())}
+    write_record(folder, record)
     return Finetuned(folder, record)
+
+
+def settings_of(registry: Registry, preset: str | None, loss: str, changes: Mapping[str, object]) -> Record:
+    """The package's defaults, changed by a preset and by ``--finetune_args``, as the record has them.
+
+    UsageError for an unknown preset, an unknown setting, or a value out of range.
+    """
+    if preset is not None and preset not in PRESETS:
+        raise UsageError(f"unknown preset '{preset}' (--preset); known: {', '.join(PRESETS)}")
+    given = {**({} if preset is None else PRESETS[preset][loss]), **changes}
+    settings = recorded(checked_settings(registry.methods[FINETUNED], given, option="--finetune_args "))
+    return {**settings, "betas": [*settings["betas"]]}
 
 
 def _record(
@@ -252,8 +266,9 @@ def _locked(folder: Path) -> Iterator[None]:
     try:
         yield
     finally:
-        if not any(state.glob(f"*/{TRAINING}")):
-            shutil.rmtree(state, ignore_errors=True)
+        with suppress(DataError):
+            if (read_record(folder) or {}).get("status") != "running":
+                shutil.rmtree(state, ignore_errors=True)
         lock.release()
         with suppress(OSError):
             folder.rmdir()  # made for nothing, if it is empty

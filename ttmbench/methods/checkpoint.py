@@ -9,7 +9,7 @@ from __future__ import annotations
 import shutil
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,7 @@ from ttmbench.types import Record, Scores
 Tensors = dict[str, torch.Tensor]
 Metadata = dict[str, Any]
 TRAINING, _FINAL, _STEP = "training.safetensors", "final.safetensors", "iteration_{}.safetensors"
-_FORMAT = 2  # version of the files; other versions are not read
+_FORMAT = 3  # version of the files; other versions are not read
 _MAX_SAVING = 0.1  # largest fraction of the time spent on writing files
 _PARTS = ("model", "random", "extra")
 _STEP_ARRAYS = ("captions", "selected", "tie")
@@ -36,12 +36,18 @@ _STEP_VALUES = ("iteration", "threshold", "loss", "learning_rate", "seconds")
 
 @dataclass(frozen=True)
 class SeedProgress:
-    """Progress of a seed."""
+    """Progress of a seed; nothing by default."""
 
-    steps: tuple[Iteration, ...] = ()  # finished iterations of TTM, in order
-    state: TrainingState | None = None  # training state after the last turn, while the seed runs
-    final: Scores | None = None  # final scores of the seed; None while it runs
+    steps: Sequence[Iteration] = ()  # that are finished, of a method that has iterations
+    state: TrainingState | None = None  # after the last turn, while the seed runs
+    # final ones of a finished seed; while it runs, in the shuffled order, of groups that had a turn
+    scores: Scores | None = None
     about: Metadata = field(default_factory=dict)  # other stored values
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether the seed has its final scores."""
+        return self.state is None and self.scores is not None
 
 
 @dataclass(frozen=True)
@@ -60,11 +66,11 @@ class SeedCheckpoint:
     """Checkpoint files of one method and seed that start from ``start`` (a digest); stores nothing without a folder.
 
     Files with another start are removed. ``warn`` is called if files cannot be written, and the run continues without
-    checkpoints. If they cannot be read, ``what`` (named in the warning) starts again.
+    checkpoints. If they cannot be read, the seed starts again.
     """
 
-    def __init__(self, folder: Path | None, start: str, warn: Callable[[str], None], what: str = "its seed") -> None:
-        self._folder, self._start, self._warn, self._what = folder, start, warn, what
+    def __init__(self, folder: Path | None, start: str, warn: Callable[[str], None]) -> None:
+        self._folder, self._start, self._warn = folder, start, warn
         self._writer: threading.Thread | None = None
         self._saved, self._took = time.monotonic(), 0.0
 
@@ -77,11 +83,12 @@ class SeedCheckpoint:
             return SeedProgress()
         try:
             progress = self._read(self._folder)
-            return SeedProgress() if progress.final is not None and not is_done() else progress
+            if not progress.is_finished or is_done():
+                return progress
         except FileNotFoundError:
             pass  # stopped before its first turn was over
         except Exception as error:
-            warn(f"cannot resume from {self._folder}: {error}; {self._what} starts again")
+            warn(f"cannot resume from {self._folder}: {error}; its seed starts again")
         self.remove()
         return SeedProgress()
 
@@ -89,24 +96,24 @@ class SeedCheckpoint:
         """Whether the last state is this many seconds old, and writing would take at most a tenth of the time."""
         return time.monotonic() - self._saved >= max(seconds, self._took / _MAX_SAVING)
 
-    def keep(self, step: Iteration | None, state: TrainingState, about: Metadata | None = None) -> None:
-        """Stores the training state after a turn; ``step`` is an iteration of TTM, which gets a separate file.
+    def keep(self, state: TrainingState, about: Metadata | None = None, scores: Scores | None = None) -> None:
+        """Stores the state after a turn with the scores of the groups that had one; an iteration has a separate file.
 
         Weights on an accelerator are copied at once and written in the background, since a file of some hundred
         megabytes takes seconds. Until the new file is complete, the previous one is valid.
         """
         began = time.monotonic()
-        if step is not None:
+        for step in state.steps[-1:]:
             tensors = {name: torch.from_numpy(np.array(getattr(step, name))) for name in _STEP_ARRAYS}
             values = {name: getattr(step, name) for name in _STEP_VALUES}
             self._write(_STEP.format(step.iteration), {**tensors, **score_tensors(step.scores)}, values)
-        tensors = {} if state.scores is None else score_tensors(state.scores)
+        tensors = {} if scores is None else score_tensors(scores)
         for part in _PARTS:
             tensors |= {f"{part}.{name}": tensor for name, tensor in getattr(state, part).items()}
         for number, optimizer in enumerate(state.optimizers):
             tensors |= _optimizer_tensors(number, optimizer["state"])
         groups = [optimizer.get("param_groups") for optimizer in state.optimizers]
-        turns = {"iteration": state.iteration, "has_steps": step is not None, "optimizers": groups}
+        turns = {"turns": state.turns, "steps": len(state.steps), "optimizers": groups}
         self._write(TRAINING, tensors, {**turns, "about": about or {}})
         self._saved = time.monotonic()
         self._took = self._saved - began
@@ -128,9 +135,9 @@ class SeedCheckpoint:
     def _read(self, folder: Path) -> SeedProgress:
         if (folder / _FINAL).exists():
             tensors, about = self._load(folder / _FINAL)
-            return SeedProgress(self._steps(folder, about["steps"]), None, _scores_in(tensors), about["about"])
+            return SeedProgress(self._steps(folder, about["steps"]), None, scores_of(tensors), about["about"])
         tensors, about = self._load(folder / TRAINING)
-        steps = self._steps(folder, about["iteration"]) if about["has_steps"] else ()
+        steps = self._steps(folder, about["steps"])
         parts: dict[str, Tensors] = {name: {} for name in (*_PARTS, "optimizer", "scores")}
         for key, tensor in tensors.items():
             part, _, name = key.partition(".")
@@ -140,8 +147,8 @@ class SeedCheckpoint:
             for number, groups in enumerate(about["optimizers"])
         ]
         of_model = {name: parts[name] for name in _PARTS}
-        state = TrainingState(about["iteration"], _scores_in(tensors), optimizers=optimizers, steps=steps, **of_model)
-        return SeedProgress(steps, state, None, about["about"])
+        state = TrainingState(about["turns"], optimizers=optimizers, steps=steps, **of_model)
+        return SeedProgress(steps, state, scores_of(tensors) if parts["scores"] else None, about["about"])
 
     def _steps(self, folder: Path, count: int) -> tuple[Iteration, ...]:
         steps = []
@@ -261,10 +268,6 @@ def scores_of(tensors: Tensors) -> Scores:
     """The score arrays that `score_tensors` wrote."""
     known = (tensors.get(f"scores.{name}") for name in _ARRAYS)
     return Scores(*(None if tensor is None else tensor.numpy() for tensor in known))  # type: ignore[arg-type]
-
-
-def _scores_in(tensors: Tensors) -> Scores | None:
-    return scores_of(tensors) if "scores.groups" in tensors else None
 
 
 def _optimizer_tensors(number: int, state: Mapping[int, Mapping[str, object]]) -> Tensors:

@@ -1,4 +1,4 @@
-"""The task of a method that trains the whole model on pairs (``takes_ttm_args``): its scores, training and state.
+"""The task of a method that trains the whole model on pairs (`MethodSpec.needs_model`): scores, training and state.
 
 Captions are shuffled by seed before the method sees them; `Iteration.captions` is mapped back for the report.
 """
@@ -52,11 +52,11 @@ class ModelTask:
     captions, where each caption selects an image, the images are shuffled, and rows of scores are captions.
 
     Attributes:
-        settings: those of TTM.
+        settings: those of TTM; a method without them sets its own before `iterations`.
         parts: parts of TTM that they name, in place of those of the paper.
         is_global: whether all images and captions are matched, and every image is a unit, in place of a group.
-        truth: true captions of each unit, int [units, images of a unit]; None unless the method needs labels.
-        steps: the iterations so far.
+        steps: the iterations so far that `train` made.
+        turns: how many iterations are over, or under way.
         notes: what a reader of the method's numbers should know.
         cost: counts of what was computed.
         trained: name -> parameter, of those that are trained.
@@ -65,7 +65,7 @@ class ModelTask:
     def __init__(
         self,
         stage: PreparedTask,
-        raw: Scores | None,
+        raw: Scores,
         settings: TTMConfig,
         seed: int,
         *,
@@ -73,10 +73,9 @@ class ModelTask:
         parts: Parts = DEFAULT_PARTS,
         with_labels: bool = False,
         resume: TrainingState | None = None,
-        option: str = "--ttm_args",
     ) -> None:
         self.settings, self.schedule, self.parts = settings, schedule, parts
-        self._stage, self._scores, self._seed, self._resume, self._option = stage, raw, seed, resume, option
+        self._stage, self._scores, self._seed, self._resume, self._labels = stage, raw, seed, resume, with_labels
         self.is_global = stage.is_global
         rows = stage.prepared.rows
         self._captions_choose = rows.images.shape[1] > rows.captions.shape[1]
@@ -87,8 +86,8 @@ class ModelTask:
         else:
             each = np.arange(self._options.shape[1])
             self._order = rng.permuted(np.broadcast_to(each, self._options.shape), axis=1)
-        self.truth = self._shuffled(true_captions(raw, self.is_global)) if with_labels and raw is not None else None
         self.steps: list[Iteration] = [] if resume is None else list(resume.steps)
+        self.turns = 0 if resume is None else resume.turns
         note = settings.lr_note or (None if settings.lr is not None else NO_LEARNING_RATE)
         self.notes = [] if note is None else [f"learning rate {self.rate(1):g}: {note}"]
         self.cost, self.trained = Cost(), dict[str, torch.nn.Parameter]()
@@ -97,8 +96,30 @@ class ModelTask:
     @cached_property
     def first(self) -> np.ndarray:
         """Scores of the original model, logits [groups, images, captions]; [images, captions] in the global variant."""
-        assert self._scores is not None, "supervised finetuning alone has none"
         return in_order(self._scores, self.is_global, self._order)
+
+    @cached_property
+    def truth(self) -> np.ndarray | None:
+        """True captions of each unit, int [units, images of a unit]; None unless the method needs labels."""
+        return self._shuffled(true_captions(self._scores, self.is_global)) if self._labels else None
+
+    def labelled_pairs(self) -> TrainingPairs:
+        """Pairs to train on, one a unit, so that batches are drawn over all groups; caption i is true for image i.
+
+        For a dual encoder every image with its caption; for a model that says whether a pair matches every image with
+        every caption of its group. UsageError unless the method needs labels.
+        """
+        if not self._labels:
+            raise UsageError("the method reads labels, so its needs must have 'labels'")
+        images, captions = self._stage.prepared.rows.images, self._stage.prepared.rows.captions
+        m, k = images.shape[1], captions.shape[1]
+        true = min(m, k)
+        if isinstance(self._stage.adapter, DualEncoder):
+            return TrainingPairs(images[:, :true].reshape(-1, 1), captions[:, :true].reshape(-1, 1))
+        shape = (len(images), m, k)
+        sides = np.broadcast_to(images[:, :, None], shape), np.broadcast_to(captions[:, None, :], shape)
+        matched = np.broadcast_to(np.eye(m, k, dtype=bool), shape)
+        return TrainingPairs(*(side.reshape(-1, 1) for side in (*sides, matched)))
 
     @property
     def scores(self) -> np.ndarray:
@@ -130,14 +151,16 @@ class ModelTask:
     def iterations(self, stop: Callable[[], bool] = lambda: False) -> Iterator[int]:
         """Yields the number of each iteration, from 1 or after those of a stopped run, until ``stop`` or the last.
 
-        The method calls `train` once for each. One that ends early says so by ``stop``: a resumed run asks it again.
+        The method calls `train` or `fit` once for each. One that ends early says so by ``stop``: a resumed run asks it
+        again.
         """
         self.start()
         config = self.settings
         with progress_bar(config.iterations * config.epochs, f"training, seed {self._seed}", "epochs") as self.bar:
-            self.bar.update(len(self.steps) * config.epochs)
-            while len(self.steps) < config.iterations and not (self.steps and stop()):
-                yield len(self.steps) + 1
+            self.bar.update(self.turns * config.epochs)
+            while self.turns < config.iterations and not (self.turns and stop()):
+                self.turns += 1
+                yield self.turns
 
     def finish(self) -> None:
         """After the last iteration: the model becomes its teacher, if there is one."""
@@ -195,7 +218,6 @@ class ModelTask:
         """
         started, number = time.perf_counter(), len(self.steps) + 1
         scores = self.steps[-1].scores if self.steps else self._scores
-        assert scores is not None, "as of ``first``"
         loss = self.fit(number, self.pairs(chosen, self.parts.loss is not None))
         if loss:
             scores = self._score()
@@ -256,15 +278,13 @@ class ModelTask:
             factor=factor or (lambda step, steps: parts.lr_schedule(step, steps, config.lr_floor)),
             loss=parts.loss,
             updated=updated,
-            option=self._option,
         )
 
-    def snapshot(self, turns: int | None = None) -> TrainingState:
+    def snapshot(self) -> TrainingState:
         """Everything that the next iteration depends on; the tensors are not copies, and change with it."""
         keeps, optimizer = self.settings.keep_optimizer_state, self._optimizer.state_dict()["state"]
         return TrainingState(
-            len(self.steps) if turns is None else turns,
-            None,
+            self.turns,
             self._weights(),
             [{"state": optimizer}] if keeps else [],
             random_state(self._stage.adapter),

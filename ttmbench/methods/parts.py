@@ -254,7 +254,7 @@ def load_part(spec: MethodPart, given: Mapping[str, Any]) -> Callable[..., Any]:
     function, whose = load_target(spec.target), f"{spec.kind} '{spec.name}'"
     named = [one for one in inspect.signature(function).parameters.values() if one.kind is one.KEYWORD_ONLY]
     known = arguments_of(function, named, spec.target)
-    arguments = checked_arguments(known, given, f"--ttm_args {spec.kind}={spec.name},{spec.kind}", whose)
+    arguments = checked_arguments(known, given, f"--ttm_args {spec.kind}={spec.name},{spec.kind}.", whose)
     return _checked(partial(function, **arguments), spec.kind, f"{whose} ({spec.target})")
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property, partial
 from statistics import fmean
@@ -279,7 +279,8 @@ class MethodRun:
     registry: Registry  # schedules and parts of TTM
     settings: TTMConfig  # those of TTM on the task, which methods that take them change
     stage: PreparedTask | None = None  # model and prepared inputs; None for methods that need scores alone
-    original: Original | None = None  # the model as it is, restored after each seed that trains it; None if none does
+    # the model as it is, restored after each seed that trains it; None if none does, or what is trained stays so
+    original: Original | None = None
     items: tuple[int, int] = (1, 1)  # distinct images and captions
     is_global: bool = False  # whether all images and captions of the task are matched
     views: Callable[[int, Cost], ViewSource] | None = None  # seed and counts -> views; None without images
@@ -356,31 +357,31 @@ class MethodRun:
         )
         kept = checkpoint.read(partial(after.is_done, seed))
         about = {**kept.about, "cost": Cost(**kept.about["cost"])} if kept.about else {}
-        run = MethodSeed(kept.final, list(kept.steps), **about)
+        run = MethodSeed(None, list(kept.steps), **about)
         for iteration in run.steps if self.divided else ():
             self._report(spec, iteration, seed)
-        if run.scores is not None:
+        if kept.is_finished:
+            run.scores = kept.scores
             return run
-        assert self.original is not None, "asked for before"
-        with self.original.adapted():
+        with nullcontext() if self.original is None else self.original.adapted():
             task = self._trained_task(spec, settings, seed, kept.state)
             scores = torch.full(self.raw.groups.shape, torch.nan)  # in the shuffled order, of groups that had a turn
+            if kept.scores is not None:
+                scores = torch.from_numpy(kept.scores.groups)
             if kept.state is not None:
                 task.notes, task.cost = [*run.notes], run.cost
-                if kept.state.scores is not None:
-                    scores = torch.from_numpy(kept.state.scores.groups)
             with named(spec, plugin), torch.enable_grad():
-                turns = target(task) if isinstance(task, ModelTask) else target(task, **recorded(settings))
+                turns = target(task, **({} if isinstance(settings, TTMConfig) else settings))
             for step in each_step(turns, spec, plugin):
                 run.add(step, task, time.perf_counter() - clock)
                 clock = time.perf_counter()
                 if isinstance(step, Iteration):
-                    checkpoint.keep(step, task.snapshot(), run.about())
+                    checkpoint.keep(task.snapshot(), run.about())
                     self._report(spec, step, seed)
-                elif isinstance(task, TrainingTask):
+                else:
                     scores[step.groups] = step.scores.float().cpu()
                     if checkpoint.is_due(EVERY):
-                        checkpoint.keep(None, task.snapshot(Scores(scores.numpy())), run.about())
+                        checkpoint.keep(task.snapshot(), run.about(), Scores(scores.numpy()))
             run.notes, run.cost = task.notes, task.cost
             if isinstance(task, ModelTask):
                 task.finish()
@@ -498,18 +499,19 @@ class MethodRun:
     ) -> TrainingTask | ModelTask:
         """The task of a method that trains, which goes on from a state."""
         assert self.stage is not None, "what is trained was prepared"
-        if isinstance(settings, TTMConfig):
+        of_ttm = settings if isinstance(settings, TTMConfig) else self.settings
+        if spec.needs_model:
             return ModelTask(
                 self.stage,
                 self.raw,
-                settings,
+                of_ttm,
                 seed,
-                schedule=self.registry.schedules[settings.schedule],
-                parts=load_parts(self.registry, settings),
+                schedule=self.registry.schedules[of_ttm.schedule],
+                parts=load_parts(self.registry, of_ttm),
                 with_labels="labels" in spec.needs,
                 resume=resume,
             )
-        features = cast("FeatureTask", self._scored_task(spec, settings, seed, Cost()))
+        features = cast("FeatureTask", self._scored_task(spec, recorded(settings), seed, Cost()))
         inputs, (images, captions) = self.stage.prepared, self._seen(seed)
         prepared = images.prepared(inputs.images), captions.prepared(inputs.captions)
         return TrainingTask(

@@ -7,8 +7,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Annotated, Any
 
-from pydantic import BaseModel
-
 from ttmbench.config import DEFAULT_LEARNING_RATE, RunConfig, TTMConfig, with_rate_note
 from ttmbench.data.task_file import TaskSpec
 from ttmbench.errors import UsageError
@@ -23,15 +21,19 @@ Settings = TTMConfig | dict[str, Any]
 """All settings of a method: TTM's where it takes them, else those of its function by name."""
 
 
-def checked_settings(spec: MethodSpec, given: Mapping[str, object], of_run: TTMConfig | None = None) -> Settings:
+def checked_settings(
+    spec: MethodSpec, given: Mapping[str, object], of_run: TTMConfig | None = None, option: str = ""
+) -> Settings:
     """All settings of a method: the given values, else defaults; UsageError for an unknown or invalid setting.
 
-    Where the method takes TTM's settings, defaults are those ``of_run``.
+    Where the method takes TTM's settings, defaults are those ``of_run``. ``option`` is the one that gives them, if it
+    is not ``--method_args NAME.``.
     """
+    option = option or f"{_OPTION} {spec.name}."
     if spec.takes_ttm_args:
-        return (of_run or TTMConfig()).with_changes({**spec.settings, **given}, f"{_OPTION} {spec.name}")
+        return (of_run or TTMConfig()).with_changes({**spec.settings, **given}, option.rstrip("."))
     known, whose = arguments(spec), f"method '{spec.name}'"
-    checked = checked_arguments(known, given, f"{_OPTION} {spec.name}", whose)
+    checked = checked_arguments(known, given, option, whose)
     return {
         argument.name: checked[argument.name]
         if argument.name in checked
@@ -49,12 +51,7 @@ def recorded(settings: Settings) -> dict[str, Any]:
 
 def arguments(spec: MethodSpec) -> list[Argument]:
     """The settings of a method in the order of its signature; UsageError if they cannot be read."""
-    if spec.is_finetuning:
-        from ttmbench.methods.finetuned import FinetuneConfig  # shown on its page only
-
-        declared = list(_of_config(FinetuneConfig))
-    else:
-        declared = list(_of_config(TTMConfig)) if spec.takes_ttm_args else _of_function(spec)
+    declared = list(_of_ttm()) if spec.takes_ttm_args else _of_function(spec)
     names = [argument.name for argument in declared]
     for stated in (*spec.settings, *spec.sources):
         if stated not in names:
@@ -88,8 +85,8 @@ def _of_function(spec: MethodSpec) -> list[Argument]:
     return arguments_of(function, settings, spec.target)
 
 
-def _of_config(config: type[BaseModel]) -> Iterator[Argument]:
-    for name, field in config.model_fields.items():
+def _of_ttm() -> Iterator[Argument]:
+    for name, field in TTMConfig.model_fields.items():
         if name != "part_args":  # given as KIND.KEY
             yield Argument(name, Annotated[field.annotation, field], field.default, field.is_required())
 

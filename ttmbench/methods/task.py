@@ -21,7 +21,6 @@ from ttmbench.methods.training import TrainingState, random_state, set_random_st
 from ttmbench.model import Batch as PreparedBatch
 from ttmbench.model import DualEncoder
 from ttmbench.scoring.inputs import Prepared, take
-from ttmbench.types import Scores
 
 # Types of method settings, with their allowed values.
 Clusters = Literal["together", "scattered"]
@@ -116,7 +115,7 @@ class TrainingTask(FeatureTask):
         )
         self.adapter, self._prepared, self._resets = adapter, prepared, resets
         self._seed, self._resume, self._texts, self._clusters = seed, resume, texts, clusters
-        self._turns = 0 if resume is None else resume.iteration
+        self._turns = 0 if resume is None else resume.turns
         self.state: dict[str, torch.Tensor] = {} if resume is None else dict(resume.extra)
         self.trained: dict[str, torch.nn.Parameter] = {}
         self._original: dict[str, torch.Tensor] = {}
@@ -250,12 +249,12 @@ class TrainingTask(FeatureTask):
     def _copied(self) -> dict[str, torch.Tensor]:
         return {name: parameter.detach().clone() for name, parameter in self.trained.items()}
 
-    def snapshot(self, scores: Scores | None = None) -> TrainingState:
-        """Everything that the next turn depends on; the tensors are copies, except ``scores``."""
+    def snapshot(self) -> TrainingState:
+        """Everything that the next turn depends on; the tensors are copies."""
         parameters = self._copied()
         state = {name: tensor.detach().clone() for name, tensor in self.state.items()}
         optimizers = [copy.deepcopy(optimizer.state_dict()) for optimizer, _ in self._optimizers]
-        return TrainingState(self._turns, scores, parameters, optimizers, random_state(self.adapter), state)
+        return TrainingState(self._turns, parameters, optimizers, random_state(self.adapter), state)
 
     def _load(self, values: Mapping[str, torch.Tensor]) -> None:
         with torch.no_grad():

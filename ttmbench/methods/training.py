@@ -115,7 +115,6 @@ def finetune(
     factor: Callable[[int, int], float] | None = None,
     loss: Loss | None = None,
     updated: Callable[[], object] = lambda: None,
-    option: str = "--ttm_args",
 ) -> tuple[float, ...]:
     """Trains on pairs for ``config.epochs`` epochs and returns the loss of every epoch.
 
@@ -125,9 +124,9 @@ def finetune(
 
     There is at least one unit, ``batch`` of them in a batch, shuffled in every epoch by ``rng``; ``crop_rng`` places
     the crops of enlarged images. The learning rate is ``learning_rate`` times ``factor`` of (step, steps), TTM's cosine
-    by default. ``loss`` takes pairs with targets, in place of the model's; ``option`` is for messages. ``epoch_done``
-    gets the loss of each epoch, and ``updated`` is called after every step. Losses are means over units.
-    (Gradients are not: every batch is one step.)
+    by default. ``loss`` takes pairs with targets, in place of the model's. ``epoch_done`` gets the loss of each epoch,
+    and ``updated`` is called after every step. Losses are means over units. (Gradients are not: every batch is one
+    step.)
 
     Raises:
         DivergedError: the loss is NaN or infinite.
@@ -158,7 +157,7 @@ def finetune(
             total = total + value * len(chosen)  # stays on the device, to synchronise once per epoch
         losses.append(float(total) / units)
         if not math.isfinite(losses[-1]):
-            raise DivergedError(f"the loss became {losses[-1]} in epoch {epoch + 1}", learning_rate, option)
+            raise DivergedError(f"the loss became {losses[-1]} in epoch {epoch + 1}", learning_rate)
         epoch_done(losses[-1])
     return tuple(losses)
 
@@ -377,13 +376,12 @@ class Iteration:
 class TrainingState:
     """State of training after a turn (an iteration, a batch, an epoch): enough to resume as if it had never stopped."""
 
-    iteration: int  # the last turn that is over, from 1
-    scores: Scores | None  # in the shuffled order, of groups that had a turn; None for iterations, which have their own
+    turns: int  # that are over
     model: Mapping[str, torch.Tensor]  # what training changes, by name
     optimizers: Sequence[Mapping[str, Any]] = ()  # each with its ``state`` by parameter; none where new in every turn
     random: Mapping[str, torch.Tensor] = field(default_factory=dict)  # states of torch's generators, by device
     extra: Mapping[str, torch.Tensor] = field(default_factory=dict)  # the teacher's weights, or what a method remembers
-    steps: Sequence[Iteration] = ()  # all that are finished
+    steps: Sequence[Iteration] = ()  # of a method that has iterations, all that are finished
 
 
 def batch_units(total: int, default: int) -> int:

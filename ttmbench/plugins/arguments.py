@@ -88,15 +88,15 @@ def checked_arguments(
 ) -> dict[str, Any]:
     """The given values, validated; UsageError for an unknown, invalid or missing argument.
 
-    ``option`` is the text before ``.NAME=VALUE`` on the command line, ``whose`` the method or part, for messages.
+    ``option`` is the text before ``NAME=VALUE`` on the command line, ``whose`` the method or part, for messages.
     """
     by_name = {argument.name: argument for argument in known}
     for unknown in (name for name in given if name not in by_name):
-        raise UsageError(f"{option}.{unknown}: unknown argument; known: {', '.join(by_name) or 'none'}")
+        raise UsageError(f"{option}{unknown}: unknown argument; known: {', '.join(by_name) or 'none'}")
     for argument in known:
         if argument.is_required and argument.name not in given:
-            raise UsageError(f"{whose} needs {option}.{argument.name}=VALUE: {argument.allowed}")
-    return {name: by_name[name].checked(value, f"{option}.{name}") for name, value in given.items()}
+            raise UsageError(f"{whose} needs {option}{argument.name}=VALUE: {argument.allowed}")
+    return {name: by_name[name].checked(value, f"{option}{name}") for name, value in given.items()}
 
 
 _BOUNDS = {"exclusiveMinimum": ">", "minimum": ">=", "exclusiveMaximum": "<", "maximum": "<="}

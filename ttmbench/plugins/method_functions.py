@@ -65,7 +65,7 @@ METHODS: tuple[MethodSpec, ...] = (
     ),
     MethodSpec(
         "finetuned",
-        "ttmbench.methods.finetuned:train",
+        "ttmbench.methods.finetuned:finetuned",
         summary="a model finetuned on labelled groups with 'ttmbench finetune'",
         needs=("gradients", "labels"),
         scope="row",

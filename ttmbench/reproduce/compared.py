@@ -200,11 +200,11 @@ def _notes(
         if len(record.seeds) < spec.runs:
             yield f"{len(record.seeds)} of {spec.runs} seeds"
     if model.finetuned is not None:
-        from ttmbench.methods.finetuned import settings_of  # with torch, which no listing of tables should wait for
+        from ttmbench.evaluator.supervised import settings_of  # with torch, which no listing of tables should wait for
 
         preset, args = model.finetuned.preset, model.finetuned.args
         is_matching = document.finetuned.get("loss") == "matching"
-        wanted = settings_of(preset, "matching" if is_matching else "contrastive", args).model_dump(mode="json")
+        wanted = settings_of(registry, preset, "matching" if is_matching else "contrastive", args)
         actual = mapping(document.finetuned.get("hyperparameters"))
         if changed := _pairs({key: actual.get(key) for key, value in wanted.items() if actual.get(key) != value}):
             yield f"finetuning's settings were changed ({changed})"
