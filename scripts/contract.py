@@ -15,20 +15,23 @@ import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-CONTRACT = Path(__file__).resolve().parents[1] / "tests" / "project" / "contract.json"
+ROOT = Path(__file__).resolve().parents[1]
+CONTRACT = ROOT / "tests" / "project" / "contract.json"
+SCHEMA = ROOT / "ttmbench" / "results" / "schemas" / "results-1.0.json"
 
 
 def found() -> dict[str, list[str]]:
     """The names that are there now, sorted: of the package, of hooks with their arguments, of keys of results."""
     import ttmbench
     from ttmbench import hookspecs
-    from ttmbench.results.stored_files import SCHEMA_VERSION, schema
+    from ttmbench.results.document import SCHEMA_VERSION
 
+    schema = json.loads(SCHEMA.read_text(encoding="utf-8"))
     hooks = {name: inspect.signature(hook).parameters for name, hook in vars(hookspecs).items() if "ttmbench_" in name}
     return {
         "names": sorted(ttmbench.__all__),
         "hooks": sorted(f"{name}({', '.join(arguments)})" for name, arguments in hooks.items()),
-        f"results {SCHEMA_VERSION}": sorted(set(_keys(schema("results"), schema("results"), ()))),
+        f"results {SCHEMA_VERSION}": sorted(set(_keys(schema, schema, ()))),
     }
 
 

@@ -7,12 +7,11 @@ from typing import Any
 
 from page_parts import table
 from pydantic import BaseModel
-from schema import attributes_of
+from schema import attributes_of, results_schema
 
 from ttmbench.data.paths import Origin
 from ttmbench.data.task_file import ClassSpec, GroupSpec, TaskSpec
 from ttmbench.data.video import Video
-from ttmbench.results.stored_files import schema as shipped_schema
 from ttmbench.results.summary import TagMean
 
 TASK_FILE = {
@@ -66,7 +65,7 @@ def _shown(default: object) -> str:
 
 def results_page() -> str:
     """The page of results documents: a table of the top-level keys, and one for each kind of record in them."""
-    schema = shipped_schema("results")
+    schema = results_schema()
     lines = [RESULTS, _of_schema(schema, starred=HARNESS), ""]
     for name, record in schema["$defs"].items():
         lines += [f"## {name}", "", _text(record.get("description", "")), "", _of_schema(record), ""]

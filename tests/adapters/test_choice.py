@@ -10,12 +10,12 @@ import pytest
 import torch
 from PIL import Image
 from support.adapter_inputs import groups_of, knowing_options, own_model
+from support.documents import schema
 
 from ttmbench.cli import main
 from ttmbench.errors import DataError, UsageError
 from ttmbench.model import ChoiceQuestion
 from ttmbench.model_adapters import choice as chat_choice
-from ttmbench.results.stored_files import schema
 from ttmbench.testing import check_adapter
 
 SLOW = "llava_onevision qwen2_5_vl qwen3_vl smolvlm internvl".split()  # asked as others are

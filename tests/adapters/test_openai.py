@@ -15,11 +15,11 @@ import numpy as np
 import pytest
 from PIL import Image
 from support.chat_server import ChatServer
+from support.documents import schema
 
 from ttmbench.cli import main
 from ttmbench.errors import UsageError
 from ttmbench.model_adapters.openai import LEAST_LEFT, load, read_yes_no
-from ttmbench.results.stored_files import schema
 from ttmbench.testing import check_adapter
 
 SECRET = "sk-veryveryverysecret0123456789"

@@ -19,6 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 from support import processes
+from support.documents import schema
 from support.small_models import Counting, MemoryBlocks, run
 
 from ttmbench._util.digests import SealError, load_sealed, save_sealed
@@ -26,7 +27,6 @@ from ttmbench.data.paths import cache_folder
 from ttmbench.errors import UsageError
 from ttmbench.evaluator import score_cache as module
 from ttmbench.model_adapters import hf
-from ttmbench.results.stored_files import schema
 from ttmbench.scoring.batches import BatchSizer, load, save, spans
 
 

@@ -11,6 +11,7 @@ import jsonschema
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
+from support.documents import schema
 
 import ttmbench
 from ttmbench.cli import main
@@ -18,7 +19,7 @@ from ttmbench.errors import UsageError
 from ttmbench.evaluator import one_task
 from ttmbench.results.document import ResultsDocument
 from ttmbench.results.numbers import Extent
-from ttmbench.results.stored_files import read_scores, schema
+from ttmbench.results.stored_files import read_scores
 from ttmbench.results.summary import difference_of, seed_interval
 
 SHORT = {"iterations": 2, "epochs": 1, "lr": 2e-3}

@@ -6,13 +6,13 @@ import json
 
 import jsonschema
 import pytest
+from support.documents import schema
 
 import ttmbench
 from ttmbench._util.file_io import file_digest
 from ttmbench.cli import main
 from ttmbench.errors import DataError, UsageError
 from ttmbench.results.comparison import adjust_for_several, compare_runs, read_run
-from ttmbench.results.stored_files import schema
 
 QUICK = {"limit": 12, "device": "cpu", "bootstrap_iters": 50}
 SHORT = {"iterations": 2, "epochs": 1}

@@ -10,6 +10,7 @@ import jsonschema
 import numpy as np
 import pytest
 import torch
+from support.documents import schema
 from support.small_models import Towers
 
 import ttmbench
@@ -23,7 +24,6 @@ from ttmbench.methods import model_task as trainer
 from ttmbench.methods.finetuned import course
 from ttmbench.plugins.registry import build_registry
 from ttmbench.results.document import ResultsDocument
-from ttmbench.results.stored_files import schema
 from ttmbench.scoring.dual_encoder import PreparedTask
 from ttmbench.scoring.inputs import Prepared, Rows
 

@@ -19,6 +19,7 @@ import pytest
 import torch
 from PIL import Image
 from support import processes
+from support.documents import schema
 
 import ttmbench
 from ttmbench.cli import main
@@ -28,7 +29,6 @@ from ttmbench.hookspecs import hookimpl
 from ttmbench.methods import checkpoint as checkpoints
 from ttmbench.methods.checkpoint import SeedCheckpoint, TaskCheckpoint
 from ttmbench.methods.training import Iteration, TrainingState
-from ttmbench.results.stored_files import schema
 
 QUICK = {"limit": 6, "device": "cpu", "bootstrap_iters": 20}
 SHORT = {"iterations": 3, "epochs": 1, "keep_optimizer_state": True}

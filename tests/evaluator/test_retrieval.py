@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 import yaml
 from PIL import Image
+from support.documents import schema
 
 import ttmbench
 from ttmbench.cli import main
 from ttmbench.errors import DataError, UsageError
 from ttmbench.hookspecs import hookimpl
 from ttmbench.model_adapters.tiny_clip import load as load_tiny_clip
-from ttmbench.results.stored_files import schema
 from ttmbench.types import AdapterSpec
 
 QUICK = {"device": "cpu", "bootstrap_iters": 50}

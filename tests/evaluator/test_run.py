@@ -8,12 +8,12 @@ from pathlib import Path
 import jsonschema
 import numpy as np
 import pytest
+from support.documents import schema
 
 import ttmbench
 from ttmbench.errors import AssertionNotMet, DataError, TtmbenchError, UsageError
 from ttmbench.evaluator.score_files import score_stored
 from ttmbench.hookspecs import hookimpl
-from ttmbench.results.stored_files import schema
 
 QUICK = {"limit": 8, "device": "cpu", "bootstrap_iters": 50}
 SHORT = {"iterations": 2, "epochs": 1}
@@ -105,9 +105,14 @@ def test_artifacts_are_what_the_document_says(full_run):
     folder = full_run.path.parent
     assert {file.name for file in folder.iterdir()} == {*full_run["artifacts"], full_run.path.name}
     kinds = sorted(entry["kind"] for entry in full_run["artifacts"].values())
-    assert kinds == sorted(["samples", "scores", "ttm"] * 3)
+    assert kinds == sorted(["samples", "scores", "iterations"] * 3)
     for name, entry in full_run["artifacts"].items():
         assert hashlib.sha256((folder / name).read_bytes()).hexdigest() == entry["sha256"]
+        if entry["kind"] == "iterations":
+            lines = [json.loads(line) for line in (folder / name).read_text(encoding="utf-8").splitlines()]
+            records = full_run["methods"][entry["task"]]
+            known = [{"method": method, **line} for method in records for line in records[method]["iterations"]]
+            assert lines == [{key: value for key, value in line.items() if key != "seconds"} for line in known]
 
 
 def test_a_sample_line(full_run):

@@ -11,9 +11,9 @@ from pathlib import Path
 import jsonschema
 import pytest
 from support.checkout import load_script
+from support.documents import schema
 
 from ttmbench.cli import main
-from ttmbench.results.stored_files import schema
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "results" / "reference"
@@ -35,7 +35,7 @@ def test_a_reference_document_is_whole_and_claims_no_file_that_is_not_there(path
     assert document["status"] == "done" and not document["errors"]
     for counts in document["n-samples"].values():
         assert counts["original"] == counts["effective"] == 200
-    beside = {one.name for one in FOLDER.glob(f"{path.stem}_ttm_*.jsonl")}
+    beside = {one.name for one in FOLDER.glob(f"{path.stem}_iterations_*.jsonl")}
     assert set(document["artifacts"]) == beside and beside
     for name, about in document["artifacts"].items():
         assert hashlib.sha256((FOLDER / name).read_bytes()).hexdigest() == about["sha256"], name

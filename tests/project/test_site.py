@@ -7,11 +7,11 @@ import re
 import pytest
 import yaml
 from support.checkout import PAGES, ROOT, load_script
+from support.documents import schema
 
 import ttmbench
 from ttmbench._util.file_io import LIMITS
 from ttmbench.data.benchmarks import benchmarks
-from ttmbench.results.stored_files import schema
 
 hooks = load_script("docs/site_hooks")
 

@@ -8,13 +8,12 @@ import re
 import jsonschema
 import pandas as pd
 import pytest
-from support.documents import write_run
+from support.documents import schema, write_run
 
 import ttmbench
 from ttmbench.cli import main
 from ttmbench.errors import UsageError
 from ttmbench.report.board import as_document, merge
-from ttmbench.results.stored_files import schema
 
 
 def write(folder, name, model="m", date=0.0, value=0.5, methods=("none",), **more):

@@ -10,13 +10,12 @@ from urllib.parse import unquote
 import jsonschema
 import pytest
 from support.browser import column
-from support.documents import PUBLISHED, method_record, trained, write_run
+from support.documents import PUBLISHED, method_record, schema, trained, write_run
 from support.pages import Page
 
 from ttmbench.cli import main
 from ttmbench.report.board import chance_levels
 from ttmbench.results.numbers import Number
-from ttmbench.results.stored_files import schema
 
 DAY = 86_400
 

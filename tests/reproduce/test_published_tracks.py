@@ -7,7 +7,7 @@ import re
 
 import jsonschema
 import pytest
-from support.documents import whole_document
+from support.documents import schema, whole_document
 
 from ttmbench.cli import main
 from ttmbench.errors import DataError
@@ -20,7 +20,6 @@ from ttmbench.reproduce.tables import (
     under_names_of_runs,
 )
 from ttmbench.results.document import ResultsDocument
-from ttmbench.results.stored_files import schema
 
 HEAD = "source,table,task,model,method,metric,percent,std_percent,track\n"
 NAMED = (

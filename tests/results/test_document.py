@@ -15,10 +15,9 @@ import jsonschema
 import pytest
 from pydantic import ValidationError
 from support.checkout import load_script
-from support.documents import full_document, whole_document
+from support.documents import full_document, schema, whole_document
 
 from ttmbench.results.document import ResultsDocument, keys_by_task
-from ttmbench.results.stored_files import schema
 
 ROOT = Path(__file__).resolve().parents[2]
 VALUES = (*(None, True, 0, -1, 1.5, "x", [], [1], {}),)

@@ -10,6 +10,7 @@ from pathlib import Path
 import jsonschema
 import numpy as np
 import pytest
+from support.documents import schema
 
 import ttmbench
 from ttmbench import stats
@@ -18,7 +19,7 @@ from ttmbench.evaluator.score_files import score_stored
 from ttmbench.plugins.registry import build_registry
 from ttmbench.results.numbers import as_entries
 from ttmbench.results.ranks import RANK_METRICS, Ranks, chance, rank_values, summarise_ranks
-from ttmbench.results.stored_files import save_ranks, schema
+from ttmbench.results.stored_files import save_ranks
 from ttmbench.types import MetricSpec
 
 SHARED = Path(__file__).resolve().parents[3] / "shared"

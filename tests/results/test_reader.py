@@ -6,12 +6,11 @@ import json
 from pathlib import Path
 
 import pytest
-from support.documents import full_document
+from support.documents import full_document, schema
 
 from ttmbench.errors import DataError
 from ttmbench.report.board import merge
 from ttmbench.results.reader import read_document, walk_documents
-from ttmbench.results.stored_files import schema
 
 REFERENCE = Path(__file__).resolve().parents[2] / "results" / "reference" / "first.json"
 

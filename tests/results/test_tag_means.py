@@ -9,6 +9,7 @@ from pathlib import Path
 import jsonschema
 import numpy as np
 import pytest
+from support.documents import schema
 
 import ttmbench
 from ttmbench.cli import main
@@ -19,7 +20,6 @@ from ttmbench.plugins.registry import build_registry
 from ttmbench.report.terminal import print_results
 from ttmbench.results.comparison import compare_runs, read_run
 from ttmbench.results.document import ResultsDocument
-from ttmbench.results.stored_files import schema
 from ttmbench.results.summary import (
     Clusters,
     TagMean,

@@ -12,6 +12,7 @@ import jsonschema
 import numpy as np
 import pytest
 from PIL import Image
+from support.documents import schema
 
 import ttmbench
 from ttmbench._util.images import side_by_side
@@ -23,7 +24,6 @@ from ttmbench.hookspecs import hookimpl
 from ttmbench.model import ChoiceModel, ChoiceStyle
 from ttmbench.model_adapters.openai import load
 from ttmbench.plugins.registry import build_registry
-from ttmbench.results.stored_files import schema
 from ttmbench.scoring.choice_arrays import Choices, choice_chance, choice_values
 from ttmbench.scoring.forced_choice import ask_choices, read_caption_choice, read_image_choice
 from ttmbench.testing import ContractError, check_adapter

@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from importlib.resources import files
 from pathlib import Path
 
 DIGEST = "ab" * 32
 PUBLISHED = "source,table,task,model,method,metric,percent,std_percent,track\n"
 """The head of a table of published numbers."""
 _TRACKS = {"group_score,none": "zero_shot", "group_match,none": "matching", "group_match,ttm": "test_time"}
+
+
+def schema(name: str) -> dict:
+    """The published JSON Schema of results, task files or leaderboards."""
+    text = (files("ttmbench.results.schemas") / f"{name}-1.0.json").read_text(encoding="utf-8")
+    return json.loads(text)
 
 
 def whole_document(results: Mapping[str, Mapping[str, float]], **changes: object) -> dict:

@@ -8,6 +8,7 @@ import jsonschema
 import numpy as np
 import pytest
 import torch
+from support.documents import schema
 from support.small_models import adapt, stage_of
 
 import ttmbench
@@ -18,7 +19,6 @@ from ttmbench.methods.controls import random_matchings
 from ttmbench.methods.oracle import oracle
 from ttmbench.methods.parts import Selection, SelectionProposal
 from ttmbench.model_adapters import hf, tiny_clip
-from ttmbench.results.stored_files import schema
 
 QUICK = {"limit": 12, "device": "cpu", "bootstrap_iters": 20}
 SHORT = {"iterations": 2, "epochs": 2}

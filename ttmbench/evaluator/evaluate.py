@@ -28,7 +28,7 @@ from ttmbench.model import DualEncoder, Model, PairScorer, overrides
 from ttmbench.plugins.registry import Registry, build_registry
 from ttmbench.plugins.trackers import make_trackers
 from ttmbench.results.document import check_names, parse_assertion
-from ttmbench.results.numbers import CHOICE, RAW, SLASH, TTM
+from ttmbench.results.numbers import CHOICE, RAW, SLASH
 from ttmbench.results.stored_files import save_ranks, save_scores
 from ttmbench.types import Record
 
@@ -165,7 +165,7 @@ def _load_model(config: RunConfig, chosen: Chosen, adapter: Model | None, output
 
 
 def _write_artifacts(files: OutputFiles, config: RunConfig, result: TaskResult) -> None:
-    """Writes the files of a task: samples and scores if the run asks for them, and TTM's iterations."""
+    """Writes the files of a task: samples and scores if the run asks for them, and iterations of methods."""
     task, data = result.spec.task, result.data
     if config.log_samples:
         files.write("samples", task, sample_lines(result, config.run_seeds))
@@ -183,12 +183,14 @@ def _write_artifacts(files: OutputFiles, config: RunConfig, result: TaskResult) 
             files.write("also_samples", task, sample_lines(other, config.run_seeds), name)
         if config.save_scores and isinstance(other, Scored):
             files.write("also_scores", task, partial(_save_scores, config, other, adapted_on=task), name)
-    for column in result.columns:
-        if column.name == TTM:
-            # Times stay in the results document, so that the same run writes the same lines.
-            records = column.record["iterations"]
-            lines = [{key: value for key, value in record.items() if key != "seconds"} for record in records]
-            files.write("ttm", task, lines)
+    # Times stay in the results document, so that the same run writes the same lines.
+    lines = [
+        {"method": column.name, **{key: value for key, value in record.items() if key != "seconds"}}
+        for column in result.columns
+        for record in column.record.get("iterations", ())
+    ]
+    if lines:
+        files.write("iterations", task, lines)
 
 
 def _save_scores(config: RunConfig, result: Scored, path: Path, **more: str) -> None:

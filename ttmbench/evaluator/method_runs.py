@@ -276,7 +276,7 @@ def refusal(spec: MethodSpec, task: TaskSpec, adapter: Model | None, settings: M
     """Why a method with these settings cannot be run on a task, and with a model if one is given; None if it can."""
     if task.kind != "groups":
         return "it works on groups, but the task has no groups"
-    if task.is_global and not spec.takes_ttm_args:
+    if task.is_global and not spec.needs_model:
         return "it works inside groups, and the task is matched globally"
     if task.shape.true_captions > 1 and (spec.assumes_matching or spec.trains):
         return f"{task.shape.true_captions} captions are true for each image, and it is defined for one"
@@ -289,7 +289,7 @@ def refusal(spec: MethodSpec, task: TaskSpec, adapter: Model | None, settings: M
         return "its references are the task itself; name another task, or give references=task"
     if adapter is None:
         return None
-    if spec.takes_ttm_args:
+    if spec.needs_model:
         if not adapter.trainable:
             return "the model cannot be adapted (it has no matching_loss or pair_loss)"
         if task.is_global and not isinstance(adapter, DualEncoder):

@@ -37,10 +37,9 @@ from ttmbench.evaluator.eval_results import Baseline, EvalResults
 from ttmbench.evaluator.task_result import Scored, TaskResult
 from ttmbench.model import Model, overrides
 from ttmbench.plugins.registry import Registry, Table
-from ttmbench.results.document import ResultsDocument, keys_by_task
+from ttmbench.results.document import SCHEMA_VERSION, ResultsDocument, keys_by_task
 from ttmbench.results.numbers import CHOICE, TRACK_ORDER, as_entries, supervised_tracks
 from ttmbench.results.reader import TaskGroups, read_document, stored_groups
-from ttmbench.results.stored_files import SCHEMA_VERSION
 from ttmbench.results.summary import aggregates, clusters_note, shared_images_note
 from ttmbench.types import Group, Record
 
@@ -153,7 +152,7 @@ def groups_digest(groups: Sequence[Group]) -> str:
     return json_digest([[group.group_id, sorted(group.tags.items())] for group in groups])
 
 
-_KINDS = ("samples", "scores", "ranks", "ttm", "also_samples", "also_scores")
+_KINDS = ("samples", "scores", "ranks", "iterations", "also_samples", "also_scores")
 _ENDINGS = ("jsonl", "safetensors")
 
 
@@ -184,7 +183,7 @@ class OutputFiles:
     ) -> None:
         """Writes a file of a task, or of another one (``other``) that its model was measured on.
 
-        ``content`` are JSON lines (``samples``, ``ttm``), or what writes safetensors (``scores``, ``ranks``).
+        ``content`` are JSON lines (``samples``, ``iterations``), or what writes safetensors (``scores``, ``ranks``).
         """
         both = task if other is None else f"{task}@{other}"  # no task has an @ in its name
         path = self.results.parent / f"{self.beside.format(kind=kind, task=both)}.{_ENDINGS[callable(content)]}"

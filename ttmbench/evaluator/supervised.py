@@ -41,7 +41,7 @@ from ttmbench.methods.runner import MethodRun
 from ttmbench.methods.settings import checked_settings, recorded
 from ttmbench.model import DualEncoder, Model, PairScorer, StoredFeatures
 from ttmbench.plugins.registry import Registry, build_registry
-from ttmbench.results.stored_files import SCHEMA_VERSION
+from ttmbench.results.document import SCHEMA_VERSION
 from ttmbench.scoring.batches import BatchSizer
 from ttmbench.scoring.dual_encoder import PreparedTask
 from ttmbench.scoring.inputs import DECODED, images_on_device, prepare

@@ -188,7 +188,7 @@ class Registry:
 
     def adapts(self, config: RunConfig) -> bool:
         """Whether a run has a method that trains the whole model with TTM's settings."""
-        return any(self.methods[name].takes_ttm_args for name in config.methods)
+        return any(self.methods[name].needs_model for name in config.methods)
 
     @property
     def plugins(self) -> list[str]:

@@ -27,7 +27,7 @@ from ttmbench.report import terminal
 from ttmbench.report.exporters import csv_text
 from ttmbench.report.terminal import TableColumn, headline, percent
 from ttmbench.results.comparison import paired_test
-from ttmbench.results.document import UNKNOWN, ResultsDocument, Transfer, mapping
+from ttmbench.results.document import SCHEMA_VERSION, UNKNOWN, ResultsDocument, Transfer, mapping
 from ttmbench.results.numbers import (
     BUILT_IN_METHODS,
     CHOICE,
@@ -50,7 +50,6 @@ from ttmbench.results.numbers import (
     same_rows,
 )
 from ttmbench.results.reader import CELL, ResultsFile, TaskGroups, read_files
-from ttmbench.results.stored_files import SCHEMA_VERSION
 from ttmbench.results.summary import cluster_numbers
 from ttmbench.scoring.choice_arrays import choice_chance
 

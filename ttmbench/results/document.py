@@ -47,6 +47,7 @@ PLACES = frozenset({"pretrained", "file"})
 UNKNOWN = "unknown"
 """What numbers and tables state as the training data of a model that says nothing of them."""
 LOCAL = "local-dir:"  # before the folder of weights
+SCHEMA_VERSION = "1.0"
 _DIGITS = r"^[0-9a-f]{64}$"
 _KEY = r"^[A-Za-z0-9_]+,[A-Za-z0-9_]+$"
 

@@ -24,10 +24,9 @@ from ttmbench._util.console import one_line
 from ttmbench._util.file_io import Unreadable, file_digest, read_json, read_json_lines
 from ttmbench._util.third_party_errors import describe, error_line
 from ttmbench.errors import DataError
-from ttmbench.results.document import Artifact, ResultsDocument, Transfer, mapping
+from ttmbench.results.document import SCHEMA_VERSION, Artifact, ResultsDocument, Transfer, mapping
 from ttmbench.results.models import ModelLabel, names_of_runs, with_setting
 from ttmbench.results.numbers import AT, RAW, STORED_SCORES, Number, as_entries, sample_value
-from ttmbench.results.stored_files import SCHEMA_VERSION
 from ttmbench.results.summary import TagMean, connected, number_of
 
 CELL = 200  # characters of a name in a table

@@ -19,7 +19,7 @@ from pydantic import BaseModel, Field, Json, ValidationError
 from ttmbench._util.arrays import EXACT, LARGEST, NPY, Arrays, read_arrays, refuse_pickle, too_large
 from ttmbench._util.file_io import check_no_pointer, read_json_lines
 from ttmbench._util.third_party_errors import describe
-from ttmbench.errors import DataError, UsageError
+from ttmbench.errors import DataError
 from ttmbench.results.numbers import RAW
 from ttmbench.results.ranks import Ranks
 from ttmbench.results.summary import Clusters, connected
@@ -410,17 +410,3 @@ def _number(path: Path, value: object, where: str) -> float:
     if isinstance(value, int) and abs(value) > EXACT:
         raise DataError(f"{path}: {where} has an integer beyond 2^53, which is not exact as a float")
     return float(value)
-
-
-SCHEMA_VERSION = "1.0"
-
-
-def schema(name: str) -> dict[str, Any]:
-    """The JSON Schema of results files, task files or leaderboards; UsageError for another name."""
-    if name not in ("results", "task", "leaderboard"):
-        raise UsageError(f"unknown schema '{name}'; known: results, task, leaderboard")
-    from importlib.resources import files
-
-    text = (files("ttmbench.results.schemas") / f"{name}-{SCHEMA_VERSION}.json").read_text(encoding="utf-8")
-    document: dict[str, Any] = json.loads(text)
-    return document
