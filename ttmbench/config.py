@@ -607,7 +607,7 @@ class RunConfig(BaseModel):
         "Stop or continue after a failed task", group=_EXECUTION, default="raise"
     )
     output_path: str | None = _option("Results directory or file", "-o", metavar="DIR|x.json", default=None)
-    log_samples: bool = _option("Also write one JSON line per group", default=False)
+    log_samples: bool = _option("Also write captions, image names and answers of each group", default=False)
     save_scores: bool = _option("Also write the score arrays", default=False)
     overwrite: Literal["never", "failed", "missing", "always"] = _option(
         "Which tasks of an earlier run to repeat (default: failed and missing)\n`failed` also repeats missing tasks; "

@@ -172,7 +172,7 @@ def test_compare_takes_results_and_paths(tmp_path):
         ttmbench.compare(one, two, metrics=["recall"])
     with pytest.raises(UsageError, match="holds raw numbers only"):
         ttmbench.compare(one)
-    with pytest.raises(DataError, match="no values of groups to compare; its run needs log_samples"):
+    with pytest.raises(DataError, match="no values of groups to compare"):
         ttmbench.compare(one, REFERENCE / "first.json")
 
 

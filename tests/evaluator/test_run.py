@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from pathlib import Path
 
@@ -126,6 +127,22 @@ def test_a_sample_line(full_run):
     assert line["matching"] == ([0, 1] if straight > crossed else [1, 0])
     assert line["metrics"]["group_match"] == float(straight > crossed) and line["method"] == "none"
     assert len(line["images"]) == len(line["captions"]) == 2 and line["tie"] is False
+
+
+def test_default_samples_are_packed_without_captions(full_run, tmp_path):
+    run = ttmbench.simple_evaluate("tiny-clip", "shapes_color", output_path=str(tmp_path / "x.json"), **QUICK)
+    (file,) = tmp_path.glob("x_samples_*")
+    lines = [json.loads(line) for line in gzip.decompress(file.read_bytes()).splitlines()]
+    (logged,) = full_run.path.parent.glob("samples_shapes_color_2*")
+    whole = [json.loads(line) for line in logged.read_text(encoding="utf-8").splitlines()[:8]]
+    left = {"captions", "images", "matching", "margin", "tie"}
+    assert lines == [{key: value for key, value in line.items() if key not in left} for line in whole]
+    again = score_stored([file], "shapes_color", limit=8, bootstrap_iters=50).results["shapes_color"]
+    assert again.items() >= run.results["shapes_color"].items()
+    assert [one for one in ttmbench.compare(run, full_run) if one["won"] or one["lost"]] == []
+    file.write_bytes(file.read_bytes()[:-9])
+    with pytest.raises(DataError, match=r"jsonl\.gz: cannot be read"):
+        ttmbench.compare(run.path, full_run)
 
 
 def test_data_seed_changes_the_data_and_is_recorded():
@@ -309,11 +326,11 @@ def failing_at(monkeypatch, name, where="run_task", error=TtmbenchError):
     owner = one_task if where == "run_task" else output.OutputFiles
     before = getattr(owner, where)
 
-    def wrapped(*arguments):
+    def wrapped(*arguments, **more):
         task = arguments[1].spec.task if where == "run_task" else arguments[2]
         if task == name:
             raise error("disk full")
-        return before(*arguments)
+        return before(*arguments, **more)
 
     monkeypatch.setattr(owner, where, wrapped)
 

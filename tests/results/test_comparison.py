@@ -151,12 +151,12 @@ def test_runs_that_share_nothing(tmp_path):
 
 
 def test_a_run_without_samples_cannot_be_compared(tmp_path):
-    with pytest.raises(DataError, match="rerun with --log_samples"):
+    with pytest.raises(DataError, match="no per-group results"):
         read_run(write_run(tmp_path, "bare", {}))
 
 
 def test_the_command_on_real_runs(tmp_path, capsys):
-    settings = {"limit": 12, "device": "cpu", "log_samples": True, "bootstrap_iters": 20}
+    settings = {"limit": 12, "device": "cpu", "bootstrap_iters": 20}
     paths = []
     for name in ("tiny-clip", "tiny-clip-seed1"):
         path = tmp_path / f"{name}.json"

@@ -101,7 +101,7 @@ def test_single_cells_make_the_board_of_a_sweep(here, alone, capsys):
     capsys.readouterr()
     assert main(["sweep", "plan.yaml", "-o", "board", "--cell", "1"]) == 0
     assert "cell 1 is already done" in capsys.readouterr().out
-    (here / "board/tiny-clip/shapes_place/results_samples_shapes_place.jsonl").unlink()
+    (here / "board/tiny-clip/shapes_place/results_samples_shapes_place.jsonl.gz").unlink()
     assert main(["sweep", "plan.yaml", "-o", "board", "--dry_run"]) == 0
     out = capsys.readouterr().out
     assert "2 cells, 1 to run" in out and out.index("done") < out.index("to run")

@@ -6,12 +6,14 @@ line that follows the file's name.
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import json
 import math
 import os
 import re
 import stat
+import zlib
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -101,15 +103,12 @@ def _reading(path: Traversable, most: str) -> Iterator[None]:
             if not stat.S_ISREG(about.st_mode):
                 raise Unreadable("is not a regular file")
             if about.st_size > limit(most):
-                what = f"is too large: {about.st_size} bytes, at most {limit(most)} are read"
-                raise Unreadable(f"{what}; {raised_by(most)}")
+                raise Unreadable(f"is too large: {about.st_size} bytes, at most {limit(most)}; {raised_by(most)}")
         yield
-    except OSError as error:
-        raise Unreadable(f"cannot be read ({error.strerror or error})") from None
     except Unreadable:
         raise
-    except ValueError as error:
-        raise Unreadable(f"cannot be read ({error})") from None  # a null character in the path
+    except (OSError, ValueError, EOFError, zlib.error) as error:  # ValueError: a null character in the path
+        raise Unreadable(f"cannot be read ({getattr(error, 'strerror', None) or error})") from None
 
 
 def read_text(path: Traversable, most: str = "text_bytes") -> str:
@@ -172,17 +171,19 @@ def read_json(path: Path) -> Any:
 
 
 def read_json_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yields the line numbers, from 1, and objects of a file of JSON lines; empty lines are skipped.
+    """Yields the line numbers, from 1, and objects of a file of JSON lines (``.gz``: packed); empty lines are skipped.
 
     Only a line feed ends a line, since JSON strings may contain U+2028. Numbers may be NaN or infinite. DataError for
     anything else.
     """
-    longest = limit("line_bytes")
+    longest, most = limit("line_bytes"), limit("text_bytes")
     try:
-        with _reading(path, "text_bytes"), path.open("rb") as file:
+        with _reading(path, "text_bytes"), gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
             for number, line in enumerate(iter(lambda: file.readline(longest + 1), b""), start=1):
                 if len(line) > longest:
                     raise Unreadable(f"line {number} is longer than {longest} bytes; {raised_by('line_bytes')}")
+                if file.tell() > most:  # unpacked
+                    raise Unreadable(f"is too large: at most {most} bytes are read; {raised_by('text_bytes')}")
                 if not (text := _decoded(line, number).lstrip("\ufeff\x1e")).strip():
                     continue
                 try:

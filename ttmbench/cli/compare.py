@@ -34,7 +34,7 @@ _PART = "compared on a part of its groups, so this is not a result for the task"
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``ttmbench compare``."""
-    add, files = parser.add_argument, "Results files or directories, from `run --log_samples` or `score`"
+    add, files = parser.add_argument, "Results files or directories"
     add("runs", metavar="RESULTS", nargs="+", help=files)
     add("--metrics", metavar="A,B", type=split_names, default=[], help="Metrics to compare (default: all)")
     add("--methods", metavar="A,B", type=split_names, help="Method A in the first run, B in the others: none,ttm")
@@ -107,7 +107,7 @@ def _runs(options: argparse.Namespace) -> tuple[list[ResultsFile], list[tuple[Re
     if not pairs:
         raise DataError(
             f"{', '.join(options.runs)}: {len(runs)} runs with samples, and no two of them have a task with the same "
-            "version and data; run the models with --log_samples on the same task"
+            "version and data; run the models on the same task"
         )
     paired = {run.path for pair in pairs for run in pair}
     for run in runs:

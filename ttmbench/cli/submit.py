@@ -51,7 +51,7 @@ def submit(options: argparse.Namespace) -> int:
     if limited:
         warn(f"{', '.join(limited)}: of a part of the groups, so these rows rank nowhere")
     for name, about in document.artifacts.items():
-        if about.kind in ("samples", "also_samples") and about.task in document.datasets:
+        if name.endswith(".jsonl") and about.kind in ("samples", "also_samples") and about.task in document.datasets:
             warn(f"{name} holds captions of {about.task} ({document.datasets[about.task].license})")
     echo(f"next, in a checkout: git switch -c NAME; git add {folder}; git commit; then push and open a pull request")
     return 0

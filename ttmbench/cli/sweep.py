@@ -32,9 +32,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     number = "Cells at a time (default: one per GPU, else one; with Ray as many as fit)"
     workers.add_argument("--workers", metavar="N", type=count, help=number)
     title = "options for every cell, which override the plan"
-    add_run_options(
-        parser, "include_path", "limit", "log_samples", "save_scores", *MACHINE, title=title, log_samples="yes"
-    )
+    add_run_options(parser, "include_path", "limit", "log_samples", "save_scores", *MACHINE, title=title)
 
 
 def sweep(options: argparse.Namespace) -> int:

@@ -147,6 +147,9 @@ class Checked:
         is_choice = name in self.document.choice
         kind = "samples" if is_choice else "scores" if spec.kind == "groups" else "ranks"
         path = self.file(kind, name)
+        if is_choice and path is not None and path.suffix == ".gz":  # without answers
+            self.not_stored.append(name)
+            path = None
         if path is None:
             return None
         if is_choice:

@@ -165,10 +165,10 @@ def _load_model(config: RunConfig, chosen: Chosen, adapter: Model | None, output
 
 
 def _write_artifacts(files: OutputFiles, config: RunConfig, result: TaskResult) -> None:
-    """Writes the files of a task: samples and scores if the run asks for them, and iterations of methods."""
+    """Writes the files of a task: samples, iterations of methods, and scores if the run asks for them."""
     task, data = result.spec.task, result.data
-    if config.log_samples:
-        files.write("samples", task, sample_lines(result, config.run_seeds))
+    if data.groups or not isinstance(result, Ranked):  # else nothing is known of single queries
+        _write_samples(files, config, result)
     if config.save_scores and isinstance(result, Ranked):
         about = {"task": task, "model": config.model_name, "data_sha256": data.fingerprint}
         clusters = data.clusters.groups if data.clusters is not None and data.shares_images else None
@@ -179,8 +179,8 @@ def _write_artifacts(files: OutputFiles, config: RunConfig, result: TaskResult) 
         files.write("scores", task, partial(_save_scores, config, result))
     for name, elsewhere in result.elsewhere.items():
         other = elsewhere.result
-        if config.log_samples and isinstance(other, Scored):
-            files.write("also_samples", task, sample_lines(other, config.run_seeds), name)
+        if isinstance(other, Scored):
+            _write_samples(files, config, other, task)
         if config.save_scores and isinstance(other, Scored):
             files.write("also_scores", task, partial(_save_scores, config, other, adapted_on=task), name)
     # Times stay in the results document, so that the same run writes the same lines.
@@ -191,6 +191,18 @@ def _write_artifacts(files: OutputFiles, config: RunConfig, result: TaskResult) 
     ]
     if lines:
         files.write("iterations", task, lines)
+
+
+_LOGGED = {"captions", "images", "answers", "matching", "margin", "tie"}  # in samples with ``log_samples`` alone
+
+
+def _write_samples(files: OutputFiles, config: RunConfig, result: TaskResult, adapted_to: str | None = None) -> None:
+    """Writes ids, scores, metrics and tags of single groups, packed, or with ``log_samples`` everything, as text."""
+    task, other = (result.spec.task, None) if adapted_to is None else (adapted_to, result.spec.task)
+    lines = sample_lines(result, config.run_seeds)
+    if not config.log_samples:
+        lines = ({key: value for key, value in line.items() if key not in _LOGGED} for line in lines)
+    files.write("samples" if other is None else "also_samples", task, lines, other, packed=not config.log_samples)
 
 
 def _save_scores(config: RunConfig, result: Scored, path: Path, **more: str) -> None:

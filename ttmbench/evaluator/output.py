@@ -15,8 +15,9 @@ from copy import deepcopy
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from fnmatch import fnmatchcase
-from functools import partial
 from glob import escape
+from gzip import GzipFile
+from io import TextIOWrapper
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
@@ -153,7 +154,7 @@ def groups_digest(groups: Sequence[Group]) -> str:
 
 
 _KINDS = ("samples", "scores", "ranks", "iterations", "also_samples", "also_scores")
-_ENDINGS = ("jsonl", "safetensors")
+_ENDINGS = ("jsonl", "safetensors", "jsonl.gz")
 
 
 def state_of(results: Path) -> Path:
@@ -179,24 +180,32 @@ class OutputFiles:
         return cls(target / safe_name(model) / f"results_{stamp}.json", f"{{kind}}_{{task}}_{stamp}")
 
     def write(
-        self, kind: str, task: str, content: Callable[[Path], object] | Iterable[Record], other: str | None = None
+        self,
+        kind: str,
+        task: str,
+        content: Callable[[Path], object] | Iterable[Record],
+        other: str | None = None,
+        packed: bool = False,
     ) -> None:
         """Writes a file of a task, or of another one (``other``) that its model was measured on.
 
         ``content`` are JSON lines (``samples``, ``iterations``), or what writes safetensors (``scores``, ``ranks``).
         """
         both = task if other is None else f"{task}@{other}"  # no task has an @ in its name
-        path = self.results.parent / f"{self.beside.format(kind=kind, task=both)}.{_ENDINGS[callable(content)]}"
-        write_atomically(path, content if callable(content) else lambda to: _write_lines(to, content))
+        ending = _ENDINGS[2 if packed else callable(content)]
+        path = self.results.parent / f"{self.beside.format(kind=kind, task=both)}.{ending}"
+        write_atomically(path, content if callable(content) else lambda to: _write_lines(to, content, packed))
         about = {"kind": kind, "task": task, "sha256": file_digest(path), "bytes": path.stat().st_size}
         self.artifacts[path.name] = about if other is None else {**about, "measured_on": other}
 
 
-def _write_lines(path: Path, lines: Iterable[Record]) -> None:
+def _write_lines(path: Path, lines: Iterable[Record], packed: bool) -> None:
     import jsonlines
 
-    with path.open("w", encoding="utf-8", newline="\n") as file:
-        jsonlines.Writer(file, dumps=partial(json.dumps, ensure_ascii=False, allow_nan=False)).write_all(lines)
+    with path.open("wb") as plain, GzipFile("", "wb", 6, plain, 0) if packed else plain as file:
+        with TextIOWrapper(file, "utf-8", newline="\n") as text:
+            encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode  # json.dumps would make one a line
+            jsonlines.Writer(text, dumps=encode).write_all(lines)
 
 
 LOCK = "lock"

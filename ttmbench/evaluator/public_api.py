@@ -253,7 +253,7 @@ def _run(source: EvalResults | PathLike) -> ResultsFile:
             raise UsageError(f"{source} holds {1 + len(others)} results documents; name one of them")
     path = results.path or Path(results.model_name)
     if not results.task_groups:
-        raise DataError(f"{path}: has no values of groups to compare; its run needs log_samples")
+        raise DataError(f"{path}: has no values of groups to compare (a samples file beside it); rerun it")
     return ResultsFile(path, results.typed, known_groups=results.task_groups)
 
 

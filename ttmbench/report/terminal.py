@@ -264,7 +264,7 @@ def _print_metrics(document: ResultsDocument, width: int | None) -> None:
         if baseline is None or not compared
         else (
             f"Difference to {baseline.model_name} in {baseline.file}, paired group by group where both runs have the "
-            "values of single groups (--log_samples); p is not adjusted for several tasks."
+            "values of single groups; p is not adjusted for several tasks."
         )
     )
     print_table(columns, rows, title=f"{document.model_name}: every metric, percent", caption=caption, width=width)

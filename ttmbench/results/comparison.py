@@ -1,6 +1,6 @@
 """Stored runs, compared group by group: differences with intervals, p-values and the groups that flipped.
 
-A results document holds means; the values of single groups are in the samples beside it (``--log_samples``).
+A results document holds means; the values of single groups are in the samples beside it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ttmbench.results.reader import ResultsFile, read_document, read_files
 from ttmbench.results.summary import CellValues, cluster_numbers
 from ttmbench.types import Group
 
-NO_SAMPLES = "it has no per-group results; rerun with --log_samples"
+NO_SAMPLES = "it has no per-group results (a samples file beside it); rerun it"
 Row = dict[str, Any]
 """One compared number, as JSON values by name."""
 
@@ -29,7 +29,7 @@ Row = dict[str, Any]
 def read_run(path: Path, need_samples: bool = True) -> ResultsFile:
     """A results document with the samples beside it.
 
-    DataError if a file is missing or damaged, or with ``need_samples`` if the run wrote no samples.
+    DataError if a file is damaged, or with ``need_samples`` if there are no samples.
     """
     run = ResultsFile(path, read_document(path))
     if not run.groups and need_samples:

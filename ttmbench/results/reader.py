@@ -241,9 +241,9 @@ def _read_logs(folder: Path) -> Iterator[tuple[Path, ResultsDocument | str]]:
 
 
 def stored_groups(folder: Path, document: ResultsDocument) -> dict[str, TaskGroups]:
-    """Task (or ``adapted to@measured on``) -> its groups, from the samples that a document names.
+    """Task (or ``adapted to@measured on``) -> its groups, from the samples that lie beside a document.
 
-    DataError if a file is missing or damaged.
+    DataError if a file is damaged.
     """
     groups: dict[str, TaskGroups] = {}
     for name, about in document.artifacts.items():
@@ -257,7 +257,7 @@ def stored_groups(folder: Path, document: ResultsDocument) -> dict[str, TaskGrou
         task = task_of_artifact(name, about, document.results)
         if task is not None and about.kind == "also_samples":
             task = f"{task}{AT}{about.measured_on}"
-        if task is not None:
+        if task is not None and (folder / name).exists():
             groups[task] = replace(_groups(folder / name), means=stated_means(document, task))
     return groups
 

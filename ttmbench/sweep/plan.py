@@ -207,7 +207,7 @@ def expand(plan: SweepPlan, origin: str, over: Record, root: Path = Path()) -> l
             continue
         where = f"{origin}: cell {'/'.join(filter(None, (setting.name, names[0], name)))}"
         layers = [shared, setting.options, of_this, over, setting.varied]
-        options = {"log_samples": True, **merged(layers), "model": model.model, "tasks": [word]}
+        options = {**merged(layers), "model": model.model, "tasks": [word]}
         if model.name is not None:
             options["model_name"] = model.name
         config = make_run_config({**options, "output_path": "."}, where)

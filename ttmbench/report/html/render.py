@@ -213,6 +213,9 @@ def read_report(given: Path, options: ThumbnailOptions, published: Sequence[Numb
     by_data: dict[tuple[str, str | None], list[GroupSet]] = {}  # runs on the same data share images
     for run in runs:
         for task, path in run.checked[0].get("samples", {}).items():
+            if path.suffix == ".gz":
+                skipped["the groups of some runs"] = "have no captions to show; run with --log_samples to browse them"
+                continue
             try:
                 groups = read_groups(run, task, path)
                 by_data.setdefault((task, run.document.task_hashes.get(task)), []).append(groups)
