@@ -19,7 +19,7 @@ from ttmbench.plugins.registry import build_registry, load_target
 from ttmbench.scoring.dual_encoder import encode, score_features
 from ttmbench.scoring.inputs import Prepared as _Prepared
 from ttmbench.scoring.inputs import concatenate, n_rows, prepare, take
-from ttmbench.scoring.pairs import score_in_memory
+from ttmbench.scoring.pairs import pair_table
 from ttmbench.types import Group, ImageRef, MethodPart, MethodSpec
 
 CAPTIONS = ("a red circle", "a blue square and a green circle on the left", "two dogs", "a photo of a yellow star")
@@ -232,7 +232,7 @@ def _all_scores(adapter: DualEncoder, prepared: _Prepared, batch_size: int) -> n
 
 
 def _all_pairs(adapter: PairScorer, prepared: _Prepared, batch_size: int) -> np.ndarray:
-    return score_in_memory(adapter, prepared, batch_size, all_pairs=True).every
+    return pair_table(adapter, prepared, batch_size, all_pairs=True).every
 
 
 def _close(left: np.ndarray, right: np.ndarray) -> bool:

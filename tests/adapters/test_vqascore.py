@@ -21,7 +21,7 @@ from ttmbench.model_adapters import choice, vqascore
 from ttmbench.model_adapters._shared.options import QUESTION, VqaScoreOptions
 from ttmbench.model_adapters.vqascore import answer_tokens
 from ttmbench.scoring.inputs import prepare
-from ttmbench.scoring.pairs import score_in_memory
+from ttmbench.scoring.pairs import pair_table
 from ttmbench.testing import check_adapter
 from ttmbench.types import Group, ImageRef
 
@@ -143,7 +143,7 @@ def test_images_of_several_sizes_and_captions_of_several_lengths_in_one_batch(ki
     expected = own_answers(folder, [own_logits(kind, folder, p, c) for p in pil_images for c in captions])
     expected = np.log(expected[:, 0] / expected[:, 1]).reshape(4, 4)
     for batch_size in (3, 16):
-        found = score_in_memory(adapter, prepared, batch_size, all_pairs=True).every
+        found = pair_table(adapter, prepared, batch_size, all_pairs=True).every
         np.testing.assert_allclose(found, expected, atol=1e-4 if kind in CHATS else 5e-4, rtol=0)
 
 

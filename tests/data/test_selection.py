@@ -15,7 +15,7 @@ from ttmbench.cli import main
 from ttmbench.data.rows import Condition, PathPart, Row, box_of, cropped, kept_rows, listed, read_rows
 from ttmbench.data.task_file import GroupSpec
 from ttmbench.errors import DataError, UsageError
-from ttmbench.scoring.inputs import Fingerprint, open_upright
+from ttmbench.scoring.inputs import Inputs, open_upright
 from ttmbench.types import Group, ImageRef
 
 ROW = Row(
@@ -172,9 +172,8 @@ def test_the_part_in_the_box_is_what_is_read_and_outside_is_black():
 def test_parts_of_an_image_have_digests_of_their_own():
     whole = ImageRef("a.png", gradient, read=lambda: b"file")
     parts = (whole, cropped(whole, (0, 0, 2, 2)), cropped(whole, (0, 0, 2, 3)))
-    data = Fingerprint([Group("g", parts, ("x",))])
-    data.add_remaining()
-    assert len({data.of(one) for one in parts}) == 3 and len({data.content_of(one) for one in parts}) == 1
+    data = Inputs([Group("g", parts, ("x",))])
+    assert data.digest() and len({data.digest_of(one) for one in parts}) == 3 and len(set(data.contents.values())) == 1
 
 
 def test_a_box_is_of_the_image_as_it_is_turned():

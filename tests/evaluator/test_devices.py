@@ -200,7 +200,8 @@ class Kept(MemoryBlocks):
 
 @pytest.mark.parametrize("batch_size", [64, 256])
 def test_each_process_computes_its_own_blocks_and_nothing_is_left(batch_size):
-    from ttmbench.scoring.pairs import score_task_pairs
+    from ttmbench.scoring.inputs import Inputs
+    from ttmbench.scoring.pairs import pair_table
     from ttmbench.types import Group, ImageRef
 
     class Counting(ttmbench.PairScorer):
@@ -218,15 +219,15 @@ def test_each_process_computes_its_own_blocks_and_nothing_is_left(batch_size):
 
     groups = [Group(f"{one}", (image(one + 8), image(one + 300)), (f"{one} a", f"{one} bc")) for one in range(160)]
     model, kept = Counting(), Kept()
-    whole = score_task_pairs(model, groups, batch_size, False).groups
+    whole = pair_table(model, Inputs(groups), batch_size, False).groups
     assert model.asked == 640
     for index in (0, 1):
         model.asked = 0
         kept.share = slice(index, None, 2)
-        score_task_pairs(model, groups, batch_size, False, blocks=kept)
+        pair_table(model, Inputs(groups), batch_size, False, blocks=kept)
         assert 0 < model.asked < 640
     assert sorted(kept.puts) == list(range(5))
     kept.share = slice(None)
     model.asked = 0
-    assert np.array_equal(score_task_pairs(model, groups, batch_size, False, blocks=kept).groups, whole)
+    assert np.array_equal(pair_table(model, Inputs(groups), batch_size, False, blocks=kept).groups, whole)
     assert model.asked == 0

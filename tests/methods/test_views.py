@@ -25,7 +25,7 @@ from ttmbench.methods.zero import zero
 from ttmbench.model import DualEncoder
 from ttmbench.model_adapters import tiny_clip
 from ttmbench.scoring.dual_encoder import encode
-from ttmbench.scoring.inputs import prepare
+from ttmbench.scoring.inputs import Inputs, prepare
 from ttmbench.types import Group, ImageRef
 
 SIZES = [(48, 48), (60, 40), (50, 70), (200, 40)]
@@ -88,7 +88,7 @@ class Counted:
 
 def made(groups, adapter=None, seed=0, batch_size=64, **settings) -> torch.Tensor:
     asked = {"count": 6, "crop_scale": 0.5, "flip": False, **settings}
-    return views_of(adapter or Pixels(), groups, batch_size)(seed, Cost())(**asked)
+    return views_of(adapter or Pixels(), Inputs(groups), batch_size)(seed, Cost())(**asked)
 
 
 @pytest.fixture
@@ -220,7 +220,7 @@ def test_a_crop_of_the_smallest_image_has_a_pixel(size):
 
 def test_each_image_is_opened_once_and_views_are_shared_and_counted_by_each_method(images):
     adapter = Pixels()
-    views, costs = views_of(adapter, [images.group(0, 1), images.group(1, 2)], 4), [Cost(), Cost()]
+    views, costs = views_of(adapter, Inputs([images.group(0, 1), images.group(1, 2)]), 4), [Cost(), Cost()]
     first, second = (views(0, cost) for cost in costs)
     features = first(6, 0.5, False)
     assert sorted(images.opened) == ["0.png", "1.png", "2.png"]
@@ -234,7 +234,7 @@ def test_each_image_is_opened_once_and_views_are_shared_and_counted_by_each_meth
 
 
 def test_the_oldest_views_are_dropped_where_all_of_them_are_too_many(images, monkeypatch):
-    views = views_of(Pixels(), [images.group(0, 1)], 64)(0, Cost())
+    views = views_of(Pixels(), Inputs([images.group(0, 1)]), 64)(0, Cost())
     features = views(6, 0.5, False)
     monkeypatch.setattr(views_module, "KEPT_BYTES", 2 * features.nbytes)
     views(6, 0.6, False), views(6, 0.7, False)
@@ -267,7 +267,7 @@ def test_methods_of_a_run_share_views_and_each_is_charged_for_them(monkeypatch):
 def test_views_are_those_of_the_model_as_it_came_after_it_was_trained(tiny_hf_clip, images):
     groups = [images.group(0, 1), images.group(2, 3)]
     task = training_task(load(tiny_hf_clip), groups=2)
-    task._views = views_of(task.adapter, groups, 64)(0, Cost())
+    task._views = views_of(task.adapter, Inputs(groups), 64)(0, Cost())
     parameters = task.train("norm_images")
     with torch.no_grad():
         for parameter in parameters:

@@ -26,6 +26,7 @@ from ttmbench.model_adapters.openai import load
 from ttmbench.plugins.registry import build_registry
 from ttmbench.scoring.choice_arrays import Choices, choice_chance, choice_values
 from ttmbench.scoring.forced_choice import ask_choices, read_caption_choice, read_image_choice
+from ttmbench.scoring.inputs import Inputs
 from ttmbench.testing import ContractError, check_adapter
 
 CAPTIONS = ["a red cat on a blue mat", "a blue cat on a red mat"]
@@ -196,7 +197,7 @@ def test_the_order_of_options_is_drawn_by_the_seed_and_the_group_alone():
     groups = load_task_data(registry, find_task(registry, "shapes_color"), 12).groups
 
     def orders(chosen, seed):
-        given = ask_choices(Chooser(lambda *_: "A"), chosen, 5, seed).given
+        given = ask_choices(Chooser(lambda *_: "A"), Inputs(chosen), 5, seed)
         return {(chosen[one.asked.group].group_id, one.asked.side, one.asked.subject): one.asked.order for one in given}
 
     every = orders(groups, 0)
@@ -280,7 +281,7 @@ def test_more_captions_than_letters_are_refused():
 
     group = Group("g", (ImageRef("i", lambda: Image.new("RGB", (2, 2))),), tuple(f"caption {at}" for at in range(11)))
     with pytest.raises(UsageError, match="at most 10 options"):
-        ask_choices(Chooser(None), [group], 1, 0)
+        ask_choices(Chooser(None), Inputs([group]), 1, 0)
 
 
 # --- the same through a server -------------------------------------------------------------------------------

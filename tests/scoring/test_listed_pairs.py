@@ -13,7 +13,7 @@ from ttmbench.errors import TtmbenchError, UsageError
 from ttmbench.model import PairScorer
 from ttmbench.scoring.batches import BatchSizer
 from ttmbench.scoring.debiasing import debias, prior_for
-from ttmbench.scoring.inputs import Fingerprint
+from ttmbench.scoring.inputs import Inputs
 from ttmbench.scoring.pairs import LOWEST, score_ranked_pairs
 from ttmbench.types import Group, ImageRef
 
@@ -59,11 +59,13 @@ class Many(Plain):
     pairs_at_once = 3
 
 
-def some_groups(count: int) -> list[Group]:
+def some_inputs(count: int) -> Inputs:
     def reference(number: int) -> ImageRef:
         return ImageRef(f"i{number}", lambda: Image.new("RGB", (2, 2), (number, 0, 0)))
 
-    return [Group(str(number), (reference(number),), ("x",)) for number in range(count)]
+    inputs = Inputs([Group(str(number), (reference(number),), ("x",)) for number in range(count)])
+    inputs.captions = CAPTIONS
+    return inputs
 
 
 WANTED = np.array([[0, 1], [0, 3], [1, 0], [3, 0], [3, 1], [3, 2]])
@@ -74,15 +76,13 @@ EXPECTED = [400, 200, 101, 103, 403, 303]
 @pytest.mark.parametrize("batch", [1, 4, 64])
 def test_every_kind_of_model_scores_the_pairs_that_are_asked_for(kind, batch, monkeypatch):
     monkeypatch.setattr("ttmbench.scoring.pairs.PAIRS", 2)
-    groups, model, kept = some_groups(5), kind(), MemoryBlocks()
-    images = [(group.group_id, group.images[0]) for group in groups]
-    fingerprint = Fingerprint(groups)
-    found = score_ranked_pairs(model, images, CAPTIONS, WANTED, BatchSizer(batch), fingerprint, blocks=kept)
+    inputs, model, kept = some_inputs(5), kind(), MemoryBlocks()
+    found = score_ranked_pairs(model, inputs, WANTED, BatchSizer(batch), blocks=kept)
     assert found.tolist() == EXPECTED and model.pairs == 6
     assert sorted(kept) == [0, 1, 2]
-    assert fingerprint.hexdigest()  # image 4 has no pair, and belongs to the data
+    assert inputs.digest()  # image 4 has no pair, and belongs to the data
     again = kind()
-    found = score_ranked_pairs(again, images, CAPTIONS, WANTED, BatchSizer(batch), Fingerprint(groups), blocks=kept)
+    found = score_ranked_pairs(again, some_inputs(5), WANTED, BatchSizer(batch), blocks=kept)
     assert found.tolist() == EXPECTED
     assert again.pairs == 0
 
@@ -95,13 +95,12 @@ def test_a_pair_without_a_score_is_named_or_ranks_last(wrong):
         def score_pairs(self, images, captions):
             return np.array([np.nan if one == "ccc" else 1.0 for one in captions])
 
-    groups = some_groups(4)
-    arguments = ([(group.group_id, group.images[0]) for group in groups], CAPTIONS, WANTED, BatchSizer(64))
+    arguments = some_inputs(4), WANTED, BatchSizer(64)
     if wrong:
-        assert score_ranked_pairs(Refusing(), *arguments, Fingerprint(groups))[-1] == LOWEST
+        assert score_ranked_pairs(Refusing(), *arguments)[-1] == LOWEST
     else:
         with pytest.raises(TtmbenchError, match="no score for image i3 with caption 'ccc'"):
-            score_ranked_pairs(Refusing(), *arguments, Fingerprint(groups))
+            score_ranked_pairs(Refusing(), *arguments)
 
 
 class Generative(Prepared):

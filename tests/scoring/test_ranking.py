@@ -21,7 +21,7 @@ from ttmbench.scoring.dual_encoder import (
     encode_images,
     image_scores,
 )
-from ttmbench.scoring.inputs import Fingerprint
+from ttmbench.scoring.inputs import Inputs
 from ttmbench.scoring.ranking import best_candidates, rank_chosen, rank_queries
 from ttmbench.types import Group, ImageRef
 
@@ -142,14 +142,10 @@ def images_and_captions(count: int, opened: list[str] | None = None) -> list[Gro
     return [Group(str(number), (image(number),), (f"caption {number}",)) for number in range(count)]
 
 
-def of(groups):
-    return [(group.group_id, group.images[0]) for group in groups]
-
-
 def test_equal_images_and_equal_captions_tie_to_the_last_bit():
     """77 pixels repeat among 80 images, under names of their own; each has one row of features."""
     groups, model = images_and_captions(80), Towers()
-    images = encode_images(model, of(groups), BatchSizer(16), Fingerprint(groups))
+    images = encode_images(model, Inputs(groups), BatchSizer(16))
     assert len(images.features) == 77 and len(images) == 80
     captions = encode_captions(model, ["twice", "once", "twice"], BatchSizer(16))
     assert len(captions.features) == 2 and captions.rows.tolist() == [0, 1, 0]

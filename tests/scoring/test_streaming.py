@@ -19,8 +19,8 @@ from ttmbench.model_adapters import hf
 from ttmbench.scoring import inputs
 from ttmbench.scoring.batches import BatchSizer
 from ttmbench.scoring.dual_encoder import encode, encode_side
-from ttmbench.scoring.inputs import Fingerprint, ImageRows, distinct_images, prepare
-from ttmbench.scoring.pairs import score_in_memory, score_task_pairs
+from ttmbench.scoring.inputs import Inputs, prepare
+from ttmbench.scoring.pairs import pair_table
 from ttmbench.types import Group, ImageRef
 
 SIDE = 40
@@ -139,9 +139,8 @@ def test_preparing_never_holds_more_than_a_batch_of_decoded_images(decoded, tiny
 # --- a dual encoder ------------------------------------------------------------------------------------------
 
 
-def streamed(model, data, batch_size=64, **about) -> torch.Tensor:
-    images = ImageRows(model, list(distinct_images(data)), Fingerprint(data), **about)
-    return encode_side(model, "images", images, BatchSizer(batch_size))
+def streamed(model, data, batch_size=64) -> torch.Tensor:
+    return encode_side(model, "images", Inputs(data), BatchSizer(batch_size))
 
 
 @pytest.mark.parametrize("kind", [Tower, OneThreaded])
@@ -150,11 +149,10 @@ def test_what_is_streamed_equals_what_is_held_in_memory(kind, batch_size, four_t
     """Features, fingerprint, and the very batches that the model gets."""
     data, model, other = groups(600), kind(), kind()
     prepared, digest = prepare(other, data, 64)
-    digests = Fingerprint(data)
-    images = ImageRows(model, list(distinct_images(data)), digests)
-    features = encode_side(model, "images", images, BatchSizer(batch_size))
-    assert torch.equal(features, encode(other, prepared, batch_size).images.features)
-    assert model.batches == other.batches and digests.hexdigest() == digest and images.seconds > 0
+    inputs = Inputs(data)
+    features = encode(model, inputs, batch_size)
+    assert torch.equal(features.images.features, encode(other, prepared, batch_size).images.features)
+    assert model.batches == other.batches and inputs.digest() == digest and inputs.waited > 0
 
 
 def test_images_in_memory_do_not_grow_with_the_task(four_threads):
@@ -212,15 +210,15 @@ class Pairs(OneThreaded, PairScorer):
 
 def test_pairs_are_streamed_to_the_same_bits_in_little_memory(four_threads):
     data, model, other = groups(500), Pairs(), Pairs()
-    digests = Fingerprint(data)
-    table = score_task_pairs(model, data, 30, all_pairs=False, fingerprint=digests)
+    inputs = Inputs(data)
+    table = pair_table(model, inputs, 30, all_pairs=False)
     prepared, expected = prepare(other, data, 64)
-    assert digests.hexdigest() == expected and table.values is None
-    assert np.array_equal(table.groups, score_in_memory(other, prepared, 30, all_pairs=False).groups)
+    assert inputs.digest() == expected and table.values is None
+    assert np.array_equal(table.groups, pair_table(other, prepared, 30, all_pairs=False).groups)
     assert model.most <= 30 + 2 * 64
     assert table.scores(False).groups.shape == (500, 1, 2)
     some = prepare(other, data[:40], 64)[0]
-    every = score_in_memory(other, some, 30, all_pairs=True)
+    every = pair_table(other, some, 30, all_pairs=True)
     assert np.array_equal(every.every[some.rows.images[:, :, None], some.rows.captions[:, None, :]], every.groups)
     assert np.array_equal(every.groups, table.groups[:40])
 

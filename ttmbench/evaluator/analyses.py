@@ -20,7 +20,7 @@ from ttmbench.evaluator.adapters import make_adapter, model_info
 from ttmbench.evaluator.determinism import arithmetic_of, naming_what_cannot
 from ttmbench.evaluator.eval_results import EvalResults
 from ttmbench.evaluator.evaluate import evaluate, resolve
-from ttmbench.evaluator.score_task import Run, plan_task, score_task
+from ttmbench.evaluator.score_task import Run, plan_task, score
 from ttmbench.evaluator.task_result import Scored, TaskResult
 from ttmbench.methods.model_task import true_captions
 from ttmbench.methods.parts import PseudoLabels, candidates
@@ -189,7 +189,7 @@ def _alpha(runs: Trials) -> Iterator[Record]:
     for task in runs.chosen.tasks.values():
         of_run = Run.of(registry, config, model).on(task.spec)
         plan = plan_task(of_run, task, with_parts=True)
-        scored = score_task(plan, of_run)
+        scored = score(plan, of_run, of_run.load(task))
         assert scored.parts is not None, "parts were asked for"
         metric = metric_for(registry.metrics["group_score"], task.spec.shape)
         metrics = {**{each.name: each for each in plan.metrics}, metric.name: metric}

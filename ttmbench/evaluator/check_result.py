@@ -31,7 +31,7 @@ from ttmbench.results.stored_files import read_scores
 from ttmbench.results.summary import Clusters, aggregates, breakdowns, connected, metric_mean
 from ttmbench.scoring.choice_arrays import choice_values
 from ttmbench.scoring.forced_choice import Asked, Given, choices_of, read_answer
-from ttmbench.scoring.inputs import Fingerprint
+from ttmbench.scoring.inputs import Inputs
 from ttmbench.types import Group
 
 TOLERANCE = 1e-12  # of floats, relative to the larger one and to 1: another CPU may round the last bits
@@ -135,12 +135,11 @@ class Checked:
             loaded = load_task_data(self.registry, task, self.config.limit, True, self.data_dir)
             if loaded.source.get("coverage") != _plain(stated.coverage):
                 raise DataError("other groups have their images here")
-            known = Fingerprint(loaded.groups)
-            known.add_remaining()
+            known = Data.of(Inputs(loaded.groups, loaded.source))
         except TtmbenchError as error:
             self.notes.append(f"{name}: ids, tags and digest are not compared with the data ({error})")
             return None
-        return Data.of_groups(loaded, known)
+        return known
 
     def stored(self, name: str, spec: TaskSpec, data: Data | None) -> TaskResult | None:
         """What the run stored of a task; None, which is noted, if it stored nothing."""

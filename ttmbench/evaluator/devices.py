@@ -23,7 +23,8 @@ from ttmbench.data.task_file import TaskFile
 from ttmbench.errors import UsageError
 from ttmbench.evaluator.method_runs import Methods
 from ttmbench.evaluator.output import Output
-from ttmbench.evaluator.score_task import Run, plan_task, score_share, score_task
+from ttmbench.evaluator.score_task import Run, plan_task, score, score_share
+from ttmbench.model import DualEncoder, PairScorer
 
 
 @contextmanager
@@ -88,7 +89,7 @@ def do_part(
         return
     run, (part, of) = run.on(task.spec), part_of
     plan, config = plan_task(run, task, settings), run.config
-    if plan.way == "pairs":
+    if isinstance(run.model, PairScorer) and not isinstance(run.model, DualEncoder) and not plan.adapts:
         score_share(plan, run, part, of)
     seeds = config.run_seeds[part::of]
     trains = any(run.registry.methods[name].trains for name in config.methods)
@@ -98,6 +99,6 @@ def do_part(
     scored = None
     with filelock.FileLock(f"{first}.lock"):
         if not first.exists():
-            scored = score_task(plan, run)
+            scored = score(plan, run, run.load(task))
             first.touch()
-    methods.run_seeds(run, seeds, scored or score_task(plan, run), settings, state)
+    methods.run_seeds(run, seeds, scored or score(plan, run, run.load(task)), settings, state)

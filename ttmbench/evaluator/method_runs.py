@@ -30,7 +30,7 @@ from ttmbench.errors import DivergedError, NotRestoredError, TtmbenchError, Usag
 from ttmbench.evaluator.adapters import finetuned, make_adapter, model_info, remarks, write_record
 from ttmbench.evaluator.one_task import notify_scored, run_task
 from ttmbench.evaluator.score_cache import TaskCache
-from ttmbench.evaluator.score_task import Run, check_training, plan_task, score_task
+from ttmbench.evaluator.score_task import Run, check_training, plan_task, score
 from ttmbench.evaluator.task_result import Scored, TaskResult, TransferResult
 from ttmbench.methods.checkpoint import (
     AFTER_SEED,
@@ -55,7 +55,7 @@ from ttmbench.plugins.registry import BUILTIN, Registry
 from ttmbench.results.numbers import RAW, Number, as_entries
 from ttmbench.results.summary import MethodScores, difference_of, differences, metric_mean, over_seeds
 from ttmbench.scoring.dual_encoder import encode_captions, encode_images
-from ttmbench.scoring.inputs import distinct_captions, distinct_images, rows_of, unknown_wrappers
+from ttmbench.scoring.inputs import Inputs, unknown_wrappers
 from ttmbench.types import IterationRecord, MethodSpec, Record, Scores
 
 
@@ -95,20 +95,20 @@ def _encoded(run: Run, name: str) -> ReferenceSet:
     adapter = run.model
     assert isinstance(adapter, DualEncoder), "checked before anything is scored"
     groups = load_task_data(run.registry, task, asked[1], config.offline, config.data_dir).groups
-    cache = TaskCache(run.cache, adapter, task.spec, groups, {"features": True}, "features of references")
+    inputs = Inputs(groups)
+    cache = TaskCache(run.cache, adapter, task.spec, inputs, {"features": True}, "features of references")
     found = cache.find({"images": None, "captions": None})
     if found is None:
         with torch.no_grad():
-            pool = list(distinct_images(groups))
-            images = encode_images(adapter, pool, run.sizer, cache.data).features
-            captions = encode_captions(adapter, distinct_captions(groups), run.sizer).features
+            images = encode_images(adapter, inputs, run.sizer).features
+            captions = encode_captions(adapter, inputs.captions, run.sizer).features
         cache.keep({"images": images.cpu().numpy(), "captions": captions.cpu().numpy()}, config.model_name)
     else:
         images, captions = torch.from_numpy(found["images"]), torch.from_numpy(found["captions"])
     # Shuffled: the order of the groups would show which caption belongs to which image.
     drawn = np.random.default_rng(0)
     images, captions = (side.clone()[torch.from_numpy(drawn.permutation(len(side)))] for side in (images, captions))
-    digest = cache.data.hexdigest()
+    digest = inputs.digest()
     record = {"task": task.spec.task, "images": len(images), "captions": len(captions), "data_sha256": digest}
     return ReferenceSet(images, captions, record)
 
@@ -148,9 +148,9 @@ def _scored(run: Run, scored: Scored, reward: str) -> RewardModel:
     config: RunConfig = run.config.model_copy(update=asked)
     helper = replace(Run.of(run.registry, config, model), cache=run.cache, key=run.key, helpers=run.helpers)
     plan = plan_task(helper, TaskFile(scored.spec, None, tuple(groups)))
-    raw = score_task(replace(plan, metrics=[], all_pairs=False), helper).raw
+    raw = score(replace(plan, metrics=[], all_pairs=False), helper, helper.load(plan.task)).raw
     values, are_cosines = torch.from_numpy(raw.groups), False
-    rows = rows_of(groups)
+    rows = Inputs(groups).rows
     if not isinstance(model, DualEncoder):
         count = 2 * raw.groups.size
     else:
@@ -506,7 +506,8 @@ class Methods:
         was.
         """
         stage, config, task, groups = scored.stage, run.config, scored.spec, scored.data.groups
-        rows = rows_of(groups) if stage is None else stage.prepared.rows
+        inputs = Inputs(groups)
+        rows = inputs.rows if stage is None else stage.prepared.rows
         with_features = any(spec.takes_features for spec in specs)
 
         def iterated(method: str, record: IterationRecord) -> None:
@@ -523,9 +524,9 @@ class Methods:
             original=Original(stage) if stage is not None and any(spec.trains for spec in specs) else None,
             items=(len(np.unique(rows.images)), len(np.unique(rows.captions))),
             is_global=task.is_global,
-            views=views_of(cast("DualEncoder", run.model), groups, run.sizer) if with_features else None,
+            views=views_of(cast("DualEncoder", run.model), inputs, run.sizer) if with_features else None,
             checkpoint=TaskCheckpoint(state, scored.data.fingerprint, run.key),
-            texts=() if isinstance(run.model, StoredFeatures) else distinct_captions(groups),
+            texts=() if isinstance(run.model, StoredFeatures) else inputs.captions,
             audit=config.audit_labels,
             holdout=config.holdout,
             clusters=None if scored.data.clusters is None else scored.data.clusters.groups,

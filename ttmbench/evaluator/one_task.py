@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
@@ -9,13 +10,13 @@ from ttmbench.config import TTMConfig
 from ttmbench.data.task_file import TaskFile
 from ttmbench.evaluator.adapters import finetuned
 from ttmbench.evaluator.ranking_task import rank_task
-from ttmbench.evaluator.score_task import Run, ask_task, plan_task, score_task
+from ttmbench.evaluator.score_task import Run, ask, plan_task, score
 from ttmbench.evaluator.task_result import Answered, Scored, TaskResult
-from ttmbench.model import ChoiceModel, PairScorer
+from ttmbench.model import ChoiceModel, DualEncoder, PairScorer
 from ttmbench.results.document import MOST_UNDECIDED
 from ttmbench.results.numbers import CHOICE, RAW, Number, as_entries, supervised_tracks
 from ttmbench.results.summary import MethodScores, breakdowns, summarise
-from ttmbench.scoring.inputs import count_truncated
+from ttmbench.scoring.inputs import truncation_notes
 from ttmbench.types import Group, Record
 
 ASKED_AGAIN = 8  # pairs, where all scores came from the cache
@@ -27,7 +28,7 @@ def run_task(
     """Scores a task and adapts the model to it as ``adapt`` does; the model is restored afterwards.
 
     Without ``adapt``, where an adapted model is only measured, plugins hear of nothing. The failure of a method becomes
-    part of the result; errors before it are those of `score_task`.
+    part of the result; errors before it are those of `score`.
     """
     run = run.on(task.spec)
     run.model.notes()  # those of a task that failed are not this one's
@@ -37,11 +38,14 @@ def run_task(
     if task.spec.kind != "groups":
         result = rank_task(run, task)
     else:
-        plan = plan_task(run, task, settings)
-        if isinstance(run.model, ChoiceModel) and plan.way == "choices":
-            result = ask_task(plan, run, run.model)
+        plan, clock = plan_task(run, task, settings), time.perf_counter()
+        inputs = run.load(task)
+        loading = time.perf_counter() - clock
+        if isinstance(run.model, ChoiceModel) and not isinstance(run.model, DualEncoder | PairScorer):
+            result = ask(plan, run, run.model, inputs)
         else:
-            result = score_task(plan, run)
+            result = score(plan, run, inputs)
+        result = replace(result, seconds={"load": loading, **result.seconds})
     tokens = run.model.tokens_read - read
     undecided = _take_undecided(run, result.data.groups)
     found = {"pairs": 0, "of": 1, "mass": 1.0, **(undecided or {})}
@@ -49,8 +53,7 @@ def run_task(
     said = [] if is_mentioned else [f"P(yes) + P(no) is {found['mass']:.2g} on average: often something else is said"]
     result = replace(result, notes=[*result.notes, *said, *run.model.notes()], undecided=undecided, tokens=tokens)
     if isinstance(result, Scored):
-        truncated, cut = count_truncated(run.model, result.data.groups)
-        result = replace(result, truncated=truncated, notes=[*result.notes, *cut])
+        result = replace(result, notes=[*result.notes, *truncation_notes(result.truncated)])
         if adapt is not None:
             notify_scored(run, result, result.columns[0])
             result = adapt(run, result)

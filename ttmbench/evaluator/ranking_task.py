@@ -34,7 +34,7 @@ from ttmbench.scoring.dual_encoder import (
     encode_stored,
     image_scores,
 )
-from ttmbench.scoring.inputs import check_captions, count_truncated, distinct_images
+from ttmbench.scoring.inputs import Inputs, check_captions, truncation_notes
 from ttmbench.scoring.pairs import MAX_GLOBAL_PAIRS, score_ranked_pairs
 from ttmbench.scoring.ranking import ScoreRows, best_candidates, rank_chosen
 from ttmbench.types import Group, Record
@@ -76,35 +76,33 @@ def rank_task(run: Run, task: TaskFile) -> Ranked:
 
 def _retrieval(run: Run, model: DualEncoder | PairScorer, task: TaskFile) -> Ranked:
     spec, clock = task.spec, time.perf_counter()
-    with phase("load"):
-        loaded = run.load(task)
-        groups, loading = loaded.groups, time.perf_counter() - clock
-    check_captions(model, groups)
-    notes = count_truncated(model, groups)[1]
-    pool = RetrievalPool(groups)
+    inputs = run.load(task)
+    loading = time.perf_counter() - clock
+    check_captions(model, inputs)
+    pool = RetrievalPool(inputs.groups)
     with phase("model"):
         first = first_stage(run, spec, pool)
     about = {} if first is None else {"rerank": first[0]}
     prior = prior_for(model, spec.noise_images) if isinstance(model, PairScorer) else None
     debiasing = None if prior is None else prior.declared
-    cache = TaskCache(run.cache, model, spec, groups, {"debiasing": debiasing, **about}, "ranks")
+    cache = TaskCache(run.cache, model, spec, inputs, {"debiasing": debiasing, **about}, "ranks")
     images, clock = np.arange(pool.n_images), time.perf_counter()
     with phase("score"):
         shapes = {I2T: (pool.n_images, pool.n_captions), T2I: (pool.n_captions, pool.n_images)}
         ranks = _cached(cache, spec.kind, shapes)
         if ranks is None:
             if isinstance(model, DualEncoder):
-                by_image, by_caption = score_pool(model, run.sizer, pool, cache)
+                by_image, by_caption = score_pool(model, run.sizer, pool, inputs)
                 ranks = pool_ranks(spec.kind, by_image, by_caption, images, pool.owner)
             else:
                 chosen = None if first is None else first[1]()
                 first = None  # its weights are not needed beside those of the model
-                ranks = rank_pairs(model, run.sizer, prior, pool, cache, chosen)
+                ranks = rank_pairs(model, run.sizer, prior, pool, inputs, cache, chosen)
     return Ranked(
         spec=spec,
         metrics=[run.registry.metrics[name] for name in spec.metrics],
-        data=Data.of_groups(loaded, cache.data),
-        notes=notes,
+        data=Data.of(inputs),
+        notes=truncation_notes(inputs.truncated),
         seconds={"load": loading, "score": time.perf_counter() - clock},
         from_store=_keep(run, spec, cache, ranks),
         ranks=ranks,
@@ -119,8 +117,8 @@ def _classification(run: Run, model: DualEncoder, task: TaskFile) -> Ranked:
     spec, sizer, clock = task.spec, run.sizer, time.perf_counter()
     with phase("load"):
         classes = load_classes(spec)
-        loaded = run.load(task)
-        groups, labels = loaded.groups, labels_of(spec, classes, loaded.groups)
+        inputs = run.load(task)
+        groups, labels = inputs.groups, labels_of(spec, classes, inputs.groups)
         loading = time.perf_counter() - clock
     digest = hashlib.sha256(json.dumps([classes.names, classes.templates]).encode()).hexdigest()
     about = {
@@ -130,20 +128,20 @@ def _classification(run: Run, model: DualEncoder, task: TaskFile) -> Ranked:
             **{"sha256": digest, "doubled": doubled_names(classes.names)},
         }
     }
-    cache = TaskCache(run.cache, model, spec, groups, about, "ranks")
+    cache = TaskCache(run.cache, model, spec, inputs, about, "ranks")
     pool, clock = (len(groups), len(classes.names)), time.perf_counter()
     with phase("score"):
         ranks = _cached(cache, spec.kind, {CLASS: pool})
         if ranks is None:
-            named = [(group.group_id, group.images[0]) for group in groups]
-            images = encode_images(model, named, sizer, cache.data)
+            inputs.images = [(group.group_id, group.images[0]) for group in groups]
+            images = encode_images(model, inputs, sizer)
             weights = encode_classes(model, classes.names, classes.templates, sizer)
             by_image = image_scores(model, Features(images, weights))
             ranks = pool_ranks(spec.kind, by_image, None, labels, np.arange(len(classes.names)))
     return Ranked(
         spec=spec,
         metrics=[run.registry.metrics[name] for name in spec.metrics],
-        data=Data.of_groups(loaded, cache.data),
+        data=Data.of(inputs),
         notes=_notes_on_classes(classes, labels),
         seconds={"load": loading, "score": time.perf_counter() - clock},
         from_store=_keep(run, spec, cache, ranks),
@@ -226,10 +224,11 @@ class RetrievalPool:
 
 
 def score_pool(
-    adapter: DualEncoder, sizer: BatchSizer, pool: RetrievalPool, cache: TaskCache
+    adapter: DualEncoder, sizer: BatchSizer, pool: RetrievalPool, inputs: Inputs
 ) -> tuple[ScoreRows, ScoreRows]:
     """Encodes a pool; returns what scores some images with all captions, and some captions with all images."""
-    images = encode_images(adapter, pool.images, sizer, cache.data)
+    inputs.images = pool.images  # one of each group
+    images = encode_images(adapter, inputs, sizer)
     features = Features(images, encode_captions(adapter, pool.captions, sizer))
     return image_scores(adapter, features), caption_scores(adapter, features)
 
@@ -265,10 +264,11 @@ def first_stage(
         warn(remark)
 
     def choose() -> dict[str, np.ndarray]:
-        cache = TaskCache(run.cache, model, spec, pool.groups, {"best": k}, "candidates")
+        inputs = Inputs(pool.groups)
+        cache = TaskCache(run.cache, model, spec, inputs, {"best": k}, "candidates")
         positions = cache.find({I2T: (pool.n_images, k), T2I: (pool.n_captions, k)})
         if positions is None:
-            by_image, by_caption = score_pool(model, run.sizer, pool, cache)
+            by_image, by_caption = score_pool(model, run.sizer, pool, inputs)
             positions = {
                 I2T: best_candidates(by_image, pool.n_images, pool.n_captions, k, "images"),
                 T2I: best_candidates(by_caption, pool.n_captions, pool.n_images, k, "captions"),
@@ -284,15 +284,15 @@ def rank_pairs(
     sizer: BatchSizer,
     prior: Prior | None,
     pool: RetrievalPool,
+    inputs: Inputs,
     cache: TaskCache,
     chosen: Mapping[str, np.ndarray] | None,
 ) -> dict[str, Ranks]:
     """Ranks by a model that scores pairs: scope -> ranks; ``chosen`` are the candidates of images and captions."""
     pairs = _Pairs(pool, chosen)
-    texts, images = list(pairs.texts), list(distinct_images(pool.groups))
-    values = score_ranked_pairs(model, images, texts, pairs.wanted, sizer, cache.data, cache.blocks)
+    values = score_ranked_pairs(model, inputs, pairs.wanted, sizer, cache.blocks)
     if prior is not None:
-        values = debias(prior, values, texts, pairs.wanted, len(images))
+        values = debias(prior, values, inputs.captions, pairs.wanted, len(inputs.images))
     all_images, all_captions = np.arange(pool.n_images), np.arange(pool.n_captions)
 
     def of_images(rows: slice) -> np.ndarray:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -39,8 +39,8 @@ from ttmbench.data.task_file import TaskSpec
 from ttmbench.errors import UsageError
 from ttmbench.model import Model, PairScorer, StoredFeatures, overrides
 from ttmbench.scoring.batches import BlockStore
-from ttmbench.scoring.inputs import Fingerprint
-from ttmbench.types import Group, Record
+from ttmbench.scoring.inputs import Inputs
+from ttmbench.types import Record
 
 SCORING_VERSION = 4
 """Version of this package's own part in a score. Raise it whenever a change can move a score: see CONTRIBUTING.md."""
@@ -168,11 +168,11 @@ class TaskCache:
         cache: ScoreCache | None,
         model: Model,
         spec: TaskSpec,
-        groups: Sequence[Group],
+        inputs: Inputs,
         settings: Record,
         what: str = "raw scores",
     ) -> None:
-        self.data, self.share = Fingerprint(groups), slice(None)
+        self._inputs, self.share = inputs, slice(None)
         self._key = None if cache is None else cache.key(model, spec, settings)
         self._cache = None if self._key is None else cache
         self.on = self._cache is not None  # whether scores of this model are cached
@@ -198,8 +198,7 @@ class TaskCache:
         """Arrays of an earlier run on these data, float32 and finite; takes in all images that were not opened yet."""
         if self._cache is None:
             return None
-        self.data.add_remaining()
-        self._folder = self._cache.folder / SCORES / str(self._key)[:32] / self.data.hexdigest()
+        self._folder = self._cache.folder / SCORES / str(self._key)[:32] / self._inputs.digest()
         with suppress(OSError):
             self._earlier = {path.name for path in self._folder.iterdir()}
         arrays, about = self._read(SCORES, expected) or (None, {})

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, NoReturn, TypeVar
+from typing import Any, TypeVar
 
 import torch
 
@@ -28,29 +28,13 @@ from ttmbench.results.summary import MethodScores, Resampling
 from ttmbench.scoring.batches import BatchSizer
 from ttmbench.scoring.choice_arrays import choice_values, unread_notes
 from ttmbench.scoring.debiasing import Likelihoods, Prior, likelihoods, prior_for
-from ttmbench.scoring.dual_encoder import Features, PreparedTask, Side, caption_pairs, encode_side, score_features
-from ttmbench.scoring.forced_choice import ask_choices, image_prompt, text_prompt
-from ttmbench.scoring.inputs import (
-    DECODED,
-    Fingerprint,
-    ImageRows,
-    Prepared,
-    check_captions,
-    distinct_captions,
-    distinct_images,
-    images_on_device,
-    prepare,
-    rows_of,
-    stored,
-    usable_scores,
-)
-from ttmbench.scoring.pairs import PairTable, score_task_pairs
-from ttmbench.types import Group, GroupShape, ImageRef, Loaded, MetricSpec, Record, Scores
+from ttmbench.scoring.dual_encoder import PreparedTask, caption_pairs, encode, score_features
+from ttmbench.scoring.forced_choice import ask_choices, choices_of, image_prompt, text_prompt
+from ttmbench.scoring.inputs import DECODED, Inputs, check_captions, images_on_device, prepare, stored, usable_scores
+from ttmbench.scoring.pairs import PairTable, pair_table
+from ttmbench.types import MetricSpec, Record, Scores
 
 T = TypeVar("T")
-Way = Literal["choices", "stored_features", "prepared", "pairs"]
-"""How a model meets a task: it answers in words; its features lie in a file; inputs are prepared once, in memory, for a
-dual encoder or a model that is adapted; or images are opened as their pairs come."""
 
 
 @dataclass(frozen=True)
@@ -105,10 +89,14 @@ class Run:
             model = on_videos(model, spec.task, spec.video.frames, spec.video.pooling)
         return self if model is self.model else replace(self, model=model, loaded=loaded)
 
-    def load(self, task: TaskFile) -> Loaded:
-        """The groups that the run uses of a task, and where they came from; errors as of `load_task_data`."""
+    def load(self, task: TaskFile) -> Inputs:
+        """The groups that the run uses of a task, or features from a file; errors as of `load_task_data`."""
         config = self.config
-        return load_task_data(self.registry, task, config.limit, config.offline, config.data_dir, self.samples)
+        with phase("load"):
+            if isinstance(self.model, StoredFeatures) and task.spec.kind == "groups":
+                return _stored(self, self.model, task.spec)
+            loaded = load_task_data(self.registry, task, config.limit, config.offline, config.data_dir, self.samples)
+            return Inputs(loaded.groups, loaded.source)
 
     @property
     def resampling(self) -> Resampling:
@@ -123,9 +111,8 @@ class TaskPlan:
     task: TaskFile  # the task file
     metrics: list[MetricSpec]  # to compute
     all_pairs: bool  # whether every image meets every caption
-    way: Way  # how the model meets the task
     adapts: bool  # whether the run adapts the model to the task
-    needs_inputs: bool  # whether prepared inputs are wanted even if the scores are there: for the test-time stage
+    in_memory: bool  # whether inputs are prepared once and held, for the test-time stage or to be scored again
     prior: Prior | None  # where log P(t) comes from; None if it is not taken off
     enlarge: float | None  # also keep the images so many times as large, for augmentation
 
@@ -162,26 +149,22 @@ def plan_task(
                 f"task '{spec.task}' has videos, whose pooled features model {config.model} cannot be trained on (it "
                 "has no train_images and train_captions); omit the test-time stage"
             )
-    way: Way = "choices"
-    if isinstance(model, DualEncoder):
-        way = "stored_features" if isinstance(model, StoredFeatures) else "prepared"
-    elif isinstance(model, PairScorer):
-        way = "prepared" if adapts else "pairs"
-    prior = None
-    if isinstance(model, PairScorer) and way == "pairs":
-        prior = prior_for(model, spec.noise_images, with_parts)
-    if way == "choices" and spec.shape.true_captions > 1:
+    has_scores, is_encoder = isinstance(model, DualEncoder | PairScorer), isinstance(model, DualEncoder)
+    if not has_scores and spec.shape.true_captions > 1:
         raise UsageError(
             f"model {config.model} chooses one caption, and in task '{spec.task}' {spec.shape.true_captions} captions "
             "are true for an image; omit the task"
         )
+    takes_features = is_encoder and any(run.registry.methods[name].takes_features for name in config.methods)
+    prior = None
+    if isinstance(model, PairScorer) and not is_encoder and not adapts:
+        prior = prior_for(model, spec.noise_images, with_parts)
     return TaskPlan(
         task=task,
         metrics=metrics,
         all_pairs=spec.is_global or any(metric.scope == "global" for metric in metrics),
-        way=way,
         adapts=adapts,
-        needs_inputs=adapts or any(run.registry.methods[name].takes_features for name in config.methods),
+        in_memory=has_scores and (adapts or takes_features),
         prior=prior,
         enlarge=settings.augment_scale if adapts and settings is not None and settings.augment else None,
     )
@@ -218,150 +201,97 @@ def check_training(model: Model, config: RunConfig, settings: TTMConfig) -> None
         raise UsageError(f"loss={settings.loss} (--ttm_args) needs features with gradients, which {why}")
 
 
-def score_task(plan: TaskPlan, run: Run) -> Scored:
-    """Reads a task's data and scores it, or takes cached scores; no metrics yet.
+def score(plan: TaskPlan, run: Run, inputs: Inputs) -> Scored:
+    """Scores a task by the model, or takes cached scores; no metrics yet. Inputs that are held are prepared once.
 
-    Raises DataError for unreachable or wrong data, TtmbenchError for unusable scores, UsageError for a model without
+    Raises DataError for images that cannot be read, TtmbenchError for unusable scores, UsageError for a model without
     scores.
     """
-    model, clock, stage, parts = run.model, _Clock(), None, None
+    model, spec, seconds, parts, clock = run.model, plan.task.spec, dict[str, float](), None, time.perf_counter()
     if not isinstance(model, DualEncoder | PairScorer):
         raise UsageError(f"model {run.config.model} answers in words and has no scores; only `run` can evaluate it")
-    loaded, inputs, digest, cache = _load(plan, run)
-    groups, captions = loaded.groups, None if inputs is None else inputs.captions
-    clock.lap("load")
-    if plan.way == "prepared" and plan.needs_inputs:
+    if inputs.prepared is None:
+        with phase("load"):
+            check_captions(model, inputs)
+    cache, expected = _cache(plan, run, inputs)
+    if plan.in_memory and inputs.prepared is None:
         with phase("prepare"):  # it recognises the data too, so it comes before the look into the cache
-            inputs, _ = prepare(model, groups, DECODED, plan.enlarge, cache.data)
-        clock.lap("prepare")
-    if inputs is not None:  # held in memory for every pass and seed; of features from a file, all that there is
-        inputs = images_on_device(model, inputs)
-        stage = PreparedTask(model, inputs, run.sizer, plan.task.spec.is_global, plan.all_pairs)
-    expected = _arrays(plan, len(groups))
+            inputs.prepared = images_on_device(model, prepare(model, inputs, DECODED, plan.enlarge)[0])
+        seconds["prepare"], clock = time.perf_counter() - clock, time.perf_counter()
     # Encoding opens every image, so no image is opened before for a cache that has nothing of this model and task.
-    is_known = stage is not None or plan.way == "pairs" or cache.may_have
+    is_known = inputs.prepared is not None or not isinstance(model, DualEncoder) or cache.may_have
     found = cache.find(expected) if is_known else None
-    if stage is None and is_known and cache.on:
-        clock.lap("look_up")
+    if inputs.prepared is None and is_known and cache.on:
+        seconds["look_up"], clock = time.perf_counter() - clock, time.perf_counter()
     with phase("score"):
         if found is not None:
             scores = Scores(found["groups"], found.get("all_pairs"))
             parts = Likelihoods(scores, found["prior"]) if "prior" in found else None
-        elif stage is not None:
-            scores = stage.score(cache.blocks)
         elif isinstance(model, DualEncoder):
-            scores = _score_streamed(plan, run, model, groups, cache, clock)
+            # Inputs that are not held are prepared, encoded in batches, and dropped.
+            scores = score_features(model, encode(model, inputs.prepared or inputs, run.sizer), plan.all_pairs)
+            if inputs.prepared is None:
+                seconds["prepare"], clock = inputs.waited, clock + inputs.waited
             if not is_known:
                 cache.find(expected)  # which recognises the data
         else:
-            table = _score_pairs(plan, run, model, groups, cache)
-            parts = None if plan.prior is None else likelihoods(plan.prior, groups, table, plan.all_pairs)
+            table = _score_pairs(plan, run, model, inputs, cache)
+            parts = None if plan.prior is None else likelihoods(plan.prior, inputs.captions, table, plan.all_pairs)
             scores = table.scores(plan.all_pairs) if parts is None else parts.conditional
-        if parts is not None:
-            assert plan.prior is not None, "log P(t) is taken off these"
+        if parts is not None and plan.prior is not None:
             scores = parts.debiased(plan.prior.model.alpha)
-    clock.lap("score")
-    with phase("score"):
-        raw, notes = usable_scores(model, scores, groups)
+        seconds["score"] = time.perf_counter() - clock
+        raw, notes = usable_scores(model, scores, inputs.groups)
         if isinstance(model, DualEncoder) and any(metric.scope == "captions" for metric in plan.metrics):
-            raw = replace(raw, caption_pairs=caption_pairs(model, groups, run.sizer, captions))
-    data = Data(groups, loaded.source, digest) if digest else Data.of_groups(loaded, cache.data)
+            stored = inputs.prepared.captions if isinstance(model, StoredFeatures) and inputs.prepared else None
+            raw = replace(raw, caption_pairs=caption_pairs(model, inputs.groups, run.sizer, stored))
     kept, prior = (raw, None) if parts is None else (parts.conditional, parts.prior)
+    arrays = {"groups": kept.groups, "all_pairs": kept.all_pairs, "prior": prior}
+    stage = None
+    if inputs.prepared is not None:
+        stage = PreparedTask(model, inputs.prepared, run.sizer, spec.is_global, plan.all_pairs)
     return Scored(
-        spec=plan.task.spec,
+        spec=spec,
         metrics=plan.metrics,
-        data=data,
+        data=Data.of(inputs),
         columns=[MethodScores(RAW, [raw])],
         stage=stage,
         parts=parts,
+        truncated=inputs.truncated,
         notes=notes,
-        from_store=cache.keep(
-            {"groups": kept.groups, "all_pairs": kept.all_pairs, "prior": prior}, run.config.model_name
-        ),
-        seconds=clock.seconds,
+        from_store=cache.keep(arrays, run.config.model_name),
+        seconds=seconds,
     )
 
 
-@dataclass
-class _Clock:
-    """The time of each step of a task."""
-
-    seconds: dict[str, float] = field(default_factory=dict)  # step -> wall time
-    _last: float = field(default_factory=time.perf_counter)
-
-    def lap(self, step: str, waited: float | None = None) -> None:
-        """Counts the time since the last step; or ``waited`` seconds of the step that is under way."""
-        now = time.perf_counter() if waited is None else self._last + waited
-        self.seconds[step], self._last = now - self._last, now
-
-
-def _load(plan: TaskPlan, run: Run) -> tuple[Loaded, Prepared | None, str, TaskCache]:
-    """A task's groups and the cache of its scores; of features from a file the features in place of images, too.
-
-    The digest is that of the features, which are not cached; of groups it is empty, and the cache makes it.
-    """
-    with phase("load"):
-        features, digest = None, ""
-        if isinstance(run.model, StoredFeatures):
-            features, digest = _stored(run, run.model, plan.task.spec)
-            loaded = Loaded(
-                _nameless_groups(len(features.rows.images), plan.task.spec.shape), {"kind": "stored_features"}
-            )
-        else:
-            loaded = run.load(plan.task)
-            check_captions(run.model, loaded.groups)
-        debiasing = None if plan.prior is None else plan.prior.declared
-        settings = {"all_pairs": plan.all_pairs, "debiasing": debiasing}
-        cached_in = run.cache if features is None else None
-        return loaded, features, digest, TaskCache(cached_in, run.model, plan.task.spec, loaded.groups, settings)
-
-
-def _arrays(plan: TaskPlan, groups: int) -> dict[str, tuple[int, ...]]:
-    """What the cache has of a task's scores: name -> shape."""
-    images, captions = plan.task.spec.shape.images, plan.task.spec.shape.captions
-    expected: dict[str, tuple[int, ...]] = {"groups": (groups, images, captions)}
+def _cache(plan: TaskPlan, run: Run, inputs: Inputs) -> tuple[TaskCache, dict[str, tuple[int, ...]]]:
+    """The cache of a task's scores, and what it has of them: name -> shape."""
+    shape, groups = plan.task.spec.shape, len(inputs.groups)
+    expected: dict[str, tuple[int, ...]] = {"groups": (groups, shape.images, shape.captions)}
     if plan.all_pairs:
-        expected["all_pairs"] = (groups * images, groups * captions)
+        expected["all_pairs"] = (groups * shape.images, groups * shape.captions)
     if plan.prior is not None:
-        expected["prior"] = (groups, captions)
-    return expected
+        expected["prior"] = (groups, shape.captions)
+    settings = {"all_pairs": plan.all_pairs, "debiasing": None if plan.prior is None else plan.prior.declared}
+    used = None if isinstance(run.model, StoredFeatures) else run.cache
+    return TaskCache(used, run.model, plan.task.spec, inputs, settings), expected
 
 
-def _score_pairs(
-    plan: TaskPlan,
-    run: Run,
-    model: PairScorer,
-    groups: Sequence[Group],
-    cache: TaskCache,
-) -> PairTable:
-    """Scores pair by pair, each image opened when its pairs come."""
+def _score_pairs(plan: TaskPlan, run: Run, model: PairScorer, inputs: Inputs, cache: TaskCache) -> PairTable:
     every = plan.all_pairs or (plan.prior is not None and plan.prior.model.prior == "test_images")
-    return score_task_pairs(model, groups, run.sizer, every, cache.data, cache.blocks)
+    return pair_table(model, inputs.prepared or inputs, run.sizer, every, cache.blocks)
 
 
-def _score_streamed(
-    plan: TaskPlan, run: Run, model: DualEncoder, groups: Sequence[Group], cache: TaskCache, clock: _Clock
-) -> Scores:
-    """Scores of a dual encoder that is not adapted: images are prepared, encoded in batches, and dropped."""
-    rows = rows_of(groups)
-    images = ImageRows(model, list(distinct_images(groups)), cache.data)
-    encoded = encode_side(model, "images", images, run.sizer)
-    clock.lap("prepare", images.seconds)
-    captions = encode_side(model, "captions", model.prepare_captions(distinct_captions(groups)), run.sizer)
-    return score_features(model, Features(Side(encoded, rows.images), Side(captions, rows.captions)), plan.all_pairs)
-
-
-def ask_task(plan: TaskPlan, run: Run, model: ChoiceModel) -> Answered:
+def ask(plan: TaskPlan, run: Run, model: ChoiceModel, inputs: Inputs) -> Answered:
     """Asks a task's forced choices; errors as for `ttmbench.evaluator.one_task.run_task`."""
     config, spec, style, clock = run.config, plan.task.spec, model.choice_style, time.perf_counter()
-    loaded = run.load(plan.task)
-    groups, started = loaded.groups, time.perf_counter()
-    check_captions(model, groups)
-    answered = ask_choices(model, groups, run.sizer, config.seed, plan.frames)
-    seconds = {"load": started - clock, "score": time.perf_counter() - started}
+    groups = inputs.groups
+    check_captions(model, inputs)
+    given = ask_choices(model, inputs, run.sizer, config.seed, plan.frames)
+    choices, seconds = choices_of(given, len(groups), spec.shape), {"score": time.perf_counter() - clock}
     answers: list[list[Record]] = [[] for _ in groups]
     unread: list[tuple[str, str, str | None]] = []
-    for reply in answered.given:
+    for reply in given:
         asked = reply.asked
         # counted from 1: which caption fits image 1, which image fits caption 2
         question = f"{'image' if asked.side == 'text' else 'caption'} {asked.subject + 1}"
@@ -381,11 +311,11 @@ def ask_task(plan: TaskPlan, run: Run, model: ChoiceModel) -> Answered:
         prompts["image"] = image_prompt("{caption}", spec.shape.images, plan.frames)
     return Answered(
         spec=spec,
-        metrics=[run.registry.metrics[name] for name in choice_values(answered.choices)],
-        data=Data(groups, loaded.source, answered.fingerprint, answered.clusters),
+        metrics=[run.registry.metrics[name] for name in choice_values(choices)],
+        data=Data.of(inputs),
         notes=notes,
         seconds=seconds,
-        choices=answered.choices,
+        choices=choices,
         record={
             "asked": list(prompts),
             "orders": 1 if style.order == "random" else 2,
@@ -401,13 +331,13 @@ def ask_task(plan: TaskPlan, run: Run, model: ChoiceModel) -> Answered:
 
 def score_share(plan: TaskPlan, run: Run, part: int, of: int) -> None:
     """Scores part ``part`` (from 0) of ``of`` of a task's pairs into the cache."""
-    loaded, _, _, cache = _load(plan, run)
-    cache.share = slice(part, None, of)
-    if not isinstance(run.model, PairScorer):
-        return
-    if cache.find(_arrays(plan, len(loaded.groups))) is None and cache.blocks is not None:
-        with phase("score"):
-            _score_pairs(plan, run, run.model, loaded.groups, cache)
+    if isinstance(run.model, PairScorer):
+        inputs = run.load(plan.task)
+        cache, expected = _cache(plan, run, inputs)
+        cache.share = slice(part, None, of)
+        if cache.find(expected) is None and cache.blocks is not None:
+            with phase("score"):
+                _score_pairs(plan, run, run.model, inputs, cache)
 
 
 def feature_limit(run: Run, spec: TaskSpec, unit: str) -> int | None:
@@ -423,29 +353,13 @@ def feature_limit(run: Run, spec: TaskSpec, unit: str) -> int | None:
     return limit
 
 
-def _stored(run: Run, model: StoredFeatures, spec: TaskSpec) -> tuple[Prepared, str]:
+def _stored(run: Run, model: StoredFeatures, spec: TaskSpec) -> Inputs:
     limit = feature_limit(run, spec, "groups")
-    prepared, fingerprint = stored(model, spec.shape, limit)
-    count = len(prepared.rows.images)
+    inputs = stored(model, spec.shape, limit)
+    count = len(inputs.groups)
     if limit is None or count < limit:
         check_count(spec, count, "the file of features")
-    return prepared, fingerprint
-
-
-def _nameless_groups(count: int, shape: GroupShape) -> list[Group]:
-    """Groups of which only the features are at hand: they go by number."""
-
-    def no_image() -> NoReturn:
-        raise DataError("the model reads stored features; there is no image to open")
-
-    return [
-        Group(
-            group_id=str(group),
-            images=tuple(ImageRef(f"{group}/image {index}", no_image) for index in range(shape.images)),
-            captions=tuple(f"{group}/caption {index}" for index in range(shape.captions)),
-        )
-        for group in range(count)
-    ]
+    return inputs
 
 
 def data_now(run: Run, task: TaskFile) -> DataNow | None:
@@ -455,12 +369,8 @@ def data_now(run: Run, task: TaskFile) -> DataNow | None:
         if isinstance(model, StoredFeatures) and task.spec.kind != "groups":
             limit = groups_of(config.limit, task.spec.group.n_groups)
             return DataNow(stored_pool(model, task.spec, limit)[-1])
-        if isinstance(model, StoredFeatures):
-            return DataNow(_stored(run, model, task.spec)[1])
-        groups = run.load(task).groups
-        fingerprint = Fingerprint(groups)
-        fingerprint.add_remaining()
-        return DataNow(fingerprint.hexdigest(), groups_digest(groups))
+        inputs = run.load(task)
+        return DataNow(inputs.digest(), None if isinstance(model, StoredFeatures) else groups_digest(inputs.groups))
     except DataError as error:
         warn(f"the numbers of task {task.spec.task} stay, but its data cannot be looked at: {error}")
         return None

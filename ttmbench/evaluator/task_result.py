@@ -18,19 +18,18 @@ from ttmbench.results.summary import (
     Clusters,
     MethodScores,
     Resampling,
-    clusters_of,
     group_rows,
     number_of,
     summarise,
     tag_means,
 )
 from ttmbench.scoring.choice_arrays import Choices, choice_chance, choice_values
-from ttmbench.types import Group, Loaded, MetricSpec, Record, Scores
+from ttmbench.types import Group, MetricSpec, Record, Scores
 
 if TYPE_CHECKING:  # both import torch, which `ttmbench score` does without
     from ttmbench.scoring.debiasing import Likelihoods
     from ttmbench.scoring.dual_encoder import PreparedTask
-    from ttmbench.scoring.inputs import Fingerprint
+    from ttmbench.scoring.inputs import Inputs
 
 
 @dataclass(frozen=True)
@@ -44,9 +43,9 @@ class Data:
     clusters: Clusters | None = None  # which groups share images; None where that is not known
 
     @classmethod
-    def of_groups(cls, loaded: Loaded, images: Fingerprint) -> Self:
-        """Data whose images were all taken into their digest."""
-        return cls(loaded.groups, loaded.source, images.hexdigest(), clusters_of(loaded.groups, images.content_of))
+    def of(cls, inputs: Inputs) -> Self:
+        """The data that were scored."""
+        return cls(inputs.groups, inputs.source, inputs.digest(), inputs.clusters)
 
     @classmethod
     def of_file(

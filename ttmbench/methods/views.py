@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated
 
@@ -26,15 +26,7 @@ from ttmbench.methods.training import Cost
 from ttmbench.model import DualEncoder
 from ttmbench.scoring.batches import BatchSizer
 from ttmbench.scoring.dual_encoder import encode_rows
-from ttmbench.scoring.inputs import (
-    Fingerprint,
-    ImageRows,
-    concatenate,
-    distinct_images,
-    pixels_digest,
-    threads_beside_the_model,
-)
-from ttmbench.types import Group, ImageRef
+from ttmbench.scoring.inputs import Inputs, concatenate, pixels_digest, threads_beside_the_model
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -63,7 +55,7 @@ class Views:
     """
 
     adapter: DualEncoder
-    images: Sequence[tuple[str, ImageRef]]  # distinct ones, each with a group that has it (`distinct_images`)
+    inputs: Inputs  # of the task
     seed: int  # of the crops
     batch_size: int | BatchSizer  # views encoded at a time
     cost: Cost = field(default_factory=Cost)  # of a method's views, also if they were created for another method
@@ -91,14 +83,13 @@ class Views:
         features, seconds = self.made[key]
         if key not in self._counted:
             self._counted.add(key)
-            rows = len(self.images) * (count - 1)  # the plain images are counted with the task
+            rows = len(self.inputs.images) * (count - 1)  # the plain images are counted with the task
             self.cost.count(views=rows, image_rows=rows, view_seconds=seconds, shared_seconds=seconds * is_here)
         return features
 
     def _encoded(self, count: int, crop_scale: float, flip: bool) -> torch.Tensor:
         sizer = BatchSizer.of(self.batch_size)
-        # Two images for each thread, to bound memory.
-        rows = ImageRows(self.adapter, self.images, Fingerprint(()), decoded=2 * threads_beside_the_model())
+        decoded, count_images = 2 * threads_beside_the_model(), len(self.inputs.images)  # two for each thread
 
         def prepared(opened: list[Image]) -> Batch:
             (image,) = opened
@@ -108,14 +99,14 @@ class Views:
             crops = [random_crop(image, size, crop_scale, flip, generator) for _ in range(count - 1)]
             return concatenate([plain, self.adapter.prepare_images(crops)]) if crops else plain
 
-        one_each = [np.array([row]) for row in range(len(self.images))]
+        one_each = [np.array([row]) for row in range(count_images)]
         features = []
         with (
             torch.no_grad(),
-            progress_bar(len(self.images), "encoding views", "images") as shown,
-            rows.made_of(one_each, prepared) as coming,
+            progress_bar(count_images, "encoding views", "images") as shown,
+            self.inputs.made_of(self.adapter, one_each, prepared, decoded) as coming,
         ):
-            for _ in range(len(self.images)):
+            for _ in range(count_images):
                 with phase("prepare"):
                     (batch,) = next(coming)
                 features.append(encode_rows(self.adapter.encode_images, batch, count, sizer, "views").float())
@@ -209,9 +200,7 @@ def views_in_groups(
         yield views, captions, view_logits(task, views[None], captions[None])[0]
 
 
-def views_of(
-    adapter: DualEncoder, groups: Sequence[Group], batch_size: int | BatchSizer
-) -> Callable[[int, Cost], Views]:
+def views_of(adapter: DualEncoder, inputs: Inputs, batch_size: int | BatchSizer) -> Callable[[int, Cost], Views]:
     """Creates the views of a task's images for a seed and a method's cost; methods share encoded views."""
-    images, made = list(distinct_images(groups)), dict[ViewSettings, tuple[torch.Tensor, float]]()
-    return lambda seed, cost: Views(adapter, images, seed, batch_size, cost, made)
+    made: dict[ViewSettings, tuple[torch.Tensor, float]] = {}
+    return lambda seed, cost: Views(adapter, inputs, seed, batch_size, cost, made)

@@ -15,9 +15,8 @@ from scipy.special import logsumexp
 from ttmbench.errors import TtmbenchError, UsageError
 from ttmbench.model import PairScorer
 from ttmbench.results.summary import metric_chance, metric_values
-from ttmbench.scoring.inputs import distinct_captions
 from ttmbench.scoring.pairs import PairTable
-from ttmbench.types import Group, MetricSpec, Record, Scores
+from ttmbench.types import MetricSpec, Record, Scores
 
 STEPS = 200  # of alpha between 0 and 1
 
@@ -66,14 +65,14 @@ def prior_for(model: PairScorer, noise_images: int | None, always: bool = False)
     return Prior(model, of_task if model.noise_images is None else model.noise_images)
 
 
-def likelihoods(prior: Prior, groups: Sequence[Group], table: PairTable, all_pairs: bool) -> Likelihoods:
-    """Both parts of a debiased score; P(t) is computed once per distinct caption.
+def likelihoods(prior: Prior, captions: Sequence[str], table: PairTable, all_pairs: bool) -> Likelihoods:
+    """Both parts of a debiased score; P(t) is computed once per distinct caption, which are the ``captions``.
 
     ``table`` is log P(t|i), of every image with every caption if P(t) is the mean over the task's images. TtmbenchError
     if the model gives no usable log P(t).
     """
     every = table.every.astype(np.float64) if prior.model.prior == "test_images" else None
-    values = _log_priors(prior, distinct_captions(groups), every)
+    values = _log_priors(prior, captions, every)
     return Likelihoods(table.scores(all_pairs), values[table.rows.captions])
 
 

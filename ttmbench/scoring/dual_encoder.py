@@ -18,9 +18,9 @@ from ttmbench._util.third_party_errors import phase
 from ttmbench.errors import TtmbenchError, UsageError
 from ttmbench.model import DualEncoder, PairScorer, StoredFeatures
 from ttmbench.scoring.batches import FEATURES, BatchSizer, BlockStore, spans
-from ttmbench.scoring.inputs import Fingerprint, ImageRows, Prepared, n_rows, take
-from ttmbench.scoring.pairs import score_in_memory
-from ttmbench.types import Group, ImageRef, Scores
+from ttmbench.scoring.inputs import Inputs, Prepared, n_rows, take
+from ttmbench.scoring.pairs import pair_table
+from ttmbench.types import Group, Scores
 
 if TYPE_CHECKING:
     from ttmbench.model import Batch
@@ -58,12 +58,16 @@ class Features:
     captions: Side
 
 
-def encode(adapter: DualEncoder, prepared: Prepared, batch_size: int | BatchSizer) -> Features:
-    """Encodes every distinct image and caption of a prepared task once, without gradients, as `encode_side`."""
-    sizer, rows = BatchSizer.of(batch_size), prepared.rows
-    images = encode_side(adapter, "images", prepared.images, sizer)
-    captions = encode_side(adapter, "captions", prepared.captions, sizer)
-    return Features(Side(images, rows.images), Side(captions, rows.captions))
+def encode(adapter: DualEncoder, inputs: Prepared | Inputs, batch_size: int | BatchSizer) -> Features:
+    """Encodes every distinct image and caption of a task once, without gradients, as `encode_side`."""
+    sizer, rows, images = (
+        BatchSizer.of(batch_size),
+        inputs.rows,
+        inputs if isinstance(inputs, Inputs) else inputs.images,
+    )
+    encoded = Side(encode_side(adapter, "images", images, sizer), rows.images)
+    tokens = adapter.prepare_captions(inputs.captions) if isinstance(inputs, Inputs) else inputs.captions
+    return Features(encoded, Side(encode_side(adapter, "captions", tokens, sizer), rows.captions))
 
 
 def score_features(adapter: DualEncoder, features: Features, all_pairs: bool) -> Scores:
@@ -94,8 +98,9 @@ class PreparedTask:
     def score(self, blocks: BlockStore | None = None) -> Scores:
         """One scoring pass, for metrics and matching alike; stores finished blocks of pairs where given."""
         if not isinstance(self.adapter, DualEncoder):
-            table = score_in_memory(self.adapter, self.prepared, self.batch_size, self.all_pairs, blocks)
-            return table.scores(self.all_pairs)
+            return pair_table(self.adapter, self.prepared, self.batch_size, self.all_pairs, blocks).scores(
+                self.all_pairs
+            )
         return score_features(self.adapter, encode(self.adapter, self.prepared, self.batch_size), self.all_pairs)
 
 
@@ -117,20 +122,13 @@ def caption_scores(adapter: DualEncoder, features: Features) -> ScoreRows:
     return score
 
 
-def encode_images(
-    adapter: DualEncoder,
-    images: Sequence[tuple[str, ImageRef]],
-    batch_sizer: BatchSizer,
-    fingerprint: Fingerprint,
-) -> Side:
-    """Encodes images, each opened when its turn comes; the result is in their order.
+def encode_images(adapter: DualEncoder, inputs: Inputs, batch_sizer: BatchSizer) -> Side:
+    """Encodes images, each opened when its turn comes; the result is in their order, and those of one digest are one.
 
-    Images come with a group that has each, for messages; those of the same digest are one. DataError if an image
-    cannot be read, TtmbenchError if the model did not return one feature vector an image.
+    DataError if an image cannot be read, TtmbenchError if the model did not return one feature vector an image.
     """
-    features = encode_side(adapter, "images", ImageRows(adapter, images, fingerprint), batch_sizer).float()
-    fingerprint.add_remaining()
-    rows = _numbered([fingerprint.of(image) for _, image in images])[1]
+    features = encode_side(adapter, "images", inputs, batch_sizer).float()
+    rows = _numbered([inputs.digest_of(image) for _, image in inputs.images])[1]
     _, first = np.unique(rows, return_index=True)
     return Side(take_rows(features, first), rows)
 
@@ -179,7 +177,7 @@ def encode_stored(adapter: StoredFeatures, n_images: int, others: np.ndarray, ba
 
 
 def encode_side(
-    adapter: DualEncoder, side: Literal["images", "captions"], inputs: Batch | ImageRows, batch_sizer: BatchSizer
+    adapter: DualEncoder, side: Literal["images", "captions"], inputs: Batch | Inputs, batch_sizer: BatchSizer
 ) -> torch.Tensor:
     """Features [rows, d] of prepared inputs, or of images that are prepared as they are asked for, without gradients.
 
@@ -187,10 +185,10 @@ def encode_side(
     """
     encoder = adapter.encode_images if side == "images" else adapter.encode_captions
     parts: list[torch.Tensor] = []
-    count = len(inputs.images) if isinstance(inputs, ImageRows) else n_rows(inputs)
+    count = len(inputs.images) if isinstance(inputs, Inputs) else n_rows(inputs)
     wanted = [np.arange(span.start, span.stop) for span in spans(count, FEATURES, batch_sizer.rows)]
-    if isinstance(inputs, ImageRows):
-        opened: AbstractContextManager[Iterator[Batch]] = inputs.parts(wanted)
+    if isinstance(inputs, Inputs):
+        opened: AbstractContextManager[Iterator[Batch]] = inputs.parts(adapter, wanted)
     else:
         opened = nullcontext(take(inputs, slice(int(rows[0]), int(rows[-1]) + 1)) for rows in wanted)
     with torch.inference_mode(), progress_bar(count, f"encoding {side}", side) as shown, opened as coming:

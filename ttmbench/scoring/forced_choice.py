@@ -19,10 +19,9 @@ from ttmbench._util.console import progress_bar
 from ttmbench._util.images import KEPT, LazyImages, about_frames, frames_of_videos, side_by_side
 from ttmbench.errors import TtmbenchError, UsageError
 from ttmbench.model import ChoiceModel, ChoiceQuestion, ChoiceStyle
-from ttmbench.results.summary import Clusters, clusters_of
 from ttmbench.scoring.batches import BatchSizer
 from ttmbench.scoring.choice_arrays import Choices
-from ttmbench.scoring.inputs import Fingerprint
+from ttmbench.scoring.inputs import Inputs
 from ttmbench.types import Group, GroupShape
 
 if TYPE_CHECKING:
@@ -70,32 +69,22 @@ class Given:
         return self.chosen == self.asked.subject
 
 
-@dataclass(frozen=True)
-class AnsweredQuestions:
-    """All answers of a task, which of them are correct, the fingerprint of the data, and the clusters of its groups."""
-
-    given: list[Given]
-    choices: Choices
-    fingerprint: str
-    clusters: Clusters
-
-
 def ask_choices(
-    model: ChoiceModel, groups: Sequence[Group], batch_size: int | BatchSizer, seed: int, frames: int = 1
-) -> AnsweredQuestions:
+    model: ChoiceModel, inputs: Inputs, batch_size: int | BatchSizer, seed: int, frames: int = 1
+) -> list[Given]:
     """Asks every question of a task, whose items are images, or videos of so many frames.
 
     The seed draws the order of options in a group whatever the other groups are. DataError if an image cannot be read,
     TtmbenchError if the model did not return one answer a question, UsageError if there are more captions than letters.
     """
+    groups, style = inputs.groups, model.choice_style
     options = len(groups[0].captions)
     if options > len(LETTERS):
         raise UsageError(
             f"a forced choice has at most {len(LETTERS)} options, and these groups have {options} captions"
         )
-    style, fingerprint = model.choice_style, Fingerprint(groups)
     questions = list(_questions(groups, style, seed, frames))
-    open_image = lru_cache(KEPT)(fingerprint.opener())
+    open_image = lru_cache(KEPT)(inputs.open)
     batch_sizer = BatchSizer.of(model.pairs_at_once or batch_size)
     answered: list[Given] = []
 
@@ -113,9 +102,7 @@ def ask_choices(
         for part in batch_sizer.map_batches(0, len(questions), ask):
             answered += part
             shown.update(len(part))
-    fingerprint.add_remaining()
-    right = choices_of(answered, len(groups), GroupShape(len(groups[0].images), options))
-    return AnsweredQuestions(answered, right, fingerprint.hexdigest(), clusters_of(groups, fingerprint.content_of))
+    return answered
 
 
 def _questions(groups: Sequence[Group], style: ChoiceStyle, seed: int, frames: int) -> Iterator[Asked]:

@@ -12,10 +12,10 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
-from functools import partial
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
 from itertools import islice
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 import numpy as np
 import torch
@@ -26,7 +26,8 @@ from ttmbench._util.console import one_line, progress_bar
 from ttmbench._util.images import BadImage, as_rgb, quiet_decoding, quiet_thread
 from ttmbench.errors import DataError, TtmbenchError, UsageError
 from ttmbench.model import DualEncoder, Model, PairScorer, StoredFeatures
-from ttmbench.types import Group, GroupShape, ImageRef, Scores
+from ttmbench.results.summary import Clusters, clusters_of
+from ttmbench.types import Group, GroupShape, ImageRef, Record, Scores
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -74,21 +75,6 @@ def ahead(
         pool.shutdown(wait=True, cancel_futures=True)
 
 
-def distinct_images(groups: Sequence[Group]) -> Iterator[tuple[str, ImageRef]]:
-    """Each distinct image once, with the first group that has it; in the order of rows."""
-    seen: set[str] = set()
-    for group in groups:
-        for image in group.images:
-            if image.name not in seen:
-                seen.add(image.name)
-                yield group.group_id, image
-
-
-def distinct_captions(groups: Sequence[Group]) -> list[str]:
-    """Each distinct caption once, in the order of rows."""
-    return list(dict.fromkeys(caption for group in groups for caption in group.captions))
-
-
 @contextmanager
 def _reading(image: ImageRef, group_id: str) -> Iterator[None]:
     """Errors inside become DataErrors that name the image and the group."""
@@ -111,73 +97,6 @@ def pixels_digest(image: Image) -> str:
     return hashlib.sha256(f"{image.width}x{image.height}:".encode() + image.tobytes()).hexdigest()
 
 
-@dataclass
-class Fingerprint:
-    """The data digest of a task: encoded images, how they are read, and captions, in the order of the groups.
-
-    Images without encoded bytes (rendered, in memory, frames) and those that plugins open count by their pixels.
-    """
-
-    groups: Sequence[Group]
-    _digests: dict[str, str] = field(default_factory=dict)  # name of an image -> that of its content
-
-    def open(self, group_id: str, image: ImageRef) -> Image:
-        """Opens an image as `open_upright` and takes it in."""
-        is_new = image.name not in self._digests
-        if is_new and image.encoded is not None:
-            self._take_in_bytes(group_id, image)
-        opened = open_upright(image, group_id)
-        if is_new and image.encoded is None:
-            self._digests[image.name] = pixels_digest(opened)
-        return opened
-
-    def opener(self) -> Callable[[str], Image]:
-        """A function that opens an image by name at each call, and takes it in the first time."""
-        by_name = {image.name: (group_id, image) for group_id, image in distinct_images(self.groups)}
-        return lambda name: self.open(*by_name[name])
-
-    def add_remaining(self) -> None:
-        """Takes in every image that has not been taken in; those with encoded bytes are not decoded."""
-        images = [item for item in distinct_images(self.groups) if item[1].name not in self._digests]
-        threads = threads_beside_the_model()
-
-        def take_in(item: tuple[str, ImageRef]) -> None:
-            if item[1].encoded is None:
-                self.open(*item)
-            else:
-                self._take_in_bytes(*item)
-
-        with ahead(images, take_in, threads, 4 * threads, lambda item: item[1].read is not None) as done:
-            for _ in progress_bar(len(images), "looking at data", "images", done):
-                pass
-
-    def _take_in_bytes(self, group_id: str, image: ImageRef) -> None:
-        assert image.encoded is not None, "asked of images with bytes"
-        with _reading(image, group_id):
-            self._digests[image.name] = hashlib.sha256(image.encoded()).hexdigest()
-
-    def content_of(self, image: ImageRef) -> str:
-        """Digest of an image that was taken in, however it is read: crops of one file have the same."""
-        return self._digests[image.name]
-
-    def of(self, image: ImageRef) -> str:
-        """Digest of an image that was taken in, and of how it is read."""
-        content = self._digests[image.name]
-        if image.encoded is None:
-            return content
-        return hashlib.sha256(f"{content} exif {image.exif}; {image.variant}".encode()).hexdigest()
-
-    def hexdigest(self) -> str:
-        """sha256 over every group's images and captions in order; every image must have been taken in."""
-        digest = hashlib.sha256()
-        for group in self.groups:
-            for image in group.images:
-                digest.update(self.of(image).encode())
-            for caption in group.captions:
-                digest.update(hashlib.sha256(caption.encode()).digest())
-        return digest.hexdigest()
-
-
 @dataclass(frozen=True)
 class Rows:
     """Row of each image and caption among the distinct ones: int [groups, images] and int [groups, captions]."""
@@ -188,7 +107,7 @@ class Rows:
 
 @dataclass(frozen=True)
 class Prepared:
-    """A task as a dual encoder takes it."""
+    """All inputs of a task as a model takes them, in memory."""
 
     images: Batch  # one row per distinct image
     captions: Batch  # one row per distinct caption
@@ -267,68 +186,151 @@ def n_rows(batch: Batch) -> int:
     return len(next(iter(batch.values()))) if isinstance(batch, Mapping) else len(batch)
 
 
-def rows_of(groups: Sequence[Group]) -> Rows:
-    """Row of each image and caption among the distinct ones."""
-    image_row = {image.name: row for row, (_, image) in enumerate(distinct_images(groups))}
-    caption_row = {caption: row for row, caption in enumerate(distinct_captions(groups))}
-    return Rows(
-        images=np.array([[image_row[image.name] for image in group.images] for group in groups]),
-        captions=np.array([[caption_row[caption] for caption in group.captions] for group in groups]),
-    )
+class Inputs:
+    """Groups as models take them: distinct images, opened and prepared ahead, distinct captions, and the data digest.
 
+    Images with a file are decoded in threads; those that only a program can open are opened by the thread that asks. A
+    model is called from other threads only if its class says that it may be (``prepares_in_threads``).
 
-@dataclass
-class ImageRows:
-    """The distinct images of a task, opened and prepared ahead of the model.
-
-    Images with a file are decoded in threads; those that only a program can open are opened by the thread that asks.
-    The adapter is called from other threads only if its class says that it may be (``prepares_in_threads``).
+    Attributes:
+        images: the distinct ones, each with a group that has it, for messages; their positions are the rows.
+        captions: the distinct ones, in the order of rows.
+        source: where the groups came from.
+        prepared: what models take, where it is held in memory.
+        truncated: as of `check_captions`; None until captions were checked.
+        contents: name of an image -> digest of its file, else of its pixels, once it was taken in; crops of one file
+            have the same.
+        waited: seconds spent waiting for images.
     """
 
-    adapter: DualEncoder | PairScorer  # the model
-    images: Sequence[tuple[str, ImageRef]]  # each with a group that has it, for messages; their positions are the rows
-    fingerprint: Fingerprint  # takes them in
-    decoded: int = DECODED  # images held decoded at a time
-    seconds: float = field(default=0.0, init=False)  # wall time spent waiting for images
+    def __init__(
+        self, groups: Sequence[Group], source: Record | None = None, prepared: Prepared | None = None, digest: str = ""
+    ) -> None:
+        """``digest`` is that of data without images, else it is made of images and captions."""
+        self.groups, self.source, self.prepared, self._digest = list(groups), source or {}, prepared, digest
+        self._named: dict[str, tuple[str, ImageRef]] = {}
+        for group in groups:
+            for image in group.images:
+                self._named.setdefault(image.name, (group.group_id, image))
+        self.images = list(self._named.values())
+        self.captions = list(dict.fromkeys(caption for group in groups for caption in group.captions))
+        self.truncated: dict[str, int] | None = None
+        self.contents: dict[str, str] = {}
+        self.waited = 0.0
+
+    @cached_property
+    def rows(self) -> Rows:
+        """Where the images and captions of groups of one shape occur."""
+        image_row = {name: row for row, name in enumerate(self._named)}
+        caption_row = {caption: row for row, caption in enumerate(self.captions)}
+        return Rows(
+            images=np.array([[image_row[image.name] for image in group.images] for group in self.groups]),
+            captions=np.array([[caption_row[caption] for caption in group.captions] for group in self.groups]),
+        )
+
+    @cached_property
+    def clusters(self) -> Clusters | None:
+        """Which groups share images, directly or through others; None for data without images."""
+        self.digest()
+        return clusters_of(self.groups, lambda image: self.contents[image.name]) if self.contents else None
+
+    def open(self, name: str) -> Image:
+        """Opens an image as `open_upright`, and takes it in."""
+        group_id, image = self._named[name]
+        if name not in self.contents and image.encoded is not None:
+            self._take_in(name)
+        opened = open_upright(image, group_id)
+        if name not in self.contents:
+            self.contents[name] = pixels_digest(opened)
+        return opened
+
+    def _take_in(self, name: str) -> None:
+        """Takes in an image, which is decoded only if it has no encoded bytes."""
+        group_id, image = self._named[name]
+        if image.encoded is None:
+            self.open(name)
+        else:
+            with _reading(image, group_id):
+                self.contents[name] = hashlib.sha256(image.encoded()).hexdigest()
+
+    def digest_of(self, image: ImageRef) -> str:
+        """Digest of an image that was taken in, and of how it is read."""
+        content = self.contents[image.name]
+        if image.encoded is None:
+            return content
+        return hashlib.sha256(f"{content} exif {image.exif}; {image.variant}".encode()).hexdigest()
+
+    def digest(self) -> str:
+        """The data digest: sha256 over every group's images and captions in order; takes in what was not opened yet.
+
+        Images count by their encoded bytes and how they are read; those without (rendered, in memory, frames), and
+        those that plugins open, by their pixels.
+        """
+        if not self._digest:
+            self.take_in_remaining()
+            digest = hashlib.sha256()
+            for group in self.groups:
+                for image in group.images:
+                    digest.update(self.digest_of(image).encode())
+                for caption in group.captions:
+                    digest.update(hashlib.sha256(caption.encode()).digest())
+            self._digest = digest.hexdigest()
+        return self._digest
+
+    def take_in_remaining(self) -> None:
+        """Takes in every image that was not; those with encoded bytes are not decoded."""
+        names = [name for name in self._named if name not in self.contents]
+        threads = threads_beside_the_model()
+        with ahead(names, self._take_in, threads, 4 * threads, lambda name: self._has_bytes([name])) as done:
+            for _ in progress_bar(len(names), "looking at data", "images", done):
+                pass
+
+    def _has_bytes(self, names: Sequence[str]) -> bool:
+        return all(self._named[name][1].read is not None for name in names)
 
     @contextmanager
-    def parts(self, wanted: Sequence[np.ndarray]) -> Iterator[Iterator[Batch]]:
+    def parts(self, model: DualEncoder | PairScorer, wanted: Sequence[np.ndarray]) -> Iterator[Iterator[Batch]]:
         """Prepared rows, a batch for each list of rows (int [n]), in order; the next ones are prepared meanwhile.
 
         DataError where an image cannot be read.
         """
-        with self.made_of(wanted, self.adapter.prepare_images) as made:
+        with self.made_of(model, wanted, model.prepare_images) as made:
             # By map, which holds no part while the next one comes.
             yield map(lambda parts: parts[0] if len(parts) == 1 else concatenate(parts), made)
 
     @contextmanager
-    def made_of(self, wanted: Sequence[np.ndarray], make: Callable[[list[Image]], T]) -> Iterator[Iterator[list[T]]]:
-        """As `parts`, with what ``make`` makes of opened images: a list for each list of rows, an item a few images."""
-        decoded = max(1, self.decoded // self.adapter.frames)  # of videos, as many frames
+    def made_of(
+        self,
+        model: DualEncoder | PairScorer,
+        wanted: Sequence[np.ndarray],
+        make: Callable[[list[Image]], T],
+        decoded: int = DECODED,
+    ) -> Iterator[Iterator[list[T]]]:
+        """As `parts`, with what ``make`` makes of opened images: a list for each list of rows, an item a few images.
+
+        At most ``decoded`` images are held decoded at a time.
+        """
+        decoded = max(1, decoded // model.frames)  # of videos, as many frames
         threads = min(threads_beside_the_model(), max(1, decoded // 2))
         size = max(1, min(_TOGETHER, decoded // (2 * threads)))
         pieces = [[rows[start : start + size] for start in range(0, len(rows), size)] for rows in wanted]
-        jobs = [[self.images[row] for row in piece] for listed in pieces for piece in listed]
-        inside = self.adapter.prepares_in_threads
+        jobs = [[self.images[row][1].name for row in piece] for listed in pieces for piece in listed]
 
-        def work(some: Sequence[tuple[str, ImageRef]]) -> Callable[[], T]:
-            opened = [self.fingerprint.open(*item) for item in some]
-            if not inside:
+        def work(names: Sequence[str]) -> Callable[[], T]:
+            opened = [self.open(name) for name in names]
+            if not model.prepares_in_threads:
                 return lambda: make(opened)
             made = make(opened)
             return lambda: made
 
-        def has_bytes(some: Sequence[tuple[str, ImageRef]]) -> bool:
-            return all(image.read is not None for _, image in some)
+        def take_next(count: int) -> list[T]:
+            clock = time.perf_counter()
+            made = [next(results)() for _ in range(count)]
+            self.waited += time.perf_counter() - clock
+            return made
 
-        with ahead(jobs, work, threads, max(1, decoded // size), has_bytes) as results:
-            yield (self._timed(results, len(listed)) for listed in pieces)
-
-    def _timed(self, results: Iterator[Callable[[], T]], count: int) -> list[T]:
-        clock = time.perf_counter()
-        made = [next(results)() for _ in range(count)]
-        self.seconds += time.perf_counter() - clock
-        return made
+        with ahead(jobs, work, threads, max(1, decoded // size), self._has_bytes) as results:
+            yield (take_next(len(listed)) for listed in pieces)
 
 
 class Window:
@@ -351,48 +353,42 @@ class Window:
 
 
 def prepare(
-    adapter: DualEncoder | PairScorer,
-    groups: Sequence[Group],
-    batch_size: int,
+    model: DualEncoder | PairScorer,
+    groups: Sequence[Group] | Inputs,
+    batch_size: int = DECODED,
     enlarge: float | None = None,
-    fingerprint: Fingerprint | None = None,
 ) -> tuple[Prepared, str]:
-    """Decodes and preprocesses every distinct image once and tokenises every distinct caption once.
+    """Decodes and preprocesses every distinct image once and tokenises every distinct caption once, into memory.
 
     Also prepares the images ``enlarge`` times as large, for augmentation; UsageError if the model cannot. At most
-    ``batch_size`` images are held decoded; a ``fingerprint`` that has been begun goes on. Its digest is returned, too.
+    ``batch_size`` images are held decoded. The data digest is returned, too.
     """
-    augmented = adapter if isinstance(adapter, DualEncoder) and adapter.augments else None
+    augmented = model if isinstance(model, DualEncoder) and model.augments else None
     if enlarge is not None and augmented is None:
         raise UsageError("this model's adapter cannot augment (prepare_enlarged, crop); use --ttm_args augment=false")
-    fingerprint = fingerprint or Fingerprint(groups)
-    images = ImageRows(adapter, list(distinct_images(groups)), fingerprint, batch_size)
+    inputs = groups if isinstance(groups, Inputs) else Inputs(groups)
     made: list[tuple[Batch, Batch | None]] = []
 
     def make(opened: list[Image]) -> tuple[Batch, Batch | None]:
-        batch = adapter.prepare_images(opened)
+        batch = model.prepare_images(opened)
         if enlarge is None or augmented is None:
             return batch, None
         return batch, augmented.prepare_enlarged(opened, enlarge)
 
-    count = len(images.images)
+    count = len(inputs.images)
     wanted = [np.arange(start, min(start + batch_size, count)) for start in range(0, count, batch_size)]
-    with progress_bar(count, "preparing", "images") as shown, images.made_of(wanted, make) as pieces:
-        for listed in pieces:
-            made += listed
-            shown.update(sum(n_rows(batch) for batch, _ in listed))
+    with progress_bar(count, "preparing", "images") as shown:
+        with inputs.made_of(model, wanted, make, batch_size) as pieces:
+            for rows, listed in zip(wanted, pieces, strict=True):
+                made += listed
+                shown.update(len(rows))
     larger = [enlarged for _, enlarged in made if enlarged is not None]
-    prepared = Prepared(
-        concatenate([batch for batch, _ in made]),
-        adapter.prepare_captions(distinct_captions(groups)),
-        rows_of(groups),
-        concatenate(larger) if larger else None,
-    )
-    return prepared, fingerprint.hexdigest()
+    images, captions = concatenate([batch for batch, _ in made]), model.prepare_captions(inputs.captions)
+    return Prepared(images, captions, inputs.rows, concatenate(larger) if larger else None), inputs.digest()
 
 
-def stored(adapter: StoredFeatures, shape: GroupShape, limit: int | None) -> tuple[Prepared, str]:
-    """Inputs of a model that reads precomputed embeddings, of at most ``limit`` groups, and their fingerprint.
+def stored(adapter: StoredFeatures, shape: GroupShape, limit: int | None) -> Inputs:
+    """Inputs of a model that reads precomputed embeddings, of at most ``limit`` groups, which go by number.
 
     DataError if the rows make no whole groups of this shape, or more groups on one side than on the other.
     """
@@ -414,7 +410,19 @@ def stored(adapter: StoredFeatures, shape: GroupShape, limit: int | None) -> tup
         tensors = batch.values() if isinstance(batch, Mapping) else [batch]
         for tensor in tensors:
             digest.update(tensor.contiguous().numpy().tobytes())
-    return prepared, digest.hexdigest()
+    named = [
+        Group(
+            group_id=str(group),
+            images=tuple(ImageRef(f"{group}/image {index}", _no_image) for index in range(shape.images)),
+            captions=tuple(f"{group}/caption {index}" for index in range(shape.captions)),
+        )
+        for group in range(groups)
+    ]
+    return Inputs(named, {"kind": "stored_features"}, prepared, digest.hexdigest())
+
+
+def _no_image() -> NoReturn:
+    raise DataError("the model reads stored features; there is no image to open")
 
 
 def usable_scores(model: Model, scores: Scores, groups: Sequence[Group]) -> tuple[Scores, list[str]]:
@@ -452,9 +460,13 @@ def usable_scores(model: Model, scores: Scores, groups: Sequence[Group]) -> tupl
     return scores, notes
 
 
-def check_captions(model: Model, groups: Sequence[Group]) -> None:
-    """TtmbenchError for a caption that the model cannot read as text."""
-    captions = distinct_captions(groups)
+def check_captions(model: Model, inputs: Inputs) -> None:
+    """Counts how many ``captions`` a model cuts, ``of`` all distinct ones, and the ``groups`` that have one.
+
+    None where a model does not say. TtmbenchError for a caption that it cannot read as text, or if it did not answer
+    for each.
+    """
+    captions, groups = inputs.captions, inputs.groups
     for caption, token in zip(captions, model.refused(captions), strict=True):
         if token is not None:
             group_id = next(group.group_id for group in groups if caption in group.captions)
@@ -462,32 +474,27 @@ def check_captions(model: Model, groups: Sequence[Group]) -> None:
                 f"group {group_id}: the caption {one_line(caption, 200)!r} contains {token!r}, which this model reads "
                 "as a special token and not as text; change the caption, or leave the group out (--samples)"
             )
-
-
-def count_truncated(model: Model, groups: Sequence[Group]) -> tuple[dict[str, int] | None, list[str]]:
-    """How many ``captions`` of a task a model cuts, ``of`` all distinct ones, and the ``groups`` that have one.
-
-    None for a model that does not say. Also a sentence for the task's notes if captions are cut. TtmbenchError if it
-    did not answer for each caption.
-    """
-    captions = distinct_captions(groups)
     said = model.truncated(captions)
     if said is None:
-        return None, []
+        return
     answers = np.asarray(said, dtype=bool)
     if answers.shape != (len(captions),):
         raise TtmbenchError(
             f"truncated() of {type(model).__name__} gave an array of shape {list(answers.shape)} for {len(captions)} "
             "captions; one answer each is expected"
         )
-    cut = {caption for caption, answer in zip(captions, answers.tolist(), strict=True) if answer}
+    cut = {caption for caption, is_cut in zip(captions, answers.tolist(), strict=True) if is_cut}
     touched = sum(any(caption in cut for caption in group.captions) for group in groups)
-    counted = {"captions": len(cut), "of": len(captions), "groups": touched}
-    if not cut:
-        return counted, []
-    return counted, [
-        f"{len(cut)} of {len(captions)} captions are longer than the model reads and were cut (in {touched} groups): "
-        "captions that differ beyond the cut tie"
+    inputs.truncated = {"captions": len(cut), "of": len(captions), "groups": touched}
+
+
+def truncation_notes(truncated: Mapping[str, int] | None) -> list[str]:
+    """A sentence for the task's notes if captions are cut."""
+    if truncated is None or not truncated["captions"]:
+        return []
+    return [
+        f"{truncated['captions']} of {truncated['of']} captions are longer than the model reads and were cut (in "
+        f"{truncated['groups']} groups): captions that differ beyond the cut tie"
     ]
 
 

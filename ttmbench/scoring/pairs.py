@@ -20,20 +20,8 @@ from ttmbench._util.images import KEPT, LazyImages
 from ttmbench.errors import TtmbenchError
 from ttmbench.model import PairScorer
 from ttmbench.scoring.batches import PAIRS, BatchSizer, BlockStore, load, save, spans
-from ttmbench.scoring.inputs import (
-    Fingerprint,
-    ImageRows,
-    Prepared,
-    Rows,
-    Window,
-    concatenate,
-    distinct_captions,
-    distinct_images,
-    n_rows,
-    rows_of,
-    take,
-)
-from ttmbench.types import Group, ImageRef, Scores
+from ttmbench.scoring.inputs import Inputs, Prepared, Rows, Window, concatenate, take
+from ttmbench.types import Scores
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -71,94 +59,83 @@ class PairTable:
         return Scores(self.groups, self.every[order] if all_pairs else None)
 
 
-def score_task_pairs(
+def pair_table(
     model: PairScorer,
-    groups: Sequence[Group],
-    batch_size: int | BatchSizer,
-    all_pairs: bool,
-    fingerprint: Fingerprint | None = None,
-    blocks: BlockStore | None = None,
-) -> PairTable:
-    """Scores a task by a `PairScorer`, opening each image when its pairs come and dropping it afterwards.
-
-    The model gets ``batch_size`` pairs at a time, unless it says how many it takes (``pairs_at_once``). Finished
-    blocks of scores are stored in ``blocks``. DataError if an image cannot be read; TtmbenchError for
-    too many pairs, or if the model did not return one score a pair.
-    """
-    fingerprint = fingerprint or Fingerprint(groups)
-    images, captions = list(distinct_images(groups)), distinct_captions(groups)
-
-    def score(wanted: np.ndarray) -> np.ndarray:
-        return score_pairs(model, images, captions, wanted, batch_size, fingerprint, blocks)
-
-    table = _table(rows_of(groups), len(images), len(captions), all_pairs, score)
-    fingerprint.add_remaining()
-    return table
-
-
-def score_in_memory(
-    adapter: PairScorer,
-    prepared: Prepared,
+    inputs: Prepared | Inputs,
     batch_size: int | BatchSizer,
     all_pairs: bool,
     blocks: BlockStore | None = None,
 ) -> PairTable:
-    """Scores prepared inputs, as TTM does after every iteration; arguments and errors as `score_task_pairs`."""
-
-    def score(wanted: np.ndarray) -> np.ndarray:
-        def begin() -> _Score:
-            return _PreparedBatches(adapter, lambda rows: take(prepared.images, rows), prepared.captions, wanted).score
-
-        return _in_blocks(wanted, lambda rows: nullcontext(begin), BatchSizer.of(batch_size), blocks)
-
-    return _table(prepared.rows, n_rows(prepared.images), n_rows(prepared.captions), all_pairs, score)
+    """Scores each distinct pair of a task once, image by image, as `score_pairs`; TtmbenchError for too many."""
+    rows, n_captions = inputs.rows, int(inputs.rows.captions.max()) + 1
+    places = rows.images[:, :, None] * n_captions + rows.captions[:, None, :]
+    if not all_pairs:
+        distinct, inside = np.unique(places, return_inverse=True)
+        wanted = np.stack(np.divmod(distinct, n_captions), axis=1)
+        scores = score_pairs(model, inputs, wanted, batch_size, blocks)
+        return PairTable(scores[inside.reshape(places.shape)], None, rows)
+    n_images = int(rows.images.max()) + 1
+    if n_images * n_captions > MAX_GLOBAL_PAIRS:
+        raise TtmbenchError(
+            f"every image with every caption makes {n_images * n_captions} pairs for a model that scores pair by "
+            f"pair; at most {MAX_GLOBAL_PAIRS} are asked for. Use --limit, or what stays inside groups."
+        )
+    wanted = np.indices((n_images, n_captions)).reshape(2, -1).T
+    scores = score_pairs(model, inputs, wanted, batch_size, blocks)
+    return PairTable(scores[places], scores.reshape(n_images, n_captions), rows)
 
 
 def score_ranked_pairs(
     model: PairScorer,
-    images: Sequence[tuple[str, ImageRef]],
-    captions: Sequence[str],
+    inputs: Inputs,
     wanted: np.ndarray,
     batch_sizer: BatchSizer,
-    fingerprint: Fingerprint,
     blocks: BlockStore | None = None,
 ) -> np.ndarray:
     """As `score_pairs`, for ranking: a refused pair has the lowest score if the model counts refusals as wrong.
 
     Every other score must be finite, else TtmbenchError.
     """
-    values = score_pairs(model, images, captions, wanted, batch_sizer, fingerprint, blocks)
-    fingerprint.add_remaining()
+    values = score_pairs(model, inputs, wanted, batch_sizer, blocks)
     finite = np.isfinite(values)
     if not finite.all() and not model.refusals_are_wrong:
         image, caption = wanted[int(np.argmin(finite))]
         raise TtmbenchError(
-            f"the model gave no score for image {images[image][1].name} with caption {captions[caption]!r:.80}"
+            f"the model gave no score for image {inputs.images[image][1].name} with caption "
+            f"{inputs.captions[caption]!r:.80}"
         )
     return np.where(finite, values, LOWEST)
 
 
 def score_pairs(
     model: PairScorer,
-    images: Sequence[tuple[str, ImageRef]],
-    captions: Sequence[str],
+    inputs: Prepared | Inputs,
     wanted: np.ndarray,
     batch_size: int | BatchSizer,
-    fingerprint: Fingerprint,
     blocks: BlockStore | None = None,
 ) -> np.ndarray:
-    """Scores of pairs, float32 [pairs], each image opened when its pairs come; otherwise as `score_task_pairs`.
+    """Scores of pairs, float32 [pairs], of prepared inputs, or each image opened when its pairs come, and then dropped.
 
-    Images and captions are distinct ones, images with a group that has each; ``wanted`` are their rows, int [pairs, 2],
-    image by image in the order of rows.
+    ``wanted`` are the rows of images and captions, int [pairs, 2], image by image in the order of rows. The model gets
+    ``batch_size`` pairs at a time, unless it says how many it takes (``pairs_at_once``). Finished blocks of scores are
+    stored in ``blocks``. DataError if an image cannot be read; TtmbenchError if the model did not return one score a
+    pair.
     """
+    sizer = BatchSizer.of(batch_size)
+    if isinstance(inputs, Prepared):
+        images, tokens = inputs.images, inputs.captions
+
+        def begin() -> _Score:
+            return _PreparedBatches(model, lambda rows: take(images, rows), tokens, wanted).score
+
+        return _in_blocks(wanted, lambda rows: nullcontext(begin), sizer, blocks)
     if not model.prepares:
-        open_image = lru_cache(KEPT)(fingerprint.opener())
+        open_image = lru_cache(KEPT)(inputs.open)
         last: dict[str, Image] = {}
 
         def score(some: slice) -> np.ndarray:
-            names = [images[row][1].name for row in wanted[some, 0].tolist()]
-            texts = [captions[row] for row in wanted[some, 1].tolist()]
+            names = [inputs.images[row][1].name for row in wanted[some, 0].tolist()]
+            texts = [inputs.captions[row] for row in wanted[some, 1].tolist()]
             shown: Sequence[Image] = LazyImages(names, open_image)
             if model.pairs_at_once is None:  # few are open at a time, those of the last batch among them
                 opened = {name: last.get(name) or open_image(name) for name in dict.fromkeys(names)}
@@ -167,37 +144,18 @@ def score_pairs(
                 shown = [opened[name] for name in names]
             return _one_score_each(model.score_pairs(shown, texts), len(names))
 
-        sizer = BatchSizer.of(model.pairs_at_once or batch_size)
+        sizer = BatchSizer.of(model.pairs_at_once or sizer)
         return _in_blocks(wanted, lambda rows: nullcontext(lambda: score), sizer, blocks)
-    rows, tokens = ImageRows(model, images, fingerprint), model.prepare_captions(captions)
+    captions = model.prepare_captions(inputs.captions)
 
     @contextmanager
     def streamed(opened: np.ndarray) -> Iterator[Callable[[], _Score]]:
         lists = [opened[start : start + _TOGETHER] for start in range(0, len(opened), _TOGETHER)]
-        with rows.parts(lists) as parts:
+        with inputs.parts(model, lists) as parts:
             window = Window(parts, lists)
-            yield lambda: _PreparedBatches(model, window.get, tokens, wanted).score
+            yield lambda: _PreparedBatches(model, window.get, captions, wanted).score
 
-    return _in_blocks(wanted, streamed, BatchSizer.of(batch_size), blocks)
-
-
-def _table(
-    rows: Rows, n_images: int, n_captions: int, all_pairs: bool, score: Callable[[np.ndarray], np.ndarray]
-) -> PairTable:
-    """Scores each distinct pair of a task once, image by image."""
-    places = rows.images[:, :, None] * n_captions + rows.captions[:, None, :]
-    if not all_pairs:
-        distinct, inside = np.unique(places, return_inverse=True)
-        return PairTable(
-            score(np.stack(np.divmod(distinct, n_captions), axis=1))[inside.reshape(places.shape)], None, rows
-        )
-    if n_images * n_captions > MAX_GLOBAL_PAIRS:
-        raise TtmbenchError(
-            f"every image with every caption makes {n_images * n_captions} pairs for a model that scores pair by "
-            f"pair; at most {MAX_GLOBAL_PAIRS} are asked for. Use --limit, or what stays inside groups."
-        )
-    scores = score(np.indices((n_images, n_captions)).reshape(2, -1).T)
-    return PairTable(scores[places], scores.reshape(n_images, n_captions), rows)
+    return _in_blocks(wanted, streamed, sizer, blocks)
 
 
 def _in_blocks(
