@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from ttmbench.evaluator.public_api import read_results as read_results
     from ttmbench.evaluator.public_api import score as score
     from ttmbench.evaluator.public_api import simple_evaluate as simple_evaluate
+    from ttmbench.evaluator.training_loop import Evaluator as Evaluator
     from ttmbench.hookspecs import hookimpl as hookimpl
     from ttmbench.methods.features import FeatureTask as FeatureTask
     from ttmbench.methods.features import ScoreTask as ScoreTask
@@ -87,6 +88,7 @@ _HOME = {
     ),
     "evaluator.public_api": ("compare", "list_models", "list_tasks", "read_results", "score", "simple_evaluate"),
     "evaluator.eval_results": ("EvalResults",),
+    "evaluator.training_loop": ("Evaluator",),
     "hookspecs": ("hookimpl",),
     "methods.features": ("FeatureTask", "ScoreTask"),
     "methods.task": ("MethodStep", "TrainingTask"),

@@ -63,7 +63,7 @@ def evaluate(references, tasks="shapes_color", **settings):
 
 def test_they_are_encoded_once_cached_and_recorded(monkeypatch, tmp_path):
     encoded, encode = [], methods.encode_images
-    monkeypatch.setattr(methods, "encode_images", lambda *given: encoded.append(len(given[1])) or encode(*given))
+    monkeypatch.setattr(methods, "encode_images", lambda *given: encoded.append(len(given[1].images)) or encode(*given))
     settings = {"references": {"dn": "shapes_place:6", "nnn": "shapes_place:6"}, "use_cache": str(tmp_path)}
     first = evaluate(tasks="shapes_color,shapes_spatial,shapes_place", **settings).document
     assert encoded == [12], "once for two methods on two tasks"

@@ -68,10 +68,8 @@ def simple_evaluate(
     if adapter is not None:
         written = settings.get("output_path") is not None
         settings["model_name"] = settings.get("model_name") or name_of_adapter(adapter, written=written)
-    asked = split_names(tasks) if isinstance(tasks, str) else [tasks] if isinstance(tasks, Task) else list(tasks)
-    in_memory = list({id(task): task for task in asked if isinstance(task, Task)}.values())
+    settings["tasks"], in_memory = named_tasks(tasks)
     settings["model"] = given if adapter is None else type(adapter).__name__
-    settings["tasks"] = [task.name if isinstance(task, Task) else task for task in asked]
     config = make_run_config(settings)
     chosen = resolve(config, plugins=plugins, in_memory=in_memory, is_registered=adapter is None)
     results = evaluate(config, chosen, adapter=adapter, command=command)
@@ -81,6 +79,13 @@ def simple_evaluate(
         error.results = results  # type: ignore[attr-defined]
         raise
     return results
+
+
+def named_tasks(tasks: str | Task | Sequence[str | Task]) -> tuple[list[str], list[Task]]:
+    """The names of tasks, and those of them that are in memory, each once."""
+    asked = split_names(tasks) if isinstance(tasks, str) else [tasks] if isinstance(tasks, Task) else list(tasks)
+    in_memory = {id(task): task for task in asked if isinstance(task, Task)}
+    return [task.name if isinstance(task, Task) else task for task in asked], list(in_memory.values())
 
 
 PathLike: TypeAlias = str | os.PathLike[str]
