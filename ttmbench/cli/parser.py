@@ -28,7 +28,7 @@ from ttmbench._util.console import (
 )
 from ttmbench._util.third_party_errors import error_line
 from ttmbench._version import __version__
-from ttmbench.config import RENAMED, RunConfig, is_address, read_place, refuse_password
+from ttmbench.config import RENAMED, RunConfig, TTMConfig, is_address, read_place, refuse_password
 from ttmbench.errors import INTERRUPTED, TtmbenchError, UsageError
 
 EXAMPLES = {
@@ -226,9 +226,15 @@ class _Parser(argparse.ArgumentParser):
             self.error(f"{name} is not supported: {NOT_TAKEN[name]}")
         if name[2:] in RENAMED:
             self.error(f"{name} is now --{RENAMED[name[2:]]}")
+        known = re.findall(r"(?<![\w-])--?\w+", self.format_help())
+        if word.isdecimal() and "--seeds" in known:
+            self.error(f"unexpected argument '{word}'; several seeds are separated by commas: --seeds 0,1,2")
         if not name.startswith("-"):
             self.error(f"unexpected argument '{word}'; separate several names by commas")
-        near = get_close_matches(word, re.findall(r"(?<![\w-])--?\w+", self.format_help()), n=1)
+        takes = {"--ttm_args": TTMConfig.takes(name[2:]), "--model_args": name[2:] in ("pretrained", "revision")}
+        for option in (option for option, is_taken in takes.items() if is_taken and option in known):
+            self.error(f"unknown option {name}; it is written {option} {name[2:]}=VALUE")
+        near = get_close_matches(word, known, n=1)
         self.error(f"unknown option {word}" + (f"; did you mean {near[0]}?" if near else ""))
 
     def error(self, message: str) -> NoReturn:

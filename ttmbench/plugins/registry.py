@@ -418,7 +418,8 @@ def unknown(what: str, name: str, known: Iterable[str], broken: Iterable[BrokenP
         return f"unknown model '{name}'; run it with: {options}{plugins}"
     names = sorted(set(known))
     of_family = [one for one in names if one.startswith(f"{name}-")][:3]
-    near = " or ".join(map(repr, of_family or get_close_matches(name, names, n=2, cutoff=0.6)))
+    same = [one for one in names if one.lower() == name.lower()]
+    near = " or ".join(map(repr, same or of_family or get_close_matches(name, names, n=2, cutoff=0.6)))
     kinds = re.findall("task|model|method|metric", what) if len(names) > MOST_NAMES else []
     listed = " or ".join(f"`ttmbench ls {kind}s`" for kind in kinds)
     hint = f"did you mean {near}?" if near else f"{listed} lists them" if listed else f"known: {', '.join(names)}"
