@@ -173,7 +173,8 @@ def summarise(
             }
             values, among = seed_values(metric, column.scores), metric_units(metric, clusters)
             if values is not None:
-                known["value"], known["seed_std"] = over_seeds(np.array([stats.mean(value) for value in values]))
+                value, known["seed_std"] = over_seeds(np.array([stats.mean(one) for one in values]))
+                known["value"] = stats.mean(values.reshape(-1)) if known["seed_std"] else value  # exact for counts
                 if metric.ties is not None:
                     with foreign_errors(f"ties of {whose_metric(metric)}"):
                         ties = [int(np.sum(metric.ties(*(_inputs(metric, one) or ())))) for one in column.scores]
@@ -248,7 +249,7 @@ def over_seeds(values: Float[np.ndarray, " seeds"]) -> tuple[float, float | None
     ((0.7, 0.0), (0.7, None))
     """
     std = stats.seed_std(values)
-    return (float(values[0]), None if std is None else 0.0) if np.ptp(values) == 0 else (float(np.mean(values)), std)
+    return (float(values[0]), None if std is None else 0.0) if np.ptp(values) == 0 else (stats.mean(values) or 0.0, std)
 
 
 def seed_interval(values: Sequence[float]) -> list[float] | None:
@@ -488,10 +489,9 @@ def breakdowns(
         tag: {value: {"groups": len(values[value])} for value in sorted(values)} for tag, values in members.items()
     }
     for key, rows in group_rows(scores, metrics).items() if numbers else ():
-        row = np.mean(rows, axis=0)
         for tag, values in members.items():
             for value, positions in values.items():
-                numbers[tag][value][key_of(*key)] = float(row[positions].mean())
+                numbers[tag][value][key_of(*key)] = stats.mean(rows[:, positions].reshape(-1))
     return numbers
 
 
