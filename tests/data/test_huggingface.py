@@ -498,3 +498,26 @@ def test_a_path_of_the_command_line_starts_from_the_working_directory(tmp_path, 
     assert document["configs"]["mine"]["source"]["path"] == str(tmp_path / "here" / "own")
     code, _, err = run(capsys, *words, "path=own")
     assert code == 2 and "write './own' for the folder" in err
+
+
+@pytest.mark.parametrize("kind", ["huggingface", "random_foils"])
+def test_groups_of_a_table_without_their_images_may_be_left_out(tmp_path, kind):
+    features = datasets.Features(
+        {"one": datasets.Image(), "two": datasets.Image(), "texts": [datasets.Value("string")]}
+    )
+    inside, outside = {"bytes": None, "path": "a.png"}, {"bytes": None, "path": "b.png"}
+    cells = [{"bytes": CELLS[0], "path": None}, None, inside, outside]
+    rows = {"one": cells, "two": [cells[0]] * 4, "texts": [[f"one {n}", f"two {n}"] for n in range(4)]}
+    table = pyarrow.table(rows, features.arrow_schema)
+    write(tmp_path / "own" / "a.png", CELLS[1])
+    parquet_files.write_table(table, tmp_path / "own" / "test-00000-of-00001.parquet")
+    group = {"shape": [2, 2], "n_groups": 4, "images": ["one", "two"], "captions": "texts"}
+    source = {"kind": "huggingface", "path": "./own", "missing": "leave_out"}
+    loaded = task_data.load(
+        task_file(tmp_path, source if kind == source["kind"] else {"kind": kind, "of": [source]}, group)
+    )
+    assert ids(loaded) == ["0", "2"] and loaded.source["coverage"] == {"rows": 4, "here": 2, "missing": ["1", "3"]}
+    assert all(open_upright(image, "x").size[0] == 20 for one in loaded.groups for image in one.images)
+    parquet_files.write_table(table.slice(1, 1), tmp_path / "own" / "test-00000-of-00001.parquet")
+    with pytest.raises(OutOfReachError, match="none of 1 groups has its images"):
+        task_data.load(tmp_path / "mine.yaml")

@@ -49,7 +49,7 @@ def test_every_shipped_task_is_right():
 @pytest.mark.parametrize(
     ("head", "message"),
     [
-        ("task: other", "must be equal"),
+        ("task: other", "write 'task: mine', or rename the file to other.yaml"),
         ("task: [mine", "column 7: task: [mine ^"),
         ("include: nothing.yaml\ntask: mine", "'include' names 'nothing.yaml'"),
         ("include: ../mine.yaml\ntask: mine", "not a file of the same folder"),
@@ -142,16 +142,36 @@ def test_a_password_in_an_address_is_refused(address, folder_task, tmp_path, cap
     assert "hunter2" not in printed.out + printed.err and not out.exists()
 
 
-def test_a_parquet_file_under_kind_folder_names_the_kind_that_reads_it(folder_task, capsys):
-    import pyarrow
-    import pyarrow.parquet
+@pytest.mark.parametrize("path", ["rows.parquet", "saved", "saved/data-00000-of-00001.arrow"])
+def test_tables_of_datasets_under_kind_folder_name_the_kind_that_reads_them(folder_task, capsys, path):
+    import datasets
 
-    folder = folder_task(source={"kind": "folder", "path": "rows.parquet", "images": "images"})
-    pyarrow.parquet.write_table(pyarrow.table({"id": ["a"]}), folder / "rows.parquet")
+    folder = folder_task(source={"kind": "folder", "path": path, "images": "images"})
+    table = datasets.Dataset.from_dict({"id": ["a"]})
+    table.to_parquet(folder / "rows.parquet")
+    table.save_to_disk(folder / "saved")
+    capsys.readouterr()
     assert main(["validate", str(folder / "mine.yaml")]) == 4
     said = capsys.readouterr().out
-    assert "rows.parquet: is a parquet file; rows are read from JSON lines, JSON or CSV here" in said
-    assert "`source: {kind: huggingface, path: FOLDER, split: NAME}`" in said
+    assert "rows are read from JSON lines, JSON or CSV here" in said and said.count("\n") == 1
+    assert "`source: {kind: huggingface, path: ./FOLDER, split: NAME}`" in said
+
+
+def test_all_errors_of_a_task_file_are_reported_at_once(tmp_path, capsys):
+    source = "{kind: folder, pth: rows.csv, imags: x}"
+    text = f"task: other\nverson: 1\nsource: {source}\ngroup: {{shape: [2], n_groups: no}}\nmetrics: [group_mach]\n"
+    code, said, _ = run(capsys, "validate", write(tmp_path, text))
+    assert code == 2 and said.count("\n") == 1 and "(8)" not in said
+    words = [
+        "'verson'; did you mean 'version'",
+        "'task: mine'",
+        "'version' is missing",
+        "'imags'; did you mean 'images'",
+    ]
+    words += ["'group.shape.1'", "'group.n_groups'", "did you mean 'group_match'"]
+    for number, one in enumerate(words, start=1):
+        assert f"({number})" in said and one in said, said
+    assert "key 'path' is missing" in said, said
 
 
 # --- what commands take ---------------------------------------------------------------------------------------

@@ -17,6 +17,7 @@ from ttmbench.errors import TtmbenchError
 
 if TYPE_CHECKING:
     from pydantic import BaseModel, ValidationError
+    from pydantic_core import ErrorDetails
 
 
 def error_line(error: BaseException) -> str:
@@ -129,24 +130,44 @@ def _names_in(annotation: Any, path: Sequence[int | str]) -> list[str]:
     return next((names for part in parts for rest in (path[1:], path) if (names := _names_in(part, rest))), [])
 
 
-def describe(error: ValidationError, model: type[BaseModel] | None = None) -> str:
-    """A pydantic error in one sentence: the first key with its error, and a near name if there is one.
+_BRANCH = re.compile(r".*\[.*|str|int|float|bool")  # of a union, in the place of an error
 
-    An unknown key comes first, since it often explains a missing one.
+
+def describe(error: ValidationError, model: type[BaseModel] | None = None) -> str:
+    """A pydantic error in one line: each wrong key, numbered where there are several, and a near name if there is one.
+
+    Unknown keys come first, since they often explain missing ones.
     """
-    first = min(error.errors(), key=lambda detail: detail["type"] != "extra_forbidden")
-    key = ".".join(str(part) for part in first["loc"] if "[" not in str(part))  # brackets: a branch of a union
-    if first["type"] == "extra_forbidden":
-        known = _names_in(model, first["loc"][:-1])
-        near = get_close_matches(str(first["loc"][-1]), known, n=1)
+    found: dict[tuple[int | str, ...], str] = {}
+    for detail in sorted(error.errors(), key=lambda detail: detail["type"] != "extra_forbidden"):
+        branch = next((at for at, part in enumerate(detail["loc"]) if _BRANCH.fullmatch(str(part))), None)
+        found.setdefault(detail["loc"][:branch], _described(detail, model))  # the first branch speaks for the others
+    return listed(list(found.values()))
+
+
+def listed(problems: Sequence[str]) -> str:
+    """Problems as one line, numbered if there are several.
+
+    >>> listed(["no name"]), listed(["no name", "no size"])
+    ('no name', '(1) no name; (2) no size')
+    """
+    one = len(problems) == 1
+    return problems[0] if one else "; ".join(f"({number}) {text}" for number, text in enumerate(problems, start=1))
+
+
+def _described(detail: ErrorDetails, model: type[BaseModel] | None) -> str:
+    key = ".".join(str(part) for part in detail["loc"] if not _BRANCH.fullmatch(str(part)))
+    if detail["type"] == "extra_forbidden":
+        known = _names_in(model, detail["loc"][:-1])
+        near = get_close_matches(str(detail["loc"][-1]), known, n=1)
         hint = f"; did you mean '{near[0]}'?" if near else (f"; known: {', '.join(known)}" if known else "")
         return f"unknown key '{key}'{hint}"
-    message = first["msg"].removeprefix("Value error, ").replace("Input should be", "must be")
+    message = detail["msg"].removeprefix("Value error, ").replace("Input should be", "must be")
     message = message.partition(", unable to parse")[0]
-    if first["type"] == "missing":
+    if detail["type"] == "missing":
         return f"key '{key}' is missing"
-    shown = repr(first["input"])
-    got = f", got {shown}" if key and len(shown) < 80 else ""
+    shown = repr(detail["input"])
+    got = f", got {shown}" if key and len(shown) < 80 and message[-1] != "?" else ""
     return f"'{key}': {message[0].lower()}{message[1:]}{got}" if key else message
 
 

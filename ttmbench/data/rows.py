@@ -11,7 +11,7 @@ import io
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
@@ -19,7 +19,7 @@ from functools import partial
 from itertools import islice
 from pathlib import Path
 from string import Formatter
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictBool, StrictFloat, StrictInt, model_validator
 
@@ -28,8 +28,8 @@ from ttmbench._util.console import one_line
 from ttmbench._util.file_io import check_no_pointer, limit, read_json_lines
 from ttmbench._util.images import Colors, as_rgb, check_size, open_array, open_image
 from ttmbench.data.video import Video, stored_video
-from ttmbench.errors import DataError, UsageError
-from ttmbench.types import Exif, Group, ImageRef, SourceRequest
+from ttmbench.errors import DataError, OutOfReachError, UsageError
+from ttmbench.types import Exif, Group, ImageRef, Record, SourceRequest
 
 if TYPE_CHECKING:
     from importlib.resources.abc import Traversable
@@ -42,6 +42,8 @@ SPREAD = "*"  # before the name of a column of captions or images: all items of 
 Box = tuple[int, int, int, int]
 _FARTHEST = 1_000_000  # pixels; no image is as large
 Plain = StrictBool | StrictInt | StrictFloat | str
+Missing = Literal["refuse", "leave_out"]
+"""What becomes of groups of which an image is missing."""
 
 
 @dataclass(frozen=True)
@@ -351,6 +353,15 @@ def stored_image(name: str, path: Path, exif: Exif, npy: Colors = "rgb", video: 
     return ImageRef(name, partial(open_array, path, npy), None, path.read_bytes, exif, f"npy {npy};")
 
 
+def with_images(groups: Sequence[Group], without: Collection[str], where: str) -> tuple[list[Group], Record]:
+    """The groups but those ``without`` an image (ids), and the coverage for the record; OutOfReachError for none."""
+    here = [group for group in groups if group.group_id not in without]
+    if not here:
+        raise OutOfReachError(f"none of {len(groups)} groups has its images in {where}")
+    missing = [group.group_id for group in groups if group.group_id in without]
+    return here, {"rows": len(groups), "here": len(here), "missing": missing}
+
+
 def groups_from_rows(
     rows: Iterable[Row], request: SourceRequest, image: Callable[[Cell], ImageRef], rows_per_group: int = 1
 ) -> Iterator[Group]:
@@ -504,7 +515,7 @@ def read_rows(
     has the row ``a/5`` of folder a, number 5 and a caption. DataError if the file or a row is not what it should be.
     """
     name = str(file)
-    _refuse_parquet(file)
+    _refuse_tables(file)
     suffix = file.suffix.lower()
     if suffix in (".csv", ".tsv"):
         yield from csv_rows(read_text(file, name), name, tabs=suffix == ".tsv")
@@ -625,17 +636,18 @@ def _of_lists(file: Path, name: str) -> Iterator[Row]:
         yield Row(str(index), {key: items[index] for key, items in lists.items() if len(items) == rows}, index, name)
 
 
-def _refuse_parquet(file: Path) -> None:
-    """DataError for a parquet file, which another kind of source reads."""
+def _refuse_tables(file: Path) -> None:
+    """DataError for a parquet file, or what ``save_to_disk`` wrote, which another kind of source reads."""
     magic = b""
     if file.is_file():
         with suppress(OSError), file.open("rb") as opened:  # its reader reports the error
             magic = opened.read(4)
-    if magic == b"PAR1":
+    if magic == b"PAR1" or file.suffix == ".arrow" or file.is_dir():
+        what = "a folder" if file.is_dir() else f"{'a parquet' if magic == b'PAR1' else 'an arrow'} file"
         raise DataError(
-            f"{file}: is a parquet file; rows are read from JSON lines, JSON or CSV here. Use `source: {{kind: "
-            "huggingface, path: FOLDER, split: NAME}`, where FOLDER holds the file and its name begins with that of "
-            "the split (test-00000-of-00001.parquet)"
+            f"{file}: is {what}; rows are read from JSON lines, JSON or CSV here. Use `source: {{kind: huggingface, "
+            "path: ./FOLDER, split: NAME}`, where FOLDER is what save_to_disk wrote, or holds parquet files whose "
+            "names begin with that of the split (test-00000-of-00001.parquet)"
         )
 
 

@@ -3,29 +3,40 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
+from functools import partial
 from importlib.resources.abc import Traversable
 from operator import not_
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 
 from ttmbench._arrays import count_matchings
 from ttmbench._util.console import warn
 from ttmbench._util.file_io import Unreadable, limit, read_yaml
-from ttmbench._util.third_party_errors import describe
+from ttmbench._util.third_party_errors import describe, listed
 from ttmbench.config import TTMConfig, nested, refuse_password
 from ttmbench.data.paths import HUB_KINDS, TagFile, local_path
 from ttmbench.data.rows import PathPart, Picks, Where
 from ttmbench.data.video import Video
 from ttmbench.errors import UsageError
 from ttmbench.matching import MAX_INJECTIONS
-from ttmbench.plugins.registry import ENDINGS, Registry, unknown
+from ttmbench.plugins.registry import ENDINGS, Registry, load_target, unknown
 from ttmbench.results.summary import TagMean
-from ttmbench.types import Group, GroupShape
+from ttmbench.types import Group, GroupShape, SourceRequest
 
 Tags = list[str] | dict[str, str | PathPart]
 Defect = Literal["equal_captions", "equal_images", "equal_groups"]
@@ -48,6 +59,14 @@ def _has_place(template: str) -> str:
     if template.count("{}") != 1:
         raise ValueError(f"{template!r:.80} should have {{}} once, where the caption goes, as in 'a photo of {{}}'")
     return template
+
+
+def _parts(source: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    found = [source]
+    for one in found:  # which grows
+        listed = one.get("of")
+        found += [part for part in listed if isinstance(part, Mapping)] if isinstance(listed, list) else []
+    return found
 
 
 Template = Annotated[str, AfterValidator(_has_place)]
@@ -221,17 +240,31 @@ class TaskSpec(BaseModel):
     noise_images: int | None = Field(None, ge=1)
     caption_template: Template | None = Field(None, exclude_if=not_)
 
+    @field_validator("task", "source", "metrics")
+    @classmethod
+    def _is_known(cls, value: Any, info: ValidationInfo) -> Any:
+        """Where a file is read, its context looks names up, so that unknown ones are reported with other errors."""
+        if info.context is not None:
+            info.context(info.field_name, value)
+        return value
+
     @model_validator(mode="after")
     def _consistent(self) -> TaskSpec:
+        if wrong := list(self._contradictions()):
+            raise ValueError(listed(wrong))
+        return self
+
+    def _contradictions(self) -> Iterator[str]:
+        """What is wrong with keys together, each of which is right."""
         group, kind = self.group, self.kind
         if kind == "groups" and group.shape is None:
-            raise ValueError("group.shape: images and captions of a group are needed")
+            yield "group.shape: images and captions of a group are needed"
         if kind != "groups" and group.shape is not None:
-            raise ValueError(f"group.shape: a task of kind {kind} has no groups, so omit it")
+            yield f"group.shape: a task of kind {kind} has no groups, so omit it"
         if kind == "classification" and self.classes is None:
-            raise ValueError("classes: names and templates are needed")
+            yield "classes: names and templates are needed"
         if kind != "classification" and self.classes is not None:
-            raise ValueError(f"classes: a task of kind {kind} has none")
+            yield f"classes: a task of kind {kind} has none"
         for key, stated, its_kind in (
             ("group.n_captions", group.n_captions is not None, "retrieval"),
             ("rerank_k", self.rerank_k is not None, "retrieval"),
@@ -241,34 +274,32 @@ class TaskSpec(BaseModel):
             ("matching: global", self.matching == "global", "groups"),
         ):
             if stated and kind != its_kind:
-                raise ValueError(f"{key}: only a task of kind {its_kind} has it, this one is of kind {kind}")
+                yield f"{key}: only a task of kind {its_kind} has it, this one is of kind {kind}"
         if group.n_groups is not None and group.n_captions is not None and group.n_captions < group.n_groups:
-            raise ValueError(f"group.n_captions: {group.n_captions} captions are too few for {group.n_groups} images")
-        if self.kind == "groups":
+            yield f"group.n_captions: {group.n_captions} captions are too few for {group.n_groups} images"
+        if kind == "groups" and group.shape is not None:
             shape = self.shape
             if self.is_global and shape.more_images:
-                raise ValueError(f"a {shape} task has images without a caption, so it cannot be matched globally")
+                yield f"a {shape} task has images without a caption, so it cannot be matched globally"
             count = 0 if self.is_global else count_matchings(shape.images, shape.captions, shape.true_captions)
             if count > MAX_INJECTIONS:
-                raise ValueError(
-                    f"a {shape} group has more than {MAX_INJECTIONS} matchings; use smaller groups or matching: global"
-                )
+                most = f"more than {MAX_INJECTIONS} matchings"
+                yield f"a {shape} group has {most}; use smaller groups or matching: global"
         if not all(isinstance(source.get("kind"), str) for source in self.sources):
-            raise ValueError("every source needs a 'kind'")
+            yield "every source needs a 'kind'"
         try:
-            if self.video is not None and self.group.crop is not None:
-                raise ValueError("group.crop: boxes are for images, and source.video says that the files are videos")
+            if self.video is not None and group.crop is not None:
+                yield "group.crop: boxes are for images, and source.video says that the files are videos"
         except ValidationError as error:
-            raise ValueError(f"source.video: {describe(error, Video)}") from None
+            yield f"source.video: {describe(error, Video)}"
         for name, settings in self.ttm.items():
             unknown = sorted(key for key in settings if not TTMConfig.takes(key))
-            if unknown:
-                raise ValueError(f"unknown key 'ttm.{name}.{unknown[0]}'; known: {', '.join(TTMConfig.model_fields)}")
+            for key in unknown:
+                yield f"unknown key 'ttm.{name}.{key}'; known: {', '.join(TTMConfig.model_fields)}"
             try:
-                TTMConfig(**settings)
+                TTMConfig(**{key: value for key, value in settings.items() if key not in unknown})
             except ValidationError as error:
-                raise ValueError(f"ttm.{name}: {describe(error)}") from None
-        return self
+                yield f"ttm.{name}: {describe(error)}"
 
     @property
     def shape(self) -> GroupShape:
@@ -280,11 +311,7 @@ class TaskSpec(BaseModel):
     @property
     def sources(self) -> list[Mapping[str, Any]]:
         """The source, and those that it combines (``of``), at any depth."""
-        found: list[Mapping[str, Any]] = [self.source]
-        for source in found:  # which grows
-            listed = source.get("of")
-            found += [part for part in listed if isinstance(part, Mapping)] if isinstance(listed, list) else []
-        return found
+        return _parts(self.source)
 
     @property
     def video(self) -> Video | None:
@@ -360,7 +387,7 @@ AnyTask = TypeVar("AnyTask", bound=TaskFile)
 def find_task(registry: Registry, name: str, read: AlreadyRead | None = None) -> TaskFile:
     """A task by name, or by the path of its file, whose name must be that of the task; ``read``: `AlreadyRead`.
 
-    UsageError, with file and key, for none, or a file that cannot be read, is no YAML mapping, or has a wrong key.
+    UsageError for none, or a file that cannot be read or is no YAML mapping; with all its wrong keys for others.
     """
     path: Traversable
     if name.endswith(ENDINGS) and name not in registry.task_files:
@@ -369,16 +396,47 @@ def find_task(registry: Registry, name: str, read: AlreadyRead | None = None) ->
             raise UsageError(f"task file {name} does not exist")
     else:
         path = registry.task_files[name]
+    stem = path.name.rsplit(".", 1)[0]
+    folder = path.parent if isinstance(path, Path) else None
+
+    def check(key: str, value: Any) -> None:
+        """ValueError for what a key names and nothing has, and for options that the source does not take."""
+        wrong = []
+        if key == "task" and value != stem:
+            wrong.append(f"the file is named {path.name}; write 'task: {stem}', or rename the file to {value}.yaml")
+        own = folder if name.endswith(ENDINGS) else None
+        looks: list[Callable[[], object]] = []
+        if key == "metrics":
+            looks = [partial(registry.metrics.__getitem__, metric) for metric in value]
+        elif key == "source":
+            looks = [partial(_check_source, registry, part, own) for part in _parts(value)]
+        for look in looks:
+            try:
+                look()
+            except UsageError as error:
+                wrong.append(str(error).removeprefix("source: "))
+        if wrong:
+            raise ValueError("; ".join(wrong))
+
     try:
-        spec = TaskSpec(**_read(path, 0, {} if read is None else read))
+        spec = TaskSpec.model_validate(_read(path, 0, {} if read is None else read), context=check)
     except ValidationError as error:
         raise UsageError(f"{path}: {describe(error, TaskSpec)}") from None
-    except TypeError as error:
-        raise UsageError(f"{path}: keys must be words ({error})") from None
-    stem = path.name.rsplit(".", 1)[0]
-    if spec.task != stem:
-        raise UsageError(f"{path}: 'task' is '{spec.task}' but the file is named '{stem}'; they must be equal")
-    return _checked(registry, TaskFile(spec, path.parent if isinstance(path, Path) else None))
+    return _checked(registry, TaskFile(spec, folder))
+
+
+def _check_source(registry: Registry, source: Mapping[str, Any], folder: Path | None) -> None:
+    """UsageError for an unknown kind, and for options that it does not take if the file has a ``folder``."""
+    spec = registry.sources[source["kind"]] if isinstance(source.get("kind"), str) else None
+    if spec is None or not spec.needs or folder is None or {"of", "columns"} & source.keys():
+        return  # a source of sources reads them with options of its own
+    options = {key: value for key, value in source.items() if key != "kind"}
+    try:
+        load_target(spec.needs)(SourceRequest(options, {}, GroupShape(1, 2), folder=folder))
+    except UsageError:
+        raise
+    except Exception:  # it is called again with all that it needs
+        return
 
 
 def all_tasks(registry: Registry) -> dict[str, TaskFile]:
@@ -416,6 +474,11 @@ def select_tasks(registry: Registry, patterns: Sequence[str]) -> dict[str, TaskF
         fitting = [name for name, task in everything.items() if pattern in task.spec.tag or fnmatchcase(name, pattern)]
         if not fitting:
             tags = {tag for task in everything.values() for tag in task.spec.tag}
+            if Path(pattern).exists():
+                raise UsageError(
+                    f"{pattern} is not a task file (.yaml), which says what the columns of a table and the files of a "
+                    "folder are; `ttmbench new task NAME` writes one to start from"
+                )
             raise UsageError(unknown("task", pattern, [*everything, *tags], registry.broken))
         for name in fitting:
             chosen.setdefault(name, everything[name])
@@ -434,12 +497,10 @@ def take_in(registry: Registry, tasks: Sequence[AnyTask]) -> dict[str, AnyTask]:
 
 
 def _checked(registry: Registry, task: AnyTask) -> AnyTask:
-    """The task; UsageError unless its metrics, sources and schedules are registered."""
+    """The task; UsageError unless its metrics and schedules are registered, and fit it."""
     spec = task.spec
     try:
         metrics = {metric: registry.metrics[metric].scope for metric in spec.metrics}
-        for source in spec.sources if task.groups is None else ():
-            registry.sources[source["kind"]]
         for settings in spec.ttm.values():
             if "schedule" in settings:
                 registry.schedules[settings["schedule"]]

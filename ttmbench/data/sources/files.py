@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
-from typing import Literal, Self
+from typing import Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -26,7 +26,17 @@ from ttmbench.data.paths import (
     inside,
     read_options,
 )
-from ttmbench.data.rows import Cell, Row, groups_from_rows, joined, listed, read_rows, stored_image
+from ttmbench.data.rows import (
+    Cell,
+    Missing,
+    Row,
+    groups_from_rows,
+    joined,
+    listed,
+    read_rows,
+    stored_image,
+    with_images,
+)
 from ttmbench.data.sources.huggingface import HubOptions, roots_of
 from ttmbench.data.video import Video
 from ttmbench.errors import DataError, OutOfReachError, TtmbenchError, UsageError
@@ -69,7 +79,7 @@ class FileOptions(BaseModel):
     rows_per_group: int = Field(1, ge=1)  # consecutive rows that make one group
     exif: Exif = "apply"  # whether images are turned upright by their EXIF data
     npy: Colors = "rgb"  # order of the colours in images that are ``.npy`` arrays
-    missing: Literal["refuse", "leave_out"] = "refuse"  # refuse, or skip and count, groups without images
+    missing: Missing = "refuse"  # refuse, or skip and count, groups without images
     video: Video | None = None  # the files are videos, and which of their frames are read
     addresses: tuple[str, ...] = ()  # columns of image addresses, in the order of ``group.images``; for ``listed``
 
@@ -193,12 +203,8 @@ def read_files(
     where = " or ".join(map(str, options.image_folders(base)))
     record: dict[str, object] = {"exif": options.exif}
     if leave_out:
-        here = [group for group in groups if not any(image.name in absent for image in group.images)]
-        if not here:
-            raise OutOfReachError(f"none of {len(groups)} groups has its images in {where}")
-        known = {group.group_id for group in here}
-        missing = [group.group_id for group in groups if group.group_id not in known]
-        record["coverage"] = {"rows": len(groups), "here": len(here), "missing": missing}
+        without = {group.group_id for group in groups if any(image.name in absent for image in group.images)}
+        here, record["coverage"] = with_images(groups, without, where)
         groups = here[: request.limit]
     elif absent:
         name, cell = next(iter(absent.items()))

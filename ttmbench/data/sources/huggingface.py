@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from functools import partial
@@ -20,10 +20,10 @@ from ttmbench._util.hub import UNKNOWN_TOKEN, accept_terms, patiently, quiet_hub
 from ttmbench._util.images import open_image
 from ttmbench.data.availability import DataLocation, DataNeed, amount, local_file
 from ttmbench.data.paths import Also, below, data_folder, inside, is_local, local_path, read_options
-from ttmbench.data.rows import Cell, Row, groups_from_rows, listed
+from ttmbench.data.rows import Cell, Missing, Row, groups_from_rows, listed, with_images
 from ttmbench.data.task_file import OneOrMany
 from ttmbench.errors import DataError, OutOfReachError, TtmbenchError
-from ttmbench.types import Exif, ImageRef, Loaded, Record, SourceRequest
+from ttmbench.types import Exif, Group, ImageRef, Loaded, Record, SourceRequest
 
 if TYPE_CHECKING:
     import pyarrow
@@ -152,6 +152,7 @@ class HuggingfaceOptions(HubOptions):
     data_files: OneOrMany = Field(default_factory=list)  # patterns; by default tables that are named after the split
     drop_captions: dict[str, str] = Field(default_factory=dict)  # true caption of a group to leave out -> why
     literals: tuple[str, ...] = ()  # columns whose texts are lists as Python or JSON writes them
+    missing: Missing = "refuse"  # groups of which an image is null, or its file is not there
 
     @property
     def patterns(self) -> list[str]:
@@ -170,9 +171,13 @@ class HuggingfaceOptions(HubOptions):
         tables = self._tables(folder)
         shards = Counter((name[: shard.start()], int(shard[1])) for name in tables if (shard := _SHARD.search(name)))
         missing = [f"{total - n} of {total} files {stem}-*" for (stem, total), n in shards.items() if n < total]
-        if missing or not tables:
-            missing = missing or [f"{' or '.join(self.patterns)} (source.data_files names other files)"]
+        if missing:
             raise OutOfReachError(f"{self.where} is incomplete: {missing[0]} is missing in {folder}")
+        if not tables:
+            asked = " or ".join(self.data_files) or f"a parquet or arrow table of split '{self.split}'"
+            there = ", ".join(sorted(path.relative_to(folder).as_posix() for path in _tables_in(folder))[:4])
+            hint = f"; it has {there}: source.split or source.data_files names them" if there else ""
+            raise OutOfReachError(f"{self.where} is incomplete: {asked} is missing in {folder}{hint}")
         folders = {path.parent for path in tables.values()}
         if len({stem for stem, _ in shards}) < len(shards) or (not self.data_files and len(folders) > 1):
             raise DataError(
@@ -183,11 +188,15 @@ class HuggingfaceOptions(HubOptions):
     def _tables(self, folder: Path) -> dict[str, Path]:
         """The files of the split that exist, in the order of their names; a link without its file is none."""
         plain = [] if self.data_files or not (folder / "state.json").is_file() else ["data*.arrow"]  # without splits
-        found = (path for path in folder.rglob("*") if path.suffix in _TABLES and not path.name.startswith("cache-"))
-        files = {path.relative_to(folder).as_posix(): path for path in found if path.is_file()}
+        files = {path.relative_to(folder).as_posix(): path for path in _tables_in(folder)}
         names = [name for name in files if any(fnmatchcase(name, pattern) for pattern in (*self.patterns, *plain))]
         names.sort(key=lambda name: [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", name)])
         return {name: files[name] for name in names}
+
+
+def _tables_in(folder: Path) -> list[Path]:
+    found = (path for path in folder.rglob("*") if path.suffix in _TABLES and not path.name.startswith("cache-"))
+    return [path for path in found if path.is_file()]
 
 
 def open_table(options: HuggingfaceOptions, folder: Path) -> Dataset:
@@ -229,14 +238,26 @@ def read_huggingface(request: SourceRequest) -> Loaded:
             )
         name = f"{cell.group_id}/{cell.column}" + (f"/{cell.item}" if cell.item else "")
         stored = partial(_stored_image, encoded[cell.column], cell, folder)
+        if options.missing == "leave_out":
+            file = stored()
+            if file is None or (isinstance(file, Path) and not file.is_file()):
+                absent.add(cell.group_id)
+
+        def encoded_image() -> io.BytesIO | Path:
+            if (file := stored()) is None:
+                raise DataError(f"{cell.where} holds no image")
+            return file
 
         def read() -> bytes:
-            return file.read_bytes() if isinstance(file := stored(), Path) else file.getvalue()
+            return file.read_bytes() if isinstance(file := encoded_image(), Path) else file.getvalue()
 
-        return ImageRef(name, lambda: open_image(stored()), read=read, exif=options.exif)
+        return ImageRef(name, lambda: open_image(encoded_image()), read=read, exif=options.exif)
 
+    absent: set[str] = set()
     texts = table.remove_columns(sorted(pictures))
-    groups = groups_from_rows(_rows(texts, options), replace(request, limit=None), image)
+    groups: Iterable[Group] = groups_from_rows(_rows(texts, options), replace(request, limit=None), image)
+    if options.missing == "leave_out":
+        groups, record["coverage"] = with_images(list(groups), absent, options.where)
     reasons, remaining, dropped = {_plain(text): why for text, why in options.drop_captions.items()}, [], []
     for group in groups:
         why = reasons.get(_plain(group.captions[0]))
@@ -284,12 +305,12 @@ def _holds_images(kind: pyarrow.DataType, may_be_bytes: bool) -> bool:
     return may_be_bytes and (types.is_binary(kind) or types.is_large_binary(kind))
 
 
-def _stored_image(column: Dataset, named: Cell, folder: Path) -> io.BytesIO | Path:
-    """An encoded image of a column: its bytes, else its path, which must stay in the dataset's folder."""
+def _stored_image(column: Dataset, named: Cell, folder: Path) -> io.BytesIO | Path | None:
+    """An encoded image of a column: its bytes, else its path, which must stay in the folder; None for a null cell."""
     (cell,) = column[named.row.index][named.column].to_pylist()
     items = cell if isinstance(cell, list) else [cell]
     item = items[named.item or 0] if (named.item or 0) < len(items) else None
     content, path = (item.get("bytes"), item.get("path")) if isinstance(item, dict) else (item, None)
-    if not (content or path):
-        raise DataError(f"{named.where} holds no image")
-    return io.BytesIO(content) if content else inside(folder, str(path), named.where, roots_of(folder))
+    if content:
+        return io.BytesIO(content)
+    return inside(folder, str(path), named.where, roots_of(folder)) if path else None
