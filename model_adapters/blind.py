@@ -26,7 +26,7 @@ def load(asked: BlindOptions) -> BlindLanguageModel | BlindCaptioner:
     import transformers
 
     pretrained = find(asked)
-    config = load_part(transformers.AutoConfig, pretrained)
+    config = pretrained.config
     if hasattr(config, "vision_config"):
         return BlindCaptioner(visualgpt.load(**asked.model_dump()))
     if type(config) in transformers.AutoModelForSeq2SeqLM._model_mapping:
@@ -35,10 +35,8 @@ def load(asked: BlindOptions) -> BlindLanguageModel | BlindCaptioner:
         kind = transformers.AutoModelForCausalLM
     else:
         raise UsageError(f"{asked.pretrained} is of type '{config.model_type}', which writes no text")
-    model = load_weights(kind, pretrained)
-    return BlindLanguageModel(
-        LoadedModel(model, pretrained.files, load_part(transformers.AutoTokenizer, pretrained)), asked
-    )
+    model, tokenizer = load_weights(kind, pretrained), load_part(transformers.AutoTokenizer, pretrained)
+    return BlindLanguageModel(LoadedModel(model, pretrained.files, tokenizer), asked)
 
 
 class BlindScorer(PairScorer):

@@ -24,30 +24,24 @@ from ttmbench.model_adapters._shared.contrastive import (
     random_crop,
     trimmed,
 )
-from ttmbench.model_adapters._shared.options import (
-    ContrastiveHalfOptions,
-    ContrastiveOptions,
-    DualEncoderFiles,
-    takes,
-)
+from ttmbench.model_adapters._shared.options import ContrastiveHalfOptions, ContrastiveOptions, takes
 from ttmbench.model_adapters._shared.pretrained import (
     PROBES,
     LoadedModel,
     as_text,
     captions_read,
-    fetch_weights,
     find,
     load_part,
     load_weights,
-    processor_of,
+    locate,
 )
-from ttmbench.types import ModelFiles
 
 if TYPE_CHECKING:
     from PIL.Image import Image
     from transformers import PretrainedConfig, PreTrainedModel, ProcessorMixin
     from transformers.image_processing_utils import BaseImageProcessor
 
+__all__ = ["TransformersModel", "load", "locate", "wrap"]
 # How captions are cleaned, by open_clip's names: by model type, or by the tokenizer.
 CLEANING = {"siglip": "canonicalize", "CLIPTokenizer": "lower"}
 UNSCALED = {"do_rescale": False, "do_normalize": False}
@@ -58,10 +52,10 @@ _TRAINED_WITH_GELU = "laion/"  # the one publisher on the Hub of CLIPs with GELU
 @takes(ContrastiveOptions)
 def load(asked: ContrastiveOptions) -> TransformersModel:
     """Loads a contrastive dual encoder from the Hub or a folder; DataError for its weights, or UsageError."""
-    from transformers import AutoConfig, AutoImageProcessor, AutoModel, AutoTokenizer
+    from transformers import AutoImageProcessor, AutoModel, AutoTokenizer
 
     pretrained, quick = find(asked), asked.quick_gelu
-    config = load_part(AutoConfig, pretrained)
+    config = pretrained.config
     if config.model_type in ("blip", "blip-2", "flava"):
         raise UsageError(
             f"{asked.pretrained} is a {config.model_type} model, whose scores need its own heads; use --model itc "
@@ -79,9 +73,9 @@ def load(asked: ContrastiveOptions) -> TransformersModel:
         raise UsageError(
             f"{asked.pretrained} is a {type(model).__name__}, not a contrastive dual encoder with a temperature"
         )
-    parts_of, files = processor_of(pretrained, asked)
-    parts = load_part(AutoTokenizer, parts_of), load_part(AutoImageProcessor, parts_of)
-    return TransformersModel(LoadedModel(model, files, *parts), asked)
+    prepares = pretrained.processor or pretrained
+    parts = load_part(AutoTokenizer, prepares), load_part(AutoImageProcessor, prepares)
+    return TransformersModel(LoadedModel(model, pretrained.files, *parts), asked)
 
 
 def wrap(
@@ -92,15 +86,6 @@ def wrap(
     how = {"pretrained": name, "device": device, "dtype": dtype, "compile": compile}
     loaded = LoadedModel(model, None, processor.tokenizer, processor.image_processor)
     return TransformersModel(loaded, ContrastiveOptions.read(how))
-
-
-@takes(DualEncoderFiles)
-def locate(asked: DualEncoderFiles) -> list[ModelFiles]:
-    """The files that a dual encoder is loaded from, fetched unless ``offline``; errors as for `load`."""
-    pretrained = find(asked)
-    fetch_weights(pretrained)
-    files = processor_of(pretrained, asked)[1]
-    return [files, *files.beside]
 
 
 class TransformersModel(ContrastiveModel[Mapping[str, torch.Tensor]]):
@@ -235,9 +220,8 @@ def check_image_size(adapter: Any, size: tuple[int, int], config: PretrainedConf
     from PIL import Image
 
     vision = getattr(config, "vision_config", None) or getattr(config, "image_config", None)
-    side = getattr(vision, "image_size", None) or size
-    own = (side, side) if isinstance(side, int) else tuple(side)
-    if size in ((0, 0), own):
+    height, width = np.broadcast_to(getattr(vision, "image_size", None) or size, 2)
+    if size in ((0, 0), (height, width)):
         return
     try:
         with torch.inference_mode():
@@ -245,7 +229,7 @@ def check_image_size(adapter: Any, size: tuple[int, int], config: PretrainedConf
     except (RuntimeError, ValueError) as error:  # some towers take every size
         raise DataError(
             f"the image processor of {adapter.name} makes images of {size[0]}x{size[1]} pixels and the model takes "
-            f"{own[0]}x{own[1]}; use the image processor that belongs to these weights"
+            f"{height}x{width}; use the image processor that belongs to these weights"
         ) from error
 
 

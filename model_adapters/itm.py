@@ -33,7 +33,6 @@ from ttmbench.model_adapters._shared.pretrained import (
     as_text,
     captions_read,
     find,
-    load_part,
     load_whole,
     locate,
 )
@@ -66,7 +65,7 @@ def load_family(
     import transformers
 
     pretrained = find(asked)
-    family = load_part(transformers.AutoConfig, pretrained).model_type
+    family = pretrained.config.model_type
     if family not in families:
         raise UsageError(
             f"{asked.pretrained} is of type '{family}', whose {part} is not known; known: {', '.join(families)}{hint}"

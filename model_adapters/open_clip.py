@@ -31,6 +31,7 @@ from safetensors.torch import save_file
 from torch.func import functional_call
 from torchvision.transforms.functional import pil_to_tensor
 
+from ttmbench._util import hub
 from ttmbench._util.digests import json_digest, tensors_digest
 from ttmbench._util.images import resized
 from ttmbench.errors import UsageError
@@ -51,7 +52,6 @@ from ttmbench.model_adapters._shared.pretrained import (
     captions_read,
     declared_name,
     plain,
-    quiet_hub,
     tokenizer_digest,
 )
 from ttmbench.types import ModelFiles
@@ -65,7 +65,7 @@ def load(asked: OpenClipOptions) -> OpenClipModel:
     """Loads a model by open_clip's name, from the Hub, or from a folder; DataError for its weights, or UsageError."""
     with _quiet_root():
         source = sources.find(asked, asked.quick_gelu)
-        with quiet_hub(offline=True):
+        with hub.quiet_hub(offline=True):
             tokenizer = sources.tokenizer_of(source)
             built, changes = sources.build(source)
     notes = (*source.notes, *changes)

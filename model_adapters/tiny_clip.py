@@ -21,4 +21,4 @@ def load(asked: TinyClipOptions) -> hf.TransformersModel:
 @takes(TinyClipOptions)
 def locate(asked: TinyClipOptions) -> list[ModelFiles]:
     """The folder of weights included in the package."""
-    return hf.locate(pretrained=FOLDERS[asked.training_seed], offline=True)
+    return hf.locate(pretrained=FOLDERS[asked.training_seed])

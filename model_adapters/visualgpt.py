@@ -26,7 +26,7 @@ from ttmbench.model_adapters._shared.image_text import (
 )
 from ttmbench.model_adapters._shared.options import VisualGptOptions, takes
 from ttmbench.model_adapters._shared.pair_model import PairModel, full_precision
-from ttmbench.model_adapters._shared.pretrained import LoadedModel, find, load_part, load_whole, locate
+from ttmbench.model_adapters._shared.pretrained import LoadedModel, find, load_whole, locate
 
 __all__ = ["CaptionModel", "load", "locate"]
 NOISE_IMAGES = 3  # most benchmarks in appendix B; for Winoground it has 100, which the task's file says
@@ -44,7 +44,7 @@ def load(asked: VisualGptOptions) -> Captioner:
     import transformers
 
     pretrained = find(asked)
-    family = load_part(transformers.AutoConfig, pretrained).model_type
+    family = pretrained.config.model_type
     if family not in ("blip", "blip-2"):
         return ChatCaptioner(load_image_text(pretrained, asked), asked)
     refuse_chat_arguments(asked)

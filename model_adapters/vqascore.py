@@ -38,7 +38,7 @@ from ttmbench.model_adapters._shared.pretrained import (
     check_size,
     find,
     load_part,
-    load_weights,
+    load_whole,
     locate,
     pick_device,
     tokenizer_digest,
@@ -161,12 +161,11 @@ def load_qformer(pretrained: Pretrained, family: str, device: torch.device) -> Q
 
     processor = load_part(transformers.AutoProcessor, pretrained)
     refuse_old_transformers()
-    model = load_weights(getattr(transformers, CLASSES[family]), pretrained)
-    if model.get_output_embeddings() is None:
+    loaded = load_whole(getattr(transformers, CLASSES[family]), pretrained, processor)
+    if loaded.model.get_output_embeddings() is None:
         raise UsageError(f"{pretrained.files.name} has no language model that could answer")
     if hasattr(processor, "qformer_tokenizer"):
-        check_size(processor.qformer_tokenizer, model.config.qformer_config.vocab_size, pretrained.files.name)
-    loaded = LoadedModel(model, pretrained.files, processor.tokenizer, processor.image_processor, processor)
+        check_size(processor.qformer_tokenizer, loaded.model.config.qformer_config.vocab_size, pretrained.files.name)
     return QFormerModel(loaded, device)
 
 
@@ -177,10 +176,8 @@ _STARTS = ("", "▁", "Ġ")  # how vocabularies write a space before a word
 @takes(VqaScoreOptions)
 def load(asked: VqaScoreOptions) -> VQAScore:
     """Loads a model with a chat template, BLIP-2 or InstructBLIP, from the Hub or a folder; errors as for `hf.load`."""
-    from transformers import AutoConfig
-
     pretrained = find(asked)
-    family = load_part(AutoConfig, pretrained).model_type
+    family = pretrained.config.model_type
     if family not in CLASSES:
         return VQAScore(load_image_text(pretrained, asked), asked)
     refuse_chat_arguments(asked)

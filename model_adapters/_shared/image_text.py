@@ -28,10 +28,11 @@ from ttmbench.model_adapters._shared.pretrained import (
     Pretrained,
     described,
     load_part,
-    load_weights,
+    load_whole,
     pick_device,
     placement_of,
     settle,
+    spread,
     with_weights,
 )
 
@@ -381,7 +382,7 @@ class ImageTextModel(PromptedModel):
         last = {"logits_to_keep": 1} if "logits_to_keep" in self._forward else {}
         shown = self._shown([seen[at] for at in first.values()])
         begun = self.model(**self._padded(prefixes), **shown, **last, use_cache=True)
-        if not getattr(self.model, "hf_device_map", None):  # else the layers' states lie on several devices
+        if not spread(self.model):  # else the layers' states lie on several devices
             which = which.to(self.device, non_blocking=True)
         cache = "cache" if "cache" in self._forward else "past_key_values"  # its name before transformers 5.24
         begun[cache].batch_select_indices(which)
@@ -455,8 +456,7 @@ def load_image_text(pretrained: Pretrained, asked: ChatOptions, *, encodes: bool
             setattr(processor.image_processor, name, asked.split_images)
     if asked.pad_images is not None:
         processor.image_processor = _padding(pretrained, processor.image_processor, asked.pad_images)
-    model = load_weights(AutoModelForImageTextToText, pretrained, placement=placement_of(asked))
-    loaded = LoadedModel(model, pretrained.files, processor.tokenizer, processor.image_processor, processor)
+    loaded = load_whole(AutoModelForImageTextToText, pretrained, processor, placement_of(asked))
     chat = ImageTextModel(loaded, torch.device(pick_device(asked.device)), encodes)
     chat.template_kwargs = asked.chat_template_kwargs or {}
     return chat
@@ -497,9 +497,9 @@ def refuse_chat_arguments(asked: ChatOptions) -> None:
 
 def _padding(pretrained: Pretrained, processor: BaseImageProcessor, pad: bool) -> BaseImageProcessor:
     """LLaVA-1.5's image processor with the checkpoint's settings and this padding."""
-    from transformers import AutoConfig, LlavaImageProcessor
+    from transformers import LlavaImageProcessor
 
-    if load_part(AutoConfig, pretrained).model_type != "llava":
+    if pretrained.config.model_type != "llava":
         raise UsageError(f"{pretrained.files.name} is not a LLaVA-1.5, and only its images are padded; omit pad_images")
     settings = processor.to_dict()
     for name in ("image_processor_type", "processor_class", "do_pad"):

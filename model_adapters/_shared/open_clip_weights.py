@@ -32,15 +32,11 @@ from ttmbench.errors import DataError, UsageError
 from ttmbench.model_adapters._shared.contrastive import ADVICE_ON_GELU, QUICK
 from ttmbench.model_adapters._shared.options import OpenClipFiles
 from ttmbench.model_adapters._shared.pretrained import (
-    WHOLE,
     Repository,
     check_files,
     check_size,
     described,
     find_repository,
-    has_vocabulary,
-    is_small,
-    lacking,
     read_weights,
     what_to_install,
 )
@@ -129,10 +125,10 @@ def find(asked: OpenClipFiles, quick_gelu: bool | None = None) -> Source:
     def fetched(name: str) -> Path:
         """As open_clip: from a folder, or from the weights' own repository, where that contains the files."""
         if repository is not None and (is_folder or repository.name.lower() == name.lower()):
-            return repository.get(filter(is_small, repository.files))
+            return repository.get(repository.small)
         if name not in beside:
             other = find_repository(name, offline=asked.offline)
-            beside[name] = ModelFiles(name, other.get(filter(is_small, other.files)), (), other.commit)
+            beside[name] = ModelFiles(name, other.get(other.small), (), other.commit)
         return beside[name].folder
 
     tokenizer, tower = (model_config["text_cfg"].get(key) for key in ("hf_tokenizer_name", "hf_model_name"))
@@ -197,8 +193,6 @@ def tokenizer_of(source: Source) -> open_clip.SimpleTokenizer | HFTokenizer:
     except Exception as error:
         command = what_to_install(error)
         why = described(error) if command is None else f"it needs `{command}`"
-        if command is None and not has_vocabulary(source.tokenizer):
-            raise lacking(source.model, source.tokenizer, [WHOLE]) from error
         raise DataError(f"the tokenizer of {source.model} cannot be loaded from {source.tokenizer} ({why})") from error
     check_files(made.tokenizer, source.tokenizer, source.model)
     check_size(made.tokenizer, text.get("vocab_size"), source.model)

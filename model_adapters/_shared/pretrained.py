@@ -1,10 +1,10 @@
 """Finding, fetching, loading and placing models of transformers; files are fetched, then read without the network.
 
 A repository of the Hub is listed at one commit; where the Hub does not answer, or may not be asked, the copy in its
-cache is. Weights are safetensors, or else a pickle that ``torch.load(weights_only=True)`` reads: tensors, plain values
-and float64 numbers; settings are skipped, everything else is refused. A PEFT adapter (LoRA and others) is a folder or a
-Hub repository with ``adapter_config.json`` and ``adapter_model.safetensors`` or ``.bin``. It has to match its base
-exactly: no tensor may be unused or missing.
+cache is. Weights are safetensors, or else a pickle that ``torch.load(weights_only=True)`` reads: tensors and plain
+values; numbers of numpy and settings are skipped, everything else is refused. A PEFT adapter (LoRA and others) is a
+folder or a Hub repository with ``adapter_config.json`` and ``adapter_model.safetensors`` or ``.bin``. It has to match
+its base exactly: no tensor may be unused or missing.
 """
 
 from __future__ import annotations
@@ -14,15 +14,13 @@ import inspect
 import json
 import re
 import shlex
-import struct
-import sys
 import warnings
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from copy import copy, deepcopy
 from dataclasses import dataclass, field, replace
-from importlib.util import find_spec
+from functools import cached_property
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -68,50 +66,24 @@ def what_to_install(error: BaseException | None) -> str | None:
     return None
 
 
-_PLAIN = (3, "<", None, None, None, -1, -1, 0)  # numpy's state of float64: byte order, and no fields
+class _Skipped:
+    """Stands in a pickle for numbers of numpy and for the settings of a training, and keeps nothing of them."""
+
+    def __init__(self, *unused: object) -> None: ...
+
+    def __setstate__(self, state: object) -> None: ...
 
 
-class _Float64:
-    """Stands for ``numpy.dtype`` in a pickle, and takes float64 alone."""
-
-    def __init__(self, code: object, align: object = False, copy: object = False) -> None:
-        if code != "f8":
-            raise ValueError(f"it holds a number of numpy's type {code!r:.40}, and only float64 is read")
-
-    def __setstate__(self, state: object) -> None:
-        if state != _PLAIN:
-            raise ValueError(f"it holds a float64 with the unknown settings {state!r:.80}")
-
-
-def _number(kind: object, content: object) -> float:
-    """Stands for numpy's ``scalar`` in a pickle."""
-    if type(kind) is not _Float64 or type(content) is not bytes or len(content) != 8:
-        raise ValueError("it holds a number of numpy that is not a float64 of 8 bytes")
-    return float(struct.unpack("<d", content)[0])
-
-
-class _Settings:
-    """Stands for ``argparse.Namespace`` in a pickle, the settings of a training, and keeps nothing of it."""
-
-    def __setstate__(self, state: object) -> None:
-        pass
-
-
-_STAND_INS: list[Any] = [
-    *((_Float64, "numpy.dtype"), (_number, "numpy._core.multiarray.scalar"), (_Settings, "argparse.Namespace")),
-    (_number, "numpy.core.multiarray.scalar"),  # its name in numpy 1
-]
+_NUMBERS = ("numpy.dtype", "numpy._core.multiarray.scalar", "numpy.core.multiarray.scalar")  # the last in numpy 1
+_SKIPPED: list[Any] = [(_Skipped, name) for name in (*_NUMBERS, "argparse.Namespace")]
 
 
 def read_weights(path: Path) -> object:
-    """The tensors of a file of weights, of a pickle also plain values and float64 numbers; DataError for anything else.
-
-    An ``argparse.Namespace`` is left empty.
-    """
+    """The tensors of a file of weights, of a pickle also plain values; DataError for anything else."""
     try:
         if path.suffix == ".safetensors":
             return load_file(path)
-        with torch.serialization.safe_globals(_STAND_INS):
+        with torch.serialization.safe_globals(_SKIPPED):
             return torch.load(path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path))
     except Exception as error:
         raise DataError(f"{path} cannot be read: {why_refused(error)}") from error
@@ -133,8 +105,9 @@ def why_refused(error: Exception) -> str:
 
 
 # Beside the weights: configuration, tokenizer, processor and chat template, as the libraries look for them.
-_ENDINGS = {".json", ".txt", ".model", ".jinja", ".tiktoken", ".bpe", ".vocab", ".spm"}
-_FOLDERS = {"qformer_tokenizer", "additional_chat_templates"}
+_SMALL = re.compile(
+    r"((qformer_tokenizer|additional_chat_templates)/.+|[^/]+)\.(json|txt|model|jinja|tiktoken|bpe|vocab|spm)"
+)
 
 
 @dataclass(frozen=True)
@@ -152,17 +125,24 @@ class Repository:
         """Whether it is a folder of the user's own, and not a copy from the Hub."""
         return self.commit is None
 
+    @property
+    def small(self) -> set[str]:
+        """The files that libraries read beside the weights."""
+        return {name for name in self.files if _SMALL.fullmatch(name)}
+
     def get(self, names: Iterable[str]) -> Path:
         """The folder that holds these files, which are fetched if need be; DataError if one is unavailable."""
-        if self.folder is not None:
-            for name in names:
-                check_no_pointer(self.folder / name)
-            return self.folder
+        if self.folder is None:
+            return self._fetch(sorted(glob.escape(name) for name in names))
+        for name in names:
+            check_no_pointer(self.folder / name)
+        return self.folder
+
+    def _fetch(self, patterns: list[str]) -> Path:
         from huggingface_hub import snapshot_download
 
-        patterns = sorted(glob.escape(name) for name in names)
         try:
-            with quiet_hub(fetches=True):
+            with hub.quiet_hub(fetches=True):
                 folder = hub.patiently(
                     lambda: snapshot_download(self.name, revision=self.revision, allow_patterns=patterns)
                 )
@@ -186,43 +166,35 @@ class Repository:
 
 def find_repository(name: str, revision: str | None = None, *, offline: bool = False) -> Repository:
     """Lists a folder or a repository of the Hub, of its cache if ``offline``; DataError if there is none such."""
-    if Path(name).is_dir():
-        return Repository(name, None, None, _files_in(Path(name)), Path(name))
-    from huggingface_hub import HfApi
-    from huggingface_hub.errors import HFValidationError
-    from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]
-
-    try:
-        validate_repo_id(name)
-    except HFValidationError:
-        raise DataError(f"{name} must be a folder here or the name of a repository of the Hub") from None
-    if offline:
-        cached = _cached(name, revision)
-        if cached is None:
-            raise _not_cached(name, revision)
-        return cached
-    try:
-        with quiet_hub():
-            info = hub.patiently(lambda: HfApi().model_info(name, revision=revision))
-    except Exception as error:
-        status = hub.status_of(error)  # None without an answer
-        may_be_cached = status is None or status in hub.PASSING or hub.trouble(error) == "gated"
-        cached = _cached(name, revision) if may_be_cached else None
-        if cached is None:
-            raise _out_of_reach(name, revision, error) from error
-        return cached
-    files = frozenset(file.rfilename for file in info.siblings or ())
-    return Repository(name, revision, info.sha, files, None)
+    if not Path(name).is_dir():
+        return _on_hub(name, revision, offline)
+    return Repository(name, None, None, _files_in(Path(name)), Path(name))
 
 
-def is_small(name: str) -> bool:
-    """Whether a file is one that libraries read beside the weights.
+def _on_hub(name: str, revision: str | None, offline: bool) -> Repository:
+    """A repository of the Hub; its copy in the cache, which may be incomplete, where the Hub gives no answer."""
+    from huggingface_hub import HfApi, snapshot_download
+    from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
 
-    >>> [name for name in ("tokenizer.json", "model.safetensors", "onnx/config.json", "README.md") if is_small(name)]
-    ['tokenizer.json']
-    """
-    path = PurePosixPath(name)
-    return path.suffix in _ENDINGS and (len(path.parts) == 1 or path.parts[0] in _FOLDERS)
+    refused: Exception | None = None
+    if not offline:
+        try:
+            with hub.quiet_hub():
+                info = hub.patiently(lambda: HfApi().model_info(name, revision=revision))
+            files = frozenset(file.rfilename for file in info.siblings or ())
+            return Repository(name, revision, info.sha, files, None)
+        except Exception as error:
+            refused = error
+    # Without a status there was no answer.
+    if refused is None or hub.status_of(refused) is None or hub.trouble(refused) in ("gated", "unreachable"):
+        try:
+            folder = Path(snapshot_download(name, revision=revision, allow_patterns=[], local_files_only=True))
+            return Repository(name, revision, folder.name, _files_in(folder), folder)
+        except LocalEntryNotFoundError:
+            pass
+        except HFValidationError:
+            raise DataError(f"{name} must be a folder here or the name of a repository of the Hub") from None
+    raise _out_of_reach(name, revision, refused) from refused
 
 
 def read_json_file(path: Path) -> object:
@@ -233,39 +205,10 @@ def read_json_file(path: Path) -> object:
         raise DataError(f"{path} {error}") from None
 
 
-def _cached(name: str, revision: str | None) -> Repository | None:
-    """The copy in the Hub's cache, which may be incomplete."""
-    from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import LocalEntryNotFoundError
-
-    try:
-        folder = Path(snapshot_download(name, revision=revision, allow_patterns=[], local_files_only=True))
-    except LocalEntryNotFoundError:
-        return None
-    return Repository(name, revision, folder.name, _files_in(folder), folder)
-
-
 def _files_in(folder: Path) -> frozenset[str]:
     """Files of a folder and of the folders in it: models need nothing below."""
     paths = (file for pattern in ("*", "*/*") for file in folder.glob(pattern))
     return frozenset(file.relative_to(folder).as_posix() for file in paths if file.is_file())
-
-
-@contextmanager
-def quiet_hub(*, offline: bool = False, fetches: bool = False) -> Iterator[None]:
-    """`ttmbench._util.hub.quiet_hub` for ``transformers`` too."""
-    from transformers.utils import logging
-
-    with hub.quiet_hub(offline=offline, fetches=fetches):
-        before = logging.get_verbosity()
-        logging.set_verbosity_error()
-        if not (fetches and sys.stderr.isatty()):
-            logging.disable_progress_bar()
-        try:
-            yield
-        finally:
-            logging.set_verbosity(before)
-            logging.enable_progress_bar()
 
 
 _CLASS = re.compile(r"<class '(?:\w+\.)*(\w+)'>")
@@ -281,47 +224,41 @@ def described(error: Exception) -> str:
     return f"{type(error).__name__}: {one_line(text, 240)}"
 
 
-def _not_cached(name: str, revision: str | None) -> DataError:
-    """The error to raise offline for a model that has not been fetched."""
+def _out_of_reach(name: str, revision: str | None, error: Exception | None) -> DataError:
+    """The error to raise for a model that is unavailable; without an ``error`` the Hub was not to be asked."""
     from huggingface_hub import constants
 
+    trouble = hub.trouble(error) if error is not None else "offline"
     at = f" at revision {revision}" if revision else ""
+    known = {
+        "offline": f"it is not in {constants.HF_HUB_CACHE}{at}; run once with a network and without --offline, or "
+        "`ttmbench download --model NAME`",
+        "gated": hub.ACCEPT_TERMS.format(f"https://huggingface.co/{name}"),
+        "unknown revision": f"it has no revision {revision}; --model_args revision=main takes its newest",
+        "unknown": "it has no such repository, or a private one: HF_TOKEN names an account",
+        "token": hub.UNKNOWN_TOKEN,
+        "unreachable": f"it is not in the cache and the Hub cannot be reached ({one_line(str(error), 120)})",
+    }
+    why = known.get(trouble, one_line(str(error), 240))
     return DataError(
-        f"model {name} is neither a folder here nor in {constants.HF_HUB_CACHE}{at}; run once with a network and "
-        "without --offline, or `ttmbench download --model NAME`; the built-in model 'tiny-clip' needs no Hub"
-    )
-
-
-def _out_of_reach(name: str, revision: str | None, error: Exception) -> DataError:
-    """The error to raise for a model that is unavailable: terms, an unknown name or revision, or no network."""
-    status, trouble = hub.status_of(error), hub.trouble(error)
-    if trouble == "gated":
-        return DataError(f"{name}: {hub.accept_terms(f'https://huggingface.co/{name}')}")
-    if trouble == "unknown revision":
-        return DataError(f"{name} has no revision {revision} on the Hub; --model_args revision=main takes its newest")
-    if trouble == "unknown":
-        why = "it has no such repository, or a private one: HF_TOKEN names an account"
-    elif trouble == "token":
-        why = hub.UNKNOWN_TOKEN
-    elif status in hub.PASSING:
-        why = f"it answered {status}, and again after {hub.TRIES} tries"
-    else:
-        why = "it is not in the cache and the Hub cannot be reached" if status is None else one_line(str(error), 240)
-    return DataError(
-        f"model {name} is neither a folder here nor available from the Hub ({why}); the built-in model 'tiny-clip' "
+        f"model {name} is neither a folder here nor available from the Hub: {why}; the built-in model 'tiny-clip' "
         "needs no Hub"
     )
 
 
-def not_loaded(name: str, error: Exception) -> DataError:
-    """The error to raise for files that are here and cannot be loaded."""
+def not_loaded(name: str, error: Exception, part: str = "") -> DataError:
+    """The error to raise for files that are here and cannot be loaded; ``part`` is the class that was to read them."""
     what = f"the model in folder {name}" if Path(name).is_dir() else f"model {name}"
-    command = what_to_install(error)
+    command, why = what_to_install(error), described(error)
     if command is not None:
         return DataError(f"{what} needs packages that are not installed: `{command}`")
-    why = why_refused(error) if "weights_only" in str(error) else described(error)
+    if "trust_remote_code" in str(error):
+        advice = "--trust_remote_code runs it: read it first, and pin its commit (--model_args revision=...)"
+        return DataError(f"{what} is built by code of its repository, which is not run; {advice}")
+    if "weights_only" in str(error):
+        why = why_refused(error)
     instead = f"; {_TAKEN}" if "Unrecognized configuration class" in why else ""
-    return DataError(f"{what} cannot be loaded ({why}){instead}")
+    return DataError(f"{what} cannot be loaded ({f'{part}: ' if part else ''}{why}){instead}")
 
 
 TORCH_DTYPES = {"fp32": torch.float32, "tf32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -329,63 +266,71 @@ DTYPE_NAMES = {"fp32": "float32", "tf32": "tf32", "bf16": "bfloat16", "fp16": "f
 
 
 def pick_device(device: str) -> str:
-    """The device, with ``auto`` resolved; UsageError for a device that does not exist here."""
-    if "," in device:
-        raise UsageError(f"device {device} names several devices, and only `run` divides its work among them; name one")
-    if device != "auto":
-        kind, _, number = device.partition(":")
-        if kind == "cuda" and not torch.cuda.is_available():
-            raise UsageError(f"device {device} was requested, but torch finds no CUDA device; use --device cpu")
-        if kind == "cuda" and number.isdecimal() and int(number) >= torch.cuda.device_count():
-            last = torch.cuda.device_count() - 1
-            raise UsageError(f"device {device} was requested, but the last one torch finds is cuda:{last}")
-        if kind == "mps" and not torch.backends.mps.is_available():
-            raise UsageError("device mps was requested, but torch does not find one; use --device cpu")
-        return device
-    return "cuda" if torch.cuda.is_available() else "cpu"
+    """The device, with ``auto`` resolved; UsageError for one that torch cannot use here."""
+    if device == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:  # also for several, among which `run` alone divides its work
+        why = one_line(str(error), 160)
+        raise UsageError(f"device {device} was requested, but torch cannot use it ({why}); use --device cpu") from None
+    return device
 
 
-_AUTOMATIC = ("auto", "balanced", "balanced_low_0", "sequential")
-_ELSEWHERE = ("cpu", "disk", "meta")
+_AWAY = ("cpu", "disk", "meta")  # parts of a model that is spread are stored there and computed elsewhere
 _INPUTS = "_ttmbench_inputs_go_to"
+_TYPES = ("_dtype", "_storage")  # endings of settings that are types of numbers
+
+
+def spread(model: torch.nn.Module) -> Mapping[str, int | str]:
+    """Module -> device of a model that accelerate spread over several; empty for others."""
+    return getattr(model, "hf_device_map", None) or {}
 
 
 def placement_of(asked: ChatOptions) -> dict[str, object] | None:
     """Arguments of ``from_pretrained`` for devices and quantisation; None if the user asks for neither."""
-    device_map = asked.device_map
-    if asked.load_in_4bit and asked.load_in_8bit:
-        raise UsageError("load_in_4bit and load_in_8bit exclude each other")
-    if device_map is None and (asked.max_memory is not None or asked.offload_folder is not None):
-        raise UsageError("max_memory and offload_folder need device_map; add device_map=auto")
-    if device_map is not None and asked.device != "auto":
-        raise UsageError(f"device_map chooses the devices, so --device {asked.device} has no meaning; omit one")
     bits = {name: True for name in ("load_in_4bit", "load_in_8bit") if getattr(asked, name)}
     packed = {**(asked.quantization_config or {}), **bits}
-    if device_map is None and not packed:
+    if asked.device_map is None and (asked.max_memory is not None or asked.offload_folder is not None):
+        raise UsageError("max_memory and offload_folder need device_map; add device_map=auto")
+    if asked.device_map is not None and asked.device != "auto":
+        raise UsageError(f"device_map chooses the devices, so --device {asked.device} has no meaning; omit one")
+    if asked.device_map is None and not packed:
         return None
-    if device_map is None or (not isinstance(device_map, Mapping) and device_map not in _AUTOMATIC):
-        device_map = {"": asked.device if device_map is None else device_map}
-    if isinstance(device_map, Mapping):
-        device_map = {name: _device(device) for name, device in device_map.items()}
-    options: dict[str, object] = {"device_map": device_map}
+    options: dict[str, object] = {"device_map": asked.device_map}
+    if asked.device_map is None:
+        options["device_map"] = {"": pick_device(asked.device)}
     if asked.max_memory is not None:
         sizes = asked.max_memory.items()
         options["max_memory"] = {int(name) if str(name).isdecimal() else name: size for name, size in sizes}
     if asked.offload_folder is not None:
         options["offload_folder"] = str(Path(asked.offload_folder).expanduser())
     if packed:
-        options["quantization_config"] = _quantization(packed)
-    if find_spec("accelerate") is None:
-        what = "device_map" if asked.device_map is not None else "quantisation"
-        raise UsageError(f"{what} needs the package accelerate: pip install 'ttmbench[large]'")
+        options["quantization_config"] = packed if "quant_method" in packed else _bits_and_bytes(packed, asked)
     return options
+
+
+def _bits_and_bytes(packed: dict[str, object], asked: ChatOptions) -> object:
+    """The ``quantization_config``; UsageError for settings that it would ignore."""
+    from transformers import BitsAndBytesConfig
+
+    known = [name for name in inspect.signature(BitsAndBytesConfig).parameters if name != "kwargs"]
+    unknown = [name for name in packed if name not in known]
+    if unknown:
+        raise UsageError(f"quantization_config.{unknown[0]} is unknown; known: {', '.join(known)}, quant_method")
+    if not (packed.get("load_in_4bit") or packed.get("load_in_8bit")):
+        raise UsageError("quantization_config needs load_in_4bit=true or load_in_8bit=true, or a quant_method")
+    of_types = {name: DTYPE_NAMES.get(str(value), value) for name, value in packed.items() if name.endswith(_TYPES)}
+    try:
+        return BitsAndBytesConfig(**{**packed, **of_types})
+    except (ImportError, ValueError) as error:
+        raise not_loaded(asked.pretrained, error) from error
 
 
 def remember_inputs(model: PreTrainedModel) -> None:
     """Notes on a model that accelerate placed where its inputs go: its first device that computes."""
-    placed = getattr(model, "hf_device_map", None) or {}
-    devices = [f"cuda:{name}" if isinstance(name, int) else str(name) for name in placed.values()]
-    computing = [device for device in devices if device not in _ELSEWHERE]
+    devices = [f"cuda:{name}" if isinstance(name, int) else str(name) for name in spread(model).values()]
+    computing = [device for device in devices if device not in _AWAY]
     where = computing[0] if computing else "cpu" if devices else str(next(model.parameters()).device)
     setattr(model, _INPUTS, torch.device(where))
 
@@ -412,8 +357,7 @@ def untrainable(model: PreTrainedModel) -> str | None:
     """Why a model cannot be trained as it is loaded; None if it can."""
     if getattr(model, "is_quantized", False):
         return "its weights are quantised, and a step of training is smaller than their resolution"
-    placed = getattr(model, "hf_device_map", None) or {}
-    away = sorted({str(device) for device in placed.values()} & set(_ELSEWHERE))
+    away = sorted({str(device) for device in spread(model).values()} & {*_AWAY})
     if away:
         return (
             f"a part of its weights is offloaded ({', '.join(away)}) and copied in for each pass, so no gradient "
@@ -438,7 +382,7 @@ def with_weights(module: torch.nn.Module) -> AbstractContextManager[object]:
 
 def weights_of(model: torch.nn.Module) -> Mapping[str, torch.Tensor]:
     """A model's state dict; a lazy one if accelerate placed the model."""
-    return _Weights(model) if getattr(model, "hf_device_map", None) else model.state_dict()
+    return _Weights(model) if spread(model) else model.state_dict()
 
 
 class _Weights(Mapping[str, torch.Tensor]):
@@ -460,45 +404,6 @@ class _Weights(Mapping[str, torch.Tensor]):
             return getattr(module, attribute).detach().cpu().clone()
 
 
-def _device(device: int | str) -> int | str:
-    """A device of a map, which must exist here; a number is that of an accelerator."""
-    if device in _ELSEWHERE[:2] or isinstance(device, int):
-        return device
-    if device == "auto":
-        return pick_device(device)
-    try:
-        torch.device(device)
-    except (RuntimeError, TypeError):
-        raise UsageError(
-            f"device_map: {device} is not a device; known: {', '.join(_AUTOMATIC)}, cpu, disk, cuda:0, and the number "
-            "of a device"
-        ) from None
-    return pick_device(device)
-
-
-def _quantization(packed: dict[str, object]) -> object:
-    """The ``quantization_config``; UsageError for unknown settings, or if bitsandbytes is missing."""
-    if "quant_method" in packed:
-        return packed
-    from transformers import BitsAndBytesConfig
-
-    known = [name for name in inspect.signature(BitsAndBytesConfig).parameters if name != "kwargs"]
-    for name in packed:
-        if name not in known:
-            raise UsageError(f"quantization_config.{name} is unknown; known: {', '.join(known)}, quant_method")
-    bits = next((name for name in ("load_in_4bit", "load_in_8bit") if packed.get(name)), None)
-    if bits is None:
-        raise UsageError("quantization_config needs load_in_4bit=true or load_in_8bit=true, or a quant_method")
-    if find_spec("bitsandbytes") is None:
-        raise UsageError(f"{bits} needs the package bitsandbytes: pip install 'ttmbench[quantized]'")
-    return BitsAndBytesConfig(
-        **{
-            name: DTYPE_NAMES.get(str(value), value) if name.endswith(("_dtype", "_storage")) else value
-            for name, value in packed.items()
-        }
-    )
-
-
 ADAPTER_CONFIG = "adapter_config.json"
 NAME = "default"  # peft's name of the one adapter, a part of the names of its parameters
 _WEIGHTS = ("adapter_model.safetensors", "adapter_model.bin")
@@ -517,27 +422,9 @@ class AdapterFiles:
     files: ModelFiles
     config: Mapping[str, Any]
 
-    @property
-    def base(self) -> str | None:
-        """The model that it names as its base."""
-        name = self.config.get("base_model_name_or_path")
-        return name if isinstance(name, str) and name else None
-
-    @property
-    def revision(self) -> str | None:
-        """The revision of the base that it names."""
-        revision = self.config.get("revision")
-        return revision if isinstance(revision, str) and revision else None
-
-
-def find_adapter(name: str, *, offline: bool) -> AdapterFiles:
-    """An adapter by folder, Hub id or ``ID@COMMIT``; DataError if it is unavailable or incomplete."""
-    place, _, revision = (name, "", "") if Path(name).is_dir() else name.partition("@")
-    return adapter_of(find_repository(place, revision or None, offline=offline))
-
 
 def adapter_of(repository: Repository) -> AdapterFiles:
-    """The adapter of a repository; its configuration is fetched. DataError as for `find_adapter`."""
+    """The adapter of a repository, whose configuration is fetched; DataError if it is unavailable or incomplete."""
     weights = next((file for file in _WEIGHTS if file in repository.files), None)
     if ADAPTER_CONFIG not in repository.files or weights is None:
         absent = [file for file in (ADAPTER_CONFIG, _WEIGHTS[0]) if file not in repository.files]
@@ -547,19 +434,6 @@ def adapter_of(repository: Repository) -> AdapterFiles:
     if not isinstance(config, dict) or not isinstance(config.get("peft_type"), str):
         raise DataError(f"{folder / ADAPTER_CONFIG} is not a configuration of an adapter: it has no peft_type")
     return AdapterFiles(repository, ModelFiles(repository.name, folder, (weights,), repository.commit), config)
-
-
-def base_of(adapter: AdapterFiles) -> str:
-    """The base that an adapter names, a Hub id; UsageError for a folder of another machine, with what to give."""
-    name, base = adapter.files.name, adapter.base
-    if base is None:
-        raise UsageError(f"{name} names no base; give it: --model_args pretrained=BASE,peft={name}")
-    if not _HUB_ID.fullmatch(base):
-        raise UsageError(
-            f"{name} names the folder {one_line(base, 200)} as its base, and paths in files are not followed; give the "
-            f"base yourself: --model_args pretrained=BASE,peft={name}"
-        )
-    return base
 
 
 def apply_adapter(model: PreTrainedModel, adapter: AdapterFiles, base: str, merge: bool) -> PreTrainedModel:
@@ -649,6 +523,14 @@ class Pretrained:
     repository: Repository
     files: ModelFiles
     adapter: AdapterFiles | None = None  # of peft, for the weights
+    processor: Pretrained | None = None  # where tokenizer and image processor come from, if not from here
+
+    @cached_property
+    def config(self) -> PretrainedConfig:
+        """The configuration; DataError if it is damaged, or of a model that transformers does not know."""
+        from transformers import AutoConfig
+
+        return load_part(AutoConfig, self)
 
 
 @dataclass(frozen=True)
@@ -672,7 +554,7 @@ class LoadedModel:
 
     def save(self, folder: Path, **options: object) -> None:
         """Writes model and preprocessing as ``from_pretrained`` loads them; the options are for the model."""
-        with quiet_hub():
+        with hub.quiet_hub():
             merged(self.model).save_pretrained(folder, **options)
             for part in (self.tokenizer, self.image_processor) if self.processor is None else (self.processor,):
                 if part is not None:
@@ -682,8 +564,7 @@ class LoadedModel:
         """Entries of a fingerprint: all that changes a score, with the ``weights``' digest and the kind of device."""
         processor, declared, model = self.processor, dict[str, object](), self.model
         # Offloading separates parameters that share their weights.
-        placed = getattr(model, "hf_device_map", None)
-        tied = (getattr(model, "all_tied_weights_keys", None) or {}) if placed else {}
+        tied = (getattr(model, "all_tied_weights_keys", None) or {}) if spread(model) else {}
         if processor is not None:
             known = {name: value for name, value in vars(processor).items() if isinstance(value, str | int | float)}
             declared["processor_sha256"] = json_digest(plain({"class": type(processor).__name__, **known}))
@@ -716,92 +597,89 @@ def find(asked: HubFiles) -> Pretrained:
     """The repository of a model with one set of weights chosen; its small files are fetched; or DataError."""
     name = asked.pretrained
     repository = find_repository(name, asked.revision, offline=asked.offline)
-    if ADAPTER_CONFIG in repository.files and CONFIG not in repository.files:
-        if asked.peft is not None:
-            raise UsageError(f"{name} is an adapter of peft, and so is {asked.peft}; give one of them with its base")
-        adapter = adapter_of(repository)
-        base = asked.model_copy(update={"pretrained": base_of(adapter), "revision": adapter.revision})
-        return _with_adapter(find(base), adapter)
-    if asked.peft is not None:
-        adapter = find_adapter(asked.peft, offline=asked.offline)
-        # By the last part of its name: a copy lies in any folder.
-        if adapter.base is not None and Path(adapter.base).name not in (Path(name).name, Path(name).resolve().name):
-            warn(f"the adapter {adapter.files.name} was made for {one_line(adapter.base)}, and is put on {name}")
-        return _with_adapter(find(asked.model_copy(update={"peft": None})), adapter)
+    if asked.peft is not None or (ADAPTER_CONFIG in repository.files and CONFIG not in repository.files):
+        return _with_adapter(asked, repository)
     chosen = next((file for file in (*SAFETENSORS, *PICKLES) if file in repository.files), None)
-    if chosen is None:
-        raise _no_weights(repository)
-    if CONFIG not in repository.files:
-        if repository.folder is not None and not repository.is_folder:
-            raise repository.lacking([CONFIG])
-        raise DataError(f"{name} has no {CONFIG}, so it is not a model of transformers")
+    if chosen is None or CONFIG not in repository.files:
+        raise _unreadable(repository, SAFETENSORS[0] if chosen is None else CONFIG)
     code = {file for file in repository.files if asked.trust_remote_code and file.endswith(".py")}
-    folder = repository.get({file for file in repository.files if is_small(file)} | code)
-    if not asked.trust_remote_code:
-        _refuse_unknown_code(name, read_json_file(folder / CONFIG))
-    shards: list[str] = []
-    if chosen.endswith(INDEX):
-        content: Any = read_json_file(folder / chosen)
-        try:
-            shards = sorted({str(PurePosixPath(shard)) for shard in content["weight_map"].values()})
-        except (TypeError, KeyError, AttributeError) as error:
-            why = f"{type(error).__name__}: {error}"
-            raise DataError(f"{folder / chosen} is not an index of split weights ({why})") from None
+    folder = repository.get(repository.small | code)
+    text = (folder / CONFIG).read_text(encoding="utf-8", errors="replace")
+    for architecture in [one for one in NOT_HERE if f'"{one}"' in text]:
+        raise UsageError(f"{name} is not supported ({architecture}): {NOT_HERE[architecture]}")
+    weights = (chosen, *(_shards(repository, folder / chosen) if chosen.endswith(INDEX) else ()))
+    found = Pretrained(asked, repository, ModelFiles(name, folder, weights, repository.commit))
+    processor = getattr(asked, "processor", None)
+    return found if processor is None else _with_processor(found, processor)
+
+
+def _shards(repository: Repository, index: Path) -> list[str]:
+    """The files of split weights; DataError for a damaged index, and for files that are missing."""
+    content: Any = read_json_file(index)
+    try:
+        shards = sorted({str(PurePosixPath(shard)) for shard in content["weight_map"].values()})
+    except (TypeError, KeyError, AttributeError) as error:
+        raise DataError(f"{index} is not an index of split weights ({described(error)})") from None
     absent = [shard for shard in shards if shard not in repository.files]
     if absent:
         raise repository.lacking(absent)
-    return Pretrained(asked, repository, ModelFiles(name, folder, (chosen, *shards), repository.commit))
+    return shards
 
 
-@takes(HubFiles)
-def locate(asked: HubFiles) -> list[ModelFiles]:
+def _with_adapter(asked: HubFiles, repository: Repository) -> Pretrained:
+    """A model with ``peft``, or the base that a repository of an adapter alone names; UsageError for a wrong base."""
+    name, is_alone = asked.pretrained, CONFIG not in repository.files and ADAPTER_CONFIG in repository.files
+    if asked.peft is None:
+        adapter = adapter_of(repository)
+    elif is_alone:
+        raise UsageError(f"{name} is an adapter of peft, and so is {asked.peft}; give one of them with its base")
+    else:
+        place, _, revision = (asked.peft, "", "") if Path(asked.peft).is_dir() else asked.peft.partition("@")
+        adapter = adapter_of(find_repository(place, revision or None, offline=asked.offline))
+    base, revision = (str(adapter.config.get(key) or "") for key in ("base_model_name_or_path", "revision"))
+    changes: dict[str, object] = {"peft": None}
+    if is_alone:
+        if not _HUB_ID.fullmatch(base):
+            raise UsageError(
+                f"{name} names {f'the folder {one_line(base, 200)} as its' if base else 'no'} base, and paths in files "
+                f"are not followed; give the base yourself: --model_args pretrained=BASE,peft={name}"
+            )
+        changes = {"pretrained": base, "revision": revision or None}
+    elif base and Path(base).name not in (Path(name).name, Path(name).resolve().name):  # a copy lies in any folder
+        warn(f"the adapter {adapter.files.name} was made for {one_line(base)}, and is put on {name}")
+    model = find(asked.model_copy(update=changes))
+    if model.adapter is not None:
+        raise UsageError(f"{model.asked.pretrained} is an adapter itself, so it is not a base of {adapter.files.name}")
+    return replace(model, adapter=adapter, files=replace(model.files, beside=(*model.files.beside, adapter.files)))
+
+
+def _with_processor(model: Pretrained, place: str) -> Pretrained:
+    """A model whose tokenizer and image processor come from another repository."""
+    name, _, revision = place.partition("@")
+    repository = find_repository(name, revision or None, offline=model.asked.offline)
+    files = ModelFiles(name, repository.get(repository.small), (), repository.commit)
+    beside = replace(model.files, beside=(*model.files.beside, files))
+    return replace(model, files=beside, processor=Pretrained(model.asked, repository, files))
+
+
+@takes(DualEncoderFiles)
+def locate(asked: DualEncoderFiles) -> list[ModelFiles]:
     """The files that a model of transformers is loaded from, fetched unless ``offline``; errors as for `find`."""
-    pretrained = find(asked)
-    fetch_weights(pretrained)
-    return [pretrained.files, *pretrained.files.beside]
-
-
-def fetch_weights(model: Pretrained) -> None:
-    """Fetches the weights of a model and of its adapter; DataError if they are unavailable."""
+    model = find(asked)
     model.repository.get(model.files.weights)
     if model.adapter is not None:
         model.adapter.repository.get([ADAPTER_CONFIG, *model.adapter.files.weights])
-
-
-def _with_adapter(base: Pretrained, adapter: AdapterFiles) -> Pretrained:
-    if base.adapter is not None:
-        raise UsageError(f"{base.asked.pretrained} is an adapter itself, so it is not a base of {adapter.files.name}")
-    return replace(base, adapter=adapter, files=replace(base.files, beside=(adapter.files,)))
-
-
-def processor_of(model: Pretrained, asked: DualEncoderFiles) -> tuple[Pretrained, ModelFiles]:
-    """Where tokenizer and image processor come from, ``processor`` or the model itself; the files of both."""
-    if asked.processor is None:
-        return model, model.files
-    name, _, revision = asked.processor.partition("@")
-    repository = find_repository(name, revision or None, offline=asked.offline)
-    folder = repository.get(filter(is_small, repository.files))
-    files = ModelFiles(name, folder, (), repository.commit)
-    return Pretrained(asked, repository, files), replace(model.files, beside=(*model.files.beside, files))
+    return [model.files, *model.files.beside]
 
 
 def load_part(kind: type[Part], model: Pretrained) -> Part:
-    """A configuration, tokenizer, processor or image processor; DataError if it is missing or damaged.
-
-    It names the files of a tokenizer that are missing, also where transformers fails for the lack of them.
-    """
+    """A configuration, tokenizer, processor or image processor; DataError if it is damaged or lacks files."""
     from transformers import PreTrainedTokenizerBase
 
-    name, folder = model.files.name, model.files.folder
-    try:
-        part: Part = _load(kind, model, name)
-        for below, one in {"": part, **getattr(part, "__dict__", {})}.items():  # a processor has tokenizers of its own
-            if isinstance(one, PreTrainedTokenizerBase):
-                check_files(one, folder / ("" if below == "tokenizer" else below), name)
-    except DataError as error:
-        if any(word in kind.__name__ for word in ("Config", "Image")) or has_vocabulary(folder):
-            raise
-        raise lacking(name, folder, [SETTINGS, WHOLE]) from error
+    part: Part = _load(kind, model, model.files.name)
+    for below, one in {"": part, **getattr(part, "__dict__", {})}.items():  # a processor has tokenizers of its own
+        if isinstance(one, PreTrainedTokenizerBase):
+            check_files(one, model.files.folder / ("" if below == "tokenizer" else below), model.files.name)
     return part
 
 
@@ -816,75 +694,58 @@ def load_weights(
 
     ``placement`` is of `placement_of`; ``config`` replaces the configuration of its files.
     """
-    fetch_weights(model)
-    asked = model.asked
+    asked, name = model.asked, model.files.name
+    model.repository.get(model.files.weights)
     dtype: torch.dtype | str = torch.float32
     # Of a model that writes text on an accelerator the checkpoint's.
     if isinstance(asked, LanguageOptions) and (asked.weights_dtype or pick_device(asked.device) != "cpu"):
         dtype = TORCH_DTYPES[asked.weights_dtype] if asked.weights_dtype else "auto"
-    options: dict[str, object] = {
-        "dtype": dtype,
-        "use_safetensors": not model.files.are_pickles,
-        "weights_only": True,
-        "output_loading_info": True,
-        "ignore_mismatched_sizes": True,  # refused here, by name
-    }
+    options: dict[str, object] = {"use_safetensors": not model.files.are_pickles, "weights_only": True, "dtype": dtype}
+    options |= {"output_loading_info": True, "ignore_mismatched_sizes": True}  # which are refused here, by name
     chosen = {"attn_implementation": getattr(asked, "attn_implementation", None), "config": config, **(placement or {})}
-    options |= {name: value for name, value in chosen.items() if value is not None}
+    options |= {key: value for key, value in chosen.items() if value is not None}
     # From the folder, transformers reads and does nothing else; by a Hub id it would also ask the Hub to convert
     # pickles, in a thread. Code that a repository ships is found by the id alone.
-    where = model.files.name if asked.trust_remote_code else str(model.files.folder)
-    loaded, report = _load(kind, model, where, **options)
-    missing = sorted(name for name in report["missing_keys"] if not name.startswith(UNUSED))
-    if missing:
-        raise DataError(
-            f"the weights of {model.files.name} lack {len(missing)} tensors of {type(loaded).__name__}, "
-            f"the first is {missing[0]}"
-        )
-    if report["mismatched_keys"]:
-        other = sorted(map(str, report["mismatched_keys"]))
-        raise DataError(
-            f"the weights of {model.files.name} have {len(other)} tensors of another shape than its {CONFIG} gives, "
-            f"the first is {other[0]} (shape of the weights first); use the {CONFIG} that belongs to them"
-        )
+    loaded, report = _load(kind, model, name if asked.trust_remote_code else str(model.files.folder), **options)
+    missing = [key for key in report["missing_keys"] if not key.startswith(UNUSED)]
+    for keys, what in ((missing, "missing"), (report["mismatched_keys"], "of another shape (theirs first)")):
+        if keys:
+            raise DataError(
+                f"the weights of {name} do not fit {type(loaded).__name__} with its {CONFIG}: {len(keys)} tensors are "
+                f"{what}, such as {min(map(str, keys))}"
+            )
     if model.adapter is not None:
-        loaded = apply_adapter(loaded, model.adapter, model.files.name, getattr(asked, "merge", True))
+        loaded = apply_adapter(loaded, model.adapter, name, getattr(asked, "merge", True))
     if placement is not None or getattr(loaded, "is_quantized", False):
         remember_inputs(loaded)
     return loaded
 
 
-def load_whole(kind: type[PreTrainedModel], pretrained: Pretrained) -> LoadedModel:
-    """A model with its tokenizer and image processor; errors as for `load_weights`."""
+def load_whole(
+    kind: type[PreTrainedModel],
+    pretrained: Pretrained,
+    processor: ProcessorMixin | None = None,
+    placement: Mapping[str, object] | None = None,
+) -> LoadedModel:
+    """A model with a processor, or with its tokenizer and image processor; errors as for `load_weights`."""
     from transformers import AutoImageProcessor, AutoTokenizer
 
-    model, parts = load_weights(kind, pretrained), (AutoTokenizer, AutoImageProcessor)
-    return LoadedModel(model, pretrained.files, *(load_part(part, pretrained) for part in parts))
+    model, files = load_weights(kind, pretrained, placement=placement), pretrained.files
+    if processor is not None:
+        return LoadedModel(model, files, processor.tokenizer, processor.image_processor, processor)
+    return LoadedModel(model, files, *(load_part(part, pretrained) for part in (AutoTokenizer, AutoImageProcessor)))
 
 
-def _refuse_unknown_code(name: str, config: object) -> None:
-    from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
-
-    stated = config if isinstance(config, dict) else {}
-    named, code = stated.get("architectures"), stated.get("auto_map")
-    for architecture in named if isinstance(named, list) else ():
-        if architecture in NOT_HERE:
-            raise UsageError(f"{name} is not supported ({architecture}): {NOT_HERE[architecture]}")
-    if isinstance(code, dict) and stated.get("model_type") not in CONFIG_MAPPING_NAMES:
-        raise UsageError(
-            f"{name} is built by code of its repository ({code.get('AutoModel', 'auto_map')}), which is not run; "
-            "--trust_remote_code runs it: read it first, and pin its commit (--model_args revision=...)"
-        )
-
-
-def _no_weights(repository: Repository) -> DataError:
-    """The error to raise for a repository without a file of weights, or an index of its shards, that is read."""
+def _unreadable(repository: Repository, absent: str) -> DataError:
+    """The error to raise for a repository without weights that are read, or without a configuration."""
     name = repository.name
-    if any(file.startswith("open_clip") for file in repository.files):
+    if absent != CONFIG and any(file.startswith("open_clip") for file in repository.files):
         kind = "local-dir" if repository.is_folder else "hf-hub"
         return DataError(f"{name} is a model of open_clip: --model open_clip --model_args model={kind}:{name}")
     if repository.folder is not None and not repository.is_folder:
-        return repository.lacking([SAFETENSORS[0]])
+        return repository.lacking([absent])
+    if absent == CONFIG:
+        return DataError(f"{name} has no {CONFIG}, so it is not a model of transformers")
     code = next((f"; its code ({file}) is not run" for file in sorted(repository.files) if file.endswith(".py")), "")
     readable = f"{SAFETENSORS[0]}, {PICKLES[0]}, or shards of one"
     return DataError(f"{name} has no weights that transformers reads ({readable}){code}")
@@ -895,11 +756,11 @@ def _load(kind: Any, model: Pretrained, where: str, **options: object) -> Any:
     trusts = model.asked.trust_remote_code
     offline = not trusts or model.asked.offline
     common = {"revision": model.files.commit, "local_files_only": offline, "trust_remote_code": trusts}
-    with quiet_hub(offline=offline):
+    with hub.quiet_hub(offline=offline):
         try:
             return kind.from_pretrained(where, **common, **options)
         except Exception as error:
-            raise not_loaded(model.files.name, error) from error
+            raise not_loaded(model.files.name, error, kind.__name__) from error
 
 
 # Where files came from and which version wrote them: a copy of the same model has other values.
@@ -934,7 +795,6 @@ def plain(value: object) -> object:
 
 SETTINGS, WHOLE = "tokenizer_config.json", "tokenizer.json"
 _WHOLE = re.compile(r"tokenizer(\.\d[\d.]*)?\.json|tokenizer\.model.*|tekken\.json|tiktoken\.model")
-_VOCABULARY = re.compile(rf"({_WHOLE.pattern}|vocab\..*|.*\.(model|tiktoken|bpe|spm|vocab)|byte_maps\.json)")
 PROBES = ["A Dog", "a dog", "a dog."]
 _ADVICE = "copy it from the model that these weights were trained from: tokenizer.save_pretrained(FOLDER)"
 
@@ -956,11 +816,6 @@ def check_files(tokenizer: PreTrainedTokenizerBase, folder: Path, name: str) -> 
             absent.append(WHOLE + (f" (or {' and '.join(apart)})" if apart else ""))
     if absent:
         raise lacking(name, folder, absent)
-
-
-def has_vocabulary(folder: Path) -> bool:
-    """Whether a folder contains a file that a tokenizer could read its vocabulary from."""
-    return folder.is_dir() and any(_VOCABULARY.fullmatch(file.name) for file in folder.iterdir())
 
 
 def lacking(name: str, folder: Path, files: Sequence[str]) -> DataError:

@@ -139,7 +139,7 @@ def test_missing_tensors_are_refused(tmp_path, tiny_hf_clip):
 
 
 def test_a_model_that_is_nowhere_is_one_clear_error():
-    with pytest.raises(DataError, match="is neither a folder here nor in"):
+    with pytest.raises(DataError, match="is neither a folder here nor available"):
         hf.load(pretrained="nobody/no-such-model", device="cpu", offline=True)
     with pytest.raises(DataError, match="must be a folder here or the name of a repository"):
         hf.load(pretrained="./no/such/folder", device="cpu")

@@ -134,8 +134,12 @@ def _of_transformers(
 def _with_code(root: Path, repo: str, commit: str) -> None:
     """A model that its repository's own code builds."""
     folder = _repository(root, repo, commit)
-    code = "jinaai/jina-clip-implementation--modeling_clip.JinaCLIPModel"
-    config = {"model_type": "jina_clip", "architectures": ["JinaCLIPModel"], "auto_map": {"AutoModel": code}}
+    code = "jinaai/jina-clip-implementation--"
+    classes = {
+        "AutoConfig": f"{code}configuration_clip.JinaCLIPConfig",
+        "AutoModel": f"{code}modeling_clip.JinaCLIPModel",
+    }
+    config = {"model_type": "jina_clip", "architectures": ["JinaCLIPModel"], "auto_map": classes}
     (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
     save_file({"logit_scale": torch.ones(1)}, folder / "model.safetensors", {"format": "pt"})
 

@@ -15,7 +15,7 @@ def write_copies(root: Path, names: Iterable[str]) -> None:
     """Writes copies of repositories below the root of the stand-in; a copy that exists stays as it is."""
     import datasets
 
-    from ttmbench.model_adapters._shared.pretrained import quiet_hub
+    from ttmbench._util.hub import quiet_hub
 
     shown = not datasets.are_progress_bars_disabled()
     datasets.disable_progress_bars()

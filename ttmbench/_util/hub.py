@@ -12,6 +12,7 @@ from typing import Any, Literal, TypeVar
 UNKNOWN_TOKEN = (
     "the hub does not know the token that it was shown: HF_TOKEN, or what `hf auth login` stored; renew or unset it"
 )
+ACCEPT_TERMS = "it is gated: accept its terms at {} and set HF_TOKEN to a token of that account"
 PASSING = (429, 500, 502, 503, 504)  # statuses of temporary errors
 TRIES = 4
 T = TypeVar("T")
@@ -20,17 +21,17 @@ Trouble = Literal["gated", "unknown revision", "unknown", "token", "unreachable"
 
 @contextmanager
 def quiet_hub(*, offline: bool = False, fetches: bool = False) -> Iterator[None]:
-    """Hides progress bars, retries and advice of ``huggingface_hub``.
+    """Hides progress bars, retries and advice of ``huggingface_hub`` and ``transformers``.
 
     ``offline``: it and ``datasets`` never use the network. ``fetches``: on a terminal, bars of large files are shown.
     """
     from huggingface_hub import constants, utils
 
-    logger = getLogger("huggingface_hub")
     tables: Any = sys.modules.get("datasets")  # or a folder of the user's that has this name
     with ExitStack() as before:
-        before.callback(logger.setLevel, logger.level)
-        logger.setLevel("ERROR")
+        for logger in map(getLogger, ("huggingface_hub", "transformers")):
+            before.callback(logger.setLevel, logger.level)
+            logger.setLevel("ERROR")
         if offline:
             before.callback(getattr(utils, "reset_sessions", bool))  # before 1.0 one that was made offline stays so
         for bars, switch in ((utils, constants), *([(tables, tables.config)] if hasattr(tables, "config") else [])):
@@ -40,6 +41,10 @@ def quiet_hub(*, offline: bool = False, fetches: bool = False) -> Iterator[None]
             if offline:
                 before.callback(setattr, switch, "HF_HUB_OFFLINE", switch.HF_HUB_OFFLINE)
                 switch.HF_HUB_OFFLINE = True
+        models: Any = sys.modules.get("transformers.utils.logging")
+        if models is not None:
+            before.callback(models.enable_progress_bar)
+            models.disable_progress_bar()
         yield
 
 
@@ -98,8 +103,3 @@ def status_of(error: BaseException) -> int | None:
     """The server's status, if it answered."""
     statuses = (getattr(getattr(cause, "response", None), "status_code", None) for cause in chain(error))
     return next((status for status in statuses if isinstance(status, int)), None)
-
-
-def accept_terms(page: str) -> str:
-    """The message for a repository whose terms have to be accepted."""
-    return f"it is gated: accept its terms at {page} and set HF_TOKEN to a token of that account"

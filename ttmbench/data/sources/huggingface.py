@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from ttmbench._util.console import one_line
 from ttmbench._util.file_io import check_no_pointer
-from ttmbench._util.hub import UNKNOWN_TOKEN, accept_terms, patiently, quiet_hub, trouble
+from ttmbench._util.hub import ACCEPT_TERMS, UNKNOWN_TOKEN, patiently, quiet_hub, trouble
 from ttmbench._util.images import open_image
 from ttmbench.data.availability import DataLocation, DataNeed, amount, local_file
 from ttmbench.data.paths import Also, below, data_folder, inside, is_local, local_path, read_options
@@ -134,10 +134,10 @@ class HubOptions(BaseModel):
                 return patiently(lambda: snapshot_download(self.path, local_files_only=offline, **how))
         except Exception as error:
             kind = trouble(error)
-            known = {"gated": accept_terms(self.page), "token": UNKNOWN_TOKEN, "unreachable": _UNREACHABLE}
+            known = {"gated": ACCEPT_TERMS.format(self.page), "token": UNKNOWN_TOKEN, "unreachable": _UNREACHABLE}
             why = known.get(kind, f"{one_line(str(error), 200)} ({self.page})")
-            why = f"{self.where} cannot be loaded: {why}"
-            raise (DataError if kind == "other" else OutOfReachError)(why) from error
+            raised = DataError if kind == "other" else OutOfReachError
+            raise raised(f"{self.where} cannot be loaded: {why}") from error
 
 
 def roots_of(folder: Path) -> list[Path]:
