@@ -14,27 +14,29 @@ from support.documents import PUBLISHED, method_record, schema, trained, write_r
 from support.pages import Page
 
 from ttmbench.cli import main
-from ttmbench.report.board import chance_levels
+from ttmbench.report.board import HEADLINES, chance_levels
 from ttmbench.results.numbers import Number
 
 DAY = 86_400
 
 
-def write(folder, name, model="m", date=1, value=0.5, task="t", methods=("none",), groups=(1000, 1000), **more):
+def write(folder, name, model="m", date=1, value=0.5, task="t", names=("none",), groups=(1000, 1000), **more):
     """A results document with group match, and group score of the raw model."""
     return write_run(
         folder,
         name,
-        {f"group_match,{one}": value for one in methods} | {"group_score,none": value / 2},
+        {f"group_match,{one}": value for one in names} | {"group_score,none": value / 2},
         task,
         model_name=model,
         model_info={"fingerprint": {"weights_sha256": f"{model}-weights"}},
         date=1.7e9 + date * DAY,
         groups=groups,
-        methods={task: {"ttm": trained(audit_labels={"passed": True, "compared": 1, "of": 1})}},
-        configs={task: {"metrics": ["group_score", "group_match"], "description": "of <b>things</b>"}},
         packages={"ttmbench": "0.9.9", "numpy": "2"},
-        **{"config": {"model": model, "tasks": [task]}, "command": "rm -rf /", **more},
+        **{
+            "methods": {task: {"ttm": trained(audit_labels={"passed": True, "compared": 1, "of": 1})}},
+            "configs": {task: {"metrics": ["group_score", "group_match"], "description": "of <b>things</b>"}},
+            **{"config": {"model": model, "tasks": [task]}, "command": "rm -rf /", **more},
+        },
     )
 
 
@@ -47,10 +49,10 @@ def build(runs: Path, site: Path, *words: str) -> Path:
 def site(tmp_path_factory) -> Path:
     """Runs of every standing, of three models on two tasks, and a published row."""
     runs = tmp_path_factory.mktemp("runs")
-    write(runs, "a/old.json", model="alpha", date=1, value=0.4, methods=("none", "ttm", "oracle"))
-    write(runs, "a/new.json", model="alpha", date=2, value=0.6, methods=("none", "ttm", "oracle"))
+    write(runs, "a/old.json", model="alpha", date=1, value=0.4, names=("none", "ttm", "oracle"))
+    write(runs, "a/new.json", model="alpha", date=2, value=0.6, names=("none", "ttm", "oracle"))
     write(runs, "b.json", model="beta", date=2, value=0.6)
-    write(runs, "c.json", model="gamma", date=2, value=0.5, methods=("none", "ttm"))
+    write(runs, "c.json", model="gamma", date=2, value=0.5, names=("none", "ttm"))
     write(runs, "part.json", model="part", date=3, value=1.0, groups=(4, 1000))
     write(runs, "version.json", model="older", date=3, value=0.9, version=0)
     write(runs, "other.json", model="elsewhere", date=3, value=0.8, data="other")
@@ -91,8 +93,8 @@ def test_the_start_page_has_tasks_by_models_for_each_track(site):
     assert table["alpha SimpleMatch"] == ["60.00 56.9–63.0", "70.00 67.1–72.8"] and table["beta SimpleMatch"][1] == "-"
     zero = {row[1]: [cell[:5] for cell in row[2:4]] for row in rows_of_page(page, "zero_shot")}
     assert zero["alpha"] == ["30.00", "35.00"], "the raw model is compared by its group score"
-    best = ["30.00 27.2–32.9 alpha", "60.00 56.9–63.0 alpha", "60.00 56.9–63.0 alpha, TTM"]
-    assert rows_of_page(page, "tasks")[0] == ["t", "1000", "-", "-", *best, "7"]
+    raw, matching, adapted = "30.00 27.2–32.9 alpha", "60.00 56.9–63.0 alpha", "60.00 56.9–63.0 alpha, TTM"
+    assert rows_of_page(page, "tasks")[0] == ["t", "1000", "-", raw, "-", matching, adapted, "-", "7"]
 
 
 def test_every_number_has_its_run_or_source(site):
@@ -176,11 +178,43 @@ def test_methods_are_compared_by_gain_and_cost(tmp_path):
     page = build(tmp_path / "runs", tmp_path / "site", "--published", str(tmp_path / "p.csv")) / "methods.html"
     table = [row[:9] for row in rows_of_page(page, "methods")]
     assert table[0][:6] == ["", "oracle uses labels", "t", "<m>", "95.00", "+45.00"]
-    assert [row[:2] for row in table[1:6]] == [["1", "TTM"], ["1", "zero"], ["3", "tps"], ["3", "tent"], ["5", "dn"]]
+    assert [row[:2] for row in table[1:6]] == [["1", "TTM"], ["2", "zero"], ["3", "tps"], ["4", "tent"], ["4", "dn"]]
     low, high = (float(end) for end in re.findall(r"[+-][0-9.]+", table[1][6]))
     assert table[1][4:6] == ["75.00", "+25.00"] and 15 < low < 25 < high < 35 and table[1][7:] == ["4.0", "0.1"]
     assert table[-1][:6] == ["", "TTM published", "t", "m", "60.00", "+5.00"]
-    assert page.read_text().count('<img class="chart" alt="gain of 5 methods on t, &lt;m&gt; against') == 1
+
+
+def test_runs_and_published_rows_of_a_method_are_ranked_together(tmp_path):
+    runs, common = tmp_path / "runs", {"model": "siglip-b16", "task": "winoground", "groups": (400, 400)}
+    record = trained(cost=method_record()["cost"])
+    for at, seeds in enumerate(([0, 1], [2, 3])):
+        about = {"methods": {"winoground": {"ttm": record | {"seeds": seeds}}}, "date": at, "value": 0.5 + 0.1 * at}
+        write(runs, f"{at}.json", **common, names=("none", "ttm"), **about)
+    site = build(runs, tmp_path / "site", "--published", "ttm_table1")
+    rows = [row for row in rows_of_page(site / "methods.html", "methods") if row[2:4] == ["winoground", "siglip-b16"]]
+    assert [row[:2] + row[4:5] for row in rows] == [["1", "TTM published", "72.50"], ["2", "TTM", "55.00"]]
+    assert [row[0] for row in rows_of_page(site / "index.html", "headline")[:3]] == ["1", "1", "3"]
+
+
+def test_the_first_table_has_raw_simplematch_and_ttm(tmp_path):
+    runs = tmp_path / "runs"
+    write(runs, "w.json", task="winoground", names=("none", "ttm"), value=0.6)
+    for at, name in enumerate(HEADLINES["sugarcrepe"]):
+        numbers = {"text_score,none": at / 10, "group_match,none": at / 10}
+        tracks = {name: {"text_score,none": "zero_shot", "group_match,none": "matching"}}
+        about = {"task": name, "groups": (100 + at, 100 + at), "model_name": "m", "tracks": tracks}
+        write_run(runs, f"{at}.json", numbers, **about, model_info={"fingerprint": {"weights_sha256": "m-weights"}})
+    write(runs, "toy.json", model="drawn", task="drawn", configs={"drawn": {"source": {"kind": "rendered"}}})
+    site = build(runs, tmp_path / "site")
+    page = Page((site / "index.html").read_text())
+    head, *rows = page.tables["headline-table"]
+    (row,) = [dict(zip(head, row, strict=True)) for row in rows if row[1] == "m"]
+    assert [row[f"{name} chance -"] for name in ("winoground raw", "winoground SimpleMatch", "winoground TTM")] == [
+        *("30.00 27.2–32.9", "60.00 56.9–63.0", "60.00 56.9–63.0")
+    ]
+    pooled = 10 * sum(at * (100 + at) for at in range(7)) / sum(100 + at for at in range(7))
+    assert row["sugarcrepe raw chance -"].startswith(f"{pooled:.2f} "), "over all groups together"
+    assert "drawn" not in page.text and "drawn" in Page((site / "builtin.html").read_text()).text
 
 
 def test_texts_from_documents_are_never_code(tmp_path):
@@ -240,6 +274,7 @@ def test_filters_search_and_sorted_columns(start):
     form.locator("[name=standing]").select_option("")
     form.locator("[name=task]").select_option("u")
     assert start.locator(f"{matching} th[data-task=t]").is_hidden()
+    assert column(start, matching, 2) == ["alpha SimpleMatch"], "rows without a number in it go"
     form.locator("[name=task]").select_option("")
     form.locator("[name=text]").fill("gam")
     assert column(start, matching, 2) == ["gamma SimpleMatch"]
@@ -266,6 +301,28 @@ def test_filters_and_order_are_restored_from_the_address(opened, site, start):
     start.evaluate("location.hash = 'text=beta'")
     start.wait_for_function("document.querySelector('form.filters [name=text]').value === 'beta'")
     assert column(start, matching, 2) == ["beta SimpleMatch"]
+
+
+def test_the_rows_shown_are_plotted_and_saved(opened, site):
+    with opened(site / "tasks" / "t.html", root=site) as page:
+        block = page.locator("section:has(> #matching)")
+        page.evaluate("for (const cell of [...document.querySelectorAll('.size')].slice(4)) cell.dataset.value = 1e8")
+        page.locator("form.filters [name=text]").fill("a")
+        box = block.locator(".cite")
+        box.locator("summary").click()
+        assert box.locator("a").inner_text() == f"{(site / 'tasks/t.html').as_uri()}#text=a&table=matching"
+        texts = []
+        for kind in ("csv", "tex"):
+            with page.expect_download() as download:
+                box.locator(f"[data-save={kind}]").click()
+            assert download.value.suggested_filename == f"t-matching.{kind}"
+            texts.append(download.value.path().read_text("utf-8").splitlines())
+    assert [line.split(",")[:3] for line in texts[0][:3]] == [
+        ["rank", "model", "group match"],
+        *(["1", f"{name} SimpleMatch", "60.00"] for name in ("alpha", "beta")),
+    ]
+    assert texts[1][:2] == ["\\begin{tabular}{llrrrrl}", "\\toprule"]
+    assert texts[1][4].startswith("1 & alpha SimpleMatch & \\textbf{60.00} & ")
 
 
 def test_the_chance_level_in_a_head_is_that_of_random_scores():

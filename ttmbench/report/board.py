@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from itertools import product
 from operator import attrgetter
 from pathlib import Path
 from statistics import fmean
@@ -43,11 +44,13 @@ from ttmbench.results.numbers import (
     SIMPLE_MATCH_COLUMN,
     TRACK_TITLES,
     TTM,
+    TTM_COLUMN,
     Number,
     merged,
     name_of,
     newest,
     same_rows,
+    together,
 )
 from ttmbench.results.reader import CELL, ResultsFile, TaskGroups, read_files
 from ttmbench.results.summary import cluster_numbers
@@ -379,7 +382,10 @@ STORED = FROM_FILE  # beside runs, since it is unknown whether the images are th
 REFERENCE = "reference"  # random chance and humans
 RANKED = (RUN, PUBLISHED)
 CHANCE = "random chance"
-FAMILIES = {"2x2": "2×2 groups", "1xk": "1×k groups", "retrieval": "Retrieval", "other": "Other shapes"}
+FAMILIES = {
+    **{"2x2": "2×2 groups", "1xk": "1×k groups", "retrieval": "Retrieval", "other": "Other shapes"},
+    "builtin": "Built-in toy tasks",
+}
 """Families of tasks by the shape of their groups, a tab each; classification is with retrieval, which ranks too."""
 _LEVEL = 0.05
 
@@ -459,6 +465,8 @@ def facts_of_tasks(board: Leaderboard, published: Mapping[str, Mapping[str, obje
 
 def _family_of(config: Mapping[str, object], shape: object, metrics: Collection[str]) -> str:
     """By the task file, or else by the shape of the data, or else by the metrics that it has."""
+    if mapping(config.get("source")).get("kind") == "rendered":
+        return "builtin"
     ranks = any(name.startswith(("i2t_", "t2i_", "accuracy_")) for name in metrics)
     if ranks or config.get("kind", "groups") != "groups":
         return "retrieval"
@@ -563,6 +571,52 @@ def chance_levels(rows: Iterable[Number]) -> dict[str, float]:
     return {metric: max(counts, key=lambda level: (level[0], counts[level]))[1] for metric, counts in levels.items()}
 
 
+HEADLINES: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys(("winoground", "mmvp_vlm", "colorswap"), ()),
+    "sugarcrepe": tuple(
+        f"sugarcrepe_{name}"
+        for name in ("add_att", "add_obj", "replace_att", "replace_obj", "replace_rel", "swap_att", "swap_obj")
+    ),
+}
+"""The tasks of the first table, and those whose groups one of them has together."""
+
+
+def headline_lines(facts: Mapping[str, TaskFacts]) -> list[BoardLine]:
+    """Raw, SimpleMatch and TTM of `HEADLINES`, by model; a run precedes a paper, then the newest number counts.
+
+    Models of which only raw numbers are known are left out.
+    """
+    rows = list[Number]()
+    for (task, parts), column in product(HEADLINES.items(), (RAW_COLUMN, SIMPLE_MATCH_COLUMN, TTM_COLUMN)):
+        metric = "group_match" if column is not RAW_COLUMN else "text_score" if parts else "group_score"
+        ranked = [
+            row
+            for of in (facts[name] for name in (task, *parts) if name in facts)
+            for row in of.of(str(column.track), metric)
+            if row.column == column.name and of.standing(row) in RANKED
+        ]
+        rows += [row for row in ranked if row.task == task]
+        for same in same_rows(ranked, lambda row: (row.model, row.origin.published and row.origin.file)):
+            by_task = {row.task: row for row in same if row.groups}
+            if parts and by_task.keys() >= {*parts}:
+                rows.append(_pooled(task, [by_task[part] for part in parts]))
+    cells = dict[str, dict[str, Number]]()
+    for row in sorted(rows, key=lambda row: (not row.origin.published, row.origin.date or "")):
+        cells.setdefault(row.model, {})[f"{row.task} {row.column}"] = row
+    return [
+        BoardLine(model, "", PUBLISHED if all(row.origin.published for row in line.values()) else RUN, line)
+        for model, line in cells.items()
+        if {row.column for row in line.values()} != {RAW_COLUMN.name}
+    ]
+
+
+def _pooled(task: str, rows: Sequence[Number]) -> Number:
+    """The number over the groups of several tasks together."""
+    extent = together(row.extent for row in rows)
+    value = sum((row.value or 0) * (row.groups or 0) for row in rows) / (extent.groups or 1)
+    return replace(rows[0], task=task, value=value, stderr=None, interval=None, ties=None, seed_std=None, extent=extent)
+
+
 def references(
     columns: Mapping[str, tuple[str, str]], levels: Mapping[str, float], facts: Mapping[str, TaskFacts]
 ) -> list[BoardLine]:
@@ -571,7 +625,7 @@ def references(
     lines = [BoardLine(CHANCE, "", REFERENCE, cells)] if cells else []
     by_source: dict[str, dict[str, Number]] = {}
     for name, (task, metric) in columns.items():
-        for row in facts[task].of(NO_MODEL, metric):
+        for row in facts[task].of(NO_MODEL, metric) if task in facts else ():
             if row.model != CHANCE:
                 by_source.setdefault(f"{row.model} {row.origin.file}", {})[name] = row
     told: set[tuple[str, str, float | None]] = set()
@@ -629,7 +683,8 @@ def methods_of(run: ResultsFile) -> Iterator[dict[str, Any]]:
     and captions through the towers (scoring once is 2); ``position`` is the share of rows that choose the most frequent
     of the shuffled positions.
     """
-    values = {(row.task, row.metric, row.method): row.value for row in run.document.numbers}
+    numbers = {(row.task, row.metric, row.method): row for row in run.numbers}
+    values = {key: row.value for key, row in numbers.items()}
     for task in run.document.results:
         raw_score, raw_match = (values.get((task, metric, RAW)) for metric in ("group_score", "group_match"))
         for key, record in run.document.methods.get(task, {}).items():
@@ -645,32 +700,37 @@ def methods_of(run: ResultsFile) -> Iterator[dict[str, Any]]:
                 "parameters": None if record.trained is None else record.trained.parameters,
                 "position": max(record.positions) if record.positions else None,
                 **{"scope": record.scope, "source": run.file, "published": False},
+                "number": numbers.get((task, "group_match", key)),
             }
 
 
 def compared_methods(
     runs: Iterable[ResultsFile], published: Iterable[Number], samples: GroupValues
 ) -> list[dict[str, Any]]:
-    """Every method whose gain is known, by task and model, the largest gain first.
+    """Every method whose gain is known, by task and model, the largest gain first; runs of one setting are `merged`.
 
-    With 95 % intervals of gains of runs, paired over groups, where ``samples`` are stored; the rank is one plus the
-    number of methods of the same task and model whose interval lies above.
+    With 95 % intervals of gains of runs, paired over groups, where ``samples`` are stored. Methods of the same task,
+    model and metric are ranked by its value (`with_ranks`).
     """
-    rows = [*_published_methods(published)]
-    for run in runs:
+    rows, same = [*_published_methods(published)], dict[tuple[str, ...], list[dict[str, Any]]]()
+    for run in sorted(runs, key=lambda run: run.document.date):
         for row in methods_of(run):
-            if row["gain"] is not None and not run.document.extent(row["task"]).limited:
-                keys = ((run.file, method, "group_match") for method in (RAW, row["key"]))
-                if (pair := samples.pair(row["task"], *keys)) is not None:
-                    row["interval"] = stats.paired_difference(*pair[:2], _RESAMPLES, 0, clusters=pair[2])[1]
-                rows.append(row)
+            if row["gain"] is not None and not row["number"].limited:
+                same.setdefault((row["task"], row["model"], row["key"]), []).append(row)
+    for alike in same.values():
+        row, number = alike[-1], merged([row["number"] for row in alike])[0]
+        row |= {"number": number, "match": number.value, "gain": row["gain"] + number.value - row["match"]}
+        keys = ((row["source"], method, number.metric) for method in (RAW, row["key"]))
+        if (pair := samples.pair(row["task"], *keys)) is not None:
+            row["interval"] = stats.paired_difference(*pair[:2], _RESAMPLES, 0, clusters=pair[2])[1]
+        rows.append(row)
     rows.sort(key=lambda row: (row["task"].lower(), row["model"].lower(), -row["gain"]))
-    lows: dict[tuple[str, str], list[float]] = {}
-    ranked = [row for row in rows if row["interval"] is not None and row["method"] not in NOT_RANKED]
-    for row in ranked:
-        lows.setdefault((row["task"], row["model"]), []).append(row["interval"][0])
-    for row in ranked:
-        row["rank"] = 1 + sum(low > row["interval"][1] for low in lows[row["task"], row["model"]])
+    ranked = [row for row in rows if row["method"] not in NOT_RANKED]
+    # A column for each task and model.
+    names = ["\n".join((row["task"], row["model"], row["number"].metric)) for row in ranked]
+    lines = [BoardLine("", "", RUN, {name: row["number"]}) for name, row in zip(names, ranked, strict=True)]
+    for row, line in zip(ranked, with_ranks(lines, samples), strict=True):
+        row["rank"] = next(iter(line.ranks.values()), "")
     return rows
 
 
@@ -688,6 +748,7 @@ def _published_methods(numbers: Iterable[Number]) -> Iterator[dict[str, Any]]:
             yield {
                 **{"task": row.task, "model": row.model, "method": row.column, "match": row.value, "gain": gain},
                 **{"interval": None, "passes": None, "seconds": None, "source": row.origin.file, "published": True},
+                "number": row,
             }
 
 

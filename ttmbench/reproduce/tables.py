@@ -616,7 +616,7 @@ def _config(row: PublishedRow) -> Mapping[str, object]:
     entry, known = row.table.spec.entry(row.printed.task), next(filter(None, row.parts.values()), None)
     if known is None:
         return {"description": entry.why or ""}
-    about: dict[str, object] = {key: getattr(known, key) for key in ("kind", "matching", "metrics")}
+    about: dict[str, object] = {key: getattr(known, key) for key in ("kind", "matching", "metrics", "source")}
     about["group"] = {"shape": known.group.shape}
     if len(row.parts) > 1:
         how = "All groups of" if entry.pool_of else "The mean over"

@@ -6,6 +6,15 @@ const store = (name, value) => {
   if (value === "") stored.delete(name); else stored.set(name, value);
   const plain = location.href.split("#")[0];
   history.replaceState(null, "", stored.size ? `${plain}#${stored}` : plain);
+  addresses();
+};
+// Links of cite boxes: the address of the page with its filters and, where it opens, the table.
+const addresses = () => {
+  for (const link of document.querySelectorAll(".cite a")) {
+    const id = link.closest("[data-block]").querySelector("[id]").id;
+    link.href = `#${stored.size ? new URLSearchParams([...stored, ["table", id]]) : id}`;
+    link.textContent = link.href;
+  }
 };
 // A link to a group (#group=TASK,ID) or to a section is not a state.
 const state = () => new URLSearchParams(/^#(?!group=).*=/.test(location.hash) ? location.hash.slice(1) : "");
@@ -25,14 +34,88 @@ const sortBy = (table, column, down) => {
     return down ? -compared : compared;
   });
   // Ranks are those of the column by which rows are sorted.
-  if (rows.some(row => "rank" in row.cells[column].dataset)) for (const row of rows) {
-    const rank = row.querySelector(".rank");
-    rank.textContent = rank.dataset.value = row.cells[column].dataset.rank ?? "";
+  if (rows.some(row => "rank" in row.cells[column].dataset)) {
+    table.ranked = column;
+    for (const row of rows) {
+      const rank = row.querySelector(".rank");
+      rank.textContent = rank.dataset.value = row.cells[column].dataset.rank ?? "";
+    }
   }
   table.tBodies[0].append(...rows);
+  draw(table);
+};
+
+// Plots of the shown rows that rank, by the column by which they do: against size, time, or the cost of a method.
+const PLACES = {
+  size: (row, cell) => Math.log10(row.querySelector(".size").dataset.value),
+  date: (row, cell) => Date.parse(cell.dataset.date),
+  cost: (row, cell) => Math.log10(row.querySelector(".cost").dataset.value),
+};
+const LABELS = {
+  size: x => 10 ** x >= 1e9 ? `${+(10 ** x / 1e9).toPrecision(2)}B` : `${+(10 ** x / 1e6).toPrecision(2)}M`,
+  date: x => new Date(x).toISOString().slice(0, 7),
+  cost: x => String(+(10 ** x).toPrecision(2)),
+};
+const draw = table => {
+  for (const figure of table.closest("[data-block]")?.querySelectorAll("figure.plot") ?? []) {
+    const [svg, words] = figure.children, over = figure.dataset.over;
+    const at = +figure.dataset.at || table.ranked, head = table.tHead.rows[0].cells[at];
+    const rows = [...table.tBodies[0].rows].filter(row => !row.hidden && row.cells[at].dataset.value);
+    const all = rows.filter(row => row.querySelector(".rank").textContent).map(row => {
+      const cell = row.cells[at], [y, low = y, high = y] = [cell.dataset.value, ...cell.dataset.ends?.split(" ") ?? []].map(end => 100 * end);
+      return { x: PLACES[over](row, cell), y, low, high, name: row.querySelector("th").dataset.value, of: row.dataset };
+    });
+    const points = all.filter(({ x }) => Number.isFinite(x)).sort((one, two) => one.x - two.x || two.y - one.y);
+    // Gains are compared within one task and model.
+    figure.hidden = points.length < 5 || points[0].x === points.at(-1).x || new Set(all.map(({ of }) => `${of.task} ${of.model}`)).size > 1;
+    if (figure.hidden) continue;
+    const width = Math.min(680, figure.clientWidth), height = 300, bottom = height - 34, left = 36;
+    const edges = values => [Math.min(...values), Math.max(...values)];
+    const [x0, x1] = edges(points.map(({ x }) => x)), [y0, y1] = edges(points.flatMap(({ low, high }) => [low, high]));
+    const span = Math.max(10, y1 - y0), X = x => left + 10 + (width - left - 60) * (x - x0) / (x1 - x0 || 1);
+    const Y = y => bottom - (bottom - 20) * (y - y0) / span;
+    const add = (tag, about, text = "") => {
+      const node = document.createElementNS(svg.namespaceURI, tag);
+      for (const [key, value] of Object.entries(about)) node.setAttribute(key, value);
+      node.append(text);
+      svg.append(node);
+    };
+    const level = (y, name, kind) => {
+      add("path", { d: `M${left} ${Y(y)}H${width}`, class: kind });
+      add("text", kind ? { x: width, y: Y(y) - 3, class: "end" } : { x: left - 6, y: Y(y) + 4, class: "end" }, name);
+    };
+    svg.replaceChildren();
+    for (const [key, value] of Object.entries({ width, height })) svg.setAttribute(key, value);
+    const step = [2, 5, 10, 20].find(step => span / step < 7);
+    for (let y = Math.ceil(y0 / step) * step; y <= y0 + span; y += step) level(y, y);
+    for (const row of rows.filter(row => row.classList.contains("reference"))) {
+      const y = 100 * row.cells[at].dataset.value;
+      if (y >= y0 && y <= y0 + span) level(y, row.querySelector("th").dataset.value, "dash");
+    }
+    for (const part of [0, 1, 2, 3]) {
+      const x = x0 + part * (x1 - x0) / 3;
+      add("text", { x: X(x), y: bottom + 18, class: "middle" }, LABELS[over](x));
+    }
+    add("text", { x: 0, y: 10 }, `${head.querySelector("a, button").textContent} ${head.dataset.metric ?? ""}, %`);
+    for (const { x, low, high } of points) add("path", { d: `M${X(x)} ${Y(low)}V${Y(high)}`, class: "bar" });
+    // The best up to a place have a name, unless it would lie over another one.
+    const sign = "lower" in head.dataset ? -1 : 1, named = [];
+    let best = -Infinity;
+    for (const { x, y, name, of } of points) {
+      add("circle", { cx: X(x), cy: Y(y), r: 4, class: of.standing ?? "run" });
+      if (sign * y <= best) continue;
+      best = sign * y;
+      if (named.some(other => Math.abs(Y(y) - other.y) < 12 && X(x) - other.x < 160)) continue;
+      named.push({ x: X(x), y: Y(y) });
+      add("text", X(x) > 0.6 * width ? { x: X(x) - 7, y: Y(y) - 5, class: "end" } : { x: X(x) + 7, y: Y(y) - 5 }, name.slice(0, 30));
+    }
+    const of = new Set(all.map(({ name }) => name)), known = new Set(points.map(({ name }) => name)), without = of.size - known.size;
+    words.textContent = `${words.dataset.words} ${without} of ${of.size} ${words.dataset.of} left out: ${over} unknown.`;
+  }
 };
 
 for (const table of document.querySelectorAll("table.sortable")) {
+  table.by = table.ranked = [...table.tHead.rows[0].cells].findIndex(head => head.ariaSort !== "none");
   [...table.tHead.rows[0].cells].forEach((head, column) => head.querySelector("button")?.addEventListener("click", () => {
     const before = head.getAttribute("aria-sort");
     // The largest number first, but the first name first.
@@ -42,6 +125,37 @@ for (const table of document.querySelectorAll("table.sortable")) {
   }));
 }
 
+// The shown rows and columns of a table as a file.
+const escapes = { "\\": "\\textbackslash{}", "~": "\\textasciitilde{}", "^": "\\textasciicircum{}", "±": "$\\pm$", "†": "$^\\dagger$", "‡": "$^\\ddagger$" };
+const written = {
+  csv: lines => lines.map(line => line.map(({ text }) => {
+    const safe = /^[=+\-@\uff1d\uff0b\uff0d\uff20]/.test(text) && isNaN(text) ? `'${text}` : text; // no formula
+    return /[",\n]/.test(safe) ? `"${safe.replaceAll('"', '""')}"` : safe;
+  }).join(",") + "\n").join(""),
+  tex: lines => {
+    const [head, ...rows] = lines.map(line => line.map(({ text, best }) => {
+      const plain = text.replace(/[\\~^±†‡&%$#_{}]/g, letter => escapes[letter] ?? `\\${letter}`);
+      return best ? `\\textbf{${plain}}` : plain;
+    }).join(" & ") + " \\\\\n");
+    const columns = lines[0].map(({ number }) => number ? "r" : "l").join("");
+    return `\\begin{tabular}{${columns}}\n\\toprule\n${head}\\midrule\n${rows.join("")}\\bottomrule\n\\end{tabular}\n`;
+  },
+};
+const view = table => [...table.rows].filter(row => !row.hidden).map(row => [...row.cells].filter(cell => !cell.hidden).map(cell => {
+  const copy = cell.cloneNode(true), number = cell.classList.contains("number");
+  if (number) for (const node of copy.querySelectorAll("small:not(.spread)")) node.remove();
+  for (const node of copy.querySelectorAll("*")) node.before(" ");
+  const text = copy.textContent.trim().replace(/\s+/g, " ");
+  return { text: text === "-" ? "" : text, number, best: cell.classList.contains("best") };
+}));
+for (const button of document.querySelectorAll("[data-save]")) button.addEventListener("click", () => {
+  const table = button.closest("[data-block]").querySelector("table"), kind = button.dataset.save, file = document.createElement("a");
+  file.href = `data:text/plain;charset=utf-8,${encodeURIComponent(written[kind](view(table)))}`;
+  file.download = `${location.pathname.split("/").pop().replace(/\.html$/, "")}-${table.id.replace(/-table$/, "")}.${kind}`;
+  file.click();
+});
+
+const MOST = 12; // columns of tasks of a table; a chosen task is shown in any case
 for (const form of document.querySelectorAll("form[data-for]")) {
   form.hidden = false; // without this script it would do nothing
   const tables = document.getElementById(form.dataset.for).querySelectorAll("table");
@@ -51,34 +165,53 @@ for (const form of document.querySelectorAll("form[data-for]")) {
     const words = search.value.toLowerCase().split(/\s+/).filter(Boolean);
     const fits = part => wanted.every(([name, value]) => !(name in part.dataset) || part.dataset[name] === value);
     let shown = 0, total = 0;
+    const chosen = wanted.some(([name]) => name === "task");
     for (const table of tables) {
-      [...table.tHead.rows[0].cells].forEach((head, column) => {
-        const hidden = !fits(head);
+      const heads = [...table.tHead.rows[0].cells], tasks = heads.filter(head => head.dataset.task);
+      heads.forEach((head, column) => {
+        const hidden = !fits(head) || (!chosen && tasks.indexOf(head) >= MOST);
         if (head.hidden !== hidden) for (const row of table.rows) row.cells[column].hidden = hidden;
       });
-      const rows = [...table.tBodies[0].rows].filter(row => !row.classList.contains("reference")); // chance and humans stay
-      for (const row of rows) row.hidden = !fits(row) || !words.every(word => row.textContent.toLowerCase().includes(word));
-      const left = rows.filter(row => !row.hidden).length;
+      // A chosen task ranks, else the first one does.
+      const shownTasks = tasks.filter(head => !head.hidden).map(head => head.cellIndex), by = shownTasks[0];
+      if (by && table.by !== by) {
+        table.by = by;
+        sortBy(table, by, !("lower" in heads[by].dataset));
+      }
+      const rows = [...table.tBodies[0].rows];
+      for (const row of rows) {
+        const isFound = fits(row) && words.every(word => row.textContent.toLowerCase().includes(word));
+        const isEmpty = tasks.length && !shownTasks.some(column => row.cells[column].dataset.value);
+        row.hidden = isEmpty || !(isFound || row.classList.contains("reference")); // chance and humans stay
+      }
+      const of = rows.filter(row => !row.classList.contains("reference")), left = of.filter(row => !row.hidden).length;
       table.closest("[data-block]")?.toggleAttribute("hidden", left === 0);
-      [shown, total] = [shown + left, total + rows.length];
+      [shown, total] = [shown + left, total + of.length];
+      draw(table);
     }
     form.querySelector("output").textContent = `${shown} of ${total} ${form.dataset.what}`;
   };
   const restore = () => {
     const given = state();
-    for (const [name, value] of given) stored.set(name, value);
+    for (const [name, value] of given) if (name !== "table") stored.set(name, value);
+    addresses();
     for (const one of controls) {
       one.value = given.get(one.name) ?? "";
       if (one.selectedIndex === -1) one.value = ""; // an option that does not exist
     }
+    apply();
     const [, wanted, way] = /^(.*):(up|down)$/.exec(given.get("sort") ?? "") ?? [];
     for (const table of way ? document.querySelectorAll("table.sortable[id]") : []) {
       const column = [...table.tHead.rows[0].cells].findIndex(head => named(table, head) === wanted);
       if (column >= 0) sortBy(table, column, way === "down");
     }
-    apply();
+    document.getElementById(given.get("table"))?.scrollIntoView();
   };
-  form.addEventListener("input", event => { store(event.target.name, event.target.value); apply(); });
+  form.addEventListener("input", event => {
+    store(event.target.name, event.target.value);
+    if (event.target.name === "task") store("sort", "");
+    apply();
+  });
   form.addEventListener("submit", event => event.preventDefault());
   addEventListener("hashchange", () => { if (state().size) restore(); });
   restore();

@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from functools import cache, partial
+from functools import cache
 from importlib.resources import files
 from operator import attrgetter
 from pathlib import Path
@@ -63,8 +63,16 @@ def render(template: str, **values: object) -> str:
     return _UNPRINTABLE.sub("\ufffd", page)
 
 
-def number_cell(value: float | None, form: str = "%g", scale: float = 1.0, extra: str = "") -> Markup:
-    """A cell with a number to sort by, in a format; a template macro would be several times slower.
+def number_cell(
+    value: float | None,
+    form: str = "%g",
+    scale: float = 1.0,
+    extra: str = "",
+    ends: Sequence[float] | None = None,
+) -> Markup:
+    """A cell with a number to sort by, in a format, and the ends of its interval for a plot.
+
+    A template macro would be several times slower.
 
     >>> print(number_cell(None), end=""), print(number_cell(0.125, "%+.1f", 100), end="")
     <td class="number" data-value="">-</td>
@@ -72,7 +80,8 @@ def number_cell(value: float | None, form: str = "%g", scale: float = 1.0, extra
     (None, None)
     """
     text = NOTHING if value is None else form % (scale * value + 0.0) + extra
-    return Markup(f'<td class="number" data-value="{"" if value is None else value}">{escape(text)}</td>\n')
+    about = f' data-ends="{ends[0]} {ends[1]}"' if ends else ""
+    return Markup(f'<td class="number" data-value="{"" if value is None else value}"{about}>{escape(text)}</td>\n')
 
 
 def percent_cell(value: float | None, digits: int = 2) -> Markup:
@@ -107,7 +116,8 @@ def result_cell(
     if chance is not None and row.chance not in (None, chance):
         text += Markup(f"<small>chance {percent(row.chance)}</small>")
     text += Markup(f"<small>{escape(note)}</small>" if note else "")
-    ranked = "" if rank is None else f' data-rank="{rank}"'
+    ranked = "" if rank is None else f' data-rank="{rank}" data-date="{(row.origin.date or "")[:10]}"'
+    ranked += "" if not ends or rank is None else f' data-ends="{ends[0]} {ends[1]}"'
     return Markup(f'<td class="{kind}" data-value="{row.value}"{ranked} title="{escape(about)}">{text}</td>\n')
 
 
@@ -298,7 +308,6 @@ def _tag_tables(run: ResultsFile) -> Iterator[tuple[ResultsFile, str, str, list[
 
 _OWN = {"": "*.html", "tasks": "*.html", "models": "*.html", "data/runs": "*.json"}
 """Folders of a site, and the files that it writes there."""
-_LEAST = 5  # points of a plot
 
 
 def write_site(
@@ -341,7 +350,7 @@ class _Site:
 
     def __init__(self, board: leaderboard.Leaderboard, published: leaderboard.Published, docs: str) -> None:
         self.board, self.published, self.docs = board, published, docs
-        self.made = datetime.now(UTC).isoformat(timespec="seconds")
+        self.made, self.version = datetime.now(UTC).isoformat(timespec="seconds"), __version__
         self._samples = leaderboard.GroupValues(board.runs)
         self.methods = leaderboard.compared_methods(board.runs, published.numbers, self._samples)
         self.facts = leaderboard.facts_of_tasks(board, published.configs)
@@ -376,21 +385,23 @@ class _Site:
         yield from ((file, self._model(model)) for model, file in self.pages_of["models"].items())
         yield "models.html", self._page("site_list.html", "models.html", title="Models", methods=())
         if self.methods:
-            numbered = [(None, row) for row in self.methods]
-            about = {"methods": self.methods, "numbered": numbered}
-            plots = _method_plots(self.methods)
-            page = self._page("site_list.html", "methods.html", "Test-time methods", plots=plots, **about)
-            yield "methods.html", page
+            about = {"methods": self.methods, "numbered": [(None, row) for row in self.methods]}
+            yield "methods.html", self._page("site_list.html", "methods.html", "Test-time methods", **about)
         yield from ((file, self._family(file, family)) for file, family in reversed(self.families.items()))
 
     def _page(self, template: str, current: str, title: str, **values: object) -> str:
         root = "../" if template == "site_model.html" or values.get("family") == "" else ""
-        return render(template, site=self, current=current, title=title, root=root, version=__version__, **values)
+        return render(template, site=self, current=current, title=title, root=root, **values)
 
     def _family(self, file: str, family: str) -> str:
         """A start page: the tasks of a family, and tasks by models for each track."""
         facts = {task: facts for task, facts in self.facts.items() if facts.family == family}
         facts = dict(sorted(facts.items(), key=lambda of: -len({(row.model, row.origin.file) for row in of[1].rows})))
+        lines = leaderboard.headline_lines(self.facts) if file == "index.html" else []
+        known = {name: (row.task, row.metric) for line in lines for name, row in line.cells.items()}
+        names = [f"{task} {name}" for task in leaderboard.HEADLINES for name in ("raw", "SimpleMatch", "TTM")]
+        headline = {name: known[name] for name in names if name in known}
+        first = next((name for name in headline if name.endswith(" TTM")), next(iter(headline), None))
         tables = []
         for track in (track for track in TRACK_TITLES if track not in (ORACLE, NO_MODEL)):
             columns = {task: (task, of.first_metric(track)) for task, of in facts.items() if of.of(track)}
@@ -399,13 +410,14 @@ class _Site:
                 counts[task] = sum(leaderboard.interval_of(row) is not None for row in facts[task].of(track, metric))
             if columns:
                 columns = dict(sorted(columns.items(), key=lambda column: -counts[column[0]]))
-                tables.append(self._table(track, columns, "task"))
+                tables.append(self._table(track, columns, self._lines(track, columns, "task"), next(iter(columns))))
         return self._page(
             "site_board.html",
             file,
             f"Leaderboard: {leaderboard.FAMILIES[family]}",
             family=family,
             facts=facts,
+            headline=[self._table("headline", headline, lines, first)] if lines else [],
             tables=tables,
             methods=sorted({row.column for table in tables for row in table["rows"]}),
             sources={},
@@ -422,7 +434,9 @@ class _Site:
             names = [name for name in facts.metrics if name in known]
             if track not in (ORACLE, NO_MODEL):
                 names.sort(key=lambda name: name != first)
-            tables.append(self._table(track, {name: (task, name) for name in names}, "metric"))
+            columns = {name: (task, name) for name in names}
+            ranked = None if track in (ORACLE, NO_MODEL) else names[0]
+            tables.append(self._table(track, columns, self._lines(track, columns, "metric"), ranked))
         files = dict.fromkeys(row.origin.file for row in facts.rows if row.origin.published)
         return self._page(
             "site_board.html",
@@ -430,50 +444,38 @@ class _Site:
             task,
             family="",
             facts={},
+            headline=[],
             of=facts,
             tables=tables,
             methods=sorted({row.column for row in facts.rows}),
             sources={file: self.published.sources.get(file) for file in files},
         )
 
-    def _table(self, track: str, columns: Mapping[str, tuple[str, str]], column: str) -> dict[str, Any]:
-        """The table of a track: lines with chance and humans among them, the column of its ranks, and the best."""
-        first = None if track in (ORACLE, NO_MODEL) else next(iter(columns))
+    def _lines(self, track: str, columns: Mapping[str, tuple[str, str]], column: str) -> list[leaderboard.BoardLine]:
         rows = [row for task, metric in columns.values() for row in self.facts[task].of(track, metric)]
+        return leaderboard.lines_of(rows, self.facts, column)
+
+    def _table(
+        self,
+        name: str,
+        columns: Mapping[str, tuple[str, str]],
+        lines: list[leaderboard.BoardLine],
+        first: str | None,
+    ) -> dict[str, Any]:
+        """A table: lines with chance and humans among them, the column of its ranks (None without), and the best."""
+        cells = {column: [line.cells[column] for line in lines if column in line.cells] for column in columns}
         known = dict[str, float]()
-        for name, (task, metric) in columns.items():
-            facts = self.facts[task]
-            levels = leaderboard.chance_levels([*facts.of(track, metric), *facts.of(NO_MODEL, metric)])
-            known |= {name: levels[metric]} if levels else {}
-        lines = leaderboard.lines_of(rows, self.facts, column)
+        for column, (task, metric) in columns.items():
+            of_none = self.facts[task].of(NO_MODEL, metric) if task in self.facts else []
+            levels = leaderboard.chance_levels([*cells[column], *of_none])
+            known |= {column: levels[metric]} if levels else {}
         if first is not None:
             lines = [*leaderboard.with_ranks(lines, self._samples), *leaderboard.references(columns, known, self.facts)]
         lines = leaderboard.in_order(lines, first)
-        about = {"track": track, "columns": columns, "first": first, "chance": known, "rows": rows, "lines": lines}
-        is_drawn = first is not None and (column == "metric" or track == "zero_shot")
-        plot = self._size_plot(*columns[first], lines, first) if is_drawn and first is not None else ""
-        return {**about, "best": leaderboard.best_of(lines), "plot": plot}
-
-    def _size_plot(self, task: str, metric: str, lines: Sequence[leaderboard.BoardLine], column: str) -> Markup | str:
-        """The score of the lines of a table against the number of parameters; empty for too few known sizes."""
-        points, levels = [], dict[str, float]()
-        for line in lines:
-            row = line.cells.get(column)
-            if row is None or row.value is None:
-                continue
-            if line.standing == leaderboard.REFERENCE and len(levels) < 2:
-                levels.setdefault(line.model, 100 * row.value)
-            size = self.size(row) if line.standing in leaderboard.RANKED else None
-            if size:
-                low, high = leaderboard.interval_of(row) or (row.value, row.value)
-                points.append(
-                    charts.Point(size, 100 * row.value, line.model, (100 * low, 100 * high), row.origin.published)
-                )
-        if len(points) < _LEAST or len({point.x for point in points}) < 2:
-            return ""
-        words = metric.replace("_", " ")
-        alt = f"{words} of {len(points)} models on {task} against their number of parameters; the table has the numbers"
-        return charts.as_image(lambda: charts.draw_scatter(points, "parameters", f"{task}: {words}, %", levels), alt)
+        rows = [row for of_column in cells.values() for row in of_column]
+        lower = {column for column, of_column in cells.items() if not any(row.higher_is_better for row in of_column)}
+        about = {"name": name, "columns": columns, "first": first, "chance": known, "rows": rows, "lines": lines}
+        return {**about, "lower": lower, "best": leaderboard.best_of(lines)}
 
     def _model(self, model: str) -> str:
         """A model: its numbers by track, and its runs."""
@@ -524,17 +526,3 @@ def _file_names(names: Iterable[str], folder: str) -> dict[str, str]:
         is_taken = file.lower() in {other.lower() for other in files.values()}
         files[name] = f"{folder}/{safe_name(name)}-{len(files)}.html" if is_taken else file
     return files
-
-
-def _method_plots(rows: Sequence[Mapping[str, Any]]) -> dict[str, Markup]:
-    """For each task and model the gain of its methods against their cost, where it is known of enough of them."""
-    together: dict[str, list[Mapping[str, Any]]] = {}
-    for row in rows:
-        if row["passes"] and row["method"] not in leaderboard.NOT_RANKED:
-            together.setdefault(f"{row['task']}, {row['model']}", []).append(row)
-    alt = "gain of {} methods on {} against their cost; the table has the numbers"
-    return {
-        name: charts.as_image(partial(charts.draw_methods, same), alt.format(len(same), name))
-        for name, same in together.items()
-        if len(same) >= _LEAST
-    }
