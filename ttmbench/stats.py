@@ -19,7 +19,7 @@ from ttmbench._annotations import Bool, Float, Int
 
 IntervalMethod = Literal["wilson", "percentile", "bca"]
 ClusterIds = Int[np.ndarray, " n"]
-# Weight of the 0 and of the 1 added to the variance of a score interval; chosen by its coverage (docs/adr/0017).
+# Weight of the 0 and of the 1 added to the variance of a score interval; chosen by its coverage (docs/adr/0010).
 PSEUDO_WEIGHT = 0.2
 
 
@@ -120,13 +120,15 @@ def score_interval(
     whose variance is smaller, n becomes the effective number of such values, p (1 - p) / variance; a small weight of a
     0 and of a 1 is added to that variance, so that a few equal values do not count as certainty.
 
-    With clusters n is divided by the design effect, and the quantile is Student's with one degree of freedom less than
-    there are clusters (Korn and Graubard 1998; Dean and Pagano 2015).
+    With clusters n is divided by the design effect, and the quantile is Student's (Korn and Graubard 1998, n*; Dean and
+    Pagano 2015), with one degree of freedom less than the effective number of clusters (Kish 1965),
+    (sum of sizes)^2 / (sum of squared sizes). Few clusters cannot show that their groups are unlike each other, so one
+    more is counted in the design effect, whose groups all differ from the mean by a half.
 
     >>> [round(end, 4) for end in score_interval(np.zeros(100))]
     [0.0, 0.037]
     """
-    from scipy.special import ndtri, stdtrit  # imported where it is used: `show` needs other functions of this module
+    from scipy.special import ndtri  # imported where it is used: `show` needs other functions of this module
 
     n = len(values)
     codes = _codes(clusters)
@@ -139,9 +141,11 @@ def score_interval(
     worth = n * p_more * (1 - p_more) / variance
     z2 = float(ndtri((1 + level) / 2)) ** 2
     if codes is not None:
-        worth /= _design_effect(values, codes, p_more * (1 - p_more))
-        z2 = float(stdtrit(int(codes.max()), (1 + level) / 2)) ** 2
-    return _score_ends(p, worth, z2)
+        effective = effective_number(np.bincount(codes))
+        errors = standard_error(values, clusters) or 0.0, standard_error(values) or 0.0
+        worth /= design_effect(errors[0] ** 2, errors[1] ** 2, effective, float(n), worth)
+        z2 = student(effective, level) ** 2
+    return score_ends(p, worth, z2)
 
 
 def proportion_interval(p: float | int, n: float | int, level: float = 0.95) -> tuple[float, float]:
@@ -152,39 +156,40 @@ def proportion_interval(p: float | int, n: float | int, level: float = 0.95) -> 
     """
     from scipy.special import ndtri
 
-    return _score_ends(float(p), float(n), float(ndtri((1 + level) / 2)) ** 2)
+    return score_ends(float(p), float(n), float(ndtri((1 + level) / 2)) ** 2)
 
 
-def _score_ends(p: float, worth: float, z2: float) -> tuple[float, float]:
+def score_ends(p: float, worth: float, z2: float) -> tuple[float, float]:
+    """Ends of a score interval (Wilson 1927) from the effective number of groups and a squared quantile."""
     center = (p + z2 / (2 * worth)) / (1 + z2 / worth)
     half = math.sqrt(z2 * (p * (1 - p) / worth + z2 / (4 * worth**2))) / (1 + z2 / worth)
     # Exactly 0 or 1 where no value or every value is 1, in place of the rounded formula.
     return 0.0 if p <= 0 else max(0.0, center - half), 1.0 if p >= 1 else min(1.0, center + half)
 
 
-def design_effect(values: Float[np.ndarray, " n"], clusters: ClusterIds) -> float:
-    """Variance of a mean relative to that of as many independent groups, at least 1.
+def effective_number(weights: Float[np.ndarray, " n"] | Int[np.ndarray, " n"]) -> float:
+    """Number of equal weights with the same sum and sum of squares (Kish 1965).
 
-    A prior of small weight assumes equal groups within a cluster, which few groups cannot show.
-
-    >>> design_effect(np.array([0., 1., 0., 1.]), np.arange(4))
-    1.0
+    >>> effective_number(np.array([2, 2, 2])), effective_number(np.array([3.0, 1.0]))
+    (3.0, 1.6)
     """
-    codes = _codes(clusters)
-    p = float(np.clip(np.mean(values), 0.0, 1.0))
-    n = len(values) + 2 * PSEUDO_WEIGHT
-    more = (p * len(values) + PSEUDO_WEIGHT) / n
-    return 1.0 if codes is None else _design_effect(values, codes, more * (1 - more))
+    return float(np.sum(weights) ** 2 / np.sum(np.square(weights)))
 
 
-def _design_effect(values: Float[np.ndarray, " n"], codes: ClusterIds, spread: float) -> float:
-    sizes = np.bincount(codes)
-    residuals = values - np.mean(values)
-    between = float(np.sum(np.square(np.bincount(codes, weights=residuals)))) * len(sizes) / (len(sizes) - 1)
-    within = float(np.sum(np.square(residuals))) * len(values) / (len(values) - 1)
-    alike = float(np.sum(np.square(sizes))) / len(values)  # the effect if all groups of a cluster were equal
-    weight = 2 * PSEUDO_WEIGHT * spread
-    return max(1.0, (between + weight * alike) / (within + weight))
+def design_effect(variance: float, alone: float, clusters: float, n: float, worth: float) -> float:
+    """Variance of a mean by clusters over that by single groups (``alone``), at least 1, as in `score_interval`.
+
+    ``clusters`` and ``n`` are effective numbers of clusters and groups, ``worth`` that of values of 0 and 1.
+    """
+    added = 1 / (4 * worth * clusters)  # to the variance by groups: of one more cluster
+    return max(1.0, (variance + n / clusters * added) / (alone + added))
+
+
+def student(clusters: float, level: float, strata: int = 1) -> float:
+    """Student's quantile with the effective number of clusters less the number of strata, at least 1."""
+    from scipy.special import stdtrit
+
+    return float(stdtrit(max(1.0, clusters - strata), (1 + level) / 2))
 
 
 def interval(
@@ -258,11 +263,29 @@ def paired_difference(
 ) -> tuple[float, tuple[float, float] | None]:
     """``mean(other) - mean(one)`` over the same groups, and its percentile interval: groups are resampled as pairs.
 
+    With clusters, of which resamples are too narrow, it is Student's interval of the clustered standard error, with
+    degrees of freedom as in `score_interval`. Two more clusters are counted (after Agresti and Min 2005), whose groups
+    are all half above and half below the mean, or less where values are not 0 and 1 alone.
+
     >>> paired_difference(np.array([0., 0.]), np.array([1., 1.]), 10, seed=0)
     (1.0, (1.0, 1.0))
     """
-    difference = other - one
-    return float(np.mean(difference)), bootstrap_interval(difference, iterations, seed, level, clusters=clusters)
+    difference, codes = other - one, _codes(clusters)
+    mean = float(np.mean(difference))
+    if codes is None or codes.max() == 0 or iterations < 1:
+        return mean, bootstrap_interval(difference, iterations, seed, level, clusters=clusters)
+    variance = (standard_error(difference, clusters) or 0.0) ** 2
+    return mean, difference_ends(mean, variance, difference, effective_number(np.bincount(codes)), level)
+
+
+def difference_ends(
+    mean: float, variance: float, values: Float[np.ndarray, " n"], clusters: float, level: float, strata: int = 1
+) -> tuple[float, float]:
+    """Ends of the interval of a mean of differences by clusters, as in `paired_difference`, from its variance."""
+    size = np.abs(values)
+    added = (float(size @ size / size.sum()) if size.any() else 1.0) / (2 * clusters**2)
+    half = student(clusters, level, strata) * math.sqrt(variance + added)
+    return max(-1.0, mean - half), min(1.0, mean + half)
 
 
 def sign_flip(

@@ -27,6 +27,11 @@ def test_one_kind_is_a_mean_over_groups():
     assert one.interval("wilson", 1, 0) == pytest.approx(stats.score_interval(values), abs=0.006)
     together = laid_out(values, {("all",): range(50)}, clusters)
     assert together.standard_error() == pytest.approx(stats.standard_error(values, clusters))
+    assert together.interval("wilson", 1, 0) == pytest.approx(
+        stats.score_interval(values, clusters=clusters), abs=0.006
+    )
+    change = laid_out(values - 0.5, {("all",): range(50)}, clusters).difference_interval(1, 0)
+    assert change == pytest.approx(stats.paired_difference(np.full(50, 0.5), values, 1, 0, clusters=clusters)[1])
     found = together.interval("percentile", 2000, 0)
     assert found == pytest.approx(stats.bootstrap_interval(values, 2000, 0, clusters=clusters), abs=0.02)
 

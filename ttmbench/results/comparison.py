@@ -208,7 +208,7 @@ def _mean_rows(
             before, after, change = (CellValues.of(row, members, cluster_of) for row in (*rows, rows[1] - rows[0]))
             if before is None or after is None or change is None:
                 continue
-            interval = change.interval("percentile", iterations, seed)
+            interval = change.difference_interval(iterations, seed)
             counted = sorted(position for positions in members.values() for position in positions)
             yield {
                 "task": f"{task}{SLASH}{name}",

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
 
@@ -339,9 +339,10 @@ def held_out(clusters: Int[np.ndarray, " groups"], share: float, seed: int) -> B
 
 def clusters_note(groups: int, clusters: int) -> str:
     """A note for a task of which groups share images."""
+    few = "; with fewer than 40 clusters, standard errors and intervals by percentile or bca are too small"
     return (
         f"groups share images: {groups} groups in {clusters} clusters; standard errors, intervals and tests take a "
-        "cluster for one independent observation"
+        f"cluster for one independent observation{few if clusters < 40 else ''}"
     )
 
 
@@ -614,6 +615,14 @@ class CellValues:
             return self._score_interval(level)
         return self._bootstrap(iterations, seed, level, corrected=method != "percentile")
 
+    def difference_interval(self, iterations: int, seed: int, level: float = 0.95) -> tuple[float, float] | None:
+        """As `interval`, where values are differences: as of `stats.paired_difference`."""
+        variance, shares = self.variance(), np.bincount(self.cluster, weights=self.weights)
+        if iterations < 1 or variance is None or len(shares) == len(self.values):
+            return self.interval("percentile", iterations, seed, level)
+        number, strata = stats.effective_number(shares), len(self.cells)
+        return stats.difference_ends(self.mean, variance, self.values, number, level, strata)
+
     def sign_flip(self, iterations: int, seed: int) -> float:
         """P of no difference (`stats.sign_flip` by clusters), where values are differences."""
         weighted = self.values * self.weights * len(self.values)
@@ -624,20 +633,19 @@ class CellValues:
 
     def _score_interval(self, level: float) -> tuple[float, float]:
         """As `stats.score_interval`, with the number of independent groups that give the same variance."""
-        variance, p = self.variance(), min(1.0, max(0.0, self.mean))
-        assert variance is not None, "asked for before"
+        alone = replace(self, cluster=np.arange(len(self.values)))
+        variance, variance_alone, p = self.variance(), alone.variance(), min(1.0, max(0.0, self.mean))
+        assert variance is not None and variance_alone is not None, "asked for before"
         n = 1 / float(np.sum(np.square(self.weights)))
         total = n + 2 * stats.PSEUDO_WEIGHT
         p_more = (p * n + stats.PSEUDO_WEIGHT) / total
         added = (n * p**2 + stats.PSEUDO_WEIGHT) / total - p_more**2
-        worth = n * p_more * (1 - p_more) / (n / total * (n * variance) + added)
-        from scipy.special import stdtrit
-
-        freedom = max(1, int(self.cluster.max()) + 1 - len(self.cells))
-        z2 = float(stdtrit(freedom, (1 + level) / 2)) ** 2
-        center = (p + z2 / (2 * worth)) / (1 + z2 / worth)
-        half = math.sqrt(z2 * (p * (1 - p) / worth + z2 / (4 * worth**2))) / (1 + z2 / worth)
-        return 0.0 if p <= 0 else max(0.0, center - half), 1.0 if p >= 1 else min(1.0, center + half)
+        worth = n * p_more * (1 - p_more) / (n / total * (n * variance_alone) + added)
+        clusters = float(self.cluster.max() + 1)
+        if clusters < len(self.values):
+            clusters = stats.effective_number(np.bincount(self.cluster, weights=self.weights))
+            worth /= stats.design_effect(variance, variance_alone, clusters, n, worth)
+        return stats.score_ends(p, worth, stats.student(clusters, level, strata=len(self.cells)) ** 2)
 
     def _bootstrap(self, iterations: int, seed: int, level: float, corrected: bool) -> tuple[float, float]:
         from scipy.special import ndtr, ndtri
