@@ -40,7 +40,7 @@ def time_run(model: Path, groups: list[Group], dtype: str, options: argparse.Nam
     """One TTM run: seconds by stage, images a second, share of the peak."""
     if options.device.startswith("cuda"):
         torch.cuda.reset_peak_memory_stats()
-    adapter = hf.load(pretrained=str(model), device=options.device, dtype=dtype, compile=options.compile)
+    adapter = hf.load(pretrained=str(model), device=options.device, dtype=dtype)
     started = time.perf_counter()
     prepared, _ = prepare(adapter, groups, 64)
     prepare_seconds, started = time.perf_counter() - started, time.perf_counter()
@@ -68,7 +68,6 @@ def time_run(model: Path, groups: list[Group], dtype: str, options: argparse.Nam
         "peak_flops": peak,
         "gigabytes": torch.cuda.max_memory_allocated() / 1e9 if on_cuda else None,
         "share_of_peak": images / seconds * flops / (2 * options.batch) / peak,
-        "first_and_last_loss": [steps[0].loss[:1], steps[-1].loss[-1:]],
     }
 
 
@@ -102,12 +101,11 @@ def _wait(device: str) -> None:
         torch.cuda.synchronize()
 
 
-def read_options() -> argparse.Namespace:
-    """The options of the command line."""
+def main() -> None:
+    """Makes the material, runs each precision, prints and, on request, writes JSON."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--dtypes", nargs="+", choices=("fp32", "tf32", "bf16"), default=["fp32", "tf32", "bf16"])
-    parser.add_argument("--compile", action="store_true")
     parser.add_argument("--model", choices=("siglip", "clip"), default="siglip")
     parser.add_argument("--groups", type=int, default=400)
     parser.add_argument("--width", type=int, default=768)
@@ -119,12 +117,7 @@ def read_options() -> argparse.Namespace:
     parser.add_argument("--batch", type=int, default=50, help="groups in a batch")
     parser.add_argument("--matrix", type=int, help="side of the matrices of the peak")
     parser.add_argument("--output", type=Path, help="JSON file")
-    return parser.parse_args()
-
-
-def main() -> None:
-    """Makes the material, runs each precision, prints and, on request, writes JSON."""
-    options = read_options()
+    options = parser.parse_args()
     logging.set_verbosity_error()
     logging.disable_progress_bar()
     report: dict = {

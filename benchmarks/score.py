@@ -1,9 +1,9 @@
-"""Times what the cache of scores saves, and costs: one process, the same task each time.
+"""Times what the cache of scores saves, and costs, and what `Evaluator` adds to the forward pass of its model.
 
     python benchmarks/score.py
 
-Model (a random SigLIP of 224 pixels) and images (400 groups of 512 pixels, as JPEG) are made here. Results are ratios
-of two times of one run.
+Model (a random SigLIP of 224 pixels) and images (400 groups of 512 pixels, as JPEG) of the first are made here; the
+second are tiny-clip and shapes_color. Results are ratios of two times of one run.
 """
 
 from __future__ import annotations
@@ -11,27 +11,48 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import statistics
 import tempfile
+import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from material import FORMATS, make_siglip, make_task
+from material import make_siglip, make_task
 from transformers.utils import logging
 
 import ttmbench
+from ttmbench.model_adapters import tiny_clip
 
 TO_FIRST_SCORE = ("load", "look_up", "prepare")
+
+
+def beside_forward_pass(limit: int | None, calls: int = 20) -> float:
+    """Median time of a call of `Evaluator` after the first, as a multiple of the forward pass in it."""
+    model: Any = tiny_clip.load(device="cpu")
+    evaluator, towers, seconds = ttmbench.Evaluator("shapes_color", limit=limit), model._features, [0.0]
+
+    def timed(*given: Any) -> torch.Tensor:
+        began = time.perf_counter()
+        features = towers(*given)
+        seconds[-1] += time.perf_counter() - began
+        return features
+
+    model._features, ratios = timed, list[float]()
+    for _ in range(calls + 1):
+        began = time.perf_counter()
+        evaluator(model)
+        ratios.append((time.perf_counter() - began) / seconds[-1])
+        seconds.append(0.0)
+    return statistics.median(ratios[1:])
 
 
 def main() -> None:
     """Makes the material, runs the task four times, prints the table and, on request, writes JSON."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
-    parser.add_argument("--groups", type=int, default=400)
-    parser.add_argument("--width", type=int, default=64, help="hidden size of both towers")
+    parser.add_argument("--groups", type=int, help="of the first (400) and of the second (all)")
     parser.add_argument("--layers", type=int, default=2)
-    parser.add_argument("--images", choices=FORMATS, default="jpeg")
     parser.add_argument("--threads", type=int, default=min(2, os.cpu_count() or 1))
     parser.add_argument("--output", type=Path, help="also write the report as JSON")
     options = parser.parse_args()
@@ -39,19 +60,12 @@ def main() -> None:
     logging.disable_progress_bar()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        task = make_task(folder, options.groups, options.images)
-        make_siglip(folder / "one", options.width, options.layers)
-        runs = {}
+        task = make_task(folder, options.groups or 400, "jpeg")
+        make_siglip(folder / "one", 64, options.layers)
+        how, runs = {"model_args": {"pretrained": str(folder / "one")}, "device": "cpu", "bootstrap_iters": 0}, {}
 
         def run(label: str, store: str) -> Any:
-            result = ttmbench.simple_evaluate(
-                "hf",
-                str(task),
-                model_args={"pretrained": str(folder / "one")},
-                device="cpu",
-                use_cache=store,
-                bootstrap_iters=0,
-            )
+            result = ttmbench.simple_evaluate("hf", str(task), use_cache=store, **how)
             seconds = result["timing"]["timed"]
             runs[label] = {
                 "to_first_score": sum(seconds.get(step, 0.0) for step in TO_FIRST_SCORE),
@@ -74,10 +88,11 @@ def main() -> None:
             "first run, all": off["total"] / runs["first"]["total"],
             "same model again, all": off["total"] / runs["again"]["total"],
         },
+        "call": beside_forward_pass(options.groups),
     }
     for label, ratio in report["ratios"].items():
         print(f"{label:<36}  {ratio:5.2f} times as fast as without the cache")
-    print(f"same scores: {report['same_scores']}")
+    print(f"same scores: {report['same_scores']}; a call of Evaluator: {report['call']:.2f} times the forward pass")
     if options.output:
         options.output.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
 
