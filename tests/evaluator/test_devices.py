@@ -17,8 +17,8 @@ from ttmbench.errors import UsageError
 from ttmbench.evaluator import devices
 from ttmbench.methods import model_task as trainer
 from ttmbench.methods.checkpoint import SeedCheckpoint
-from ttmbench.methods.runner import MethodRun
 from ttmbench.model_adapters.visualgpt import CaptionModel
+from ttmbench.plugins.registry import Registry
 
 BASE = {"bootstrap_iters": 0, "deterministic": True}
 SEEDS = [0, 1, 2]
@@ -40,9 +40,12 @@ def apart(tmp_path_factory):
                 return whole(*given, rng=rng, **more)
 
             patched.setattr(trainer, "finetune", finetune)
-            patched.setattr(
-                MethodRun, "_report", lambda self, spec, step, seed, told=told: told.append((seed, step.iteration))
-            )
+
+            def notify(self, hook, told=told, **values):
+                if hook == "ttmbench_iteration_finished":
+                    told.append((values["record"].seed, values["record"].iteration))
+
+            patched.setattr(Registry, "notify", notify)
             results = ttmbench.simple_evaluate(
                 "tiny-clip",
                 "shapes_color",

@@ -12,7 +12,7 @@ import ttmbench
 from ttmbench.errors import UsageError
 from ttmbench.methods.cliptta import cliptta
 from ttmbench.methods.features import RewardModel
-from ttmbench.methods.parameters import add_shift, check_train, low_rank_removed, parameters_of, remove_low_rank
+from ttmbench.methods.parameters import add_shift, low_rank_removed, parameters_of, remove_low_rank
 from ttmbench.methods.rlcf import rlcf
 from ttmbench.methods.tent import tent
 from ttmbench.methods.watt import watt
@@ -121,7 +121,7 @@ def test_ttm_trains_it(which, parts):
 )
 def test_where_there_is_nothing_to_shift_it_is_refused_in_one_line(model, which, message):
     with pytest.raises(UsageError, match=message) as refused:
-        check_train(model(), which)
+        parameters_of(model(), which)
     assert "\n" not in str(refused.value)
 
 

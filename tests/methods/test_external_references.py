@@ -88,8 +88,8 @@ def test_the_order_of_references_says_nothing_of_pairs(monkeypatch):
     monkeypatch.setattr(
         methods.TaskCache, "keep", lambda self, sides, name: made.append(sides) or keep(self, sides, name)
     )
-    sets, encoded = [], methods._encoded
-    monkeypatch.setattr(methods, "_encoded", lambda *given: sets.append(encoded(*given)) or sets[-1])
+    sets, encoded = [], methods.reference_set
+    monkeypatch.setattr(methods, "reference_set", lambda *given: sets.append(encoded(*given)) or sets[-1])
     evaluate({"dn": "shapes_place:6"})
     for side, there in zip(
         next(one for one in made if "images" in one).values(), (sets[0].images, sets[0].captions), strict=True

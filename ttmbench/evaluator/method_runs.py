@@ -44,9 +44,9 @@ from ttmbench.methods.checkpoint import (
     write_state,
 )
 from ttmbench.methods.features import ReferenceSet, RewardModel, scale_and_bias
-from ttmbench.methods.parameters import check_train, is_added
+from ttmbench.methods.parameters import SETS, is_added, low_rank_removed, parameters_of
 from ttmbench.methods.parts import check_parts
-from ttmbench.methods.runner import MethodRun
+from ttmbench.methods.runner import MethodRun, named
 from ttmbench.methods.settings import checked_settings, recorded, usual_rate
 from ttmbench.methods.training import Original
 from ttmbench.methods.views import views_of
@@ -79,15 +79,10 @@ def reference_tasks(registry: Registry, config: RunConfig) -> dict[str, TaskFile
 
 
 def reference_set(run: Run, name: str) -> ReferenceSet:
-    """The references that a setting names (``TASK`` or ``TASK:GROUPS``), once for all methods and tasks of a run.
+    """The references that a setting names (``TASK`` or ``TASK:GROUPS``), with features that go to the cache.
 
-    Their features come from the cache, or go there. DataError for data out of reach.
+    DataError for data out of reach.
     """
-    with phase("references"):
-        return run.once(f"references {name}", lambda: _encoded(run, name))
-
-
-def _encoded(run: Run, name: str) -> ReferenceSet:
     asked = read_references(name)
     assert asked is not None, "checked before anything is scored"
     task, config = find_task(run.registry, asked[0]), run.config
@@ -113,16 +108,6 @@ def _encoded(run: Run, name: str) -> ReferenceSet:
     return ReferenceSet(images, captions, record)
 
 
-def reward_model(run: Run, scored: Scored, reward: str) -> RewardModel:
-    """What a model says of the pairs of a task; it is loaded once for a run, and its scores may come from the cache.
-
-    UsageError for a model that has no scores of pairs, DataError for weights out of reach.
-    """
-    key = f"reward {reward} {scored.spec.task} {scored.data.fingerprint}"
-    with phase("reward model"):
-        return run.once(key, lambda: _scored(run, scored, reward))
-
-
 def _read(reward: str) -> tuple[str, Record]:
     """Name and arguments of a model written ``NAME`` or ``NAME:KEY=VALUE|KEY=VALUE``."""
     name, _, arguments = reward.partition(":")
@@ -140,9 +125,13 @@ def _loaded(run: Run, reward: str) -> DualEncoder | PairScorer:
     return model
 
 
-def _scored(run: Run, scored: Scored, reward: str) -> RewardModel:
+def reward_model(run: Run, scored: Scored, reward: str) -> RewardModel:
+    """What a model says of the pairs of a task; it is loaded once for a run, and its scores may come from the cache.
+
+    UsageError for a model that has no scores of pairs, DataError for weights out of reach.
+    """
     name, arguments = _read(reward)
-    model, groups = run.once(f"reward {reward}", lambda: _loaded(run, reward)), scored.data.groups
+    model, groups = run.once("reward model", reward, lambda: _loaded(run, reward)), scored.data.groups
     off: Record = {"methods": [], "method_args": {}, "also": []}
     asked = {"model": name, "model_args": arguments, "limit": None, "samples": None, **off}
     config: RunConfig = run.config.model_copy(update=asked)
@@ -250,11 +239,10 @@ def _checked(
                 raise UsageError(
                     f"method '{name}': --save_adapted cannot save what train={which} adds; train a set of weights"
                 )
-            if encoder is not None and encoder.trainable:
-                try:
-                    check_train(encoder, which)
-                except UsageError as error:
-                    raise UsageError(f"method '{name}': {error}") from None
+            is_known = which in SETS or is_added(which)  # a method may call something else ``train``
+            if encoder is not None and encoder.trainable and is_known:
+                with named(spec), low_rank_removed(encoder):
+                    parameters_of(encoder, which)
     if "reward_model" in spec.needs and isinstance(reward, str) and reward != "self":
         try:
             registry.adapters[_read(reward)[0]]
@@ -452,8 +440,17 @@ class Methods:
         specs, notes = runnable(run, scored.spec)
         columns, seconds, failures = list(scored.columns), dict(scored.seconds), dict[str, Exception]()
         transfers, measured = None, dict[str, list[int]]()
+        others = [name for name in self._others if name != scored.spec.task]
         try:
-            transfers = self._transfers(run, scored, specs, state)
+            if others and any(spec.leaves_model for spec in specs):
+                score = partial(self._score_elsewhere, run)
+                with phase(STAGE):
+                    for name in others:
+                        if name not in self._raw:
+                            self._raw[name] = score(name, False)
+                digest = tensors_digest({"raw": score_tensors(scored.raw)["scores.groups"]})
+                start, raw = f"{run.key}:{scored.data.fingerprint}:{digest}", {name: self._raw[name] for name in others}
+                transfers = TransferEvaluation(score, raw, run.config, start, state)
             for column in self.columns(run, scored, settings, state, specs, failures, transfers):
                 if transfers is not None and column.name in run.left_models:
                     measured[column.name] = run.config.run_seeds
@@ -507,7 +504,7 @@ class Methods:
         """
         stage, config, task, groups = scored.stage, run.config, scored.spec, scored.data.groups
         inputs = Inputs(groups)
-        rows = inputs.rows if stage is None else stage.prepared.rows
+        rows, data = inputs.rows if stage is None else stage.prepared.rows, scored.data.fingerprint
         with_features = any(spec.takes_features for spec in specs)
 
         def iterated(method: str, record: IterationRecord) -> None:
@@ -525,14 +522,14 @@ class Methods:
             items=(len(np.unique(rows.images)), len(np.unique(rows.captions))),
             is_global=task.is_global,
             views=views_of(cast("DualEncoder", run.model), inputs, run.sizer) if with_features else None,
-            checkpoint=TaskCheckpoint(state, scored.data.fingerprint, run.key),
+            checkpoint=TaskCheckpoint(state, data, run.key),
             texts=() if isinstance(run.model, StoredFeatures) else inputs.captions,
             audit=config.audit_labels,
             holdout=config.holdout,
             clusters=None if scored.data.clusters is None else scored.data.clusters.groups,
             seed=config.seed,
-            references=partial(reference_set, run),
-            rewards=partial(reward_model, run, scored),
+            references=lambda name: run.once("references", name, lambda: reference_set(run, name)),
+            rewards=lambda name: run.once("reward model", f"{name} {data}", lambda: reward_model(run, scored, name)),
             iterated=iterated,
             divided="," in config.device,
         )
@@ -551,22 +548,6 @@ class Methods:
                     return
             else:
                 yield replace(made, seconds=time.perf_counter() - clock)
-
-    def _transfers(
-        self, run: Run, scored: Scored, specs: Sequence[MethodSpec], state: Path | None
-    ) -> TransferEvaluation | None:
-        """The measurements on other tasks of models trained on this one; None if there are none to make."""
-        others = [name for name in self._others if name != scored.spec.task]
-        if not others or not any(spec.leaves_model for spec in specs):
-            return None
-        score = partial(self._score_elsewhere, run)
-        with phase(STAGE):
-            for name in others:
-                if name not in self._raw:
-                    self._raw[name] = score(name, False)
-        digest = tensors_digest({"raw": score_tensors(scored.raw)["scores.groups"]})
-        start, raw = f"{run.key}:{scored.data.fingerprint}:{digest}", {name: self._raw[name] for name in others}
-        return TransferEvaluation(score, raw, run.config, start, state)
 
     def _score_elsewhere(self, run: Run, name: str, is_adapted: bool = True) -> TaskResult:
         """Scores another task with the model as it is now; scores of an adapted one are not cached."""

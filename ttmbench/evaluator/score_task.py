@@ -48,7 +48,7 @@ class Run:
     cache: ScoreCache | None = None  # of raw scores; None for a run without one
     key: str = ""  # digest of the command (`ttmbench.evaluator.output.ConfigKey`); checkpoints are for it alone
     samples: set[str] | None = None  # ids of the groups to use; None for all
-    helpers: dict[str, Any] = field(default_factory=dict)  # what methods need beside the model, by name, made once
+    helpers: dict[tuple[str, str], Any] = field(default_factory=dict)  # see `once`
     loaded: Model | None = None  # the model as it takes images, where the task has videos
 
     @classmethod
@@ -67,11 +67,12 @@ class Run:
         sizer = BatchSizer.for_run(config.batch_size, model.device, config.deterministic)
         return cls(registry, config, model, sizer, cache, key, samples)
 
-    def once(self, key: str, make: Callable[[], T]) -> T:
-        """What a method needs beside the model, made where the run does not have it yet."""
-        if key not in self.helpers:
-            self.helpers[key] = make()
-        made: T = self.helpers[key]
+    def once(self, stage: str, name: str, make: Callable[[], T]) -> T:
+        """What a method needs beside the model, made in a stage of the run where it does not have it yet."""
+        if (stage, name) not in self.helpers:
+            with phase(stage):
+                self.helpers[stage, name] = make()
+        made: T = self.helpers[stage, name]
         return made
 
     @property

@@ -9,7 +9,7 @@ from __future__ import annotations
 import shutil
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -43,11 +43,7 @@ class SeedProgress:
     # final ones of a finished seed; while it runs, in the shuffled order, of groups that had a turn
     scores: Scores | None = None
     about: Metadata = field(default_factory=dict)  # other stored values
-
-    @property
-    def is_finished(self) -> bool:
-        """Whether the seed has its final scores."""
-        return self.state is None and self.scores is not None
+    is_finished: bool = False
 
 
 @dataclass(frozen=True)
@@ -62,6 +58,7 @@ class AfterSeed:
 AFTER_SEED = AfterSeed()
 
 
+@dataclass
 class SeedCheckpoint:
     """Checkpoint files of one method and seed that start from ``start`` (a digest); stores nothing without a folder.
 
@@ -69,26 +66,28 @@ class SeedCheckpoint:
     checkpoints. If they cannot be read, the seed starts again.
     """
 
-    def __init__(self, folder: Path | None, start: str, warn: Callable[[str], None]) -> None:
-        self._folder, self._start, self._warn = folder, start, warn
-        self._writer: threading.Thread | None = None
-        self._saved, self._took = time.monotonic(), 0.0
+    folder: Path | None
+    start: str
+    warn: Callable[[str], None]
+    _writer: threading.Thread | None = None
+    _saved: float = field(default_factory=time.monotonic)
+    _took: float = 0.0  # seconds of writing the last state
 
     def read(self, is_done: Callable[[], bool] = lambda: True) -> SeedProgress:
         """Progress of an earlier run; empty if a file is damaged or has another start.
 
         Empty also for a finished seed whose following step is not done (``is_done``).
         """
-        if self._folder is None or not self._folder.is_dir():
+        if self.folder is None or not self.folder.is_dir():
             return SeedProgress()
         try:
-            progress = self._read(self._folder)
+            progress = self._read(self.folder)
             if not progress.is_finished or is_done():
                 return progress
         except FileNotFoundError:
             pass  # stopped before its first turn was over
         except Exception as error:
-            warn(f"cannot resume from {self._folder}: {error}; its seed starts again")
+            warn(f"cannot resume from {self.folder}: {error}; its seed starts again")
         self.remove()
         return SeedProgress()
 
@@ -111,7 +110,9 @@ class SeedCheckpoint:
         for part in _PARTS:
             tensors |= {f"{part}.{name}": tensor for name, tensor in getattr(state, part).items()}
         for number, optimizer in enumerate(state.optimizers):
-            tensors |= _optimizer_tensors(number, optimizer["state"])
+            for parameter, values in optimizer["state"].items():
+                known = {name: torch.as_tensor(value) for name, value in values.items() if value is not None}
+                tensors |= {f"optimizer.{number}.{parameter}.{name}": value for name, value in known.items()}
         groups = [optimizer.get("param_groups") for optimizer in state.optimizers]
         turns = {"turns": state.turns, "steps": len(state.steps), "optimizers": groups}
         self._write(TRAINING, tensors, {**turns, "about": about or {}})
@@ -121,34 +122,35 @@ class SeedCheckpoint:
     def finish(self, final: Scores, steps: int, about: Metadata | None = None) -> None:
         """Stores the scores of a finished seed and removes the training state."""
         self.finish_writing()
-        if self._folder is None:
+        if self.folder is None:
             return
         self._write(_FINAL, score_tensors(final), {"steps": steps, "about": about or {}})
-        (self._folder / TRAINING).unlink(missing_ok=True)
+        (self.folder / TRAINING).unlink(missing_ok=True)
 
     def remove(self) -> None:
         """Removes all files."""
         self.finish_writing()
-        if self._folder is not None:
-            shutil.rmtree(self._folder, ignore_errors=True)
+        if self.folder is not None:
+            shutil.rmtree(self.folder, ignore_errors=True)
 
     def _read(self, folder: Path) -> SeedProgress:
         if (folder / _FINAL).exists():
             tensors, about = self._load(folder / _FINAL)
-            return SeedProgress(self._steps(folder, about["steps"]), None, scores_of(tensors), about["about"])
+            return SeedProgress(self._steps(folder, about["steps"]), None, scores_of(tensors), about["about"], True)
         tensors, about = self._load(folder / TRAINING)
         steps = self._steps(folder, about["steps"])
-        parts: dict[str, Tensors] = {name: {} for name in (*_PARTS, "optimizer", "scores")}
+        parts: dict[str, Tensors] = {name: {} for name in _PARTS}
+        optimizers: list[Metadata] = [{"state": {}, "param_groups": groups} for groups in about["optimizers"]]
         for key, tensor in tensors.items():
             part, _, name = key.partition(".")
-            parts[part][name] = tensor
-        optimizers = [
-            {"state": _optimizer_state(number, parts["optimizer"]), "param_groups": groups}
-            for number, groups in enumerate(about["optimizers"])
-        ]
-        of_model = {name: parts[name] for name in _PARTS}
-        state = TrainingState(about["turns"], optimizers=optimizers, steps=steps, **of_model)
-        return SeedProgress(steps, state, scores_of(tensors) if parts["scores"] else None, about["about"])
+            if part == "optimizer":
+                number, parameter, name = name.split(".", 2)
+                optimizers[int(number)]["state"].setdefault(int(parameter), {})[name] = tensor
+            elif part in parts:
+                parts[part][name] = tensor
+        state = TrainingState(about["turns"], optimizers=optimizers, steps=steps, **parts)
+        scores = scores_of(tensors) if "scores.groups" in tensors else None
+        return SeedProgress(steps, state, scores, about["about"])
 
     def _steps(self, folder: Path, count: int) -> tuple[Iteration, ...]:
         steps = []
@@ -161,21 +163,22 @@ class SeedCheckpoint:
 
     def _write(self, name: str, tensors: Tensors, about: Metadata) -> None:
         self.finish_writing()
-        if self._folder is None:
+        if self.folder is None:
             return
-        card = {**about, "file": self._place(name), "start": self._start, "format": _FORMAT}
-        arguments = (self._folder / name, separated(tensors), card)
+        path, apart = self.folder / name, separated(tensors)
+        card = {**about, "file": _place(path), "start": self.start, "format": _FORMAT}
+
+        def put() -> None:
+            why = _replaced(path, apart, card)
+            if why is not None:
+                self.warn(why)
+                self.folder = None
+
         if any(tensor.device.type != "cpu" for tensor in tensors.values()):
-            self._writer = threading.Thread(target=self._put, args=arguments, name=f"writes {name}")
+            self._writer = threading.Thread(target=put, name=f"writes {name}")
             self._writer.start()
         else:
-            self._put(*arguments)
-
-    def _put(self, path: Path, tensors: Tensors, card: Metadata) -> None:
-        why = _replaced(path, tensors, card)
-        if why is not None:
-            self._warn(why)
-            self._folder = None
+            put()
 
     def finish_writing(self) -> None:
         """Waits until the last state is on the disk."""
@@ -188,18 +191,13 @@ class SeedCheckpoint:
             tensors, about = load_sealed(path)
         except SealError as error:
             raise ValueError(f"{path.name} is damaged: {error}") from None
-        if about.get("file") != self._place(path.name):
+        if about.get("file") != _place(path):
             raise ValueError(f"{path.name} was written as {about.get('file')}")
-        if about["start"] != self._start:
+        if about["start"] != self.start:
             raise ValueError("it was written for other scores, data or settings")
         if about.get("format") != _FORMAT:
             raise ValueError("it was written by another version")
         return tensors, about
-
-    def _place(self, name: str) -> str:
-        """A file's name with its seed and method, stored inside the file so that a moved file is not used."""
-        assert self._folder is not None
-        return "/".join((*self._folder.parts[-2:], name))
 
 
 @dataclass
@@ -255,6 +253,11 @@ def _replaced(path: Path, tensors: Tensors, about: Metadata) -> str | None:
     return None
 
 
+def _place(path: Path) -> str:
+    """A file's name with its seed and method, stored inside the file so that a moved file is not used."""
+    return "/".join(path.parts[-3:])
+
+
 _ARRAYS = ("groups", "all_pairs", "caption_pairs")
 
 
@@ -268,22 +271,3 @@ def scores_of(tensors: Tensors) -> Scores:
     """The score arrays that `score_tensors` wrote."""
     known = (tensors.get(f"scores.{name}") for name in _ARRAYS)
     return Scores(*(None if tensor is None else tensor.numpy() for tensor in known))  # type: ignore[arg-type]
-
-
-def _optimizer_tensors(number: int, state: Mapping[int, Mapping[str, object]]) -> Tensors:
-    """Converts the state of one optimiser to the tensors of a file; `_optimizer_state` reads them."""
-    return {
-        f"optimizer.{number}.{parameter}.{name}": torch.as_tensor(value)
-        for parameter, values in state.items()
-        for name, value in values.items()
-        if value is not None
-    }
-
-
-def _optimizer_state(number: int, tensors: Tensors) -> dict[int, Tensors]:
-    state: dict[int, Tensors] = {}
-    for key, tensor in tensors.items():
-        which, parameter, name = key.split(".", 2)
-        if int(which) == number:
-            state.setdefault(int(parameter), {})[name] = tensor
-    return state

@@ -219,12 +219,16 @@ class ModelTask:
         started, number = time.perf_counter(), len(self.steps) + 1
         scores = self.steps[-1].scores if self.steps else self._scores
         loss = self.fit(number, self.pairs(chosen, self.parts.loss is not None))
+        if loss and self._teacher is None:
+            scores = self._stage.score()
+        elif loss and self._teacher is not None:  # which is scored, and the model is not changed
+            model = self._copied()
+            self._load(self._teacher)
+            scores = self._stage.score()
+            self._load(model)
+        if loss and not np.isfinite(scores.groups).all():
+            raise DivergedError(f"after iteration {number} the model's scores are NaN or infinite", self.rate(number))
         if loss:
-            scores = self._score()
-            if not np.isfinite(scores.groups).all():
-                raise DivergedError(
-                    f"after iteration {number} the model's scores are NaN or infinite", self.rate(number)
-                )
             self._count(int(chosen.selected.sum()), len(loss))
         step = Iteration(
             number,
@@ -351,16 +355,6 @@ class ModelTask:
         with torch.no_grad():
             for name, update in self._updates.items():
                 update.copy_(weights[name])
-
-    def _score(self) -> Scores:
-        """Scores of the model, or of its teacher if there is one; the model is not changed."""
-        if self._teacher is None:
-            return self._stage.score()
-        model = self._copied()
-        self._load(self._teacher)
-        scores = self._stage.score()
-        self._load(model)
-        return scores
 
     def _count(self, selected: int, epochs: int) -> None:
         """Counts an iteration: training on so many units, and scoring the task."""

@@ -17,7 +17,6 @@ Hooks and replaced methods add the last two; the model's weights and the names i
 
 from __future__ import annotations
 
-import hashlib
 import re
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -33,7 +32,6 @@ from torch.nn import functional
 
 from ttmbench.errors import UsageError
 from ttmbench.model import Batch, DualEncoder, Model
-from ttmbench.types import Record
 
 NamedParameters = Sequence[tuple[str, torch.nn.Parameter]]
 NORM_LAYERS = (nn.LayerNorm, nn.modules.batchnorm._BatchNorm, nn.GroupNorm, nn.RMSNorm)
@@ -74,12 +72,6 @@ def select(adapter: Model, which: str) -> Mapping[str, nn.Parameter]:
             f"train={which}: this model has no such parameters; it has {', '.join(others) or 'none'}{hint}"
         )
     return chosen
-
-
-def trained_record(train: object, sizes: Mapping[str, int]) -> Record:
-    """Record for results: the trained parameters, with the size of each, and a digest of their names in any order."""
-    named = hashlib.sha256("\n".join(sorted(sizes)).encode()).hexdigest()
-    return {"train": train, "parameters": sum(sizes.values()), "names_sha256": named}
 
 
 def is_of_images(name: str) -> bool:
@@ -402,13 +394,6 @@ def _fused(modules: Mapping[str, nn.Module]) -> Iterator[tuple[str, FusedWeight]
             if weight is not None and weight.ndim == 2 and len(weight) == 3 * weight.shape[1]:
                 if isinstance(holder, nn.Module) and not NOT_RUN.search(full):
                     yield full, FusedWeight(module, holder, name.rpartition(".")[2])
-
-
-def check_train(adapter: Model, which: str) -> None:
-    """Raises a UsageError if the model has no parameters of a set, or none can be added to it."""
-    if which in SETS or is_added(which):  # a method may call something else ``train``
-        with low_rank_removed(adapter):
-            parameters_of(adapter, which)
 
 
 def parameters_of(adapter: Model, which: str) -> Mapping[str, nn.Parameter]:

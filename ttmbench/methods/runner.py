@@ -6,6 +6,7 @@ interrupted training method resumes, and the model is restored afterwards.
 
 from __future__ import annotations
 
+import hashlib
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
@@ -33,7 +34,6 @@ from ttmbench.methods.features import (
     scale_and_bias,
 )
 from ttmbench.methods.model_task import ModelTask, true_captions
-from ttmbench.methods.parameters import trained_record
 from ttmbench.methods.parts import load_parts
 from ttmbench.methods.settings import Settings, checked_settings, recorded
 from ttmbench.methods.task import MethodStep, TrainingTask
@@ -88,7 +88,7 @@ def name_of(spec: MethodSpec, plugin: str) -> str:
 
 
 @contextmanager
-def named(spec: MethodSpec, plugin: str) -> Iterator[None]:
+def named(spec: MethodSpec, plugin: str = "") -> Iterator[None]:
     """Prefixes errors raised inside with the method's name."""
     try:
         with foreign_errors(name_of(spec, plugin)):
@@ -292,7 +292,8 @@ class MethodRun:
     seed: int = 0  # seed of the held-out split, shared by all seeds
     references: Callable[[str], ReferenceSet] | None = None  # name in a setting -> references from another task
     rewards: Callable[[str], RewardModel] | None = None  # name in a setting -> another model
-    iterated: Callable[[str, IterationRecord], object] | None = None  # called with the method and each iteration
+    # called with the method and each iteration
+    iterated: Callable[[str, IterationRecord], object] = lambda method, record: None
     divided: bool = False  # whether processes on other devices ran the seeds; their iterations are reported here
 
     def column(
@@ -308,14 +309,15 @@ class MethodRun:
         score for some pair. ``plugin`` registered it, for messages.
         """
         settings = checked_settings(spec, given, self.settings)
-        seeds = self.seeds if spec.is_random else self.seeds[:1]  # all seeds of a deterministic method are equal
+        # all seeds of a method without random draws are equal
+        seeds = self.seeds if spec.trains or "views" in spec.needs else self.seeds[:1]
         runs = {seed: self.seed_run(spec, settings, seed, plugin, after) for seed in seeds}
         chance, estimated = None, None
         if not spec.trains:
             with named(spec, plugin), torch.no_grad():
                 method = partial(load_target(spec.target), **recorded(settings))
-                references = self._references(spec, recorded(settings))
-                chance, estimated = chance_of(spec, method, self.shape, self.metrics, self._logits(spec), references)
+                others = self._others(spec, recorded(settings))[0]
+                chance, estimated = chance_of(spec, method, self.shape, self.metrics, self._logits(spec), others)
         record = self._record(spec, recorded(settings), runs, estimated)
         if self.audit and not {"labels", "random_labels"} & {*spec.needs}:
             record["audit_labels"] = self._audit(spec, settings, plugin, runs)
@@ -350,16 +352,13 @@ class MethodRun:
                 given = target(scored, **recorded(settings))
             final = self._in_task_order(spec, checked_scores(given, tuple(scored.scores.shape), spec, plugin), seed)
             return MethodSeed(final, notes=scored.notes, cost=cost, seconds=time.perf_counter() - clock)
-        name, rewards = spec.name, self._rewards(spec, recorded(settings))
-        checkpoint = self.checkpoint.seed(
-            *(f"{name}_held_out" if held else name, seed, self.raw),
-            {reward: model.scores for reward, model in rewards.items()},
-        )
+        rewards = {name: model.scores for name, model in self._others(spec, recorded(settings))[1].items()}
+        checkpoint = self.checkpoint.seed(f"{spec.name}_held_out" if held else spec.name, seed, self.raw, rewards)
         kept = checkpoint.read(partial(after.is_done, seed))
         about = {**kept.about, "cost": Cost(**kept.about["cost"])} if kept.about else {}
         run = MethodSeed(None, list(kept.steps), **about)
         for iteration in run.steps if self.divided else ():
-            self._report(spec, iteration, seed)
+            self.iterated(spec.name, self.iteration_record(iteration, seed))
         if kept.is_finished:
             run.scores = kept.scores
             return run
@@ -377,7 +376,7 @@ class MethodRun:
                 clock = time.perf_counter()
                 if isinstance(step, Iteration):
                     checkpoint.keep(task.snapshot(), run.about())
-                    self._report(spec, step, seed)
+                    self.iterated(spec.name, self.iteration_record(step, seed))
                 else:
                     scores[step.groups] = step.scores.float().cpu()
                     if checkpoint.is_due(EVERY):
@@ -443,19 +442,19 @@ class MethodRun:
         )
         return lambda images, captions: images @ captions.T * scale + bias
 
-    def _references(self, spec: MethodSpec, settings: Record) -> dict[str, ReferenceSet]:
-        """Features of the references from another task, if the settings name one, by the original model."""
-        name = settings.get("references") if "references" in spec.needs else None
-        if self.references is None or not isinstance(name, str) or read_references(name) is None:
-            return {}
-        return {name: self.references(name)}
+    def _others(self, spec: MethodSpec, settings: Record) -> tuple[dict[str, ReferenceSet], dict[str, RewardModel]]:
+        """References from another task, with features by the original model, and a reward model, if settings name any.
 
-    def _rewards(self, spec: MethodSpec, settings: Record) -> dict[str, RewardModel]:
-        """The reward model that the settings name, unless it is the model itself."""
-        name = settings.get("reward") if "reward_model" in spec.needs else None
-        if self.rewards is None or not isinstance(name, str) or name == "self":
-            return {}
-        return {name: self.rewards(name)}
+        A reward model that is the model itself is none.
+        """
+        task = settings.get("references") if "references" in spec.needs and self.references is not None else None
+        model = settings.get("reward") if "reward_model" in spec.needs and self.rewards is not None else None
+        references, rewards = dict[str, ReferenceSet](), dict[str, RewardModel]()
+        if self.references is not None and isinstance(task, str) and read_references(task) is not None:
+            references[task] = self.references(task)
+        if self.rewards is not None and isinstance(model, str) and model != "self":
+            rewards[model] = self.rewards(model)
+        return references, rewards
 
     def _seen(self, seed: int) -> tuple[SeenRows, SeenRows]:
         """Images and captions after the shuffle."""
@@ -471,7 +470,7 @@ class MethodRun:
         if not spec.takes_features:
             return ScoreTask(scores, seed)
         assert self.stage is not None, "features are of a prepared task"
-        references, rewards = self._references(spec, settings), self._rewards(spec, settings)
+        references, rewards = self._others(spec, settings)
         for there in references.values():
             cost.count(image_rows=len(there.images), caption_rows=len(there.captions))
         cost.count(reward_rows=sum(model.rows for model in rewards.values()))
@@ -530,16 +529,23 @@ class MethodRun:
     ) -> Record:
         """Record for results: the method, and the run of each seed; here iterations meet the labels."""
         first = next(iter(runs.values()))
-        references = [there.record for there in self._references(spec, settings).values()]
-        rewards = [model.record for model in self._rewards(spec, settings).values()]
+        references, rewards = ([other.record for other in others.values()] for others in self._others(spec, settings))
+        names = hashlib.sha256("\n".join(sorted(first.trained)).encode()).hexdigest()
+        trained = {"train": settings.get("train"), "parameters": sum(first.trained.values()), "names_sha256": names}
         record: Record = {
             "settings": settings,
-            **spec.declared,
+            "reference": spec.reference,
+            "needs": list(spec.needs),
+            "scope": spec.scope,
+            "reset": spec.reset,
+            "order_dependent": spec.order_dependent,
+            "assumes_matching": spec.assumes_matching,
+            "scores_before_update": spec.scores_before_update,
             "seeds": list(runs),
             "turns": first.turns,
             "updates": first.updates,
             "loss": [fmean(run.losses) if run.losses else None for run in runs.values()],
-            "trained": trained_record(settings.get("train"), first.trained) if first.trained else None,
+            "trained": trained if first.trained else None,
             "cost": [run.cost.record(*self.items, run.seconds) for run in runs.values()],
             "chance": chance,
             "notes": list(dict.fromkeys(note for run in runs.values() for note in run.notes)),
@@ -580,11 +586,6 @@ class MethodRun:
             seconds=step.seconds,
         )
 
-    def _report(self, spec: MethodSpec, step: Iteration, seed: int) -> None:
-        """Reports an iteration to plugins."""
-        if self.iterated is not None:
-            self.iterated(spec.name, self.iteration_record(step, seed))
-
     def _audit(self, spec: MethodSpec, settings: Settings, plugin: str, runs: Mapping[int, MethodSeed]) -> Record:
         """Runs every seed again on the task with the captions of every group in another order."""
         compared = every = 0
@@ -617,7 +618,9 @@ class MethodRun:
             raw = stage.score()
         there = torch.from_numpy(order)
         rewards = self._rewards_of(lambda scores: scores.take_along_dim(there, self._axis))
-        return replace(self, stage=stage, raw=raw, rewards=rewards, checkpoint=TaskCheckpoint(), iterated=None)
+        return replace(
+            self, stage=stage, raw=raw, rewards=rewards, checkpoint=TaskCheckpoint(), iterated=lambda *_: None
+        )
 
     def _rewards_of(self, change: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[str], RewardModel] | None:
         """Reward models with their scores changed."""
@@ -641,7 +644,7 @@ class MethodRun:
             texts=[self.texts[row] for row in np.unique(inputs.rows.captions[used])] if self.texts else (),
             clusters=None if self.clusters is None else self.clusters[used],
             rewards=self._rewards_of(lambda scores: scores[kept]),
-            iterated=None,
+            iterated=lambda *_: None,
         )
         before = apart.score()
         after = [part.seed_run(spec, settings, seed, plugin, held=apart.score).scores for seed in seeds]

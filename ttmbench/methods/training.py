@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -297,22 +297,17 @@ def _images(
 
 def snapshot(adapter: Model) -> dict[str, torch.Tensor]:
     """Copies everything that training changes to CPU memory (from a GPU: pinned memory, with one synchronisation)."""
-    tensors = {name: tensor.detach() for name, tensor in adapter.state_dict().items()}
-    copied = {name: _on_cpu(tensor) for name, tensor in tensors.items()}
-    for device in {tensor.device for tensor in tensors.values() if tensor.device.type == "cuda"}:
+    copied, devices = dict[str, torch.Tensor](), set[torch.device]()
+    for name, tensor in adapter.state_dict().items():
+        pinned, tensor = None, tensor.detach()
+        if tensor.device.type == "cuda":
+            devices.add(tensor.device)
+            with suppress(RuntimeError):  # no more pinned memory
+                pinned = torch.empty_like(tensor, device="cpu", pin_memory=True)
+        copied[name] = tensor.to("cpu", copy=True) if pinned is None else pinned.copy_(tensor, non_blocking=True)
+    for device in devices:  # only then are copies of a GPU's tensors complete
         torch.cuda.synchronize(device)
     return copied
-
-
-def _on_cpu(tensor: torch.Tensor) -> torch.Tensor:
-    """A copy on the CPU; the copy of a GPU tensor is complete only after synchronisation."""
-    if tensor.device.type != "cuda":
-        return tensor.to("cpu", copy=True)
-    try:
-        pinned = torch.empty_like(tensor, device="cpu", pin_memory=True)
-    except RuntimeError:  # no more pinned memory
-        return tensor.to("cpu", copy=True)
-    return pinned.copy_(tensor, non_blocking=True)
 
 
 def restore(adapter: Model, state: Mapping[str, torch.Tensor]) -> None:
@@ -449,26 +444,22 @@ class Original:
         """Restores the model afterwards; TtmbenchError if the groups then have other scores than before."""
         if self._scores is None:
             self._scores = self._batch.score().groups
+        before, is_interrupted = self._scores, False
         try:
             yield
-        except Exception:
-            self._restore(self._scores)
+        except BaseException as error:
+            is_interrupted = not isinstance(error, Exception)
             raise
-        except BaseException:  # interrupted: no time for the check, and nothing more is scored
-            self._reset()
-            raise
-        else:
-            self._restore(self._scores)
+        finally:
+            restore(self._adapter, self._weights)
+            remove_low_rank(self._adapter)
+            for parameter, is_trained in self._trained:
+                parameter.requires_grad_(is_trained)
+                parameter.grad = None
+            if not is_interrupted:  # else there is no time for the check, and nothing more is scored
+                self._check(before)
 
-    def _reset(self) -> None:
-        restore(self._adapter, self._weights)
-        remove_low_rank(self._adapter)
-        for parameter, is_trained in self._trained:
-            parameter.requires_grad_(is_trained)
-            parameter.grad = None
-
-    def _restore(self, before: np.ndarray) -> None:
-        self._reset()
+    def _check(self, before: np.ndarray) -> None:
         after = self._batch.score().groups
         if np.array_equal(before, after):
             return
