@@ -26,7 +26,7 @@ from pydantic import (
 
 from ttmbench._util.third_party_errors import describe as _describe  # pydantic evaluates these annotations
 from ttmbench.errors import UsageError
-from ttmbench.method_spec import PartKind
+from ttmbench.types import PartKind
 
 DEFAULT_LEARNING_RATE = 1e-5
 AUTHORS_LEARNING_RATE = 4e-5  # default of the authors' published code

@@ -20,7 +20,6 @@ from pydantic.json_schema import SkipJsonSchema
 
 from ttmbench._util.digests import json_digest
 from ttmbench.errors import AssertionNotMet, UsageError
-from ttmbench.method_spec import scores_use_matching
 from ttmbench.model import UndecidedPairs
 from ttmbench.results.numbers import (
     AT,
@@ -38,7 +37,7 @@ from ttmbench.results.numbers import (
     together,
     wrong_number,
 )
-from ttmbench.types import Need, Track
+from ttmbench.types import Need, Track, scores_use_matching
 
 MACHINE = frozenset({"device", "attn_implementation", "compiled", "engine", "n_parameters", "quick_gelu"})
 """Keys of fingerprints that do not say which model it is (the activation is part of ``config_sha256``)."""
@@ -490,7 +489,7 @@ class MethodRecord(Part):
 
     @property
     def uses_matching(self) -> bool:
-        """As `ttmbench.method_spec.scores_use_matching`."""
+        """As `ttmbench.types.scores_use_matching`."""
         return scores_use_matching(self.assumes_matching, self.needs)
 
 
