@@ -194,18 +194,20 @@ class OutputFiles:
         both = task if other is None else f"{task}@{other}"  # no task has an @ in its name
         ending = _ENDINGS[2 if packed else callable(content)]
         path = self.results.parent / f"{self.beside.format(kind=kind, task=both)}.{ending}"
-        write_atomically(path, content if callable(content) else lambda to: _write_lines(to, content, packed))
+
+        def write_lines(place: Path) -> None:
+            import jsonlines
+
+            assert not callable(content), "these are lines"
+            with place.open("wb") as plain, GzipFile("", "wb", 6, plain, 0) if packed else plain as file:
+                with TextIOWrapper(file, "utf-8", newline="\n") as text:
+                    # json.dumps would make an encoder for each line
+                    encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
+                    jsonlines.Writer(text, dumps=encode).write_all(content)
+
+        write_atomically(path, content if callable(content) else write_lines)
         about = {"kind": kind, "task": task, "sha256": file_digest(path), "bytes": path.stat().st_size}
         self.artifacts[path.name] = about if other is None else {**about, "measured_on": other}
-
-
-def _write_lines(path: Path, lines: Iterable[Record], packed: bool) -> None:
-    import jsonlines
-
-    with path.open("wb") as plain, GzipFile("", "wb", 6, plain, 0) if packed else plain as file:
-        with TextIOWrapper(file, "utf-8", newline="\n") as text:
-            encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode  # json.dumps would make one a line
-            jsonlines.Writer(text, dumps=encode).write_all(lines)
 
 
 LOCK = "lock"
@@ -256,7 +258,7 @@ class Output:
         self._task: str | None = None  # under way
         self._unsaved = self._saving = 0.0  # seconds of work that no document has, and that writing the last one took
         self._states: list[Path] = []  # checkpoints of tasks that are done
-        self._document: ResultsDocument | None = None  # as last saved
+        self._document: ResultsDocument  # as last saved
         self._whole: EvalResults | None = None  # of a run that is over
         self._used: dict[str, Record] = {}  # task -> memory that it took
         self._earlier: dict[str, Record] = {}  # task -> its entries in the document of an earlier run
@@ -284,14 +286,22 @@ class Output:
             self._notify("ttmbench_run_started", config=deepcopy(self.config))
             try:
                 yield
-                document = self._end(None)
+                self.save("failed" if self.errors else "done")
             except BaseException as error:
-                document = self._end(error)
-                self._notify("ttmbench_run_finished", result=document.to_dict(), run_dir=folder)
-                if document.results:
+                if not any(failed["task"] == self._task for failed in self.errors):
+                    self._fail(None if self._task in self.results else self._task, error)
+                status = "failed" if isinstance(error, Exception) else "interrupted"
+                try:
+                    self.save(status)
+                except TtmbenchError as second:  # the first error is the one to raise
+                    if phase_of(error, "run") != "save":
+                        warn(str(second))
+                    self._document = self.document(status)
+                self._notify("ttmbench_run_finished", result=self._document.to_dict(), run_dir=folder)
+                if self._document.results:
                     error.results = self.evaluated(is_whole=False)  # type: ignore[attr-defined]
                 raise
-            self._notify("ttmbench_run_finished", result=document.to_dict(), run_dir=folder)
+            self._notify("ttmbench_run_finished", result=self._document.to_dict(), run_dir=folder)
             self._whole = self.evaluated()  # before a local folder goes
             if self._unsent is not None:
                 self._unsent.results = self._whole
@@ -431,7 +441,6 @@ class Output:
         if self._whole is not None:
             return self._whole
         document, files = document or self._document, self.files
-        assert document is not None, "a document was saved before"
         if files is None:
             return EvalResults(document, dict(self.results))
         groups: dict[str, TaskGroups] = {}
@@ -468,23 +477,6 @@ class Output:
             while self._states:  # these tasks are done, so nothing resumes from their checkpoints
                 shutil.rmtree(self._states.pop(), ignore_errors=True)
         self._unsaved, self._saving, self._document = 0.0, time.perf_counter() - began, document
-
-    def _end(self, error: BaseException | None) -> ResultsDocument:
-        """Saves the document of a run that is over; if saving fails after an ``error``, that is the one to raise."""
-        if error is None:
-            self.save("failed" if self.errors else "done")
-        else:
-            if not any(failed["task"] == self._task for failed in self.errors):
-                self._fail(None if self._task in self.results else self._task, error)
-            status = "failed" if isinstance(error, Exception) else "interrupted"
-            try:
-                self.save(status)
-            except TtmbenchError as second:
-                if phase_of(error, "run") != "save":
-                    warn(str(second))
-                self._document = self.document(status)
-        assert self._document is not None, "it was saved"
-        return self._document
 
     def _usage(self) -> Record:
         """What the model has used, with that of resumed runs: counts are added, lists joined, the rest is as it is now.
