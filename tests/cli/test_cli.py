@@ -38,9 +38,48 @@ def test_listings(capsys):
     assert "shapes_color" in run(capsys, "ls", "tasks")[1]
 
 
-def test_dry_run_says_what_would_run(capsys):
-    code, out, _ = run(capsys, *BASE, "--ttm", "--dry_run")
-    assert code == 0 and json.loads(out)["tasks"]["shapes_color"]["methods"]["ttm"]["lr"] > 0
+def test_a_dry_run_checks_everything_in_ten_lines(folder_task, tmp_path, capsys):
+    tasks, out = f"builtin,{folder_task() / 'mine.yaml'}", tmp_path / "out"
+    words = ["--model", "tiny-clip", "--tasks", tasks, "--limit", "4", "--ttm", "--seeds", "3", "-o", str(out)]
+    code, said, err = run(capsys, *words, "--dry_run")
+    assert code == 0 and said.count("\n") <= 10 and "3 runs are --seeds 0,1,2" in err and not out.exists()
+    for line in ("tiny_clip, 98", "shapes_color: 4 groups, data are here", "and 1 more", "56 captions", "seeds 3"):
+        assert line in said, said
+    assert f"results  {out}/tiny-clip/results_DATE.json" in said
+    code, said, _ = run(capsys, *words, "--dry_run", "--json")
+    about = json.loads(said)["tasks"]["mine"]
+    assert code == 0 and about["groups"] == 4 and about["methods"]["ttm"]["lr"] > 0
+    assert run(capsys, *words, "--json")[0] == 2
+
+
+@pytest.mark.parametrize("dry", [True, False])
+def test_a_dry_run_fails_where_the_run_would(dry, folder_task, tmp_path, tiny_hf_clip, capsys):
+    """And data that are missing are reported before weights are read."""
+    shutil.copytree(tiny_hf_clip, tmp_path / "cut")
+    (tmp_path / "cut" / "model.safetensors").write_bytes(b"")
+    source = {"kind": "folder", "path": "none.jsonl"}
+    absent, file = folder_task("absent", source=source) / "absent.yaml", tmp_path / "file"
+    file.touch()
+    for words, code, says in (
+        (["hf", "--model_args", "pretrained=my-checkpoint", "--tasks", "shapes_color"], 4, "my-checkpoint"),
+        (["hf", "--model_args", f"pretrained={tmp_path}/gone", "--tasks", "shapes_color"], 4, "gone"),
+        (["hf", "--model_args", f"pretrained={tmp_path}/cut", "--tasks", "shapes_color"], 4, "cannot be loaded"),
+        (["hf", "--model_args", f"pretrained={tmp_path}/cut", "--tasks", f"shapes_color,{absent}"], 4, "none.jsonl"),
+        (["siglip-b16", "--tasks", "winoground"], 4, "facebook/winoground"),
+        (["siglip-b16", "--tasks", "sugarcrepe_swap_att"], 4, "sugarcrepe/swap_att.json"),
+        (["tiny-clip", "--tasks", "shapes_color", "--device", "cuda:77"], 2, "cuda:77"),
+        (["tiny-clip", "--tasks", "shapes_color", "-o", str(file / "below")], 2, "cannot be written to"),
+        (["tiny-clip", "--tasks", "shapes_color", "--use_cache", "off", "--methods", "tnet"], 2, "tent"),
+    ):
+        got, said, err = run(capsys, "--model", *words, *(["--dry_run"] if dry else []))
+        assert got == code and says in err and err.count("\n") == 1 and not said, (words, err)
+
+
+def test_embeddings_need_no_data(tmp_path, capsys):
+    file = tmp_path / "e.npz"
+    np.savez(file, img=np.random.rand(800, 4).astype(np.float32), cap=np.random.rand(800, 4).astype(np.float32))
+    words = ["--model", "embeddings", "--model_args", f"path={file}", "--tasks", "winoground"]
+    assert run(capsys, *words)[0] == 0
 
 
 def test_config_file_and_precedence(tmp_path, capsys):

@@ -59,7 +59,6 @@ def light() -> dict[str, set[str]]:
         ("wrong model", 2, ["--model", "nonsense", "--tasks", "shapes_color"]),
         ("wrong task", 2, ["--model", "tiny-clip", "--tasks", "nonsense"]),
         ("wrong setting", 2, ["--model", "tiny-clip", "--tasks", "shapes_color", "--ttm_args", "schedule=nonsense"]),
-        ("dry run", 0, ["--model", "tiny-clip", "--tasks", "shapes_color", "--dry_run"]),
         ("ls tasks", 0, ["ls", "tasks", "--json"]),
         ("show", 0, ["show", "tiny-clip"]),
         ("analysis", 2, ["analyze", "tau", "--model", "nonsense", "--tasks", "shapes_color"]),
@@ -95,7 +94,7 @@ def test_help_and_wrong_options_need_no_numbers(light):
 
 @pytest.mark.parametrize(
     "stage",
-    ["wrong model", "wrong task", "wrong setting", "dry run", "ls tasks", "show", "analysis", "arrays"],
+    ["wrong model", "wrong task", "wrong setting", "ls tasks", "show", "analysis", "arrays"],
 )
 def test_names_and_settings_need_no_model_library(light, stage):
     assert not packages(light[stage]) & (HEAVY | {"asyncio", "jaxtyping"})

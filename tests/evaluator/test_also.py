@@ -337,7 +337,7 @@ def test_a_matching_head_is_measured_elsewhere_too(tiny_vlm, tmp_path):
 
 
 def test_a_dry_run_names_them(capsys):
-    assert main([*WORDS, "--tasks", "shapes_color", "--ttm", "--also", "shapes_*", "--dry_run"]) == 0
+    assert main([*WORDS, "--tasks", "shapes_color", "--ttm", "--also", "shapes_*", "--dry_run", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["also"][:2] == ["shapes_color", "shapes_color_global"]
 
 

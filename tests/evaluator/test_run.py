@@ -257,10 +257,12 @@ def test_samples_option_picks_groups(tmp_path, folder_task):
 
 def test_settings_of_ttm_are_the_users_else_the_presets_else_the_tasks_else_the_models():
     from ttmbench.config import make_run_config
-    from ttmbench.evaluator.evaluate import plan
+    from ttmbench.evaluator.dry_run import plan
+    from ttmbench.evaluator.evaluate import resolve
 
     def steps(model="tiny-clip", **more):
-        return plan(make_run_config({"model": model, "tasks": ["winoground"], "ttm": True, **more}))
+        config = make_run_config({"model": model, "tasks": ["winoground"], "ttm": True, **more})
+        return plan(config, resolve(config))
 
     paper = steps("siglip-b16", ttm_preset="paper")
     settings = paper["tasks"]["winoground"]["methods"]["ttm"]

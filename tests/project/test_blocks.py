@@ -190,7 +190,7 @@ def test_the_configuration_of_a_run_is_one(tmp_path, monkeypatch, capsys):
     ((_, text),) = blocks(ROOT / "docs" / "running.md", "yaml")
     (tmp_path / "run.yaml").write_text(text, encoding="utf-8")
     monkeypatch.chdir(tmp_path)
-    assert main(["run", "--config", "run.yaml", "--ttm_args", "epochs=3", "--dry_run"]) == 0
+    assert main(["run", "--config", "run.yaml", "--ttm_args", "epochs=3", "--dry_run", "--json"]) == 0
     for task in json.loads(capsys.readouterr().out)["tasks"].values():
         assert (task["methods"]["ttm"]["epochs"], task["methods"]["ttm"]["iterations"]) == (
             3,

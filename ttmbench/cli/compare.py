@@ -107,7 +107,7 @@ def _runs(options: argparse.Namespace) -> tuple[list[ResultsFile], list[tuple[Re
     if not pairs:
         raise DataError(
             f"{', '.join(options.runs)}: {len(runs)} runs with samples, and no two of them have a task with the same "
-            "version and data; run the models on the same task"
+            "version and data; run the models on the same task, or compare by --allow_different what shares ids"
         )
     paired = {run.path for pair in pairs for run in pair}
     for run in runs:

@@ -94,7 +94,7 @@ NOT_TAKEN = {
     "-x": "--save_scores and --log_samples save the outputs; `ttmbench score` evaluates them later",
     "--write_out": "`ttmbench validate TASK` shows a group",
     "-w": "`ttmbench validate TASK` shows a group",
-    "--show_config": "--dry_run prints all settings",
+    "--show_config": "--dry_run --json prints all settings",
     "--check_integrity": "`ttmbench validate TASK` checks a task's data",
     "--cache_requests": "raw scores are always cached; --use_cache DIR|off sets where",
     "--wandb_args": "--track wandb, with --track_args project=...,name=...",

@@ -7,7 +7,7 @@ import json
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
@@ -21,13 +21,15 @@ from ttmbench.errors import INTERRUPTED, UsageError
 if TYPE_CHECKING:
     from ttmbench.evaluator.eval_results import EvalResults
 
+MOST_TASKS = 5  # that a dry run lists
 LISTINGS = {"list": "tasks", "list_tags": "tags", "list_groups": "tags"}  # value of --tasks -> what to list
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``ttmbench run``."""
     add_run_options(parser, overwrite="failed and missing")
-    parser.add_argument("--dry_run", action="store_true", help="Check all settings, print the plan and exit")
+    parser.add_argument("--dry_run", action="store_true", help="Check model, data and settings, print a plan and exit")
+    parser.add_argument("--json", action="store_true", help="With --dry_run: print all settings as JSON")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -40,12 +42,17 @@ def run(options: argparse.Namespace) -> int:
     if config.seeds is not None and len(config.seeds) == 1 and config.seeds[0] > 1:
         seed = config.seeds[0]
         warn(f"--seeds {seed} is one run with seed {seed}; {seed} runs are --seeds {','.join(map(str, range(seed)))}")
-    from ttmbench.evaluator.evaluate import evaluate, plan, resolve
+    from ttmbench.evaluator.evaluate import evaluate, resolve
 
-    if options.dry_run:
-        echo(json.dumps(plan(config), indent=2))
-        return 0
+    if options.json and not options.dry_run:
+        raise UsageError("--json is for --dry_run; a run writes its results as JSON to --output_path")
     chosen = resolve(config)  # reports a wrong name before torch is imported, which takes seconds
+    if options.dry_run:
+        from ttmbench.evaluator.dry_run import check
+
+        steps = check(config, chosen)
+        echo(json.dumps(steps, indent=2) if options.json else "\n".join(plan_lines(config, steps)))
+        return 0
     try:
         with terminated_like_interrupted():
             results = evaluate(config, chosen, command=["ttmbench", *sys.argv[1:]])
@@ -73,6 +80,34 @@ def show(results: EvalResults | None) -> None:
         echo(f"results: {results.address}")
     elif results.path is not None and results.path.exists():
         echo(f"results: {results.path}")
+
+
+def plan_lines(config: RunConfig, steps: Mapping[str, Any]) -> list[str]:
+    """What a dry run found, in about ten lines."""
+    from ttmbench.data.availability import amount
+
+    tasks, lines = steps["tasks"], [f"model    {config.model_name}: {'; '.join(steps['model_files']) or 'ready'}"]
+    for name, about in list(tasks.items())[:MOST_TASKS]:
+        size = about["bytes_to_fetch"]
+        found = f"{about['groups']:,} groups, data are here" if size is None else "data are"
+        fetch = "" if size is None else f" to be downloaded ({'size unknown' if size < 0 else amount(size)})"
+        lines.append(f"task     {name}: {found}{fetch}")
+    if rest := len(tasks) - MOST_TASKS:
+        lines += [f"task     and {rest} more"] if rest > 0 else []
+    known = [about for about in tasks.values() if "groups" in about]
+    images, captions = (sum(about[what] for about in known) for what in ("images", "captions"))
+    lines.append(
+        f"cost     {images:,} images and {captions:,} captions" + (" known so far" if len(known) < len(tasks) else "")
+    )
+    seeds = ", ".join(map(str, config.run_seeds))
+    seeds = ", ".join(map(str, config.run_seeds))
+    for method in config.methods:
+        of = [(about["groups"], about["methods"][method]) for about in known]
+        passes = len(config.run_seeds) * sum(n * how.get("iterations", 1) * how.get("epochs", 1) for n, how in of)
+        rate = f"lr {of[0][1]['lr']:g}, " if of and of[0][1].get("lr") else ""
+        lines.append(f"method   {method}: {rate}at most {passes:,} passes of a group, seeds {seeds}")
+    lines.append(f"results  {steps['results'] or 'are printed only: no --output_path'}")
+    return lines
 
 
 def settings_of(options: argparse.Namespace) -> dict[str, Any]:

@@ -20,6 +20,7 @@ class DataNeed:
         missing: returns why it cannot be used; None if it is here and complete. Never touches the network.
         fetch: fetches it and returns a description of what came; TtmbenchError if that fails.
         size: returns the bytes to fetch, if known.
+        in_run: whether a run fetches it too, and not only ``ttmbench download``.
     """
 
     name: str
@@ -28,6 +29,7 @@ class DataNeed:
     missing: Callable[[], str | None]
     fetch: Callable[[], str]
     size: Callable[[], int | None] = lambda: None
+    in_run: bool = False
 
 
 @dataclass(frozen=True)

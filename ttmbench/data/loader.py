@@ -12,7 +12,7 @@ from pathlib import Path
 from ttmbench._util.console import progress_bar
 from ttmbench._util.file_io import file_digest, limit, raised_by
 from ttmbench._util.third_party_errors import foreign_errors
-from ttmbench.config import groups_of
+from ttmbench.config import RunConfig, groups_of
 from ttmbench.data.availability import DataLocation, DataNeed
 from ttmbench.data.paths import below, data_folder, is_local
 from ttmbench.data.task_file import Columns, Defect, TaskFile, TaskSpec
@@ -72,6 +72,33 @@ def data_locations(registry: Registry, task: TaskFile, data_dir: Path) -> tuple[
 
     tags = [data_file(data_dir, tag.file, tag.get) for tag in task.spec.group.tag_files.values()]
     return _locations(registry, task.spec.source, _request(registry, task, data_dir)), tags
+
+
+def reach_data(
+    registry: Registry, task: TaskFile, config: RunConfig, fetch: bool = True
+) -> tuple[DataLocation | None, int | None]:
+    """Where a run finds a task's data, and None or, without ``fetch``, the bytes that it would fetch (-1: unknown).
+
+    Errors as of `load_task_data` for data that a run cannot have, or only by ``ttmbench download``.
+    """
+    if task.groups is not None:
+        return None, None
+    places, _ = data_locations(registry, task, data_folder(config.data_dir))
+    if (here := next((place for place in places if place.is_here is not False), None)) is not None:
+        return here, None
+    lacking = [[need for need in place.needs or () if need.missing() is not None] for place in places]
+    for place, needs in zip(places, lacking, strict=True):
+        if config.offline or fetch or not all(need.in_run for need in needs):
+            continue
+        try:
+            sizes = [need.size() for need in needs]
+        except OutOfReachError:  # where there are other places, the message below names each
+            if len(places) == 1:
+                raise
+            continue
+        return place, -1 if None in sizes else sum(size or 0 for size in sizes)
+    load_task_data(registry, task, config.limit, config.offline or not fetch, config.data_dir)
+    return places[0], None
 
 
 def _request(registry: Registry, task: TaskFile, data_dir: Path) -> SourceRequest:

@@ -10,7 +10,7 @@ import inspect
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 from ttmbench._util.digests import json_digest
 from ttmbench._util.file_io import Unreadable, read_json, to_json, write_atomically
@@ -64,6 +64,20 @@ def make_adapter(
         except TypeError as error:
             raise UsageError(f"model '{name}': {error_line(error).removeprefix('TypeError: ')}") from error
     return checked(f"model '{name}'", adapter)
+
+
+def needs_data(registry: Registry, name: str) -> bool:
+    """Whether a model looks at images, as the type says that its factory returns; not known of others."""
+    spec = registry.adapters[name]
+    factory = inspect.unwrap(load_target(spec.target, spec.needs))
+    try:
+        kind = factory if isinstance(factory, type) else get_type_hints(factory).get("return")
+    except (NameError, TypeError):
+        return False
+    kinds = get_args(kind) or (kind,)
+    return all(
+        isinstance(one, type) and issubclass(one, Model) and not issubclass(one, StoredFeatures) for one in kinds
+    )
 
 
 def checked(what: str, adapter: object) -> Model:

@@ -15,11 +15,12 @@ from ttmbench._util.console import each_note_once, progress_bar, warn
 from ttmbench._util.file_io import Unreadable, read_json
 from ttmbench._util.third_party_errors import error_line, foreign_errors, phase
 from ttmbench.config import RunConfig, TTMConfig
+from ttmbench.data.loader import reach_data
 from ttmbench.data.memory import Task
 from ttmbench.data.paths import data_folder
 from ttmbench.data.task_file import TaskFile, select_tasks, take_in
-from ttmbench.errors import TtmbenchError, UsageError
-from ttmbench.evaluator.adapters import check_model, make_adapter, remarks, trained_on
+from ttmbench.errors import DataError, TtmbenchError, UsageError
+from ttmbench.evaluator.adapters import check_model, make_adapter, needs_data, remarks, trained_on
 from ttmbench.evaluator.eval_results import Baseline, EvalResults, sample_lines
 from ttmbench.evaluator.output import ConfigKey, Output, OutputFiles, state_of
 from ttmbench.evaluator.task_result import Ranked, Scored, TaskResult
@@ -30,7 +31,6 @@ from ttmbench.plugins.trackers import make_trackers
 from ttmbench.results.document import check_names, parse_assertion
 from ttmbench.results.numbers import CHOICE, RAW, SLASH
 from ttmbench.results.stored_files import save_ranks, save_scores
-from ttmbench.types import Record
 
 
 @dataclass(frozen=True)
@@ -121,6 +121,15 @@ def evaluate(
 
             objects = {"a model": adapter, "a task": chosen.in_memory, "a plugin": chosen.plugins}
             asked, document = stack.enter_context(divided(config, list(tasks), objects, output))
+        if adapter is None and config.on_error == "raise" and needs_data(registry, config.model):
+            known = {} if output.previous is None else output.previous.task_status
+            for name, task in tasks.items():
+                try:
+                    if known.get(name) != "done":
+                        reach_data(registry, task, config)
+                except DataError as error:  # before the weights are loaded, which may take minutes
+                    with output.task(name, None, goes_on=False), phase("load"):
+                        raise error
         model = _load_model(config, chosen, adapter, output)
         run = Run.of(registry, asked, model, key.sha256, chosen.samples, as_loaded=adapter is None)
         done = output.resume(lambda name: data_now(run, tasks[name]))
@@ -280,26 +289,6 @@ def methods_of(config: RunConfig, model: Model | None = None) -> list[str]:
     if not (model is None or isinstance(model, DualEncoder | PairScorer)):
         return [CHOICE]
     return [RAW, *config.methods, *([CHOICE] if model is None else [])]
-
-
-def plan(config: RunConfig) -> Record:
-    """What `run` would do, checked as far as names and settings go: for ``--dry_run``."""
-    chosen = resolve(config)
-    steps: Record = {"model": config.model, "tasks": {}}
-    for name, task in chosen.tasks.items():
-        spec = task.spec
-        steps["tasks"][name] = {"source": spec.source, "group": spec.group.model_dump(), "metrics": spec.metrics}
-        if config.methods:
-            from ttmbench.evaluator.method_runs import planned_settings
-
-            specs = map(chosen.registry.methods.__getitem__, config.methods)
-            planned = {spec.name: planned_settings(config, spec, chosen.settings[name]) for spec in specs}
-            steps["tasks"][name]["methods"] = planned
-    if config.methods:
-        steps["seeds"] = config.run_seeds
-    if chosen.also:
-        steps["also"] = list(chosen.also)
-    return steps
 
 
 def read_samples(path: str) -> set[str]:

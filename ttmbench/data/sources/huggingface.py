@@ -109,6 +109,8 @@ class HubOptions(BaseModel):
             try:
                 files = self.snapshot(offline=False, dry_run=True)
                 return sum(file.file_size or 0 for file in files if file.will_download)
+            except OutOfReachError:  # it is gated, or there is no network
+                raise
             except DataError:  # fetching reports what is wrong
                 return None
 
@@ -121,7 +123,7 @@ class HubOptions(BaseModel):
             sizes = [file.stat().st_size for file in folder.rglob("*") if file.is_file()]
             return f"{len(sizes)} files, {amount(sum(sizes))}, in the Hub's cache"
 
-        need = DataNeed(name, self.page, str(constants.HF_HUB_CACHE), missing, fetch, size)
+        need = DataNeed(name, self.page, str(constants.HF_HUB_CACHE), missing, fetch, size, in_run=True)
         return [DataLocation(self.where, [need])]
 
     def snapshot(self, offline: bool, **how: Any) -> Any:
@@ -133,7 +135,7 @@ class HubOptions(BaseModel):
             with quiet_hub(offline=offline, fetches=True):
                 return patiently(lambda: snapshot_download(self.path, local_files_only=offline, **how))
         except Exception as error:
-            kind = trouble(error)
+            kind = trouble(error.__cause__ or error if "dry_run" in how else error)  # which wraps what went wrong
             known = {"gated": ACCEPT_TERMS.format(self.page), "token": UNKNOWN_TOKEN, "unreachable": _UNREACHABLE}
             why = known.get(kind, f"{one_line(str(error), 200)} ({self.page})")
             raised = DataError if kind == "other" else OutOfReachError

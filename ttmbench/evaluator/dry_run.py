@@ -1,0 +1,109 @@
+"""What a run would do and whether it can: everything but scoring, for ``--dry_run``."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+from ttmbench._util.hub import ACCEPT_TERMS, quiet_hub, trouble
+from ttmbench.config import RunConfig, is_address
+from ttmbench.data.availability import amount
+from ttmbench.data.loader import load_task_data, reach_data
+from ttmbench.data.paths import is_local
+from ttmbench.errors import DataError, UsageError
+from ttmbench.evaluator.adapters import check_model, make_adapter
+from ttmbench.evaluator.evaluate import Chosen
+from ttmbench.evaluator.output import OutputFiles
+from ttmbench.plugins.registry import locate_files, model_arguments
+from ttmbench.types import Record
+
+
+def plan(config: RunConfig, chosen: Chosen) -> Record:
+    """Tasks, methods with their settings, and seeds of a run."""
+    steps: Record = {"model": config.model, "tasks": {}}
+    for name, task in chosen.tasks.items():
+        spec = task.spec
+        steps["tasks"][name] = {"source": spec.source, "group": spec.group.model_dump(), "metrics": spec.metrics}
+        if config.methods:
+            from ttmbench.evaluator.method_runs import planned_settings
+
+            specs = map(chosen.registry.methods.__getitem__, config.methods)
+            planned = {spec.name: planned_settings(config, spec, chosen.settings[name]) for spec in specs}
+            steps["tasks"][name]["methods"] = planned
+    if config.methods:
+        steps["seeds"] = config.run_seeds
+    if chosen.also:
+        steps["also"] = list(chosen.also)
+    return steps
+
+
+def check(config: RunConfig, chosen: Chosen) -> Record:
+    """The plan with where data, model and results are, and how much there is to do; errors as the run would raise.
+
+    A model whose files are here is loaded, and data that are here are read; others are looked for on the Hub.
+    """
+    steps = plan(config, chosen)
+    for name, task in {**chosen.tasks, **chosen.also}.items():
+        place, size = reach_data(chosen.registry, task, config, fetch=False)
+        about = steps["tasks"].setdefault(name, {}) if name in chosen.tasks else {}
+        about |= {"from": None if place is None else place.name, "bytes_to_fetch": size}
+        if size is None:
+            arguments = config.limit, True, config.data_dir, chosen.samples
+            groups = load_task_data(chosen.registry, task, *arguments).groups
+            images = {image.name for group in groups for image in group.images}
+            captions = sum(len(group.captions) for group in groups)
+            about |= {"groups": len(groups), "images": len(images), "captions": captions}
+    return steps | {"model_files": _model(config, chosen), "results": _results(config)}
+
+
+def _model(config: RunConfig, chosen: Chosen) -> list[str]:
+    """The files that the model was loaded from, or what a run would fetch; DataError if it cannot have it."""
+    registry, spec = chosen.registry, chosen.registry.adapters[config.model]
+    arguments = model_arguments(spec, config.model_args)
+    try:
+        files = locate_files(spec, config.model_args, offline=True)
+    except DataError:
+        named = str(arguments.get("pretrained", arguments.get("model", ""))).removeprefix("hf-hub:")
+        if config.offline or is_local(named) or Path(named).exists():
+            raise
+        if "model" not in arguments or "/" in named:  # else the tag of a library, which knows its address
+            _ask_hub(named, arguments.get("revision"))
+        own = spec.card is None or arguments.get("pretrained") != spec.model_args.get("pretrained")
+        return [f"{named}, to be downloaded ({'size unknown' if own or spec.card is None else spec.card.size})"]
+    model = make_adapter(registry, config.model, config.model_args, config, True)
+    check_model(config, model, registry.adapts(config))
+    if config.methods:
+        from ttmbench.evaluator.method_runs import check_methods
+
+        check_methods(registry, config, chosen.tasks, model)
+    sizes = [sum((file.folder / name).stat().st_size for name in file.weights) for file in files or ()]
+    return [f"{file.name}, {amount(size)}" for file, size in zip(files or (), sizes, strict=True) if size]
+
+
+def _ask_hub(name: str, revision: Any) -> None:
+    """DataError unless a repository of the Hub can be read."""
+    from huggingface_hub import HfApi
+
+    try:
+        with quiet_hub():
+            HfApi().model_info(name, revision=revision)
+    except Exception as error:
+        kind = trouble(error)
+        known = {
+            "gated": ACCEPT_TERMS.format(f"https://huggingface.co/{name}"),
+            "unreachable": "the Hub cannot be reached",
+        }
+        why = known.get(kind, f"it is neither a folder here nor a repository of the Hub ({kind})")
+        raise DataError(f"model {name} is not on this machine, and cannot be downloaded: {why}") from error
+
+
+def _results(config: RunConfig) -> str | None:
+    """The results document that a run would write; UsageError for a place that cannot be written to."""
+    if config.output_path is None or is_address(config.output_path):
+        return config.output_path
+    file = OutputFiles.of(config.output_path, config.model_name, "DATE").results
+    above = next(folder for folder in file.parents if folder.exists())
+    if file.is_dir() or not above.is_dir() or not os.access(above, os.W_OK):
+        raise UsageError(f"--output_path {config.output_path} cannot be written to: see {above}")
+    return str(file)
