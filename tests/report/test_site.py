@@ -28,11 +28,11 @@ def write(folder, name, model="m", date=1, value=0.5, task="t", names=("none",),
         {f"group_match,{one}": value for one in names} | {"group_score,none": value / 2},
         task,
         model_name=model,
-        model_info={"fingerprint": {"weights_sha256": f"{model}-weights"}},
         date=1.7e9 + date * DAY,
         groups=groups,
         packages={"ttmbench": "0.9.9", "numpy": "2"},
         **{
+            "model_info": {"fingerprint": {"weights_sha256": f"{model}-weights"}},
             "methods": {task: {"ttm": trained(audit_labels={"passed": True, "compared": 1, "of": 1})}},
             "configs": {task: {"metrics": ["group_score", "group_match"], "description": "of <b>things</b>"}},
             **{"config": {"model": model, "tasks": [task]}, "command": "rm -rf /", **more},
@@ -303,26 +303,27 @@ def test_filters_and_order_are_restored_from_the_address(opened, site, start):
     assert column(start, matching, 2) == ["beta SimpleMatch"]
 
 
-def test_the_rows_shown_are_plotted_and_saved(opened, site):
-    with opened(site / "tasks" / "t.html", root=site) as page:
-        block = page.locator("section:has(> #matching)")
-        page.evaluate("for (const cell of [...document.querySelectorAll('.size')].slice(4)) cell.dataset.value = 1e8")
-        page.locator("form.filters [name=text]").fill("a")
-        box = block.locator(".cite")
+def test_the_rows_shown_are_plotted_and_saved(opened, tmp_path):
+    for at, name in enumerate("abcdef"):
+        info = {"fingerprint": {"weights_sha256": name, **({"n_parameters": 10 ** (6 + at)} if at else {})}}
+        write(tmp_path / "runs", f"{at}.json", model=f"x_{name}", value=0.9 - 0.1 * at, model_info=info)
+    site, texts = build(tmp_path / "runs", tmp_path / "site"), list[list[str]]()
+    with opened(site / "index.html", root=site) as page:
+        figure, box = (page.locator(f"section:has(> #matching) {name}") for name in (".plot[data-over=size]", ".cite"))
+        assert figure.locator("circle").count() == 5
+        assert figure.locator("figcaption").inner_text().endswith("1 of 6 models left out: size unknown.")
+        page.locator("form.filters [name=text]").fill("x_b")
+        assert figure.is_hidden()
         box.locator("summary").click()
-        assert box.locator("a").inner_text() == f"{(site / 'tasks/t.html').as_uri()}#text=a&table=matching"
-        texts = []
+        assert box.locator("a").inner_text() == f"{(site / 'index.html').as_uri()}#text=x_b&table=matching"
         for kind in ("csv", "tex"):
             with page.expect_download() as download:
                 box.locator(f"[data-save={kind}]").click()
-            assert download.value.suggested_filename == f"t-matching.{kind}"
+            assert download.value.suggested_filename == f"index-matching.{kind}"
             texts.append(download.value.path().read_text("utf-8").splitlines())
-    assert [line.split(",")[:3] for line in texts[0][:3]] == [
-        ["rank", "model", "group match"],
-        *(["1", f"{name} SimpleMatch", "60.00"] for name in ("alpha", "beta")),
-    ]
-    assert texts[1][:2] == ["\\begin{tabular}{llrrrrl}", "\\toprule"]
-    assert texts[1][4].startswith("1 & alpha SimpleMatch & \\textbf{60.00} & ")
+    assert texts[0] == ["rank,model,t group match,parameters", "2,x_b SimpleMatch,80.00,10M"]
+    assert texts[1][:2] == ["\\begin{tabular}{llrr}", "\\toprule"]
+    assert texts[1][4] == "2 & x\\_b SimpleMatch & 80.00 & 10M \\\\"
 
 
 def test_the_chance_level_in_a_head_is_that_of_random_scores():

@@ -6,12 +6,10 @@ import pytest
 import torch
 from PIL import Image
 from support import tiny_models
-from support.documents import method_record, trained, whole_document
+from support.documents import method_record
 
 import ttmbench
 from ttmbench.model_adapters import choice, visualgpt, vqascore
-from ttmbench.report.board import seconds_of
-from ttmbench.results.document import ResultsDocument
 
 COST = method_record()["cost"][0]
 RUN = {"limit": 8, "device": "cpu", "bootstrap_iters": 0}
@@ -35,19 +33,6 @@ def test_scores_of_the_cache_have_no_rate(tmp_path):
     for rates in (2, 0):
         done = ttmbench.simple_evaluate("tiny-clip", "shapes_color", use_cache=str(tmp_path), **RUN)
         assert sum(name.endswith("_per_second") for name in done["efficiency"]["shapes_color"]) == rates
-
-
-def test_the_cost_of_a_number_is_scoring_and_one_seed_of_its_method():
-    document = whole_document(
-        {"t": {}},
-        timing={"t": {"load": 9.0, "prepare": 1.0, "score": 2.0, "ttm": 8.0}},
-        methods={"t": {"ttm": trained(cost=[{**COST, "seconds": 3.0}, {**COST, "seconds": 5.0}])}},
-    )
-    made = ResultsDocument.of(document)
-    assert [seconds_of(made, "t", name) for name in ("none", "ttm")] == [3.0, 7.0]
-    document["datasets"]["t"]["from_store"] = {"key": "k", "date": "2026", "hardware": []}
-    assert seconds_of(ResultsDocument.of(document), "t", "ttm") is None
-    assert seconds_of(ResultsDocument.of(whole_document({"t": {}})), "t", "none") is None
 
 
 @pytest.mark.parametrize("kind", ["vqascore", "visualgpt", "choice"])

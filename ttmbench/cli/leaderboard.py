@@ -70,8 +70,7 @@ def _print_skipped(board: Leaderboard) -> None:
     for name, why in board.skipped.items():
         if name not in tasks:
             echo(f"skipped: {name}: {why}")
-    for conflict in board.conflicts:
-        variants = "; ".join(f"version {one['version']}, {one['groups']} groups" for one in conflict["variants"])
-        echo(f"different data: {conflict['task']}: {variants}")
+    for task, files in board.conflicts.items():
+        echo(f"other data or version, not ranked: {task}: {', '.join(files)}")
     if board.superseded:
         echo(f"skipped: {len(board.superseded)} older numbers, listed in leaderboard.json (--output_path)")

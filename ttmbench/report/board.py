@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
 from itertools import product
 from operator import attrgetter
 from pathlib import Path
@@ -28,7 +27,7 @@ from ttmbench.report import terminal
 from ttmbench.report.exporters import csv_text
 from ttmbench.report.terminal import TableColumn, headline, percent
 from ttmbench.results.comparison import paired_test
-from ttmbench.results.document import SCHEMA_VERSION, UNKNOWN, ResultsDocument, Transfer, mapping
+from ttmbench.results.document import SCHEMA_VERSION, UNKNOWN, Transfer, mapping
 from ttmbench.results.numbers import (
     BUILT_IN_METHODS,
     CHOICE,
@@ -52,20 +51,8 @@ from ttmbench.results.numbers import (
     same_rows,
     together,
 )
-from ttmbench.results.reader import CELL, ResultsFile, TaskGroups, read_files
+from ttmbench.results.reader import CELL, ResultsFile, read_files
 from ttmbench.results.summary import cluster_numbers
-from ttmbench.scoring.choice_arrays import choice_chance
-
-
-def seconds_of(document: ResultsDocument, task: str, method: str) -> float | None:
-    """The seconds of preparing and scoring a task, with one seed of a method; None where scores are of the cache."""
-    stages, data = document.timing.get(task, {}), document.datasets.get(task)
-    record = document.methods.get(task, {}).get(method)
-    scored = stages.get("prepare", 0.0) + stages.get("score", 0.0)
-    if not scored or data is None or data.from_store is not None or (record is not None and not record.cost):
-        return None
-    return scored + (fmean(cost.seconds for cost in record.cost) if record is not None else 0.0)
-
 
 NOT_RUN = "published numbers of "  # prefix of skipped published numbers, which have no file
 ROW = (
@@ -102,9 +89,18 @@ class Leaderboard:
     rows: list[Number]  # by track, task, metric and method, best value first; runs on a part of a task last
     skipped: dict[str, str] = field(default_factory=dict)  # file or published task -> why
     superseded: list[tuple[Number, Number]] = field(default_factory=list)  # with what takes its place
-    conflicts: list[dict[str, Any]] = field(default_factory=list)  # tasks with rows of several versions or data
     transfers: list[Transfer] = field(default_factory=list)  # the newest of each; never ranked
     runs: list[ResultsFile] = field(default_factory=list)  # every document, with its rows
+
+    @property
+    def conflicts(self) -> dict[str, list[str]]:
+        """Task -> files with rows of another version or other data, which do not rank."""
+        facts = facts_of_tasks(self, {})
+        files = {
+            task: sorted({row.origin.file for row in of.rows if of.standing(row) == OTHER})
+            for task, of in facts.items()
+        }
+        return {task: of_task for task, of_task in files.items() if of_task}
 
 
 def merge(folder: Path, published: Sequence[Number] = (), every_task: bool = False) -> Leaderboard:
@@ -130,14 +126,14 @@ def merge(folder: Path, published: Sequence[Number] = (), every_task: bool = Fal
         newest.append(first)
         superseded += [(row, first) for row in left if row.origin.file != first.origin.file]
     tasks = {row.task for row in (*newest, *(published if every_task else ()))}
-    rows = [*newest, *with_chance((row for row in published if row.task in tasks), runs)]
+    rows = [*newest, *(row for row in published if row.task in tasks)]
     for task in dict.fromkeys(row.task for row in published if row.task not in tasks):
         skipped[f"{NOT_RUN}{task}"] = "no run has this task"
     downwards = {row.metric for row in rows if not row.higher_is_better}  # published numbers lack the direction
     rows = [replace(row, higher_is_better=False) if row.metric in downwards else row for row in rows]
     rows.sort(key=_order)
     transfers = newest_transfers(row for run in runs for row in run.transfers)
-    return Leaderboard(rows, skipped, superseded, _conflicts(rows), transfers, runs)
+    return Leaderboard(rows, skipped, superseded, transfers, runs)
 
 
 def newest_transfers(rows: Iterable[Transfer]) -> list[Transfer]:
@@ -177,21 +173,6 @@ def as_row(number: Number) -> dict[str, object]:
     return row | {"setting": number.setting} if number.setting else row
 
 
-def with_chance(published: Iterable[Number], runs: Sequence[ResultsFile]) -> list[Number]:
-    """Published numbers, with the chance level of forced choices by the shape of the task in runs."""
-    shapes = {
-        task: data.shape
-        for run in runs
-        for task, data in run.document.datasets.items()
-        if run.document.configs.get(task, {}).get("kind", "groups") == "groups"
-    }
-    numbers = []
-    for row in published:
-        shape = shapes.get(row.own_task) if row.method == CHOICE and row.chance is None else None
-        numbers.append(replace(row, chance=choice_chance(*shape).get(row.metric)) if shape else row)
-    return numbers
-
-
 def beats_chance(row: Number) -> bool:
     """Whether a number is better than random scores; also where their level is unknown."""
     if row.chance is None or row.value is None:
@@ -214,31 +195,6 @@ def _order(row: Number) -> tuple[object, ...]:
     value = -(row.value or 0.0) if row.higher_is_better else (row.value or 0.0)
     track = list(TRACK_TITLES).index(row.track or "")
     return (track, row.task, row.metric, row.limited, row.column, value, row.model)
-
-
-def _conflicts(rows: Sequence[Number]) -> list[dict[str, Any]]:
-    """Tasks whose rows differ in version, number of groups or fingerprint of data.
-
-    For a part of a task only the version counts beside whole ones. Scores from a file do not state their data, so only
-    version and size count beside runs.
-    """
-    conflicts: list[dict[str, Any]] = []
-    for of_task in same_rows((row for row in rows if not row.origin.published), attrgetter("task")):
-        whole = [row for row in of_task if not row.limited]
-        versions = {row.origin.version for row in whole}
-        of_runs = {(row.origin.version, row.groups) for row in whole if not row.origin.from_file}
-        kinds: dict[tuple[int | None, int | None, str | None], set[str]] = {}
-        for row in of_task:
-            is_known = row.origin.from_file and (row.origin.version, row.groups) in of_runs
-            if not is_known and (not row.limited or row.origin.version not in versions):
-                kinds.setdefault((row.origin.version, row.groups, row.origin.data), set()).add(row.origin.file)
-        if len(kinds) > 1:
-            variants = [
-                {"version": version, "groups": groups, "data": data, "files": sorted(files)}
-                for (version, groups, data), files in kinds.items()
-            ]
-            conflicts.append({"task": of_task[0].task, "variants": variants})
-    return conflicts
 
 
 def to_csv(board: Leaderboard) -> str:
@@ -294,7 +250,6 @@ def answer_of(runs: Sequence[ResultsFile], published: Sequence[Number] = ()) -> 
     """
     configs = {task: config for run in runs for task, config in run.document.configs.items()}
     numbers = [number for run in runs for number in run.numbers if number.value is not None]
-    published = with_chance(published, runs)
     answer: list[AnswerRow] = []
     for of_task in same_rows(numbers, attrgetter("task")):
         task = of_task[0].task
@@ -350,31 +305,28 @@ class GroupValues:
 
     def __init__(self, runs: Iterable[ResultsFile]) -> None:
         self._runs = {run.file: run for run in runs}
-        self._groups = lru_cache(maxsize=None)(self._read)
 
     def pair(self, task: str, *keys: tuple[str, str, str]) -> tuple[np.ndarray, np.ndarray, np.ndarray | None] | None:
         """Values of the same groups for two keys (file, method, metric), and the clusters of the groups.
 
         None if the samples of one are missing or damaged, or the groups differ.
         """
-        known = [groups for file, _, _ in keys if (groups := self._groups(file).get(task)) is not None]
-        if len(known) < len(keys):
-            return None
-        left, right = (
-            groups.values.get(method, {}).get(metric, {})
-            for groups, (_, method, metric) in zip(known, keys, strict=True)
-        )
+        known, values = [], []
+        for file, method, metric in keys:
+            try:
+                known.append(self._runs[file].groups[task])
+            except DataError:
+                self._runs.pop(file)  # damaged ones are read once
+                return None
+            except KeyError:
+                return None
+            values.append(known[-1].values.get(method, {}).get(metric, {}))
+        left, right = values
         if not left or left.keys() != right.keys():
             return None
         ids = list(left)
         clusters = cluster_numbers(ids, [groups.clusters for groups in known])
         return np.array([left[group] for group in ids]), np.array([right[group] for group in ids]), clusters
-
-    def _read(self, file: str) -> Mapping[str, TaskGroups]:
-        try:
-            return self._runs[file].groups if file in self._runs else {}
-        except DataError:
-            return {}
 
 
 RUN, PUBLISHED, PART, OTHER = "run", "published", "part of the groups", "other data or version"
@@ -705,17 +657,18 @@ def methods_of(run: ResultsFile) -> Iterator[dict[str, Any]]:
 
 
 def compared_methods(
-    runs: Iterable[ResultsFile], published: Iterable[Number], samples: GroupValues
+    runs: Iterable[ResultsFile], published: Iterable[Number], samples: GroupValues, facts: Mapping[str, TaskFacts]
 ) -> list[dict[str, Any]]:
     """Every method whose gain is known, by task and model, the largest gain first; runs of one setting are `merged`.
 
-    With 95 % intervals of gains of runs, paired over groups, where ``samples`` are stored. Methods of the same task,
-    model and metric are ranked by its value (`with_ranks`).
+    Runs that do not rank on their task's page are left out. Gains of runs have 95 % intervals, paired over groups,
+    where ``samples`` are stored. Methods of the same task, model and metric are ranked by its value (`with_ranks`).
     """
     rows, same = [*_published_methods(published)], dict[tuple[str, ...], list[dict[str, Any]]]()
     for run in sorted(runs, key=lambda run: run.document.date):
         for row in methods_of(run):
-            if row["gain"] is not None and not row["number"].limited:
+            of = facts.get(row["task"])
+            if row["gain"] is not None and of is not None and of.standing(row["number"]) in RANKED:
                 same.setdefault((row["task"], row["model"], row["key"]), []).append(row)
     for alike in same.values():
         row, number = alike[-1], merged([row["number"] for row in alike])[0]

@@ -6,7 +6,6 @@ import base64
 import io
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 from operator import attrgetter
@@ -245,52 +244,34 @@ def draw_answer(rows: Sequence[AnswerRow]) -> Figure:
     return figure
 
 
-# ---- score against size, gain against cost
+# ---- gain against cost
 
 
-@dataclass(frozen=True)
-class Point:
-    """A point of `draw_scatter`."""
+def draw_methods(rows: Sequence[Mapping[str, Any]]) -> Figure:
+    """Gain in group match, with its interval over groups, against cost: ``method, passes, gain, interval``.
 
-    x: float  # above 0, on a logarithmic axis
-    y: float  # in percent, or in points of percent
-    name: str  # its label
-    ends: Sequence[float] | None = None  # of its interval
-    is_open: bool = False  # drawn as an open circle
-
-
-def draw_scatter(points: Sequence[Point], x_label: str, y_label: str, levels: Mapping[str, float]) -> Figure:
-    """Points with labels at those that no cheaper one surpasses, and dashed lines at some levels.
-
-    Levels so far away that differences between points would vanish are written at the edge, without a line.
+    Labels are at the methods that no cheaper one surpasses.
     """
     figure = Figure(figsize=(7, 3.8), layout="constrained")
     axes = figure.add_subplot()
-    axes.set(xscale="log", xlabel=f"{x_label}, log scale", ylabel=y_label)
-    least, most = (edge(point.y for point in points) for edge in (min, max))
-    room = max(most - least, _LEAST_SPAN)
-    for name, level in levels.items():
-        if least - room <= level <= most + room:
-            axes.axhline(level, color=GREY, ls="--", lw=1)
-            axes.text(1, level, name, ha="right", va="bottom", color=GREY, transform=axes.get_yaxis_transform())
-        else:
-            up = level > most
-            text = f"{name} {level:.4g} {'↑' if up else '↓'}"
-            axes.text(1, up, text, ha="right", va="bottom", color=GREY, transform=axes.transAxes)
-    front: list[Point] = []
-    for point in sorted(points, key=lambda point: (point.x, -point.y)):
-        ends = None if point.ends is None else [[max(0, point.y - point.ends[0])], [max(0, point.ends[1] - point.y)]]
-        face = "white" if point.is_open else COUNT
-        axes.errorbar(point.x, point.y, ends, fmt="o", color=COUNT, mfc=face, ms=6, lw=1, ecolor="#9fbcd8", zorder=2)
-        if not front or point.y >= front[-1].y:
-            front.append(point)
-    wide, labelled = axes.get_xlim()[1] / axes.get_xlim()[0], list[Point]()
-    for point in reversed(front):  # the best first; no label lies over another
-        near = [other for other in labelled if max(point.x / other.x, other.x / point.x) < wide**0.35]
-        if all(abs(point.y - other.y) > 0.06 * room for other in near):
-            labelled.append(point)
-            name = point.name if len(point.name) <= 30 else f"{point.name[:29]}…"
-            label = axes.annotate(name, (point.x, point.y), (5, 4), textcoords="offset points", fontsize=8, zorder=3)
+    axes.set(xscale="log", xlabel="passes through both towers (scoring the task once is 2), log scale")
+    axes.set_ylabel("group match, gain over SimpleMatch (points)")
+    axes.axhline(0, color=GREY, ls="--", lw=1)
+    axes.text(1, 0, "no gain", ha="right", va="bottom", color=GREY, transform=axes.get_yaxis_transform())
+    best, front = -math.inf, list[tuple[float, float, str]]()
+    for row in sorted(rows, key=lambda row: (row["passes"], -row["gain"])):
+        x, y = row["passes"], 100 * row["gain"]
+        low, high = (100 * end for end in row["interval"] or (row["gain"], row["gain"]))
+        ends = [[max(0, y - low)], [max(0, high - y)]]
+        axes.errorbar(x, y, ends, fmt="o", color=COUNT, mfc=COUNT, ms=6, lw=1, ecolor="#9fbcd8", zorder=2)
+        if y >= best:
+            best = y
+            front.append((x, y, row["method"][:30]))
+    named = math.inf
+    for x, y, name in reversed(front):  # the best first; no label lies over another
+        if named - y > 0.06 * _LEAST_SPAN:
+            named = y
+            label = axes.annotate(name, (x, y), (5, 4), textcoords="offset points", fontsize=8, zorder=3)
             label.set_parse_math(False)
     axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 3.0)))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: short(value)))
@@ -337,18 +318,6 @@ def draw_analysis(document: Analysis) -> Figure:
     what = f" on {document['task']}" if "task" in document else ": gained by adaptation, points"
     axes.set_title(f"{document['model_name']}{what}", fontsize=11, parse_math=False)
     return figure
-
-
-def draw_methods(rows: Sequence[Mapping[str, Any]]) -> Figure:
-    """Gain in group match, with its interval over groups, against cost: ``method, passes, gain, interval``."""
-    points = [
-        Point(
-            row["passes"], 100 * row["gain"], row["method"], row["interval"] and [100 * end for end in row["interval"]]
-        )
-        for row in rows
-    ]
-    passes_label = "passes through both towers (scoring the task once is 2)"
-    return draw_scatter(points, passes_label, "group match, gain over SimpleMatch (points)", {"no gain": 0.0})
 
 
 def _second_axis(axes: Axes, label: str) -> Axes:

@@ -46,16 +46,7 @@ const sortBy = (table, column, down) => {
 };
 
 // Plots of the shown rows that rank, by the column by which they do: against size, time, or the cost of a method.
-const PLACES = {
-  size: (row, cell) => Math.log10(row.querySelector(".size").dataset.value),
-  date: (row, cell) => Date.parse(cell.dataset.date),
-  cost: (row, cell) => Math.log10(row.querySelector(".cost").dataset.value),
-};
-const LABELS = {
-  size: x => 10 ** x >= 1e9 ? `${+(10 ** x / 1e9).toPrecision(2)}B` : `${+(10 ** x / 1e6).toPrecision(2)}M`,
-  date: x => new Date(x).toISOString().slice(0, 7),
-  cost: x => String(+(10 ** x).toPrecision(2)),
-};
+const short = x => x >= 9 ? `${+(10 ** (x - 9)).toPrecision(2)}B` : x >= 6 ? `${+(10 ** (x - 6)).toPrecision(2)}M` : `${+(10 ** x).toPrecision(2)}`;
 const draw = table => {
   for (const figure of table.closest("[data-block]")?.querySelectorAll("figure.plot") ?? []) {
     const [svg, words] = figure.children, over = figure.dataset.over;
@@ -63,7 +54,8 @@ const draw = table => {
     const rows = [...table.tBodies[0].rows].filter(row => !row.hidden && row.cells[at].dataset.value);
     const all = rows.filter(row => row.querySelector(".rank").textContent).map(row => {
       const cell = row.cells[at], [y, low = y, high = y] = [cell.dataset.value, ...cell.dataset.ends?.split(" ") ?? []].map(end => 100 * end);
-      return { x: PLACES[over](row, cell), y, low, high, name: row.querySelector("th").dataset.value, of: row.dataset };
+      const x = over === "date" ? Date.parse(cell.dataset.date) : Math.log10(row.querySelector(`.${over}`).dataset.value);
+      return { x, y, low, high, name: row.querySelector("th").dataset.value, of: row.dataset };
     });
     const points = all.filter(({ x }) => Number.isFinite(x)).sort((one, two) => one.x - two.x || two.y - one.y);
     // Gains are compared within one task and model.
@@ -94,7 +86,7 @@ const draw = table => {
     }
     for (const part of [0, 1, 2, 3]) {
       const x = x0 + part * (x1 - x0) / 3;
-      add("text", { x: X(x), y: bottom + 18, class: "middle" }, LABELS[over](x));
+      add("text", { x: X(x), y: bottom + 18, class: "middle" }, over === "date" ? new Date(x).toISOString().slice(0, 7) : short(x));
     }
     add("text", { x: 0, y: 10 }, `${head.querySelector("a, button").textContent} ${head.dataset.metric ?? ""}, %`);
     for (const { x, low, high } of points) add("path", { d: `M${X(x)} ${Y(low)}V${Y(high)}`, class: "bar" });

@@ -352,8 +352,8 @@ class _Site:
         self.board, self.published, self.docs = board, published, docs
         self.made, self.version = datetime.now(UTC).isoformat(timespec="seconds"), __version__
         self._samples = leaderboard.GroupValues(board.runs)
-        self.methods = leaderboard.compared_methods(board.runs, published.numbers, self._samples)
         self.facts = leaderboard.facts_of_tasks(board, published.configs)
+        self.methods = leaderboard.compared_methods(board.runs, published.numbers, self._samples, self.facts)
         self.runs_of: dict[str, list[ResultsFile]] = {}  # model -> its runs, the newest first, numbered from 1
         for run in sorted(board.runs, key=lambda run: run.document.date, reverse=True):
             if run.ranked:
