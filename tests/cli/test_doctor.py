@@ -12,6 +12,7 @@ import pytest
 from ttmbench._util.machine import installed_version
 from ttmbench.cli import main
 from ttmbench.cli.doctor import check_model, check_task
+from ttmbench.data.benchmarks import benchmarks
 from ttmbench.data.task_file import find_task
 from ttmbench.plugins.registry import build_registry
 from ttmbench.types import AdapterSpec
@@ -62,18 +63,18 @@ def adapter(**arguments: object) -> AdapterSpec:
     return AdapterSpec("mine", HF, model_args=arguments)
 
 
-def test_without_names_it_informs_about_everything(capsys, tmp_path):
+def test_without_names_it_informs_about_everything(capsys, tmp_path, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
     code, out, err = run(capsys, "doctor", "--data_dir", tmp_path / "data")
     assert code == 0 and err == ""
-    registry = build_registry()
-    lines = out.splitlines()
-    for name in [*registry.task_files, *(spec.name for spec in registry.adapters.values())]:
-        assert sum(line.split()[1:2] == [name] for line in lines) == 1, name
-    starts = {line.index(" present ") for line in lines if line.startswith("task ") and " present " in line}
-    assert len(starts) == 1, "states stand below each other"
+    lines, words = out.splitlines(), re.split(r"[\s,]+", out)
+    assert max(map(len, lines)) <= 80 and ".." not in out, "nothing is cut"
+    assert all(sum(line.startswith(one.title + " ") for line in lines) == 1 for one in benchmarks())
+    assert all(words.count(name) == 1 for name in {spec.name for spec in build_registry().adapters.values()})
+    assert re.search("^Built-in tasks +8 of 8$", out, re.M) and "0 of 7  ttmbench download sugarcrepe\n" in out
     for word in ("python", "torch", "transformers", "open_clip_torch", "datasets", "devices", "hub cache", "free"):
         assert word in out
-    assert f"{tmp_path / 'data'} (does not exist yet)" in out and not (tmp_path / "data").exists()
+    assert f"{tmp_path / 'data'}(doesnotexistyet)" in "".join(words) and not (tmp_path / "data").exists()
 
 
 @pytest.mark.parametrize(
@@ -81,7 +82,11 @@ def test_without_names_it_informs_about_everything(capsys, tmp_path):
     [
         (["--tasks", "shapes_place,shapes_color"], 0, "drawn on this machine"),
         (["--tasks", "shapes_*", "--models", "tiny-clip,tiny-clip-seed1"], 0, "present"),
-        (["--tasks", "shapes_place", "--models", "siglip-b16"], 4, "model google/siglip-base-patch16-224 is not in"),
+        (
+            ["--tasks", "shapes_place", "--models", "siglip-b16"],
+            4,
+            "it is not in the hub cache at revision 7fd15f0689c7 -> ttm",
+        ),
         (["--models", "hf"], 4, "unknown"),
         (["shapes_color"], 0, "drawn on this machine"),
         (["shapes_place", "tiny-clip,mmvp_vlm"], 4, "ttmbench download mmvp_vlm"),

@@ -14,17 +14,18 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from ttmbench._util.console import console, echo, warn
+from ttmbench._util.console import echo, warn
 from ttmbench._util.machine import installed_version
 from ttmbench.cli.parser import add_run_options
 from ttmbench.config import split_names
 from ttmbench.data.availability import DataLocation, amount
+from ttmbench.data.benchmarks import Benchmark, benchmark_of, benchmarks
 from ttmbench.data.loader import data_locations
 from ttmbench.data.paths import cache_folder, data_folder
 from ttmbench.data.task_file import TaskFile, all_tasks, is_named, select_tasks
 from ttmbench.errors import DataError, TtmbenchError, UsageError
 from ttmbench.plugins.registry import Registry, build_registry, locate_files, unknown
-from ttmbench.report.terminal import TableColumn, print_table
+from ttmbench.report.terminal import TableColumn, print_line, print_table
 from ttmbench.types import AdapterSpec, Record
 
 PACKAGES = ("ttmbench", "torch", "transformers", "open_clip_torch", "datasets", "huggingface_hub")
@@ -42,7 +43,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def doctor(options: argparse.Namespace) -> int:
-    """Print one line per task and model; exit code 4 if a required one is unavailable."""
+    """Print a line for each required task and model, else for each benchmark; exit code 4 if one is unavailable."""
     registry = build_registry(options.include_path or [], quiet=True)  # the table below has the broken plugins
     named_tasks, named_models = _required(registry, options)
     is_named_any = bool(options.names) or options.tasks is not None or options.models is not None
@@ -61,7 +62,11 @@ def doctor(options: argparse.Namespace) -> int:
         echo(json.dumps(document, indent=2, ensure_ascii=False))
     else:
         _print_environment(environment, broken)
-        _print_findings(findings, environment["folders"], is_named=is_named_any)
+        echo()
+        if is_named_any:
+            _print_findings(findings, environment["folders"])
+        else:
+            _print_overview(findings)
     unavailable = [finding.name for finding in findings if finding.state != "present"]
     if is_named_any and unavailable:
         warn(f"unavailable: {', '.join(unavailable)}")
@@ -102,32 +107,45 @@ def _print_environment(environment: Record, broken: dict[str, str]) -> None:
     print_table((TableColumn("machine", "key"), TableColumn("state")), lines)
 
 
-def _print_findings(findings: list[Finding], folders: Record, *, is_named: bool) -> None:
-    """A table with short commits and the names of folders; of everything, a line each without the usual commands."""
-    if not findings:
-        return
-    echo()
+def _print_findings(findings: list[Finding], folders: Record) -> None:
+    """A line for each task and model, with short commits and the names of folders."""
     rows: list[list[str]] = []
-    room = console().width - max(len(finding.name) for finding in findings) - len("model    missing  ")
     for finding in findings:
         if rows and rows[-1][0] != finding.kind:
             rows.append([])
         detail = re.sub(r"\b([0-9a-f]{12})[0-9a-f]{28}\b", r"\1", finding.detail)
         for name, folder in folders.items():
             detail = detail.replace(f"in {folder['path']}", f"in the {name}").replace(f"the {name} in the", "the")
-        if finding.fix and (is_named or not finding.fix.startswith("ttmbench download ")):
-            detail += f" -> {finding.fix}"
-        rows.append(
-            [
-                finding.kind,
-                finding.name,
-                finding.state,
-                detail if is_named or len(detail) <= room else f"{detail[: room - 2]}..",
-            ]
-        )
-    more = "`ttmbench doctor NAME` prints all details; `ttmbench download TASK` or `download --model MODEL` fetches."
+        detail += f" -> {finding.fix}" if finding.fix else ""
+        rows.append([finding.kind, finding.name, finding.state, detail])
     columns = [TableColumn("kind"), TableColumn("name", "key"), TableColumn("state", "key"), TableColumn("detail")]
-    print_table(columns, rows, caption="" if is_named else more)
+    print_table(columns, rows)
+
+
+def _print_overview(findings: list[Finding]) -> None:
+    """A line for each benchmark, and for models that are available in the same way."""
+    tasks: dict[Benchmark | None, list[Finding]] = {benchmark: [] for benchmark in (*benchmarks(), None)}
+    models: dict[str, list[str]] = {}
+    how = {"present": "available", "unknown": "with --model_args that name weights or a server"}
+    for finding in findings:
+        if finding.kind == "task":
+            tasks[benchmark_of(finding.name)].append(finding)
+            continue
+        is_automatic = finding.fix.startswith("ttmbench download")
+        missing = "ttmbench download --model NAME" if is_automatic else "by hand: ttmbench doctor NAME"
+        models.setdefault(how.get(finding.state, missing), []).append(finding.name)
+    rows = []
+    for benchmark, of in ((benchmark, of) for benchmark, of in tasks.items() if of):
+        absent = [finding for finding in of if finding.state != "present"]
+        names = benchmark.run if benchmark else ",".join(finding.name for finding in absent)
+        command = "gated: ttmbench doctor" if absent and absent[0].state == "gated" else "ttmbench download"
+        title, here = benchmark.title if benchmark else "other tasks", f"{len(of) - len(absent)} of {len(of)}"
+        rows.append([title, here, f"{command} {names}" if absent else ""])
+    columns = (TableColumn("benchmark", "key"), TableColumn("tasks here", "number", 1), TableColumn("to get it"))
+    print_table(columns, rows)
+    for way, found in models.items():
+        print_line(f"\nmodels ({way}): {', '.join(found)}")
+    print_line("\n`ttmbench doctor NAME` has the details of a task, tag or model.", style="dim")
 
 
 class Finding(NamedTuple):
@@ -194,7 +212,7 @@ def _missing_model(spec: AdapterSpec, why: str) -> Finding:
         command = f"{spec.card.page}, then --model_args pretrained=FILE"
         return Finding("model", spec.name, "missing", f"{spec.card.weights} has to be downloaded manually", command)
     command = f"ttmbench download --model {spec.name}"
-    why = why.partition(";")[0].replace("is neither a folder here nor in", "is not in")
+    why = why.partition(";")[0]
     if spec.card is None or not spec.card.gated or token_is_set():
         return Finding("model", spec.name, "missing", why, command)
     page = f"https://huggingface.co/{spec.model_args.get('pretrained')}"

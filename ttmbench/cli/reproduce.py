@@ -62,7 +62,8 @@ def reproduce(options: argparse.Namespace) -> int:
         return 0
     folder = Path(options.runs)
     if not folder.is_dir() and (folder.exists() or not (options.run or options.dry_run)):
-        raise UsageError(f"--runs must be a directory with results files, and {folder} does not exist or is a file")
+        what = "is a file" if folder.exists() else "does not exist"
+        raise UsageError(f"--runs must be a directory with results files, and {folder} {what}")
     rows = _compare(table, folder, registry)
     failures: list[str] = []
     if options.run or options.dry_run:
