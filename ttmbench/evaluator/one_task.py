@@ -16,7 +16,6 @@ from ttmbench.model import ChoiceModel, DualEncoder, PairScorer
 from ttmbench.results.document import MOST_UNDECIDED
 from ttmbench.results.numbers import CHOICE, RAW, Number, as_entries, supervised_tracks
 from ttmbench.results.summary import MethodScores, breakdowns, summarise
-from ttmbench.scoring.inputs import truncation_notes
 from ttmbench.types import Group, Record
 
 ASKED_AGAIN = 8  # pairs, where all scores came from the cache
@@ -32,7 +31,9 @@ def run_task(
     """
     run = run.on(task.spec)
     run.model.notes()  # those of a task that failed are not this one's
-    _take_undecided(run)
+    scorer = run.model if isinstance(run.model, PairScorer) else None
+    if scorer is not None:
+        scorer.take_undecided()
     result: TaskResult
     read = run.model.tokens_read
     if task.spec.kind != "groups":
@@ -47,21 +48,22 @@ def run_task(
             result = score(plan, run, inputs)
         result = replace(result, seconds={"load": loading, **result.seconds})
     tokens = run.model.tokens_read - read
-    undecided = _take_undecided(run, result.data.groups)
+    undecided = None if scorer is None else _undecided(scorer, result.data.groups)
     found = {"pairs": 0, "of": 1, "mass": 1.0, **(undecided or {})}
     is_mentioned = found["mass"] >= 0.5 or found["pairs"] > MOST_UNDECIDED * found["of"]  # as undecided, with a remedy
     said = [] if is_mentioned else [f"P(yes) + P(no) is {found['mass']:.2g} on average: often something else is said"]
     result = replace(result, notes=[*result.notes, *said, *run.model.notes()], undecided=undecided, tokens=tokens)
     if isinstance(result, Scored):
-        result = replace(result, notes=[*result.notes, *truncation_notes(result.truncated)])
+        result = replace(result, notes=[*result.notes, *inputs.notes])
         if adapt is not None:
             notify_scored(run, result, result.columns[0])
             result = adapt(run, result)
         by_tag = breakdowns(result.data.groups, result.scores, result.metrics, result.spec.means)
         result = replace(result, breakdowns=by_tag, stage=None, parts=None)  # prepared inputs are not needed any more
-    result = result.summarised(run.resampling)
+    result = result.summarised((run.config.bootstrap_iters, run.config.seed, run.config.interval))
     if isinstance(result, Scored):
-        return replace(result, notes=[*result.notes, *_blind_notes(run, result)])
+        is_blind = scorer is not None and scorer.blind
+        return replace(result, notes=[*result.notes, *_blind_notes(result)]) if is_blind else result
     if adapt is not None:
         _notify(run, result.spec.task, CHOICE if isinstance(result, Answered) else RAW, result.numbers)
     return result
@@ -73,13 +75,13 @@ def notify_scored(run: Run, scored: Scored, column: MethodScores) -> None:
         _notify(run, scored.spec.task, column.name, summarise([column], scored.metrics, 0, run.config.seed))
 
 
-def _take_undecided(run: Run, groups: Sequence[Group] = ()) -> Record | None:
+def _undecided(scorer: PairScorer, groups: Sequence[Group]) -> Record | None:
     """Pairs that the model left undecided since it was last asked; None where it was not asked, or never says.
 
     Scores from the cache or another device say nothing: some of the ``groups`` are then asked about again.
     """
-    scorer = run.model
-    if not isinstance(scorer, PairScorer) or (taken := scorer.take_undecided()) is None:
+    taken = scorer.take_undecided()
+    if taken is None:
         return None
     if not taken.of and groups:
         for group in groups[:: max(1, len(groups) // ASKED_AGAIN)][:ASKED_AGAIN]:
@@ -94,11 +96,9 @@ def _notify(run: Run, task: str, name: str, numbers: Sequence[Number]) -> None:
     run.registry.notify("ttmbench_task_scored", task=task, method=name, results=entries["results"], tracks=tracks)
 
 
-def _blind_notes(run: Run, result: Scored) -> list[str]:
+def _blind_notes(result: Scored) -> list[str]:
     """How far the captions alone give the answer, measured by a scorer that never sees the image."""
     shape = result.spec.shape
-    if not (isinstance(run.model, PairScorer) and run.model.blind):
-        return []
     if shape.images > 1:
         return [
             f"the scorer never sees an image: in {shape} groups all images get equal scores, so text, image and group "

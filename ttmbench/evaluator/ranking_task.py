@@ -34,7 +34,7 @@ from ttmbench.scoring.dual_encoder import (
     encode_stored,
     image_scores,
 )
-from ttmbench.scoring.inputs import Inputs, check_captions, truncation_notes
+from ttmbench.scoring.inputs import Inputs, check_captions
 from ttmbench.scoring.pairs import MAX_GLOBAL_PAIRS, score_ranked_pairs
 from ttmbench.scoring.ranking import ScoreRows, best_candidates, rank_chosen
 from ttmbench.types import Group, Record
@@ -102,7 +102,7 @@ def _retrieval(run: Run, model: DualEncoder | PairScorer, task: TaskFile) -> Ran
         spec=spec,
         metrics=[run.registry.metrics[name] for name in spec.metrics],
         data=Data.of(inputs),
-        notes=truncation_notes(inputs.truncated),
+        notes=inputs.notes,
         seconds={"load": loading, "score": time.perf_counter() - clock},
         from_store=_keep(run, spec, cache, ranks),
         ranks=ranks,

@@ -180,8 +180,7 @@ class TaskCache:
         self._folder: Path | None = None  # once the data are known
         self._date: str | None = None  # of the scores that were found
         self._hardware: list[Record] = []  # of the runs that computed what was found
-        self._earlier: set[str] = set()  # blocks of an interrupted run
-        self._found: set[int] = set()  # those of them that were used
+        self._found: set[int] = set()  # blocks of an interrupted run that were used
         self._new: set[int] = set()
 
     @property
@@ -199,8 +198,6 @@ class TaskCache:
         if self._cache is None:
             return None
         self._folder = self._cache.folder / SCORES / str(self._key)[:32] / self._inputs.digest()
-        with suppress(OSError):
-            self._earlier = {path.name for path in self._folder.iterdir()}
         arrays, about = self._read(SCORES, expected) or (None, {})
         if arrays is not None:
             self._date = str(about["date"])
@@ -229,11 +226,11 @@ class TaskCache:
 
     def get(self, block: int) -> np.ndarray | None:
         """A finished block, float32 [pairs]."""
-        name = f"block-{block:06d}"
-        arrays, _ = self._read(name, {"values": None}) or (None, {})
-        if arrays is not None and f"{name}{ENDING}" in self._earlier:
-            self._found.add(block)
-        return None if arrays is None else arrays["values"]
+        read = self._read(f"block-{block:06d}", {"values": None})
+        if read is None:
+            return None
+        self._found.add(block)
+        return read[0]["values"]
 
     def put(self, block: int, values: np.ndarray) -> None:
         """Stores a finished block."""

@@ -24,7 +24,7 @@ from ttmbench.evaluator.task_result import Answered, Data, Scored
 from ttmbench.model import ChoiceModel, DualEncoder, Model, PairScorer, StoredFeatures
 from ttmbench.plugins.registry import Registry, metric_for
 from ttmbench.results.numbers import RAW
-from ttmbench.results.summary import MethodScores, Resampling
+from ttmbench.results.summary import MethodScores
 from ttmbench.scoring.batches import BatchSizer
 from ttmbench.scoring.choice_arrays import choice_values, unread_notes
 from ttmbench.scoring.debiasing import Likelihoods, Prior, likelihoods, prior_for
@@ -98,11 +98,6 @@ class Run:
                 return _stored(self, self.model, task.spec)
             loaded = load_task_data(self.registry, task, config.limit, config.offline, config.data_dir, self.samples)
             return Inputs(loaded.groups, loaded.source)
-
-    @property
-    def resampling(self) -> Resampling:
-        """How intervals are made."""
-        return self.config.bootstrap_iters, self.config.seed, self.config.interval
 
 
 @dataclass(frozen=True)

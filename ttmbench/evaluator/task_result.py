@@ -18,6 +18,7 @@ from ttmbench.results.summary import (
     Clusters,
     MethodScores,
     Resampling,
+    clusters_of,
     group_rows,
     number_of,
     summarise,
@@ -45,7 +46,9 @@ class Data:
     @classmethod
     def of(cls, inputs: Inputs) -> Self:
         """The data that were scored."""
-        return cls(inputs.groups, inputs.source, inputs.digest(), inputs.clusters)
+        digest, content = inputs.digest(), inputs.contents
+        clusters = clusters_of(inputs.groups, lambda image: content[image.name]) if content else None
+        return cls(inputs.groups, inputs.source, digest, clusters)
 
     @classmethod
     def of_file(
@@ -98,7 +101,7 @@ class TaskResult:
     @property
     def n_groups(self) -> int:
         """Number of groups; of a task that ranks, of images."""
-        raise NotImplementedError
+        return len(self.data.groups)
 
     @property
     def shape(self) -> list[int]:
@@ -161,11 +164,6 @@ class Scored(TaskResult):
     def scores(self) -> dict[str, list[Scores]]:
         """Name of a column -> score arrays, one per seed."""
         return {column.name: column.scores for column in self.columns}
-
-    @property
-    def n_groups(self) -> int:
-        """Number of groups."""
-        return len(self.raw.groups)
 
     @property
     def n_pairs(self) -> int:
@@ -234,11 +232,6 @@ class Answered(TaskResult):
     record: Record  # of the results document; its ``orders`` says how often each question was asked
     answers: Sequence[list[Record]] | None = None  # those of each group, for the samples; None of answers from a file
 
-    @property
-    def n_groups(self) -> int:
-        """Number of groups."""
-        return len(self.choices)
-
     def summarised(self, resampling: Resampling) -> Self:
         """As `TaskResult.summarised`: the scores that follow from the questions that were asked."""
         data, orders = self.data, self.record["orders"]
@@ -257,11 +250,6 @@ class Judged(TaskResult):
     """A task of which only the value of each metric for each group is known, from a file."""
 
     values: Mapping[str, np.ndarray]  # metric -> fraction [groups]
-
-    @property
-    def n_groups(self) -> int:
-        """Number of groups."""
-        return len(self.data.groups)
 
     def summarised(self, resampling: Resampling) -> Self:
         """As `TaskResult.summarised`: means, with the chance levels of scores."""

@@ -128,7 +128,7 @@ def encode_images(adapter: DualEncoder, inputs: Inputs, batch_sizer: BatchSizer)
     DataError if an image cannot be read, TtmbenchError if the model did not return one feature vector an image.
     """
     features = encode_side(adapter, "images", inputs, batch_sizer).float()
-    rows = _numbered([inputs.digest_of(image) for _, image in inputs.images])[1]
+    rows = _numbered([inputs.digests[image.name] for _, image in inputs.images])[1]
     _, first = np.unique(rows, return_index=True)
     return Side(take_rows(features, first), rows)
 

@@ -26,7 +26,6 @@ from ttmbench._util.console import one_line, progress_bar
 from ttmbench._util.images import BadImage, as_rgb, quiet_decoding, quiet_thread
 from ttmbench.errors import DataError, TtmbenchError, UsageError
 from ttmbench.model import DualEncoder, Model, PairScorer, StoredFeatures
-from ttmbench.results.summary import Clusters, clusters_of
 from ttmbench.types import Group, GroupShape, ImageRef, Record, Scores
 
 if TYPE_CHECKING:
@@ -197,9 +196,10 @@ class Inputs:
         captions: the distinct ones, in the order of rows.
         source: where the groups came from.
         prepared: what models take, where it is held in memory.
-        truncated: as of `check_captions`; None until captions were checked.
+        truncated: as of `check_captions`, and ``notes`` for readers of the task's results.
         contents: name of an image -> digest of its file, else of its pixels, once it was taken in; crops of one file
             have the same.
+        digests: likewise, of the content and of how it is read.
         waited: seconds spent waiting for images.
     """
 
@@ -215,7 +215,9 @@ class Inputs:
         self.images = list(self._named.values())
         self.captions = list(dict.fromkeys(caption for group in groups for caption in group.captions))
         self.truncated: dict[str, int] | None = None
+        self.notes: list[str] = []
         self.contents: dict[str, str] = {}
+        self.digests: dict[str, str] = {}
         self.waited = 0.0
 
     @cached_property
@@ -228,37 +230,24 @@ class Inputs:
             captions=np.array([[caption_row[caption] for caption in group.captions] for group in self.groups]),
         )
 
-    @cached_property
-    def clusters(self) -> Clusters | None:
-        """Which groups share images, directly or through others; None for data without images."""
-        self.digest()
-        return clusters_of(self.groups, lambda image: self.contents[image.name]) if self.contents else None
-
     def open(self, name: str) -> Image:
         """Opens an image as `open_upright`, and takes it in."""
         group_id, image = self._named[name]
-        if name not in self.contents and image.encoded is not None:
-            self._take_in(name)
         opened = open_upright(image, group_id)
         if name not in self.contents:
-            self.contents[name] = pixels_digest(opened)
+            self._take_in(name, opened)
         return opened
 
-    def _take_in(self, name: str) -> None:
-        """Takes in an image, which is decoded only if it has no encoded bytes."""
+    def _take_in(self, name: str, opened: Image | None = None) -> None:
+        """Takes in an image; one that has encoded bytes need not be opened."""
         group_id, image = self._named[name]
         if image.encoded is None:
-            self.open(name)
+            content = how = pixels_digest(opened or open_upright(image, group_id))
         else:
             with _reading(image, group_id):
-                self.contents[name] = hashlib.sha256(image.encoded()).hexdigest()
-
-    def digest_of(self, image: ImageRef) -> str:
-        """Digest of an image that was taken in, and of how it is read."""
-        content = self.contents[image.name]
-        if image.encoded is None:
-            return content
-        return hashlib.sha256(f"{content} exif {image.exif}; {image.variant}".encode()).hexdigest()
+                content = hashlib.sha256(image.encoded()).hexdigest()
+            how = hashlib.sha256(f"{content} exif {image.exif}; {image.variant}".encode()).hexdigest()
+        self.contents[name], self.digests[name] = content, how
 
     def digest(self) -> str:
         """The data digest: sha256 over every group's images and captions in order; takes in what was not opened yet.
@@ -267,26 +256,20 @@ class Inputs:
         those that plugins open, by their pixels.
         """
         if not self._digest:
-            self.take_in_remaining()
+            names, threads = [name for name in self._named if name not in self.contents], threads_beside_the_model()
+            with ahead(
+                names, self._take_in, threads, 4 * threads, lambda name: bool(self._named[name][1].read)
+            ) as done:
+                for _ in progress_bar(len(names), "looking at data", "images", done):
+                    pass
             digest = hashlib.sha256()
             for group in self.groups:
                 for image in group.images:
-                    digest.update(self.digest_of(image).encode())
+                    digest.update(self.digests[image.name].encode())
                 for caption in group.captions:
                     digest.update(hashlib.sha256(caption.encode()).digest())
             self._digest = digest.hexdigest()
         return self._digest
-
-    def take_in_remaining(self) -> None:
-        """Takes in every image that was not; those with encoded bytes are not decoded."""
-        names = [name for name in self._named if name not in self.contents]
-        threads = threads_beside_the_model()
-        with ahead(names, self._take_in, threads, 4 * threads, lambda name: self._has_bytes([name])) as done:
-            for _ in progress_bar(len(names), "looking at data", "images", done):
-                pass
-
-    def _has_bytes(self, names: Sequence[str]) -> bool:
-        return all(self._named[name][1].read is not None for name in names)
 
     @contextmanager
     def parts(self, model: DualEncoder | PairScorer, wanted: Sequence[np.ndarray]) -> Iterator[Iterator[Batch]]:
@@ -329,7 +312,10 @@ class Inputs:
             self.waited += time.perf_counter() - clock
             return made
 
-        with ahead(jobs, work, threads, max(1, decoded // size), self._has_bytes) as results:
+        def has_bytes(names: Sequence[str]) -> bool:
+            return all(self._named[name][1].read is not None for name in names)
+
+        with ahead(jobs, work, threads, max(1, decoded // size), has_bytes) as results:
             yield (take_next(len(listed)) for listed in pieces)
 
 
@@ -463,8 +449,8 @@ def usable_scores(model: Model, scores: Scores, groups: Sequence[Group]) -> tupl
 def check_captions(model: Model, inputs: Inputs) -> None:
     """Counts how many ``captions`` a model cuts, ``of`` all distinct ones, and the ``groups`` that have one.
 
-    None where a model does not say. TtmbenchError for a caption that it cannot read as text, or if it did not answer
-    for each.
+    None where a model does not say; a note if captions are cut. TtmbenchError for a caption that it cannot read as
+    text, or if it did not answer for each.
     """
     captions, groups = inputs.captions, inputs.groups
     for caption, token in zip(captions, model.refused(captions), strict=True):
@@ -486,16 +472,11 @@ def check_captions(model: Model, inputs: Inputs) -> None:
     cut = {caption for caption, is_cut in zip(captions, answers.tolist(), strict=True) if is_cut}
     touched = sum(any(caption in cut for caption in group.captions) for group in groups)
     inputs.truncated = {"captions": len(cut), "of": len(captions), "groups": touched}
-
-
-def truncation_notes(truncated: Mapping[str, int] | None) -> list[str]:
-    """A sentence for the task's notes if captions are cut."""
-    if truncated is None or not truncated["captions"]:
-        return []
-    return [
-        f"{truncated['captions']} of {truncated['of']} captions are longer than the model reads and were cut (in "
-        f"{truncated['groups']} groups): captions that differ beyond the cut tie"
-    ]
+    if cut:
+        inputs.notes = [
+            f"{len(cut)} of {len(captions)} captions are longer than the model reads and were cut (in {touched} "
+            "groups): captions that differ beyond the cut tie"
+        ]
 
 
 def unknown_wrappers(model: DualEncoder, wrappers: Sequence[str]) -> str:
