@@ -38,7 +38,7 @@ from ttmbench.methods.parts import load_parts
 from ttmbench.methods.settings import Settings, checked_settings, recorded
 from ttmbench.methods.task import MethodStep, TrainingTask
 from ttmbench.methods.training import Cost, Iteration, Original, TrainingState
-from ttmbench.model import Batch, DualEncoder
+from ttmbench.model import DualEncoder
 from ttmbench.plugins.registry import Registry, load_target
 from ttmbench.results.summary import MethodScores, held_out, metric_chance, metric_mean, metric_values
 from ttmbench.scoring.dual_encoder import Features, PreparedTask, encode
@@ -97,48 +97,21 @@ def named(spec: MethodSpec, plugin: str = "") -> Iterator[None]:
         raise UsageError(f"{name_of(spec, plugin)}: {error}") from None
 
 
-@dataclass(frozen=True)
-class SeenRows:
-    """The images or captions of a task after the shuffle inside its groups.
+def seen_rows(rows: np.ndarray) -> tuple[np.ndarray | slice, np.ndarray]:
+    """A task's number of each distinct item after the shuffle inside groups [distinct], and new numbers, like ``rows``.
 
-    A task numbers its distinct captions in order of appearance, so the smallest number of a group would be its first
-    caption, which is the caption of the first image. Here they are numbered by appearance after the shuffle.
+    A slice stands for the task's own order, in which nothing has to be copied. A task numbers its distinct captions in
+    order of appearance, so the smallest number of a group would be its first caption, which is the caption of the first
+    image. Here they are numbered by appearance after the shuffle.
 
-    Attributes:
-        order: the task's number of each distinct item, int [distinct].
-        rows: number of each item, int [groups, items of a group].
+    >>> order, numbers = seen_rows(np.array([[5, 3], [3, 7]]))
+    >>> order.tolist(), numbers.tolist()
+    ([5, 3, 7], [[0, 1], [1, 2]])
     """
-
-    order: np.ndarray
-    rows: np.ndarray
-
-    @classmethod
-    def of(cls, rows: np.ndarray) -> SeenRows:
-        """From the task's numbers, shuffled inside groups.
-
-        >>> seen = SeenRows.of(np.array([[5, 3], [3, 7]]))
-        >>> seen.order.tolist(), seen.rows.tolist()
-        ([5, 3, 7], [[0, 1], [1, 2]])
-        """
-        distinct, first, number = np.unique(rows, return_index=True, return_inverse=True)
-        order = np.argsort(first)
-        return cls(distinct[order], np.argsort(order)[number].reshape(rows.shape))
-
-    def features(self, features: torch.Tensor) -> torch.Tensor:
-        """Features of the task's distinct items [distinct, ...] in this order."""
-        return features if self._is_the_tasks else features[torch.from_numpy(self.order).to(features.device)]
-
-    def prepared(self, batch: Batch) -> Batch:
-        """The task's prepared items in this order."""
-        return batch if self._is_the_tasks else take(batch, self.order)
-
-    def texts(self, texts: Sequence[str]) -> list[str]:
-        """The task's distinct captions in this order."""
-        return [texts[row] for row in self.order]
-
-    @property
-    def _is_the_tasks(self) -> bool:
-        return bool((self.order == np.arange(len(self.order))).all())
+    distinct, first, number = np.unique(rows, return_index=True, return_inverse=True)
+    order = np.argsort(first)
+    is_the_tasks = np.array_equal(distinct[order], np.arange(len(order)))
+    return slice(None) if is_the_tasks else distinct[order], np.argsort(order)[number].reshape(rows.shape)
 
 
 EVERY = 20.0  # seconds between two checkpoints of turns on some groups, so that short ones are not spent on files
@@ -456,12 +429,14 @@ class MethodRun:
             rewards[model] = self.rewards(model)
         return references, rewards
 
-    def _seen(self, seed: int) -> tuple[SeenRows, SeenRows]:
+    def _seen(self, seed: int) -> list[tuple[np.ndarray | slice, np.ndarray]]:
         """Images and captions after the shuffle."""
         images, captions, order = self.encoded.images.rows, self.encoded.captions.rows, self.order(seed)
         if self.shape.more_images:
-            return SeenRows.of(np.take_along_axis(images, order[:, :, 0], axis=1)), SeenRows.of(captions)
-        return SeenRows.of(images), SeenRows.of(np.take_along_axis(captions, order[:, 0], axis=1))
+            images = np.take_along_axis(images, order[:, :, 0], axis=1)
+        else:
+            captions = np.take_along_axis(captions, order[:, 0], axis=1)
+        return [seen_rows(images), seen_rows(captions)]
 
     def _scored_task(self, spec: MethodSpec, settings: Record, seed: int, cost: Cost) -> ScoreTask:
         """The task of a method that trains nothing; with features if it needs any."""
@@ -474,17 +449,17 @@ class MethodRun:
         for there in references.values():
             cost.count(image_rows=len(there.images), caption_rows=len(there.captions))
         cost.count(reward_rows=sum(model.rows for model in rewards.values()))
-        encoded, (images, captions) = self.encoded, self._seen(seed)
+        encoded, ((images, image_rows), (captions, caption_rows)) = self.encoded, self._seen(seed)
         views, order = None if self.views is None else self.views(seed, cost), torch.from_numpy(self.order(seed))
         return FeatureTask(
             scores,
             seed,
             model=cast("DualEncoder", self.stage.adapter).logits,
-            images=images.features(encoded.images.features),
-            captions=captions.features(encoded.captions.features),
-            image_rows=torch.from_numpy(images.rows),
-            caption_rows=torch.from_numpy(captions.rows),
-            views=None if views is None else lambda *settings: images.features(views(*settings)),
+            images=encoded.images.features[images],
+            captions=encoded.captions.features[captions],
+            image_rows=torch.from_numpy(image_rows),
+            caption_rows=torch.from_numpy(caption_rows),
+            views=None if views is None else lambda *settings: views(*settings)[images],
             cost=cost,
             references=references,
             rewards={
@@ -511,16 +486,16 @@ class MethodRun:
                 resume=resume,
             )
         features = cast("FeatureTask", self._scored_task(spec, recorded(settings), seed, Cost()))
-        inputs, (images, captions) = self.stage.prepared, self._seen(seed)
-        prepared = images.prepared(inputs.images), captions.prepared(inputs.captions)
+        inputs, ((images, image_rows), (captions, caption_rows)) = self.stage.prepared, self._seen(seed)
+        prepared, texts = (take(inputs.images, images), take(inputs.captions, captions)), list(self.texts)
         return TrainingTask(
             features,
             seed,
             adapter=cast("Any", self.stage.adapter),
-            prepared=Prepared(*prepared, Rows(images.rows, captions.rows)),
+            prepared=Prepared(*prepared, Rows(image_rows, caption_rows)),
             resets=spec.reset in ("group", "batch"),
             resume=resume,
-            texts=captions.texts(self.texts) if self.texts else (),
+            texts=cast("list[str]", take(texts, captions)) if texts else (),
             clusters=None if self.clusters is None else self.clusters.tolist(),
         )
 

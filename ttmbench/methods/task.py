@@ -100,19 +100,7 @@ class TrainingTask(FeatureTask):
         texts: Sequence[str] = (),
         clusters: Sequence[int] | None = None,
     ) -> None:
-        super().__init__(
-            features.scores,
-            seed,
-            model=features._logits,
-            images=features.all_images,
-            captions=features.all_captions,
-            image_rows=features.image_rows,
-            caption_rows=features.caption_rows,
-            views=features._views,
-            cost=features.cost,
-            references=features._references,
-            rewards=features._rewards,
-        )
+        vars(self).update(vars(features))
         self.adapter, self._prepared, self._resets = adapter, prepared, resets
         self._seed, self._resume, self._texts, self._clusters = seed, resume, texts, clusters
         self._turns = 0 if resume is None else resume.turns
