@@ -30,12 +30,12 @@ from ttmbench._util.console import one_line, plain
 from ttmbench._util.file_io import Unreadable, limit, parse_json, read_json, read_yaml, safe_name
 from ttmbench._util.images import BadImage, as_rgb, open_image
 from ttmbench.cli import main
-from ttmbench.cli.compare import markdown
 from ttmbench.errors import DataError, TtmbenchError, UsageError
 from ttmbench.evaluator.evaluate import read_samples
 from ttmbench.evaluator.public_api import simple_evaluate
 from ttmbench.model_adapters import embeddings
-from ttmbench.report.exporters import csv_cell, latex
+from ttmbench.report.exporters import csv_cell
+from ttmbench.report.paper_table import latex, markdown
 from ttmbench.results.stored_files import read_scores
 from ttmbench.types import GroupShape
 

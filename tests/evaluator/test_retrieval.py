@@ -92,11 +92,11 @@ def test_every_reader_of_results_takes_it(ranked, capsys, tmp_path):
         ["compare", path, path],
         ["report", str(ranked.path.parent), "-o", str(tmp_path / "page.html")],
         ["leaderboard", str(ranked.path.parent)],
-        *(["export", path, "--to", form] for form in ("csv", "latex", "lm-eval", "model-index")),
+        *(["export", path, "--to", form] for form in ("numbers", "latex", "lm-eval", "model-index")),
     ):
         assert main(command) == 0, command
     shown = capsys.readouterr().out
-    assert "200 of 200" in shown and "t2i_recall_at_10" in shown
+    assert "200 of 200" in shown and "t2i recall at 10 & " in shown and "t2i_recall_at_10" in shown
     assert "i2t_recall_at_1" in (tmp_path / "page.html").read_text(encoding="utf-8")
     assert "differ from the local data" not in shown
     rows = ttmbench.compare(ranked.path, ranked.path)

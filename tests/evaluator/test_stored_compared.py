@@ -71,7 +71,7 @@ def test_the_row_is_marked_and_the_document_says_it(two, capsys):
         "one (scored from a file)",
         "two (scored from a file)",
     ]
-    assert main(["export", str(document_of(two, "one")[0]), "--to", "csv", "-o", str(two / "x.csv")]) == 0
+    assert main(["export", str(document_of(two, "one")[0]), "--to", "numbers", "-o", str(two / "x.csv")]) == 0
     assert set(pd.read_csv(two / "x.csv")["from_file"]) == {True}
     source = document["datasets"][TASK]["source"]
     assert source["sha256"] != document["task_hashes"][TASK] and len(source["sha256"]) == 64

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import io
 import json
 import re
@@ -16,10 +17,14 @@ import yaml
 import ttmbench
 from ttmbench.cli import main
 from ttmbench.errors import UsageError
-from ttmbench.report.exporters import export_csv, export_latex, export_lm_eval, export_model_index, export_mteb
+from ttmbench.report.exporters import export_lm_eval, export_model_index, export_mteb, export_numbers
+from ttmbench.report.paper_table import paper_table, to_latex
+from ttmbench.report.terminal import points
+from ttmbench.results.comparison import compare_runs
 from ttmbench.results.document import ResultsDocument
 from ttmbench.results.numbers import newest
 from ttmbench.results.reader import ResultsFile, read_files
+from ttmbench.stats import holm
 
 REFERENCE = Path(__file__).resolve().parents[2] / "results" / "reference" / "first.json"
 _STORED = json.loads(REFERENCE.read_text(encoding="utf-8"))["results"]["shapes_color"]
@@ -116,14 +121,13 @@ def test_a_part_of_a_task_never_replaces_the_whole(reference):
     runs = [run_of(reference), run_of(part, "part.json")]
     for order in (runs, runs[::-1]):
         assert {one.origin.file for one in newest(number for run in order for number in run.numbers)} == {"x.json"}
-        assert "8 of 200" not in text_of(export_latex, order) and "200 of 200" in text_of(export_latex, order)
+        assert {*paper_table(order).titles} == {"", "shapes_color (n = 200)"}
         _, results, left_out = model_index(*order)
         assert {one.dataset_args["groups"] for one in results} == {200} and not left_out
     other = {**part, "model_name": "a-model"}
-    text = text_of(export_latex, [run_of(other), run_of(reference)])
-    places = [text.index(model) for model in ("tiny-clip &", "a-model &")]
-    assert places == sorted(places) and "8 of 200" in text, "a part stands below the whole"
-    table = pd.read_csv(io.StringIO(text_of(export_csv, runs)))
+    titles = paper_table([run_of(other), run_of(reference)]).titles
+    assert list(dict.fromkeys(titles)) == ["", "shapes_color (n = 200)", "shapes_color (n = 8 of 200)"]
+    table = pd.read_csv(io.StringIO(text_of(export_numbers, runs)))
     assert table.groupby("file")["limited"].first().to_dict() == {"x.json": False}
     with pytest.raises(UsageError, match="8 of 200 groups are not a result for the task"):
         model_index(run_of(part))
@@ -248,7 +252,8 @@ def test_csv_is_tidy_and_read_back_by_pandas(adapted, reference):
     runs, _ = read_files([adapted, REFERENCE])
     rates = ("value", "stderr", "ci_low", "ci_high", "seed_std", "chance", "ties")
     exact = dict.fromkeys(rates, lambda text: float(text or "nan"))  # pandas' own way was once off in the last place
-    table = pd.read_csv(io.StringIO(text_of(export_csv, runs)), keep_default_na=False, na_values=[""], converters=exact)
+    text = text_of(export_numbers, runs)
+    table = pd.read_csv(io.StringIO(text), keep_default_na=False, na_values=[""], converters=exact)
     assert len(table) == sum(len(keys(run.document)) for run in runs)
     is_first = table.file.str.endswith("/first.json")
     one = table[is_first & (table.metric == "group_match") & (table["method"] == "ttm")].iloc[0]
@@ -267,40 +272,84 @@ def test_csv_is_tidy_and_read_back_by_pandas(adapted, reference):
     assert set(table[table["method"] == "none"].track.dropna()) == {"zero_shot", "matching"}
 
 
-def test_latex_prints_gains_as_papers_do(reference):
-    text = text_of(export_latex, read_files([REFERENCE])[0])
+@pytest.fixture(scope="module")
+def tabled(tmp_path_factory):
+    """Two settings of one model, and another model."""
+    folder = tmp_path_factory.mktemp("tabled")
+    short = {"iterations": 1, "epochs": 1}
+    for name, model, lr in (("a", "tiny-clip", 3e-3), ("b", "tiny-clip", 1e-7), ("c", "tiny-clip-seed1", 1e-3)):
+        more = {
+            "ttm": short | {"lr": lr},
+            "seeds": [0, 1],
+            "device": "cpu",
+            "output_path": str(folder / f"{name}.json"),
+        }
+        ttmbench.simple_evaluate(model, "shapes_place", limit=60, bootstrap_iters=20, **more)
+    return folder
+
+
+def table_of(capsys, *words):
+    assert main(["export", *map(str, words), "--to", "csv"]) == 0
+    lines = list(csv.reader(io.StringIO(capsys.readouterr().out)))
+    return lines[0], {(row[0], row[1]): row[2:] for row in lines[1:-1]}, lines[-1][0]
+
+
+def test_a_table_tests_gains_as_compare_does(tabled, capsys):
+    heads, rows, caption = table_of(capsys, tabled)
+    assert [head.rpartition(": ")[2] for head in heads[2:]] == ["raw", "SimpleMatch", "TTM"]
+    assert all(head.startswith("shapes_place (n = 60 of 200): ") for head in heads[2:])
+    raw = rows["tiny-clip", ""]
+    assert raw[2] == "–" and rows["chance", ""] == ["16.67", "50.00", "50.00"]
+    settings = [setting for model, setting in rows if model == "tiny-clip" and setting]
+    assert len(settings) == 2 and all(rows["tiny-clip", one][:2] == ["–", "–"] for one in settings)
+    runs = {run.path.stem: run for run in read_files([tabled])[0]}
+    found = {name: next(row for row in compare_runs(run, run, metrics=["group_match"])) for name, run in runs.items()}
+    ps = dict(zip(found, holm([row["p"] for row in found.values()]), strict=True))
+    places = {"a": ("tiny-clip", "lr=0.003"), "b": ("tiny-clip", "lr=1e-07"), "c": ("tiny-clip-seed1", "lr=0.001")}
+    cells = {name: rows[place][2] for name, place in places.items()}
+    for name, row in found.items():
+        gain = points(row["difference"]) + ("*" if ps[name] <= 0.05 else "")
+        assert f"({gain})" in cells[name] and cells[name].startswith(f"{100 * row['other']:.2f} "), name
+    assert "(2 equal) (0.00)" in cells["b"], "a gain of nothing has no sign, and equal seeds no deviation"
+    assert "over 3 tests" in caption and "(n equal)" in caption and any("(best)" in cell for cell in raw)
+
+
+def test_a_table_is_what_is_asked_for(tabled, capsys):
+    heads, rows, caption = table_of(capsys, tabled, "--rows", "tiny-clip", "--columns", "top*,raw,ttm", "--by", "axis")
+    assert [head.partition(" (")[0] for head in heads[1:]] == ["setting", *["shapes_place/top-bottom"] * 2]
+    assert {model for model, _ in rows} == {"tiny-clip", "chance"}
+    words = ["--baseline", "tiny-clip", "--metrics", "image_score,group_score", "--columns", "raw"]
+    heads, rows, caption = table_of(capsys, tabled, *words)
+    assert [head.rpartition("raw: ")[2] for head in heads[1:]] == ["image score", "group score"]
+    cells = {model: [first, *others] for (model, first), others in rows.items()}
+    values = [[float(cell.split(" ")[0]) for cell in cells[model]] for model in ("tiny-clip", "tiny-clip-seed1")]
+    gains = [float(cell.split("(")[1].partition(")")[0].strip("*")) for cell in cells["tiny-clip-seed1"]]
+    assert gains == pytest.approx([b - a for a, b in zip(*values, strict=True)], abs=0.011)
+    assert "over tiny-clip in" in caption
+    for wrong in (["--rows", "x"], ["--columns", "x"], ["--metrics", "x"], ["--baseline", "x"], ["--by", "x"]):
+        assert main(["export", str(tabled), "--to", "md", *wrong]) == 2
+        assert wrong[0] in capsys.readouterr().err
+
+
+def test_latex_and_markdown_have_the_cells_of_the_table(reference, capsys):
     stored = reference["results"]["shapes_color"]
-    raw, matched, ttm, spread = (
-        100 * stored[key]
-        for key in ("group_score,none", "group_match,none", "group_match,ttm", "group_match_seed_std,ttm")
+    matched, ttm, spread = (
+        100 * stored[key] for key in ("group_match,none", "group_match,ttm", "group_match_seed_std,ttm")
     )
-    gain = ttm - matched
-    row = rf"tiny-clip & shapes\_color & {raw:.2f} & {matched:.2f} & {ttm:.2f} $\pm$ {spread:.2f} & ${gain:+.2f}$"
-    row += rf" & ${100 * gain / matched:+.1f}\%$ & ${100 * gain / (100 - matched):+.1f}\%$"
-    assert rf"{row} & 200 of 200 \\" in text
-    assert " &  & zero-shot & matching & test-time &  &  &  &  \\\\" in text
-    parts = text.split("\\begin{tabular}")[1:]
-    assert len(parts) == 4, "the summary and one a track"
-    for part in parts:
-        columns = len(re.match(r"\{(l+r+)\}", part)[1])
-        body = [line for line in part.splitlines() if line.endswith(r"\\")]
-        assert all(len(re.findall(r"(?<!\\)&", line)) == columns - 1 for line in body), part
-
-
-def test_latex_shows_what_is_undefined_and_the_oracle_apart(adapted):
-    text = text_of(export_latex, read_files([adapted])[0])
-    head = text.splitlines()[5:7]
-    assert "oracle" in head[0] and head[1].count("&") == head[0].count("&")
-    assert "% Oracle: uses labels; an upper bound, not a result (oracle)" in text
-    assert "placebo" not in text
-    assert re.search(r"shapes\\_replace & [0-9.]+ & - & ", text), "the undefined image score"
+    row = f"tiny-clip & 12.50 & {matched:.2f} & {ttm:.2f} $\\pm$ {spread:.2f} (${ttm - matched:+.2f}$$^\\circ$) \\\\"
+    text = to_latex(paper_table([run_of(reference)]))
+    assert row in text and r"\multicolumn{3}{c}{shapes\_color (n = 200)}" in text and r"\cmidrule(lr){2-4}" in text
+    assert "not tested" in text and "<" not in text, "its samples are not beside it"
+    assert main(["export", str(REFERENCE), "--to", "md"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert f"| tiny-clip | 12.50 | {matched:.2f} | {ttm:.2f} ± {spread:.2f} ({ttm - matched:+.2f}°) |" in lines
 
 
 def test_names_from_data_are_never_code(reference):
     run = run_of({**on_hub(reference), "model_name": EVIL})
-    table = pd.read_csv(io.StringIO(text_of(export_csv, [run])))
+    table = pd.read_csv(io.StringIO(text_of(export_numbers, [run])))
     assert set(table["model"]) == {"'" + EVIL}
-    text = text_of(export_latex, [run])
+    text = to_latex(paper_table([run]))
     assert r"\input" not in text and r"\textbackslash{}input\{x\}\_\%\&" in text
     assert model_index(run)[0] == EVIL
 
@@ -311,16 +360,16 @@ def test_names_from_data_are_never_code(reference):
 def test_the_command_takes_folders_and_names_what_it_skips(tmp_path, reference, capsys):
     (tmp_path / "a.json").write_bytes(REFERENCE.read_bytes())
     (tmp_path / "b.json").write_bytes(REFERENCE.read_bytes()[:999])
-    assert main(["export", str(tmp_path), "--to", "csv", "-o", str(tmp_path / "deep" / "x.csv")]) == 0
+    assert main(["export", str(tmp_path), "--to", "numbers", "-o", str(tmp_path / "deep" / "x.csv")]) == 0
     out = capsys.readouterr()
     assert "b.json: is not JSON (" in out.err and out.out.strip().endswith("x.csv")
     assert len(pd.read_csv(tmp_path / "deep" / "x.csv")) == 10
-    assert main(["export", str(tmp_path / "b.json"), "--to", "csv"]) == 4
+    assert main(["export", str(tmp_path / "b.json"), "--to", "numbers"]) == 4
     assert main(["export", str(tmp_path / "a.json"), "--to", "xml"]) == 2
     assert "--to" in capsys.readouterr().err
-    assert main(["export", str(tmp_path / "a.json"), "--to", "csv", "--source_url", "x"]) == 2
+    assert main(["export", str(tmp_path / "a.json"), "--to", "numbers", "--source_url", "x"]) == 2
     (tmp_path / "empty").mkdir()
-    assert main(["export", str(tmp_path / "empty"), "--to", "csv"]) == 2
+    assert main(["export", str(tmp_path / "empty"), "--to", "numbers"]) == 2
     (tmp_path / "a.json").write_text(json.dumps({**reference, "status": "interrupted"}))
     assert main(["export", str(tmp_path / "a.json"), "--to", "latex"]) == 0
     assert "status interrupted: only finished tasks are exported" in capsys.readouterr().err

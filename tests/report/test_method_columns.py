@@ -12,9 +12,10 @@ import pytest
 from ttmbench import simple_evaluate
 from ttmbench.cli import main
 from ttmbench.report.board import methods_of
-from ttmbench.report.exporters import export_csv, export_latex, export_lm_eval
+from ttmbench.report.exporters import export_lm_eval, export_numbers
 from ttmbench.report.html.render import read_report, to_html
 from ttmbench.report.load import ThumbnailOptions
+from ttmbench.report.paper_table import paper_table
 from ttmbench.report.terminal import points, print_results
 from ttmbench.results.numbers import to_frame
 from ttmbench.results.reader import ResultsFile, read_document
@@ -73,17 +74,12 @@ def test_gains_are_over_the_fair_baseline(run, capsys):
 
 def test_exports_have_them(run):
     rows = {
-        (row["metric"], row["method"]): row for row in csv.DictReader(io.StringIO(export_csv([run], None)[0][None]))
+        (row["metric"], row["method"]): row for row in csv.DictReader(io.StringIO(export_numbers([run], None)[0][None]))
     }
     assert rows["group_score", "dual_softmax"]["track"] == "matching"
     assert float(rows["group_score", "dual_softmax"]["chance"]) > float(rows["group_score", "none"]["chance"])
-    latex = export_latex([run], None)[0][None]
-    head = latex.splitlines()[6]
-    assert [name for name in head.rstrip("\\ ").replace("\\_", "_").split(" & ") if name in ORDER] == [
-        name for name in ORDER if name != "placebo"
-    ]
-    assert "test images and captions (tent)" in latex
-    assert latex.index(" (SimpleMatch)\n") < latex.index("(dual_softmax)")
+    assert paper_table([run]).names == ["model", *(name for name in ORDER if name != "placebo")]
+    assert paper_table([run], columns=["placebo", "tent"]).names == ["model", "placebo", "tent"]
     harness = json.loads(export_lm_eval([run], None)[0][None])
     assert harness["results"][T]["group_match,zero"] == run.document.results[T]["group_match,zero"]
 

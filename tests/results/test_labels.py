@@ -13,9 +13,10 @@ import yaml
 
 from ttmbench.report import board as formats
 from ttmbench.report.board import as_document, merge
-from ttmbench.report.exporters import export_csv, export_latex, export_lm_eval, export_model_index
+from ttmbench.report.exporters import export_lm_eval, export_model_index, export_numbers
 from ttmbench.report.html.render import read_report, to_html
 from ttmbench.report.load import ThumbnailOptions
+from ttmbench.report.paper_table import paper_table
 from ttmbench.report.terminal import print_results
 from ttmbench.reproduce.tables import load_table
 from ttmbench.results import numbers as labels
@@ -110,13 +111,10 @@ def test_leaderboard(tmp_path, readme):
 
 def test_exports(document, readme):
     run = ResultsFile(MAIN, document)
-    rows = [row for row in csv.DictReader(io.StringIO(export_csv([run], None)[0][None])) if row["task"] == TASK]
+    rows = [row for row in csv.DictReader(io.StringIO(export_numbers([run], None)[0][None])) if row["task"] == TASK]
     agree(readme, {(row["method_name"], row["metric"]): float(row["value"]) for row in rows})
-    head, line = (
-        next(line for line in export_latex([run], None)[0][None].splitlines() if text in line)
-        for text in ("model & task & raw", r"& shapes\_color &")
-    )
-    cells = dict(zip(head.rstrip("\\ ").split(" & "), line.rstrip("\\ ").split(" & "), strict=True))
+    table = paper_table([run], columns=["shapes_color"])
+    cells = dict(zip(table.names, (text for text, _ in table.rows[0]), strict=True))
     assert {name: cells[name].split(" ")[0] for name in FOUR} == readme
     values = json.loads(export_lm_eval([run], None)[0][None])["results"][TASK]
     agree(readme, {(one.column, one.metric): values[one.key] for one in document.numbers if one.task == TASK})

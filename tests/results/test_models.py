@@ -129,7 +129,7 @@ def test_two_checkpoints_are_two_rows_everywhere(runs, tmp_path, capsys):
     documents = sorted(map(str, (runs / "runs").rglob("results_*.json")))
     assert main(["compare", *documents]) == 0
     assert main(["report", str(runs / "runs"), "--images", "none", "-o", str(tmp_path / "r.html")]) == 0
-    assert main(["export", str(runs / "runs"), "--to", "csv", "-o", str(tmp_path / "r.csv")]) == 0
+    assert main(["export", str(runs / "runs"), "--to", "numbers", "-o", str(tmp_path / "r.csv")]) == 0
     assert main(["export", str(runs / "runs"), "--to", "latex"]) == 0
     printed = capsys.readouterr().out
     assert "a/checkpoint-500 -> b/checkpoint-500" in printed and "b/checkpoint-500 & " in printed
@@ -176,31 +176,34 @@ def board(tmp_path):
 def tables(folder, capsys):
     """Every table of a folder as identity of its rows -> value after TTM."""
     runs = read_files([folder])[0]
-    assert main(["export", str(folder), "--to", "csv"]) == 0
+    assert main(["export", str(folder), "--to", "numbers"]) == 0
     lines = csv.DictReader(io.StringIO(capsys.readouterr().out))
-    assert main(["export", str(folder), "--to", "latex"]) == 0
-    latex = [line.split(" & ") for line in capsys.readouterr().out.split("\\end{tabular}")[0].splitlines()]
+    assert main(["export", str(folder), "--to", "csv", "--columns", "ttm"]) == 0
+    table = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))[:-2]
     return {
         "numbers": {
             (one.own_model, one.setting, one.task): one.value
             for one in newest(one for run in runs for one in run.numbers)
             if one.method == "ttm"
         },
-        "csv": {
+        "lines": {
             (line["model"], line["setting"], line["task"]): float(line["value"])
             for line in lines
             if line["method"] == "ttm"
         },
-        "latex": {
-            (*cells[0].rstrip("]").split(" ["), cells[1].replace("\\_", "_")): float(cells[4]) / 100
-            for cells in latex
-            if len(cells) > 4 and cells[0].split(" [")[0] in MODELS
+        "table": {
+            (row["model"], row["setting"], head.split(" ")[0]): float(cell.split(" ")[0]) / 100
+            for row in table
+            for head, cell in row.items()
+            if " " in head
         },
         "leaderboard": {
             (row.own_model, row.setting, row.task): row.value for row in merge(folder).rows if row.method == "ttm"
         },
         "report": {
-            (row.ttm.own_model, row.ttm.setting, row.task): row.ttm.value for row in answer_of(gather(folder)[0])
+            (row.ttm.own_model, row.ttm.setting, row.task): row.ttm.value
+            for row in answer_of(gather(folder)[0])
+            if row.ttm is not None
         },
         "frame": {
             (row.model, row.setting, row.task): row.value
@@ -231,13 +234,13 @@ def test_runs_outside_sweeps_are_told_apart_by_the_arguments_that_differ(tmp_pat
     (board / "sweep.json").unlink()
     runs, _ = read_files([board])
     assert {run.called.setting for run in runs} == {"lr=1e-05", "lr=0.003"}
-    assert len(tables(board, capsys)["latex"]) == 8, "std and cov have the same arguments here, so the newest counts"
+    assert len(tables(board, capsys)["table"]) == 8, "std and cov have the same arguments here, so the newest counts"
 
 
 def test_tables_of_one_setting_are_without_it(board, capsys):
     runs, _ = read_files([board / "std"])
     assert {run.called.words for run in runs} == {*MODELS}
-    assert main(["export", str(board / "std"), "--to", "csv"]) == 0
+    assert main(["export", str(board / "std"), "--to", "numbers"]) == 0
     assert {row["setting"] for row in csv.DictReader(io.StringIO(capsys.readouterr().out))} == {""}
 
 

@@ -12,8 +12,9 @@ import pytest
 from ttmbench.cli import main
 from ttmbench.config import PART_KINDS, RunConfig, TTMConfig
 from ttmbench.report.board import answer_of, merge
-from ttmbench.report.exporters import export_csv, export_latex
+from ttmbench.report.exporters import export_numbers
 from ttmbench.report.load import gather
+from ttmbench.report.paper_table import paper_table
 from ttmbench.results.reader import read_files
 
 TASK = "shapes_color"
@@ -46,19 +47,16 @@ def document(tmp_path_factory):
 def rows(folder, method):
     """Table -> values of its rows of a method."""
     runs, _ = read_files([folder])
-    lines = list(csv.DictReader(io.StringIO(export_csv(runs, None)[0][None])))
-    titles = {"ttm": "(TTM)", "overfit": "(overfit)", "none": "(SimpleMatch)"}
-    wanted = titles.get(method, f"({method})")
-    (table,) = [
-        block for block in export_latex(runs, None, metrics=["group_match"])[0][None].split("\n\n") if wanted in block
-    ]
+    lines = list(csv.DictReader(io.StringIO(export_numbers(runs, None)[0][None])))
+    table = paper_table(runs, metrics=["group_match"], columns=["SimpleMatch" if method == "none" else method])
+    cells = [text for row in table.rows[:-1] for text, _ in row[table.texts :]]
     found = {
         "csv": [float(line["value"]) for line in lines if (line["method"], line["metric"]) == (method, "group_match")],
-        "latex": [float(line.split(" & ")[2].split()[0]) / 100 for line in table.splitlines() if "shapes" in line],
+        "table": [float(cell.split()[0]) / 100 for cell in cells if cell != "–"],
         "leaderboard": [row.value for row in merge(folder).rows if (row.method, row.metric) == (method, "group_match")],
     }
     if method == "ttm":
-        found["report"] = [row.ttm.value for row in answer_of(gather(folder)[0])]
+        found["report"] = [row.ttm.value for row in answer_of(gather(folder)[0]) if row.ttm is not None]
     return {name: sorted(values) for name, values in found.items()}
 
 
@@ -166,7 +164,9 @@ def test_runs_that_state_a_default_are_one_row_and_others_are_two(tmp_path, caps
         words = [*BASE.split(), "--ttm", "--ttm_args", f"iterations=1,epochs=1,{given}", "-o", str(tmp_path)]
         assert main(words) == 0
     assert main(["export", str(tmp_path), "--to", "csv"]) == 0
-    assert "older numbers" in capsys.readouterr().err
+    table = capsys.readouterr()
+    assert table.out.count("\ntiny-clip,") == 4, "raw and SimpleMatch have one row, and each of three settings"
+    assert "older numbers" not in table.err, "they are equal"
     runs, _ = read_files([tmp_path])
-    settings = {line["setting"] for line in csv.DictReader(io.StringIO(export_csv(runs, None)[0][None]))}
-    assert len(settings) == 3 and not any("," in setting for setting in settings)
+    settings = {line["setting"] for line in csv.DictReader(io.StringIO(export_numbers(runs, None)[0][None]))}
+    assert len(settings - {""}) == 3 and not any("," in setting for setting in settings)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from ttmbench._util.file_io import to_json, write_text
 from ttmbench.cli.parser import count
 from ttmbench.config import split_names
 from ttmbench.errors import DataError, UsageError
+from ttmbench.report.paper_table import markdown, markdown_table
 from ttmbench.report.terminal import TableColumn, interval_text, p_value, points, print_table
 from ttmbench.results.comparison import adjust_for_several, compare_runs, pairs_of, read_run, runs_in
 from ttmbench.results.models import names_of_runs
@@ -200,15 +200,5 @@ def _markdown(comparison: Row, tracks: Tracks) -> str:
     rows = [_cells(row, tracks) for row in comparison["rows"]]
     names = [f'"{markdown(name)}"' for name in comparison["names"]]
     remarks = "".join(f"\n{markdown(line)}\n" for line in _remarks(comparison["rows"], tracks))
-    lines = [[*map(markdown, HEAD)], ["---"] * 3 + ["---:"] * (len(HEAD) - 3), *([*map(markdown, row)] for row in rows)]
-    table = "".join(f"| {' | '.join(line)} |\n" for line in lines)
+    table = markdown_table([*map(markdown, HEAD)], ([*map(markdown, row)] for row in rows), 3)
     return f"{names[0]} -> {names[1]}, percent\n\n{table}{remarks}"
-
-
-def markdown(text: str) -> str:
-    r"""Text that Markdown shows as it is: no markup, no HTML, no further cell or line.
-
-    >>> markdown("a|b <i>_c_</i>")
-    'a\\|b \\<i\\>\\_c\\_\\</i\\>'
-    """
-    return re.sub(r"([|\\<>`\[\]*_&!#~])", r"\\\1", plain(" ".join(text.split()), keep=""))

@@ -28,6 +28,7 @@ from ttmbench.report.exporters import csv_text
 from ttmbench.report.terminal import TableColumn, headline, percent
 from ttmbench.results.comparison import paired_test
 from ttmbench.results.document import SCHEMA_VERSION, UNKNOWN, Transfer, mapping
+from ttmbench.results.models import with_setting
 from ttmbench.results.numbers import (
     BUILT_IN_METHODS,
     CHOICE,
@@ -47,12 +48,12 @@ from ttmbench.results.numbers import (
     Number,
     merged,
     name_of,
-    newest,
+    rows_of,
     same_rows,
     together,
 )
 from ttmbench.results.reader import CELL, ResultsFile, read_files
-from ttmbench.results.summary import cluster_numbers
+from ttmbench.results.summary import NO_VALUE, SEPARATOR, cluster_numbers
 
 NOT_RUN = "published numbers of "  # prefix of skipped published numbers, which have no file
 ROW = (
@@ -218,6 +219,7 @@ class AnswerRow:
     ttm: Number | None  # the same metric after TTM
     limited: bool = False  # of a part of the task's groups
     source: str = ""  # the paper and its table; empty for a run
+    before: Number | None = None  # SimpleMatch, which is in another row where several settings adapt the model
 
     @property
     def numbers(self) -> list[Number]:
@@ -227,9 +229,9 @@ class AnswerRow:
     @property
     def gain(self) -> float | None:
         """TTM minus SimpleMatch; None unless both are known for one metric."""
-        if self.ttm is None or self.matched is None or self.ttm.metric != self.matched.metric:
+        if self.ttm is None or self.before is None or self.ttm.metric != self.before.metric:
             return None
-        return _difference(self.ttm.value, self.matched.value)
+        return _difference(self.ttm.value, self.before.value)
 
     @property
     def extents(self) -> str:
@@ -256,8 +258,11 @@ def answer_of(runs: Sequence[ResultsFile], published: Sequence[Number] = ()) -> 
         is_global = configs.get(task, {}).get("matching") == "global"
         chances = dict.fromkeys(number.metric for number in of_task)
         chances |= {number.metric: number.chance for number in of_task if number.method in (RAW, TTM)}
-        chosen = [row for limited in (False, True) for row in newest(n for n in of_task if n.limited is limited)]
-        ours = same_rows(chosen, attrgetter("limited", "model"))
+        ours = [
+            [replace(row, model=with_setting(*name), setting=name[1]) for row in same]
+            for limited in (False, True)
+            for name, same in rows_of(number for number in of_task if number.limited is limited).items()
+        ]
         ours.sort(key=lambda same: (same[0].limited, any(n.track == "supervised" for n in same), same[0].model))
         of_papers = [
             row if row.method == CHOICE else replace(row, chance=chances.get(row.metric))
@@ -268,7 +273,7 @@ def answer_of(runs: Sequence[ResultsFile], published: Sequence[Number] = ()) -> 
         known = {same[0].model for same in ours if not same[0].limited}
         for same in ours:
             metrics = dict.fromkeys(number.metric for number in same if number.method in (RAW, CHOICE))
-            answer += _answer_row(same, metrics, is_global)
+            answer += _answer_row(same, metrics, is_global, of_task)
             others = [other for other in theirs if other[0].model == same[0].model and not same[0].limited]
             answer += [row for other in others for row in _answer_row(other, chances, is_global)]
         others = [other for other in theirs if other[0].model not in known]
@@ -276,8 +281,13 @@ def answer_of(runs: Sequence[ResultsFile], published: Sequence[Number] = ()) -> 
     return answer
 
 
-def _answer_row(numbers: Sequence[Number], metrics: Collection[str], is_global: bool) -> list[AnswerRow]:
-    """The row of one model's numbers of a task that has some metrics; none without a number for its columns."""
+def _answer_row(
+    numbers: Sequence[Number], metrics: Collection[str], is_global: bool, every: Sequence[Number] = ()
+) -> list[AnswerRow]:
+    """The row of one model's numbers of a task that has some metrics; none without a number for its columns.
+
+    ``every`` has the numbers of the task's other rows: SimpleMatch of the same run, if it is in another one.
+    """
     raw_metric, match_metric = headline(metrics, is_global)
     raw_metric = raw_metric if raw_metric in metrics else next(iter(metrics), raw_metric)
 
@@ -294,7 +304,14 @@ def _answer_row(numbers: Sequence[Number], metrics: Collection[str], is_global: 
     notes += [FROM_FILE] if any(number.origin.from_file for number in shown) else []
     model = " ".join([first.model, *(f"({note})" for note in notes)])
     source = first.origin.file if first.origin.published else ""
-    return [AnswerRow(first.task, model, *picked, first.limited, source)] if shown else []
+    before = picked[1] or next((one for one in every if _is_before(one, picked[2])), None)
+    return [AnswerRow(first.task, model, *picked, first.limited, source, before)] if shown else []
+
+
+def _is_before(one: Number, adapted: Number | None) -> bool:
+    """Whether a number is SimpleMatch of the run that an adapted one is of."""
+    about = attrgetter("metric", "origin.file")
+    return one.method == RAW and adapted is not None and about(one) == about(adapted)
 
 
 _RESAMPLES = 1000
@@ -306,10 +323,12 @@ class GroupValues:
     def __init__(self, runs: Iterable[ResultsFile]) -> None:
         self._runs = {run.file: run for run in runs}
 
-    def pair(self, task: str, *keys: tuple[str, str, str]) -> tuple[np.ndarray, np.ndarray, np.ndarray | None] | None:
-        """Values of the same groups for two keys (file, method, metric), and the clusters of the groups.
+    def pair(
+        self, task: str, *keys: tuple[str, str, str], tag: str = "", value: str = ""
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray | None] | None:
+        """Values of the same groups (or those with a ``value`` of a tag) for two keys, and the clusters of the groups.
 
-        None if the samples of one are missing or damaged, or the groups differ.
+        A key is a file, a method and a metric. None if the samples of one are missing or damaged, or the groups differ.
         """
         known, values = [], []
         for file, method, metric in keys:
@@ -325,6 +344,9 @@ class GroupValues:
         if not left or left.keys() != right.keys():
             return None
         ids = list(left)
+        if tag:
+            of_group = {group: known[0].tags.get(group, {}).get(tag) or NO_VALUE for group in ids}
+            ids = [group for group in ids if value in of_group[group].split(SEPARATOR)]
         clusters = cluster_numbers(ids, [groups.clusters for groups in known])
         return np.array([left[group] for group in ids]), np.array([right[group] for group in ids]), clusters
 

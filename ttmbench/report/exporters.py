@@ -1,4 +1,4 @@
-"""Results in the formats of other tools and of papers: lm-evaluation-harness, mteb, model cards, CSV and LaTeX.
+"""Results in the formats of other tools: lm-evaluation-harness, mteb, model cards, and a CSV file of numbers.
 
 Each format is a function of runs, ``--output_path`` and its own options. It returns the texts to write, by file (None
 for the terminal), and what was skipped and why, by task.
@@ -6,31 +6,21 @@ for the terminal), and what was skipped and why, by task.
 
 from __future__ import annotations
 
-import re
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
-from itertools import groupby
 from operator import attrgetter
 from pathlib import Path
 
 from ttmbench._annotations import pd
-from ttmbench._util.console import plain
 from ttmbench._util.file_io import safe_name, to_json
 from ttmbench.errors import DataError, UsageError
-from ttmbench.report import terminal
-from ttmbench.report.terminal import number_text
-from ttmbench.results import numbers as labels
 from ttmbench.results.document import ResultsDocument
-from ttmbench.results.numbers import RAW, Number, columns_in, key_of, newest, read_key
+from ttmbench.results.numbers import RAW, Number, key_of, newest, read_key
 from ttmbench.results.reader import ResultsFile
 
 Written = tuple[dict[Path | None, str], dict[str, str]]
 _FORMULA = "=+-@\uff1d\uff0b\uff0d\uff20"  # with the full-width forms, which spreadsheets of some languages take too
-_LATEX = str.maketrans(
-    {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
-    | {"±": r"$\pm$", **{letter: f"\\{letter}" for letter in "&%$#_{}"}}
-)
 
 
 def export_lm_eval(runs: Sequence[ResultsFile], target: Path | None) -> Written:
@@ -218,15 +208,7 @@ def export_model_index(runs: Sequence[ResultsFile], target: Path | None, source_
     return {target: str(card)}, left_out
 
 
-_GAINS = ("gain", "rel.", "err. red.")
-_ABOUT = (
-    "Percent. raw: group score (else text score); SimpleMatch, TTM, other methods, oracle: group match (assignment\n"
-    "% accuracy for global tasks); overfit: raw's metric. Gains are over SimpleMatch: points, relative, error\n"
-    "% reduction. $\\pm$ is the standard deviation over seeds. Columns of different tracks are not to be ranked."
-)
-
-
-def export_csv(runs: Sequence[ResultsFile], target: Path | None) -> Written:
+def export_numbers(runs: Sequence[ResultsFile], target: Path | None) -> Written:
     """One line per number (`newest`), in fractions, empty where undefined, with the columns of `Number.row`.
 
     Adapted models on other tasks have tasks ``adapted to@measured on``.
@@ -247,96 +229,10 @@ def csv_cell(value: object) -> object:
     return f"'{value}" if is_risk else value
 
 
-def export_latex(
-    runs: Sequence[ResultsFile], target: Path | None, metrics: Sequence[str] = (), mark_best: bool = False
-) -> Written:
-    """Tables for the booktabs package, in percent: raw, SimpleMatch and TTM, then every metric by track.
-
-    The last has adapted models on other tasks. ``metrics`` are those of the tables by track (empty for all); with
-    ``mark_best`` the best of each column, task and number of groups is bold. UsageError for an unknown metric.
-    """
-    numbers = sorted(newest(number for run in runs for number in run.numbers), key=lambda row: row.limited)
-    known = dict.fromkeys(row.metric for row in numbers)
-    if unknown := [name for name in metrics if name not in known]:
-        raise UsageError(f"--metrics: these results have no {', '.join(unknown)}; choose from {', '.join(known)}")
-    downwards = {row.metric for row in numbers if not row.higher_is_better} if mark_best else None
-    summary = _summary([row for row in numbers if row.track != "supervised"], runs)  # which has tables of its own
-    written = [_tabular(_ABOUT, summary, 2, downwards)] if len(summary) else []
-    order = {column.method: at for at, column in enumerate(columns_in(row.method for row in numbers))}
-    ranked = [row for row in numbers if row.track is not None and (not metrics or row.metric in metrics)]
-    ranked.sort(key=lambda row: ([*labels.TRACK_TITLES].index(str(row.track)), order[row.method]))
-    for (track, _), same in groupby(ranked, attrgetter("track", "method")):
-        rows: dict[tuple[str, str], dict[str, str]] = {}
-        shown = list(same)
-        for row in shown:
-            cells = rows.setdefault((row.model, row.task), {"model": row.model, "task": row.task})
-            cells |= {"groups": row.extent.words, row.metric: number_text(row)}
-        heads = ["model", "task", *dict.fromkeys(row.metric for row in shown), "groups"]
-        table = pd.DataFrame([*rows.values()], columns=heads).fillna(terminal.NOTHING)
-        written.append(_tabular(f"{labels.TRACK_TITLES[track]} ({shown[0].column})", table, 2, downwards))
-    if transfers := [terminal.transfer_cells(row) for run in runs for row in run.transfers if row.shown]:
-        table = pd.DataFrame(transfers, columns=list(terminal.TRANSFER_HEADS))
-        written.append(_tabular(terminal.TRANSFER_TITLE, table, 4))
-    return {target: "\n".join(written)}, {}
-
-
-def _summary(numbers: Sequence[Number], runs: Sequence[ResultsFile]) -> pd.DataFrame:
-    """A paper's main table: the raw model, matching, adaptation, and the gains; empty if no task has groups."""
-    by_row: dict[tuple[str, str], dict[tuple[str, str], Number]] = {}
-    for number in numbers:
-        by_row.setdefault((number.model, number.task), {})[number.metric, number.method] = number
-    matching = {(run.model, task): spec.get("matching") for run in runs for task, spec in run.document.configs.items()}
-    tracks = {number.method: str(number.track).replace("_", "-") for number in reversed(numbers)}
-    rows = []
-    for (model, task), known in by_row.items():
-        metrics = {metric for metric, method in known if method == RAW}
-        raw, match = terminal.headline(metrics, matching.get((model, task)) == "global")
-        first = known.get((raw, RAW), known.get((match, RAW)))
-        if first is None:
-            continue
-        row = {("", "model"): model, ("", "task"): task}
-        for column in columns_in(number.method for number in numbers):
-            if column.method in tracks and column.method not in (labels.CHOICE, *labels.UNRANKED):
-                is_raw = column in (labels.RAW_COLUMN, labels.OVERFIT_COLUMN)
-                shown = known.get((raw if is_raw else match, column.method))
-                track = str(column.track).replace("_", "-") if column.method == RAW else tracks[column.method]
-                row[track, column.name] = number_text(shown)
-                if column is labels.TTM_COLUMN:
-                    gained = terminal.gains(known.get((match, RAW)), shown)
-                    row |= {("", name): gain for name, gain in zip(_GAINS, gained, strict=True)}
-        rows.append(row | {("", "groups"): first.extent.words})
-    return pd.DataFrame(rows, columns=pd.MultiIndex.from_tuples(rows[0]) if rows else None)
-
-
-def _tabular(title: str, table: pd.DataFrame, texts: int, downwards: Collection[str] | None = None) -> str:
-    """A ``tabular`` with its title as comment; its first columns hold texts, the others numbers.
-
-    With ``downwards``, the metrics of which less is better, the best of each column, task and number of groups is bold.
-    """
-    names, cells = list(table.columns.get_level_values(-1)), table.map(latex)
-    for at, name in enumerate(names):
-        if downwards is not None and at >= texts and name not in (*_GAINS, labels.ORACLE_COLUMN.name, "groups"):
-            values = pd.to_numeric(table.iloc[:, at].str.partition(" ")[0], errors="coerce")
-            alike = values.groupby([table.iloc[:, 1], table.iloc[:, names.index("groups")]])
-            best = alike.transform("min" if name in downwards else "max")
-            is_best = (values == best) & (alike.transform("count") > 1)
-            cells.iloc[:, at] = cells.iloc[:, at].mask(is_best, r"\textbf{" + cells.iloc[:, at] + "}")
-    alignment = "l" * texts + "r" * (len(names) - texts)
-    style = cells.rename(columns=latex).style.hide(axis="index")
-    return f"% {title}\n{style.to_latex(column_format=alignment, hrules=True, sparse_columns=False)}"
-
-
-def latex(text: str) -> str:
-    """Text that LaTeX sets as it is; a signed number is in math mode, for a proper minus."""
-    escaped = plain(" ".join(text.split()), keep="").translate(_LATEX)
-    return f"${escaped}$" if re.fullmatch(r"[+-][0-9.]+%?", text) else escaped
-
-
 FORMATS: dict[str, Callable[..., Written]] = {
     "lm-eval": export_lm_eval,
     "model-index": export_model_index,
     "mteb": export_mteb,
-    "csv": export_csv,
-    "latex": export_latex,
+    "numbers": export_numbers,
 }
 """``--to`` -> its function."""

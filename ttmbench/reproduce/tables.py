@@ -554,7 +554,7 @@ def under_names_of_runs(board: Leaderboard, published: Published) -> tuple[Leade
         keys = {"hf": ("pretrained",), "open_clip": ("model", "pretrained")}.get(str(config.get("model")), ())
         is_plain = bool(keys) and {*keys} <= arguments.keys() <= {*keys, "revision"} and not run.document.finetuned
         if is_plain and run.ranked and not run.ranked[0].setting:
-            names[" ".join(str(arguments[key]) for key in keys)] = run.model
+            names[" ".join(str(arguments[key]) for key in keys)] = run.ranked[0].model
 
     def here(model: str) -> str:
         return names.get(model, model)

@@ -12,7 +12,7 @@ import re
 import shlex
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import product
 from pathlib import Path
@@ -21,7 +21,7 @@ from ttmbench._util.console import one_line
 from ttmbench._util.digests import json_digest
 from ttmbench.config import UNSAID, RunConfig, TTMConfig
 from ttmbench.results.document import LOCAL, ResultsDocument, fingerprint_of, mapping
-from ttmbench.results.numbers import AT, TTM
+from ttmbench.results.numbers import AT, RAW, TTM, UNTRAINED
 
 _DIGITS = 8
 _SCHEMES = (LOCAL, "hf-hub:")
@@ -167,14 +167,14 @@ class ModelLabel:
     """Names of a run's model and setting that differ from those of the other runs shown."""
 
     model: str
-    setting: str = ""  # empty where all runs have the same
-    of_tasks: Mapping[str, str] = field(
-        default_factory=dict
-    )  # task -> setting of the newest run with the same identity
+    setting: str = ""  # of the whole run; empty where all runs have the same
+    # task (or "" for others), method -> setting that its numbers depend on, as the newest run with the same has it
+    of_numbers: dict[tuple[str, str], str] = field(default_factory=dict)
 
-    def setting_of(self, task: str) -> str:
-        """The setting of a task's rows."""
-        return self.of_tasks.get(task, self.setting)
+    def setting_of(self, task: str, method: str) -> str:
+        """The setting of a number's row: the model as it is has one row, however many settings adapt it."""
+        method = RAW if method in UNTRAINED else method
+        return self.of_numbers.get((task, method), self.of_numbers.get(("", method), self.setting))
 
     @property
     def words(self) -> str:
@@ -196,6 +196,14 @@ class _TaskIdentity:
     blocks: Mapping[str, Mapping[str, str]]  # "" or method -> setting -> value
     of_data: Mapping[str, str]  # what describes the data in labels
     date: float
+
+    def of_method(self, method: str) -> _TaskIdentity:
+        """What the numbers of a method depend on; those of the model as it is on no sweep."""
+        blocks = {"": {**self.blocks[""], **self.blocks.get(method, {})}}
+        if method == RAW:
+            return replace(self, where=("", *self.where[1:]), blocks=blocks)
+        elsewhere = {block: settings for block, settings in self.blocks.items() if block.startswith(AT)}
+        return replace(self, blocks=blocks | elsewhere)
 
     @cached_property
     def identity(self) -> str:
@@ -230,7 +238,8 @@ def _differing(parts: Sequence[_TaskIdentity]) -> list[str]:
 def names_of_runs(runs: Sequence[tuple[Path, ResultsDocument]]) -> list[ModelLabel]:
     """What each of some runs is called beside the others: two of other models or configurations never share a name.
 
-    A configuration is complete (`_blocks`): defaults count like stated values. The setting names what differs.
+    A configuration is complete (`_blocks`): defaults count like stated values. The setting names what differs, that of
+    a number what differs for its method.
     """
     models = tell_apart([stated_model(document) for _, document in runs])
     sweeps = [setting_in_sweep(path) for path, _ in runs]
@@ -241,6 +250,21 @@ def names_of_runs(runs: Sequence[tuple[Path, ResultsDocument]]) -> list[ModelLab
         for run, (_, document) in enumerate(runs)
         for task in document.results
     ]
+    settings, _ = _settings(parts, sweeps)
+    labels = [ModelLabel(*name, {}) for name in zip(models, settings, strict=True)]
+    methods = dict.fromkeys(block for part in parts for block in part.blocks if block and not block.startswith(AT))
+    for method in (RAW, *methods):
+        own = [part.of_method(method) for part in parts if method == RAW or method in part.blocks]
+        named, newest = _settings(own, [""] * len(runs) if method == RAW else sweeps)
+        for part in own:
+            of_numbers = labels[part.run].of_numbers
+            of_numbers[part.where[2], method] = named[newest[part.identity].run]
+            of_numbers["", method] = named[part.run]
+    return labels
+
+
+def _settings(parts: Sequence[_TaskIdentity], sweeps: Sequence[str]) -> tuple[list[str], dict[str, _TaskIdentity]]:
+    """The setting of each run, by its sweep and what differs; the newest task of a run with each identity."""
     newest: dict[str, _TaskIdentity] = {}
     for part in sorted(parts, key=lambda part: part.date):
         newest[part.identity] = part
@@ -248,12 +272,13 @@ def names_of_runs(runs: Sequence[tuple[Path, ResultsDocument]]) -> list[ModelLab
     for part in newest.values():
         rivals.setdefault(part.where, []).append(part)
     differing = dict.fromkeys((where[0], name) for where, several in rivals.items() for name in _differing(several))
-    settings = []
+    settings, of_run = [], dict[int, list[dict[str, str]]]()
+    for part in parts:
+        of_run.setdefault(part.run, []).append(part.words)
     for run, sweep in enumerate(sweeps):
         stated = [sweep] if sweep else []
-        mine = [part.words for part in parts if part.run == run]
         for name in (name for of_sweep, name in differing if of_sweep == sweep):
-            values = dict.fromkeys(words[name] for words in mine if name in words)
+            values = dict.fromkeys(words[name] for words in of_run.get(run, ()) if name in words)
             stated += [f"{name}={'/'.join(values)}"] if values else []
         settings.append(_short(" ".join(stated)))
     alike: dict[tuple[object, ...], list[_TaskIdentity]] = {}
@@ -262,12 +287,9 @@ def names_of_runs(runs: Sequence[tuple[Path, ResultsDocument]]) -> list[ModelLab
     for run in {part.run for several in alike.values() if _differing(several) for part in several}:
         digits = json_digest([part.identity for part in parts if part.run == run])[:_DIGITS]
         settings[run] = " ".join(filter(None, [settings[run], digits]))
-    if len({*settings}) < 2:
-        settings = [""] * len(runs)
-    of_tasks: list[dict[str, str]] = [{} for _ in runs]
-    for part in parts:
-        of_tasks[part.run][part.where[2]] = settings[newest[part.identity].run]
-    return [ModelLabel(*name) for name in zip(models, settings, of_tasks, strict=True)]
+    if len({settings[part.run] for part in parts}) < 2:
+        settings = [""] * len(sweeps)
+    return settings, newest
 
 
 def setting_in_sweep(path: Path) -> str:

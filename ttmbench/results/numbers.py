@@ -378,6 +378,28 @@ def newest(numbers: Iterable[Number]) -> list[Number]:
     return [merged(same)[0] for same in same_rows(numbers)]
 
 
+def rows_of(numbers: Iterable[Number]) -> dict[tuple[str, str], list[Number]]:
+    """The `newest` numbers of each row of a table with a column a method: a model and its setting.
+
+    The model as it is stands once: in the row of its only setting, else in a row without one.
+    """
+    given = list(numbers)
+    settings: dict[tuple[str, str], dict[str, None]] = {}  # model, file -> settings of what was adapted in it
+    for one in given:
+        if one.method not in UNTRAINED:
+            settings.setdefault((one.own_model, one.origin.file), {})[one.setting] = None
+    adapted: dict[str, dict[str, None]] = {}
+    for one in given:
+        if one.method in UNTRAINED:
+            adapted.setdefault(one.model, {}).update(settings.get((one.own_model, one.origin.file), {}))
+    rows: dict[tuple[str, str], list[Number]] = {}
+    for one in newest(given):
+        of_run = adapted.get(one.model, {}) if one.method in UNTRAINED else {}
+        setting = next(iter(of_run)) if len(of_run) == 1 else one.setting
+        rows.setdefault((one.own_model, setting), []).append(one)
+    return rows
+
+
 def same_rows(
     numbers: Iterable[Number], row: Callable[[Number], object] = attrgetter("model", "task", "metric", "method")
 ) -> list[list[Number]]:

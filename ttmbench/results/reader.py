@@ -26,7 +26,7 @@ from ttmbench._util.third_party_errors import describe, error_line
 from ttmbench.errors import DataError
 from ttmbench.results.document import SCHEMA_VERSION, Artifact, ResultsDocument, Transfer, mapping
 from ttmbench.results.models import ModelLabel, names_of_runs, with_setting
-from ttmbench.results.numbers import AT, RAW, STORED_SCORES, Number, as_entries, sample_value
+from ttmbench.results.numbers import AT, RAW, SLASH, STORED_SCORES, Number, as_entries, sample_value
 from ttmbench.results.summary import TagMean, connected, number_of
 
 CELL = 200  # characters of a name in a table
@@ -163,6 +163,18 @@ class ResultsFile:
         """The means over the tasks of its datasets."""
         return list(map(self._named, self.document.means))
 
+    def by_tag(self, tag: str) -> list[Number]:
+        """Its numbers of the groups of each value of a tag, of tasks called ``task/value``."""
+        known, found = {(one.task, one.key): one for one in self.numbers}, list[Number]()
+        for task, tags in self.document.breakdowns.items():
+            for value, row in tags.get(tag, {}).items():
+                for key, rate in (row.model_extra or {}).items():
+                    if (one := known.get((task, key))) is not None:
+                        size = replace(one.extent, groups=int(row.groups or 0), of=int(row.groups or 0))
+                        about: dict[str, Any] = {"value": rate, "stderr": None, "interval": None, "ties": None}
+                        found.append(replace(one, task=f"{task}{SLASH}{value}", seed_std=None, extent=size, **about))
+        return found
+
     @cached_property
     def numbers_elsewhere(self) -> list[Number]:
         """The numbers of its adapted models on other tasks."""
@@ -199,7 +211,7 @@ class ResultsFile:
         origin = replace(number.origin, file=self.file or self.path.name)
         if not self.called.model:
             return replace(number, origin=origin)
-        setting = self.called.setting_of(number.adapted_to or number.own_task)
+        setting = self.called.setting_of(number.adapted_to or number.own_task, number.method)
         return replace(number, origin=origin, model=with_setting(self.called.model, setting), setting=setting)
 
 

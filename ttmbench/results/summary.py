@@ -252,6 +252,15 @@ def over_seeds(values: Float[np.ndarray, " seeds"]) -> tuple[float, float | None
     return (float(values[0]), None if std is None else 0.0) if np.ptp(values) == 0 else (stats.mean(values) or 0.0, std)
 
 
+def mean_over_seeds(rows: Float[np.ndarray, "seeds groups"]) -> Float[np.ndarray, " groups"]:
+    """The mean of each group over seeds: of equal values exactly their value.
+
+    >>> mean_over_seeds(np.array([[0.7, 0.0], [0.7, 1.0], [0.7, 1.0]])).tolist()
+    [0.7, 0.6666666666666666]
+    """
+    return np.where(np.ptp(rows, axis=0) == 0, rows[0], np.mean(rows, axis=0))
+
+
 def seed_interval(values: Sequence[float]) -> list[float] | None:
     """Student's 95 % interval of a mean over seeds; None for one seed, which knows no spread.
 
