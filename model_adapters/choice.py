@@ -12,12 +12,7 @@ import torch
 
 from ttmbench.errors import UsageError
 from ttmbench.model import ChoiceModel, ChoiceQuestion, ChoiceStyle
-from ttmbench.model_adapters._shared.image_text import (
-    JOINED,
-    ImageTextModel,
-    load_image_text,
-    own_forward_fails,
-)
+from ttmbench.model_adapters._shared.image_text import JOINED, ImageTextModel, load_image_text
 from ttmbench.model_adapters._shared.options import ChoiceOptions, takes
 from ttmbench.model_adapters._shared.pair_model import FrozenModel
 from ttmbench.model_adapters._shared.pretrained import find, locate
@@ -70,10 +65,7 @@ class ChatChooser(FrozenModel, ChoiceModel):
         options = self._options(question) if self.asked.constrained else []
         first = {"max_new_tokens": 1, "output_logits": True, "return_dict_in_generate": True} if options else {}
         with torch.inference_mode(), self.arithmetic():
-            try:
-                made = self.model.generate(**inputs, **first)
-            except AttributeError as error:  # as for scores (Llama 4)
-                raise own_forward_fails(self.chat.architecture, error) from error
+            made = self.model.generate(**inputs, **first)
         if options:
             return question.options[int(made.logits[0][0].float().cpu()[options].argmax())]
         tokens = made[0, inputs["input_ids"].shape[1] :]

@@ -24,7 +24,7 @@ from ttmbench.model_adapters._shared.contrastive import (
     random_crop,
     trimmed,
 )
-from ttmbench.model_adapters._shared.options import ContrastiveHalfOptions, ContrastiveOptions, takes
+from ttmbench.model_adapters._shared.options import HfOptions, ItcOptions, takes
 from ttmbench.model_adapters._shared.pretrained import (
     PROBES,
     LoadedModel,
@@ -49,8 +49,8 @@ _WIDEST = 1024  # OpenAI's largest image tower, ViT-L/14
 _TRAINED_WITH_GELU = "laion/"  # the one publisher on the Hub of CLIPs with GELU in OpenAI's shapes, for transformers
 
 
-@takes(ContrastiveOptions)
-def load(asked: ContrastiveOptions) -> TransformersModel:
+@takes(HfOptions)
+def load(asked: HfOptions) -> TransformersModel:
     """Loads a contrastive dual encoder from the Hub or a folder; DataError for its weights, or UsageError."""
     from transformers import AutoImageProcessor, AutoModel, AutoTokenizer
 
@@ -85,13 +85,13 @@ def wrap(
     name = model.name_or_path or type(model).__name__
     how = {"pretrained": name, "device": device, "dtype": dtype, "compile": compile}
     loaded = LoadedModel(model, None, processor.tokenizer, processor.image_processor)
-    return TransformersModel(loaded, ContrastiveOptions.read(how))
+    return TransformersModel(loaded, HfOptions.read(how))
 
 
 class TransformersModel(ContrastiveModel[Mapping[str, torch.Tensor]]):
     """A dual encoder of transformers as an adapter."""
 
-    def __init__(self, loaded: LoadedModel, asked: ContrastiveOptions | ContrastiveHalfOptions) -> None:
+    def __init__(self, loaded: LoadedModel, asked: HfOptions | ItcOptions) -> None:
         stated, note = activation(loaded.model.config, asked.pretrained)
         model = loaded.model
         towers = self._towers(model)
@@ -114,7 +114,7 @@ class TransformersModel(ContrastiveModel[Mapping[str, torch.Tensor]]):
         self._scale, self._size = scale_and_size(self.image_processor, self.device)
         check_image_size(self, self._size, self.model.config)
 
-    def _longest(self, asked: ContrastiveOptions | ContrastiveHalfOptions) -> int:
+    def _longest(self, asked: HfOptions | ItcOptions) -> int:
         """The longest caption in tokens."""
         length = int(self.model.config.text_config.max_position_embeddings)
         return length if self.is_sigmoid else min(length, self.tokenizer.model_max_length)

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from ttmbench.model_adapters._shared.contrastive import Tower, key_mask
-from ttmbench.model_adapters._shared.options import ContrastiveHalfOptions, takes
+from ttmbench.model_adapters._shared.options import ItcOptions, takes
 from ttmbench.model_adapters._shared.pretrained import locate
 from ttmbench.model_adapters.hf import TransformersModel
 from ttmbench.model_adapters.itm import caption_inputs, caption_tokens, load_family
@@ -21,11 +21,11 @@ __all__ = ["load", "locate"]
 TEMPERATURE = 0.07
 
 
-@takes(ContrastiveHalfOptions)
-def load(asked: ContrastiveHalfOptions) -> ContrastiveHalf:
+@takes(ItcOptions)
+def load(asked: ItcOptions) -> ContrastiveHalf:
     """Loads the contrastive half of a model from the Hub or a folder; errors as for `hf.load`."""
     hint = ". A CLIP or SigLIP is for the model 'hf'"
-    _, loaded, adapter = load_family(asked, FAMILIES, "contrastive half", hint)
+    loaded, adapter = load_family(asked, FAMILIES, "contrastive half", hint)
     return adapter(loaded, asked)
 
 
@@ -35,7 +35,7 @@ class ContrastiveHalf(TransformersModel):
     temperature: float | None = TEMPERATURE
     trained_tokens: int | None = None
 
-    def _longest(self, asked: ContrastiveHalfOptions) -> int:
+    def _longest(self, asked: ItcOptions) -> int:
         return caption_tokens(asked.max_tokens, self.trained_tokens, self.model.config, self.tokenizer)
 
     def fingerprint(self) -> Mapping[str, object]:
@@ -121,8 +121,4 @@ class FlavaContrastive(ContrastiveHalf):
         return self.model.flava.logit_scale.exp(), None
 
 
-FAMILIES: Mapping[str, tuple[str, type[ContrastiveHalf]]] = {
-    "blip": ("BlipForImageTextRetrieval", BlipContrastive),
-    "blip-2": ("Blip2ForImageTextRetrieval", Blip2Contrastive),
-    "flava": ("FlavaForPreTraining", FlavaContrastive),
-}
+FAMILIES = {"blip": BlipContrastive, "blip-2": Blip2Contrastive, "flava": FlavaContrastive}

@@ -25,7 +25,7 @@ from ttmbench.model_adapters._shared.contrastive import (
     on_device,
     trimmed,
 )
-from ttmbench.model_adapters._shared.options import HubModel, MatchingOptions, takes
+from ttmbench.model_adapters._shared.options import HubModel, ItmOptions, takes
 from ttmbench.model_adapters._shared.pair_model import TrainablePairModel, full_precision
 from ttmbench.model_adapters._shared.pretrained import (
     PROBES,
@@ -46,32 +46,39 @@ __all__ = ["MatchingModel", "load", "locate"]
 Kind = TypeVar("Kind")
 
 
-@takes(MatchingOptions)
-def load(asked: MatchingOptions) -> MatchingModel:
+@takes(ItmOptions)
+def load(asked: ItmOptions) -> MatchingModel:
     """Loads a model with a matching head from the Hub or a folder; errors as for `hf.load`."""
-    family, loaded, adapter = load_family(asked, FAMILIES, "matching head")
-    if asked.itm_start is not None and family != "blip":
+    loaded, adapter = load_family(asked, FAMILIES, "matching head")
+    if asked.itm_start is not None and adapter is not BlipMatching:
         raise UsageError(f"itm_start={asked.itm_start}: BLIP has enc or cls, other models have one start alone")
     return adapter(loaded, asked)
 
 
-def load_family(
-    asked: HubModel, families: Mapping[str, tuple[str, Kind]], part: str, hint: str = ""
-) -> tuple[str, LoadedModel, Kind]:
-    """Loads a model of one of these families: ``model_type`` -> class of transformers, and what reads it here.
+CLASSES = {
+    "blip": "BlipForImageTextRetrieval",
+    "blip-2": "Blip2ForImageTextRetrieval",
+    "flava": "FlavaForPreTraining",
+}
+"""Of transformers, by ``model_type``: each has a matching head and a contrastive half."""
 
-    Returns its ``model_type``, the model, and what reads it; UsageError, with the ``hint``, for another family.
+
+def load_family(
+    asked: HubModel, readers: Mapping[str, type[Kind]], part: str, hint: str = ""
+) -> tuple[LoadedModel, type[Kind]]:
+    """Loads a model of a family in `CLASSES`, and returns it with what reads it, by ``model_type``.
+
+    UsageError, with the ``hint``, for another family.
     """
     import transformers
 
     pretrained = find(asked)
     family = pretrained.config.model_type
-    if family not in families:
+    if family not in CLASSES:
         raise UsageError(
-            f"{asked.pretrained} is of type '{family}', whose {part} is not known; known: {', '.join(families)}{hint}"
+            f"{asked.pretrained} is of type '{family}', whose {part} is not known; known: {', '.join(CLASSES)}{hint}"
         )
-    kind, reader = families[family]
-    return family, load_whole(getattr(transformers, kind), pretrained), reader
+    return load_whole(getattr(transformers, CLASSES[family]), pretrained), readers[family]
 
 
 class MatchingModel(TrainablePairModel):
@@ -79,7 +86,7 @@ class MatchingModel(TrainablePairModel):
 
     trained_tokens: int | None = None
 
-    def __init__(self, loaded: LoadedModel, asked: MatchingOptions) -> None:
+    def __init__(self, loaded: LoadedModel, asked: ItmOptions) -> None:
         super().__init__(loaded, asked)
         self.tokenizer, self.special_tokens = as_text(loaded.tokenizer)
         self.image_processor = loaded.image_processor
@@ -163,7 +170,7 @@ class BlipMatching(MatchingModel):
 
     trained_tokens = 35
 
-    def __init__(self, loaded: LoadedModel, asked: MatchingOptions) -> None:
+    def __init__(self, loaded: LoadedModel, asked: ItmOptions) -> None:
         super().__init__(loaded, asked)
         self.itm_start = asked.itm_start or "enc"
         self._start = self._enc() if self.itm_start == "enc" else None
@@ -244,11 +251,7 @@ class FlavaMatching(MatchingModel):
         return self.model.itm_head(joint.last_hidden_state)
 
 
-FAMILIES: Mapping[str, tuple[str, type[MatchingModel]]] = {
-    "blip": ("BlipForImageTextRetrieval", BlipMatching),
-    "blip-2": ("Blip2ForImageTextRetrieval", Blip2Matching),
-    "flava": ("FlavaForPreTraining", FlavaMatching),
-}
+FAMILIES = {"blip": BlipMatching, "blip-2": Blip2Matching, "flava": FlavaMatching}
 
 
 def caption_tokens(

@@ -13,7 +13,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
-from urllib.parse import urlsplit
 
 import numpy as np
 
@@ -21,7 +20,7 @@ from ttmbench._util.images import about_frames, frames_of_videos
 from ttmbench.errors import UsageError
 from ttmbench.model import ChoiceModel, ChoiceQuestion, ChoiceStyle, Model, PairScorer, UndecidedPairs
 from ttmbench.model_adapters._shared.decisions import Decisions
-from ttmbench.model_adapters._shared.options import OPENAI, QUESTION, ServedOptions, takes
+from ttmbench.model_adapters._shared.options import OPENAI, QUESTION, OpenaiOptions, takes
 from ttmbench.model_adapters.api.chat import ChatModel, Prompt, money, some
 from ttmbench.model_adapters.api.server import Answer, Body, Server
 
@@ -94,7 +93,7 @@ class _ServedModel(Model):
 
 
 class VqaScoreModel(_ServedModel, PairScorer):
-    """Scores a pair by how much more probable "yes" is than "no"; ``score_as`` is that of `ServedOptions`."""
+    """Scores a pair by how much more probable "yes" is than "no"; ``score_as`` is that of `OpenaiOptions`."""
 
     shows_frames = True
 
@@ -181,8 +180,8 @@ class ChoosingModel(_ServedModel, ChoiceModel):
         return self._declared("choice", order=self.choice_style.order, side_by_side=self.choice_style.side_by_side)
 
 
-@takes(ServedOptions)
-def load(asked: ServedOptions) -> VqaScoreModel | ChoosingModel:
+@takes(OpenaiOptions)
+def load(asked: OpenaiOptions) -> VqaScoreModel | ChoosingModel:
     """An adapter for a model behind a server; nothing is asked yet. UsageError for a wrong argument, or without key."""
     from platformdirs import user_cache_path
 
@@ -202,7 +201,7 @@ def load(asked: ServedOptions) -> VqaScoreModel | ChoosingModel:
     return ChoosingModel(chat, ChoiceStyle(asked.order, asked.side_by_side))
 
 
-def _key(asked: ServedOptions) -> str | None:
+def _key(asked: OpenaiOptions) -> str | None:
     """The key from the environment. OpenAI's server needs one where it is asked, others may not."""
     name = asked.api_key_env
     key, is_named = os.environ.get(name, "").strip(), name != DEFAULT_KEY and name not in os.environ
@@ -215,23 +214,14 @@ def _key(asked: ServedOptions) -> str | None:
 
 def _check_address(base_url: str) -> None:
     """UsageError for a wrong address."""
-    if not base_url.startswith(("http://", "https://")):
-        raise UsageError(f"base_url must begin with http:// or https://, got {base_url}")
-    address = re.split("[?#]", base_url)[0]
-    if address != base_url:
+    own = re.split("[?#]", base_url)[0].rstrip("/").removesuffix("/chat/completions")
+    if not re.match(r"https?://[^/\s]", own):
+        raise UsageError(f"base_url must begin with http:// or https:// and name a server, got {base_url}")
+    if base_url.rstrip("/") != own:
         raise UsageError(
-            f"base_url takes no query (?...): give {address}, and Azure's api-version by api_version=..., a key by "
-            "api_key_env=NAME"
+            f"base_url takes neither a query nor /chat/completions: give base_url={own}, Azure's api-version by "
+            "api_version=..., a key by api_key_env=NAME"
         )
-    own = address.rstrip("/").removesuffix("/chat/completions")
-    if own != address.rstrip("/"):
-        raise UsageError(f"base_url is given without /chat/completions: base_url={own}")
-    try:
-        host = urlsplit(address).hostname
-    except ValueError:
-        host = None
-    if not host:
-        raise UsageError(f"base_url names no server: {address}")
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ from ttmbench.model_adapters._shared.image_text import (
     load_image_text,
     refuse_chat_arguments,
 )
-from ttmbench.model_adapters._shared.options import VisualGptOptions, takes
+from ttmbench.model_adapters._shared.options import VisualgptOptions, takes
 from ttmbench.model_adapters._shared.pair_model import PairModel, full_precision
 from ttmbench.model_adapters._shared.pretrained import LoadedModel, find, load_whole, locate
 
@@ -38,8 +38,8 @@ Encoded = TypeVar("Encoded")
 _OF_PRIOR = ("alpha", "prior", "noise_images", "noise_mean", "noise_std", "noise_seed")
 
 
-@takes(VisualGptOptions)
-def load(asked: VisualGptOptions) -> Captioner:
+@takes(VisualgptOptions)
+def load(asked: VisualgptOptions) -> Captioner:
     """Loads BLIP, BLIP-2 or a model with a chat template, from the Hub or a folder; errors as for `hf.load`."""
     import transformers
 
@@ -58,7 +58,7 @@ class CaptionModel(PairModel, Generic[Images, Encoded]):
 
     prepares_in_threads = True
 
-    def __init__(self, loaded: LoadedModel, asked: VisualGptOptions) -> None:
+    def __init__(self, loaded: LoadedModel, asked: VisualgptOptions) -> None:
         super().__init__(loaded, asked)
         self.asked, self.prompt, self.end_token = asked, asked.prompt, asked.end_token
         self.alpha, self.prior, self.noise_images = float(asked.alpha), asked.prior, asked.noise_images
@@ -154,7 +154,7 @@ class CaptionModel(PairModel, Generic[Images, Encoded]):
 class _FixedImages(CaptionModel[torch.Tensor, torch.Tensor]):
     """What BLIP and BLIP-2 share: images of one size, and a tokenizer of their own."""
 
-    def __init__(self, loaded: LoadedModel, asked: VisualGptOptions) -> None:
+    def __init__(self, loaded: LoadedModel, asked: VisualgptOptions) -> None:
         super().__init__(loaded, asked)
         self.tokenizer, self.image_processor = loaded.tokenizer, loaded.image_processor
         full_precision(self._head())
@@ -271,7 +271,7 @@ class Blip2Captioner(_FixedImages):
 class ChatCaptioner(CaptionModel[list[PreparedImage], list[SeenImage]]):
     """A model with a chat template: the caption as what it says after the image."""
 
-    def __init__(self, chat: ImageTextModel, asked: VisualGptOptions) -> None:
+    def __init__(self, chat: ImageTextModel, asked: VisualgptOptions) -> None:
         super().__init__(chat.loaded, asked)
         self.chat = chat
         doubles = hasattr(chat.model.config.vision_config, "temporal_patch_size")

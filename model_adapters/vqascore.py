@@ -30,7 +30,7 @@ from ttmbench.model_adapters._shared.image_text import (
     refuse_chat_arguments,
     refuse_old_transformers,
 )
-from ttmbench.model_adapters._shared.options import VqaScoreOptions, takes
+from ttmbench.model_adapters._shared.options import VqascoreOptions, takes
 from ttmbench.model_adapters._shared.pair_model import TrainablePairModel
 from ttmbench.model_adapters._shared.pretrained import (
     LoadedModel,
@@ -173,8 +173,8 @@ __all__ = ["VQAScore", "load", "locate"]
 _STARTS = ("", "▁", "Ġ")  # how vocabularies write a space before a word
 
 
-@takes(VqaScoreOptions)
-def load(asked: VqaScoreOptions) -> VQAScore:
+@takes(VqascoreOptions)
+def load(asked: VqascoreOptions) -> VQAScore:
     """Loads a model with a chat template, BLIP-2 or InstructBLIP, from the Hub or a folder; errors as for `hf.load`."""
     pretrained = find(asked)
     family = pretrained.config.model_type
@@ -189,7 +189,7 @@ class VQAScore(TrainablePairModel):
 
     prepares_in_threads = True
 
-    def __init__(self, chat: ImageTextModel | QFormerModel, asked: VqaScoreOptions) -> None:
+    def __init__(self, chat: ImageTextModel | QFormerModel, asked: VqascoreOptions) -> None:
         super().__init__(chat.loaded, asked)
         self.chat, self.score, self.template = chat, asked.score, asked.template
         self.answer_prefix = asked.answer_prefix

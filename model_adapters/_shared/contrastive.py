@@ -19,7 +19,7 @@ from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from ttmbench._util.digests import tensors_digest
-from ttmbench.errors import TtmbenchError, UsageError
+from ttmbench.errors import UsageError
 from ttmbench.model import DualEncoder
 from ttmbench.model_adapters._shared.pretrained import TORCH_DTYPES, pick_device, settle
 
@@ -70,7 +70,7 @@ class ContrastiveModel(DualEncoder, Generic[Prepared]):
         self.model: Any = model.eval()
         if not compile:
             use_cpu_layers(model)
-        self._image_tower, self._text_tower = map(compiled, towers) if compile else towers
+        self._image_tower, self._text_tower = map(torch.compile, towers) if compile else towers
 
     @abstractmethod
     def _tower(self, tower: Tower, inputs: Prepared) -> torch.Tensor:
@@ -225,20 +225,6 @@ def key_mask(mask: torch.Tensor, config: PretrainedConfig) -> torch.Tensor:
         return mask
     seen = mask[:, None, None, :].to(torch.bool)
     return seen if config._attn_implementation == "sdpa" else torch.where(seen, 0.0, torch.finfo(torch.float32).min)
-
-
-def compiled(function: Tower) -> Tower:
-    """A tower through ``torch.compile``; a missing C compiler and the like is one clear error."""
-    fast = torch.compile(function)
-
-    def run(*inputs: torch.Tensor, **named: Any) -> Any:
-        try:
-            return fast(*inputs, **named)
-        except torch._dynamo.exc.BackendCompilerFailed as error:
-            reason = " ".join(str(error).split())[:200]
-            raise TtmbenchError(f"the model cannot be compiled here ({reason}); run without --compile") from error
-
-    return run
 
 
 def longer_than(tokenizer: PreTrainedTokenizerBase, captions: Sequence[str], read: int | Sequence[int]) -> list[bool]:

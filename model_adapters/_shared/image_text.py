@@ -7,8 +7,6 @@ are padded on the right and masked: no token attends to a later one, so position
 from __future__ import annotations
 
 import inspect
-import threading
-import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from copy import copy
@@ -26,7 +24,6 @@ from ttmbench.model_adapters._shared.pair_model import full_precision
 from ttmbench.model_adapters._shared.pretrained import (
     LoadedModel,
     Pretrained,
-    described,
     load_part,
     load_whole,
     pick_device,
@@ -43,7 +40,6 @@ if TYPE_CHECKING:
     from transformers.utils import ModelOutput
 
 
-_FILTERS = threading.Lock()  # filters of warnings are of the whole process: one thread at a time changes them
 CHAT = "5.21"  # transformers before it ignores encoded images or a shared prefix, and scores something else
 ACROSS = "cross_attention_mask"  # which tokens see an image that is not among them; it comes with each prompt
 Row = dict[str, torch.Tensor]
@@ -312,11 +308,7 @@ class ImageTextModel(PromptedModel):
             processor = copy(processor)  # other threads prepare images by it
             processor.image_processor = instead
         inputs = {"text": [prompt], "images": shown, "return_tensors": "pt", **self.special_tokens(prompt)}
-        if type(processor).__name__ != "PaliGemmaProcessor":
-            return processor(**inputs)
-        with _FILTERS, warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)  # it copies tensors in an old way
-            return processor(**inputs)
+        return processor(**inputs)
 
     def _of_text(self, inputs: BatchFeature) -> list[str]:
         """The names of what is said of each token of a prompt, which may have as many as an image has patches."""
@@ -415,13 +407,10 @@ class ImageTextModel(PromptedModel):
     def _kept(self, keep: Sequence[torch.Tensor], **inputs: object) -> Sequence[torch.Tensor]:
         """Logits after some tokens of each row, float32 [kept, vocabulary] each. Indices: a mask has the host wait."""
         places = torch.nn.utils.rnn.pad_sequence(list(keep), batch_first=True).to(self.device, non_blocking=True)
-        try:
-            if "logits_to_keep" in self._forward:
-                logits = self.model(**inputs, logits_to_keep=places).logits
-            else:
-                logits = torch.take_along_dim(self.model(**inputs).logits, places[..., None], dim=1)
-        except AttributeError as error:  # Llama 4 of transformers 5.24 reads a field that its own output lacks
-            raise own_forward_fails(self.architecture, error) from error
+        if "logits_to_keep" in self._forward:
+            logits = self.model(**inputs, logits_to_keep=places).logits
+        else:
+            logits = torch.take_along_dim(self.model(**inputs).logits, places[..., None], dim=1)
         return [row[: len(kept)].float() for row, kept in zip(logits, keep, strict=True)]
 
 
@@ -460,16 +449,6 @@ def load_image_text(pretrained: Pretrained, asked: ChatOptions, *, encodes: bool
     chat = ImageTextModel(loaded, torch.device(pick_device(asked.device)), encodes)
     chat.template_kwargs = asked.chat_template_kwargs or {}
     return chat
-
-
-def own_forward_fails(architecture: str, error: Exception) -> DataError:
-    """The error to raise where transformers' own code of a model fails."""
-    from transformers import __version__
-
-    return DataError(
-        f"{architecture} of transformers {__version__} fails in its own forward ({described(error)}); use another "
-        "release of transformers, or serve the model and use --model openai"
-    )
 
 
 def refuse_old_transformers() -> None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import functools
 import json
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from difflib import get_close_matches
@@ -59,7 +58,6 @@ _WRAPPERS = ("module.", "_orig_mod.", "model.", "clip_model.")
 _SIZES = ("input_resolution", "context_length", "vocab_size")  # in OpenAI's own files, numbers beside the weights
 _A, _B = "lora_A", "lora_B"
 _IDS = "text.transformer.embeddings.position_ids"  # written by transformers before 4.31
-_PATCHES = ("visual.conv1.weight", "visual.trunk.patch_embed.proj.weight")
 
 Config = Mapping[str, Any]
 """Of an ``open_clip_config.json``, or its ``model_cfg``."""
@@ -125,10 +123,10 @@ def find(asked: OpenClipFiles, quick_gelu: bool | None = None) -> Source:
     def fetched(name: str) -> Path:
         """As open_clip: from a folder, or from the weights' own repository, where that contains the files."""
         if repository is not None and (is_folder or repository.name.lower() == name.lower()):
-            return repository.get(repository.small)
+            return repository.get()
         if name not in beside:
             other = find_repository(name, offline=asked.offline)
-            beside[name] = ModelFiles(name, other.get(other.small), (), other.commit)
+            beside[name] = ModelFiles(name, other.get(), (), other.commit)
         return beside[name].folder
 
     tokenizer, tower = (model_config["text_cfg"].get(key) for key in ("hf_tokenizer_name", "hf_model_name"))
@@ -157,45 +155,28 @@ def build(source: Source) -> tuple[open_clip.CLIP, tuple[str, ...]]:
         tensors = interpolated(tensors_in(source.base), tensors, asked.interpolate or 0.0)
     try:
         resampled = fill(model, tensors, asked.resample_positions)
-    except OtherPositionsError as error:
-        raise DataError(f"{path} does not fit {source.model}: {error}; {_fitting(source, error)}") from error
     except Exception as error:
         hint = "" if source.model.startswith((FOLDER, HUB)) else f"; {_OWN}"
         raise DataError(f"{path} does not fit {source.model} ({described(error)}){hint}") from error
     return model, tuple(f"resample_positions changed the position embeddings {change}" for change in resampled)
 
 
-def _fitting(source: Source, error: OtherPositionsError) -> str:
-    """What an architecture with the positions of a file has."""
-    model_config, pixels, length = source.config["model_cfg"], error.pixels, error.context_length
-    changes = [f"text_cfg.context_length {length}"] if length is not None else []
-    if pixels is not None:
-        named = model_config["vision_cfg"].get("timm_model_name")
-        changes.append(f"a vision_cfg.timm_model_name for {pixels} px" if named else f"vision_cfg.image_size {pixels}")
-    where = CONFIG if source.model.startswith((FOLDER, HUB)) else "model_config=FILE.json"
-    advice = [f"{' and '.join(changes)} fits ({where})"]
-    if not source.asked.resample_positions:
-        advice.append("resample_positions=true resamples them, which changes scores")
-    return "; ".join(advice)
-
-
 def tokenizer_of(source: Source) -> open_clip.SimpleTokenizer | HFTokenizer:
     """The tokenizer that open_clip would take, from files on this machine; DataError if they are missing or damaged."""
     text = source.config["model_cfg"]["text_cfg"]
     options = {"context_length": text.get("context_length", 77), **text.get("tokenizer_kwargs", {})}
-    if source.tokenizer is None:
-        own = _own_tokenizer(json.dumps(options))
-        check_size(own, text.get("vocab_size"), source.model)
-        return own
-    try:
-        mode = text.get("tokenizer_mode")
-        made = HFTokenizer(str(source.tokenizer), tokenizer_mode=mode, local_files_only=True, **options)
-    except Exception as error:
-        command = what_to_install(error)
-        why = described(error) if command is None else f"it needs `{command}`"
-        raise DataError(f"the tokenizer of {source.model} cannot be loaded from {source.tokenizer} ({why})") from error
-    check_files(made.tokenizer, source.tokenizer, source.model)
-    check_size(made.tokenizer, text.get("vocab_size"), source.model)
+    made, where = None, source.tokenizer
+    if where is None:
+        made = _own_tokenizer(json.dumps(options))
+    else:
+        try:
+            mode = text.get("tokenizer_mode")
+            made = HFTokenizer(str(where), tokenizer_mode=mode, local_files_only=True, **options)
+        except Exception as error:
+            why = described(error) if (command := what_to_install(error)) is None else f"it needs `{command}`"
+            raise DataError(f"the tokenizer of {source.model} cannot be loaded from {where} ({why})") from error
+        check_files(made.tokenizer, where, source.model)
+    check_size(getattr(made, "tokenizer", made), text.get("vocab_size"), source.model)
     return made
 
 
@@ -318,7 +299,6 @@ def _own_file(pretrained: str, model: str, hint: str) -> Path:
         )
     if not path.is_file():
         raise DataError(f"pretrained={pretrained}: there is no such file")
-    _holds_open_clip(path)
     return path
 
 
@@ -375,21 +355,6 @@ def _towers(model_config: Config) -> list[object]:
         *(image[name] for name in ("timm_model_name", "layers", "width", "head_width", "patch_size")),
         *(text[name] for name in ("hf_model_name", "layers", "width", "heads")),
     ]
-
-
-class OtherPositionsError(Exception):
-    """Position embeddings of a file have other shapes than a model's; ``pixels`` and ``context_length`` would fit."""
-
-    def __init__(self, shapes: Mapping[str, tuple[tuple[int, ...], tuple[int, ...]]], patch: int | None) -> None:
-        listed = (f"{name} is {list(found)} and not {list(wanted)}" for name, (found, wanted) in shapes.items())
-        super().__init__(f"position embeddings differ: {', '.join(listed)}")
-        self.shapes = shapes
-        self.pixels = self.context_length = None
-        for name, (found, _) in shapes.items():
-            if not name.startswith("visual."):
-                self.context_length = found[0]
-            elif patch is not None:  # a ResNet has 32 pixels a position
-                self.pixels = (32 if "attnpool" in name else patch) * math.isqrt(found[-2])
 
 
 def tensors_in(path: Path) -> Tensors:
@@ -459,8 +424,8 @@ def interpolated(base: Tensors, tensors: Tensors, weight: float) -> Tensors:
 def fill(model: CLIP, tensors: Tensors, resample: bool = False) -> list[str]:
     """Loads every tensor as it is, under the names that open_clip's ``load_checkpoint`` gives it.
 
-    Returns the position embeddings that were resampled, if ``resample``, with both shapes. OtherPositionsError for
-    others, RuntimeError for a tensor that is missing, not in the model, or of another shape.
+    Returns the position embeddings that were resampled, if ``resample``, with both shapes. ValueError for others,
+    RuntimeError for a tensor that is missing, not in the model, or of another shape.
     """
     tensors = convert_state_dict(model, tensors)
     if POSITIONS in tensors and not hasattr(model, POSITIONS):
@@ -476,13 +441,16 @@ def fill(model: CLIP, tensors: Tensors, resample: bool = False) -> list[str]:
         for name, tensor in expected.items()
         if ("position" in name or "pos_embed" in name) and tensors.get(name, tensor).shape != tensor.shape
     }
+    advice = ""
     if resample:
         resize_pos_embed(tensors, model)
         resize_text_pos_embed(tensors, model)
-    left = {name: shapes for name, shapes in other.items() if tuple(tensors[name].shape) != shapes[1]}
+    else:
+        advice = ", or resample_positions=true, which changes scores"
+    left = [name for name, (_, wanted) in other.items() if tuple(tensors[name].shape) != wanted]
     if left:
-        patches = [tensors[name].shape[-1] for name in _PATCHES if name in tensors]
-        raise OtherPositionsError(left, patches[0] if patches else None)
+        shapes = ", ".join(f"{name} {list(other[name][0])}, not {list(other[name][1])}" for name in left)
+        raise ValueError(f"position embeddings are {shapes}: give image_size and context_length of the weights{advice}")
     model.load_state_dict(tensors)
     return [f"{name} from {list(found)} to {list(wanted)}" for name, (found, wanted) in other.items()]
 

@@ -129,7 +129,7 @@ class DualEncoderFiles(HubFiles):
     """Folder, Hub ID or ``ID@COMMIT`` of the tokenizer and image processor, if the model's repository has none."""
 
 
-class ContrastiveOptions(Compiled, HubModel, DualEncoderFiles):
+class HfOptions(Compiled, HubModel, DualEncoderFiles):
     """A dual encoder (``hf``)."""
 
     quick_gelu: bool | None = None
@@ -145,11 +145,11 @@ class Cutting(Options):
     """Maximum tokens of a caption (default: as trained; BLIP 35, BLIP-2 32, FLAVA its own)."""
 
 
-class ContrastiveHalfOptions(Cutting, Compiled, HubModel):
+class ItcOptions(Cutting, Compiled, HubModel):
     """The contrastive half of BLIP, BLIP-2 or FLAVA (``itc``)."""
 
 
-class MatchingOptions(Cutting, HubModel):
+class ItmOptions(Cutting, HubModel):
     """The matching head of BLIP, BLIP-2 or FLAVA (``itm``)."""
 
     itm_start: Literal["enc", "cls"] | None = None
@@ -208,7 +208,7 @@ class YesNoOptions(Options):
         return self
 
 
-class VqaScoreOptions(YesNoOptions, ChatOptions):
+class VqascoreOptions(YesNoOptions, ChatOptions):
     """A model that is asked whether an image shows a caption (``vqascore``)."""
 
     answer_prefix: Text = ""
@@ -254,7 +254,7 @@ class NoiseOptions(LanguageOptions):
     """Also score the token that ends the caption."""
 
 
-class VisualGptOptions(NoiseOptions, ChatOptions):
+class VisualgptOptions(NoiseOptions, ChatOptions):
     """A model that writes captions (``visualgpt``)."""
 
     alpha: float = Field(0.0, ge=0, le=1)
@@ -343,7 +343,7 @@ class OpenClipOptions(Compiled, InPrecision, OpenClipFiles):
     """
 
 
-class ServedOptions(Choosing):
+class OpenaiOptions(Choosing):
     """A model behind an OpenAI-compatible server."""
 
     model: Text

@@ -17,7 +17,7 @@ import shlex
 import warnings
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from copy import copy, deepcopy
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -104,9 +104,9 @@ def why_refused(error: Exception) -> str:
     return f"it is damaged, or holds more than tensors ({type(error).__name__}: {one_line(cause, 240)})"
 
 
-# Beside the weights: configuration, tokenizer, processor and chat template, as the libraries look for them.
+# Beside the weights: configuration, tokenizer, processor, chat template and code, as the libraries look for them.
 _SMALL = re.compile(
-    r"((qformer_tokenizer|additional_chat_templates)/.+|[^/]+)\.(json|txt|model|jinja|tiktoken|bpe|vocab|spm)"
+    r"((qformer_tokenizer|additional_chat_templates)/.+|[^/]+)\.(json|txt|model|jinja|tiktoken|bpe|vocab|spm|py)"
 )
 
 
@@ -125,13 +125,9 @@ class Repository:
         """Whether it is a folder of the user's own, and not a copy from the Hub."""
         return self.commit is None
 
-    @property
-    def small(self) -> set[str]:
-        """The files that libraries read beside the weights."""
-        return {name for name in self.files if _SMALL.fullmatch(name)}
-
-    def get(self, names: Iterable[str]) -> Path:
-        """The folder that holds these files, which are fetched if need be; DataError if one is unavailable."""
+    def get(self, names: Iterable[str] | None = None) -> Path:
+        """The folder with these files, by default those beside the weights, fetched if need be; or DataError."""
+        names = [name for name in self.files if _SMALL.fullmatch(name)] if names is None else names
         if self.folder is None:
             return self._fetch(sorted(glob.escape(name) for name in names))
         for name in names:
@@ -155,12 +151,8 @@ class Repository:
     def lacking(self, names: Sequence[str]) -> DataError:
         """The error to raise for missing files."""
         listed = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
-        if self.is_folder:
-            advice = "copy it again"
-        elif self.folder is not None:
-            advice = "`ttmbench download --model NAME` with a network completes it"
-        else:
-            advice = "another revision of it may be complete (--model_args revision=...)"
+        advice = "`ttmbench download --model NAME`, or another revision (--model_args revision=...), completes it"
+        advice = "copy it again" if self.is_folder else advice
         return DataError(f"{self.name} is incomplete: missing {listed}; {advice}")
 
 
@@ -252,12 +244,13 @@ def not_loaded(name: str, error: Exception, part: str = "") -> DataError:
     command, why = what_to_install(error), described(error)
     if command is not None:
         return DataError(f"{what} needs packages that are not installed: `{command}`")
-    if "trust_remote_code" in str(error):
+    if "trust_remote_code=True" in str(error):
         advice = "--trust_remote_code runs it: read it first, and pin its commit (--model_args revision=...)"
         return DataError(f"{what} is built by code of its repository, which is not run; {advice}")
     if "weights_only" in str(error):
         why = why_refused(error)
     instead = f"; {_TAKEN}" if "Unrecognized configuration class" in why else ""
+    instead = f"; if it lacks files, {_ADVICE}" if part == "AutoTokenizer" else instead
     return DataError(f"{what} cannot be loaded ({f'{part}: ' if part else ''}{why}){instead}")
 
 
@@ -411,20 +404,10 @@ KEPT = "_ttmbench_peft"  # of a model with an adapter: what a fingerprint says o
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 # Where it came from and which version wrote it: a copy of the same adapter has other values.
 _OF_A_COPY = ("base_model_name_or_path", "revision", "inference_mode", "peft_version", "auto_mapping")
-_NEEDS_PEFT = "peft needs the package peft; pip install 'ttmbench[lora]'"
 
 
-@dataclass(frozen=True)
-class AdapterFiles:
-    """An adapter whose configuration is on this machine; its weights may not be."""
-
-    repository: Repository
-    files: ModelFiles
-    config: Mapping[str, Any]
-
-
-def adapter_of(repository: Repository) -> AdapterFiles:
-    """The adapter of a repository, whose configuration is fetched; DataError if it is unavailable or incomplete."""
+def _adapter_of(asked: HubFiles, repository: Repository) -> tuple[Pretrained, dict[str, Any]]:
+    """An adapter and its configuration, which is fetched; DataError if it is unavailable or incomplete."""
     weights = next((file for file in _WEIGHTS if file in repository.files), None)
     if ADAPTER_CONFIG not in repository.files or weights is None:
         absent = [file for file in (ADAPTER_CONFIG, _WEIGHTS[0]) if file not in repository.files]
@@ -433,10 +416,11 @@ def adapter_of(repository: Repository) -> AdapterFiles:
     config = read_json_file(folder / ADAPTER_CONFIG)
     if not isinstance(config, dict) or not isinstance(config.get("peft_type"), str):
         raise DataError(f"{folder / ADAPTER_CONFIG} is not a configuration of an adapter: it has no peft_type")
-    return AdapterFiles(repository, ModelFiles(repository.name, folder, (weights,), repository.commit), config)
+    files = ModelFiles(repository.name, folder, (weights,), repository.commit)
+    return Pretrained(asked, repository, files), config
 
 
-def apply_adapter(model: PreTrainedModel, adapter: AdapterFiles, base: str, merge: bool) -> PreTrainedModel:
+def apply_adapter(model: PreTrainedModel, adapter: Pretrained, base: str, merge: bool) -> PreTrainedModel:
     """The model with the adapter's weights added to its own (``merge``) or kept apart in its layers.
 
     DataError for one that does not fit, is damaged, or adds tokens; UsageError without peft, or for quantised weights.
@@ -444,7 +428,7 @@ def apply_adapter(model: PreTrainedModel, adapter: AdapterFiles, base: str, merg
     try:
         from peft import PeftConfig, PeftModel, set_peft_model_state_dict  # type: ignore[import-not-found,unused-ignore]
     except ImportError:
-        raise UsageError(_NEEDS_PEFT) from None
+        raise UsageError("peft needs the package peft; pip install 'ttmbench[lora]'") from None
     name, folder = adapter.files.name, adapter.repository.get([ADAPTER_CONFIG, *adapter.files.weights])
     if merge and getattr(model, "is_quantized", False):
         raise UsageError("an adapter cannot be merged into quantised weights without loss; use merge=false")
@@ -457,7 +441,7 @@ def apply_adapter(model: PreTrainedModel, adapter: AdapterFiles, base: str, merg
             raise DataError(f"{name} is of kind {config.peft_type.value}, which adds tokens and no weights to layers")
         config.inference_mode = False
         # Layers are filled with random numbers before the adapter's own come.
-        with torch.random.fork_rng(devices=[]), _quiet():
+        with torch.random.fork_rng(devices=[]), warnings.catch_warnings(action="ignore"):  # it asks by old names
             wrapped = PeftModel(model, config, adapter_name=NAME, autocast_adapter_dtype=False)
             loaded: Any = set_peft_model_state_dict(wrapped, state, adapter_name=NAME)
     except DataError:
@@ -468,23 +452,16 @@ def apply_adapter(model: PreTrainedModel, adapter: AdapterFiles, base: str, merg
     for keys, what in ((loaded.unexpected_keys, "has"), (absent, "lacks")):
         if keys:
             raise DataError(f"the adapter {name} does not fit {base}: it {what} {keys[0]}, one of {len(keys)} tensors")
-    with _quiet():
+    with warnings.catch_warnings(action="ignore"):
         plain = wrapped.merge_and_unload() if merge else wrapped.get_base_model()
     for parameter in plain.parameters():
         parameter.requires_grad_(parameter.is_floating_point())
-    settings = {key: value for key, value in adapter.config.items() if key not in _OF_A_COPY}
-    declared = {"merged": merge, "type": adapter.config["peft_type"], "config_sha256": json_digest(settings)}
+    stated: Any = read_json_file(folder / ADAPTER_CONFIG)
+    settings = {key: value for key, value in stated.items() if key not in _OF_A_COPY}
+    declared = {"merged": merge, "type": stated["peft_type"], "config_sha256": json_digest(settings)}
     declared["weights_sha256"] = tensors_digest(state)
     setattr(plain, KEPT, (declared, None if merge else wrapped))
     return plain
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """A context in which peft warns of nothing: it asks transformers by old names."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield
 
 
 def merged(model: PreTrainedModel) -> PreTrainedModel:
@@ -492,7 +469,7 @@ def merged(model: PreTrainedModel) -> PreTrainedModel:
     _, kept = getattr(model, KEPT, (None, None))
     if kept is None:
         return model
-    with _quiet():
+    with warnings.catch_warnings(action="ignore"):
         copied = deepcopy(kept).merge_and_unload()
     delattr(copied, KEPT)
     return copied
@@ -522,7 +499,7 @@ class Pretrained:
     asked: HubFiles
     repository: Repository
     files: ModelFiles
-    adapter: AdapterFiles | None = None  # of peft, for the weights
+    adapter: Pretrained | None = None  # of peft, for the weights
     processor: Pretrained | None = None  # where tokenizer and image processor come from, if not from here
 
     @cached_property
@@ -602,10 +579,9 @@ def find(asked: HubFiles) -> Pretrained:
     chosen = next((file for file in (*SAFETENSORS, *PICKLES) if file in repository.files), None)
     if chosen is None or CONFIG not in repository.files:
         raise _unreadable(repository, SAFETENSORS[0] if chosen is None else CONFIG)
-    code = {file for file in repository.files if asked.trust_remote_code and file.endswith(".py")}
-    folder = repository.get(repository.small | code)
+    folder = repository.get()
     text = (folder / CONFIG).read_text(encoding="utf-8", errors="replace")
-    for architecture in [one for one in NOT_HERE if f'"{one}"' in text]:
+    for architecture in [one for one in NOT_HERE if f'"{one}"' in text and not asked.trust_remote_code]:
         raise UsageError(f"{name} is not supported ({architecture}): {NOT_HERE[architecture]}")
     weights = (chosen, *(_shards(repository, folder / chosen) if chosen.endswith(INDEX) else ()))
     found = Pretrained(asked, repository, ModelFiles(name, folder, weights, repository.commit))
@@ -630,13 +606,13 @@ def _with_adapter(asked: HubFiles, repository: Repository) -> Pretrained:
     """A model with ``peft``, or the base that a repository of an adapter alone names; UsageError for a wrong base."""
     name, is_alone = asked.pretrained, CONFIG not in repository.files and ADAPTER_CONFIG in repository.files
     if asked.peft is None:
-        adapter = adapter_of(repository)
+        adapter, stated = _adapter_of(asked, repository)
     elif is_alone:
         raise UsageError(f"{name} is an adapter of peft, and so is {asked.peft}; give one of them with its base")
     else:
         place, _, revision = (asked.peft, "", "") if Path(asked.peft).is_dir() else asked.peft.partition("@")
-        adapter = adapter_of(find_repository(place, revision or None, offline=asked.offline))
-    base, revision = (str(adapter.config.get(key) or "") for key in ("base_model_name_or_path", "revision"))
+        adapter, stated = _adapter_of(asked, find_repository(place, revision or None, offline=asked.offline))
+    base, revision = (str(stated.get(key) or "") for key in ("base_model_name_or_path", "revision"))
     changes: dict[str, object] = {"peft": None}
     if is_alone:
         if not _HUB_ID.fullmatch(base):
@@ -650,14 +626,14 @@ def _with_adapter(asked: HubFiles, repository: Repository) -> Pretrained:
     model = find(asked.model_copy(update=changes))
     if model.adapter is not None:
         raise UsageError(f"{model.asked.pretrained} is an adapter itself, so it is not a base of {adapter.files.name}")
-    return replace(model, adapter=adapter, files=replace(model.files, beside=(*model.files.beside, adapter.files)))
+    return replace(model, adapter=adapter, files=replace(model.files, beside=(adapter.files, *model.files.beside)))
 
 
 def _with_processor(model: Pretrained, place: str) -> Pretrained:
     """A model whose tokenizer and image processor come from another repository."""
     name, _, revision = place.partition("@")
     repository = find_repository(name, revision or None, offline=model.asked.offline)
-    files = ModelFiles(name, repository.get(repository.small), (), repository.commit)
+    files = ModelFiles(name, repository.get(), (), repository.commit)
     beside = replace(model.files, beside=(*model.files.beside, files))
     return replace(model, files=beside, processor=Pretrained(model.asked, repository, files))
 
@@ -815,13 +791,8 @@ def check_files(tokenizer: PreTrainedTokenizerBase, folder: Path, name: str) -> 
         if apart or not named:
             absent.append(WHOLE + (f" (or {' and '.join(apart)})" if apart else ""))
     if absent:
-        raise lacking(name, folder, absent)
-
-
-def lacking(name: str, folder: Path, files: Sequence[str]) -> DataError:
-    """The error to raise for missing files of a tokenizer."""
-    where = "" if str(folder) == name else f" in {folder}"
-    return DataError(f"{name} is incomplete: the tokenizer lacks {' and '.join(files)}{where}; {_ADVICE}")
+        where = "" if str(folder) == name else f" in {folder}"
+        raise DataError(f"{name} is incomplete: the tokenizer lacks {' and '.join(absent)}{where}; {_ADVICE}")
 
 
 def check_size(tokenizer: PreTrainedTokenizerBase, rows: int | None, name: str) -> None:

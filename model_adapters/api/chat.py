@@ -20,7 +20,7 @@ from ttmbench._util.console import progress_bar, warn
 from ttmbench._util.digests import json_digest
 from ttmbench._util.images import resized
 from ttmbench.errors import DataError, TtmbenchError, UsageError
-from ttmbench.model_adapters._shared.options import ServedOptions
+from ttmbench.model_adapters._shared.options import OpenaiOptions
 from ttmbench.model_adapters.api.server import Answer, Body, Server
 
 if TYPE_CHECKING:
@@ -116,7 +116,7 @@ class Tokens:
 class Account:
     """Requests and costs of a run, in dollars or whatever the server bills in."""
 
-    asked_for: ServedOptions  # prices of a million tokens, and the limit
+    asked_for: OpenaiOptions  # prices of a million tokens, and the limit
     requests: int = 0  # retries included
     asked: Tokens = field(default_factory=Tokens)
     stored: Tokens = field(default_factory=Tokens)  # of answers that were stored before
@@ -161,7 +161,7 @@ class Account:
 class ChatModel:
     """Answers questions from a file of stored answers, and else from the server; ``parameters`` are in the keys."""
 
-    def __init__(self, asked: ServedOptions, server: Server, parameters: Body, store: Path) -> None:
+    def __init__(self, asked: OpenaiOptions, server: Server, parameters: Body, store: Path) -> None:
         self.asked, self.server, self.parameters, self._store = asked, server, parameters, store
         self.account = Account(asked)
         self.served: set[str] = set()  # names of models in answers, with the fingerprint of the server's system
@@ -292,7 +292,7 @@ def image_digest(image: Image) -> str:
     return hashlib.sha256(head + image.tobytes()).hexdigest()
 
 
-def image_part(image: Image, asked: ServedOptions) -> dict[str, object]:
+def image_part(image: Image, asked: OpenaiOptions) -> dict[str, object]:
     """An image as a part of a chat message."""
     from PIL import Image as Pillow
 
@@ -305,7 +305,7 @@ def image_part(image: Image, asked: ServedOptions) -> dict[str, object]:
     return {"type": "image_url", "image_url": {"url": url, **({"detail": asked.detail} if asked.detail else {})}}
 
 
-def image_tokens(size: tuple[int, int], asked: ServedOptions) -> int:
+def image_tokens(size: tuple[int, int], asked: OpenaiOptions) -> int:
     """About how many tokens an image costs, by the rule of GPT-4o and GPT-4.1: 85, and 170 for each tile of 512 px."""
     if asked.detail == "low":
         return 85

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 import openai
 
 from ttmbench.errors import DataError, TtmbenchError, UsageError
-from ttmbench.model_adapters._shared.options import ServedOptions
+from ttmbench.model_adapters._shared.options import OpenaiOptions
 
 Body = dict[str, Any]
 """Parameters of a request, in OpenAI's words."""
@@ -49,7 +49,7 @@ class Answer(TypedDict):
 class Server:
     """Where and how to ask, with a key or none, and what is learnt of it during a run."""
 
-    def __init__(self, asked: ServedOptions, key: str | None) -> None:
+    def __init__(self, asked: OpenaiOptions, key: str | None) -> None:
         self._asked, self._key = asked, key
         url = urlsplit(asked.base_url)
         self.identity = f"{url.hostname}{url.path.rstrip('/')}"  # without the port: part of the keys of stored answers

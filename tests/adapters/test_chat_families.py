@@ -12,7 +12,7 @@ from support.adapter_inputs import random_images
 from support.chat_families import FAMILIES, Processor, build, words
 
 from ttmbench.model_adapters._shared.image_text import ImageTextModel
-from ttmbench.model_adapters._shared.options import VqaScoreOptions
+from ttmbench.model_adapters._shared.options import VqascoreOptions
 from ttmbench.model_adapters._shared.pretrained import LoadedModel
 from ttmbench.model_adapters.vqascore import VQAScore
 
@@ -41,7 +41,7 @@ def test_scores_of_a_family_equal_its_own_forward(family):
     processor = Processor(model, words())
     loaded = LoadedModel(model, None, processor.tokenizer, processor.image_processor, processor)
     chat = ImageTextModel(loaded, torch.device("cpu"))
-    adapter = VQAScore(chat, VqaScoreOptions(pretrained=family, device="cpu"))
+    adapter = VQAScore(chat, VqascoreOptions(pretrained=family, device="cpu"))
     pairs = [(image, caption) for image in random_images(2) for caption in CAPTIONS]
     own = []
     for (image, _), prompt in zip(pairs, adapter.prepare_captions([caption for _, caption in pairs]), strict=True):

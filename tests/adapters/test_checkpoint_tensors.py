@@ -193,7 +193,7 @@ def saved(folder, shape):
 @pytest.mark.parametrize("direction", ["longer", "shorter"])
 @pytest.mark.parametrize("tower", ["image", "text"])
 @pytest.mark.parametrize("form", ["file", "pickle", "folder"])
-def test_other_positions_are_refused_with_what_fits(tmp_path, shape, direction, tower, form):
+def test_other_positions_are_refused(tmp_path, shape, direction, tower, form):
     sizes = (2 * shape["vision_cfg"]["image_size"], None) if tower == "image" else (None, 31)
     right = changed(shape, *sizes)
     held, built = (right, shape) if direction == "longer" else (shape, right)
@@ -205,10 +205,8 @@ def test_other_positions_are_refused_with_what_fits(tmp_path, shape, direction, 
     elif form == "pickle":
         given["pretrained"] = str(path.with_suffix(".pt"))
         torch.save(load_file(path), given["pretrained"])
-    with pytest.raises(DataError, match="position embeddings") as caught:
+    with pytest.raises(DataError, match=r"position embeddings .* resample_positions=true"):
         open_clip_models.load(**given, device="cpu")
-    needed = ("vision_cfg", "image_size") if tower == "image" else ("text_cfg", "context_length")
-    assert f"{'.'.join(needed)} {held[needed[0]][needed[1]]} fits" in str(caught.value)
     config.write_text(json.dumps({"model_cfg": held}), encoding="utf-8")
     assert not open_clip_models.load(**given, device="cpu").notes()
 
@@ -232,7 +230,7 @@ def test_positions_of_timm_are_refused_too(tmp_path):
     tensors = load_file(path)
     save_file({**tensors, name: torch.cat([tensors[name]] * 4, dim=1)}, path)
     for asked in ({}, {"resample_positions": True}):
-        with pytest.raises(DataError, match=r"position embeddings.* 320 px"):
+        with pytest.raises(DataError, match="position embeddings"):
             open_clip_models.load(model=f"local-dir:{path.parent}", device="cpu", **asked)
 
 

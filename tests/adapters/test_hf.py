@@ -3,40 +3,36 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
-import subprocess
-import sys
 
 import numpy as np
 import pytest
 import torch
 import transformers
 from safetensors.torch import load_file, save_file
+from support import tiny_models
 from support.adapter_inputs import CAPTIONS, assert_same_gradients, logits_of, random_images
 from support.checkpoints import Program
-from support.tiny_models import word_tokenizer
+from support.tiny_models import SQUARE
 
 from ttmbench.errors import DataError, UsageError
 from ttmbench.evaluator.adapters import model_info, remarks
 from ttmbench.model_adapters import hf, tiny_clip
 from ttmbench.testing import ContractError, check_adapter
 
-TOWER = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 2}
-VISION = {**TOWER, "image_size": 32, "patch_size": 8}
-IDS = {"bos_token_id": 3, "eos_token_id": 1, "pad_token_id": 0}
-TEXT = {**TOWER, "vocab_size": 60, "max_position_embeddings": 24}
 NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
-SHORTEST, SQUARE = {"shortest_edge": 32}, {"height": 32, "width": 32}
-LIKES = {  # class of the model, its text and vision, class and settings of the image processor, longest caption
-    "MetaClip2": ({**TEXT, **IDS}, VISION, "CLIP", {"size": SHORTEST, "crop_size": SQUARE}, 20),
-    "AltCLIP": ({**TEXT, **IDS, **NO_DROPOUT, "project_dim": 24}, VISION, "CLIP", {"size": SHORTEST}, 20),
-    "ChineseCLIP": ({**TEXT, **NO_DROPOUT, "pad_token_id": 0}, VISION, "ChineseCLIP", {"size": SQUARE}, 20),
+LIKES = {  # class of the model, class and settings of its image processor, the rest
+    "MetaClip2": (None, {}, {}),
+    "AltCLIP": (None, {}, {"text": {**NO_DROPOUT, "project_dim": 24}}),
+    "ChineseCLIP": ("ChineseCLIP", {"size": SQUARE, "crop_size": SQUARE}, {"text": NO_DROPOUT}),
     "Siglip2": (
-        {**TEXT, **IDS, "max_position_embeddings": 16, "projection_size": 32},
-        {**TOWER, "patch_size": 8, "num_patches": 16},
-        *("Siglip2", {"patch_size": 8, "max_num_patches": 16}, 16),
+        *("Siglip2", {"patch_size": 8, "max_num_patches": 16}),
+        {
+            "length": 16,
+            "text": {"projection_size": 32},
+            "vision": {**tiny_models.TEXT, "patch_size": 8, "num_patches": 16},
+        },
     ),
 }
 
@@ -53,17 +49,10 @@ def any_folder(request, tiny_siglip, tiny_hf_clip, tmp_path_factory):
         return {"siglip": tiny_siglip, "clip": tiny_hf_clip}[request.param]
     if request.param == "ChineseCLIP":  # before, its get_text_features fails
         pytest.importorskip("transformers", minversion="5.0")
-    torch.manual_seed(3)
-    text, vision, kind, settings, length = LIKES[request.param]
+    images, settings, how = LIKES[request.param]
+    images = images and getattr(transformers, f"{images}ImageProcessor")(**settings)
     sizes = {} if request.param == "Siglip2" else {"projection_dim": 24}
-    config = getattr(transformers, f"{request.param}Config")(text_config=text, vision_config=vision, **sizes)
-    model = getattr(transformers, f"{request.param}Model")(config)
-    image_processor = getattr(transformers, f"{kind}ImageProcessor")(**{"crop_size": SQUARE, **settings})
-    path = tmp_path_factory.mktemp(request.param)
-    tokenizer = word_tokenizer(eos="</s>", pad="<pad>", length=length)
-    for part in (model, image_processor, tokenizer):
-        part.save_pretrained(path)
-    return path
+    return tiny_models.dual(tmp_path_factory.mktemp(request.param), request.param, images, seed=3, **sizes, **how)
 
 
 def own_forward(folder):
@@ -237,20 +226,6 @@ def test_a_compiled_model_scores_and_trains_the_same(folder):
     assert_same_gradients(fast.model, plain.model)
 
 
-@pytest.mark.slow
-def test_no_compiler_is_one_clear_error(tiny_hf_clip, tmp_path):
-    command = ["-m", "ttmbench", "--model", "hf", "--model_args", f"pretrained={tiny_hf_clip}", "--compile"]
-    done = subprocess.run(
-        [sys.executable, *command, "--tasks", "shapes_color", "--limit", "4", "--device", "cpu"],
-        env={**os.environ, "CXX": "/nonexistent", "TORCHINDUCTOR_CACHE_DIR": str(tmp_path)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 1
-    assert "cannot be compiled here" in done.stderr and "run without --compile" in done.stderr
-
-
 def test_half_precision_does_not_train(folder):
     adapter = hf.load(pretrained=str(folder), device="cpu", dtype="fp16")
     with pytest.raises(UsageError, match="use --dtype bf16 or fp32"):
@@ -269,24 +244,18 @@ def test_models_with_two_heads_name_their_adapters(maker, options, tiny_vlm):
 def test_models_that_divide_by_their_temperature(family, again, tmp_path):
     if not hasattr(transformers, f"{family}Model"):
         pytest.skip(f"{family} is not in this release of transformers")
-    torch.manual_seed(3)
     if family == "Align":
-        text = {**TEXT, **NO_DROPOUT, "max_position_embeddings": 64}
         layers = {"kernel_sizes": [3], "in_channels": [32], "out_channels": [16], "strides": [1]}
         layers |= {"num_block_repeats": [1], "expand_ratios": [1], "width_coefficient": 1.0, "depth_coefficient": 1.0}
-        vision, more = {"image_size": 32, "hidden_dim": 16, **layers}, {"projection_dim": 16}
+        how = {"text": {**NO_DROPOUT, "max_position_embeddings": 64}, "projection_dim": 16}
+        how["vision"] = {"image_size": 32, "hidden_dim": 16, **layers}
         images = transformers.EfficientNetImageProcessor(
             size=SQUARE, crop_size=SQUARE, include_top=again, rescale_offset=True, rescale_factor=1 / 127.5
         )
     else:
-        text, more = {**TEXT, "max_position_embeddings": 64, "pad_token_id": 0}, {}
-        vision, images = {**TOWER, "image_size": 32, "patch_size": 8}, transformers.Tipsv2ImageProcessor(size=SQUARE)
-    config = getattr(transformers, f"{family}Config")(
-        text_config=text, vision_config=vision, temperature_init_value=0.05, **more
-    )
-    model = getattr(transformers, f"{family}Model")(config)
-    for part in (model, images, word_tokenizer(eos="</s>", pad="<pad>", length=20)):
-        part.save_pretrained(tmp_path)
+        how = {"text": {"max_position_embeddings": 64}}
+        images = transformers.Tipsv2ImageProcessor(size=SQUARE)
+    tiny_models.dual(tmp_path, family, images, seed=3, temperature_init_value=0.05, **how)
     adapter = hf.load(pretrained=str(tmp_path), device="cpu")
     expected = own_forward(tmp_path)[0].eval()
     tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path)

@@ -298,7 +298,7 @@ def test_a_model_of_pairs_gives_its_scores(monkeypatch, tmp_path):
     [
         ("tiny-clop", "--method_args rlcf.reward: must be self or a model: unknown model 'tiny-clop'; did you mean"),
         ("tiny-clip:oops", "arguments must be key=value"),
-        ("tiny-clip:oops=1", "model 'tiny-clip' has no argument 'oops'"),
+        ("tiny-clip:oops=1", "model 'tiny-clip': got an unexpected keyword argument 'oops'"),
     ],
 )
 def test_a_wrong_reward_model_is_refused_in_one_line(reward, message):

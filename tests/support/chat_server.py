@@ -41,12 +41,10 @@ class ChatServer(LocalServer):
     def forget(self) -> None:
         """Counts anew."""
         self.requests: list[Json] = []
-        self.times: list[float] = []
         self.authorizations: set[str | None] = set()
         self.api_keys: set[str | None] = set()
         self.paths: set[str] = set()
         self.answered: Counter[str] = Counter()
-        self.most_at_once = self._at_once = 0
         self._lock = threading.Lock()
 
     def _start(self) -> None:
@@ -67,19 +65,12 @@ class ChatServer(LocalServer):
         with self._lock:
             number = len(self.requests)
             self.requests.append(body)
-            self.times.append(time.monotonic())
             self.authorizations.add(handler.headers.get("authorization"))
             self.api_keys.add(handler.headers.get("api-key"))
             self.paths.add(handler.path)
-            self._at_once += 1
-            self.most_at_once = max(self.most_at_once, self._at_once)
-        try:
-            self.before(number)
-            time.sleep(self.delay)
-            self._reply(handler, body, self.fault(number), self.names(number))
-        finally:
-            with self._lock:
-                self._at_once -= 1
+        self.before(number)
+        time.sleep(self.delay)
+        self._reply(handler, body, self.fault(number), self.names(number))
 
     def _reply(self, handler: BaseHTTPRequestHandler, body: Json, fault: str | None, name: str) -> None:
         if fault == "drop":

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
+from types import MappingProxyType
+from typing import Any
 
 import pytest
 import torch
@@ -15,7 +18,7 @@ from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers, processors
 from ttmbench.data.sources.rendered import COLORS, SHAPES
 from ttmbench.model_adapters._shared.image_text import CHAT
 
-Settings = dict[str, object]
+Settings = Mapping[str, object]
 WORDS = (
     "a the and of on at in left right top bottom above below photo dogs cat two Does this figure show Please answer "
     "yes no or Yes No USER ASSISTANT User Assistant user assistant Describe image caption en is it"
@@ -111,34 +114,39 @@ def _write(folder: Path, model: tf.PreTrainedModel, *parts: object, scale: float
     return folder
 
 
+IDS = {"bos_token_id": 3, "eos_token_id": 1, "pad_token_id": 0}
+
+
+def dual(
+    folder: Path,
+    kind: str,
+    images: Any = None,
+    *,
+    seed: int = 1,
+    length: int = 20,
+    text: Settings = MappingProxyType({}),
+    vision: Settings = SMALL_VISION,
+    pad: str = "<pad>",
+    **config: object,
+) -> Path:
+    """A dual encoder of transformers with a tokenizer of ``length`` words and an image processor, CLIP's if None."""
+    torch.manual_seed(seed)
+    text = {**TEXT, **IDS, "vocab_size": 60, "max_position_embeddings": length, **text}
+    model = getattr(tf, f"{kind}Model")(getattr(tf, f"{kind}Config")(text_config=text, vision_config=vision, **config))
+    for name, value in {"logit_scale": 2.3, "logit_bias": -5.0}.items() if hasattr(model, "logit_bias") else ():
+        getattr(model, name).data.fill_(value)
+    images = images or tf.CLIPImageProcessor(size={"shortest_edge": SIDE}, crop_size=SQUARE)
+    return _write(folder, model, word_tokenizer(eos="</s>", pad=pad, length=length), images, scale=1.0)
+
+
 def siglip(folder: Path, *, rows: int = 60, length: int = 16) -> Path:
-    torch.manual_seed(0)
-    text = {**TEXT, "vocab_size": rows, "max_position_embeddings": length, "projection_size": 32}
-    model = tf.SiglipModel(tf.SiglipConfig(text_config=text, vision_config=SMALL_VISION))
-    with torch.no_grad():
-        model.logit_scale.fill_(2.3)
-        model.logit_bias.fill_(-5.0)
-    words = word_tokenizer(eos="</s>", pad="</s>", length=16)
-    return _write(folder, model, words, tf.SiglipImageProcessor(size=SQUARE), scale=1.0)
+    text = {"vocab_size": rows, "max_position_embeddings": length, "projection_size": 32}
+    text |= {name: tf.SiglipTextConfig().to_dict()[name] for name in IDS}
+    return dual(folder, "Siglip", tf.SiglipImageProcessor(size=SQUARE), seed=0, length=16, text=text, pad="</s>")
 
 
-def clip(folder: Path) -> Path:
-    torch.manual_seed(1)
-    text = {**TEXT, "bos_token_id": 3, "eos_token_id": 1, "pad_token_id": 0}
-    text |= {"vocab_size": 60, "max_position_embeddings": 20}
-    model = tf.CLIPModel(tf.CLIPConfig(text_config=text, vision_config=SMALL_VISION, projection_dim=24))
-    images = tf.CLIPImageProcessor(size={"shortest_edge": SIDE}, crop_size=SQUARE)
-    return _write(folder, model, word_tokenizer(eos="</s>", pad="<pad>", length=20), images, scale=1.0)
-
-
-def metaclip2(folder: Path) -> Path:
-    torch.manual_seed(1)
-    text = {**TEXT, "bos_token_id": 3, "eos_token_id": 1, "pad_token_id": 0, "vocab_size": 60}
-    text["max_position_embeddings"] = 20
-    config = tf.MetaClip2Config(text_config=text, vision_config=SMALL_VISION, projection_dim=24)
-    images = tf.CLIPImageProcessor(size={"shortest_edge": SIDE}, crop_size=SQUARE)
-    words = word_tokenizer(eos="</s>", pad="<pad>", length=20)
-    return _write(folder, tf.MetaClip2Model(config), words, images, scale=1.0)
+clip = partial(dual, kind="CLIP", projection_dim=24)
+metaclip2 = partial(dual, kind="MetaClip2", projection_dim=24)
 
 
 OPEN_CLIP = {

@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 from ttmbench._util.images import resized
-from ttmbench.model_adapters._shared.options import ServedOptions
+from ttmbench.model_adapters._shared.options import OpenaiOptions
 from ttmbench.model_adapters.api.chat import image_part
 
 BICUBIC, LANCZOS = Image.Resampling.BICUBIC, Image.Resampling.LANCZOS
@@ -48,7 +48,7 @@ def test_every_mode_is_resized_as_pillow_resizes_it(mode):
 
 def test_an_image_for_a_server_is_resized_so():
     tall = photo(300, 800)
-    asked = ServedOptions(model="m", image_size=512, image_format="png")
+    asked = OpenaiOptions(model="m", image_size=512, image_format="png")
     url = image_part(tall, asked)["image_url"]["url"]
     sent = Image.open(io.BytesIO(base64.b64decode(url.partition(",")[2])))
     assert sent.tobytes() == horizontally_first(tall, (192, 512), LANCZOS).tobytes()

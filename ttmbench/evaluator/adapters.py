@@ -14,7 +14,7 @@ from typing import Any, get_args, get_type_hints
 
 from ttmbench._util.digests import json_digest
 from ttmbench._util.file_io import Unreadable, read_json, to_json, write_atomically
-from ttmbench._util.third_party_errors import error_line, foreign_errors
+from ttmbench._util.third_party_errors import foreign_errors
 from ttmbench.config import RunConfig
 from ttmbench.errors import DataError, UsageError
 from ttmbench.model import ChoiceModel, DualEncoder, Model, PairScorer, StoredFeatures, as_model
@@ -23,8 +23,6 @@ from ttmbench.types import ModelFiles, Record
 
 RECORD = "ttmbench_finetune.json"
 KIND = "finetuning"
-_NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
-_TRIPLE = "(model, preprocess, tokenizer)"
 
 
 def make_adapter(
@@ -34,35 +32,28 @@ def make_adapter(
 
     UsageError for an unknown model or argument and for an object that cannot score; DataError for unreachable weights.
     """
-    names = ("device", "dtype", "offline", "trust_remote_code", *(["compile"] if config.compile else []))
-    settings = {key: getattr(config, key) for key in names}
-    if first_device:
-        settings["device"] = config.device.partition(",")[0]
     spec = registry.adapters[name]
     factory = load_target(spec.target, spec.needs)
-    arguments = model_arguments(spec, model_args)
     whose = f"model '{name}' of plugin '{registry.adapters.plugins[name]}'"
     with foreign_errors(whose):
-        parameters = inspect.signature(factory).parameters
-    takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
-    if settings.get("compile") and "compile" not in parameters and not takes_any:
-        raise UsageError(f"model '{name}' cannot be compiled; run without --compile")
-    passed = {
-        key: value for key, value in settings.items() if (key in parameters or takes_any) and key not in arguments
-    }
-    stated = {**passed, **arguments}
-    needed = [key for key, one in parameters.items() if one.default is one.empty and one.kind in _NAMED]
-    unknown = [key for key in arguments if key not in parameters and not takes_any]
-    missing = [key for key in needed if key not in stated]
-    if unknown or missing:
-        why = f"has no argument '{unknown[0]}' (--model_args)" if unknown else f"needs --model_args {missing[0]}=VALUE"
-        known = ", ".join(key for key in parameters if key not in settings) or "none"
-        raise UsageError(f"model '{name}' {why}; it has: {known}")
+        signature = inspect.signature(factory)
+    takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in signature.parameters.values())
+    settings = {key: getattr(config, key) for key in ("device", "dtype", "offline", "trust_remote_code")}
+    if first_device:
+        settings["device"] = config.device.partition(",")[0]
+    passed = {key: value for key, value in settings.items() if key in signature.parameters or takes_any}
+    if config.compile:
+        if "compile" not in signature.parameters and not takes_any:
+            raise UsageError(f"model '{name}' cannot be compiled; run without --compile")
+        passed["compile"] = True
+    given = passed | model_arguments(spec, model_args)
+    try:
+        signature.bind(**given)
+    except TypeError as error:
+        known = ", ".join(key for key in signature.parameters if key not in (*settings, "compile")) or "none"
+        raise UsageError(f"model '{name}': {error} (--model_args); it has: {known}") from None
     with foreign_errors(whose):
-        try:
-            adapter = factory(**stated)
-        except TypeError as error:
-            raise UsageError(f"model '{name}': {error_line(error).removeprefix('TypeError: ')}") from error
+        adapter = factory(**given)
     return checked(f"model '{name}'", adapter)
 
 
@@ -99,21 +90,20 @@ def checked(what: str, adapter: object) -> Model:
 
 def _instead_of(model: object) -> str | None:
     """What to do with a model or a part of one that a library made; None for anything else."""
-    library = type(model).__module__.partition(".")[0]
-    name = type(model).__name__
+    library, name = type(model).__module__.partition(".")[0], type(model).__name__
+    without = "and no adapter, since it comes without its preprocessing; give"
     if library == "transformers" and hasattr(model, "save_pretrained") and hasattr(model, "state_dict"):
-        path = getattr(model, "name_or_path", "") or "FOLDER"
-        kind = "hf" if hasattr(model, "get_image_features") else "vqascore"
-        with_it = f"simple_evaluate(model, ..., processor=AutoProcessor.from_pretrained('{path}')), or "
+        path, kind = getattr(model, "name_or_path", "") or "FOLDER", "vqascore"
+        if hasattr(model, "get_image_features"):
+            kind = "hf"
+            without += f" simple_evaluate(model, ..., processor=AutoProcessor.from_pretrained('{path}')), or"
         return (
-            f"{name} is a model of transformers and no adapter, since it comes without its preprocessing; give "
-            f"{with_it if kind == 'hf' else ''}simple_evaluate('{kind}', ..., model_args={{'pretrained': '{path}'}}), "
-            "and where you changed its weights save_pretrained it and its processor to a folder first"
+            f"{name} is a model of transformers {without} simple_evaluate('{kind}', ..., model_args={{'pretrained': "
+            f"'{path}'}}), and where you changed its weights save_pretrained it and its processor to a folder first"
         )
     if library == "open_clip":
         return (
-            f"{name} is a model of open_clip and no adapter, since it comes without its preprocessing; give "
-            "simple_evaluate((model, preprocess, tokenizer), ...), or "
+            f"{name} is a model of open_clip {without} simple_evaluate((model, preprocess, tokenizer), ...), or "
             "simple_evaluate('open_clip', ..., model_args={'model': NAME, 'pretrained': TAG_OR_FILE})"
         )
     if library == "sentence_transformers":
@@ -184,25 +174,21 @@ def remarks(model: Model) -> list[str]:
     ]
 
 
-def finetuned(model: Model) -> Record | None:
-    """The record (`ttmbench.evaluator.supervised`) beside a model's weights; None if there is none."""
-    return None if model.files is None else read_record(model.files.folder)
-
-
-def read_record(folder: Path) -> Record | None:
-    """The record in a folder; None if there is none, DataError if it is damaged."""
-    path = folder / RECORD
-    if not path.is_file():
+def finetuned(place: Model | Path) -> Record | None:
+    """The record of a folder, or of that of a model's weights; None if there is none, DataError if it is damaged."""
+    folder = place if isinstance(place, Path) else None if place.files is None else place.files.folder
+    if folder is None or not (folder / RECORD).is_file():
         return None
+    path = folder / RECORD
+    path = folder / RECORD
     try:
         content = read_json(path)
+        names = [*(task["task"] for task in content["tasks"]), *(content.get("trained_on") or ()), content["kind"]]
     except Unreadable as error:
         raise DataError(f"{path} {error}; it records what the weights next to it were fine-tuned on") from None
-    tasks = content.get("tasks") if isinstance(content, dict) and content.get("kind") == KIND else None
-    sound = isinstance(tasks, list) and all(
-        isinstance(task, dict) and isinstance(task.get("task"), str) for task in tasks
-    )
-    if not sound or not all(isinstance(name, str) for name in content.get("trained_on") or ()):
+    except (AttributeError, KeyError, TypeError):
+        names = []
+    if names[-1:] != [KIND] or not all(isinstance(name, str) for name in names):
         raise DataError(f"{path} is not a fine-tuning record, which states what the weights next to it were trained on")
     return dict(content)
 
@@ -258,37 +244,39 @@ def as_adapter(model: object, processor: object, settings: dict[str, str | bool]
         return _of_open_clip(list(model), processor, settings)
     if processor is None:
         return model
-    name = type(model).__name__
+    name, why = type(model).__name__, None
     if isinstance(model, str):
-        advice = "a name brings its own, and 'hf' takes model_args={'processor': ID}"
-        raise UsageError(f"processor is for a model given as an object; {advice}")
-    if library_of(model) != "transformers":
-        raise UsageError(f"processor is for a model of transformers, but {name} is not one; omit it")
-    if not all(hasattr(model, part) for part in ("get_image_features", "get_text_features", "logit_scale")):
-        advice = "give simple_evaluate('vqascore', ..., model_args={'pretrained': FOLDER}) a model that writes text"
-        raise UsageError(f"{name} is not a contrastive dual encoder with a temperature; {advice}")
-    if not all(hasattr(processor, part) for part in ("tokenizer", "image_processor")):
-        advice = "give that of AutoProcessor.from_pretrained"
-        raise UsageError(f"processor must have a tokenizer and an image_processor, got {_kind(processor)}; {advice}")
-    return load_target("ttmbench.model_adapters.hf:wrap", ())(model, processor, **_placed(model, settings))
+        why = "processor is for a model given as an object; a name brings its own, and 'hf' takes model_args="
+        why += "{'processor': ID}"
+    elif library_of(model) != "transformers":
+        why = f"processor is for a model of transformers, but {name} is not one; omit it"
+    elif not all(hasattr(model, part) for part in ("get_image_features", "get_text_features", "logit_scale")):
+        why = f"{name} is not a contrastive dual encoder with a temperature; "
+        why += "give simple_evaluate('vqascore', ..., model_args={'pretrained': FOLDER}) a model that writes text"
+    elif not all(hasattr(processor, part) for part in ("tokenizer", "image_processor")):
+        why = f"processor must have a tokenizer and an image_processor, got {_kind(processor)}; "
+        why += "give that of AutoProcessor.from_pretrained"
+    if why is not None:
+        raise UsageError(why)
+    return load_target("ttmbench.model_adapters.hf:wrap")(model, processor, **_placed(model, settings))
 
 
 def _of_open_clip(objects: list[object], processor: object, settings: dict[str, str | bool]) -> object:
-    how = f"a model of open_clip is given as {_TRIPLE}"
-    if len(objects) != 3 or library_of(objects[0]) != "open_clip":
-        raise UsageError(f"{how}, got ({', '.join(map(_kind, objects))})")
-    if processor is not None:
-        raise UsageError(f"{how}, so omit processor")
-    model, preprocess, tokenizer = objects
-    if library_of(tokenizer) != "open_clip":
-        raise UsageError(f"{how}: the third must be open_clip.get_tokenizer(NAME), got {_kind(tokenizer)}")
-    if not callable(preprocess) or library_of(preprocess) == "open_clip":
-        raise UsageError(f"{how}: the second must turn an image into a tensor, got {_kind(preprocess)}")
-    if "Random" in repr(preprocess):
-        raise UsageError(
-            f"{how}: the second is the transform for training; the one for validation is the third object "
-            "that open_clip.create_model_and_transforms returns"
-        )
+    model, preprocess, tokenizer = objects if len(objects) == 3 else (None, None, None)
+    why = None
+    if library_of(model) != "open_clip":
+        why = f", got ({', '.join(map(_kind, objects))})"
+    elif processor is not None:
+        why = ", so omit processor"
+    elif library_of(tokenizer) != "open_clip":
+        why = f": the third must be open_clip.get_tokenizer(NAME), got {_kind(tokenizer)}"
+    elif not callable(preprocess) or library_of(preprocess) == "open_clip":
+        why = f": the second must turn an image into a tensor, got {_kind(preprocess)}"
+    elif "Random" in repr(preprocess):
+        why = ": the second is the transform for training; the one for validation is the third object that "
+        why += "open_clip.create_model_and_transforms returns"
+    if why is not None:
+        raise UsageError(f"a model of open_clip is given as (model, preprocess, tokenizer){why}")
     wrap = load_target("ttmbench.model_adapters.open_clip:wrap", ("open_clip_torch",))
     return wrap(model, preprocess, tokenizer, **_placed(model, settings))
 

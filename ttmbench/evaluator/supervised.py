@@ -28,7 +28,6 @@ from ttmbench.evaluator.adapters import (
     finetuned,
     make_adapter,
     model_info,
-    read_record,
     trained_on,
     write_record,
 )
@@ -89,7 +88,7 @@ def _finetune(
     preset: str | None,
     changes: Mapping[str, object],
 ) -> Finetuned:
-    before = read_record(folder)
+    before = finetuned(folder)
     if before is None and any(inside.name != STATE for inside in folder.iterdir()):
         raise UsageError(f"--output_path {folder} is not empty and has no earlier fine-tuning; choose a new folder")
     registry = build_registry(config.include_path)
@@ -267,7 +266,7 @@ def _locked(folder: Path) -> Iterator[None]:
         yield
     finally:
         with suppress(DataError):
-            if (read_record(folder) or {}).get("status") != "running":
+            if (finetuned(folder) or {}).get("status") != "running":
                 shutil.rmtree(state, ignore_errors=True)
         lock.release()
         with suppress(OSError):
