@@ -2,6 +2,7 @@
 # prints: ok, version 1, 2x2
 # prints: 3 groups, all images decode
 # prints: group match
+# prints: images of pairs: 6 images, linked
 ttmbench new task pairs    # a folder with drawn images: put your own in their place
 cat > pairs/pairs.csv <<'TABLE'
 name;left photo;right photo;left caption;right caption;kind
@@ -23,3 +24,4 @@ metrics: [text_score, image_score, group_score, group_match]
 TASK
 ttmbench validate pairs/pairs.yaml
 ttmbench --model tiny-clip --tasks pairs/pairs.yaml --ttm --output_path results --log_samples
+ttmbench report results --include_path pairs

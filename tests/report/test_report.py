@@ -224,6 +224,23 @@ def test_images_are_those_of_the_local_task(reported_runs, evil_task, tmp_path):
     assert len(thumbnails.images) == 2 and "1 groups differ from the local data" in thumbnails.why
 
 
+def test_images_of_an_own_folder_without_a_licence_are_linked(folder_task, tmp_path, capsys):
+    file = folder_task() / "mine.yaml"
+    run = ["--model", "tiny-clip", "--tasks", str(file), "--bootstrap_iters", "0", "--log_samples", "-o"]
+    assert main([*run, str(tmp_path / "o")]) == 0
+    page, words = tmp_path / "page" / "r.html", ["report", str(tmp_path / "o"), "-o"]
+    page.parent.mkdir()
+    assert main([*words, str(page)]) == 0 and "names only: the data are not available" in capsys.readouterr().out
+    assert "img-src data:;" in page.read_text(encoding="utf-8")
+    assert main([*words, str(page), "--include_path", str(file.parent)]) == 0
+    assert "images of mine: 12 images, linked" in capsys.readouterr().out
+    text = page.read_text(encoding="utf-8")
+    assert '"0_0.png":"../mine_task/images/0_0.png"' in text.replace(" ", "") and "img-src data: file:;" in text
+    assert (page.parent / "../mine_task/images/0_0.png").is_file()
+    assert main([*words, str(page), "--include_path", str(file.parent), "--allow_images", "mine"]) == 0
+    assert "12 small copies" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("named", ["tasks", "include_path", "data_dir", "task_args", "task"])
 def test_no_path_of_a_foreign_document_is_followed(reported_runs, evil_task, tmp_path, monkeypatch, named):
     """Whoever sends a document does not choose which files of the reader's come onto the page."""

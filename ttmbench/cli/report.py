@@ -47,6 +47,7 @@ def report(options: argparse.Namespace) -> int:
         most=options.max_images,
         data_dir=options.data_dir,
         include_path=tuple(options.include_path or ()),
+        page=str(target.parent),
     )
     shown = read_report(path, thumbnails, published_beside_runs(options.published or []).numbers)
     page = to_html(shown, options.title)

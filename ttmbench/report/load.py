@@ -2,18 +2,21 @@
 
 Damaged files are listed and skipped; only an empty folder is an error.
 
-Images of groups are copied only where the licence clearly permits it; else the page has names and why.
+Images of groups are copied only where the licence clearly permits it, and linked where they lie in the folder of a
+task without a licence, which is the user's own; else the page has names and why.
 """
 
 from __future__ import annotations
 
 import base64
 import io
+import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
+from urllib.parse import quote
 
 from PIL.Image import Image
 
@@ -182,6 +185,7 @@ class ThumbnailOptions:
     most: int = 2000  # maximum number of copies per task
     data_dir: str | None = None  # the data folder; None for the default one
     include_path: tuple[str, ...] = ()  # folders with additional task files; those named by a run are not read
+    page: str = "."  # folder of the page, from which images are linked
 
 
 @dataclass(frozen=True)
@@ -210,14 +214,18 @@ def thumbnails_for(sets: Sequence[GroupSet], options: ThumbnailOptions) -> Thumb
     if options.images == "none":
         return Thumbnails(task, why="names only, as asked for (--images none)")
     config = run.document.configs.get(task, {})
+    stated = str(config.get("license", "")), bool(config.get("gated", False))
     try:
-        _check_licence(task, str(config.get("license", "")), bool(config.get("gated", False)), options)
+        if stated != ("", False):
+            _check_licence(task, *stated, options)
         spec, groups = _load_again(run, task, options)
-        # The task file at hand may have been corrected since the run, or be another one.
-        _check_licence(task, spec.license, spec.gated, options)
+        own = spec.source["kind"] == "folder" and stated == (spec.license, spec.gated) == ("", False)
+        linked = own and task not in options.allowed
+        if not linked:  # the task file at hand may have been corrected since the run, or be another one
+            _check_licence(task, spec.license, spec.gated, options)
     except DataError as error:
         return Thumbnails(task, why=f"names only: {error}")
-    return _copies(task, sets, groups, options)
+    return _copies(task, sets, groups, options, linked)
 
 
 def _check_licence(task: str, license_name: str, gated: bool, options: ThumbnailOptions) -> None:
@@ -263,7 +271,9 @@ def _load_again(run: ResultsFile, task: str, options: ThumbnailOptions) -> tuple
     return source.spec, by_id
 
 
-def _copies(task: str, sets: Sequence[GroupSet], groups: Mapping[str, Group], options: ThumbnailOptions) -> Thumbnails:
+def _copies(
+    task: str, sets: Sequence[GroupSet], groups: Mapping[str, Group], options: ThumbnailOptions, linked: bool
+) -> Thumbnails:
     images: dict[str, str] = {}
     broken, different, is_full = set(), set(), False
     shown: dict[str, tuple[list[str], list[str]]] = {}
@@ -282,10 +292,14 @@ def _copies(task: str, sets: Sequence[GroupSet], groups: Mapping[str, Group], op
                 is_full = True
                 continue
             try:
-                images[image.name] = thumbnail(image.open(), image.exif)
+                if not linked:
+                    images[image.name] = thumbnail(image.open(), image.exif)
+                elif image.file is not None:
+                    images[image.name] = quote(Path(os.path.relpath(image.file, options.page)).as_posix())
             except (TtmbenchError, OSError, ValueError, SyntaxError):
                 broken.add(image.name)
-    detail = [f"{len(images)} small copies" if images else "names only"]
+    how = "images, linked: they are shown on this machine alone" if linked else "small copies"
+    detail = [f"{len(images)} {how}" if images else "names only"]
     detail += [f"{len(different)} groups differ from the local data"] if different else []
     detail += [f"{len(broken)} images could not be read"] if broken else []
     detail += [f"no more than {options.most} (--max_images), groups that changed first"] if is_full else []

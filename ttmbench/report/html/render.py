@@ -52,11 +52,13 @@ _SETTINGS = ("limit", "dtype", "device", "batch_size", "ttm_preset", "seed", "bo
 def render(template: str, **values: object) -> str:
     """Fill a template of this folder; values are escaped.
 
-    The page's Content-Security-Policy allows exactly our CSS and JavaScript, so nothing from data can run or load.
+    The page's Content-Security-Policy allows exactly our CSS and JavaScript, so nothing from data can run or load; with
+    ``links``, images are also read from files.
     """
     css, js = (Markup((files("ttmbench.report.html") / name).read_text("utf-8")) for name in ("page.css", "page.js"))
+    images = "data: file:" if values.get("links") else "data:"
     policy = (
-        f"default-src 'none'; style-src '{_hash(css)}'; script-src '{_hash(js)}'; img-src data:; "
+        f"default-src 'none'; style-src '{_hash(css)}'; script-src '{_hash(js)}'; img-src {images}; "
         "base-uri 'none'; form-action 'none'"
     )
     page = _environment().get_template(template).render(css=css, js=js, policy=policy, **values)
@@ -263,6 +265,7 @@ def to_html(report: Report, title: str = "Report") -> str:
         most_values=MOST_VALUES,
         sets=[(one, at, json_block(one.data)) for one, at in report.sets],
         thumbnails=[(images.why, json_block(images.images)) for images in report.thumbnails],
+        links=any(not image.startswith("data:") for images in report.thumbnails for image in images.images.values()),
         tasks=sorted(kinds),
         skipped=report.skipped,
     )
