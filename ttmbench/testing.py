@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -11,7 +11,7 @@ from PIL import Image
 
 from ttmbench.config import TTMConfig
 from ttmbench.errors import TtmbenchError
-from ttmbench.methods.contract import BrokenMethodError, Outcome, outcomes, outcomes_of_part
+from ttmbench.methods.contract import BrokenMethodError, outcomes
 from ttmbench.methods.training import TOLERANCE, finetune, make_optimizer, restore, snapshot
 from ttmbench.methods.training import TrainingPairs as _TrainingPairs
 from ttmbench.model import ChoiceModel, ChoiceQuestion, DualEncoder, Model, PairScorer, as_model
@@ -98,30 +98,15 @@ def check_method(
     spec = build_registry(quiet=True).methods[method] if isinstance(method, str) else method
     if adapter is None:
         adapter = load_target("ttmbench.model_adapters.tiny_clip:load")(device="cpu")
+    made = []
     try:
-        return _names(spec.name, _outcomes(spec, adapter, settings or {}))
+        for name, holds, otherwise in outcomes(spec, adapter, settings or {}):
+            if not holds:
+                raise ContractError(f"{spec.name}: {name}: {otherwise}")
+            made.append(name)
+        return made
     except BrokenMethodError as error:
         raise ContractError(f"{spec.name}: {error.check}: {error.why}") from error
-
-
-def _outcomes(spec: MethodSpec | MethodPart, adapter: DualEncoder, settings: Mapping[str, object]) -> Iterator[Outcome]:
-    if isinstance(spec, MethodSpec):
-        yield from outcomes(spec, adapter, settings)
-        return
-    try:
-        yield from outcomes_of_part(spec, adapter, settings)
-    except TtmbenchError as error:
-        raise BrokenMethodError("it can be run", str(error)) from error
-
-
-def _names(whose: str, checks: Iterator[Outcome]) -> list[str]:
-    """The names of checks that all hold; ContractError for the first that does not."""
-    made = []
-    for name, holds, otherwise in checks:
-        if not holds:
-            raise ContractError(f"{whose}: {name}: {otherwise}")
-        made.append(name)
-    return made
 
 
 _Check = Callable[[str, bool, str], None]

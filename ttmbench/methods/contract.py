@@ -51,8 +51,18 @@ class BrokenMethodError(Exception):
         self.check, self.why = check, why
 
 
-def outcomes(spec: MethodSpec, adapter: DualEncoder, settings: Mapping[str, object]) -> Iterator[Outcome]:
-    """Yields the outcome of every check of a method with a model; BrokenMethodError if no further check is possible."""
+def outcomes(spec: MethodSpec | MethodPart, adapter: DualEncoder, settings: Mapping[str, object]) -> Iterator[Outcome]:
+    """Yields the outcome of every check of a method, or of a part of TTM in it, with a model.
+
+    BrokenMethodError if no further check is possible.
+    """
+    if isinstance(spec, MethodPart):
+        with _as_broken():
+            parts = Parts(**{spec.kind: load_part(spec, settings)})
+        if spec.kind == "pseudo_labels":
+            parts = replace(parts, loss=cross_entropy)  # works with soft and hard labels
+        yield from _outcomes_of_iterations(spec, ttm, adapter, CONFIG, parts)
+        return
     try:
         for argument in arguments(spec):
             _ = argument.allowed
@@ -359,14 +369,6 @@ def _difference(left: torch.Tensor, right: torch.Tensor) -> str:
 
 PART_GROUPS = 6
 CONFIG = TTMConfig(iterations=3, epochs=1, batch_groups=2, coverage=0.5, lr=1e-3)
-
-
-def outcomes_of_part(spec: MethodPart, adapter: DualEncoder, settings: Mapping[str, object]) -> Iterator[Outcome]:
-    """Yields the outcome of every check of a part with a model; UsageError for a part that cannot be run."""
-    parts = Parts(**{spec.kind: load_part(spec, settings)})
-    if spec.kind == "pseudo_labels":
-        parts = replace(parts, loss=cross_entropy)  # works with soft and hard labels
-    yield from _outcomes_of_iterations(spec, ttm, adapter, CONFIG, parts)
 
 
 def _outcomes_of_iterations(

@@ -185,16 +185,9 @@ def chance_of(
     else:
         task = _random_task(draws, shape, generator, model, references or {})
         output = method(task)
-    scores = Scores(output.detach().float().cpu().numpy())
-    values = _means(metrics, scores, Scores(task.scores.cpu().numpy()))
-    return values, {"distribution": DISTRIBUTIONS[kind], "draws": draws}
-
-
-def _means(metrics: Sequence[MetricSpec], scores: Scores, raw: Scores) -> dict[str, float | None]:
-    """Mean of each metric, with the metrics of the raw scores, whose expectations are known, as control variates.
-
-    A metric that the method does not change in any group thus gets exactly its raw chance level.
-    """
+    scores, raw = (Scores(each.detach().float().cpu().numpy()) for each in (output, task.scores))
+    # Metrics of the raw scores, whose expectations are known, are control variates: a metric that the method does not
+    # change in any group gets exactly its raw chance level.
     in_groups = [metric for metric in metrics if metric.scope == "group"]
     known = [(metric_values(metric, raw), metric_chance(metric, raw)) for metric in in_groups]
     controls = [values - chance for values, chance in known if values is not None and chance is not None]
@@ -204,7 +197,7 @@ def _means(metrics: Sequence[MetricSpec], scores: Scores, raw: Scores) -> dict[s
         values = metric_values(metric, scores)
         mean = None if values is None else float(np.linalg.lstsq(design, values, rcond=None)[0][0])
         means[metric.name] = None if mean is None else round(min(1.0, max(0.0, mean)), 6)
-    return means
+    return means, {"distribution": DISTRIBUTIONS[kind], "draws": draws}
 
 
 def _random_task(
