@@ -49,24 +49,19 @@ def compared(evaluator, model, given, **more) -> dict[str, float]:
     return found
 
 
-def test_each_step_of_a_transformers_model_has_the_numbers_of_a_run(clip):
-    model, processor = clip
-    evaluator = ttmbench.Evaluator(TASKS, preprocess=processor, **QUICK)
-    made = []
-    for _ in range(3):
-        made.append(compared(evaluator, model, model, processor=processor))
-        trained(model)
-    assert made[0] != made[2] and evaluator(model) == evaluator(model)
-
-
-def test_a_model_of_open_clip_is_taken_with_transform_and_tokenizer(tmp_path):
+def test_each_step_of_a_training_has_the_numbers_of_a_run(clip, tmp_path):
     folder = f"local-dir:{tiny_models.open_clip(tmp_path)}"
-    model, _, validation = open_clip.create_model_and_transforms(folder)
-    tokenizer = open_clip.get_tokenizer(folder)
-    evaluator = ttmbench.Evaluator(",".join(TASKS), preprocess=(validation, tokenizer), **QUICK)
-    for _ in range(2):
-        compared(evaluator, model, (model, validation, tokenizer))
-        trained(model)
+    other, _, validation = open_clip.create_model_and_transforms(folder)
+    pair = validation, open_clip.get_tokenizer(folder)
+    for model, preprocess, given, more in (
+        (clip[0], clip[1], clip[0], {"processor": clip[1]}),
+        (other, pair, (other, *pair), {}),
+    ):
+        evaluator, made = ttmbench.Evaluator(TASKS, preprocess=preprocess, **QUICK), []
+        for _ in range(3):
+            made.append(compared(evaluator, model, given, **more))
+            trained(model)
+        assert made[0] != made[2] and evaluator(model) == evaluator(model)
 
 
 class Pairs(PairScorer):

@@ -37,7 +37,7 @@ from ttmbench.scoring.dual_encoder import (
 from ttmbench.scoring.inputs import Inputs, check_captions
 from ttmbench.scoring.pairs import MAX_GLOBAL_PAIRS, score_ranked_pairs
 from ttmbench.scoring.ranking import ScoreRows, best_candidates, rank_chosen
-from ttmbench.types import Group, Record
+from ttmbench.types import Record
 
 _COUNTS = {"retrieval": ("strict", "as_topk", "above", "true"), "classification": ("strict", "as_topk", "above")}
 """What the cache has of ranks."""
@@ -79,7 +79,7 @@ def _retrieval(run: Run, model: DualEncoder | PairScorer, task: TaskFile) -> Ran
     inputs = run.load(task)
     loading = time.perf_counter() - clock
     check_captions(model, inputs)
-    pool = RetrievalPool(inputs.groups)
+    pool = RetrievalPool(inputs)
     with phase("model"):
         first = first_stage(run, spec, pool)
     about = {} if first is None else {"rerank": first[0]}
@@ -92,12 +92,12 @@ def _retrieval(run: Run, model: DualEncoder | PairScorer, task: TaskFile) -> Ran
         ranks = _cached(cache, spec.kind, shapes)
         if ranks is None:
             if isinstance(model, DualEncoder):
-                by_image, by_caption = score_pool(model, run.sizer, pool, inputs)
+                by_image, by_caption = score_pool(model, run.sizer, pool)
                 ranks = pool_ranks(spec.kind, by_image, by_caption, images, pool.owner)
             else:
                 chosen = None if first is None else first[1]()
                 first = None  # its weights are not needed beside those of the model
-                ranks = rank_pairs(model, run.sizer, prior, pool, inputs, cache, chosen)
+                ranks = rank_pairs(model, run.sizer, prior, pool, cache, chosen)
     return Ranked(
         spec=spec,
         metrics=[run.registry.metrics[name] for name in spec.metrics],
@@ -214,8 +214,8 @@ def _notes_on_classes(classes: Classes, labels: np.ndarray) -> list[str]:
 class RetrievalPool:
     """All images and captions of a retrieval task."""
 
-    def __init__(self, groups: Sequence[Group]) -> None:
-        self.groups = groups
+    def __init__(self, inputs: Inputs) -> None:
+        self.inputs, groups = inputs, inputs.groups
         self.images = [(group.group_id, group.images[0]) for group in groups]
         self.captions = [caption for group in groups for caption in group.captions]
         # the number of each caption's image
@@ -223,12 +223,10 @@ class RetrievalPool:
         self.n_images, self.n_captions = len(self.images), len(self.captions)
 
 
-def score_pool(
-    adapter: DualEncoder, sizer: BatchSizer, pool: RetrievalPool, inputs: Inputs
-) -> tuple[ScoreRows, ScoreRows]:
+def score_pool(adapter: DualEncoder, sizer: BatchSizer, pool: RetrievalPool) -> tuple[ScoreRows, ScoreRows]:
     """Encodes a pool; returns what scores some images with all captions, and some captions with all images."""
-    inputs.images = pool.images  # one of each group
-    images = encode_images(adapter, inputs, sizer)
+    pool.inputs.images = pool.images  # one of each group
+    images = encode_images(adapter, pool.inputs, sizer)
     features = Features(images, encode_captions(adapter, pool.captions, sizer))
     return image_scores(adapter, features), caption_scores(adapter, features)
 
@@ -264,11 +262,11 @@ def first_stage(
         warn(remark)
 
     def choose() -> dict[str, np.ndarray]:
-        inputs = Inputs(pool.groups)
-        cache = TaskCache(run.cache, model, spec, inputs, {"best": k}, "candidates")
+        first = RetrievalPool(Inputs(pool.inputs.groups))
+        cache = TaskCache(run.cache, model, spec, first.inputs, {"best": k}, "candidates")
         positions = cache.find({I2T: (pool.n_images, k), T2I: (pool.n_captions, k)})
         if positions is None:
-            by_image, by_caption = score_pool(model, run.sizer, pool, inputs)
+            by_image, by_caption = score_pool(model, run.sizer, first)
             positions = {
                 I2T: best_candidates(by_image, pool.n_images, pool.n_captions, k, "images"),
                 T2I: best_candidates(by_caption, pool.n_captions, pool.n_images, k, "captions"),
@@ -284,15 +282,14 @@ def rank_pairs(
     sizer: BatchSizer,
     prior: Prior | None,
     pool: RetrievalPool,
-    inputs: Inputs,
     cache: TaskCache,
     chosen: Mapping[str, np.ndarray] | None,
 ) -> dict[str, Ranks]:
     """Ranks by a model that scores pairs: scope -> ranks; ``chosen`` are the candidates of images and captions."""
     pairs = _Pairs(pool, chosen)
-    values = score_ranked_pairs(model, inputs, pairs.wanted, sizer, cache.blocks)
+    values = score_ranked_pairs(model, pool.inputs, pairs.wanted, sizer, cache.blocks)
     if prior is not None:
-        values = debias(prior, values, inputs.captions, pairs.wanted, len(inputs.images))
+        values = debias(prior, values, pool.inputs.captions, pairs.wanted, len(pool.inputs.images))
     all_images, all_captions = np.arange(pool.n_images), np.arange(pool.n_captions)
 
     def of_images(rows: slice) -> np.ndarray:
@@ -313,8 +310,8 @@ class _Pairs:
     """Distinct pairs of images and captions, each scored once, and their positions."""
 
     def __init__(self, pool: RetrievalPool, chosen: Mapping[str, np.ndarray] | None) -> None:
-        names = {name: row for row, name in enumerate(dict.fromkeys(image.name for _, image in pool.images))}
-        self.texts = {caption: row for row, caption in enumerate(dict.fromkeys(pool.captions))}
+        names = {image.name: row for row, (_, image) in enumerate(pool.inputs.images)}
+        self.texts = {caption: row for row, caption in enumerate(pool.inputs.captions)}
         self._image = np.array([names[image.name] for _, image in pool.images])
         self._caption = np.array([self.texts[caption] for caption in pool.captions])
         if chosen is None:

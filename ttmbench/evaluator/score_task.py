@@ -212,7 +212,8 @@ def score(plan: TaskPlan, run: Run, inputs: Inputs) -> Scored:
     cache, expected = _cache(plan, run, inputs)
     if plan.in_memory and inputs.prepared is None:
         with phase("prepare"):  # it recognises the data too, so it comes before the look into the cache
-            inputs.prepared = images_on_device(model, prepare(model, inputs, DECODED, plan.enlarge)[0])
+            prepared, _ = prepare(model, inputs, DECODED, plan.enlarge)
+            inputs.prepared = images_on_device(model, prepared) if run.config.methods else prepared
         seconds["prepare"], clock = time.perf_counter() - clock, time.perf_counter()
     # Encoding opens every image, so no image is opened before for a cache that has nothing of this model and task.
     is_known = inputs.prepared is not None or not isinstance(model, DualEncoder) or cache.may_have

@@ -171,13 +171,7 @@ def _moved(batch: Batch, device: torch.device) -> Batch:
     # From ordinary memory: what is sent once would be copied once more to be pinned.
     if isinstance(batch, Mapping):
         return {name: tensor.to(device) for name, tensor in batch.items()}
-    if not isinstance(batch, list):
-        return batch.to(device)
-    if batch[0].device.type == device.type:
-        return batch
-    together = torch.cat([tensor.flatten() for tensor in batch]).to(device)  # images of any sizes, sent at once
-    parts = torch.split(together, [tensor.numel() for tensor in batch])
-    return [part.view(tensor.shape) for part, tensor in zip(parts, batch, strict=True)]
+    return [tensor.to(device) for tensor in batch] if isinstance(batch, list) else batch.to(device)
 
 
 def n_rows(batch: Batch) -> int:
