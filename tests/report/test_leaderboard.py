@@ -9,6 +9,7 @@ import jsonschema
 import pandas as pd
 import pytest
 from support.documents import schema, write_run
+from support.pages import Page
 
 import ttmbench
 from ttmbench.cli import main
@@ -98,9 +99,14 @@ def test_a_run_without_a_finished_task_is_named(tmp_path):
 @pytest.mark.parametrize("name", ["x.json", "x.csv", "x.html"])
 def test_a_file_is_the_output_that_it_names(tmp_path, name):
     write(tmp_path, "runs/x.json")
-    code = main(["leaderboard", str(tmp_path / "runs"), "-o", str(tmp_path / name)])
-    assert (code, (tmp_path / name).is_file()) == ((2, False) if name == "x.html" else (0, True))
-    assert len(list(tmp_path.iterdir())) == 2 - (code > 0)
+    before = {path: path.read_bytes() for path in (tmp_path / "runs").iterdir()}
+    assert main(["leaderboard", str(tmp_path / "runs"), "-o", str(tmp_path / name)]) == 0
+    assert {path: path.read_bytes() for path in (tmp_path / "runs").iterdir()} == before, "what it reads stays"
+    assert {path.name for path in tmp_path.iterdir()} == {"runs", name}
+    if name == "x.html":
+        page = Page((tmp_path / name).read_text())
+        assert page.tables["matching-table"][1][1:3] == ["m SimpleMatch", "50.00 23.7–76.3"]
+        assert all(link.startswith("#") for link in page.links), "it is the whole of it"
 
 
 def test_nothing_to_merge(tmp_path):

@@ -12,7 +12,7 @@ from ttmbench._util.file_io import to_json, write_text
 from ttmbench.errors import UsageError
 
 if TYPE_CHECKING:
-    from ttmbench.report.board import Leaderboard
+    from ttmbench.report.board import Leaderboard, Published
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -20,7 +20,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("folder", metavar="DIR", help="Directory with results files, searched recursively")
     published = "Published numbers: a CSV file, a table name, or all"
     parser.add_argument("--published", metavar="FILE|TABLE", action="append", help=published)
-    output = "Output directory, or a .json or .csv file (default: tables are only printed)"
+    output = "Output directory, or a .json, .csv or .html file (default: tables are only printed)"
     parser.add_argument("--output_path", "-o", metavar="DIR|FILE", help=output)
     parser.add_argument("--site", metavar="OUT", help="Write a static website to this directory instead")
     parser.add_argument("--docs", metavar="URL", help="Address of the documentation that the website links to")
@@ -34,8 +34,6 @@ def leaderboard(options: argparse.Namespace) -> int:
     folder, target, docs = Path(options.folder), Path(options.output_path or "."), options.docs or ""
     if options.site and options.output_path:
         raise UsageError("--site cannot be combined with --output_path: the site has the same files")
-    if target.suffix in (".html", ".htm"):
-        raise UsageError(f"--output_path must be a directory or a .json or .csv file, got {target}; --site writes HTML")
     if ":" in docs and not docs.startswith(("http://", "https://")):
         raise UsageError(f"--docs must be an address (https://...) or a path relative to the website, got {docs!r:.80}")
     published = published_beside_runs(options.published or [])
@@ -49,13 +47,23 @@ def leaderboard(options: argparse.Namespace) -> int:
         return 0
     print_board(board)
     _print_skipped(board)
-    texts: dict[str, Callable[[], str]] = {".json": lambda: to_json(as_document(board)), ".csv": lambda: to_csv(board)}
-    for kind, text in texts.items() if options.output_path else ():
-        file = target if target.suffix in texts else target / f"leaderboard{kind}"
-        if file.suffix == kind:
-            write_text(file, text())
-            echo(str(file))
+    texts: dict[str, Callable[[], str]] = {
+        ".json": lambda: to_json(as_document(board)),
+        ".csv": lambda: to_csv(board),
+        ".html": lambda: _page(board, published, docs),
+    }
+    is_file = target.suffix in texts
+    for kind in [target.suffix] if is_file else [".json", ".csv"] if options.output_path else []:
+        file = target if is_file else target / f"leaderboard{kind}"
+        write_text(file, texts[kind]())
+        echo(str(file))
     return 0
+
+
+def _page(board: Leaderboard, published: Published, docs: str) -> str:
+    from ttmbench.report.html.render import to_page  # which needs matplotlib
+
+    return to_page(board, published, docs)
 
 
 def _print_skipped(board: Leaderboard) -> None:

@@ -348,6 +348,13 @@ def _is_site(folder: Path) -> bool:
     return (folder / ".nojekyll").is_file() and isinstance(content, dict) and content.get("kind") == "leaderboard"
 
 
+def to_page(board: leaderboard.Leaderboard, published: leaderboard.Published, docs: str) -> str:
+    """The start page with the tasks of all families, as one page without the other pages of a site."""
+    site = _Site(board, published, docs.rstrip("/"))
+    site.pages, site.pages_of = {}, {"tasks": {}, "models": {}}
+    return site.family("index.html", "")
+
+
 class _Site:
     """What the pages of a site need."""
 
@@ -390,15 +397,15 @@ class _Site:
         if self.methods:
             about = {"methods": self.methods, "numbered": [(None, row) for row in self.methods]}
             yield "methods.html", self._page("site_list.html", "methods.html", "Test-time methods", **about)
-        yield from ((file, self._family(file, family)) for file, family in reversed(self.families.items()))
+        yield from ((file, self.family(file, family)) for file, family in reversed(self.families.items()))
 
     def _page(self, template: str, current: str, title: str, **values: object) -> str:
         root = "../" if template == "site_model.html" or values.get("family") == "" else ""
         return render(template, site=self, current=current, title=title, root=root, **values)
 
-    def _family(self, file: str, family: str) -> str:
-        """A start page: the tasks of a family, and tasks by models for each track."""
-        facts = {task: facts for task, facts in self.facts.items() if facts.family == family}
+    def family(self, file: str, family: str) -> str:
+        """A start page: the tasks of a family (empty: all), and tasks by models for each track."""
+        facts = {task: facts for task, facts in self.facts.items() if family in ("", facts.family)}
         facts = dict(sorted(facts.items(), key=lambda of: -len({(row.model, row.origin.file) for row in of[1].rows})))
         lines = leaderboard.headline_lines(self.facts) if file == "index.html" else []
         known = {name: (row.task, row.metric) for line in lines for name, row in line.cells.items()}
@@ -417,8 +424,8 @@ class _Site:
         return self._page(
             "site_board.html",
             file,
-            f"Leaderboard: {leaderboard.FAMILIES[family]}",
-            family=family,
+            f"Leaderboard: {leaderboard.FAMILIES.get(family, 'all tasks')}",
+            family=family or "all",
             facts=facts,
             headline=[self._table("headline", headline, lines, first)] if lines else [],
             tables=tables,
