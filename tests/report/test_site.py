@@ -196,6 +196,24 @@ def test_runs_and_published_rows_of_a_method_are_ranked_together(tmp_path):
     assert [row[0] for row in rows_of_page(site / "index.html", "headline")[:3]] == ["1", "1", "3"]
 
 
+def test_settings_of_a_model_share_its_page_and_its_raw_rows(tmp_path):
+    for at, rate in enumerate((0.1, 0.2)):
+        record = trained(cost=method_record()["cost"], settings={"tau_end": 0, "lr": rate})
+        about = {"methods": {"winoground": {"ttm": record}}, "task": "winoground", "value": 0.5 + rate}
+        write(tmp_path / "runs", f"{at}.json", names=("none", "ttm"), date=at, **about)
+    site = build(tmp_path / "runs", tmp_path / "site")
+    assert [path.name for path in (site / "models").iterdir()] == ["m.html"]
+    ranks = sorted(row[:2] for row in rows_of_page(site / "methods.html", "methods"))
+    assert ranks == [["1", "TTM [lr=0.2]"], ["2", "TTM [lr=0.1]"]]
+    names = [row[1] for row in rows_of_page(site / "index.html", "headline")]
+    assert names == ["m [lr=0.2]", "m [lr=0.1]", "m"], "raw and SimpleMatch have one row"
+    for page in site.rglob("*.html"):
+        for link in Page(page.read_text()).links:
+            name, _, place = unquote(link).partition("#")
+            target = page.parent / name if name else page
+            assert target.is_file() and (not place or f'id="{place}"' in target.read_text()), (page, link)
+
+
 def test_the_first_table_has_raw_simplematch_and_ttm(tmp_path):
     runs = tmp_path / "runs"
     write(runs, "w.json", task="winoground", names=("none", "ttm"), value=0.6)

@@ -574,13 +574,17 @@ def headline_lines(facts: Mapping[str, TaskFacts]) -> list[BoardLine]:
             by_task = {row.task: row for row in same if row.groups}
             if parts and by_task.keys() >= {*parts}:
                 rows.append(_pooled(task, [by_task[part] for part in parts]))
-    cells = dict[str, dict[str, Number]]()
-    for row in sorted(rows, key=lambda row: (not row.origin.published, row.origin.date or "")):
-        cells.setdefault(row.model, {})[f"{row.task} {row.column}"] = row
+    of_column = same_rows(rows, attrgetter("own_model", "task", "column"))
+    chosen = [row for same in of_column for row in [one for one in same if not one.origin.published] or same]
     return [
-        BoardLine(model, "", PUBLISHED if all(row.origin.published for row in line.values()) else RUN, line)
-        for model, line in cells.items()
-        if {row.column for row in line.values()} != {RAW_COLUMN.name}
+        BoardLine(
+            with_setting(*name),
+            "",
+            PUBLISHED if all(row.origin.published for row in same) else RUN,
+            {f"{row.task} {row.column}": row for row in same},
+        )
+        for name, same in rows_of(chosen).items()
+        if {row.column for row in same} != {RAW_COLUMN.name}
     ]
 
 
@@ -691,10 +695,11 @@ def compared_methods(
         for row in methods_of(run):
             of = facts.get(row["task"])
             if row["gain"] is not None and of is not None and of.standing(row["number"]) in RANKED:
-                same.setdefault((row["task"], row["model"], row["key"]), []).append(row)
+                same.setdefault((row["task"], row["number"].model, row["key"]), []).append(row)
     for alike in same.values():
         row, number = alike[-1], merged([row["number"] for row in alike])[0]
         row |= {"number": number, "match": number.value, "gain": row["gain"] + number.value - row["match"]}
+        row["model"] = number.own_model
         keys = ((row["source"], method, number.metric) for method in (RAW, row["key"]))
         if (pair := samples.pair(row["task"], *keys)) is not None:
             row["interval"] = stats.paired_difference(*pair[:2], _RESAMPLES, 0, clusters=pair[2])[1]

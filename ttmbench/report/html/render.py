@@ -367,15 +367,14 @@ class _Site:
         self.runs_of: dict[str, list[ResultsFile]] = {}  # model -> its runs, the newest first, numbered from 1
         for run in sorted(board.runs, key=lambda run: run.document.date, reverse=True):
             if run.ranked:
-                same = self.runs_of.setdefault(run.model, [])
+                same = self.runs_of.setdefault(run.called.model, [])
                 same.append(replace(run, index=len(same) + 1))
         self.runs = {run.file: run for same in self.runs_of.values() for run in same}
         self.documents = {name: f"{safe_name(name.removesuffix('.json'))}.json" for name in self.runs}
-        rows = sorted(
-            board.rows, key=lambda row: (row.model not in self.runs_of, row.model.lower(), row.origin.published)
-        )
-        of_models = same_rows((row for row in rows if row.track != NO_MODEL), attrgetter("model"))
-        self.rows_of_model = {same[0].model: same for same in of_models}  # those with runs first
+        rows = [row for row in board.rows if row.track != NO_MODEL]
+        rows.sort(key=lambda row: (row.own_model not in self.runs_of, row.own_model.lower(), row.origin.published))
+        of_models = same_rows(rows, attrgetter("own_model"))
+        self.rows_of_model = {same[0].own_model: same for same in of_models}  # those with runs first
         self.pages_of = {"tasks": _file_names(self.facts, "tasks"), "models": _file_names(self.rows_of_model, "models")}
         families = [
             family for family in leaderboard.FAMILIES if any(facts.family == family for facts in self.facts.values())
@@ -505,9 +504,9 @@ class _Site:
             runs=self.runs_of.get(model, ()),
         )
 
-    def link(self, root: str, kind: str, name: str) -> Markup:
+    def link(self, root: str, kind: str, name: str, words: str = "") -> Markup:
         """A link to the page of one of the ``tasks`` or ``models``, or the name of one without a page."""
-        page, shown = self.pages_of[kind].get(name), Markup("<bdi>{}</bdi>").format(name)
+        page, shown = self.pages_of[kind].get(name), Markup("<bdi>{}</bdi>").format(words or name)
         return shown if page is None else Markup('<a href="{}">{}</a>').format(root + page, shown)
 
     def leaders(self, facts: leaderboard.TaskFacts) -> list[Number | None]:
