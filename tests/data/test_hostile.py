@@ -694,15 +694,24 @@ def test_a_source_that_fails(monkeypatch, capsys, folder_task, groups, message):
     assert message in out and "Traceback" not in err
 
 
+def with_gradients(values) -> torch.Tensor:
+    return torch.nn.Parameter(torch.ones(len(values)))
+
+
 @pytest.mark.parametrize(
-    "values", [lambda s: np.full(len(s), np.nan), lambda s: np.zeros(1), lambda s: "x", lambda s: 1 / 0]
+    "values", [lambda s: np.full(len(s), np.nan), lambda s: np.zeros(1), lambda s: "x", lambda s: 1 / 0, with_gradients]
 )
-def test_a_metric_that_fails(folder_task, values):
-    spec = MetricSpec("evil_metric", values)
-    evil = plugin("register_metrics", lambda: [spec])
+def test_a_metric_that_fails_is_named_with_its_line(folder_task, values):
+    evil = plugin("register_metrics", lambda: [MetricSpec("evil_metric", values)])
     task = folder_task(metrics=["evil_metric"]) / "mine.yaml"
-    with pytest.raises(TtmbenchError, match="metric 'evil_metric'"):
+    with pytest.raises(TtmbenchError, match=r"metric 'evil_metric'.*\(test_hostile\.py, line \d+\)"):
         simple_evaluate(Scorer(), str(task), plugins=[("evil", evil)])
+
+
+def test_a_scorer_that_returns_gradients_is_named_with_its_line(folder_task):
+    scorer = Scorer(lambda n: torch.nn.Parameter(torch.ones(n)))
+    with pytest.raises(TtmbenchError, match=r"score_pairs of Scorer .*\(test_hostile\.py, line \d+\)"):
+        simple_evaluate(scorer, str(folder_task() / "mine.yaml"))
 
 
 def test_arguments_that_are_no_text_are_written_all_the_same(tmp_path, folder_task):

@@ -54,9 +54,12 @@ def is_out_of_memory(error: BaseException) -> bool:
     return isinstance(error, RuntimeError) and any(words in str(error).lower() for words in _OUT_OF_MEMORY)
 
 
-def error_with_place(error: BaseException) -> str:
-    """An error of someone else's code as one bounded line, with the line of the plugin in which it arose."""
-    place = place_of(error)
+def error_with_place(error: BaseException, function: object = None) -> str:
+    """An error of someone else's code as one bounded line, with the line of the plugin in which it arose.
+
+    Where its result failed, that is the line of the ``function`` which returned it.
+    """
+    place = place_of(error) or place_of_function(function)
     return f"{one_line(error_line(error), _BESIDE_A_PLACE)}{f' ({place})' if place else ''}"
 
 
@@ -105,14 +108,17 @@ def _place(name: str, line: int | None) -> str | None:
 
 
 @contextmanager
-def foreign_errors(whose: str, kind: type[TtmbenchError] = TtmbenchError) -> Iterator[None]:
-    """Turns other errors than ttmbench's, SystemExit too, into a ``kind`` that begins with ``whose``: "model 'x'"."""
+def foreign_errors(whose: str, kind: type[TtmbenchError] = TtmbenchError, function: object = None) -> Iterator[None]:
+    """Turns other errors than ttmbench's, SystemExit too, into a ``kind`` that begins with ``whose``: "model 'x'".
+
+    ``function``: what is called inside, as of `error_with_place`.
+    """
     try:
         yield
     except TtmbenchError:
         raise
     except (Exception, SystemExit) as error:
-        detail = kind(f"{whose} failed: {error_with_place(error)}")
+        detail = kind(f"{whose} failed: {error_with_place(error, function)}")
         if hasattr(error, "ttmbench_stage"):  # see `phase`
             detail.ttmbench_stage = error.ttmbench_stage  # type: ignore[attr-defined]
         raise detail from error

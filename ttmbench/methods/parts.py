@@ -263,7 +263,7 @@ def _checked(function: Callable[..., Any], kind: PartKind, whose: str) -> Callab
 
     @wraps(function.func if isinstance(function, partial) else function)
     def call(*arguments: Any) -> Any:
-        with foreign_errors(whose):
+        with foreign_errors(whose, function=function):
             result = function(*arguments)
             problem = _PROBLEMS[kind](result, *arguments)
         if problem:

@@ -51,7 +51,7 @@ def metric_values(metric: MetricSpec, scores: Scores) -> np.ndarray | None:
     inputs = _inputs(metric, scores)
     if inputs is None:
         return None
-    with foreign_errors(whose_metric(metric)):
+    with foreign_errors(whose_metric(metric), function=metric.compute):
         values = np.asarray(metric.compute(*inputs)).astype(np.float64)
     each = "image" if metric.scope == "global" else "group"
     count = len(scores.groups) if scores.all_pairs is None or each == "group" else len(scores.all_pairs)
@@ -176,7 +176,7 @@ def summarise(
                 value, known["seed_std"] = over_seeds(np.array([stats.mean(one) for one in values]))
                 known["value"] = stats.mean(values.reshape(-1)) if known["seed_std"] else value  # exact for counts
                 if metric.ties is not None:
-                    with foreign_errors(f"ties of {whose_metric(metric)}"):
+                    with foreign_errors(f"ties of {whose_metric(metric)}", function=metric.ties):
                         ties = [int(np.sum(metric.ties(*(_inputs(metric, one) or ())))) for one in column.scores]
                     known["ties"] = float(np.mean(ties)) if len(ties) > 1 else ties[0]
             of_groups = None if values is None else np.mean(values, axis=0)

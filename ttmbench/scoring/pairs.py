@@ -17,6 +17,7 @@ import torch
 
 from ttmbench._util.console import progress_bar
 from ttmbench._util.images import KEPT, LazyImages
+from ttmbench._util.third_party_errors import foreign_errors
 from ttmbench.errors import TtmbenchError
 from ttmbench.model import PairScorer
 from ttmbench.scoring.batches import PAIRS, BatchSizer, BlockStore, load, save, spans
@@ -142,7 +143,9 @@ def score_pairs(
                 last.clear()
                 last.update(opened)
                 shown = [opened[name] for name in names]
-            return _one_score_each(model.score_pairs(shown, texts), len(names))
+            values = model.score_pairs(shown, texts)
+            with foreign_errors(f"score_pairs of {type(model).__name__}", function=model.score_pairs):
+                return _one_score_each(values, len(names))
 
         sizer = BatchSizer.of(model.pairs_at_once or sizer)
         return _in_blocks(wanted, lambda rows: nullcontext(lambda: score), sizer, blocks)
