@@ -555,8 +555,10 @@ HEADLINES: dict[str, tuple[str, ...]] = {
 """The tasks of the first table, and those whose groups one of them has together."""
 
 
-def headline_lines(facts: Mapping[str, TaskFacts]) -> list[BoardLine]:
+def headline_lines(facts: Mapping[str, TaskFacts], superseded: Iterable[Number]) -> list[BoardLine]:
     """Raw, SimpleMatch and TTM of `HEADLINES`, by model; a run precedes a paper, then the newest number counts.
+
+    Numbers that are ``superseded`` say which settings share a model's raw numbers (`rows_of`).
 
     Models of which only raw numbers are known are left out.
     """
@@ -576,6 +578,8 @@ def headline_lines(facts: Mapping[str, TaskFacts]) -> list[BoardLine]:
                 rows.append(_pooled(task, [by_task[part] for part in parts]))
     of_column = same_rows(rows, attrgetter("own_model", "task", "column"))
     chosen = [row for same in of_column for row in [one for one in same if not one.origin.published] or same]
+    kinds = {(row.task, row.key, row.limited) for row in chosen}
+    chosen += [row for row in superseded if (row.task, row.key, row.limited) in kinds]
     return [
         BoardLine(
             with_setting(*name),

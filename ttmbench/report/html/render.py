@@ -406,7 +406,8 @@ class _Site:
         """A start page: the tasks of a family (empty: all), and tasks by models for each track."""
         facts = {task: facts for task, facts in self.facts.items() if family in ("", facts.family)}
         facts = dict(sorted(facts.items(), key=lambda of: -len({(row.model, row.origin.file) for row in of[1].rows})))
-        lines = leaderboard.headline_lines(self.facts) if file == "index.html" else []
+        older = [old for old, _ in self.board.superseded]
+        lines = leaderboard.headline_lines(self.facts, older) if file == "index.html" else []
         known = {name: (row.task, row.metric) for line in lines for name, row in line.cells.items()}
         names = [f"{task} {name}" for task in leaderboard.HEADLINES for name in ("raw", "SimpleMatch", "TTM")]
         headline = {name: known[name] for name in names if name in known}
