@@ -257,16 +257,12 @@ def folder_task(tmp_path) -> Callable[..., Path]:
 
 @pytest.fixture(scope="session")
 def tiny_vlm(tmp_path_factory) -> Callable[..., Path]:
-    """Makes a tiny random model of an architecture (``tiny_models.py``), once for each set of arguments."""
+    """Makes a tiny random model by its name in ``tiny_models.py``, once for each set of options."""
     from support import tiny_models
 
-    made: dict[str, Path] = {}
-
-    def make(maker: str, /, **options: Any) -> Path:
-        key = f"{maker}_{'_'.join(map(str, options.values()))}".lower()
-        if key not in made:
-            made[key] = getattr(tiny_models, maker)(tmp_path_factory.mktemp(key), **options)
-        return made[key]
+    @functools.cache
+    def make(name: str, **options: Any) -> Path:
+        return tiny_models.MODELS[name](tmp_path_factory.mktemp(name), **options)
 
     return make
 

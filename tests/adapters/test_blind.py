@@ -21,7 +21,7 @@ def kind(request):
 
 @pytest.fixture
 def folder(kind, tiny_vlm):
-    return tiny_vlm("language_model", kind=kind)
+    return tiny_vlm(kind)
 
 
 def own_likelihood(kind, folder, *, prompt="", end=False):
@@ -73,7 +73,7 @@ def test_captions_of_several_lengths_in_one_batch(kind, folder):
 
 
 def test_each_caption_is_scored_once(tiny_vlm):
-    adapter = blind.load(pretrained=str(tiny_vlm("language_model", kind="gpt2")), device="cpu")
+    adapter = blind.load(pretrained=str(tiny_vlm("gpt2")), device="cpu")
     asked = []
     own = adapter._score
     adapter._score = lambda captions: asked.extend(captions) or own(captions)
@@ -83,7 +83,7 @@ def test_each_caption_is_scored_once(tiny_vlm):
 
 
 def test_a_generative_model_is_blind_with_noise_for_images(tiny_vlm):
-    folder = str(tiny_vlm("blip", captioner=True))
+    folder = str(tiny_vlm("blip-captioner"))
     found, run = quick_scores("blind", "shapes_spatial", limit=4, pretrained=folder, noise_images=2, noise_seed=3)
     seeing = visualgpt.load(pretrained=folder, device="cpu", noise_images=2, noise_seed=3)
     expected = np.stack([seeing.log_priors(group.captions) for group in groups_of("shapes_spatial", 4)])
@@ -116,7 +116,7 @@ def test_one_image_per_group_says_what_the_captions_give_away(folder, capsys):
 
 
 def test_half_precision_keeps_scores_in_fp32(tiny_vlm):
-    folder = str(tiny_vlm("language_model", kind="gpt2"))
+    folder = str(tiny_vlm("gpt2"))
     captions = [caption for group in groups_of("shapes_color", 8) for caption in group.captions]
     found = {
         dtype: blind.load(pretrained=folder, device="cpu", dtype=dtype).score_pairs([None] * 16, captions)

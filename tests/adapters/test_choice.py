@@ -30,7 +30,7 @@ def readable(tiny_vlm, tmp_path):
 
     def make(kind: str, template: tuple[str, str] | None = None) -> str:
         folder = tmp_path / kind
-        shutil.copytree(tiny_vlm("chat", kind=kind, scale=SCALE), folder)
+        shutil.copytree(tiny_vlm(kind, scale=SCALE), folder)
         file = folder / "tokenizer.json"
         document = json.loads(file.read_text(encoding="utf-8"))
         sayings = (("^[A-Ma-m].*$", "A) first"), (r"^(?!A\) first).*$", "B) second"))
@@ -87,7 +87,7 @@ def own_answers(folder, samples, max_tokens):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_answers_of_a_run_are_those_of_the_model_itself(kind, tiny_vlm, tmp_path):
-    folder = tiny_vlm("chat", kind=kind, scale=SCALE)
+    folder = tiny_vlm(kind, scale=SCALE)
     code, document, samples = run(folder, tmp_path, model_args="max_tokens=5")
     assert code == 0
     pairs = own_answers(folder, samples, 5)
@@ -101,7 +101,7 @@ def test_answers_of_a_run_are_those_of_the_model_itself(kind, tiny_vlm, tmp_path
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_constrained_answer_is_the_option_whose_token_comes_first(kind, tiny_vlm, tmp_path):
-    folder = knowing_options(tiny_vlm("chat", kind=kind, scale=SCALE), tmp_path / "model")
+    folder = knowing_options(tiny_vlm(kind, scale=SCALE), tmp_path / "model")
     chooser = chat_choice.load(pretrained=str(folder), device="cpu", constrained=True)
     questions = []
     for group in groups_of("shapes_color", 2):
@@ -121,7 +121,7 @@ def test_a_constrained_answer_is_the_option_whose_token_comes_first(kind, tiny_v
 
 
 def test_options_that_begin_alike_cannot_be_told_apart(tiny_vlm):
-    adapter = chat_choice.load(pretrained=str(tiny_vlm("chat", kind="llava")), device="cpu", constrained=True)
+    adapter = chat_choice.load(pretrained=str(tiny_vlm("llava")), device="cpu", constrained=True)
     question = ChoiceQuestion("Which?", [Image.new("RGB", (48, 48))], ("A", "B"))  # both are unknown words here
     with pytest.raises(UsageError, match="do not tell the options A, B apart"):
         adapter.answer([question])
@@ -130,7 +130,7 @@ def test_options_that_begin_alike_cannot_be_told_apart(tiny_vlm):
 def test_an_old_transformers_is_refused_for_chat_models(tiny_vlm, monkeypatch):
     monkeypatch.setattr("transformers.__version__", "5.20.1")
     with pytest.raises(DataError, match=r"5\.21") as caught:
-        chat_choice.load(pretrained=str(tiny_vlm("chat", kind="llava")), device="cpu")
+        chat_choice.load(pretrained=str(tiny_vlm("llava")), device="cpu")
     assert caught.value.exit_code == 4
 
 
@@ -144,7 +144,7 @@ def one_error(capsys) -> str:
 @pytest.mark.parametrize("kind", ["llava", "paligemma"])
 def test_a_model_without_a_chat_template_is_one_clear_error(kind, tiny_vlm, tmp_path, capsys):
     folder = tmp_path / "mute"
-    shutil.copytree(tiny_vlm("chat", kind=kind), folder)
+    shutil.copytree(tiny_vlm(kind), folder)
     (folder / "chat_template.jinja").unlink(missing_ok=True)
     code, _, _ = run(folder, tmp_path)
     assert code != 0 and "has no chat template" in one_error(capsys)
@@ -180,7 +180,7 @@ def test_generation_settings_of_the_model_do_not_count(readable, tmp_path):
 
 def test_an_answer_ends_where_the_model_ends_it(tiny_vlm):
     """The token that ends an answer ends it, and special tokens are not part of its text."""
-    adapter = chat_choice.load(pretrained=str(tiny_vlm("chat", kind="llava")), device="cpu", max_tokens=12)
+    adapter = chat_choice.load(pretrained=str(tiny_vlm("llava")), device="cpu", max_tokens=12)
     question = ChoiceQuestion("Does this image present (A) a red circle?", [Image.new("RGB", (48, 48), (200, 30, 30))])
     (whole,) = adapter.answer([question])
     own = adapter.chat.tokenizer
@@ -190,7 +190,7 @@ def test_an_answer_ends_where_the_model_ends_it(tiny_vlm):
 
 
 def test_the_contract(tiny_vlm):
-    adapter = chat_choice.load(pretrained=str(tiny_vlm("chat", kind="qwen2_vl")), device="cpu", max_tokens=3)
+    adapter = chat_choice.load(pretrained=str(tiny_vlm("qwen2_vl")), device="cpu", max_tokens=3)
     assert "the number of questions changes no answer" in check_adapter(adapter)
 
 

@@ -24,7 +24,7 @@ def family(request):
 
 @pytest.fixture
 def folder(family, tiny_vlm):
-    return tiny_vlm(family) if family == "flava" else tiny_vlm(family, captioner=False)
+    return tiny_vlm(family)
 
 
 @cache
@@ -101,7 +101,7 @@ def trained_forward(family, folder, image, caption):
 
 @pytest.mark.parametrize("family", ["blip", "blip2"])
 def test_the_matching_head_is_asked_as_it_was_trained(family, tiny_vlm):
-    folder = str(tiny_vlm(family, captioner=False))
+    folder = str(tiny_vlm(family))
     image = groups_of("shapes_color", 1)[0].images[0].open()
     captions = ["a red circle", LONG, LONG + " and a green star"]
     adapter = itm.load(pretrained=folder, device="cpu")
@@ -124,7 +124,7 @@ def test_the_matching_head_is_asked_as_it_was_trained(family, tiny_vlm):
 
 @pytest.mark.parametrize(("family", "most"), [("blip", 35), ("blip2", 32), ("flava", 40)])
 def test_the_contrastive_half_cuts_where_the_matching_head_does(family, most, tiny_vlm):
-    folder = str(tiny_vlm(family) if family == "flava" else tiny_vlm(family, captioner=False))
+    folder = str(tiny_vlm(family))
     for options, expected in (({}, most), ({"max_tokens": 10}, 10)):
         for module in (itc, itm):
             adapter = module.load(pretrained=folder, device="cpu", **options)
@@ -133,7 +133,7 @@ def test_the_contrastive_half_cuts_where_the_matching_head_does(family, most, ti
 
 
 def test_what_an_architecture_does_not_have_is_refused(tiny_vlm):
-    blip, blip2 = (str(tiny_vlm(family, captioner=False)) for family in ("blip", "blip2"))
+    blip, blip2 = (str(tiny_vlm(family)) for family in ("blip", "blip2"))
     with pytest.raises(UsageError, match="itm_start=enc: BLIP has enc or cls, other models have one start"):
         itm.load(pretrained=blip2, itm_start="enc")
     with pytest.raises(UsageError, match="'itm_start': must be 'enc' or 'cls'"):
@@ -144,7 +144,7 @@ def test_what_an_architecture_does_not_have_is_refused(tiny_vlm):
 
 
 def test_a_blip_without_the_trained_start_says_so(tiny_vlm):
-    adapter = itm.load(pretrained=str(tiny_vlm("blip", captioner=False)), device="cpu", itm_start="cls")
+    adapter = itm.load(pretrained=str(tiny_vlm("blip")), device="cpu", itm_start="cls")
     adapter.model.config.text_config.vocab_size -= 1
     with pytest.raises(UsageError, match=r"no \[ENC\] among them; --model_args itm_start=cls"):
         adapter._enc()
@@ -217,7 +217,7 @@ def test_the_matching_loss_is_cross_entropy_of_the_head(family, folder):
 
 
 def test_bf16_scores_are_fp32_and_near(tiny_vlm):
-    folder = tiny_vlm("blip", captioner=False)
+    folder = tiny_vlm("blip")
     exact, fast = (quick_scores("blip-itm", "shapes_color", pretrained=folder, dtype=d)[0] for d in ("fp32", "bf16"))
     assert not np.array_equal(exact, fast)
     np.testing.assert_allclose(exact, fast, atol=0.2 * np.abs(exact).max())
@@ -230,4 +230,4 @@ def test_what_has_no_such_half_is_refused(tiny_hf_clip, tiny_vlm):
         with pytest.raises(UsageError, match=word):
             module.load(pretrained=str(tiny_hf_clip), device="cpu")
     with pytest.raises(DataError, match=r"tensors are missing, such as"):
-        itm.load(pretrained=str(tiny_vlm("blip", captioner=True)), device="cpu")
+        itm.load(pretrained=str(tiny_vlm("blip-captioner")), device="cpu")

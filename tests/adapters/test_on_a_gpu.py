@@ -97,42 +97,28 @@ def same(gpu: Device, folder: Path, model: str, task: str = "shapes_color", **se
         assert np.allclose(one.get("scores", 0), other.get("scores", 0), rtol=1e-4, atol=1e-5), one["group_id"]
 
 
+TRAINED = {  # adapter -> tiny models that TTM trains
+    **{"hf": "clip siglip", "vqascore": "llava"},
+    **{f"{name}-{kind}": name for name in ("blip", "blip2", "flava") for kind in ("itm", "itc")},
+}
+SCORED = {"visualgpt": "blip-captioner blip2-opt", "vqascore": "llava qwen2_vl instructblip-t5", "choice": "llava"}
+SCORED["blind"] = "gpt2 t5"
 ALWAYS = [
-    ("hf", "clip", {}, TTM),
-    ("blip-itm", "blip", {"captioner": False}, TTM),
-    ("visualgpt", "blip", {"captioner": True}, {}),
-    ("vqascore", "chat", {"kind": "llava"}, {}),
+    ("hf", "clip", TTM),
+    ("blip-itm", "blip", TTM),
+    ("visualgpt", "blip-captioner", {}),
+    ("vqascore", "llava", {}),
 ]
-MORE = [
-    ("hf", "siglip", {}, TTM),
-    ("blip-itc", "blip", {"captioner": False}, TTM),
-    ("blip2-itm", "blip2", {"captioner": False}, TTM),
-    ("blip2-itc", "blip2", {"captioner": False}, TTM),
-    ("flava-itm", "flava", {}, TTM),
-    ("flava-itc", "flava", {}, TTM),
-    ("visualgpt", "blip2", {"captioner": True}, {}),
-    ("vqascore", "chat", {"kind": "llava"}, TTM),
-    ("vqascore", "chat", {"kind": "qwen2_vl"}, {}),
-    ("vqascore", "instructblip", {"language": "t5"}, {}),
-    ("choice", "chat", {"kind": "llava"}, {}),
-    ("blind", "language_model", {"kind": "gpt2"}, {}),
-    ("blind", "language_model", {"kind": "t5"}, {}),
-]
-
-
-def _named(case: tuple) -> str:
-    model, _, options, settings = case
-    return " ".join([model, case[1], *map(str, options.values()), *(["TTM"] if settings else [])])
+EACH = [(kind, name, TTM) for kind, names in TRAINED.items() for name in names.split()]
+EACH += [(kind, name, {}) for kind, names in SCORED.items() for name in names.split()]
+MORE = [case for case in EACH if case not in ALWAYS]
 
 
 @pytest.mark.parametrize(
-    "case", [*ALWAYS, *(pytest.param(case, marks=pytest.mark.slow) for case in MORE)], ids=lambda case: _named(case)
+    ("model", "name", "settings"), [*ALWAYS, *(pytest.param(*case, marks=pytest.mark.slow) for case in MORE)]
 )
-def test_a_run_gives_the_numbers_of_the_processor(case, gpu, tiny_vlm, tiny_hf_clip, tiny_siglip, tmp_path):
-    model, maker, options, settings = case
-    at_hand = {"clip": tiny_hf_clip, "siglip": tiny_siglip}
-    folder = at_hand.get(maker) or tiny_vlm(maker, **options)
-    same(gpu, tmp_path, model, model_args={"pretrained": str(folder)}, **settings)
+def test_a_run_gives_the_numbers_of_the_processor(model, name, settings, gpu, tiny_vlm, tmp_path):
+    same(gpu, tmp_path, model, model_args={"pretrained": str(tiny_vlm(name))}, **settings)
 
 
 @pytest.mark.slow
@@ -243,7 +229,7 @@ def test_a_gradient_is_that_of_the_processor(kind, gpu, tiny_hf_clip, tiny_sigli
 
 def test_the_gradient_of_lora_on_weights_in_half_precision(gpu, tiny_vlm):
     pytest.importorskip("peft")
-    folder, half = str(tiny_vlm("chat", kind="llava")), {"dtype": "bf16", "weights_dtype": "bf16"}
+    folder, half = str(tiny_vlm("llava")), {"dtype": "bf16", "weights_dtype": "bf16"}
     expected = gradient(vqascore.load(pretrained=folder, device="cpu", lora=4))
     with gpu():
         found = gradient(vqascore.load(pretrained=folder, device="cuda", lora=4, **half))

@@ -16,9 +16,15 @@ import torch
 from PIL import Image
 from safetensors.torch import load_file, save_file
 from support import tiny_models
-from support.adapter_inputs import CAPTIONS, assert_captions_shift, assert_same_gradients, one_step, random_images
+from support.adapter_inputs import (
+    CAPTIONS,
+    Reduced,
+    assert_captions_shift,
+    assert_same_gradients,
+    one_step,
+    random_images,
+)
 from support.adapter_inputs import logits_of as scores
-from support.checkpoints import Program
 from support.rounding import bound
 from support.tiny_models import OPEN_CLIP as CLIP
 
@@ -59,17 +65,15 @@ def photo(width, height):
     return Image.fromarray(((rows[..., None] * 7 + columns[..., None] * 13 + noise) % 256).astype(np.uint8))
 
 
-def write_model(folder, model_cfg, preprocess_cfg=None, tokenizer_from=None):
+def write_model(folder, model_cfg, preprocess_cfg=(), tokenizer_from=None):
     """A random model as open_clip writes it; temperature and bias are moved from where they begin."""
     if tokenizer_from:
         shutil.copytree(tokenizer_from, folder, ignore=lambda _, names: [n for n in names if "tokenizer" not in n])
-    weights = tiny_models.open_clip(folder, model_cfg, preprocess_cfg) / "open_clip_model.safetensors"
-    tensors = load_file(weights)
-    for name, value in {"logit_scale": 2.3, "logit_bias": -5.0}.items():
-        if name in tensors:
-            tensors[name].fill_(value)
-    save_file(tensors, weights)
-    return folder
+    tiny_models.open_clip(folder, model_cfg, dict(preprocess_cfg))
+    tensors = load_file(folder / "open_clip_model.safetensors")
+    moved = {"logit_scale": torch.tensor(2.3), "logit_bias": torch.tensor(-5.0)}
+    tensors |= {name: value.reshape(tensors[name].shape) for name, value in moved.items() if name in tensors}
+    return tiny_models.open_clip(folder, model_cfg, dict(preprocess_cfg), tensors=tensors)
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -431,7 +435,9 @@ def test_other_files_are_no_weights(library, folders, tmp_path, ending):
 
 def test_a_program_in_a_pickle_is_not_run(library, folders, tmp_path):
     trace = tmp_path / "trace"
-    folder = pickled(folders, tmp_path / "evil", "open_clip_pytorch_model.bin", {"visual.proj": Program(trace)})
+    folder = pickled(
+        folders, tmp_path / "evil", "open_clip_pytorch_model.bin", {"visual.proj": Reduced(open, (str(trace), "w"))}
+    )
     refused(DataError, "more than tensors", model=f"local-dir:{folder}")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # a format that torch gives up, and that OpenAI's own files are in

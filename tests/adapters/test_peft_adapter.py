@@ -179,7 +179,7 @@ def test_an_adapter_alone_names_its_base_and_may_lie_on_the_hub(adapter, tiny_hf
 
 
 def test_chat_models_take_adapters_too(tiny_vlm, tmp_path):
-    base = tiny_vlm("chat", kind="llava")
+    base = tiny_vlm("llava")
     folder = write_adapter(tmp_path / "a", base, "AutoModelForImageTextToText", named=None)
     images, captions = random_images()[:2], CAPTIONS[:2]
     found = {}

@@ -32,7 +32,7 @@ CAPTIONS = ["a red circle", "a blue circle", "a green one"]
 
 @pytest.fixture(scope="module")
 def folder(tiny_vlm):
-    return str(tiny_vlm("chat", kind="smolvlm"))
+    return str(tiny_vlm("smolvlm"))
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +51,7 @@ def test_a_map_moves_no_bit_and_is_no_part_of_the_model(name, folder, whole, tmp
 
 
 def test_weights_that_two_parts_share_count_once(tiny_vlm, tmp_path):
-    tied = str(tiny_vlm("chat", kind="paligemma"))
+    tied = str(tiny_vlm("paligemma"))
     parts = ("model.vision_tower", "model.multi_modal_projector", "model.language_model", "lm_head")
     apart = vqascore.load(pretrained=tied, device_map=dict.fromkeys(parts, "disk"), offload_folder=str(tmp_path))
     assert apart.fingerprint() == vqascore.load(pretrained=tied, device="cpu").fingerprint()
@@ -122,7 +122,7 @@ def test_what_cannot_be_is_one_line(args, folder, capsys, monkeypatch):
 def test_a_map_and_a_device_and_models_without_a_template(folder, tiny_vlm, capsys, monkeypatch):
     assert run(folder, "--device", "cpu", args=",device_map=auto") == 2
     assert "device_map chooses the devices, so --device cpu has no meaning" in capsys.readouterr().err
-    blip2 = tiny_vlm("blip2", captioner=False)
+    blip2 = tiny_vlm("blip2")
     for kind in (vqascore, visualgpt):
         with pytest.raises(UsageError, match="is loaded whole, on one device: device_map and quantisation are for"):
             kind.load(pretrained=str(blip2), device_map="auto")

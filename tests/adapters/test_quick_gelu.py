@@ -42,12 +42,7 @@ def load(model, file=None, **options):
 
 
 def folder_of(tmp_path, file, config, name="folder"):
-    folder = tmp_path / name
-    folder.mkdir()
-    shutil.copy(file, folder / "open_clip_model.safetensors")
-    content = {"model_cfg": config, "preprocess_cfg": {}}
-    (folder / "open_clip_config.json").write_text(json.dumps(content), encoding="utf-8")
-    return folder
+    return tiny_models.open_clip(tmp_path / name, config, tensors=load_file(file))
 
 
 # --- open_clip -------------------------------------------------------------------------------------------------------

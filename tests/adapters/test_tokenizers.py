@@ -32,8 +32,16 @@ def siglip(folder: Path, tokenizer: Callable[[Path], Path]) -> Path:
     return tokenizer(folder)
 
 
+OF = {  # adapter -> tiny models
+    "hf": "clip siglip metaclip2",
+    "visualgpt": "blip-captioner blip2-opt qwen2_vl",
+    "blind": "gpt2 t5 bart",
+    "vqascore": " ".join(["instructblip-t5", *tiny_models.CHATS]),
+    "choice": "llava",
+    **{f"{name}-{kind}": name for name in ("blip", "blip2", "flava") for kind in ("itm", "itc")},
+}
 FAMILIES: dict[str, tuple[str, Callable[[Path], Path]]] = {  # name -> adapter, and what writes the model
-    **{f"hf-{name}": ("hf", getattr(tiny_models, name)) for name in ("clip", "siglip", "metaclip2")},
+    **{f"{kind}-{name}": (kind, tiny_models.MODELS[name]) for kind, names in OF.items() for name in names.split()},
     **{
         f"hf-{name}": ("hf", partial(siglip, tokenizer=getattr(siglip_tokenizers, kind)))
         for name, kind in (("siglip-real", "siglip"), ("siglip2-real", "gemma"))
@@ -43,18 +51,8 @@ FAMILIES: dict[str, tuple[str, Callable[[Path], Path]]] = {  # name -> adapter, 
         f"open_clip-{kind}": ("open_clip", partial(open_clip, tokenizer=getattr(siglip_tokenizers, kind)))
         for kind in ("t5", "gemma")
     },
-    **{f"{kind}-blip": (f"blip-{kind}", partial(tiny_models.blip, captioner=False)) for kind in ("itm", "itc")},
-    **{f"{kind}-blip2": (f"blip2-{kind}", partial(tiny_models.blip2, captioner=False)) for kind in ("itm", "itc")},
-    **{f"{kind}-flava": (f"flava-{kind}", tiny_models.flava) for kind in ("itm", "itc")},
-    "visualgpt-blip": ("visualgpt", partial(tiny_models.blip, captioner=True)),
-    "visualgpt-blip2": ("visualgpt", partial(tiny_models.blip2, captioner=True)),
-    **{f"blind-{kind}": ("blind", partial(tiny_models.language_model, kind=kind)) for kind in ("gpt2", "t5", "bart")},
-    "vqascore-instructblip": ("vqascore", partial(tiny_models.instructblip, language="t5")),
-    **{f"vqascore-{kind}": ("vqascore", partial(tiny_models.chat, kind=kind)) for kind in tiny_models.CHATS},
-    "choice-llava": ("choice", partial(tiny_models.chat, kind="llava")),
-    "visualgpt-qwen2_vl": ("visualgpt", partial(tiny_models.chat, kind="qwen2_vl")),
 }
-ONE_EACH = ["hf-clip", "itm-blip", "visualgpt-blip2", "blind-t5", "vqascore-instructblip", "vqascore-llava"]
+ONE_EACH = ["hf-clip", "blip-itm-blip", "visualgpt-blip2-opt", "blind-t5", "vqascore-instructblip-t5", "vqascore-llava"]
 ALL = [pytest.param(name, marks=() if name in ONE_EACH else pytest.mark.slow) for name in FAMILIES]
 
 
@@ -140,7 +138,7 @@ def task_of(folder: Path, captions: tuple[str, str]) -> str:
 
 
 @pytest.mark.parametrize(
-    "family", ["blind-t5", "visualgpt-blip", "vqascore-llava", "vqascore-qwen2_vl", "choice-llava"]
+    "family", ["blind-t5", "visualgpt-blip-captioner", "vqascore-llava", "vqascore-qwen2_vl", "choice-llava"]
 )
 def test_a_special_token_in_a_prompt_is_refused(tmp_path, family):
     model, make = FAMILIES[family]
@@ -155,13 +153,8 @@ def test_a_special_token_in_a_prompt_is_refused(tmp_path, family):
 def test_an_encoder_reads_a_special_token_as_text(tmp_path, name):
     from ttmbench.model_adapters import hf, itc
 
-    families = {
-        "clip": (hf, tiny_models.clip),
-        "siglip": (hf, tiny_models.siglip),
-        "blip": (itc, FAMILIES["itc-blip"][1]),
-    }
-    module, make = families[name]
-    adapter = module.load(pretrained=str(make(tmp_path / "model")))
+    module = itc if name == "blip" else hf
+    adapter = module.load(pretrained=str(tiny_models.MODELS[name](tmp_path / "model")))
     ends = "[SEP]" if name == "blip" else "</s>"
     captions = [f"a red {ends} left", f"a red {ends} right"]
     assert adapter.refused(captions) == [None, None]

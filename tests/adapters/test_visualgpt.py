@@ -26,25 +26,12 @@ from ttmbench.testing import check_adapter
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
 QUICK = {"limit": 2, "bootstrap_iters": 0, "device": "cpu"}
 CAPTIONS = ["a red circle", "two dogs on the left of a blue square and a green star", "cat"]
-MAKERS = {
-    "blip": ("blip", {"captioner": True}),
-    "blip2-opt": ("blip2", {"captioner": True, "language": "opt"}),
-    "blip2-t5": ("blip2", {"captioner": True, "language": "t5"}),
-    **{
-        kind: ("chat", {"kind": kind})
-        for kind in ("llava", "llava_onevision", "qwen2_vl", "idefics3", "paligemma", "smolvlm")
-    },
-}
-
-
 SLOW = ("llava_onevision", "smolvlm")  # read as others are
+KINDS = ("blip-captioner", "blip2-opt", "blip2-t5", "llava", "qwen2_vl", "idefics3", "paligemma", *SLOW)
 
 
 @pytest.fixture(
-    scope="module",
-    params=[
-        pytest.param(one, marks=pytest.mark.slow if one in ("llava_onevision", "smolvlm") else ()) for one in MAKERS
-    ],
+    scope="module", params=[pytest.param(one, marks=pytest.mark.slow if one in SLOW else ()) for one in KINDS]
 )
 def name(request):
     return request.param
@@ -52,8 +39,7 @@ def name(request):
 
 @pytest.fixture(scope="module")
 def folder(name, tiny_vlm):
-    maker, options = MAKERS[name]
-    return tiny_vlm(maker, **options)
+    return tiny_vlm(name)
 
 
 @pytest.fixture(scope="module")
@@ -64,7 +50,7 @@ def adapter(folder):
 
 @pytest.fixture
 def blip(tiny_vlm):
-    return str(tiny_vlm("blip", captioner=True))
+    return str(tiny_vlm("blip-captioner"))
 
 
 @cache
@@ -88,13 +74,15 @@ def own_likelihood(name, folder, *, end=False):
 
     def score(image, caption, pixels=None):
         own = words(caption, add_special_tokens=False)["input_ids"]
-        last = words.sep_token_id if name == "blip" else words.eos_token_id
+        last = words.sep_token_id if name == "blip-captioner" else words.eos_token_id
         wanted, start = ([*own, last] if end else own), 1
         if processor is None:
             inputs = {"pixel_values": shaper(images=image, return_tensors="pt")["pixel_values"]} if image else {}
-            queries = [] if name == "blip" else [model.config.image_token_index] * model.config.num_query_tokens
+            queries = (
+                [] if name == "blip-captioner" else [model.config.image_token_index] * model.config.num_query_tokens
+            )
             start = len(queries) + 1
-            first = {"blip": words.convert_tokens_to_ids("[DEC]"), "blip2-opt": words.bos_token_id}
+            first = {"blip-captioner": words.convert_tokens_to_ids("[DEC]"), "blip2-opt": words.bos_token_id}
             ids = [*queries, first.get(name, words.eos_token_id)]
             inputs["input_ids"] = torch.tensor([ids if name == "blip2-t5" else [*ids, *wanted]])
             if name == "blip2-t5":
@@ -185,7 +173,7 @@ def test_a_task_says_how_many_noise_images_stand_for_p_t(blip, folder_task, tmp_
 
 def test_alpha_takes_that_much_of_log_p_t_off(blip):
     groups = groups_of("shapes_color", 2)
-    score = own_likelihood("blip", blip)
+    score = own_likelihood("blip-captioner", blip)
     drawn = noise((1, 3, 32, 32), 3)
     prior = np.array(
         [[np.log(np.mean([np.exp(score(None, text, p)) for p in drawn])) for text in g.captions] for g in groups]
@@ -199,7 +187,7 @@ def test_alpha_takes_that_much_of_log_p_t_off(blip):
 
 def test_test_images_as_the_sample_of_p_t(blip):
     groups = groups_of("shapes_spatial", 4)
-    score = own_likelihood("blip", blip)
+    score = own_likelihood("blip-captioner", blip)
     images = [group.images[0].open() for group in groups]
     likelihood = np.array([[[score(p, text) for text in g.captions] for p in images] for g in groups])
     prior = np.log(np.exp(likelihood).mean(axis=1))
@@ -254,7 +242,7 @@ def analyze(tiny_vlm, tmp_path_factory):
             return own(self, images, captions)
 
         words = ["analyze", "alpha", "--model", "visualgpt-blip", "--tasks", task, "--limit", "20", "--device", "cpu"]
-        words += ["--model_args", f"pretrained={tiny_vlm('blip', captioner=True)}", "--output_path", str(folder)]
+        words += ["--model_args", f"pretrained={tiny_vlm('blip-captioner')}", "--output_path", str(folder)]
         with pytest.MonkeyPatch.context() as patched, redirect_stdout(printed):
             patched.setattr(BlipCaptioner, "score_prepared", counted)
             if task != "shapes_replace":  # the figures of that one are looked for
@@ -323,7 +311,7 @@ def strict(tiny_vlm, tmp_path):
     """A model whose template refuses something: the part of a template that does."""
 
     def make(refusal):
-        shutil.copytree(tiny_vlm("chat", kind="llava"), tmp_path / "strict")
+        shutil.copytree(tiny_vlm("llava"), tmp_path / "strict")
         template = tmp_path / "strict" / "chat_template.jinja"
         template.write_text(refusal + template.read_text())
         return str(tmp_path / "strict")
@@ -345,6 +333,6 @@ def test_a_template_without_open_turns_still_scores_captions(strict, tiny_vlm):
     image = groups_of("shapes_color", 1)[0].images[0].open()
     found = [
         visualgpt.load(pretrained=place, device="cpu").score_pairs([image], CAPTIONS[:1])
-        for place in (folder, str(tiny_vlm("chat", kind="llava")))
+        for place in (folder, str(tiny_vlm("llava")))
     ]
     np.testing.assert_allclose(*found, atol=1e-5)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 
 import numpy as np
@@ -12,14 +13,20 @@ import torch
 import transformers
 from PIL import Image
 from support import tiny_models
-from support.adapter_inputs import chat_inputs, groups_of, own_model, quick_scores, with_tokens
+from support.adapter_inputs import chat_inputs, groups_of, own_model, quick_scores, random_images, with_tokens
+from support.rounding import bound
+from support.stand_in_gpu import stand_in_gpu
 
 import ttmbench
 from ttmbench.cli import main
+from ttmbench.data.loader import load_task_data
+from ttmbench.data.task_file import find_task
 from ttmbench.errors import DataError, UsageError
 from ttmbench.model_adapters import choice, vqascore
 from ttmbench.model_adapters._shared.options import QUESTION, VqascoreOptions
+from ttmbench.model_adapters._shared.pair_model import projected
 from ttmbench.model_adapters.vqascore import answer_tokens
+from ttmbench.plugins.registry import build_registry
 from ttmbench.scoring.inputs import prepare
 from ttmbench.scoring.pairs import pair_table
 from ttmbench.testing import check_adapter
@@ -49,15 +56,9 @@ def kind(request):
     return request.param
 
 
-def folder_of(kind, tiny_vlm):
-    maker, _, language = kind.partition("-")
-    options = {"kind": kind} if kind in CHATS else {"language": language}
-    return tiny_vlm("chat" if kind in CHATS else maker, **({"captioner": True} if maker == "blip2" else {}), **options)
-
-
 @pytest.fixture(scope="module")
 def folder(kind, tiny_vlm):
-    return folder_of(kind, tiny_vlm)
+    return tiny_vlm(kind)
 
 
 @pytest.fixture(scope="module")
@@ -203,7 +204,7 @@ def test_models_with_code_of_their_own_are_told_what_to_use(config, instead, tmp
 
 @pytest.fixture
 def llava(tiny_vlm):
-    return str(tiny_vlm("chat", kind="llava"))
+    return str(tiny_vlm("llava"))
 
 
 def test_another_question_changes_scores_and_is_on_record(llava):
@@ -218,7 +219,7 @@ def test_another_question_changes_scores_and_is_on_record(llava):
 @pytest.fixture(scope="module")
 def thinker(tiny_vlm, tmp_path_factory):
     """A LLaVA whose template opens a thought unless it is told not to, and which then says "star"."""
-    folder = shutil.copytree(tiny_vlm("chat", kind="llava"), tmp_path_factory.mktemp("thinker") / "llava")
+    folder = shutil.copytree(tiny_vlm("llava"), tmp_path_factory.mktemp("thinker") / "llava")
     template = (folder / "chat_template.jinja").read_text(encoding="utf-8")
     opened = "ASSISTANT:{% if enable_thinking is not defined or enable_thinking %} left{% endif %}"
     (folder / "chat_template.jinja").write_text(template.replace("ASSISTANT:", opened), encoding="utf-8")
@@ -256,7 +257,7 @@ def test_what_a_vision_encoder_returns_is_passed_on(kind, tiny_vlm):
 
     Images of several sizes, several prompts each.
     """
-    folder, rng = tiny_vlm("chat", kind=kind), np.random.RandomState(1)
+    folder, rng = tiny_vlm(kind), np.random.RandomState(1)
     adapter = vqascore.load(pretrained=str(folder), device="cpu")
     sizes = [(64, 40), (30, 66), (48, 48)]
     images = [Image.fromarray(rng.randint(0, 256, (h, w, 3), dtype=np.uint8)) for w, h in sizes]
@@ -313,13 +314,13 @@ def test_wrong_arguments_are_one_clear_error(llava, tiny_vlm):
     with pytest.raises(UsageError, match="does not split images"):
         vqascore.load(pretrained=llava, split_images=True)
     with pytest.raises(UsageError, match="omit split_images"):
-        vqascore.load(pretrained=str(folder_of("blip2-opt", tiny_vlm)), split_images=True)
+        vqascore.load(pretrained=str(tiny_vlm("blip2-opt")), split_images=True)
     with pytest.raises(UsageError, match=r"not a LLaVA-1\.5, and only its images are padded"):
-        vqascore.load(pretrained=str(folder_of("smolvlm", tiny_vlm)), device="cpu", pad_images=True)
+        vqascore.load(pretrained=str(tiny_vlm("smolvlm")), device="cpu", pad_images=True)
 
 
 def test_splitting_can_be_switched_off(tiny_vlm):
-    folder = str(tiny_vlm("chat", kind="idefics3"))
+    folder = str(tiny_vlm("idefics3"))
     image = Image.new("RGB", (64, 64), (200, 30, 30))
     lengths = []
     for split in (True, False):
@@ -401,3 +402,81 @@ def test_answers_are_all_tokens_that_say_it():
     assert set(answer_tokens(Vocabulary(["▁Yes", "▁yes"]), "yes")) == {"▁Yes", "▁yes"}
     with pytest.raises(UsageError, match="no single token for 'no'"):
         answer_tokens(Vocabulary(["▁Yes"]), "no")
+
+
+# --- what the prompts of an image share is computed once; images are prepared in threads ------------------------------
+
+PREPARED = ["llava", "qwen2_vl", "idefics3", "paligemma"]
+PREPARED += [pytest.param(one, marks=pytest.mark.slow) for one in (*SLOW, "qwen3_vl")]  # prepared as others are
+
+
+@pytest.mark.parametrize("one", ["llava", "qwen2_vl"])
+def test_a_batch_computes_what_its_prompts_share_once(one, tiny_vlm):
+    registry, seen = build_registry(), []
+    groups = load_task_data(registry, find_task(registry, "shapes_color"), limit=2).groups
+    pairs = [(image.open(), caption) for group in groups for image in group.images for caption in group.captions]
+    folder = str(tiny_vlm(one))
+    with stand_in_gpu(), torch.no_grad():
+        adapter = vqascore.load(pretrained=folder, device="cuda")
+        images = adapter.prepare_images([image for image, _ in pairs[::2]])
+        encoded = adapter.encode_images([image for image in images for _ in range(2)])
+        asked = adapter.prepare_captions([caption for _, caption in pairs])
+        lengths = [
+            len(adapter.chat.row(image, prompt)["input_ids"]) for (image, _), prompt in zip(encoded, asked, strict=True)
+        ]
+        adapter.model.model.language_model.register_forward_pre_hook(
+            lambda _, args, given: seen.append(given["inputs_embeds"].shape[:2]), with_kwargs=True
+        )
+        together = adapter.score_prepared(encoded, asked)
+        (images, shared), (captions, rest) = seen
+        assert (images, captions, shared + rest) == (4, 8, max(lengths))
+        alone = [adapter.score_prepared([image], [prompt]) for image, prompt in zip(encoded, asked, strict=True)]
+        assert [length for _, length in seen[2:]] == lengths, "an image with one caption is computed at once"
+        np.testing.assert_allclose(together, np.concatenate(alone), atol=1e-4)
+
+
+@pytest.mark.parametrize("one", PREPARED)
+def test_images_are_prepared_in_threads_and_encoded_once(one, tiny_vlm, monkeypatch):
+    adapter = vqascore.load(pretrained=str(tiny_vlm(one)), device="cpu")
+    images = [image for pair in zip(random_images(3), random_images(3, (30, 90)), strict=True) for image in pair]
+    prepared = adapter.prepare_images(images)
+    with ThreadPoolExecutor(4) as threads:
+        for one, (other,) in zip(
+            prepared, threads.map(lambda image: adapter.prepare_images([image]), images), strict=True
+        ):
+            assert all(torch.equal(value, other.features[name]) for name, value in one.features.items())
+    calls, encoded = [], adapter.chat._encoded
+    monkeypatch.setattr(adapter.chat, "_encoded", lambda image: calls.append(image) or encoded(image))
+    question = adapter.prepare_captions(["a red circle"] * 12)
+    with torch.inference_mode():
+        scores = adapter.score_prepared(adapter.encode_images(prepared * 2), question)
+    assert len(calls) == 6 and np.ptp(scores) > 1e-3
+
+
+def test_weights_are_as_the_checkpoint_has_them_on_an_accelerator(tiny_vlm, tmp_path, monkeypatch):
+    """And what they are is stated; such weights are too coarse to train, which is known before anything is scored."""
+    from transformers import AutoModelForImageTextToText
+
+    folder = tmp_path / "model"
+    shutil.copytree(tiny_vlm("llava"), folder)
+    AutoModelForImageTextToText.from_pretrained(folder, dtype=torch.bfloat16).save_pretrained(folder)
+    assert "bfloat16" in json.loads((folder / "config.json").read_text()).values()
+    here = vqascore.load(pretrained=str(folder), device="cpu")
+    assert here.fingerprint()["weights"] == "float32" and here.untrainable is None
+    with stand_in_gpu():
+        there = vqascore.load(pretrained=str(folder), device="cuda")
+        assert there.fingerprint()["weights"] == "bfloat16"
+        assert "weights_dtype=fp32" in there.untrainable
+        with pytest.raises(UsageError, match="too coarse to train"):
+            there.check_trainable()
+        asked = vqascore.load(pretrained=str(folder), device="cuda", weights_dtype="fp32")
+        assert asked.fingerprint()["weights"] == "float32" and asked.untrainable is None
+
+
+def test_the_last_layer_converts_its_weights_a_part_at_a_time(monkeypatch):
+    monkeypatch.setattr("ttmbench.model_adapters._shared.pair_model._ROWS", 7)
+    layer = torch.nn.Linear(16, 40, dtype=torch.bfloat16)
+    states = torch.randn(3, 16)
+    whole = torch.nn.functional.linear(states, layer.weight.float(), layer.bias.float())
+    found = projected(states, layer.weight, layer.bias.float())
+    assert torch.allclose(found, whole, atol=bound(layer, whole.abs().max()), rtol=0)

@@ -226,7 +226,7 @@ def test_models_that_are_not_kept(tmp_path, capsys):
 
 def test_debiased_scores_are_kept_with_their_parts(tmp_path, tiny_vlm):
     store = str(tmp_path / "store")
-    settings = {"model_args": {"pretrained": str(tiny_vlm("blip", captioner=True))}, "use_cache": store, "limit": 3}
+    settings = {"model_args": {"pretrained": str(tiny_vlm("blip-captioner"))}, "use_cache": store, "limit": 3}
     for alpha in (0.0, 0.5, 1.0):
         more = {**settings, "model_args": {**settings["model_args"], "alpha": alpha}}
         one, other = run("visualgpt", **more), run("visualgpt", **more)
@@ -399,7 +399,7 @@ def test_a_stopped_pair_model_gets_the_same_bits(tmp_path, tiny_vlm):
     """An image whose captions lie on both sides of a border is encoded on both."""
     from ttmbench.model_adapters import itm
 
-    model = itm.load(pretrained=str(tiny_vlm("blip", captioner=False)), device="cpu")
+    model = itm.load(pretrained=str(tiny_vlm("blip")), device="cpu")
     real, limit, calls = model.score_prepared, [3], []
 
     def score_prepared(self, images, captions):
@@ -411,7 +411,7 @@ def test_a_stopped_pair_model_gets_the_same_bits(tmp_path, tiny_vlm):
     model.__class__ = type("Stopping", (type(model),), {"score_prepared": score_prepared, "__module__": __name__})
     store, settings = str(tmp_path / "store"), {"limit": 8, "batch_size": 50}
     task = "shapes_color_global"  # 16 images, 16 captions: 256 pairs, two blocks
-    plain = run(itm.load(pretrained=str(tiny_vlm("blip", captioner=False)), device="cpu"), task, **settings)
+    plain = run(itm.load(pretrained=str(tiny_vlm("blip")), device="cpu"), task, **settings)
     with pytest.raises(KeyboardInterrupt):
         run(model, task, use_cache=store, **settings)
     limit[0], before = 10**6, len(calls)

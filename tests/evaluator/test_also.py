@@ -315,7 +315,7 @@ def test_what_makes_no_sense_is_refused_in_a_line(capsys, tmp_path):
 
 
 def test_a_matching_head_is_measured_elsewhere_too(tiny_vlm, tmp_path):
-    model_args = {"pretrained": str(tiny_vlm("blip", captioner=False))}
+    model_args = {"pretrained": str(tiny_vlm("blip"))}
     quick = {"limit": 6, "device": "cpu", "bootstrap_iters": 0}
     run = ttmbench.simple_evaluate(
         "blip-itm",

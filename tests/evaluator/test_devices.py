@@ -138,7 +138,7 @@ def test_seeds_of_methods_that_train_are_divided_and_columns_have_the_bits_of_on
 @pytest.mark.slow
 def test_a_process_that_dies_costs_no_number(tiny_vlm, capsys, monkeypatch):
     """Without a cache of its own; 160 pairs are two blocks, of which each process has one."""
-    folder, pairs = tiny_vlm("chat", kind="smolvlm"), []
+    folder, pairs = tiny_vlm("smolvlm"), []
     how = {"model_args": {"pretrained": str(folder)}, "limit": 40, "use_cache": "off", **BASE}
     whole = CaptionModel.score_prepared
 

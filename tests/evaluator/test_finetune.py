@@ -175,7 +175,7 @@ def test_what_cannot_be_finetuned_says_so(tmp_path, capsys, tiny_vlm):
         *model, "shapes_color", "--preset", "colours"
     )
     assert "lrr" in refused(*model, "shapes_color", "--finetune_args", "lrr=1")
-    blind = str(tiny_vlm("language_model", kind="gpt2"))
+    blind = str(tiny_vlm("gpt2"))
     words = ("--model", "blind", "--model_args", f"pretrained={blind}", "--tasks", "shapes_color")
     assert "cannot be finetuned" in refused(*words)
 
@@ -203,7 +203,7 @@ def test_finetuning_again_keeps_what_came_before(made, tmp_path):
 
 
 def test_a_matching_head_is_taught_both_what_matches_and_what_does_not(tiny_vlm, tmp_path, capsys):
-    folder = str(tiny_vlm("blip", captioner=False))
+    folder = str(tiny_vlm("blip"))
     words = ["finetune", "--model", "blip-itm", "--model_args", f"pretrained={folder}", "--tasks", "shapes_color"]
     words += ["--limit", "8", "--device", "cpu", "--preset", "colorswap", "--finetune_args", "epochs=6,lr=1e-3"]
     assert main([*words, "-o", str(tmp_path / "blip")]) == 0

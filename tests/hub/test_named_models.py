@@ -10,9 +10,8 @@ import torch
 from support import family_copies, processes
 from support.commands import run_commands
 from support.family_copies import BY_HAND, NAMES, REFUSED
-from support.hub_copies import write_copies
 from support.hub_models import SIGLIP2_WORDS, SIGLIP_WORDS, timm_shape
-from support.hub_runs import LIMIT, WEIGHTS, check_done
+from support.hub_runs import LIMIT, WEIGHTS, check_done, write_copies
 from support.hub_server import HubServer
 from support.siglip_tokenizers import CAPTIONS
 

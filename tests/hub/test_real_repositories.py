@@ -8,7 +8,6 @@ from pathlib import Path
 import huggingface_hub
 import pytest
 from support.commands import run_commands
-from support.hub_copies import write_copies
 from support.hub_runs import (
     CLIP,
     KINDS,
@@ -23,6 +22,7 @@ from support.hub_runs import (
     copy_of,
     runs,
     weights_of,
+    write_copies,
     write_tags,
 )
 from support.hub_server import STRANGER, TOKEN, HubServer

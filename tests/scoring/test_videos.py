@@ -177,7 +177,7 @@ def test_videos_are_not_joined_side_by_side(groups):
 @pytest.mark.parametrize("kind", ["llava", "qwen2_vl", "smolvlm", "internvl"])
 def test_vqascore_shows_the_frames_of_a_video_in_one_turn(kind, tiny_vlm):
     """P(yes) is that of transformers' own template, processor and forward with as many images in the turn."""
-    folder = tiny_vlm("chat", kind=kind)
+    folder = tiny_vlm(kind)
     frames = 3
     settings = {"task_args": {"video.frames": frames}, "model_args": {"pretrained": str(folder)}, "dtype": "fp32"}
     run = ttmbench.simple_evaluate("vqascore", "shapes_order", **{**QUICK, "limit": 2}, **settings)

@@ -28,6 +28,16 @@ def random_images(count: int = 3, size: tuple[int, int] = (50, 40)) -> list[Imag
     return [Image.fromarray(rng.randint(0, 256, (size[1], size[0], 3), dtype=np.uint8)) for _ in range(count)]
 
 
+class Reduced:
+    """Is pickled as a call, and what is set on its result."""
+
+    def __init__(self, *reduced: object) -> None:
+        self.reduced = reduced
+
+    def __reduce__(self):
+        return self.reduced
+
+
 def groups_of(task: str, limit: int) -> list[Group]:
     registry = build_registry()
     return load_task_data(registry, find_task(registry, task), limit=limit).groups

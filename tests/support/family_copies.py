@@ -109,14 +109,9 @@ def _checkpoints(root: Path, repo: str, commit: str, files: Mapping[str, str]) -
 
 def _of_open_clip(root: Path, repo: str, commit: str, *, quick: bool, pickled: bool = False) -> None:
     """Configuration and weights as open_clip's ``push_to_hf_hub`` writes them, without an activation."""
-    folder = _repository(root, repo, commit)
-    config = {"model_cfg": tiny_models.OPEN_CLIP, "preprocess_cfg": {}}
-    (folder / "open_clip_config.json").write_text(json.dumps(config), encoding="utf-8")
+    file = "open_clip_pytorch_model.bin" if pickled else "open_clip_model.safetensors"
     tensors = weights(4, QUICK if quick else tiny_models.OPEN_CLIP)
-    if pickled:
-        torch.save(tensors, folder / "open_clip_pytorch_model.bin")
-    else:
-        save_file(tensors, folder / "open_clip_model.safetensors", {"format": "pt"})
+    tiny_models.open_clip(_repository(root, repo, commit), files=[file], tensors=tensors)
 
 
 def _of_transformers(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import logging
 import shutil
 from collections.abc import Callable
 from functools import partial
@@ -114,16 +112,13 @@ def laion(
         pull: reference and commit of a bot's safetensors, which have a name of their own.
     """
     folder = write_repository(root, "models", repo, {"main": main, **dict([pull] if pull else [])}).folder
-    tensors = _open_clip(folder / main, tiny_models.OPEN_CLIP)
+    tiny_models.open_clip(folder / main, files=[*([safe] if safe else []), "open_clip_pytorch_model.bin"])
     # transformers' own files lie beside open_clip's.
     (folder / main / "config.json").write_text('{"architectures": ["CLIPModel"], "model_type": "clip"}')
     torch.save({"text_model.embeddings.weight": torch.ones(1)}, folder / main / "pytorch_model.bin")
-    if safe:
-        save_file(tensors, folder / main / safe)
-    torch.save(tensors, folder / main / "open_clip_pytorch_model.bin")
     if pull:
         shutil.copytree(folder / main, folder / pull[1], dirs_exist_ok=True)
-        save_file(tensors, folder / pull[1] / "open_clip_pytorch_model.safetensors")
+        tiny_models.open_clip(folder / pull[1], files=["open_clip_pytorch_model.safetensors"])
 
 
 def timm_siglip(root: Path, repo: str, main: str, *, version: int) -> None:
@@ -131,11 +126,10 @@ def timm_siglip(root: Path, repo: str, main: str, *, version: int) -> None:
     folder = write_repository(root, "models", repo, {"main": main}).folder / main
     (siglip_tokenizers.t5 if version == 1 else siglip_tokenizers.gemma)(folder)
     shape = timm_shape(repo, SIGLIP_WORDS if version == 1 else SIGLIP2_WORDS)
-    tensors = _open_clip(folder, shape)
-    if version == 1:  # whether the first has safetensors too is not known
-        torch.save(tensors, folder / "open_clip_pytorch_model.bin")
-    else:
-        save_file(tensors, folder / "open_clip_model.safetensors")
+    # Whether the first has safetensors too is not known.
+    file = "open_clip_pytorch_model.bin" if version == 1 else "open_clip_model.safetensors"
+    half = {"mean": [0.5] * 3, "std": [0.5] * 3, "interpolation": "bicubic", "resize_mode": "squash"}
+    tiny_models.open_clip(folder, shape, half, [file])
 
 
 def timm_shape(repo: str, rows: int) -> dict[str, object]:
@@ -149,22 +143,6 @@ def timm_shape(repo: str, rows: int) -> dict[str, object]:
             **{"pool_type": "last", "norm_kwargs": {"eps": 1e-06}},
         },
     }
-
-
-def _open_clip(folder: Path, shape: dict[str, object]) -> dict[str, torch.Tensor]:
-    """Writes the configuration; returns the tensors of a random model with it."""
-    import open_clip
-
-    preprocess = {"mean": [0.5, 0.5, 0.5], "std": [0.5, 0.5, 0.5], "interpolation": "bicubic", "resize_mode": "squash"}
-    config = {"model_cfg": shape, "preprocess_cfg": preprocess if "custom_text" in shape else {}}
-    (folder / "open_clip_config.json").write_text(json.dumps(config), encoding="utf-8")
-    torch.manual_seed(12)
-    logging.disable(logging.WARNING)  # open_clip warns that these weights are random
-    try:
-        model = open_clip.create_model(f"local-dir:{folder}", load_weights=False)
-    finally:
-        logging.disable(logging.NOTSET)
-    return dict(model.state_dict())
 
 
 # --- all of them -------------------------------------------------------------------------------------------------

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import warnings
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from support import family_copies, hub_datasets, hub_models
 from support.commands import Done
 from support.hub_datasets import CONME, SUGARCREPE, VISMIN
 from support.hub_repos import find_repository
 from support.hub_server import HubServer
+from ttmbench._util.hub import quiet_hub
 from ttmbench.data.task_file import find_task
 from ttmbench.plugins.registry import build_registry
 
@@ -149,3 +152,23 @@ def write_tags(home: Path) -> None:
     folder.mkdir(parents=True)
     tags: dict[str, list[str]] = {str(number): [] for number in range(400)}
     (folder / "new_tag_assignments.json").write_text(json.dumps(tags), encoding="utf-8")
+
+
+COPIES: dict[str, Callable[..., None]] = {**family_copies.WRITERS, **hub_models.WRITERS, **hub_datasets.WRITERS}
+
+
+def write_copies(root: Path, names: Iterable[str]) -> None:
+    """Writes copies of repositories below the root of the stand-in; a copy that exists stays as it is."""
+    import datasets
+
+    shown = not datasets.are_progress_bars_disabled()
+    datasets.disable_progress_bars()
+    try:
+        with warnings.catch_warnings(), quiet_hub():
+            warnings.simplefilter("ignore")
+            for name in names:
+                if not any((root / kind / name).exists() for kind in ("models", "datasets")):
+                    COPIES[name](root)
+    finally:
+        if shown:
+            datasets.enable_progress_bars()

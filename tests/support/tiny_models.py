@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import logging
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
@@ -156,17 +157,30 @@ OPEN_CLIP = {
 }
 
 
-def open_clip(folder: Path, shape: dict[str, object] = OPEN_CLIP, preprocess: dict[str, object] | None = None) -> Path:
-    """A random model as open_clip writes it, in a folder or a new one."""
+def open_clip(
+    folder: Path,
+    shape: Settings = OPEN_CLIP,
+    preprocess: Settings = MappingProxyType({}),
+    files: Sequence[str] = ("open_clip_model.safetensors",),
+    tensors: Mapping[str, torch.Tensor] | None = None,
+) -> Path:
+    """A model as open_clip writes it, random or of these tensors, in a folder or a new one; safetensors or pickles."""
     from open_clip import create_model
     from safetensors.torch import save_file
 
     folder.mkdir(parents=True, exist_ok=True)
-    config = {"model_cfg": shape, "preprocess_cfg": preprocess or {}}
+    config = {"model_cfg": shape, "preprocess_cfg": {**preprocess}}
     (folder / "open_clip_config.json").write_text(json.dumps(config), encoding="utf-8")
-    torch.manual_seed(0)
-    model = create_model(f"local-dir:{folder}", load_weights=False)
-    save_file(model.state_dict(), folder / "open_clip_model.safetensors")
+    if tensors is None:
+        torch.manual_seed(0)
+        logging.disable(logging.WARNING)  # open_clip warns that these weights are random
+        tensors = create_model(f"local-dir:{folder}", load_weights=False).state_dict()
+        logging.disable(logging.NOTSET)
+    for file in files:
+        if file.endswith(".safetensors"):
+            save_file(dict(tensors), folder / file, {"format": "pt"})
+        else:
+            torch.save(dict(tensors), folder / file)
     return folder
 
 
@@ -491,6 +505,18 @@ CHATS: dict[str, Callable[[], Chat]] = {
     "ovis2": _ovis2,
     "mllama": _mllama,
 }
+
+
+MODELS: dict[str, Callable[..., Path]] = {
+    **{"clip": clip, "siglip": siglip, "metaclip2": metaclip2, "open_clip": open_clip, "flava": flava},
+    **{"blip": partial(blip, captioner=False), "blip-captioner": partial(blip, captioner=True)},
+    "blip2": partial(blip2, captioner=False),
+    **{f"blip2-{language}": partial(blip2, captioner=True, language=language) for language in ("opt", "t5")},
+    **{f"instructblip-{language}": partial(instructblip, language=language) for language in ("llama", "t5")},
+    **{kind: partial(language_model, kind=kind) for kind in ("gpt2", "opt", "t5", "bart")},
+    **{kind: partial(chat, kind=kind) for kind in CHATS},
+}
+"""What writes a tiny random model into a folder, by name."""
 
 
 def open_clip_model(kind: str):

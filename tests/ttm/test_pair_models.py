@@ -36,7 +36,7 @@ def phase_of(adapter, groups, batch_size=64):
 
 @pytest.fixture(scope="module")
 def llava(tiny_vlm):
-    return tiny_vlm("chat", kind="llava", scale=3.0)
+    return tiny_vlm("llava", scale=3.0)
 
 
 def naive(folder, groups, given, epochs, lr, tau, dtype=torch.float32):
@@ -157,7 +157,7 @@ def test_other_kinds_are_adapted_too(kind, tiny_vlm):
     run = ttmbench.simple_evaluate(
         "vqascore",
         "shapes_color",
-        model_args={"pretrained": str(tiny_vlm("chat", kind=kind))},
+        model_args={"pretrained": str(tiny_vlm(kind))},
         ttm=SHORT,
         **{**QUICK, "limit": 3},
     )
@@ -166,7 +166,7 @@ def test_other_kinds_are_adapted_too(kind, tiny_vlm):
 
 
 def test_matching_heads_are_adapted_by_their_own_loss(tiny_vlm):
-    folder = str(tiny_vlm("blip", captioner=False))
+    folder = str(tiny_vlm("blip"))
     run = ttmbench.simple_evaluate(
         "blip-itm", "shapes_color", model_args={"pretrained": folder}, ttm={**SHORT, "epochs": 10, "lr": 3e-4}, **QUICK
     )

@@ -1,30 +1,64 @@
-"""Captions longer than a model reads: told exactly, by every adapter that cuts, and counted in results."""
+"""Captions in text towers: shifted token embeddings, unknown words, and what is longer than a model reads."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 import torch
-from support.tiny_models import open_clip as tiny_open_clip
+from support.adapter_inputs import assert_captions_shift
+from support.tiny_models import FEW_WORDS
 
 import ttmbench
 from ttmbench.errors import TtmbenchError
 from ttmbench.model_adapters import hf, itc, itm, open_clip, tiny_clip
 from ttmbench.report.terminal import print_results
 
+CAPTIONS = ["a red circle on the left", "two dogs", "cat", "a blue square and a red circle on top"]
 
-@pytest.fixture(params=["tiny_clip", "clip", "siglip", "open_clip", "blip-itc", "blip2-itc", "flava-itm", "blip-itm"])
-def adapter(request, tiny_hf_clip, tiny_siglip, tiny_vlm, tmp_path):
-    name = request.param
-    if name == "tiny_clip":
-        return tiny_clip.load(device="cpu")
-    if name in ("clip", "siglip"):
-        return hf.load(pretrained=str(tiny_hf_clip if name == "clip" else tiny_siglip), device="cpu")
-    if name == "open_clip":
-        return open_clip.load(model=f"local-dir:{tiny_open_clip(tmp_path)}", device="cpu")
-    family, way = name.split("-")
-    folder = tiny_vlm(family) if family == "flava" else tiny_vlm(family, captioner=False)
-    return {"itc": itc, "itm": itm}[way].load(pretrained=str(folder), device="cpu")
+
+def load(folder, **options):
+    return hf.load(pretrained=str(folder), device="cpu", **options)
+
+
+@pytest.mark.parametrize("name", ["tiny_hf_clip", "tiny_siglip"])
+def test_a_shift_changes_the_first_tokens_of_each_caption(name, request):
+    adapter = load(request.getfixturevalue(name))
+    embedding = adapter.model.text_model.embeddings.token_embedding
+    # The tokenizer of both puts a start of text before a caption, and its end behind it.
+    assert_captions_shift(adapter, embedding, CAPTIONS, [range(1, 1 + len(one.split())) for one in CAPTIONS])
+
+
+def test_of_open_clip(tiny_vlm):
+    adapter = open_clip.load(model=f"local-dir:{tiny_vlm('open_clip')}", device="cpu")
+    tokens = adapter.prepare_captions(CAPTIONS)
+    ends = tokens.argmax(dim=1).tolist()  # the end of text is the largest
+    assert_captions_shift(adapter, adapter.model.token_embedding, CAPTIONS, [range(1, end) for end in ends])
+
+
+def test_a_compiled_tower_is_run_as_it_was_written(tiny_hf_clip):
+    plain, fast = (load(tiny_hf_clip, compile=compile) for compile in (False, True))
+    shift = torch.randn(4, 32, generator=torch.Generator().manual_seed(0))
+    plain_features, features = (
+        one.encode_shifted_captions(one.prepare_captions(CAPTIONS), shift) for one in (plain, fast)
+    )
+    torch.testing.assert_close(features, plain_features)
+
+
+def test_unknown_words(tiny_hf_clip, tiny_vlm):
+    words = load(tiny_hf_clip)
+    assert words.has_unknown_words([FEW_WORDS[0], "a red zebra", ""]) == [False, True, False]
+    parts = open_clip.load(model=f"local-dir:{tiny_vlm('open_clip')}", device="cpu")
+    assert parts.has_unknown_words(["a red zebra", "qwxz"]) == [False, False]
+    assert tiny_clip.load(device="cpu").has_unknown_words(["a photo of", "a thing on the left"]) == [True, False]
+
+
+@pytest.fixture(params=["hf-clip", "hf-siglip", "itc-blip", "itc-blip2", "itm-flava", "itm-blip", "open_clip", "tiny"])
+def adapter(request, tiny_vlm):
+    kind, _, name = request.param.partition("-")
+    if not name:
+        folder = f"local-dir:{tiny_vlm('open_clip')}"
+        return tiny_clip.load(device="cpu") if kind == "tiny" else open_clip.load(model=folder, device="cpu")
+    return {"hf": hf, "itc": itc, "itm": itm}[kind].load(pretrained=str(tiny_vlm(name)), device="cpu")
 
 
 def tokens_of(adapter, count):
