@@ -10,7 +10,7 @@ they are None. ``level`` is the confidence level. Interval ends and differences 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Literal
 
 import numpy as np
@@ -21,6 +21,7 @@ IntervalMethod = Literal["wilson", "percentile", "bca"]
 ClusterIds = Int[np.ndarray, " n"]
 # Weight of the 0 and of the 1 added to the variance of a score interval; chosen by its coverage (docs/adr/0010).
 PSEUDO_WEIGHT = 0.2
+_ROUNDING = 1e-9  # sums of differences that are closer are equal
 
 
 def mean(values: Float[np.ndarray, " n"]) -> float | None:
@@ -274,18 +275,11 @@ def paired_difference(
     mean = float(np.mean(difference))
     if codes is None or codes.max() == 0 or iterations < 1:
         return mean, bootstrap_interval(difference, iterations, seed, level, clusters=clusters)
-    variance = (standard_error(difference, clusters) or 0.0) ** 2
-    return mean, difference_ends(mean, variance, difference, effective_number(np.bincount(codes)), level)
-
-
-def difference_ends(
-    mean: float, variance: float, values: Float[np.ndarray, " n"], clusters: float, level: float, strata: int = 1
-) -> tuple[float, float]:
-    """Ends of the interval of a mean of differences by clusters, as in `paired_difference`, from its variance."""
-    size = np.abs(values)
-    added = (float(size @ size / size.sum()) if size.any() else 1.0) / (2 * clusters**2)
-    half = student(clusters, level, strata) * math.sqrt(variance + added)
-    return max(-1.0, mean - half), min(1.0, mean + half)
+    variance, number = (standard_error(difference, clusters) or 0.0) ** 2, effective_number(np.bincount(codes))
+    size = np.abs(difference)
+    added = (float(size @ size / size.sum()) if size.any() else 1.0) / (2 * number**2)
+    half = student(number, level) * math.sqrt(variance + added)
+    return mean, (max(-1.0, mean - half), min(1.0, mean + half))
 
 
 def sign_flip(
@@ -308,13 +302,76 @@ def sign_flip(
     if codes is not None:
         difference = np.bincount(codes, weights=difference)
     difference = difference[difference != 0]
-    rng = np.random.default_rng(seed)
     observed = abs(difference.sum())
     extreme = 0
-    for start in range(0, iterations, 256):
-        signs = rng.integers(0, 2, (min(256, iterations - start), len(difference))) * 2 - 1
-        extreme += int((np.abs(signs @ difference) >= observed - 1e-9).sum())
+    for signs in _signs(len(difference), iterations, seed):
+        extreme += int((np.abs(signs @ difference) >= observed - _ROUNDING).sum())
     return (extreme + 1) / (iterations + 1)
+
+
+def _signs(count: int, iterations: int, seed: int) -> Iterator[Int[np.ndarray, "some count"]]:
+    rng = np.random.default_rng(seed)
+    for start in range(0, iterations, 256):
+        yield rng.integers(0, 2, (min(256, iterations - start), count)) * 2 - 1
+
+
+def mcnemar_ends(
+    before: Bool[np.ndarray, " n"], after: Bool[np.ndarray, " n"], level: float = 0.95
+) -> tuple[float, float]:
+    """Ends of the interval of a difference that inverts `mcnemar` without clusters.
+
+    It is Clopper and Pearson's (1934) of the fraction of the flipped groups that were won, and excludes 0 exactly where
+    p is at most 1 - ``level``.
+
+    >>> [round(end, 3) for end in mcnemar_ends(np.array([False] * 6 + [True] * 6), np.array([True] * 12))]
+    [0.041, 0.5]
+    """
+    from scipy.special import betaincinv
+
+    won, lost, tail = int((~before & after).sum()), int((before & ~after).sum()), (1 - level) / 2
+    low = betaincinv(won, lost + 1, tail) if won else 0.0
+    high = betaincinv(won + 1, lost, 1 - tail) if lost else 1.0
+    return float(2 * low - 1) * (won + lost) / len(before), float(2 * high - 1) * (won + lost) / len(before)
+
+
+def flip_ends(
+    one: Float[np.ndarray, " n"],
+    other: Float[np.ndarray, " n"],
+    iterations: int,
+    seed: int,
+    clusters: ClusterIds | None = None,
+    weights: Float[np.ndarray, " n"] | None = None,
+    level: float = 0.95,
+) -> tuple[float, float]:
+    """Ends of the interval of a mean difference that inverts `sign_flip`, within -1 and 1.
+
+    It has the differences that the test does not reject once they are subtracted from every group, by the same
+    exchanges: quantiles of the mean over random halves of the clusters (typical values, Hartigan 1969). So it excludes
+    0 exactly where p is at most 1 - ``level``. ``weights`` are factors of differences that include them already.
+
+    >>> flip_ends(np.zeros(5), np.ones(5), 999, seed=0)  # five exchanges show nothing
+    (-1.0, 1.0)
+    """
+    codes, values, sizes = _codes(clusters), other - one, np.ones(len(one)) if weights is None else weights
+    if codes is not None:
+        values, sizes = np.bincount(codes, weights=values), np.bincount(codes, weights=sizes)
+    moves = values != 0
+    moving = np.array([values[moves], sizes[moves]]).T
+    parts = np.concatenate([(signs < 0) @ moving for signs in _signs(len(moving), iterations, seed)])
+    rng, total = np.random.default_rng([seed, 1]), np.array([values.sum(), sizes.sum()])
+    for size, count in zip(*np.unique(sizes[~moves], return_counts=True), strict=True):
+        parts[:, 1] += size * rng.binomial(count, 0.5, iterations)
+    both = np.array([parts, total - parts])  # [2 halves, iterations, sum and size]
+    both[np.abs(both) <= _ROUNDING / 2] = 0
+    is_whole = (both[..., 1] == 0).any(axis=0)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        means = np.sort(both[..., 0] / both[..., 1], axis=0)
+    means[0, is_whole], means[1, is_whole] = -1.0, 1.0
+    rejected = math.floor((1 - level) * (iterations + 1) + 1e-9)
+    if rejected < 1:
+        return -1.0, 1.0
+    low, high = np.sort(means[0])[rejected - 1], np.sort(means[1])[-rejected]
+    return max(-1.0, float(low)), min(1.0, float(high))
 
 
 def holm(p_values: Sequence[float]) -> list[float]:

@@ -30,8 +30,8 @@ def test_one_kind_is_a_mean_over_groups():
     assert together.interval("wilson", 1, 0) == pytest.approx(
         stats.score_interval(values, clusters=clusters), abs=0.006
     )
-    change = laid_out(values - 0.5, {("all",): range(50)}, clusters).difference_interval(1, 0)
-    assert change == pytest.approx(stats.paired_difference(np.full(50, 0.5), values, 1, 0, clusters=clusters)[1])
+    change = laid_out(values - 0.5, {("all",): range(50)}, clusters).flip_ends(200, 0)
+    assert change == pytest.approx(stats.flip_ends(np.full(50, 0.5), values, 200, 0, clusters))
     found = together.interval("percentile", 2000, 0)
     assert found == pytest.approx(stats.bootstrap_interval(values, 2000, 0, clusters=clusters), abs=0.02)
 
@@ -66,6 +66,7 @@ def test_differences_are_tested_by_exchanging_clusters():
     rng = np.random.default_rng(1)
     better = laid_out((rng.random(137) < 0.3).astype(float))
     assert better.sign_flip(999, 0) == 0.001
+    assert better.flip_ends(999, 0)[0] > 0
     even = laid_out(np.where(np.arange(137) % 2, 1.0, -1.0))
     assert even.sign_flip(999, 0) > 0.2
     assert laid_out(np.ones(137), clusters=np.arange(137) // 46).sign_flip(999, 0) > 0.1, "three tosses show little"

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from scipy.stats import binomtest
 from support.documents import DIGEST, whole_document
 
 import ttmbench
 from ttmbench.cli import main
 from ttmbench.errors import DataError, UsageError
 from ttmbench.results.comparison import adjust_for_several, compare_runs, read_run
+from ttmbench.results.reader import TaskGroups
 
 
 def write_run(folder, name, values, *, version=1, digest="d", seeds=1, model="m"):
@@ -58,7 +61,8 @@ def test_differences_flips_and_p_by_hand(tmp_path):
     assert row["won"] == [f"g{i}" for i in range(7)] and row["lost"] == ["g8"]
     assert row["p"] == pytest.approx(2 * (1 + 8) / 2**8) and row["p_holm"] == row["p"]
     assert row["smallest_difference"] == 0.6
-    assert row["ci"][0] < 0.6 < row["ci"][1]
+    exact = binomtest(7, 8).proportion_ci(0.95, "exact")
+    assert row["ci"] == pytest.approx([(2 * end - 1) * 0.8 for end in (exact.low, exact.high)])
 
 
 def test_holm_is_over_the_tasks_of_one_metric(tmp_path):
@@ -130,6 +134,30 @@ def test_means_over_seeds_take_the_permutation_test(tmp_path):
     b = read_run(write_run(tmp_path, "b", one([0.75] * 12), seeds=3))
     (row,) = adjusted(a, b)
     assert row["test"] == "sign_flip" and row["p"] < 0.01
+
+
+@pytest.mark.parametrize("kind", ["mcnemar", "clustered", "fractions", "clustered fractions"])
+def test_an_interval_excludes_zero_exactly_where_p_says_so(tmp_path, kind):
+    """Random tables of few and many groups, with ties, unequal clusters and few resamples."""
+    rng, significant = np.random.default_rng(0), 0
+    a, b = (read_run(write_run(tmp_path, name, one([0.0]))) for name in "ab")
+    for _ in range(400):
+        n, iterations = int(rng.integers(1, 120)), int(rng.choice([10, 99, 600]))
+        rows = (rng.random((2, n)) < rng.random((2, 1))).astype(float)
+        rows[1] = np.where(rng.random(n) < rng.random(), rows[0], rows[1])
+        rows = (rows + rng.integers(0, 4, (2, n)) / 3) / 2 if "fractions" in kind else rows
+        names = rng.integers(0, max(1, n // int(rng.integers(1, 5))), n)
+        clusters = {f"g{at}": str(name) for at, name in enumerate(names)} if "clustered" in kind else None
+        values = [{"none": {"m": {f"g{at}": float(value) for at, value in enumerate(row)}}} for row in rows]
+        runs = [
+            replace(run, known_groups={"t": TaskGroups(of, clusters)}) for run, of in zip((a, b), values, strict=True)
+        ]
+        (row,) = compare_runs(*runs, iterations=iterations, seed=int(rng.integers(9)))
+        low, high = row["ci"]
+        assert (low > 0 or high < 0) == (row["p"] <= 0.05), row
+        assert low - 1e-12 <= row["difference"] <= high + 1e-12 and -1 <= low <= high <= 1, row
+        significant += row["p"] <= 0.05
+    assert 40 < significant < 360
 
 
 @pytest.mark.parametrize(("change", "message"), [({"version": 2}, "version 1"), ({"digest": "e"}, "fingerprint d")])

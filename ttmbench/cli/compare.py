@@ -28,7 +28,8 @@ HEAD = (
     *("task", "metric", "method", "baseline", "other", "difference", "95% interval", "p", "p (Holm)", "won", "lost"),
     "groups",
 )
-_IMPORTANCE = {"baseline": 2, "other": 2, "difference": 3, "95% interval": 1, "p (Holm)": 2}
+_IMPORTANCE = {"difference": 4, "95% interval": 3, "p (Holm)": 3, "baseline": 2, "other": 2, "won": 1, "lost": 1}
+_TESTED = "the 95% interval and p are of one test (McNemar's, else a permutation test): it excludes 0 where p <= 0.05"
 _PART = "compared on a part of its groups, so this is not a result for the task"
 
 
@@ -160,16 +161,21 @@ def _print(comparison: Row, tracks: Tracks) -> None:
     )
     rows = [_cells(row, tracks) for row in comparison["rows"]]
     print_table(columns, rows, title=f"{baseline} -> {other}: percent", caption=caption)
-    for line in _remarks(comparison["rows"], tracks):
+    for line in _remarks(comparison, tracks):
         echo(line)
 
 
-def _remarks(rows: Sequence[Row], tracks: Tracks) -> list[str]:
-    """Notes about parts of tasks, groups that share images or may share them, and scores that are not on one scale."""
-    first: dict[str, Row] = {}
+def _remarks(comparison: Row, tracks: Tracks) -> list[str]:
+    """Which run is which and what the columns mean; notes about parts of tasks, shared images and unlike scales."""
+    rows, first = comparison["rows"], dict[str, Row]()
     for row in rows:
         first.setdefault(row["task"], row)
-    lines = [f"{task}: {_PART}" for task in dict.fromkeys(row["task"] for row in rows if row["limited"])]
+    paths = [comparison[name] for name in ("baseline", "other")]
+    what = f"baseline is {paths[0]}, other is {paths[1]}"
+    if paths[0] == paths[1]:
+        what = f"of {paths[0]}, baseline is the method before >, other the one behind it"
+    lines = [f"{what}; won: groups in which other is better, lost: groups in which baseline is", _TESTED]
+    lines += [f"{task}: {_PART}" for task in dict.fromkeys(row["task"] for row in rows if row["limited"])]
     lines += [
         f"{task}: {clusters_note(row['groups'], row['clusters'])}"
         for task, row in first.items()
@@ -199,6 +205,6 @@ def _matched_method(row: Row, tracks: Tracks) -> str | None:
 def _markdown(comparison: Row, tracks: Tracks) -> str:
     rows = [_cells(row, tracks) for row in comparison["rows"]]
     names = [f'"{markdown(name)}"' for name in comparison["names"]]
-    remarks = "".join(f"\n{markdown(line)}\n" for line in _remarks(comparison["rows"], tracks))
+    remarks = "".join(f"\n{markdown(line)}\n" for line in _remarks(comparison, tracks))
     table = markdown_table([*map(markdown, HEAD)], ([*map(markdown, row)] for row in rows), 3)
     return f"{names[0]} -> {names[1]}, percent\n\n{table}{remarks}"

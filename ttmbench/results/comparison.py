@@ -145,8 +145,8 @@ def _rows(
         before = np.array([left[metric][group] for group in ids])
         after = np.array([right[metric][group] for group in ids])
         cluster_of = clusters(tuple(ids))
-        difference, interval = stats.paired_difference(before, after, iterations, seed, clusters=cluster_of)
         p, test = paired_test(before, after, iterations, seed, cluster_of)
+        interval = None if iterations < 1 else _interval(before, after, p, test, iterations, seed, cluster_of)
         count = None if cluster_of is None else len(np.unique(cluster_of))
         yield {
             "task": task,
@@ -154,7 +154,7 @@ def _rows(
             "method": _methods(*methods),
             "baseline": stats.mean(before),
             "other": stats.mean(after),
-            "difference": difference,
+            "difference": float(np.mean(after - before)),
             "ci": None if interval is None else list(interval),
             "p": p,
             "test": test,
@@ -176,6 +176,22 @@ def paired_test(
     if np.isin(before, (0, 1)).all() and np.isin(after, (0, 1)).all():
         return stats.mcnemar(before == 1, after == 1, clusters), "mcnemar"
     return stats.sign_flip(before, after, iterations, seed, clusters), "sign_flip"
+
+
+def _interval(
+    before: np.ndarray, after: np.ndarray, p: float, test: str, iterations: int, seed: int, clusters: np.ndarray | None
+) -> tuple[float, float]:
+    """Interval of the difference that inverts the test: it excludes 0 exactly where p is at most 0.05."""
+    is_exact = test == "mcnemar"
+    if is_exact and (clusters is None or len(np.unique(clusters)) == len(clusters)):
+        return stats.mcnemar_ends(before == 1, after == 1)
+    low, high = stats.flip_ends(before, after, iterations, seed, clusters)
+    if is_exact and p > 0.05:  # the ends are drawn, and p is not
+        return min(low, 0.0), max(high, 0.0)
+    if is_exact:  # and an end is a sum of flips divided by a number of groups
+        least = 1 / len(before)
+        return (max(low, least), high) if after.sum() > before.sum() else (low, min(high, -least))
+    return low, high
 
 
 def _methods(baseline: str, other: str) -> str:
@@ -208,7 +224,7 @@ def _mean_rows(
             before, after, change = (CellValues.of(row, members, cluster_of) for row in (*rows, rows[1] - rows[0]))
             if before is None or after is None or change is None:
                 continue
-            interval = change.difference_interval(iterations, seed)
+            interval = change.flip_ends(iterations, seed) if iterations > 0 else None
             counted = sorted(position for positions in members.values() for position in positions)
             yield {
                 "task": f"{task}{SLASH}{name}",

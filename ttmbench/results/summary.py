@@ -624,18 +624,15 @@ class CellValues:
             return self._score_interval(level)
         return self._bootstrap(iterations, seed, level, corrected=method != "percentile")
 
-    def difference_interval(self, iterations: int, seed: int, level: float = 0.95) -> tuple[float, float] | None:
-        """As `interval`, where values are differences: as of `stats.paired_difference`."""
-        variance, shares = self.variance(), np.bincount(self.cluster, weights=self.weights)
-        if iterations < 1 or variance is None or len(shares) == len(self.values):
-            return self.interval("percentile", iterations, seed, level)
-        number, strata = stats.effective_number(shares), len(self.cells)
-        return stats.difference_ends(self.mean, variance, self.values, number, level, strata)
-
     def sign_flip(self, iterations: int, seed: int) -> float:
         """P of no difference (`stats.sign_flip` by clusters), where values are differences."""
         weighted = self.values * self.weights * len(self.values)
         return stats.sign_flip(np.zeros_like(weighted), weighted, iterations, seed, self.cluster)
+
+    def flip_ends(self, iterations: int, seed: int) -> tuple[float, float]:
+        """As `interval`, where values are differences: it inverts `sign_flip` (`stats.flip_ends`)."""
+        sizes = self.weights * len(self.values)
+        return stats.flip_ends(np.zeros_like(sizes), self.values * sizes, iterations, seed, self.cluster, sizes)
 
     def _cell_means(self) -> Float[np.ndarray, " cells"]:
         return np.asarray(np.bincount(self.cell, weights=self.values) / np.bincount(self.cell))
