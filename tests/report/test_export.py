@@ -311,7 +311,7 @@ def test_a_table_tests_gains_as_compare_does(tabled, capsys):
         gain = points(row["difference"]) + ("*" if ps[name] <= 0.05 else "")
         assert f"({gain})" in cells[name] and cells[name].startswith(f"{100 * row['other']:.2f} "), name
     assert "(2 equal) (0.00)" in cells["b"], "a gain of nothing has no sign, and equal seeds no deviation"
-    assert "over 3 tests" in caption and "(n equal)" in caption and any("(best)" in cell for cell in raw)
+    assert "Holm over 3 tests" in caption and "(n equal)" in caption and any("(best)" in cell for cell in raw)
 
 
 def test_a_table_is_what_is_asked_for(tabled, capsys):

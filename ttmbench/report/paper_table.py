@@ -276,7 +276,7 @@ def _table(cells: _Cells, columns: Sequence[Column], gains: Mapping[tuple[Row, C
     heads = ["model", "setting"][:texts]
     shown, every = [of[column] for of in cells.values() for column in columns if column in of], [*rows, chance]
     said = _caption(shown, "".join(text for line in rows for text, _ in line), plain_names)
-    said += _about_gains([p for key, (_, p) in gains.items() if key[1] in columns], over)
+    said += _about_gains([p for _, p in gains.values()], over)
     said += ["Bold is the best of its column and track."] * any(best for line in rows for _, best in line)
     titles = [column.title for column in columns]
     return PaperTable([""] * texts + titles, [*heads, *names], every, " ".join(said))
@@ -310,14 +310,12 @@ def _caption(numbers: Sequence[Number], texts: str, names: Mapping[str, str]) ->
 
 
 def _about_gains(ps: Sequence[float | None], over: str) -> list[str]:
-    """What the gains in brackets are."""
+    """What the gains in parentheses are."""
     tests = sum(p is not None for p in ps)
-    lines = [f"In parentheses: gain in points over {over}."] if ps else []
+    lines = [f"In parentheses: gain in points over {over}."] * bool(ps)
     if tests:
-        lines[0] += (
-            f" *: p ≤ {_LEVEL} (Holm's adjustment over {tests} tests, paired by group: McNemar's, else a permutation "
-            "test; groups that share images count as one)."
-        )
+        family = f"{tests} test{'s' * (tests > 1)}, paired by group: McNemar's, else a permutation test"
+        lines.append(f"*: p ≤ {_LEVEL} (Holm over {family}; groups that share images count as one).")
     return lines + [f"{_UNTESTED}: not tested, for want of values of single groups."] * (tests < len(ps))
 
 
