@@ -169,11 +169,7 @@ def score_ends(p: float, worth: float, z2: float) -> tuple[float, float]:
 
 
 def effective_number(weights: Float[np.ndarray, " n"] | Int[np.ndarray, " n"]) -> float:
-    """Number of equal weights with the same sum and sum of squares (Kish 1965).
-
-    >>> effective_number(np.array([2, 2, 2])), effective_number(np.array([3.0, 1.0]))
-    (3.0, 1.6)
-    """
+    """Number of equal weights with the same sum and sum of squares (Kish 1965)."""
     return float(np.sum(weights) ** 2 / np.sum(np.square(weights)))
 
 

@@ -20,6 +20,8 @@ from ttmbench.cli import main
 from ttmbench.data.task_file import find_task
 from ttmbench.errors import DataError
 from ttmbench.plugins.registry import build_registry
+from ttmbench.report import charts
+from ttmbench.report.board import answer_of
 from ttmbench.report.charts import courses_of, curves_of, draw_curve
 from ttmbench.report.html.render import json_block
 from ttmbench.report.load import ThumbnailOptions, copies_allowed, gather, read_groups, thumbnails_for
@@ -288,22 +290,57 @@ def test_charts_with_gaps_and_without_values():
     assert axes.lines[0].get_ydata() == pytest.approx([97.0, math.nan, 99.0], nan_ok=True)
 
 
-def test_figures_are_svg_with_text_and_png(copied, tmp_path, capsys):
+def test_figures_have_the_numbers_of_all_models(copied):
+    """One figure of each kind for a task: points, bars and intervals are those of the documents."""
+    path, document = document_of(copied, "tiny-clip")
+    other = Path(shutil.copytree(path.parent, copied / "other")) / path.name
+    known = {"model_name": "other", "model_info": {**document["model_info"], "fingerprint": {"other": 1}}}
+    other.write_text(json.dumps({**document, **known}))
+    runs, _ = gather(copied)
+    figures = dict(charts._figures(runs, answer_of(runs)))
+    names = {f"{kind}_{task}" for kind in ("iterations", "paired") for task in ("shapes_color", "shapes_replace")}
+    names |= {f"categories_{task}_{tag}" for run in runs for task, of in run.document.breakdowns.items() for tag in of}
+    assert set(figures) == names
+    (tag, values), *_ = document["breakdowns"]["shapes_replace"].items()
+    (axes,) = figures["iterations_shapes_color"]().axes
+    rows = [row["metrics"] for row in document["methods"]["shapes_color"]["ttm"]["iterations"] if row["iteration"] == 2]
+    for metric, line in (("group_match", axes.lines[0]), ("group_score", axes.lines[2])):
+        assert line.get_ydata()[0] == 100 * document["results"]["shapes_color"][f"{metric},none"]
+        assert line.get_ydata()[-1] == pytest.approx(50 * sum(row[metric] for row in rows))
+    assert [text.get_text() for text in axes.figure.legends[0].texts][4:] == ["other", "tiny-clip"]
+    (axes,) = figures[f"categories_shapes_replace_{tag}"]().axes
+    bars = [100 * of["group_match,ttm"] for of in values.values() for _ in range(2)]
+    assert [bar.get_width() for bar in axes.patches] == pytest.approx(bars)
+    labels = [label for value in values for label in (value, "other", "tiny-clip")]
+    assert [text.get_text() for text in axes.get_yticklabels()] == labels
+    (axes,) = figures["paired_shapes_color"]().axes
+    (low, _), (high, _) = axes.collections[0].get_segments()[0]
+    assert (low, high) == pytest.approx([100 * end for end in document["ci"]["shapes_color"]["group_match,none"]])
+
+
+def test_figures_are_pdf_and_svg_with_text(copied, tmp_path, capsys):
     """Of one task: matplotlib takes a tenth of a second for each file."""
     figures = tmp_path / "figures"
     shutil.rmtree(copied / "tiny-clip-seed1")
     path, document = document_of(copied, "tiny-clip")
-    document["methods"] = {"shapes_color": {"ttm": document["methods"]["shapes_color"]["ttm"]}}
+    for key in ("results", "methods", "breakdowns"):
+        document[key].pop("shapes_replace", None)
     path.write_text(json.dumps(document))
     found = []
     for _ in range(2):
         report(copied, capsys, "--images", "none", "--figures", str(figures))
-        found.append({path.name: path.read_bytes() for path in figures.glob("*.svg")})
+        found.append({path.name: path.read_bytes() for path in figures.iterdir()})
     assert found[0] == found[1], "the same bytes again"
-    stems = {"run1_tiny-clip_ttm_shapes_color", "answer"}
-    assert {path.name for path in figures.iterdir()} == {f"{stem}.{end}" for stem in stems for end in ("svg", "png")}
-    for content in found[0].values():
-        texts = ElementTree.fromstring(content).iter("{http://www.w3.org/2000/svg}text")
+    stems = {"iterations_shapes_color", "paired_shapes_color"} | {
+        f"categories_shapes_color_{tag}" for tag in ("colors", "shapes")
+    }
+    assert set(found[0]) == {f"{stem}.{end}" for stem in stems for end in ("pdf", "svg")}
+    for name, content in found[0].items():
+        if name.endswith(".pdf"):
+            assert b"/Type3" not in content and b"/CIDFontType2" in content and b"/MediaBox [ 0 0 234 " in content
+            continue
+        texts = list(ElementTree.fromstring(content).iter("{http://www.w3.org/2000/svg}text"))
         assert any("tiny-clip" in (text.text or "") for text in texts)
+        assert any("8px" in text.get("style", "") for text in texts)
     assert main(["report", str(path), "--images", "none", "--figures", str(path / "below")]) == 2
     assert "cannot be written" in capsys.readouterr().err

@@ -25,7 +25,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--max_images", metavar="N", type=count, default=2000, help="Maximum number of thumbnails per task")
     published = "Published numbers: a CSV file, a table name, or all"
     add("--published", metavar="FILE|TABLE", action="append", help=published)
-    add("--figures", metavar="DIR", help="Also write charts as SVG and PNG to this directory")
+    add("--figures", metavar="DIR", help="Also draw figures for a paper (PDF, SVG) into this directory")
     add_run_options(parser, "data_dir", "include_path", title="")
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import io
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from functools import partial
 from operator import attrgetter
@@ -19,43 +19,46 @@ from markupsafe import Markup, escape
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
+from matplotlib.ticker import MaxNLocator
 
 from ttmbench._util.file_io import safe_name, to_json, write_atomically, write_text
-from ttmbench.errors import UsageError
+from ttmbench.errors import DataError, UsageError
 from ttmbench.report.board import NOT_RANKED, AnswerRow
 from ttmbench.report.load import HEADLINE
 from ttmbench.report.terminal import interval_text
 from ttmbench.results.document import Iteration, ResultsDocument
-from ttmbench.results.numbers import RAW, name_of
+from ttmbench.results.numbers import RAW, TTM, Number, name_of
 from ttmbench.results.reader import ResultsFile
+from ttmbench.results.summary import NO_VALUE, SEPARATOR, cluster_numbers, number_of
 
 Analysis = Mapping[str, Any]
 """The document of an analysis."""
 Line = tuple[list[float], list[float]]
 """Iterations, 0 for the raw model, and their values, NaN where undefined."""
 
-COUNT, ACCURACY, BAND, GREY = "#2166ac", "#d9700e", "#cfe0ee", "#666666"
-# Distinguished by colour and by marker, also in grey print and by colour-blind readers.
-LINES = ("#2166ac", "#d9700e", "#1b7837", "#762a83", "#8c510a", "#c51b7d")
-MARKERS = "osD^vP"
+COUNT, ACCURACY, BAND, GREY = "#08306b", "#d9700e", "#cfe0ee", "#666666"
+# Each lighter than the one before, so that they are distinguished in grey print; lines also by markers.
+LINES = (COUNT, "#a6194d", "#2a7f62", ACCURACY, "#7fb3e6", "#e6c84b")
+MARKERS = "osD^vPX"
 _STYLE: dict[Any, Any] = {
     **{"font.size": 10, "axes.spines.top": False, "axes.grid": True, "grid.color": "#e8e8e8"},
-    **{"svg.hashsalt": "ttmbench", "svg.fonttype": "none"},  # text stays text, and the same figure has the same bytes
+    # text stays text, and the same figure has the same bytes
+    **{"svg.hashsalt": "ttmbench", "svg.fonttype": "none", "pdf.fonttype": 42, "text.parse_math": False},
 }
 _DOTS: dict[str, dict[str, Any]] = {
-    "raw": {"marker": "o", "ms": 8, "markerfacecolor": "none", "color": COUNT},
-    "SimpleMatch": {"marker": "D", "ms": 5, "color": ACCURACY},
-    "TTM": {"marker": "o", "ms": 6, "color": COUNT},
+    "raw": {"marker": "o", "markerfacecolor": "white", "color": GREY},
+    "SimpleMatch": {"marker": "D", "color": ACCURACY},
+    "TTM": {"marker": "o", "color": COUNT},
 }
-_IN_A_ROW = 3  # panels
 _LEAST_SPAN = 10.0  # percent: a shorter axis would exaggerate noise
 
 
-def save_figure(draw: Callable[[], Figure], target: Path | IO[bytes], kind: str, transparent: bool = False) -> None:
-    """Draw a figure in the style of the package, as ``svg`` or ``png``; OSError if it cannot be written."""
-    metadata = {"Date": None, "Creator": None} if kind == "svg" else {}
-    with mpl.rc_context(_STYLE):
+def save_figure(
+    draw: Callable[[], Figure], target: Path | IO[bytes], kind: str, transparent: bool = False, points: int = 10
+) -> None:
+    """Draw a figure in the style of the package, as ``svg``, ``pdf`` or ``png``; OSError if it cannot be written."""
+    metadata = {"svg": {"Date": None, "Creator": None}, "pdf": {"CreationDate": None}}.get(kind, {})
+    with mpl.rc_context({**_STYLE, "font.size": points}):
         draw().savefig(target, dpi=160, format=kind, transparent=transparent, metadata=metadata)
 
 
@@ -68,34 +71,31 @@ def as_image(draw: Callable[[], Figure], alt: str) -> Markup:
 
 
 def save_figures(runs: Sequence[ResultsFile], rows: Sequence[AnswerRow], folder: Path) -> list[Path]:
-    """Draw every chart of a report as SVG and PNG, and return the files; UsageError if they cannot be written.
+    """Draw figures for a column of a paper as PDF and SVG, and return the files; UsageError if they cannot be written.
 
-    For each run these are ``ttm_<task>`` (and controls); ``answer`` is of all runs.
+    Each shows all models of a task: ``iterations_TASK``, ``categories_TASK_TAG`` and ``paired_TASK``.
     """
-    drawn = {
-        f"run{run.index}_{run.model}_{method}_{task}": partial(draw_course, run, task, method)
-        for run in runs
-        for task, method in courses_of(run.document)
-    }
-    drawn |= {"answer": partial(draw_answer, rows)} if rows else {}
     written: list[Path] = []
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        for name, draw in drawn.items():
-            for kind in ("svg", "png"):
+        for name, draw in _figures(runs, rows):
+            for kind in ("pdf", "svg"):
                 written.append(folder / f"{safe_name(name)}.{kind}")
-                save_figure(draw, written[-1], kind)
+                save_figure(draw, written[-1], kind, points=8)
     except OSError as error:
         raise UsageError(f"--figures {folder} cannot be written to: {error.strerror or error}") from None
     return written
 
 
-def _legend_below(axes: Axes, columns: int, handles: Sequence[Line2D] | None = None) -> None:
+def _errors(value: float, ends: Sequence[float] | None) -> list[list[float]] | None:
+    """Error bars of a fraction, in percent; None without an interval."""
+    return None if ends is None else [[100 * max(0.0, value - ends[0])], [100 * max(0.0, ends[1] - value)]]
+
+
+def _legend_below(axes: Axes, columns: int, handles: Sequence[Any] | None = None) -> None:
     """Put a legend below a figure, by default of everything that the axes show."""
-    figure = axes.get_figure()
-    assert figure is not None, "axes belong to a figure"
     shown = axes.get_legend_handles_labels()[0] if handles is None else handles
-    figure.legend(handles=shown, loc="outside lower center", ncols=columns, frameon=False, fontsize=9)
+    axes.figure.legend(handles=shown, loc="outside lower center", ncols=columns, frameon=False)
 
 
 def _percent(value: float | None) -> float:
@@ -120,22 +120,21 @@ def curves_of(document: ResultsDocument, task: str, method: str) -> dict[str, tu
 
     They are threshold, coverage, accuracy, loss, then the metrics, those with ``(%)`` at their end in percent.
     """
-    rows, seeds = document.methods[task][method].iterations or [], dict[int | None, list[Iteration]]()
-    for row in rows:
-        seeds.setdefault(row.seed, []).append(row)
+    rows = document.methods[task][method].iterations or []
 
     def lines(value: Callable[[Iteration], float | None], scale: float = 100, start: float | None = None) -> list[Line]:
         drawn = list[Line]()
-        for of in seeds.values():
-            points = [*([] if start is None else [(0.0, start)]), *((row.iteration, value(row)) for row in of)]
-            drawn.append(([x for x, _ in points], [math.nan if y is None else scale * y for _, y in points]))
+        for seed in dict.fromkeys(row.seed for row in rows):
+            points: dict[float, float | None] = {} if start is None else {0.0: start}
+            points |= {float(row.iteration): value(row) for row in rows if row.seed == seed}
+            drawn.append(([*points], [math.nan if y is None else scale * y for y in points.values()]))
         return drawn
 
     curves = {
         "threshold": (lines(attrgetter("threshold"), 1), math.nan),
         "coverage (%)": (lines(attrgetter("coverage")), math.nan),
         "pseudo-label accuracy (%)": (lines(attrgetter("pseudo_label_accuracy")), math.nan),
-        "training loss": ([_losses(of) for of in seeds.values()], math.nan),
+        "training loss": (lines(lambda row: row.loss[-1] if row.loss else None, 1), math.nan),
     }
     # No number of the document is the raw one of the adapted groups where these are a part of all.
     raw = {row.metric: row.value for row in document.numbers if (row.task, row.method) == (task, RAW)}
@@ -145,34 +144,21 @@ def curves_of(document: ResultsDocument, task: str, method: str) -> dict[str, tu
     return curves
 
 
-def _losses(rows: Sequence[Iteration]) -> Line:
-    """The loss of every epoch, at fractions of iterations; a gap where nothing was selected."""
-    points = [
-        (row.iteration - 1 + epoch / max(1, len(row.loss)), float(loss))
-        for row in rows
-        for epoch, loss in enumerate(row.loss or [math.nan], start=1)
-    ]
-    return [x for x, _ in points], [y for _, y in points]
-
-
 def draw_course(run: ResultsFile, task: str, method: str) -> Figure:
     """All curves of a method; with several seeds, their mean and range."""
     curves = curves_of(run.document, task, method)
     seeds = list(dict.fromkeys(row.seed for row in run.document.methods[task][method].iterations or []))
-    lines = math.ceil(len(curves) / _IN_A_ROW)
-    height = 2.1 * lines + 0.6
-    figure = Figure(figsize=(2.9 * _IN_A_ROW, height))  # a layout engine would take as long again as drawing
-    axes = figure.subplots(lines, _IN_A_ROW, squeeze=False).ravel()
+    rows = math.ceil(len(curves) / 3)
+    height = 2.1 * rows + 0.6
+    figure = Figure(figsize=(8.7, height))  # a layout engine would take as long again as drawing
     margins = {"top": 1 - 0.6 / height, "bottom": 0.75 / height}
     figure.subplots_adjust(left=0.055, right=0.985, hspace=0.6, wspace=0.22, **margins)
-    for panel, (title, curve) in zip(axes, curves.items(), strict=False):
-        draw_curve(panel, title, *curve)
-    for unused in axes[len(curves) :]:
-        unused.set_axis_off()
-    figure.suptitle(f"{run.model} on {task}: {title_of(method)}", fontsize=11, parse_math=False)
+    for place, (title, curve) in enumerate(curves.items(), start=1):
+        draw_curve(figure.add_subplot(rows, 3, place), title, *curve)
+    figure.suptitle(f"{run.model} on {task}: {title_of(method)}", fontsize=11)
     shown = f"mean of {len(seeds)} seeds; the band is their range" if len(seeds) > 1 else f"seed {seeds[0]}"
     handle = Line2D([], [], color=LINES[0], marker=MARKERS[0], ms=4, label=shown)
-    _legend_below(axes[0], 6, [handle, Line2D([], [], color=GREY, ls="--", label="chance")])
+    _legend_below(figure.axes[0], 6, [handle, Line2D([], [], color=GREY, ls="--", label="chance")])
     return figure
 
 
@@ -185,19 +171,17 @@ def draw_curve(axes: Axes, title: str, lines: Sequence[Line], chance: float) -> 
         axes.text(0.5, 0.5, "undefined: nothing was selected", ha="center", fontsize=8, transform=axes.transAxes)
     elif title.endswith("(%)"):
         values += [] if math.isnan(chance) else [chance]
-        low, high = min(values), max(values)
-        short = max(0.0, _LEAST_SPAN - (high - low)) / 2
-        shift = max(0.0, short - low) - max(0.0, high + short - 100) if short else 0.0  # within 0 to 100 if possible
-        low, high = low - short + shift, high + short + shift
-        axes.set_ylim(low - 0.06 * (high - low), high + 0.06 * (high - low))
-    axes.set_title(title, fontsize=9, loc="left", parse_math=False)
+        half = max(max(values) - min(values), _LEAST_SPAN) / 2
+        middle = max(half, min(100 - half, (min(values) + max(values)) / 2))  # within 0 to 100
+        axes.set_ylim(middle - 1.12 * half, middle + 1.12 * half)
+    axes.set_title(title, fontsize=9, loc="left")
     axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
     axes.yaxis.set_major_locator(MaxNLocator(4))
     axes.tick_params(labelsize=8)
     axes.set_xlabel("iteration", fontsize=8)
 
 
-def _line(axes: Axes, lines: Iterable[Line], index: int, label: str | None = None) -> None:
+def _line(axes: Axes, lines: Iterable[Line], index: int, label: str | None = None, style: str = "-") -> None:
     """The mean of some lines and their range; at each point, of those that have a value there."""
     values: dict[float, list[float]] = {}
     for points, numbers in lines:
@@ -206,76 +190,131 @@ def _line(axes: Axes, lines: Iterable[Line], index: int, label: str | None = Non
     x = sorted(values)
     each = [values[at] or [math.nan] for at in x]
     color, marker = LINES[index % len(LINES)], MARKERS[index % len(MARKERS)] if len(x) <= 12 else ""
-    axes.plot(x, [fmean(numbers) for numbers in each], color=color, marker=marker, ms=3.5, lw=1.5, label=label)
+    axes.plot(x, [fmean(row) for row in each], ls=style, color=color, marker=marker, ms=3.5, lw=1.5, label=label)
     if max(map(len, each)) > 1:
         axes.fill_between(x, [*map(min, each)], [*map(max, each)], color=color, alpha=0.2, lw=0)
 
 
-# ---- the first table of a report
+# ---- figures of a paper: one column wide, with all models of a task
 
 
-def draw_answer(rows: Sequence[AnswerRow]) -> Figure:
-    """Raw, SimpleMatch and TTM, one line per task and model; a task is a line above its models."""
-    lines: list[tuple[str, AnswerRow | None]] = []
-    for at, row in enumerate(rows):
-        if at == 0 or row.task != rows[at - 1].task:
-            lines.append((row.task, None))
-        name = row.model if len(row.model) <= 52 else f"{row.model[:51]}…"
-        lines.append((name + (" (published)" if row.source else f" ({row.extents})" if row.limited else ""), row))
-    figure = Figure(figsize=(6.4, 0.25 * len(lines) + 0.9), layout="constrained")
-    axes = figure.add_subplot()
-    for y, (_, answer) in enumerate(lines):
-        numbers = () if answer is None else (answer.raw, answer.matched, answer.ttm)
-        for level in {number.chance for number in numbers if number is not None and number.chance is not None}:
-            axes.plot([100 * level] * 2, [y - 0.35, y + 0.35], color=GREY, ls="--", lw=1)
-        points = [_percent(None if number is None else number.value) for number in numbers]
-        axes.plot(points[1:], [y] * len(points[1:]), color=COUNT, lw=2.5, alpha=0.5)
-        for x, style in zip(points, _DOTS.values(), strict=False):
-            axes.plot(x, y, ls="", **style)
-    axes.grid(visible=False, axis="y")
-    axes.set_axisbelow(True)
-    axes.set_yticks(range(len(lines)), [name for name, _ in lines])
-    for text, (_, answer) in zip(axes.get_yticklabels(), lines, strict=True):
-        text.set_parse_math(False)
-        text.set_fontweight("normal" if answer else "bold")
-    axes.set(xlim=(-2, 102), ylim=(len(lines) - 0.4, -0.6), xlabel="percent")
-    handles = [Line2D([], [], ls="", label=name, **style) for name, style in _DOTS.items()]
-    _legend_below(axes, 4, [*handles, Line2D([], [], color=GREY, ls="--", label="chance")])
+def _figures(runs: Sequence[ResultsFile], rows: Sequence[AnswerRow]) -> Iterator[tuple[str, Callable[[], Figure]]]:
+    """Names, and what draws them from the newest run of each model."""
+    ordered = sorted(runs, key=lambda run: (run.model, run.document.date))
+    for task in dict.fromkeys(task for run in runs for task in run.document.results):
+        newest = list({run.model: run for run in ordered if task in run.document.results}.values())
+        if iterated := [run for run in newest if (task, TTM) in courses_of(run.document)]:
+            yield f"iterations_{task}", partial(draw_iterations, iterated, task)
+        parts: list[AnswerRow] = []
+        for tag in dict.fromkeys(tag for run in newest for tag in run.document.breakdowns.get(task, ())):
+            parts = sorted((row for run in newest for row in _categories(run, task, tag)), key=lambda row: row.task)
+            if parts:
+                yield f"categories_{task}_{tag}", partial(draw_answer, parts, f"{task} by {tag}")
+        if paired := [row for row in rows if row.task == task and row.gain is not None and not row.source]:
+            yield f"paired_{task}", partial(draw_paired, paired, parts)
+
+
+def _categories(run: ResultsFile, task: str, tag: str) -> Iterator[AnswerRow]:
+    """SimpleMatch and TTM of the groups with each value of a tag; none without values of single groups."""
+    try:
+        groups = run.groups[task]
+    except (DataError, KeyError):  # damaged files are named beside the figures
+        return
+    level = run.document.chance.get(task, {}).get(HEADLINE)
+    for value in run.document.breakdowns.get(task, {}).get(tag, ()):
+        has = {group for group, tags in groups.tags.items() if value in str(tags.get(tag) or NO_VALUE).split(SEPARATOR)}
+        numbers = dict[str, Number]()
+        for method in (RAW, TTM):
+            of = groups.values.get(method, {}).get(HEADLINE, {})
+            if ids := [group for group in of if group in has]:
+                given, clusters = np.array([of[group] for group in ids]), cluster_numbers(ids, [groups.clusters])
+                numbers[method] = number_of(task, HEADLINE, method, given, (1, 0, "wilson"), clusters, chance=level)
+        if numbers:
+            before = numbers.get(RAW)
+            yield AnswerRow(value, run.model, None, before, numbers.get(TTM), before=before)
+
+
+def _figure(height: float, width: float = 3.25, **about: str) -> tuple[Figure, Axes]:
+    """A figure as wide as a column of a paper, and its axes."""
+    figure = Figure(figsize=(width, height), layout="constrained")
+    return figure, figure.add_subplot(**about)
+
+
+def draw_iterations(models: Sequence[ResultsFile], task: str) -> Figure:
+    """Group match and group score after every iteration of TTM, with SimpleMatch and chance; bands are over seeds."""
+    figure, axes = _figure(2.8 + 0.08 * len(models), xlabel="TTM iteration", ylabel="groups correct (%)")
+    axes.set_title(f"{models[0].model}\n{task}" if len(models) == 1 else task)
+    each = [curves_of(run.document, task, TTM) for run in models]
+    metrics = [name for name in ("group match (%)", "group score (%)") if name in each[0]] or [*each[0]][4:5]
+    styles = {**dict(zip(metrics, "-:", strict=False)), "SimpleMatch": "--", "chance": "-."}
+    handles = [Line2D([], [], color=GREY, ls=ls, label=name.removesuffix(" (%)")) for name, ls in styles.items()]
+    for index, (run, curves) in enumerate(zip(models, each, strict=True)):
+        for metric in (metric for metric in metrics if metric in curves):
+            lines, chance = curves[metric]
+            _line(axes, lines, index, style=styles[metric])
+            axes.axhline(chance, color=GREY, ls="-.", lw=0.8)
+        color, ((x, *_), (y, *_)) = LINES[index % len(LINES)], curves[metrics[0]][0][0]
+        axes.axhline(math.nan if x else y, color=color, ls="--", lw=0.8)  # known unless only a part was adapted
+        if len(models) > 1:
+            handles.append(Line2D([], [], color=color, marker=MARKERS[index % len(MARKERS)], ms=4, label=run.model))
+    axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
+    _legend_below(axes, 2 if max(len(run.model) for run in models) < 24 else 1, handles)
     return figure
 
 
-# ---- gain against cost
+def draw_paired(rows: Sequence[AnswerRow], parts: Sequence[AnswerRow]) -> Figure:
+    """TTM against SimpleMatch: a point with intervals for each model, and small ones for its categories."""
+    figure, axes = _figure(3.1 + 0.1 * len(rows), title=rows[0].task, xlabel="SimpleMatch (%)", ylabel="TTM (%)")
+    for index, row in enumerate(rows):
+        style: dict[str, Any] = {"color": LINES[index % len(LINES)], "marker": MARKERS[index % len(MARKERS)], "ls": ""}
+        for part in (*(part for part in parts if part.model == row.model), row):
+            x, y = (_percent(None if number is None else number.value) for number in (part.before, part.ttm))
+            if part is row and row.before is not None and row.ttm is not None:
+                errors = _errors(y / 100, row.ttm.interval), _errors(x / 100, row.before.interval)
+                axes.errorbar(x, y, *errors, ms=5, elinewidth=0.8, label=row.model, **style)
+            else:
+                axes.plot(x, y, ms=3, mfc="none", mew=0.7, **style)
+    low, high = min(axes.get_xlim()[0], axes.get_ylim()[0]), max(axes.get_xlim()[1], axes.get_ylim()[1])
+    axes.plot([low, high], [low, high], color=GREY, ls="--", lw=0.8, zorder=0, label="no change")
+    axes.plot([], [], "o", color=GREY, mfc="none", ms=3, label="a category" if parts else None)
+    axes.set(xlim=(low, high), ylim=(low, high), aspect="equal")
+    axes.locator_params(nbins=5)
+    _legend_below(axes, 2 if max(len(row.model) for row in rows) < 24 else 1)
+    return figure
 
 
-def draw_methods(rows: Sequence[Mapping[str, Any]]) -> Figure:
-    """Gain in group match, with its interval over groups, against cost: ``method, passes, gain, interval``.
+# ---- the first table of a report, and categories
 
-    Labels are at the methods that no cheaper one surpasses.
-    """
-    figure = Figure(figsize=(7, 3.8), layout="constrained")
-    axes = figure.add_subplot()
-    axes.set(xscale="log", xlabel="passes through both towers (scoring the task once is 2), log scale")
-    axes.set_ylabel("group match, gain over SimpleMatch (points)")
-    axes.axhline(0, color=GREY, ls="--", lw=1)
-    axes.text(1, 0, "no gain", ha="right", va="bottom", color=GREY, transform=axes.get_yaxis_transform())
-    best, front = -math.inf, list[tuple[float, float, str]]()
-    for row in sorted(rows, key=lambda row: (row["passes"], -row["gain"])):
-        x, y = row["passes"], 100 * row["gain"]
-        low, high = (100 * end for end in row["interval"] or (row["gain"], row["gain"]))
-        ends = [[max(0, y - low)], [max(0, high - y)]]
-        axes.errorbar(x, y, ends, fmt="o", color=COUNT, mfc=COUNT, ms=6, lw=1, ecolor="#9fbcd8", zorder=2)
-        if y >= best:
-            best = y
-            front.append((x, y, row["method"][:30]))
-    named = math.inf
-    for x, y, name in reversed(front):  # the best first; no label lies over another
-        if named - y > 0.06 * _LEAST_SPAN:
-            named = y
-            label = axes.annotate(name, (x, y), (5, 4), textcoords="offset points", fontsize=8, zorder=3)
-            label.set_parse_math(False)
-    axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 3.0)))
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: short(value)))
-    axes.xaxis.set_minor_locator(NullLocator())
+
+def draw_answer(rows: Sequence[AnswerRow], title: str = "") -> Figure:
+    """Raw, SimpleMatch and TTM, one line per task and model; with a title of a task's categories, a column wide."""
+    lines: list[tuple[str, AnswerRow | None]] = []
+    alone, most = bool(title) and len({row.model for row in rows}) == 1, 22 if title else 52
+    for at, row in enumerate(rows):
+        if not alone and (at == 0 or row.task != rows[at - 1].task):
+            lines.append((row.task, None))
+        name = row.task if alone else row.model
+        name = name if len(name) <= most else f"…{name[1 - most :]}"  # names differ at their end
+        lines.append((name + (" (published)" if row.source else f" ({row.extents})" if row.limited else ""), row))
+    height, width, unit = (0.16, 3.25, "group match (%)") if title else (0.25, 6.4, "percent")
+    figure, axes = _figure(height * len(lines) + 1.0, width, xlabel=unit)
+    axes.set_title(f"{rows[0].model}\n{title}" if alone else title)
+    shown: dict[str, Any] = {}
+    for y, answer in ((y, row) for y, (_, row) in enumerate(lines) if row is not None):
+        for (name, style), number in zip(_DOTS.items(), (answer.raw, answer.matched, answer.ttm), strict=True):
+            if number is not None and number.value is not None:
+                shown[name] = axes.plot(100 * number.value, y, ls="", label=name, **style)[0]
+                axes.plot([_percent(number.chance)] * 2, [y - 0.4, y + 0.4], color=GREY, ls="--", lw=1)
+        last = answer.numbers[-1]
+        errors = _errors(last.value or 0.0, last.interval)
+        axes.barh(y, _percent(last.value), 0.7, color=BAND, xerr=errors, ecolor=COUNT, capsize=2, zorder=1)
+    axes.grid(visible=False, axis="y")
+    axes.set_axisbelow(True)
+    axes.set_yticks(range(len(lines)), [name for name, _ in lines])
+    for text, line in zip(axes.get_yticklabels(), lines, strict=True):
+        text.set_fontweight("normal" if line[1] else "bold")
+    axes.set(xlim=(0, 102), ylim=(len(lines) - 0.4, -0.6))
+    _legend_below(axes, 3 if title else 4, [*shown.values(), Line2D([], [], color=GREY, ls="--", label="chance")])
     return figure
 
 
@@ -308,16 +347,26 @@ def write_analysis(output: Path, document: Analysis) -> list[Path]:
 
 def draw_analysis(document: Analysis) -> Figure:
     """The figure of an analysis; that of a matrix grows with its tasks."""
-    if document["analysis"] == "methods":
-        rows = [row | {"method": row["name"], "interval": row["ci"]} for row in document["rows"] if "gain" in row]
-        return draw_methods([row for row in rows if row["metric"] == HEADLINE and row["passes"]])
     count = len(document.get("tasks", ()))
-    figure = Figure(figsize=(max(5.6, 2.2 + 1.15 * count), max(4.0, 1.8 + 0.6 * count)), layout="constrained")
-    axes = figure.add_subplot()
+    figure, axes = _figure(max(4.0, 1.8 + 0.6 * count), max(5.6, 2.2 + 1.15 * count))
     _DRAW[document["analysis"]](axes, document)
     what = f" on {document['task']}" if "task" in document else ": gained by adaptation, points"
-    axes.set_title(f"{document['model_name']}{what}", fontsize=11, parse_math=False)
+    axes.set_title(f"{document['model_name']}{what}", fontsize=11)
     return figure
+
+
+def _methods(axes: Axes, document: Analysis) -> None:
+    """Gain in group match, with its interval over groups, against cost."""
+    rows = [row for row in document["rows"] if "gain" in row and row["metric"] == HEADLINE and row["passes"]]
+    for index, row in enumerate(rows):
+        color, marker = LINES[index % len(LINES)], MARKERS[index % len(MARKERS)]
+        errors = _errors(row["gain"], row["ci"])
+        axes.errorbar(row["passes"], 100 * row["gain"], errors, fmt=marker, color=color, lw=1, label=row["name"])
+    axes.axhline(0, color=GREY, ls="--", lw=1)
+    axes.set(xscale="log", xlabel="passes through both towers (scoring the task once is 2), log scale")
+    axes.xaxis.set(major_formatter="{x:g}", minor_formatter="")
+    axes.set_ylabel("group match, gain over SimpleMatch (points)")
+    _legend_below(axes, 4)
 
 
 def _second_axis(axes: Axes, label: str) -> Axes:
@@ -354,7 +403,7 @@ def _curves(axes: Axes, document: Analysis) -> None:
         label = row["name"]
         if document["analysis"] == "tau":
             kept = 100 * row["first_selected"]
-            label = label.replace("tau_1", r"$\tau_1$") + f" ({kept:.0f} % kept)"
+            label = label.replace("tau_1", "τ₁") + f" ({kept:.0f} % kept)"
         _line(axes, [([*map(float, range(len(of)))], of) for of in values], index, label)
     axes.set(xlabel="iteration", ylabel=f"{document['metric'].replace('_', ' ')} (%)")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
@@ -366,11 +415,10 @@ def _supervision(axes: Axes, document: Analysis) -> None:
     axes.grid(visible=False, axis="x")
     axes.set_axisbelow(True)
     for x, bar in enumerate(bars):
-        value, ends = 100 * bar["value"], [100 * end for end in bar["ci"] or (bar["value"], bar["value"])]
-        errors = [[max(0.0, value - ends[0])], [max(0.0, ends[1] - value)]]
-        axes.bar(x, value, 0.6, color=LINES[x % len(LINES)], yerr=errors if bar["ci"] else None, capsize=3)
+        value, top = 100 * bar["value"], 100 * (bar["ci"] or [bar["value"]])[-1]
+        axes.bar(x, value, 0.6, color=LINES[x % len(LINES)], yerr=_errors(bar["value"], bar["ci"]), capsize=3)
         axes.hlines(_percent(bar["chance"]), x - 0.38, x + 0.38, color=GREY, ls="--", lw=1.5)
-        axes.annotate(f"{value:.1f}", (x, ends[1]), ha="center", va="bottom", xytext=(0, 2), textcoords="offset points")
+        axes.annotate(f"{value:.1f}", (x, top), ha="center", va="bottom", xytext=(0, 2), textcoords="offset points")
     axes.set_xticks(range(len(bars)), [bar["name"].replace("_accuracy", "").replace("_", "\n") for bar in bars])
     axes.set(ylabel="raw performance (%)", ylim=(0, 106))
     _legend_below(axes, 1, [Line2D([], [], color=GREY, ls="--", lw=1.5, label="chance")])
@@ -388,7 +436,7 @@ def _alpha(axes: Axes, document: Analysis) -> None:
         label = f"{document['tuned_for'].replace('_', ' ')}, tuned on the other half"
         value = [100 * held["value"]] * len(held["alphas"])
         axes.plot(held["alphas"], value, color="black", marker="*", ms=11, ls=":", lw=1, label=label)
-    axes.set(xlabel=r"$\alpha$", ylabel="metric (%)", xlim=(0, 1), ylim=(0, None))
+    axes.set(xlabel="α", ylabel="metric (%)", xlim=(0, 1), ylim=(0, None))
     _legend_below(axes, 2)
 
 
@@ -399,6 +447,7 @@ def _rates(axes: Axes, document: Analysis) -> None:
     broken = [row["lr"] for row in rows if row["diverged"]]
     xs = [rate["lr"] for rate in rates]
     axes.set(xscale="log", xlabel="learning rate", ylabel="share (%)", ylim=(0, 103))
+    axes.xaxis.set(major_formatter="{x:g}", minor_formatter="")
     axes.axvline(document["default"], color=BAND, lw=6, zorder=0, label="would be used")
     for rate in rates:
         seeds = [100 * of[-1]["metrics"][document["metric"]] for of in rate["iterations"]]
@@ -442,5 +491,5 @@ def _matrix(axes: Axes, document: Analysis) -> None:
 
 _DRAW: Mapping[str, Callable[[Axes, Analysis], None]] = {
     **{"thresholds": _thresholds, "schedules": _curves, "supervision": _supervision, "oracle": _curves},
-    **{"tau": _curves, "lr": _rates, "alpha": _alpha, "transfer": _matrix},
+    **{"methods": _methods, "tau": _curves, "lr": _rates, "alpha": _alpha, "transfer": _matrix},
 }
