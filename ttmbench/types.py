@@ -6,7 +6,7 @@ Axis order everywhere: groups, images, captions. Scores, margins and thresholds 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, NoReturn
@@ -419,18 +419,6 @@ gradients; the texts of captions; gradients of their token embeddings; a second 
 only built-ins may."""
 
 
-def scores_use_matching(assumes_matching: bool, needs: Collection[str]) -> bool:
-    """Whether a method's scores use the matching assumption without training.
-
-    SimpleMatch is then the fair baseline in every metric; for other methods the baseline is the same metric of the raw
-    model. A trained model scores each pair separately, so training on matchings does not count.
-
-    >>> scores_use_matching(True, ("scores",)), scores_use_matching(True, ("gradients",))
-    (True, False)
-    """
-    return assumes_matching and "gradients" not in needs
-
-
 @dataclass(frozen=True)
 class MethodSpec:
     """A test-time method by name.
@@ -497,8 +485,12 @@ class MethodSpec:
 
     @property
     def uses_matching(self) -> bool:
-        """See `scores_use_matching`."""
-        return scores_use_matching(self.assumes_matching, self.needs)
+        """Whether its scores use the matching assumption without training.
+
+        SimpleMatch is then the fair baseline in every metric; for other methods the baseline is the same metric of the
+        raw model. A trained model scores each pair separately, so training on matchings does not count.
+        """
+        return self.assumes_matching and not self.trains
 
     @property
     def track(self) -> Literal["matching", "test_time", "supervised", "oracle"] | None:

@@ -11,7 +11,7 @@ import jsonschema
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
-from support.documents import schema
+from support.documents import schema, without_times
 
 import ttmbench
 from ttmbench.cli import main
@@ -32,13 +32,6 @@ ELSEWHERE = ("shapes_color@shapes_place", "shapes_color@shapes_spatial")
 def evaluate(path=None, **changes):
     settings = {"ttm": SHORT, "seeds": [0, 1], "also": OTHERS, **QUICK, **changes}
     return ttmbench.simple_evaluate("tiny-clip", "shapes_color", output_path=path and str(path), **settings)
-
-
-def without_times(value):
-    times = {"date", "timing", "efficiency", "total_evaluation_time_seconds", "seconds", "command"}
-    if isinstance(value, dict):
-        return {key: without_times(one) for key, one in value.items() if key not in times}
-    return [without_times(one) for one in value] if isinstance(value, list) else value
 
 
 @pytest.fixture(scope="module")

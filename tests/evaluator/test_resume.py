@@ -19,7 +19,7 @@ import pytest
 import torch
 from PIL import Image
 from support import processes
-from support.documents import schema
+from support.documents import schema, without_times
 
 import ttmbench
 from ttmbench.cli import main
@@ -33,18 +33,10 @@ from ttmbench.methods.training import Iteration, TrainingState
 QUICK = {"limit": 6, "device": "cpu", "bootstrap_iters": 20}
 SHORT = {"iterations": 3, "epochs": 1, "keep_optimizer_state": True}
 CHECKPOINTS = ["iteration_1.safetensors", "iteration_2.safetensors", "training.safetensors"]
-TIMES = {"date", "timing", "efficiency", "total_evaluation_time_seconds", "seconds", "hardware", "command", "config"}
 
 
 class Killed(BaseException):
     """Ends a run the hard way: nothing catches it but what catches a Ctrl-C."""
-
-
-def numbers(value):
-    """A document without what differs from run to run."""
-    if isinstance(value, dict):
-        return {key: numbers(inner) for key, inner in value.items() if key not in TIMES}
-    return [numbers(inner) for inner in value] if isinstance(value, list) else value
 
 
 def evaluate(path, tasks="shapes_color,shapes_spatial", **more):
@@ -76,7 +68,7 @@ def undisturbed(tmp_path_factory):
     return evaluate(path, tasks="shapes_color,shapes_color_global", audit_labels=True, **variants).document, variants
 
 
-def test_a_run_killed_again_and_again_keeps_its_numbers(tmp_path, monkeypatch, undisturbed):
+def test_a_run_killed_again_and_again_keeps_its_without_times(tmp_path, monkeypatch, undisturbed):
     """Each life is some iterations longer than the one before."""
     more = 3
     expected, variants = undisturbed
@@ -91,7 +83,7 @@ def test_a_run_killed_again_and_again_keeps_its_numbers(tmp_path, monkeypatch, u
                 assert len(trained) == 1 + more * life, "none is trained twice"
                 assert json.loads(path.read_text(encoding="utf-8"))["status"] == "interrupted"
     assert life > 3, "killed in some variants of both tasks"
-    assert numbers(done.document) == numbers(expected)
+    assert without_times(done.document) == without_times(expected)
     assert sorted(file.name for file in tmp_path.iterdir()) == sorted(["x.json", *expected["artifacts"]])
     jsonschema.Draft202012Validator(schema("results")).validate(done.document)
 
@@ -126,7 +118,7 @@ def test_done_tasks_are_not_run_again(tmp_path, capsys, monkeypatch, finished):
 
     monkeypatch.setattr("ttmbench.evaluator.one_task.run_task", no_task)
     again = evaluate(tmp_path, batch_size=3)
-    assert numbers(again.document) == numbers(document) and again.path == path
+    assert without_times(again.document) == without_times(document) and again.path == path
     assert "every task is done (--overwrite always runs them again)" in capsys.readouterr().err
     with pytest.raises(UsageError, match="--overwrite never"):
         evaluate(tmp_path, overwrite="never")
@@ -136,7 +128,7 @@ def test_overwrite_always_runs_everything_and_leaves_a_folders_old_document(tmp_
     document, path = finished(tmp_path, "shapes_color")
     second = evaluate(tmp_path, tasks="shapes_color", overwrite="always")
     assert path != second.path and path.exists()
-    assert numbers(document)["results"] == numbers(second.document)["results"]
+    assert without_times(document)["results"] == without_times(second.document)["results"]
 
 
 def test_a_file_of_another_run_is_moved_aside_with_all_that_belongs_to_it(tmp_path, capsys, finished):
@@ -150,7 +142,7 @@ def test_a_file_of_another_run_is_moved_aside_with_all_that_belongs_to_it(tmp_pa
     expected = {"x.json", aside.name, *kept["artifacts"], *second["artifacts"]}
     assert {file.name for file in tmp_path.iterdir()} == expected
     again = evaluate(aside, tasks="shapes_color")
-    assert numbers(again.document) == numbers(kept), "and it can be gone on with under its new name"
+    assert without_times(again.document) == without_times(kept), "and it can be gone on with under its new name"
 
 
 def test_a_file_that_is_no_document_is_never_replaced_unasked(tmp_path):
@@ -212,7 +204,7 @@ def test_a_changed_samples_file_is_noticed(tmp_path, capsys, finished):
     samples.write_text("{}", encoding="utf-8")
     again = evaluate(tmp_path)
     assert "is missing or changed; task shapes_color is run again" in capsys.readouterr().err
-    assert numbers(again.document) == numbers(document)
+    assert without_times(again.document) == without_times(document)
 
 
 # --- other data under the same name ----------------------------------------------------------------------------
@@ -258,7 +250,7 @@ def test_a_task_whose_data_changed_is_run_again(tmp_path, capsys, monkeypatch, f
     first = evaluate_folder(folder, path, use_cache=store)
     names = run_tasks(monkeypatch)
     same = evaluate_folder(folder, path, use_cache=store)
-    assert names == [] and numbers(same.document) == numbers(first.document)
+    assert names == [] and without_times(same.document) == without_times(first.document)
     change(folder)
     capsys.readouterr()
     again = evaluate_folder(folder, path, use_cache=store)
@@ -283,7 +275,7 @@ def test_numbers_stay_where_the_data_are_out_of_reach(tmp_path, capsys, monkeypa
     capsys.readouterr()
     again = evaluate_folder(folder, path)
     told = [line for line in capsys.readouterr().err.splitlines() if "mine" in line]
-    assert names == [] and numbers(again.document) == numbers(first.document)
+    assert names == [] and without_times(again.document) == without_times(first.document)
     assert told[0].startswith("ttmbench: the numbers of task mine stay, but its data cannot be looked at: ")
     assert "0_0.png" in told[0]
 
@@ -303,7 +295,7 @@ def test_stored_features_are_the_data_of_their_model(tmp_path, capsys, monkeypat
     np.savez(tmp_path / "features.npz", **arrays)
     first = evaluate_features()
     names = run_tasks(monkeypatch)
-    assert numbers(evaluate_features().document) == numbers(first.document) and names == []
+    assert without_times(evaluate_features().document) == without_times(first.document) and names == []
     arrays["cap"][3] += 1
     np.savez(tmp_path / "features.npz", **arrays)
     again = evaluate_features()
@@ -519,7 +511,7 @@ def test_a_killed_run_goes_on(tmp_path, capsys):
     assert main([*ARGUMENTS, *arguments, "-o", str(tmp_path / "y.json")]) == 0
     one, other = (json.loads((tmp_path / name).read_text(encoding="utf-8")) for name in ("x.json", "y.json"))
     assert one["results"] == other["results"] and one["ci"] == other["ci"]
-    assert numbers(one["methods"]) == numbers(other["methods"])
+    assert without_times(one["methods"]) == without_times(other["methods"])
 
 
 FEW = {"limit": 4, "device": "cpu", "bootstrap_iters": 0}

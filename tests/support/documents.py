@@ -19,6 +19,16 @@ def schema(name: str) -> dict:
     return json.loads(text)
 
 
+TIMES = {"date", "timing", "efficiency", "total_evaluation_time_seconds", "seconds", "hardware", "command", "config"}
+
+
+def without_times(value):
+    """A document, or a part of one, without what differs from run to run."""
+    if isinstance(value, dict):
+        return {key: without_times(inner) for key, inner in value.items() if key not in TIMES}
+    return [without_times(inner) for inner in value] if isinstance(value, list) else value
+
+
 def whole_document(results: Mapping[str, Mapping[str, float]], **changes: object) -> dict:
     """A document with these results, changed as said."""
     dataset = {"source": {}, "revision": None, "fingerprint": "ab", "n_groups": 2, "shape": [2, 2], "license": "MIT"}

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 
 from ttmbench._util.console import warn
-from ttmbench._util.digests import tensors_digest
+from ttmbench._util.digests import SealError, load_sealed, separated, tensors_digest
 from ttmbench._util.file_io import write_atomically
 from ttmbench._util.third_party_errors import error_line, phase
 from ttmbench._version import __version__
@@ -38,10 +38,9 @@ from ttmbench.methods.checkpoint import (
     Metadata,
     TaskCheckpoint,
     Tensors,
-    read_state,
+    replace_sealed,
     score_tensors,
     scores_of,
-    write_state,
 )
 from ttmbench.methods.features import ReferenceSet, RewardModel, scale_and_bias
 from ttmbench.methods.parameters import SETS, is_added, low_rank_removed, parameters_of
@@ -346,8 +345,9 @@ class TransferEvaluation:
             self._made[method, seed, name] = tensors, about
             if self.folder is not None:
                 whole = {**about, "of": self._identity(method, seed, name)}
-                why = f"if the run is stopped, task {name} is measured again"
-                if not write_state(self._path(self.folder, method, seed, name), tensors, whole, why):
+                why = replace_sealed(self._path(self.folder, method, seed, name), separated(tensors), whole)
+                if why is not None:
+                    warn(f"{why}; if the run is stopped, task {name} is measured again")
                     self.folder = None
 
     def complete(self, seed: int, method: str) -> bool:
@@ -379,9 +379,15 @@ class TransferEvaluation:
     def _known(self, method: str, seed: int, name: str) -> Measurement | None:
         """A measurement of this process or of a stopped run; None if it has to be made."""
         if (method, seed, name) not in self._made and self.folder is not None:
-            stored = read_state(self._path(self.folder, method, seed, name), f"task {name} is measured again")
-            if stored is not None and stored[1].get("of") == self._identity(method, seed, name):
-                self._made[method, seed, name] = stored
+            path = self._path(self.folder, method, seed, name)
+            try:
+                stored = load_sealed(path)
+                if stored[1].get("of") == self._identity(method, seed, name):
+                    self._made[method, seed, name] = stored
+            except FileNotFoundError:
+                pass
+            except (SealError, OSError) as error:
+                warn(f"cannot resume from {path}: {error}; task {name} is measured again")
         return self._made.get((method, seed, name))
 
     def _identity(self, method: str, seed: int, name: str) -> list[object]:

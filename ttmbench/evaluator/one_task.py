@@ -71,7 +71,7 @@ def run_task(
 
 def notify_scored(run: Run, scored: Scored, column: MethodScores) -> None:
     """Tells plugins of a finished column."""
-    if run.registry.listens("ttmbench_task_scored"):
+    if run.registry.manager.hook.ttmbench_task_scored.get_hookimpls():
         _notify(run, scored.spec.task, column.name, summarise([column], scored.metrics, 0, run.config.seed))
 
 

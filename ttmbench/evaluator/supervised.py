@@ -115,7 +115,7 @@ def _finetune(
     training = {"loss": loss, "pairs": pairs, "hyperparameters": settings, "preset": preset}
     record = _record(config, registry, model, about, training)
     record |= {"date": started.timestamp(), "command": " ".join(command), "data_sha256": data, "key": key}
-    if before is not None:
+    if any((folder / STATE).rglob("*.safetensors")):
         warn(f"resuming {folder}")
     write_record(folder, record)
     sizer = BatchSizer.for_run(config.batch_size, adapter.device, config.deterministic)

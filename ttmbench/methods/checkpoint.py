@@ -166,10 +166,11 @@ class SeedCheckpoint:
         if self.folder is None:
             return
         path, apart = self.folder / name, separated(tensors)
-        card = {**about, "file": _place(path), "start": self.start, "format": _FORMAT}
+        # With its seed and method, so that a file that was moved is not used.
+        card = {**about, "file": "/".join(path.parts[-3:]), "start": self.start, "format": _FORMAT}
 
         def put() -> None:
-            why = _replaced(path, apart, card)
+            why = replace_sealed(path, apart, card)
             if why is not None:
                 self.warn(why)
                 self.folder = None
@@ -191,7 +192,7 @@ class SeedCheckpoint:
             tensors, about = load_sealed(path)
         except SealError as error:
             raise ValueError(f"{path.name} is damaged: {error}") from None
-        if about.get("file") != _place(path):
+        if about.get("file") != "/".join(path.parts[-3:]):
             raise ValueError(f"{path.name} was written as {about.get('file')}")
         if about["start"] != self.start:
             raise ValueError("it was written for other scores, data or settings")
@@ -222,26 +223,7 @@ class TaskCheckpoint:
         self._warned = True
 
 
-def read_state(path: Path, consequence: str) -> tuple[Tensors, Metadata] | None:
-    """Tensors and metadata of a file with a digest; None if it does not exist or, with a warning, if it is damaged."""
-    try:
-        return load_sealed(path)
-    except FileNotFoundError:
-        return None
-    except (SealError, OSError) as error:
-        warn(f"cannot resume from {path}: {error}; {consequence}")
-        return None
-
-
-def write_state(path: Path, tensors: Tensors, about: Metadata, consequence: str) -> bool:
-    """Atomically replaces a file with a digest; False, with a warning of the consequence, if it cannot be written."""
-    why = _replaced(path, separated(tensors), about)
-    if why is not None:
-        warn(f"{why}; {consequence}")
-    return why is None
-
-
-def _replaced(path: Path, tensors: Tensors, about: Metadata) -> str | None:
+def replace_sealed(path: Path, tensors: Tensors, about: Metadata) -> str | None:
     """Atomically replaces a file with a digest; returns the error if it cannot be written, else None."""
     from safetensors import SafetensorError
 
@@ -251,11 +233,6 @@ def _replaced(path: Path, tensors: Tensors, about: Metadata) -> str | None:
     except (OSError, SafetensorError, TtmbenchError) as error:
         return str(error) if isinstance(error, TtmbenchError) else f"{path} cannot be written: {error}"
     return None
-
-
-def _place(path: Path) -> str:
-    """A file's name with its seed and method, stored inside the file so that a moved file is not used."""
-    return "/".join(path.parts[-3:])
 
 
 _ARRAYS = ("groups", "all_pairs", "caption_pairs")

@@ -190,17 +190,16 @@ def _gradient(
             assert isinstance(adapter, PairScorer), "only such an adapter learns from pairs that do not match"
             part_size = memory.training or memory.rows
             done, loss = attempt(partial(_pairs_in_parts, adapter, images, captions, matched, part_size))
-        elif of_features is not None and (memory.training is None or memory.training >= size):
-            assert isinstance(adapter, DualEncoder), "asked before anything is scored"
+        elif not isinstance(adapter, DualEncoder):
+            raise AssertionError("only a dual encoder learns from matched pairs alone")
+        elif memory.training is not None and memory.training < size:
+            done, loss = attempt(partial(contrastive_in_parts, adapter, images, captions, memory.training, of_features))
+        elif of_features is not None:
             done, loss = attempt(
                 lambda: _backward(of_features(adapter.train_images(images), adapter.train_captions(captions)))
             )
-        elif memory.training is None or memory.training >= size:
-            assert isinstance(adapter, DualEncoder), "only such an adapter learns from matched pairs alone"
-            done, loss = attempt(lambda: _backward(adapter.matching_loss(images, captions)))
         else:
-            assert isinstance(adapter, DualEncoder), "parts are asked for only where they can be"
-            done, loss = attempt(lambda: contrastive_in_parts(adapter, images, captions, memory.training, of_features))
+            done, loss = attempt(lambda: _backward(adapter.matching_loss(images, captions)))
         if done:
             return loss
         optimizer.zero_grad(set_to_none=True)
@@ -251,7 +250,7 @@ def contrastive_in_parts(
     adapter: DualEncoder,
     images: Batch,
     captions: Batch,
-    part_size: int | None,
+    part_size: int,
     of_features: OfFeatures | None = None,
 ) -> torch.Tensor:
     """Gradient of a contrastive loss over a whole batch, with ``part_size`` rows in memory at a time (GradCache).
@@ -260,12 +259,11 @@ def contrastive_in_parts(
     then the encoders run again in parts and backpropagate the gradient of their features (arXiv:2101.06983). Up to
     rounding, the result is the gradient of ``matching_loss``, or of ``of_features`` if given.
     """
-    assert part_size is not None, "asked for once memory has run out"
-    size, features = part_size, []
+    features = []
     sides = ((adapter.train_images, images), (adapter.train_captions, captions))
 
     def parts(rows: Batch) -> list[slice]:
-        return [slice(start, start + size) for start in range(0, n_rows(rows), size)]
+        return [slice(start, start + part_size) for start in range(0, n_rows(rows), part_size)]
 
     with torch.no_grad():
         for tower, rows in sides:

@@ -195,10 +195,6 @@ class Registry:
         """Names of the loaded plugins, built-in first."""
         return [BUILTIN, *sorted(name for name, _ in self.manager.list_name_plugin())]
 
-    def listens(self, hook: str) -> bool:
-        """Whether any plugin implements a hook."""
-        return bool(getattr(self.manager.hook, hook).get_hookimpls())
-
     def notify(self, hook: str, **values: object) -> None:
         """Calls a hook of every plugin; failures are warnings and never end a run."""
         for implementation in getattr(self.manager.hook, hook).get_hookimpls():

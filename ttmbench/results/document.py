@@ -37,7 +37,7 @@ from ttmbench.results.numbers import (
     together,
     wrong_number,
 )
-from ttmbench.types import Need, Track, scores_use_matching
+from ttmbench.types import Need, Track
 
 MACHINE = frozenset({"device", "attn_implementation", "compiled", "engine", "n_parameters", "quick_gelu"})
 """Keys of fingerprints that do not say which model it is (the activation is part of ``config_sha256``)."""
@@ -489,8 +489,8 @@ class MethodRecord(Part):
 
     @property
     def uses_matching(self) -> bool:
-        """As `ttmbench.types.scores_use_matching`."""
-        return scores_use_matching(self.assumes_matching, self.needs)
+        """As `ttmbench.types.MethodSpec.uses_matching`."""
+        return self.assumes_matching and "gradients" not in self.needs
 
 
 _BY_TASK = "by task"
