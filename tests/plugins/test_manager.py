@@ -63,6 +63,7 @@ WRONG = [
     (SOURCE, {"needs": "places"}, "needs should be 'module:callable'"),
     (SCHEDULE, {"compute": [1.0, 0.0]}, "'compute': must be callable"),
     (METHOD, {"name": "ttm"}, "'ttm' is the name of a column that ttmbench has"),
+    (METHOD, {"name": "score"}, "'score' is the name of a step whose time results state"),
     (METHOD, {"needs": "scores"}, "'needs': must be a valid tuple"),
     (METHOD, {"needs": ([],)}, "'needs.0': must be 'scores'"),
     (METHOD, {"needs": ("labels",)}, "a method of a plugin gets no labels, not even random ones"),

@@ -120,6 +120,7 @@ _NAMES: dict[type[Any], tuple[str, str]] = {  # specification -> form of its nam
     SourceSpec: (r"[A-Za-z0-9][A-Za-z0-9._-]*", "letters, digits and . _ -"),
 }
 _TARGET = re.compile(r"[^\W\d]\w*(?:\.[^\W\d]\w*)*:[^\W\d]\w*")
+_STEPS = ("load", "look_up", "prepare", "score")  # keys of ``timing`` beside names of methods
 _RESULT_ENDINGS = ("_stderr", "_seed_std")  # suffixes of keys that results add to each metric
 T = TypeVar("T")
 
@@ -399,6 +400,8 @@ def problem_of(item: object, hook: str) -> str | None:
         return f"{whose}a method of a plugin gets no labels, not even random ones"
     if any(item.name.lower() in (column.method, column.name.lower()) for column in COLUMNS):
         return f"{whose}'{item.name}' is the name of a column that ttmbench has"
+    if item.name in _STEPS:
+        return f"{whose}'{item.name}' is the name of a step whose time results state"
     return None
 
 
