@@ -592,8 +592,8 @@ class ResultsDocument(Part):
     )
     datasets: ByTask[Dataset] = Field(description="Task -> where its data came from.")
     timing: ByTask[dict[str, Real]] = Field(
-        description="Task -> stage -> seconds: load, look_up (data compared with the cache), prepare, score, devices "
-        "(seeds on several devices), and each method that was run."
+        description="Task -> stage -> seconds: load, look_up (data compared with the cache), prepare, score, and each "
+        "method that was run."
     )
     efficiency: ByTask[Efficiency] = Field({}, description="Task -> speed of scoring, and memory.")
     baseline: BaselineRecord | Absent = Field(None, description="Differences to another results document (--baseline).")
