@@ -1,4 +1,4 @@
-"""What holds of every method that ships and reads no labels, whichever that is."""
+"""What holds of every method that ships and reads no labels, whichever that is; more is in its contract."""
 
 from __future__ import annotations
 
@@ -34,9 +34,6 @@ from ttmbench.types import GroupShape, MethodSpec
 LABELS = {"labels", "random_labels"}
 # TTM has its own protocol, and tests/ttm.
 UNLABELLED = [one for one in METHODS if not LABELS & set(one.needs) and not (one.takes_ttm_args or one.is_finetuning)]
-EPISODIC = [
-    spec for spec in UNLABELLED if spec.reset == "group" or (not spec.trains and spec.scope in ("row", "group"))
-]
 FUNCTIONS = [spec for spec in UNLABELLED if not spec.trains]
 TRAINING = [spec for spec in UNLABELLED if spec.trains]
 FEWER = {
@@ -71,20 +68,19 @@ def inputs(adapter, n_images: int, n_captions: int):
     return adapter.prepare_images(images(n_images)), adapter.prepare_captions(WORDS[:n_captions])
 
 
-def staged(adapter, shape, order=None, only=None) -> PreparedTask:
-    """Random images and captions; ``order`` is the captions' in each group, ``only`` are the groups that there are."""
+def staged(adapter, shape, order=None) -> PreparedTask:
+    """Random images and captions; ``order`` is the captions' in each group."""
     groups, m, n = shape
     image_rows, caption_rows = np.arange(groups * m).reshape(groups, m), np.arange(groups * n).reshape(groups, n)
     if order is not None:
         caption_rows = np.take_along_axis(caption_rows, order.numpy(), axis=1)
-    given = slice(None) if only is None else only
-    prepared = Prepared(*inputs(adapter, groups * m, groups * n), Rows(image_rows[given], caption_rows[given]))
+    prepared = Prepared(*inputs(adapter, groups * m, groups * n), Rows(image_rows, caption_rows))
     return PreparedTask(adapter, prepared, 1, is_global=False, all_pairs=False)
 
 
-def run(spec: MethodSpec, adapter, shape, order=None, only=None, settings: Mapping[str, Any] | None = None):
+def run(spec: MethodSpec, adapter, shape, order=None, settings: Mapping[str, Any] | None = None):
     """Scores by the method, float32 [groups, images, captions]; it gets views where it says that it needs them."""
-    stage = staged(adapter, shape, order, only)
+    stage = staged(adapter, shape, order)
     views = (lambda seed, cost: GivenViews(task.encoded.images.features)) if "views" in spec.needs else None
     texts = WORDS[: shape[0] * shape[2]]
     given = {"registry": build_registry(), "settings": TTMConfig(), "original": Original(stage)}
@@ -140,21 +136,6 @@ def test_other_shapes_are_scored_or_refused_in_one_line(spec, shape, adapter):
         assert "\n" not in str(refused)
         return
     assert_alike(spec, run(spec, adapter, shape, order), expected)
-
-
-@named(EPISODIC)
-def test_an_episodic_method_gives_equal_bits_alone_and_after_another_group(spec, adapter):
-    """The first group of the task, whose captions are shuffled alike; it is not the first that is trained on."""
-    assert torch.randperm(4, generator=torch.Generator().manual_seed(SEED))[0] != 0
-    together = run(spec, adapter, (4, 2, 2), only=[3, 1, 0, 2])
-    assert torch.equal(run(spec, adapter, (4, 2, 2), only=[3])[0], together[0])
-
-
-@named([spec for spec in UNLABELLED if not spec.order_dependent])
-def test_groups_in_another_order_give_the_scores_in_that_order(spec, adapter):
-    order = [2, 0, 3, 1]
-    expected = usual(spec.name, adapter, (4, 2, 2))[order]
-    assert_alike(spec, run(spec, adapter, (4, 2, 2), only=order), expected)
 
 
 @named(TRAINING)
