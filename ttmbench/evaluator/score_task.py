@@ -95,7 +95,11 @@ class Run:
         config = self.config
         with phase("load"):
             if isinstance(self.model, StoredFeatures) and task.spec.kind == "groups":
-                return _stored(self, self.model, task.spec)
+                limit = feature_limit(self, task.spec, "groups")
+                inputs = stored(self.model, task.spec.shape, limit)
+                if limit is None or len(inputs.groups) < limit:
+                    check_count(task.spec, len(inputs.groups), "the file of features")
+                return inputs
             loaded = load_task_data(self.registry, task, config.limit, config.offline, config.data_dir, self.samples)
             return Inputs(loaded.groups, loaded.source)
 
@@ -330,6 +334,7 @@ def score_share(plan: TaskPlan, run: Run, part: int, of: int) -> None:
     """Scores part ``part`` (from 0) of ``of`` of a task's pairs into the cache."""
     if isinstance(run.model, PairScorer):
         inputs = run.load(plan.task)
+        check_captions(run.model, inputs)
         cache, expected = _cache(plan, run, inputs)
         cache.share = slice(part, None, of)
         if cache.find(expected) is None and cache.blocks is not None:
@@ -348,15 +353,6 @@ def feature_limit(run: Run, spec: TaskSpec, unit: str) -> int | None:
             f"--limit {config.limit}: task '{spec.task}' does not state its number of {unit}, which a fraction needs"
         )
     return limit
-
-
-def _stored(run: Run, model: StoredFeatures, spec: TaskSpec) -> Inputs:
-    limit = feature_limit(run, spec, "groups")
-    inputs = stored(model, spec.shape, limit)
-    count = len(inputs.groups)
-    if limit is None or count < limit:
-        check_count(spec, count, "the file of features")
-    return inputs
 
 
 def data_now(run: Run, task: TaskFile) -> DataNow | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any, NamedTuple, Unpack
+from typing import Any, Unpack
 
 import torch
 
@@ -28,13 +28,6 @@ OPTIONS = {
     *("batch_size", "dtype", "interval", "bootstrap_iters", "seed"),
 }
 """Options of a run that apply to scoring a model as it is."""
-
-
-class _Taken(NamedTuple):
-    model: object  # of the last call
-    adapter: Model
-    layers: list[tuple[torch.nn.Module, type]]  # with classes in place of their own, which adapters use on a CPU
-    tasks: list[tuple[TaskPlan, Run, Inputs]]
 
 
 class Evaluator:
@@ -83,7 +76,8 @@ class Evaluator:
         how = config.limit, config.offline, config.data_dir, chosen.samples
         self._loaded = {name: load_task_data(chosen.registry, task, *how) for name, task in chosen.tasks.items()}
         self._config, self._chosen, self._preprocess = config, chosen, preprocess
-        self._last: _Taken | None = None
+        self._model: object = None  # that of the last call
+        self._adapter: Model
         self.numbers: list[Number] = []
 
     def __call__(self, model: object) -> dict[str, float]:
@@ -100,14 +94,14 @@ class Evaluator:
         """
         config, numbers = self._config, list[Number]()
         with each_note_once(), arithmetic_of(config), torch.no_grad():
-            module = model if isinstance(model, torch.nn.Module) else self._taken(model).adapter.torch_module
+            module = model if isinstance(model, torch.nn.Module) else self._taken(model).torch_module
             with _as_it_was(module):
-                taken = self._taken(model)
-                for layer, kind in taken.layers:
+                self._taken(model)
+                for layer, kind in self._layers:
                     layer.__class__ = kind
                 if module is not None:
                     module.eval()
-                for plan, run, inputs in taken.tasks:
+                for plan, run, inputs in self._tasks:
                     result = score(plan, run, inputs).summarised((config.bootstrap_iters, config.seed, config.interval))
                     numbers += result.numbers
                     for mean, of in result.tag_means.items():
@@ -115,25 +109,27 @@ class Evaluator:
         self.numbers = numbers
         return {f"{one.task}/{one.metric}": one.value for one in numbers if one.value is not None}
 
-    def _taken(self, model: object) -> _Taken:
+    def _taken(self, model: object) -> Model:
         """The model as it is scored, with inputs of its own unless it is that of the last call."""
-        if self._last is not None and self._last.model is model:
-            return self._last
+        if model is not None and self._model is model:
+            return self._adapter
+        self._model = None  # until all of it is there
         layers = [(layer, type(layer)) for layer in model.modules()] if isinstance(model, torch.nn.Module) else []
         given, processor, name = model, self._preprocess, type(model).__name__
         if isinstance(processor, tuple | list):
             given, processor = (model, *processor), None
         placed: dict[str, str | bool] = {"device": "auto", "dtype": self._config.dtype, "compile": False}
-        adapter = checked(f"model {name}", as_adapter(given, processor, placed))
+        adapter = self._adapter = checked(f"model {name}", as_adapter(given, processor, placed))
+        self._layers = [(layer, type(layer)) for layer, kind in layers if type(layer) is not kind]  # on a CPU
         whole = Run.of(self._chosen.registry, self._config.model_copy(update={"model": name}), adapter)
-        holds, tasks = isinstance(adapter, DualEncoder) or (isinstance(adapter, PairScorer) and adapter.prepares), []
+        holds = isinstance(adapter, DualEncoder) or (isinstance(adapter, PairScorer) and adapter.prepares)
+        self._tasks = list[tuple[TaskPlan, Run, Inputs]]()
         for task in self._chosen.tasks.values():
             run, loaded = whole.on(task.spec), self._loaded[task.spec.task]
             plan = replace(plan_task(run, task), in_memory=holds)
-            tasks.append((plan, run, Inputs(loaded.groups, loaded.source)))
-        replaced = [(layer, type(layer)) for layer, kind in layers if type(layer) is not kind]
-        self._last = _Taken(model, adapter, replaced, tasks)
-        return self._last
+            self._tasks.append((plan, run, Inputs(loaded.groups, loaded.source)))
+        self._model = model
+        return adapter
 
 
 @contextmanager
