@@ -75,6 +75,8 @@ def finetune_model(
     """
     if config.output_path is None or config.output_path.endswith(".json"):
         raise UsageError("finetune writes a folder of weights, so it needs --output_path DIR")
+    if "," in config.device:
+        raise UsageError(f"--device {config.device} names several devices, and only `run` divides its work; name one")
     folder = Path(read_place("--output_path", config.output_path))
     with arithmetic_of(config), naming_what_cannot(), _locked(folder):
         return _finetune(config, folder, started, command, preset, changes or {})
