@@ -93,9 +93,14 @@ def _errors(value: float, ends: Sequence[float] | None) -> list[list[float]] | N
 
 
 def _legend_below(axes: Axes, columns: int, handles: Sequence[Any] | None = None) -> None:
-    """Put a legend below a figure, by default of everything that the axes show."""
+    """Put a legend below a figure, by default of everything that the axes show; the figure grows by its rows."""
     shown = axes.get_legend_handles_labels()[0] if handles is None else handles
-    axes.figure.legend(handles=shown, loc="outside lower center", ncols=columns, frameon=False)
+    figure = axes.figure
+    assert isinstance(figure, Figure), "no figure has parts"
+    width, height = figure.get_size_inches()
+    columns = max(1, min(columns, int(14 * width / max(len(str(handle.get_label())) for handle in shown))))
+    figure.set_size_inches(width, height + 0.17 * (math.ceil(len(shown) / columns) - 1))
+    figure.legend(handles=shown, loc="outside lower center", ncols=columns, frameon=False)
 
 
 def _percent(value: float | None) -> float:
@@ -222,7 +227,7 @@ def _categories(run: ResultsFile, task: str, tag: str) -> Iterator[AnswerRow]:
         return
     level = run.document.chance.get(task, {}).get(HEADLINE)
     for value in run.document.breakdowns.get(task, {}).get(tag, ()):
-        has = {group for group, tags in groups.tags.items() if value in str(tags.get(tag) or NO_VALUE).split(SEPARATOR)}
+        has = {name for name, tags in groups.tags.items() if value in str(tags.get(tag) or NO_VALUE).split(SEPARATOR)}
         numbers = dict[str, Number]()
         for method in (RAW, TTM):
             of = groups.values.get(method, {}).get(HEADLINE, {})
@@ -242,7 +247,7 @@ def _figure(height: float, width: float = 3.25, **about: str) -> tuple[Figure, A
 
 def draw_iterations(models: Sequence[ResultsFile], task: str) -> Figure:
     """Group match and group score after every iteration of TTM, with SimpleMatch and chance; bands are over seeds."""
-    figure, axes = _figure(2.8 + 0.08 * len(models), xlabel="TTM iteration", ylabel="groups correct (%)")
+    figure, axes = _figure(2.5, xlabel="TTM iteration", ylabel="groups correct (%)")
     axes.set_title(f"{models[0].model}\n{task}" if len(models) == 1 else task)
     each = [curves_of(run.document, task, TTM) for run in models]
     metrics = [name for name in ("group match (%)", "group score (%)") if name in each[0]] or [*each[0]][4:5]
@@ -258,13 +263,13 @@ def draw_iterations(models: Sequence[ResultsFile], task: str) -> Figure:
         if len(models) > 1:
             handles.append(Line2D([], [], color=color, marker=MARKERS[index % len(MARKERS)], ms=4, label=run.model))
     axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
-    _legend_below(axes, 2 if max(len(run.model) for run in models) < 24 else 1, handles)
+    _legend_below(axes, 2, handles)
     return figure
 
 
 def draw_paired(rows: Sequence[AnswerRow], parts: Sequence[AnswerRow]) -> Figure:
     """TTM against SimpleMatch: a point with intervals for each model, and small ones for its categories."""
-    figure, axes = _figure(3.1 + 0.1 * len(rows), title=rows[0].task, xlabel="SimpleMatch (%)", ylabel="TTM (%)")
+    figure, axes = _figure(3.0, title=rows[0].task, xlabel="SimpleMatch (%)", ylabel="TTM (%)")
     for index, row in enumerate(rows):
         style: dict[str, Any] = {"color": LINES[index % len(LINES)], "marker": MARKERS[index % len(MARKERS)], "ls": ""}
         for part in (*(part for part in parts if part.model == row.model), row):
@@ -279,7 +284,7 @@ def draw_paired(rows: Sequence[AnswerRow], parts: Sequence[AnswerRow]) -> Figure
     axes.plot([], [], "o", color=GREY, mfc="none", ms=3, label="a category" if parts else None)
     axes.set(xlim=(low, high), ylim=(low, high), aspect="equal")
     axes.locator_params(nbins=5)
-    _legend_below(axes, 2 if max(len(row.model) for row in rows) < 24 else 1)
+    _legend_below(axes, 2)
     return figure
 
 
@@ -365,7 +370,7 @@ def _methods(axes: Axes, document: Analysis) -> None:
     axes.axhline(0, color=GREY, ls="--", lw=1)
     axes.set(xscale="log", xlabel="passes through both towers (scoring the task once is 2), log scale")
     axes.xaxis.set(major_formatter="{x:g}", minor_formatter="")
-    axes.set_ylabel("group match, gain over SimpleMatch (points)")
+    axes.set_ylabel("gain in group match (points)")
     _legend_below(axes, 4)
 
 
