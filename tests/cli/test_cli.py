@@ -127,7 +127,7 @@ def wrong_inputs(tmp_path, tiny_hf_clip) -> list[tuple[str, int, str]]:
         (f"{hf} --model_args pretrained={here}/cut", 4, "cannot be loaded"),
         (f"{hf} --model_args pretrained={here}/empty", 4, "cannot be loaded"),
         (f"{hf} --model_args pretrained=nobody/nothing", 4, "neither a folder"),
-        (hf, 2, "--model_args pretrained="),
+        (hf, 2, "'pretrained' (--model_args)"),
         (f"{base} --model_args size=3", 2, "size"),
         (f"{base} --model_args size", 2, "must be key=value, separated by commas, got 'size'"),
         (f"{base} -o {here}/file/below", 2, "cannot be written to"),

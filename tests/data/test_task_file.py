@@ -8,7 +8,7 @@ import shlex
 from pathlib import Path
 
 import pytest
-from support.task_data import find, rewritten, run
+from support.task_data import find, run
 from support.task_data import write as written
 
 from ttmbench.cli import main
@@ -206,12 +206,6 @@ def test_validate_and_doctor_take_what_run_takes(capsys, tmp_path):
         assert "unknown task 'nothing_*'; " in captured.out + captured.err, words
 
 
-def test_links_below_also_stay_in_the_data_folder(tmp_path):
-    also = {"also": {"coco": ["../other"]}}
-    path = rewritten(tmp_path, "sugarcrepe_swap_att", lambda spec: spec["source"]["of"][0].update(also))
-    assert main(["validate", str(path), "--schema_only"]) == 2
-
-
 # --- ttmbench new task -----------------------------------------------------------------------------------------
 
 
@@ -249,6 +243,7 @@ def test_what_is_no_name_is_refused(tmp_path, monkeypatch, capsys, name):
         (["task", "mine", "-o", "full"], "already exists and is not empty"),
         (["task", "mine", "-o", "full/notes.txt"], "is a file"),
         (["task", "mine", "-o", "full/notes.txt/deeper"], "cannot be written"),
+        (["plugin", "mine", "-o", "full"], "already exists and is not empty"),
         (["planet", "mine"], "planet"),
     ],
 )

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 
 from ttmbench import AdapterSpec, MethodSpec, MetricSpec, ScheduleSpec, SourceSpec, hookimpl, simple_evaluate
 from ttmbench.cli import main
@@ -141,6 +142,13 @@ def test_a_metric_outside_its_range_is_an_error_and_never_a_percentage(values, f
         ),
         ({"ties": lambda scores: 1 / 0}, "ties of metric 'clear' of plugin 'mine' failed: ZeroDivisionError"),
         ({"compute": lambda scores: 1 / 0}, "metric 'clear' of plugin 'mine' failed: ZeroDivisionError"),
+        ({"compute": lambda scores: "x"}, "metric 'clear' of plugin 'mine' failed: ValueError"),
+        (
+            {"compute": lambda scores: torch.nn.Parameter(torch.ones(len(scores)))},
+            "failed: RuntimeError: Can't call numpy",
+        ),
+        ({"compute": lambda scores: np.zeros(1)}, "gave an array of shape [1] for 6 groups; one finite number each"),
+        ({"compute": lambda scores: np.full(len(scores), np.nan)}, "one finite number each is expected"),
     ],
 )
 def test_what_fails_in_a_metric_is_named_with_file_and_line(more, says, folder_task):
@@ -266,7 +274,7 @@ def test_a_wrong_task_of_a_plugin_is_left_out(installed, capsys):
     for command in (["ls", "tasks"], ["doctor"], ["ls", "tags"]):
         assert main(command) == 0
         out, err = capsys.readouterr()
-        shown = "builtin" if command[-1] == "tags" else "shapes_"
+        shown = {"tags": "builtin", "doctor": "tiny-clip"}.get(command[-1], "shapes_")
         assert err.startswith("ttmbench: task 'bad' of plugin 'broken_a' is skipped: ") and shown in out
     assert main(["--model", "tiny-clip", "--tasks", "bad"]) == 2
 

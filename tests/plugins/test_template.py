@@ -64,9 +64,3 @@ def test_a_method(made, capsys):
 def test_names_that_no_package_can_have(tmp_path, capsys, name):
     assert main(["new", "adapter", name, "-o", str(tmp_path / "x")]) == 2
     assert "name" in capsys.readouterr().err and not (tmp_path / "x").exists()
-
-
-def test_nothing_is_overwritten(tmp_path, capsys):
-    (tmp_path / "notes.txt").write_text("mine", encoding="utf-8")
-    assert main(["new", "plugin", "invented", "-o", str(tmp_path)]) == 2
-    assert "already exists and is not empty" in capsys.readouterr().err and len(list(tmp_path.iterdir())) == 1

@@ -39,8 +39,7 @@ def run(options: argparse.Namespace) -> int:
 
         return print_kind(LISTINGS[options.tasks], options.include_path or [])
     config = make_run_config(settings_of(options), "options")
-    if config.seeds is not None and len(config.seeds) == 1 and config.seeds[0] > 1:
-        seed = config.seeds[0]
+    if config.seeds and options.seeds == str(seed := config.seeds[0]) and seed > 1:
         warn(f"--seeds {seed} is one run with seed {seed}; {seed} runs are --seeds {','.join(map(str, range(seed)))}")
     from ttmbench.evaluator.evaluate import evaluate, resolve
 

@@ -122,14 +122,7 @@ def evaluate(
             objects = {"a model": adapter, "a task": chosen.in_memory, "a plugin": chosen.plugins}
             asked, document = stack.enter_context(divided(config, list(tasks), objects, output))
         if adapter is None and config.on_error == "raise" and needs_data(registry, config.model):
-            known = {} if output.previous is None else output.previous.task_status
-            for name, task in tasks.items():
-                try:
-                    if known.get(name) != "done":
-                        reach_data(registry, task, config)
-                except DataError as error:  # before the weights are loaded, which may take minutes
-                    with output.task(name, None, goes_on=False), phase("load"):
-                        raise error
+            _report_missing_data(config, chosen, output)  # before weights are loaded, which may take minutes
         model = _load_model(config, chosen, adapter, output)
         run = Run.of(registry, asked, model, key.sha256, chosen.samples, as_loaded=adapter is None)
         done = output.resume(lambda name: data_now(run, tasks[name]))
@@ -153,6 +146,20 @@ def evaluate(
         if chosen.baseline is not None:
             output.compare_with(chosen.baseline)
     return output.evaluated()
+
+
+def _report_missing_data(config: RunConfig, chosen: Chosen, output: Output) -> None:
+    """DataError for the first task that is not done and whose data a run cannot have."""
+    done = {} if output.previous is None else output.previous.task_status
+    for name, task in chosen.tasks.items():
+        try:
+            if done.get(name) != "done":
+                reach_data(chosen.registry, task, config)
+        except DataError as error:
+            with output.task(name, None, goes_on=False), phase("load"):
+                raise error
+        except Exception:  # the run meets it again, and says what failed
+            continue
 
 
 def _load_model(config: RunConfig, chosen: Chosen, adapter: Model | None, output: Output) -> Model:
