@@ -27,7 +27,7 @@ from ttmbench.report import terminal
 from ttmbench.report.exporters import csv_text
 from ttmbench.report.terminal import TableColumn, headline, percent
 from ttmbench.results.comparison import paired_test
-from ttmbench.results.document import SCHEMA_VERSION, UNKNOWN, Transfer, mapping
+from ttmbench.results.document import SCHEMA_VERSION, UNKNOWN, mapping
 from ttmbench.results.models import with_setting
 from ttmbench.results.numbers import (
     BUILT_IN_METHODS,
@@ -90,7 +90,6 @@ class Leaderboard:
     rows: list[Number]  # by track, task, metric and method, best value first; runs on a part of a task last
     skipped: dict[str, str] = field(default_factory=dict)  # file or published task -> why
     superseded: list[tuple[Number, Number]] = field(default_factory=list)  # with what takes its place
-    transfers: list[Transfer] = field(default_factory=list)  # the newest of each; never ranked
     runs: list[ResultsFile] = field(default_factory=list)  # every document, with its rows
 
     @property
@@ -133,17 +132,7 @@ def merge(folder: Path, published: Sequence[Number] = (), every_task: bool = Fal
     downwards = {row.metric for row in rows if not row.higher_is_better}  # published numbers lack the direction
     rows = [replace(row, higher_is_better=False) if row.metric in downwards else row for row in rows]
     rows.sort(key=_order)
-    transfers = newest_transfers(row for run in runs for row in run.transfers)
-    return Leaderboard(rows, skipped, superseded, transfers, runs)
-
-
-def newest_transfers(rows: Iterable[Transfer]) -> list[Transfer]:
-    """The newest row for each model, adapted task, measured task and metric; the whole task precedes a part of it."""
-    newest = {
-        (row.number.model, row.number.adapted_to, row.measured_on, row.number.metric, row.number.method): row
-        for row in sorted(rows, key=lambda row: (not row.number.limited, row.date))
-    }
-    return sorted(newest.values(), key=lambda row: (row.number.model, str(row.number.adapted_to)))
+    return Leaderboard(rows, skipped, superseded, runs)
 
 
 def as_document(board: Leaderboard) -> dict[str, object]:
@@ -163,7 +152,6 @@ def as_document(board: Leaderboard) -> dict[str, object]:
             for old, new in board.superseded
         ],
         "conflicts": board.conflicts,
-        **({"transfers": [transfer.row() for transfer in board.transfers]} if board.transfers else {}),
     }
 
 

@@ -767,7 +767,6 @@ class ResultsDocument(Part):
                             raw[number.metric],
                             (gain.differences or {}).get(number.metric),
                             number.metric == match or match not in raw,
-                            float(self.date),
                         )
                         for number in numbers
                         if number.method == method and number.metric in raw
@@ -854,7 +853,6 @@ class Transfer:
     raw: float | None  # value of the model as it was
     gain: Gain | None  # ``value - raw`` with its intervals over groups and over seeds
     shown: bool  # whether tables with room for one metric of the task show this one
-    date: float  # of the run, seconds since 1970
 
     @property
     def measured_on(self) -> str:
@@ -866,27 +864,6 @@ class Transfer:
         """The task that the model was trained on, with the method if it is not TTM."""
         number = self.number
         return str(number.adapted_to) if number.method == TTM else f"{number.adapted_to} by {number.method}"
-
-    def row(self) -> dict[str, object]:
-        """An entry of ``transfers`` in leaderboard.json."""
-        number, gain = self.number, self.gain
-        (low, high), (seed_low, seed_high) = (
-            ends or (None, None) for ends in (gain and gain.ci, gain and gain.seed_ci)
-        )
-        return {
-            **{"adapted_on": number.adapted_to, "measured_on": self.measured_on, "metric": number.metric},
-            **{"raw": self.raw, "value": number.value, "seed_std": number.seed_std, "seeds": number.n_seeds},
-            **{"difference": gain and gain.value, "ci_low": low, "ci_high": high},
-            **{"seed_ci_low": seed_low, "seed_ci_high": seed_high, "chance": number.chance},
-            **{"groups": number.extent.groups, "groups_of_task": number.extent.of, "shown": self.shown},
-            **{
-                "model": number.model,
-                "fingerprint": number.origin.fingerprint,
-                "date": self.date,
-                "file": number.origin.file,
-            },
-            "method": number.method,
-        }
 
 
 def fingerprint_of(declared: Mapping[str, object]) -> str | None:

@@ -22,7 +22,7 @@ from typing import Any
 import jinja2
 from markupsafe import Markup, escape
 
-from ttmbench._util.file_io import Unreadable, read_json, safe_name, to_json, write_text
+from ttmbench._util.file_io import safe_name, to_json, write_text
 from ttmbench._version import __version__
 from ttmbench.errors import DataError, UsageError
 from ttmbench.report import board as leaderboard
@@ -46,7 +46,6 @@ from ttmbench.results.summary import MOST_VALUES
 
 # Not allowed in HTML, or not encodable.
 _UNPRINTABLE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
-_SETTINGS = ("limit", "dtype", "device", "batch_size", "ttm_preset", "seed", "bootstrap_iters")
 
 
 def render(template: str, **values: object) -> str:
@@ -139,14 +138,10 @@ def facts_of(document: ResultsDocument) -> Iterator[tuple[str, str]]:
     records = [(task, record) for task, methods in document.methods.items() for record in methods.values()]
     seeds = sorted({seed for _, record in records for seed in record.seeds})
     yield "seeds", _words(seeds or document.config.get("seeds") or "")
-    for key in _SETTINGS:
-        yield key.replace("_", " "), "" if document.config.get(key) is None else _words(document.config[key])
     audited = dict.fromkeys(task for task, record in records if record.audit_labels)
     yield "label audit", f"passed on {', '.join(audited)}" if audited else ""
     for state, words in (("pending", "not reached"), ("failed", "failed")):
         yield f"tasks {words}", ", ".join(task for task, status in document.task_status.items() if status == state)
-    kinds = [artifact.kind for artifact in document.artifacts.values()]
-    yield "files beside it", ", ".join(f"{kinds.count(kind)} {kind}" for kind in dict.fromkeys(kinds))
     hardware = (document.hardware.get(key) for key in ("platform", "machine", "cpu_capability", "accelerator"))
     yield "machine", ", ".join(str(part) for part in hardware if part)
     yield "packages", ", ".join(f"{name} {version}" for name, version in document.packages.items())
@@ -326,7 +321,8 @@ def write_site(
         raise UsageError(f"--site {site} must neither contain {folder}, the directory with the results, nor be in it")
     if target.exists() and not target.is_dir():
         raise UsageError(f"--site must be a directory, and {site} is a file")
-    if target.is_dir() and any(target.iterdir()) and not _is_site(target):
+    is_site = all((target / file).is_file() for file in (".nojekyll", "data/leaderboard.json"))
+    if target.is_dir() and any(target.iterdir()) and not is_site:
         raise UsageError(f"--site {site} has other files; give a new directory, or one with an earlier site")
     pages = _Site(board, published, docs.rstrip("/"))
     written = []
@@ -338,14 +334,6 @@ def write_site(
             if path not in written:
                 path.unlink()
     return written
-
-
-def _is_site(folder: Path) -> bool:
-    try:
-        content = read_json(folder / "data" / "leaderboard.json")
-    except Unreadable:
-        return False
-    return (folder / ".nojekyll").is_file() and isinstance(content, dict) and content.get("kind") == "leaderboard"
 
 
 def to_page(board: leaderboard.Leaderboard, published: leaderboard.Published, docs: str) -> str:
@@ -431,7 +419,6 @@ class _Site:
             tables=tables,
             methods=sorted({row.column for table in tables for row in table["rows"]}),
             sources={},
-            transfers=[transfer_cells(row) for row in self.board.transfers if file == "index.html" and row.shown],
         )
 
     def _task(self, task: str) -> str:
