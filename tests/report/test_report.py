@@ -60,7 +60,8 @@ def test_every_number_is_on_the_page(reported_runs, capsys):
             (row,) = [row for row in rows if (row["task"], row["metric"], row["method"]) == wanted]
             value, seeds = f"{100 * values[key]:.2f}", "-"
             if name != "none":
-                value, seeds = f"{value} ± {100 * values[f'{metric}_seed_std,{name}']:.2f}", "2"
+                std, seeds = values[f"{metric}_seed_std,{name}"], "2"
+                value += f" ± {100 * std:.2f}" if std else " (2 equal)"
             expected = {"value": value, "seeds": seeds, "stderr": f"{100 * values[f'{metric}_stderr,{name}']:.2f}"}
             expected |= {"95 % interval": f"{100 * interval[0]:.1f}–{100 * interval[1]:.1f}"}
             expected |= {"chance": f"{100 * document['chance'][task][metric]:.2f}"}

@@ -18,7 +18,7 @@ from ttmbench.cli.parser import add_run_options
 from ttmbench.config import split_names
 from ttmbench.errors import INTERRUPTED, AssertionNotMet, UsageError
 from ttmbench.plugins.registry import Registry, build_registry
-from ttmbench.report.terminal import NOTHING, TableColumn, print_line, print_table
+from ttmbench.report.terminal import NOTHING, TableColumn, print_line, print_table, spread_text
 from ttmbench.reproduce.compared import ComparedRow, Planned, Verdict, compare, plan, select
 from ttmbench.reproduce.tables import PublishedTable, load_table, shipped_tables
 from ttmbench.results.numbers import Number
@@ -204,4 +204,4 @@ def _remarks(table: PublishedTable, rows: Sequence[ComparedRow]) -> list[str]:
 
 def _percent(number: Number, decimals: int) -> str:
     value = f"{100 * (number.value or 0):.{decimals}f}"
-    return value if number.seed_std is None else f"{value} ± {100 * number.seed_std:.2f}"
+    return value + spread_text(number.seed_std, len(number.seeds))

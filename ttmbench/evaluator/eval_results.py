@@ -28,7 +28,7 @@ from ttmbench.results.numbers import (
 )
 from ttmbench.results.ranks import rank_values
 from ttmbench.results.reader import ResultsFile, TaskGroups, Values, stored_groups, values_of_lines
-from ttmbench.results.summary import group_rows, metric_values
+from ttmbench.results.summary import group_rows, mean_over_seeds, metric_values
 from ttmbench.scoring.choice_arrays import choice_values
 from ttmbench.types import Record, Scores
 
@@ -236,7 +236,7 @@ def _values(result: Scored) -> dict[str, dict[str, dict[str, float]]]:
     values: dict[str, dict[str, dict[str, float]]] = {}
     ids = [group.group_id for group in result.data.groups]
     for (metric, name), rows in group_rows(result.scores, result.metrics).items():
-        values.setdefault(name, {})[metric] = dict(zip(ids, rows.mean(axis=0).tolist(), strict=True))
+        values.setdefault(name, {})[metric] = dict(zip(ids, mean_over_seeds(rows).tolist(), strict=True))
     return values
 
 

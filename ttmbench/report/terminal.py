@@ -45,17 +45,19 @@ class TableColumn:
     importance: int = 0  # columns of lower importance are dropped first, and of equal ones the last
 
 
-def percent(value: float | None, digits: int = 2, std: float | None = None) -> str:
-    """A fraction in percent, with its standard deviation if that is known."""
-    text = NOTHING if value is None else f"{100 * value:.{digits}f}"
-    return text if value is None or std is None else f"{text} ± {100 * std:.{digits}f}"
+def percent(value: float | None, digits: int = 2) -> str:
+    """A fraction in percent."""
+    return NOTHING if value is None else f"{100 * value:.{digits}f}"
+
+
+def spread_text(std: float | None, seeds: int) -> str:
+    """The standard deviation over seeds, or how many gave one number, behind a number; empty where it is unknown."""
+    return "" if std is None else f" ({seeds} equal)" if std == 0 and seeds > 1 else f" ± {percent(std)}"
 
 
 def number_text(row: Number | None) -> str:
-    """A number in percent, with its standard deviation over seeds, or how many seeds gave this very number."""
-    if row is None or row.value is None or row.seed_std != 0 or len(row.seeds) < 2:
-        return NOTHING if row is None else percent(row.value, std=row.seed_std)
-    return f"{percent(row.value)} ({len(row.seeds)} equal)"
+    """A number in percent, with its spread over seeds."""
+    return NOTHING if row is None else percent(row.value) + spread_text(row.seed_std, len(row.seeds))
 
 
 def points(difference: float | None, digits: int = 2) -> str:
@@ -259,14 +261,12 @@ def _print_metrics(document: ResultsDocument, width: int | None) -> None:
                 ends = NOTHING if row is None else interval_text(row.ci, True) if row.paired else "unpaired"
                 cells += [NOTHING, ends, NOTHING] if row is None else [points(row.difference), ends, p_value(row.p)]
             rows.append(cells)
-    caption = (
-        ""
-        if baseline is None or not compared
-        else (
+    caption = ""
+    if baseline is not None and compared:
+        caption = (
             f"Difference to {baseline.model_name} in {baseline.file}, paired group by group where both runs have the "
             "values of single groups; p is not adjusted for several tasks."
         )
-    )
     print_table(columns, rows, title=f"{document.model_name}: every metric, percent", caption=caption, width=width)
 
 

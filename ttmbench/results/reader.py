@@ -315,7 +315,8 @@ def values_of_lines(lines: Sequence[Mapping[str, Any]]) -> Values:
                 sums.setdefault((line["method"], metric, line["group_id"]), []).append(float(value))
     values: Values = {}
     for (name, metric, group), per_seed in sums.items():
-        values.setdefault(name, {}).setdefault(metric, {})[group] = sum(per_seed) / len(per_seed)
+        mean = per_seed[0] if min(per_seed) == max(per_seed) else sum(per_seed) / len(per_seed)
+        values.setdefault(name, {}).setdefault(metric, {})[group] = mean
     return values
 
 

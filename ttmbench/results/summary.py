@@ -179,7 +179,7 @@ def summarise(
                     with foreign_errors(f"ties of {whose_metric(metric)}", function=metric.ties):
                         ties = [int(np.sum(metric.ties(*(_inputs(metric, one) or ())))) for one in column.scores]
                     known["ties"] = float(np.mean(ties)) if len(ties) > 1 else ties[0]
-            of_groups = None if values is None else np.mean(values, axis=0)
+            of_groups = None if values is None else mean_over_seeds(values)
             resampling = bootstrap_iters, seed, interval
             numbers.append(number_of(task, metric.name, column.name, of_groups, resampling, among, **known))
     return numbers
@@ -222,7 +222,7 @@ def differences(
         if before is None or after is None:
             continue
         units = metric_units(metric, clusters)
-        _, ends = stats.paired_difference(before, after.mean(axis=0), bootstrap_iters, seed, clusters=units)
+        _, ends = stats.paired_difference(before, mean_over_seeds(after), bootstrap_iters, seed, clusters=units)
         means = [stats.mean(values) for values in after]
         changes[metric.name] = difference_of(stats.mean(before), means, None if ends is None else list(ends))
     return {name: change for name, change in changes.items() if change is not None}
@@ -451,7 +451,7 @@ def _record(
 ) -> dict[str, object]:
     (iterations, seed, interval), members, numbers = resampling, how.members(groups), list[Number]()
     for (metric, method), rows in values.items():
-        mean = CellValues.of(np.mean(rows, axis=0), members, clusters)
+        mean = CellValues.of(mean_over_seeds(rows), members, clusters)
         known: dict[str, Any] = {"value": None}
         if mean is not None:
             each = [
@@ -459,7 +459,8 @@ def _record(
             ]
             ends = mean.interval(interval, iterations, seed)
             known = {"value": mean.mean, "stderr": mean.standard_error(), "interval": ends}
-            known["seed_std"] = over_seeds(np.array(each))[1]
+            one, known["seed_std"] = over_seeds(np.array(each))
+            known["value"] = one if known["seed_std"] == 0 else mean.mean
         numbers.append(Number("", metric, method, **known))
     entries, counted = as_entries(numbers), sum(map(len, members.values()))
     about = {"by": list(how.by), "cells": len(members), "groups": counted}

@@ -28,7 +28,15 @@ from ttmbench.errors import DataError, UsageError
 from ttmbench.report import board as leaderboard
 from ttmbench.report import charts
 from ttmbench.report.load import HEADLINE, GroupSet, ThumbnailOptions, Thumbnails, gather, read_groups, thumbnails_for
-from ttmbench.report.terminal import NOTHING, TRANSFER_HEADS, TRANSFER_TITLE, marks, percent, transfer_cells
+from ttmbench.report.terminal import (
+    NOTHING,
+    TRANSFER_HEADS,
+    TRANSFER_TITLE,
+    marks,
+    percent,
+    spread_text,
+    transfer_cells,
+)
 from ttmbench.results.document import MethodRecord, ResultsDocument
 from ttmbench.results.models import command_of
 from ttmbench.results.numbers import (
@@ -112,7 +120,7 @@ def result_cell(
     about += f"; but {row.origin.disagrees}" if row.origin.disagrees else ""
     kind = "number best" if row.value == best else "number" if leaderboard.beats_chance(row) else "number below"
     text = escape(percent(row.value) + marks(row))
-    text += Markup("" if row.seed_std is None else f' <small class="spread">± {percent(row.seed_std)}</small>')
+    text += Markup(f'<small class="spread">{spread_text(row.seed_std, len(row.seeds))}</small>')
     text += Markup(f"<small>{words}</small>") if ends else ""
     if chance is not None and row.chance not in (None, chance):
         text += Markup(f"<small>chance {percent(row.chance)}</small>")
