@@ -11,18 +11,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
-from support import hub_models, siglip_tokenizers, tiny_models
+from support import siglip_tokenizers, tiny_models
 
 from ttmbench import simple_evaluate
 from ttmbench.errors import TtmbenchError
 from ttmbench.model_adapters import tiny_clip
-
-
-def open_clip(folder: Path, tokenizer: Callable[[Path], Path] | None = None) -> Path:
-    """A model of open_clip, with its own tokenizer or one of the Hub."""
-    if tokenizer is None:
-        return tiny_models.open_clip(folder)
-    return tiny_models.open_clip(tokenizer(folder), hub_models.timm_shape("timm/other", 200))
 
 
 def siglip(folder: Path, tokenizer: Callable[[Path], Path]) -> Path:
@@ -46,11 +39,9 @@ FAMILIES: dict[str, tuple[str, Callable[[Path], Path]]] = {  # name -> adapter, 
         f"hf-{name}": ("hf", partial(siglip, tokenizer=getattr(siglip_tokenizers, kind)))
         for name, kind in (("siglip-real", "siglip"), ("siglip2-real", "gemma"))
     },
-    "open_clip": ("open_clip", open_clip),
-    **{
-        f"open_clip-{kind}": ("open_clip", partial(open_clip, tokenizer=getattr(siglip_tokenizers, kind)))
-        for kind in ("t5", "gemma")
-    },
+    "open_clip": ("open_clip", tiny_models.open_clip),
+    "open_clip-t5": ("open_clip", partial(tiny_models.open_clip_siglip, tokenizer=siglip_tokenizers.t5)),
+    "open_clip-gemma": ("open_clip", tiny_models.open_clip_siglip),
 }
 ONE_EACH = ["hf-clip", "blip-itm-blip", "visualgpt-blip2-opt", "blind-t5", "vqascore-instructblip-t5", "vqascore-llava"]
 ALL = [pytest.param(name, marks=() if name in ONE_EACH else pytest.mark.slow) for name in FAMILIES]

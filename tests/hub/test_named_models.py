@@ -10,10 +10,11 @@ import torch
 from support import family_copies, processes
 from support.commands import run_commands
 from support.family_copies import BY_HAND, NAMES, REFUSED
-from support.hub_models import SIGLIP2_WORDS, SIGLIP_WORDS, timm_shape
+from support.hub_models import SIGLIP2_WORDS, SIGLIP_WORDS
 from support.hub_runs import LIMIT, WEIGHTS, check_done, write_copies
 from support.hub_server import HubServer
 from support.siglip_tokenizers import CAPTIONS
+from support.tiny_models import timm_shape
 
 RAW = f"--tasks shapes_color --limit {LIMIT} --device cpu --bootstrap_iters 0 --use_cache off"
 TTM = f"{RAW} --ttm --ttm_args iterations=1,epochs=1"

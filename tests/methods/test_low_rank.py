@@ -6,6 +6,7 @@ import pytest
 import torch
 from pydantic import TypeAdapter, ValidationError
 from support import tiny_models
+from support.adapter_inputs import random_images
 from support.training_tasks import load, scores_of, training_task
 
 from ttmbench.errors import UsageError
@@ -13,7 +14,7 @@ from ttmbench.methods import parameters as parameters_module
 from ttmbench.methods.parameters import Train, add_low_rank, remove_low_rank
 from ttmbench.methods.task import is_of_captions, is_of_images
 from ttmbench.methods.tent import tent
-from ttmbench.model_adapters import itc
+from ttmbench.model_adapters import itc, open_clip
 
 
 @pytest.fixture
@@ -86,14 +87,14 @@ def test_what_bert_calls_its_layers(tmp_path):
     assert len(names) == 2 * 2 * 2 * 2 and not any("multimodal" in name for name in names)
 
 
-@pytest.fixture(scope="module", params=["clip", "siglip"])
-def fused(request):
+@pytest.fixture(scope="module", params=["open_clip", "open_clip_siglip"])
+def fused(request, tiny_vlm):
     """A model whose layers make queries, keys and values by one matrix: attention of torch's, or timm's ``qkv``."""
-    return tiny_models.open_clip_model(request.param)
+    return open_clip.load(model=f"local-dir:{tiny_vlm(request.param)}", device="cpu")
 
 
 def inputs_of(model):
-    return model.prepare_images([0, 0, 0]), model.prepare_captions(["a red circle", "a cat", "two dogs"])
+    return model.prepare_images(random_images()), model.prepare_captions(["a red circle", "a cat", "two dogs"])
 
 
 def features_of(model, train=False):

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import pytest
 import torch
-from support import tiny_models
 from support.small_models import Towers
 
 from ttmbench.config import RunConfig
@@ -17,7 +16,7 @@ from ttmbench.methods.features import FeatureTask
 from ttmbench.methods.parameters import SETS, is_of_captions, is_of_images, is_temperature, select
 from ttmbench.methods.task import TrainingTask
 from ttmbench.model import Model
-from ttmbench.model_adapters import hf, itc
+from ttmbench.model_adapters import hf, itc, open_clip
 from ttmbench.model_adapters.embeddings import EmbeddingsModel
 from ttmbench.plugins.registry import build_registry
 from ttmbench.scoring.inputs import Prepared, Rows
@@ -34,25 +33,24 @@ def photos(side: int = 32):
 
 
 @pytest.fixture(scope="module")
-def model_of(tmp_path_factory) -> Iterator[Callable[[str], object]]:
+def model_of(tiny_vlm) -> Iterator[Callable[[str], object]]:
     """Makes an adapter of a family, once."""
     made: dict[str, object] = {}
 
     def make(family: str):
         if family not in made:
             library, _, kind = family.partition("-")
-            if library == "open_clip":
-                made[family] = tiny_models.open_clip_model(kind)
+            folder = tiny_vlm(kind or family)
+            if library.startswith("open_clip"):
+                made[family] = open_clip.load(model=f"local-dir:{folder}", **CPU)
             else:
-                options = {"captioner": False} if kind.startswith("blip") else {}
-                folder = getattr(tiny_models, kind)(tmp_path_factory.mktemp(family), **options)
                 made[family] = (hf if library == "hf" else itc).load(pretrained=str(folder), **CPU)
         return made[family]
 
     yield make
 
 
-FAMILIES = ("hf-clip", "hf-siglip", "open_clip-clip", "open_clip-siglip", "itc-blip", "itc-blip2", "itc-flava")
+FAMILIES = ("hf-clip", "hf-siglip", "open_clip", "open_clip_siglip", "itc-blip", "itc-blip2", "itc-flava")
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -93,11 +91,11 @@ NORMS = {
         layers("text_model.encoder.layers", range(2), "layer_norm1", "layer_norm2")
         | both("text_model.final_layer_norm"),
     ),
-    "open_clip-clip": (
+    "open_clip": (
         layers("visual.transformer.resblocks", range(2), "ln_1", "ln_2") | both("visual.ln_pre", "visual.ln_post"),
         layers("transformer.resblocks", range(2), "ln_1", "ln_2") | both("ln_final"),
     ),
-    "open_clip-siglip": (
+    "open_clip_siglip": (
         layers("visual.trunk.blocks", range(6), "norm1", "norm2")
         | both("visual.trunk.norm", "visual.trunk.attn_pool.norm"),
         layers("text.transformer.resblocks", range(2), "ln_1", "ln_2") | both("text.ln_final"),
@@ -118,8 +116,8 @@ def test_normalisation_layers_of_each_side(family, model_of):
     [
         ("hf-clip", ("vision_model.encoder.layers.1.", "text_model.encoder.layers.1.")),
         ("hf-siglip", ("vision_model.encoder.layers.1.", "vision_model.head.", "text_model.encoder.layers.1.")),
-        ("open_clip-clip", ("visual.transformer.resblocks.1.", "transformer.resblocks.1.")),
-        ("open_clip-siglip", ("visual.trunk.blocks.5.", "visual.trunk.attn_pool.", "text.transformer.resblocks.1.")),
+        ("open_clip", ("visual.transformer.resblocks.1.", "transformer.resblocks.1.")),
+        ("open_clip_siglip", ("visual.trunk.blocks.5.", "visual.trunk.attn_pool.", "text.transformer.resblocks.1.")),
         ("itc-flava", ("flava.image_model.encoder.layer.1.", "flava.text_model.encoder.layer.1.")),
     ],
 )
@@ -133,8 +131,8 @@ def test_last_blocks(family, blocks, model_of):
     [
         ("hf-clip", {"visual_projection.weight", "text_projection.weight"}),
         ("hf-siglip", both("text_model.head")),
-        ("open_clip-clip", {"visual.proj", "text_projection"}),
-        ("open_clip-siglip", both("text.text_projection")),
+        ("open_clip", {"visual.proj", "text_projection"}),
+        ("open_clip_siglip", both("text.text_projection")),
         ("itc-blip", both("vision_proj", "text_proj")),
         ("itc-blip2", both("vision_projection", "text_projection")),
         ("itc-flava", both("flava.image_projection", "flava.text_projection")),
@@ -214,7 +212,7 @@ def training_task(adapter, groups: int = 4, seed: int = 0) -> TrainingTask:
 
 
 @pytest.mark.parametrize("which", [name for name in SETS if name != "adapter"])
-@pytest.mark.parametrize("family", ["hf-clip", "hf-siglip", "open_clip-clip", "open_clip-siglip"])
+@pytest.mark.parametrize("family", ["hf-clip", "hf-siglip", "open_clip", "open_clip_siglip"])
 def test_what_is_not_selected_stays_bit_equal_and_what_is_selected_changes(family, which, model_of):
     adapter = model_of(family)
     before = {name: tensor.clone() for name, tensor in adapter.state_dict().items()}

@@ -125,24 +125,11 @@ def timm_siglip(root: Path, repo: str, main: str, *, version: int) -> None:
     """A SigLIP of timm's: no ``config.json``, a tokenizer that the configuration names by this repository's id."""
     folder = write_repository(root, "models", repo, {"main": main}).folder / main
     (siglip_tokenizers.t5 if version == 1 else siglip_tokenizers.gemma)(folder)
-    shape = timm_shape(repo, SIGLIP_WORDS if version == 1 else SIGLIP2_WORDS)
+    shape = tiny_models.timm_shape(repo, SIGLIP_WORDS if version == 1 else SIGLIP2_WORDS)
     # Whether the first has safetensors too is not known.
     file = "open_clip_pytorch_model.bin" if version == 1 else "open_clip_model.safetensors"
     half = {"mean": [0.5] * 3, "std": [0.5] * 3, "interpolation": "bicubic", "resize_mode": "squash"}
     tiny_models.open_clip(folder, shape, half, [file])
-
-
-def timm_shape(repo: str, rows: int) -> dict[str, object]:
-    """The configuration of timm's SigLIPs but for width and depth."""
-    return {
-        **{"embed_dim": 64, "init_logit_bias": -10, "custom_text": True},
-        "vision_cfg": {"image_size": 160, "timm_model_name": "test_vit", "timm_pool": "map", "timm_proj": "none"},
-        "text_cfg": {
-            **{"context_length": 64, "vocab_size": rows, "hf_tokenizer_name": repo, "heads": 2, "layers": 2},
-            **{"tokenizer_kwargs": {"clean": "canonicalize"}, "width": 32, "no_causal_mask": True, "proj_bias": True},
-            **{"pool_type": "last", "norm_kwargs": {"eps": 1e-06}},
-        },
-    }
 
 
 # --- all of them -------------------------------------------------------------------------------------------------

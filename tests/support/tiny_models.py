@@ -16,6 +16,7 @@ import torch
 import transformers as tf
 from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers, processors
 
+from support import siglip_tokenizers
 from ttmbench.data.sources.rendered import COLORS, SHAPES
 from ttmbench.model_adapters._shared.image_text import CHAT
 
@@ -182,6 +183,24 @@ def open_clip(
         else:
             torch.save(dict(tensors), folder / file)
     return folder
+
+
+def timm_shape(repo: str, rows: int) -> dict[str, object]:
+    """The configuration of timm's SigLIPs but for width and depth."""
+    return {
+        **{"embed_dim": 64, "init_logit_bias": -10, "custom_text": True},
+        "vision_cfg": {"image_size": 160, "timm_model_name": "test_vit", "timm_pool": "map", "timm_proj": "none"},
+        "text_cfg": {
+            **{"context_length": 64, "vocab_size": rows, "hf_tokenizer_name": repo, "heads": 2, "layers": 2},
+            **{"tokenizer_kwargs": {"clean": "canonicalize"}, "width": 32, "no_causal_mask": True, "proj_bias": True},
+            **{"pool_type": "last", "norm_kwargs": {"eps": 1e-06}},
+        },
+    }
+
+
+def open_clip_siglip(folder: Path, tokenizer: Callable[[Path], Path] = siglip_tokenizers.gemma) -> Path:
+    """As timm's SigLIPs, with the tokenizer of the second or another one."""
+    return open_clip(tokenizer(folder), timm_shape("timm/other", 200))
 
 
 def into_cache(cache: Path, repo: str, folder: Path) -> Path:
@@ -509,6 +528,7 @@ CHATS: dict[str, Callable[[], Chat]] = {
 
 MODELS: dict[str, Callable[..., Path]] = {
     **{"clip": clip, "siglip": siglip, "metaclip2": metaclip2, "open_clip": open_clip, "flava": flava},
+    "open_clip_siglip": open_clip_siglip,
     **{"blip": partial(blip, captioner=False), "blip-captioner": partial(blip, captioner=True)},
     "blip2": partial(blip2, captioner=False),
     **{f"blip2-{language}": partial(blip2, captioner=True, language=language) for language in ("opt", "t5")},
@@ -517,32 +537,3 @@ MODELS: dict[str, Callable[..., Path]] = {
     **{kind: partial(chat, kind=kind) for kind in CHATS},
 }
 """What writes a tiny random model into a folder, by name."""
-
-
-def open_clip_model(kind: str):
-    """A random CLIP of open_clip's, or a SigLIP with a tower of timm's, as an adapter without files."""
-    import open_clip
-
-    from ttmbench.model_adapters._shared.contrastive import ContrastiveModel
-
-    class Model(ContrastiveModel[torch.Tensor]):
-        def fingerprint(self): ...
-
-        def prepare_images(self, images):
-            return torch.rand(len(images), 3, side, side, generator=torch.Generator().manual_seed(0))
-
-        def prepare_captions(self, captions):
-            return torch.tensor([[len(caption) + position for position in range(20)] for caption in captions])
-
-        def _tower(self, tower, inputs):
-            return tower(inputs)
-
-    torch.manual_seed(0)
-    text = {"width": 32, "layers": 2, "heads": 2, "context_length": 20, "vocab_size": 60}
-    if kind == "clip":
-        side, model = 32, open_clip.CLIP(24, OPEN_CLIP["vision_cfg"], text)
-    else:
-        vision = {"image_size": 160, "timm_model_name": "test_vit", "timm_pool": "map", "timm_proj": "none"}
-        text |= {"width": 64, "no_causal_mask": True, "proj_bias": True, "pool_type": "last"}
-        side, model = 160, open_clip.CustomTextCLIP(64, vision, text, init_logit_bias=-5)
-    return Model(model, (model.encode_image, model.encode_text), device="cpu", dtype="fp32")
