@@ -71,10 +71,7 @@ def as_image(draw: Callable[[], Figure], alt: str) -> Markup:
 
 
 def save_figures(runs: Sequence[ResultsFile], rows: Sequence[AnswerRow], folder: Path) -> list[Path]:
-    """Draw figures for a column of a paper as PDF and SVG, and return the files; UsageError if they cannot be written.
-
-    Each shows all models of a task: ``iterations_TASK``, ``categories_TASK_TAG`` and ``paired_TASK``.
-    """
+    """Draw figures for a column of a paper (PDF, SVG) and return the files; UsageError if they cannot be written."""
     written: list[Path] = []
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -98,8 +95,9 @@ def _legend_below(axes: Axes, columns: int, handles: Sequence[Any] | None = None
     figure = axes.figure
     assert isinstance(figure, Figure), "no figure has parts"
     width, height = figure.get_size_inches()
-    columns = max(1, min(columns, int(14 * width / max(len(str(handle.get_label())) for handle in shown))))
-    figure.set_size_inches(width, height + 0.17 * (math.ceil(len(shown) / columns) - 1))
+    longest = max((len(str(handle.get_label())) for handle in shown), default=0)
+    columns = max(1, min(columns, int(14 * width / (longest + 1))))
+    figure.set_size_inches(width, height + 0.17 * max(0, math.ceil(len(shown) / columns) - 1))
     figure.legend(handles=shown, loc="outside lower center", ncols=columns, frameon=False)
 
 
@@ -152,7 +150,7 @@ def curves_of(document: ResultsDocument, task: str, method: str) -> dict[str, tu
 def draw_course(run: ResultsFile, task: str, method: str) -> Figure:
     """All curves of a method; with several seeds, their mean and range."""
     curves = curves_of(run.document, task, method)
-    seeds = list(dict.fromkeys(row.seed for row in run.document.methods[task][method].iterations or []))
+    seeds = list(dict.fromkeys(row.seed for row in run.document.methods[task][method].iterations or ()))
     rows = math.ceil(len(curves) / 3)
     height = 2.1 * rows + 0.6
     figure = Figure(figsize=(8.7, height))  # a layout engine would take as long again as drawing
@@ -204,7 +202,7 @@ def _line(axes: Axes, lines: Iterable[Line], index: int, label: str | None = Non
 
 
 def _figures(runs: Sequence[ResultsFile], rows: Sequence[AnswerRow]) -> Iterator[tuple[str, Callable[[], Figure]]]:
-    """Names, and what draws them from the newest run of each model."""
+    """Names, and what draws them: for each task its iterations, categories and gains, from each model's newest run."""
     ordered = sorted(runs, key=lambda run: (run.model, run.document.date))
     for task in dict.fromkeys(task for run in runs for task in run.document.results):
         newest = list({run.model: run for run in ordered if task in run.document.results}.values())
