@@ -88,7 +88,7 @@ const draw = table => {
       const x = x0 + part * (x1 - x0) / 3;
       add("text", { x: X(x), y: bottom + 18, class: "middle" }, over === "date" ? new Date(x).toISOString().slice(0, 7) : short(x));
     }
-    add("text", { x: 0, y: 10 }, `${head.querySelector("a, button").textContent} ${head.dataset.metric ?? ""}, %`);
+    add("text", { x: 0, y: 10 }, `${[...head.querySelectorAll("a, button")].map(part => part.textContent).join(" ")}, %`);
     for (const { x, low, high } of points) add("path", { d: `M${X(x)} ${Y(low)}V${Y(high)}`, class: "bar" });
     // The best up to a place have a name, unless it would lie over another one.
     const sign = "lower" in head.dataset ? -1 : 1, named = [];
