@@ -142,18 +142,7 @@ class ScoreCache:
     exact: Record | None = None  # what bits depend on beside model, data and settings, if they are to be repeated
     as_loaded: Model | None = None  # a model that the run has loaded itself and not trained yet
     is_writable: bool = True  # until a file could not be written
-    _model: tuple[Model, Record] | None = field(default=None, repr=False)
-
-    def key(self, model: Model, spec: TaskSpec, settings: Record) -> str | None:
-        """Digest of what a model's scores on a task depend on beside the data; None if they are not cached."""
-        why = why_not_kept(model)
-        if why:
-            warn(why)
-        if why is not None:
-            return None
-        if self._model is None or self._model[0] is not model:
-            self._model = (model, model_description(model, model is self.as_loaded))
-        return score_key(self._model[1], spec, settings, self.exact)
+    described: tuple[Model, Record] | None = field(default=None, repr=False)  # the last model
 
 
 class TaskCache:
@@ -173,8 +162,14 @@ class TaskCache:
         what: str = "raw scores",
     ) -> None:
         self._inputs, self.share = inputs, slice(None)
-        self._key = None if cache is None else cache.key(model, spec, settings)
-        self._cache = None if self._key is None else cache
+        why = None if cache is None else why_not_kept(model)
+        if why:
+            warn(why)
+        self._key, self._cache = "", cache if why is None else None
+        if self._cache is not None:
+            if self._cache.described is None or self._cache.described[0] is not model:
+                self._cache.described = model, model_description(model, model is self._cache.as_loaded)
+            self._key = score_key(self._cache.described[1], spec, settings, self._cache.exact)
         self.on = self._cache is not None  # whether scores of this model are cached
         self._task, self._what, self._blind = spec.task, what, isinstance(model, PairScorer) and model.blind
         self._folder: Path | None = None  # once the data are known
@@ -186,7 +181,7 @@ class TaskCache:
     @property
     def may_have(self) -> bool:
         """Whether there are scores or blocks of this model and task, for whatever data."""
-        return self._cache is not None and (self._cache.folder / SCORES / str(self._key)[:32]).is_dir()
+        return self._cache is not None and (self._cache.folder / SCORES / self._key[:32]).is_dir()
 
     @property
     def blocks(self) -> BlockStore | None:
@@ -197,7 +192,7 @@ class TaskCache:
         """Arrays of an earlier run on these data, float32 and finite; takes in all images that were not opened yet."""
         if self._cache is None:
             return None
-        self._folder = self._cache.folder / SCORES / str(self._key)[:32] / self._inputs.digest()
+        self._folder = self._cache.folder / SCORES / self._key[:32] / self._inputs.digest()
         arrays, about = self._read(SCORES, expected) or (None, {})
         if arrays is not None:
             self._date = str(about["date"])
@@ -255,7 +250,7 @@ class TaskCache:
         else:
             arrays = {array: np.array(tensor.numpy()) for array, tensor in tensors.items()}
             # Its whole key and name are stored in the file, so that a moved one is not used.
-            if about.get("place") == "/".join((str(self._key), *path.parts[-2:])) and set(arrays) == set(expected):
+            if about.get("place") == "/".join((self._key, *path.parts[-2:])) and set(arrays) == set(expected):
                 shapes = {array: expected[array] or values.shape for array, values in arrays.items()}
                 if all(
                     values.ndim and values.shape == shapes[array] and values.dtype == np.float32
@@ -273,7 +268,7 @@ class TaskCache:
             return False
         path = self._folder / f"{name}{ENDING}"
         about = {
-            "place": "/".join((str(self._key), *path.parts[-2:])),
+            "place": "/".join((self._key, *path.parts[-2:])),
             "task": self._task,
             "date": datetime.now(UTC).isoformat(timespec="seconds"),
             "hardware": [*(host for host in self._hardware if host != this and name == SCORES), this],
