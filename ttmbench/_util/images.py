@@ -39,10 +39,7 @@ def open_image(file: Path | io.BytesIO) -> Image:
     """Opens and decodes an image as stored, neither turned nor converted, and closes its file.
 
     Only raster formats are tried, none of which starts another program. Of an animated image the first frame is read,
-    and ``info["animated"]`` is set.
-
-    Raises:
-        BadImage: it is too large, of another format, or cannot be decoded.
+    and ``info["animated"]`` is set. BadImage if it is too large, of another format, or cannot be decoded.
     """
     from PIL import Image, UnidentifiedImageError
 
@@ -65,7 +62,9 @@ def open_image(file: Path | io.BytesIO) -> Image:
             raise BadImage(f"it is not an image of a known format ({', '.join(FORMATS)})") from None
         except Image.DecompressionBombError as error:
             raise BadImage(f"it is too large: {error}") from None
-    image.info[_BITS] = _bits_of_samples(image, content)
+    # Pillow returns the upper 8 bits of colours of 16, and 12 bits as 16. A PNG begins with a header that states them.
+    bits = getattr(image, "tag_v2", {}).get(_BITS_PER_SAMPLE, (8,))[0] if image.format == "TIFF" else 8
+    image.info[_BITS] = content[24] if image.format == "PNG" else int(bits)
     if animated and image.format != "MPO":  # a photograph with its preview beside it
         image.info["animated"] = True
     return image if orientation is None else _turned_back(image, orientation)
@@ -94,13 +93,6 @@ def _content(file: Path | io.BytesIO) -> bytes:
     return content
 
 
-def _bits_of_samples(image: Any, content: bytes) -> int:
-    """Bits of a sample in the file: Pillow returns the upper 8 of colours of 16 bits, and 12 bits as 16."""
-    if image.format == "PNG":
-        return content[24]  # in the header that a PNG begins with
-    return int(image.tag_v2.get(_BITS_PER_SAMPLE, (8,))[0]) if image.format == "TIFF" else 8
-
-
 def open_array(file: Path, colors: Colors) -> Image:
     """Opens an ``.npy`` array [height, width, 3] of bytes as an RGB image; BadImage if it is not one, or too large."""
     from PIL import Image as Pillow
@@ -119,10 +111,7 @@ def open_array(file: Path, colors: Colors) -> Image:
 
 @contextmanager
 def quiet_decoding() -> Iterator[None]:
-    """Inside, Pillow prints no warnings.
-
-    Filters of warnings belong to the process, so decoding threads (`quiet_thread`) rely on those of their starter.
-    """
+    """Inside, Pillow prints no warnings, nor in threads that `quiet_thread` marks: filters belong to the process."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", module=r"PIL\.")
         yield
@@ -153,9 +142,7 @@ def as_rgb(image: Image, turn: bool = True) -> Image:
     """An image as RGB, turned upright by its EXIF orientation if ``turn``.
 
     Transparency is dropped, keeping the colours below it. 16-bit grey is divided by 256, 12-bit grey of a TIFF by 16.
-
-    Raises:
-        BadImage: its pixels are 32-bit numbers, or have 16 bits and use 12 of them.
+    BadImage if its pixels are 32-bit numbers, or have 16 bits and use 12 of them.
     """
     import numpy as np
     from PIL import Image as Pillow
@@ -191,9 +178,9 @@ def _check_uses_16_bits(image: Image) -> None:
 
 
 class LazyImages(Sequence["Image"]):
-    """A sequence of images that ``open_image`` opens by name whenever they are used."""
+    """A sequence of images that ``open_image`` opens by name, or by what else tells them, whenever they are used."""
 
-    def __init__(self, names: Sequence[str], open_image: Callable[[str], Image]) -> None:
+    def __init__(self, names: Sequence[Any], open_image: Callable[[Any], Image]) -> None:
         self._names, self._open = names, open_image
 
     def __len__(self) -> int:
@@ -221,10 +208,7 @@ def resized(image: Image, size: tuple[int, int], resample: int) -> Image:
 
 
 def stacked(frames: Sequence[Image]) -> Image:
-    """The frames of a video, RGB, as one image: below one another, with their number in ``info``.
-
-    BadImage if their sizes differ.
-    """
+    """The frames of a video, RGB, below one another in one image that knows their number; BadImage if sizes differ."""
     import numpy as np
     from PIL import Image as Pillow
 
@@ -243,11 +227,9 @@ def frames_in(image: Image) -> int:
 
 def frames_of(image: Image) -> list[Image]:
     """The frames of a video that was opened as one image; of an image, the image itself."""
-    frames = frames_in(image)
-    height = image.height // frames
-    if frames == 1:
-        return [image]
-    return [image.crop((0, height * at, image.width, height * (at + 1))) for at in range(frames)]
+    height = image.height // (frames := frames_in(image))
+    boxes = [(0, height * at, image.width, height * (at + 1)) for at in range(frames)]
+    return [image] if frames == 1 else [image.crop(box) for box in boxes]
 
 
 def about_frames(frames: int) -> str:
@@ -261,12 +243,8 @@ def about_frames(frames: int) -> str:
 
 def frames_of_videos(names: Sequence[str], open_video: Callable[[str], Image], frames: int) -> LazyImages:
     """The frames of several videos, one video after the other, each opened when a frame of it is used."""
-
-    def open_frame(name: str) -> Image:
-        position, _, video = name.partition(" ")
-        return frames_of(open_video(video))[int(position)]
-
-    return LazyImages([f"{position} {name}" for name in names for position in range(frames)], open_frame)
+    places = [(name, at) for name in names for at in range(frames)]
+    return LazyImages(places, lambda place: frames_of(open_video(place[0]))[place[1]])
 
 
 def side_by_side(images: Sequence[Image]) -> Image:

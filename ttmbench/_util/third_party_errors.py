@@ -55,10 +55,7 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def error_with_place(error: BaseException, function: object = None) -> str:
-    """An error of someone else's code as one bounded line, with the line of the plugin in which it arose.
-
-    Where its result failed, that is the line of the ``function`` which returned it.
-    """
+    """An error of someone else's code as one bounded line, with its line in a plugin, or else its ``function``'s."""
     place = place_of(error) or place_of_function(function)
     return f"{one_line(error_line(error), _BESIDE_A_PLACE)}{f' ({place})' if place else ''}"
 
@@ -109,10 +106,7 @@ def _place(name: str, line: int | None) -> str | None:
 
 @contextmanager
 def foreign_errors(whose: str, kind: type[TtmbenchError] = TtmbenchError, function: object = None) -> Iterator[None]:
-    """Turns other errors than ttmbench's, SystemExit too, into a ``kind`` that begins with ``whose``: "model 'x'".
-
-    ``function``: what is called inside, as of `error_with_place`.
-    """
+    """Turns other errors than ttmbench's into a ``kind`` that begins with ``whose``; ``function`` is called inside."""
     try:
         yield
     except TtmbenchError:
