@@ -80,6 +80,8 @@ def test_embeddings_need_no_data(tmp_path, capsys):
     np.savez(file, img=np.random.rand(800, 4).astype(np.float32), cap=np.random.rand(800, 4).astype(np.float32))
     words = ["--model", "embeddings", "--model_args", f"path={file}", "--tasks", "winoground"]
     assert run(capsys, *words)[0] == 0
+    code, said, _ = run(capsys, *words, "--dry_run")
+    assert code == 0 and "winoground: not read by this model" in said
 
 
 def test_config_file_and_precedence(tmp_path, capsys):

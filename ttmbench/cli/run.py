@@ -87,19 +87,16 @@ def plan_lines(config: RunConfig, steps: Mapping[str, Any]) -> list[str]:
 
     tasks, lines = steps["tasks"], [f"model    {config.model_name}: {'; '.join(steps['model_files']) or 'ready'}"]
     for name, about in list(tasks.items())[:MOST_TASKS]:
-        size = about["bytes_to_fetch"]
-        found = f"{about['groups']:,} groups, data are here" if size is None else "data are"
-        fetch = "" if size is None else f" to be downloaded ({'size unknown' if size < 0 else amount(size)})"
-        lines.append(f"task     {name}: {found}{fetch}")
-    if rest := len(tasks) - MOST_TASKS:
-        lines += [f"task     and {rest} more"] if rest > 0 else []
-    known = [about for about in tasks.values() if "groups" in about]
+        size, found = about.get("bytes_to_fetch"), "not read by this model"
+        if "groups" in about:
+            found = f"{about['groups']:,} groups, data are here"
+        elif size is not None:
+            found = f"data are to be downloaded ({'size unknown' if size < 0 else amount(size)})"
+        lines.append(f"task     {name}: {found}")
+    lines += [f"task     and {len(tasks) - MOST_TASKS} more"] if len(tasks) > MOST_TASKS else []
+    known, seeds = [about for about in tasks.values() if "groups" in about], ", ".join(map(str, config.run_seeds))
     images, captions = (sum(about[what] for about in known) for what in ("images", "captions"))
-    lines.append(
-        f"cost     {images:,} images and {captions:,} captions" + (" known so far" if len(known) < len(tasks) else "")
-    )
-    seeds = ", ".join(map(str, config.run_seeds))
-    seeds = ", ".join(map(str, config.run_seeds))
+    lines.append(f"cost     {images:,} images and {captions:,} captions{' known' if len(known) < len(tasks) else ''}")
     for method in config.methods:
         of = [(about["groups"], about["methods"][method]) for about in known]
         passes = len(config.run_seeds) * sum(n * how.get("iterations", 1) * how.get("epochs", 1) for n, how in of)

@@ -12,9 +12,10 @@ from ttmbench.data.availability import amount
 from ttmbench.data.loader import load_task_data, reach_data
 from ttmbench.data.paths import is_local
 from ttmbench.errors import DataError, UsageError
-from ttmbench.evaluator.adapters import check_model, make_adapter
+from ttmbench.evaluator.adapters import check_model, make_adapter, needs_data
 from ttmbench.evaluator.evaluate import Chosen
 from ttmbench.evaluator.output import OutputFiles
+from ttmbench.model import Model, StoredFeatures
 from ttmbench.plugins.registry import locate_files, model_arguments
 from ttmbench.types import Record
 
@@ -43,34 +44,37 @@ def check(config: RunConfig, chosen: Chosen) -> Record:
 
     A model whose files are here is loaded, and data that are here are read; others are looked for on the Hub.
     """
-    steps = plan(config, chosen)
-    for name, task in {**chosen.tasks, **chosen.also}.items():
-        place, size = reach_data(chosen.registry, task, config, fetch=False)
-        about = steps["tasks"].setdefault(name, {}) if name in chosen.tasks else {}
+    steps, registry = plan(config, chosen), chosen.registry
+    is_first = not needs_data(registry, config.model)  # the type of such a model says whether it reads data
+    files, model = _model(config, chosen) if is_first else ([], None)
+    for name, task in () if isinstance(model, StoredFeatures) else {**chosen.tasks, **chosen.also}.items():
+        place, size = reach_data(registry, task, config, fetch=False)
+        about = steps["tasks"][name] if name in chosen.tasks else {}
         about |= {"from": None if place is None else place.name, "bytes_to_fetch": size}
         if size is None:
-            arguments = config.limit, True, config.data_dir, chosen.samples
-            groups = load_task_data(chosen.registry, task, *arguments).groups
+            groups = load_task_data(registry, task, config.limit, True, config.data_dir, chosen.samples).groups
             images = {image.name for group in groups for image in group.images}
             captions = sum(len(group.captions) for group in groups)
             about |= {"groups": len(groups), "images": len(images), "captions": captions}
-    return steps | {"model_files": _model(config, chosen), "results": _results(config)}
+    files = files if is_first else _model(config, chosen)[0]
+    return steps | {"model_files": files, "results": _results(config)}
 
 
-def _model(config: RunConfig, chosen: Chosen) -> list[str]:
-    """The files that the model was loaded from, or what a run would fetch; DataError if it cannot have it."""
+def _model(config: RunConfig, chosen: Chosen) -> tuple[list[str], Model | None]:
+    """The model's files and the model, or what a run would fetch and None; DataError if it cannot have it."""
     registry, spec = chosen.registry, chosen.registry.adapters[config.model]
     arguments = model_arguments(spec, config.model_args)
     try:
         files = locate_files(spec, config.model_args, offline=True)
     except DataError:
         named = str(arguments.get("pretrained", arguments.get("model", ""))).removeprefix("hf-hub:")
-        if config.offline or is_local(named) or Path(named).exists():
+        if config.offline or not named or is_local(named) or Path(named).exists():
             raise
         if "model" not in arguments or "/" in named:  # else the tag of a library, which knows its address
             _ask_hub(named, arguments.get("revision"))
         own = spec.card is None or arguments.get("pretrained") != spec.model_args.get("pretrained")
-        return [f"{named}, to be downloaded ({'size unknown' if own or spec.card is None else spec.card.size})"]
+        size = "size unknown" if own or spec.card is None else spec.card.size
+        return [f"{named}, to be downloaded ({size})"], None
     model = make_adapter(registry, config.model, config.model_args, config, True)
     check_model(config, model, registry.adapts(config))
     if config.methods:
@@ -78,7 +82,7 @@ def _model(config: RunConfig, chosen: Chosen) -> list[str]:
 
         check_methods(registry, config, chosen.tasks, model)
     sizes = [sum((file.folder / name).stat().st_size for name in file.weights) for file in files or ()]
-    return [f"{file.name}, {amount(size)}" for file, size in zip(files or (), sizes, strict=True) if size]
+    return [f"{file.name}, {amount(size)}" for file, size in zip(files or (), sizes, strict=True) if size], model
 
 
 def _ask_hub(name: str, revision: Any) -> None:
