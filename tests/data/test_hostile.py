@@ -112,7 +112,7 @@ def test_a_yaml_of_50_mb_is_not_read(tmp_path, capsys):
         file.write(tmp_path / "mine.yaml", "mine.yaml")
     with memory() as most:
         message = refused(capsys, "show", tmp_path / "mine.yaml")
-        with pytest.raises(Unreadable, match="too large"):
+        with pytest.raises(UsageError, match="too large"):
             read_yaml(zipfile.Path(tmp_path / "package.zip", "mine.yaml"))
         assert most() < 50_000_000 / 2
     assert "is too large: 50000000 bytes" in message and "TTMBENCH_LIMITS=yaml_bytes=N" in message
@@ -121,7 +121,7 @@ def test_a_yaml_of_50_mb_is_not_read(tmp_path, capsys):
 def test_a_limit_is_raised_by_the_environment(tmp_path, monkeypatch):
     file = tmp_path / "x.yaml"
     file.write_text("a: " + "x" * 1_100_000)
-    with pytest.raises(Unreadable, match="too large"):
+    with pytest.raises(UsageError, match="too large"):
         read_yaml(file)
     monkeypatch.setenv("TTMBENCH_LIMITS", "image_pixels=1e6, yaml_bytes=2e6")
     assert len(read_yaml(file)["a"]) == 1_100_000 and limit("image_pixels") == 1_000_000

@@ -232,10 +232,13 @@ class _Loader(_Base):  # type: ignore[misc]
         return mapping
 
 
-def read_yaml(path: Traversable) -> Any:
-    """A file's YAML value; Unreadable also for a tag that would create an object, an alias, and deep nesting."""
-    text = read_text(path, "yaml_bytes")
+def read_yaml(path: Traversable, what: str = "") -> Any:
+    """A file's YAML value; UsageError also for a tag that would create an object, an alias, and deep nesting.
+
+    Its message begins with ``what``, such as an option, and the path.
+    """
     try:
+        text = read_text(path, "yaml_bytes")
         try:
             _check_events(text, _Loader)  # before any value is made
         except yaml.MarkedYAMLError:
@@ -243,13 +246,16 @@ def read_yaml(path: Traversable) -> Any:
             raise
         value = yaml.load(text, _Loader)
         json.dumps(value, ensure_ascii=False, default=str, skipkeys=True).encode("utf-8")
+        return value
+    except Unreadable as error:
+        why = str(error)
     except UnicodeEncodeError:
-        raise Unreadable("is not valid YAML: a text holds half a surrogate pair") from None
+        why = "is not valid YAML: a text holds half a surrogate pair"
     except RecursionError:
-        raise Unreadable("is not valid YAML: it nests too deeply") from None
+        why = "is not valid YAML: it nests too deeply"
     except (yaml.YAMLError, ValueError, TypeError, KeyError, AttributeError, OverflowError, IndexError) as error:
-        raise Unreadable(f"is not valid YAML: {' '.join(str(error).split())[:400]}") from None
-    return value
+        why = f"is not valid YAML: {' '.join(str(error).split())[:400]}"
+    raise UsageError(f"{what}{path}: {why}")
 
 
 def _check_events(text: str, loader: type[yaml.SafeLoader]) -> None:

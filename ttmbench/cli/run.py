@@ -151,12 +151,9 @@ def terminated_like_interrupted() -> Iterator[None]:
 
 def _read_config_file(path: Path) -> dict[str, Any]:
     """Settings of a YAML file for ``--config``; UsageError if it is not a mapping."""
-    from ttmbench._util.file_io import Unreadable, read_yaml  # with yaml, which --help does without
+    from ttmbench._util.file_io import read_yaml  # with yaml, which --help does without
 
-    try:
-        content = read_yaml(path)
-    except Unreadable as error:
-        raise UsageError(f"--config {path}: {error}") from None
+    content = read_yaml(path, "--config ")
     if not isinstance(content, dict):
         raise UsageError(f"--config {path}: must be a mapping of options")
     settings = {str(key).replace("-", "_"): value for key, value in content.items()}

@@ -26,7 +26,7 @@ from pydantic import (
 
 from ttmbench._arrays import count_matchings
 from ttmbench._util.console import warn
-from ttmbench._util.file_io import Unreadable, limit, read_yaml
+from ttmbench._util.file_io import limit, read_yaml
 from ttmbench._util.third_party_errors import describe, listed
 from ttmbench.config import TTMConfig, nested, refuse_password
 from ttmbench.data.paths import HUB_KINDS, TagFile, local_path
@@ -520,10 +520,7 @@ def _read(path: Traversable, depth: int, read: AlreadyRead) -> dict[str, object]
     if depth > MAX_INCLUDES:
         raise UsageError(f"{path}: 'include' goes more than {MAX_INCLUDES} files deep (does a file include itself?)")
     if str(path) not in read:
-        try:
-            read[str(path)] = read_yaml(path)
-        except Unreadable as error:
-            raise UsageError(f"{path}: {error}") from None
+        read[str(path)] = read_yaml(path)
     content = read[str(path)]
     if not isinstance(content, dict):
         raise UsageError(f"{path}: a task file is a mapping of keys, got {type(content).__name__}")

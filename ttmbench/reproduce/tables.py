@@ -27,7 +27,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from ttmbench import stats
 from ttmbench._util.console import echo, one_line
-from ttmbench._util.file_io import Unreadable, read_yaml
+from ttmbench._util.file_io import read_yaml
 from ttmbench._util.third_party_errors import describe
 from ttmbench.data.rows import csv_rows, read_text
 from ttmbench.data.task_chance import chance_of
@@ -374,10 +374,10 @@ def published_tables(name: str = "all") -> list[PublishedTable]:
 
 
 def _load(name: str, path: Traversable, folder: Traversable) -> PublishedTable:
-    content = _keys(path)
+    content = dict(mapping(read_yaml(path)))
     shared = content.pop("include", None)
     if shared is not None:  # the keys of a table win; mappings are merged key by key
-        common = _keys(_beside(path, folder, "include", shared))
+        common = dict(mapping(read_yaml(_beside(path, folder, "include", shared))))
         pairs = ((key, common.get(key), value) for key, value in content.items())
         content = common | {key: {**its, **own} if isinstance(its, dict) else own for key, its, own in pairs}
     try:
@@ -391,13 +391,6 @@ def _load(name: str, path: Traversable, folder: Traversable) -> PublishedTable:
     if shared is not None:
         spec = spec.model_copy(update={"models": {number.model: spec.models[number.model] for number in numbers}})
     return PublishedTable(name, spec, numbers, source)
-
-
-def _keys(path: Traversable) -> dict[str, Any]:
-    try:
-        return dict(mapping(read_yaml(path)))
-    except Unreadable as error:
-        raise UsageError(f"{path}: {error}") from None
 
 
 def _beside(path: Traversable, folder: Traversable, key: str, name: object) -> Traversable:

@@ -175,10 +175,7 @@ class Cell:
 
 def read_plan(path: Path) -> SweepPlan:
     """Reads a YAML file; UsageError names the file and the key if it cannot be read or a key is unknown or wrong."""
-    try:
-        content = read_yaml(path)
-    except Unreadable as error:
-        raise UsageError(f"{path}: {error}") from None
+    content = read_yaml(path)
     if not isinstance(content, dict):
         raise UsageError(f"{path}: must be a mapping with the keys models and tasks, got {content!r:.80}")
     try:
