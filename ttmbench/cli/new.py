@@ -26,23 +26,7 @@ _NEXT = {
     "plugin": "a package with a task, a metric, a schedule and a hook. They are in {0}/{2}. Then:",
 }
 _PACKAGE_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
-_FILES = {  # kind -> path in the package -> template
-    "adapter": {
-        "${module}/plugin.py": "adapter_plugin.py",
-        "${module}/adapter.py": "adapter_adapter.py",
-        "test_${module}.py": "adapter_test.py",
-    },
-    "method": {
-        "${module}/plugin.py": "method_plugin.py",
-        "${module}/method.py": "method_method.py",
-        "test_${module}.py": "method_test.py",
-    },
-    "plugin": {
-        "${module}/plugin.py": "plugin_plugin.py",
-        "${module}/tasks/${module}_colors.yaml": "plugin_colors.yaml",
-        "test_${module}.py": "plugin_test.py",
-    },
-}
+_OWN_FILE = {"adapter": "adapter.py", "method": "method.py", "plugin": "colors.yaml"}  # template of a kind alone
 EXAMPLES = 3
 _TASK_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 _TASK = """\
@@ -131,8 +115,15 @@ def _new_package(what: str, name: str, folder: Path) -> list[str]:
         templates = files("ttmbench.plugins") / "templates"
         (made / module).mkdir(parents=True)
         (made / module / "__init__.py").touch()
-        for path, template in {"pyproject.toml": "pyproject.toml", **_FILES[what]}.items():
-            target = made / Template(path).substitute(module=module)
+        own = _OWN_FILE[what]
+        places = {
+            "pyproject.toml": "pyproject.toml",
+            f"{what}_plugin.py": f"{module}/plugin.py",
+            f"{what}_test.py": f"test_{module}.py",
+            f"{what}_{own}": f"{module}/tasks/{module}_{own}" if what == "plugin" else f"{module}/{own}",
+        }
+        for template, path in places.items():
+            target = made / path
             target.parent.mkdir(exist_ok=True)
             text = Template((templates / f"{template}.txt").read_text(encoding="utf-8"))
             target.write_text(text.substitute(name=name, module=module), encoding="utf-8")

@@ -518,7 +518,7 @@ def read_rows(
     _refuse_tables(file)
     suffix = file.suffix.lower()
     if suffix in (".csv", ".tsv"):
-        yield from csv_rows(read_text(file, name), name, tabs=suffix == ".tsv")
+        yield from csv_rows(read_text(file), name, tabs=suffix == ".tsv")
     elif suffix == ".json":
         value = read_json(file)
         yield from _json(dict(_leaves(value, levels, (), name)) if nested or levels else value, fields, name)
@@ -575,18 +575,18 @@ def listed(row: Row, column: str) -> object:
     return list(items)
 
 
-def read_text(file: Traversable, name: str) -> str:
+def read_text(file: Traversable) -> str:
     """A file's text without a byte-order mark; DataError if it cannot be read or is not UTF-8."""
     try:
         return file_io.read_text(file)
     except file_io.Unreadable as error:
-        raise DataError(f"{name}: {error}") from None
+        raise DataError(f"{file}: {error}") from None
 
 
 def read_json(file: Path) -> object:
     """A file's JSON value; DataError if it cannot be read or is not JSON."""
     try:
-        return file_io.parse_json(read_text(file, str(file)))
+        return file_io.parse_json(read_text(file))
     except file_io.Unreadable as error:
         raise DataError(f"{file}: {error}; JSON lines go into a file that ends in .jsonl") from None
 

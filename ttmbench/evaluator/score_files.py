@@ -15,9 +15,10 @@ from typing import Any
 
 import numpy as np
 
-from ttmbench._util.file_io import Unreadable, file_digest, read_text
+from ttmbench._util.file_io import file_digest
 from ttmbench.config import make_run_config
 from ttmbench.data.loader import check_count
+from ttmbench.data.rows import read_text
 from ttmbench.data.task_file import SCOPES, GroupSpec, TaskFile, TaskSpec, all_tasks, find_task, is_named, select_tasks
 from ttmbench.errors import DataError, UsageError
 from ttmbench.evaluator.eval_results import EvalResults, sample_lines
@@ -108,8 +109,6 @@ def _read_table(path: Path, spec: TaskSpec | None) -> _Table:
 
     try:
         table = pd.read_csv(io.StringIO(read_text(path)), header=None, dtype=str, keep_default_na=False)
-    except Unreadable as error:
-        raise DataError(f"{path}: {error}") from None
     except ValueError as error:
         why = " ".join(str(error).split())
         raise DataError(f"{path}: is not CSV ({why}); each row needs as many cells as the header") from None

@@ -145,7 +145,7 @@ def read_published(path: Traversable, spec: TableSpec | None = None) -> Iterator
     Without a table a column ``track`` states the track of each model. DataError naming file and line if it cannot be
     read, lacks a column, a number is none, or the table does not explain it.
     """
-    lines = list(csv_rows(read_text(path, str(path)), str(path)))
+    lines = list(csv_rows(read_text(path), str(path)))
     needed = (*_COLUMNS, "percent", *(() if spec else ("track",)))
     missing = [name for name in needed if not lines or name not in lines[0].cells]
     if missing:

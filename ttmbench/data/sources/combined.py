@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from ttmbench._util.third_party_errors import describe
+from ttmbench._util.third_party_errors import describe, listed
 from ttmbench.data.availability import DataLocation
 from ttmbench.data.paths import read_options
 from ttmbench.data.task_file import Columns
@@ -41,10 +41,7 @@ def read_first_of(request: SourceRequest) -> Loaded:
             passed.append(f"{source['kind']} {source.get('file') or source.get('path') or ''}".strip())
             continue
         return Loaded(loaded.groups, {**loaded.source, **({"passed_over": passed} if passed else {})})
-    if len(reasons) == 1:
-        raise OutOfReachError(reasons[0])
-    listed = "; ".join(f"({number}) {reason}" for number, reason in enumerate(reasons, start=1))
-    raise OutOfReachError(f"data not found in {len(reasons)} places: {listed}")
+    raise OutOfReachError(f"data not found in {len(reasons)} places: " * (len(reasons) > 1) + listed(reasons))
 
 
 def locate_first_of(request: SourceRequest) -> list[DataLocation]:
