@@ -181,7 +181,7 @@ def test_methods_are_compared_by_gain_and_cost(tmp_path):
     assert [row[:2] for row in table[1:6]] == [["1", "TTM"], ["2", "zero"], ["3", "tps"], ["4", "tent"], ["4", "dn"]]
     low, high = (float(end) for end in re.findall(r"[+-][0-9.]+", table[1][6]))
     assert table[1][4:6] == ["75.00", "+25.00"] and 15 < low < 25 < high < 35 and table[1][7:] == ["4.0", "0.1"]
-    assert table[-1][:6] == ["", "TTM published", "t", "m", "60.00", "+5.00"]
+    assert table[5][5] == "0.00" and table[-1][:6] == ["", "TTM published", "t", "m", "60.00", "+5.00"]
 
 
 def test_runs_and_published_rows_of_a_method_are_ranked_together(tmp_path):

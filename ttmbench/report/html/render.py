@@ -88,7 +88,8 @@ def number_cell(
     <td class="number" data-value="0.125">+12.5</td>
     (None, None)
     """
-    text = NOTHING if value is None else form % (scale * value + 0.0) + extra
+    text = NOTHING if value is None else form % (scale * value + 0.0)
+    text = (text if text.strip("+-0.") else text.lstrip("+-") or text) + extra  # what rounds to zero has no sign
     about = f' data-ends="{ends[0]} {ends[1]}"' if ends else ""
     return Markup(f'<td class="number" data-value="{"" if value is None else value}"{about}>{escape(text)}</td>\n')
 
