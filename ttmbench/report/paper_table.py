@@ -43,6 +43,8 @@ _LATEX = str.maketrans(
     | {"±": r"$\pm$", "°": r"$^\circ$", "≤": r"$\leq$", "<": "$<$", ">": "$>$", "|": "$|$"}
     | {letter: f"\\{letter}" for letter in "&%$#_{}"}
 )
+_models, _row = attrgetter("own_model", "model"), attrgetter("model", "task", "metric", "method")
+_key = attrgetter("origin.file", "method", "metric")  # as of `GroupValues`
 Row = tuple[str, str]
 """A model and its setting."""
 
@@ -161,10 +163,6 @@ def _check(option: str, words: Iterable[str], names: Sequence[str]) -> None:
             raise UsageError(f"{option}: these results have no {word}; choose from {', '.join(dict.fromkeys(names))}")
 
 
-def _models(one: Number) -> list[str]:
-    return [one.own_model, one.model]
-
-
 def _tasks(one: Number) -> list[str]:
     return [one.task, one.own_task, one.task.rpartition(SLASH)[2]]
 
@@ -242,14 +240,6 @@ def _gains(
     tested = {key: p for key, (_, p) in gains.items() if p is not None}
     adjusted = zip(tested, stats.holm([*tested.values()]), strict=True)
     return gains | {key: (gains[key][0], p) for key, p in adjusted}
-
-
-def _row(one: Number) -> tuple[str, ...]:
-    return one.model, one.task, one.metric, one.method
-
-
-def _key(one: Number) -> tuple[str, str, str]:
-    return one.origin.file, one.method, one.metric
 
 
 def _table(cells: _Cells, columns: Sequence[Column], gains: Mapping[tuple[Row, Column], Any], over: str) -> PaperTable:
