@@ -80,6 +80,7 @@ _SKIPPED: list[Any] = [(_Skipped, name) for name in (*_NUMBERS, "argparse.Namesp
 
 def read_weights(path: Path) -> object:
     """The tensors of a file of weights, of a pickle also plain values; DataError for anything else."""
+    check_no_pointer(path)
     try:
         if path.suffix == ".safetensors":
             return load_file(path)
