@@ -146,13 +146,9 @@ def describe(error: ValidationError, model: type[BaseModel] | None = None) -> st
 
 
 def listed(problems: Sequence[str]) -> str:
-    """Problems as one line, numbered if there are several.
-
-    >>> listed(["no name"]), listed(["no name", "no size"])
-    ('no name', '(1) no name; (2) no size')
-    """
-    one = len(problems) == 1
-    return problems[0] if one else "; ".join(f"({number}) {text}" for number, text in enumerate(problems, start=1))
+    """Problems as one line, numbered if there are several."""
+    numbered = (f"({number}) {text}" for number, text in enumerate(problems, start=1))
+    return problems[0] if len(problems) == 1 else "; ".join(numbered)
 
 
 def _described(detail: ErrorDetails, model: type[BaseModel] | None) -> str:
