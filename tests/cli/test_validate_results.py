@@ -156,7 +156,11 @@ CHANGES = {
     "a digest of the data": ("scores", lambda copy: copy.put("task_hashes", COLOR, to="0" * 64), "data_sha256"),
     "a NaN": ("scores", lambda copy: copy.edit_arrays("scores", COLOR, not_a_number), "nan"),
     "a file": ("scores", lambda copy: copy.file("scores", COLOR).unlink(), "artifacts.x_scores_shapes_color"),
-    "a file's content": ("scores", lambda copy: copy.file("ttm", COLOR).write_text("{}"), "artifacts.x_ttm"),
+    "a file's content": (
+        "scores",
+        lambda copy: copy.file("iterations", COLOR).write_text("{}"),
+        "artifacts.x_iterations",
+    ),
     "a method's metric": (
         "methods",
         lambda copy: copy.put("results", COLOR, "group_score,dn", to=0.123),
