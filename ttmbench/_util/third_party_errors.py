@@ -134,10 +134,7 @@ _BRANCH = re.compile(r".*\[.*|str|int|float|bool")  # of a union, in the place o
 
 
 def describe(error: ValidationError, model: type[BaseModel] | None = None) -> str:
-    """A pydantic error in one line: each wrong key, numbered where there are several, and a near name if there is one.
-
-    Unknown keys come first, since they often explain missing ones.
-    """
+    """A pydantic error in one line: every wrong key, unknown ones first, since these often explain missing ones."""
     found: dict[tuple[int | str, ...], str] = {}
     for detail in sorted(error.errors(), key=lambda detail: detail["type"] != "extra_forbidden"):
         branch = next((at for at, part in enumerate(detail["loc"]) if _BRANCH.fullmatch(str(part))), None)
