@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypedDict, TypeGuard, get_args
+from typing import Annotated, Any, Literal, TypedDict, TypeGuard
 
 from pydantic import (
     AfterValidator,
@@ -26,7 +26,6 @@ from pydantic import (
 
 from ttmbench._util.third_party_errors import describe as _describe  # pydantic evaluates these annotations
 from ttmbench.errors import UsageError
-from ttmbench.types import PartKind
 
 DEFAULT_LEARNING_RATE = 1e-5
 AUTHORS_LEARNING_RATE = 4e-5  # default of the authors' published code
@@ -36,7 +35,8 @@ _WITHOUT_A_SOURCE = (
 NO_LEARNING_RATE = f"none is known for this model and task; {_WITHOUT_A_SOURCE}"
 UNKNOWN_LEARNING_RATE = f"no available copy of the paper states its value legibly; {_WITHOUT_A_SOURCE}"
 DEFAULT_SHARE = 0.5
-PART_KINDS: tuple[PartKind, ...] = get_args(PartKind)
+# As `ttmbench.types.PartKind`, whose module imports numpy: no `--help` should wait for it.
+PART_KINDS = ("selection", "pseudo_labels", "loss", "optimizer", "lr_schedule", "stopping", "teacher")
 UNSAID = ("train", *PART_KINDS)
 """Settings of TTM that are omitted from records while they have their default."""
 Settings = Mapping[str, Any]
@@ -125,7 +125,7 @@ class TTMConfig(BaseModel):
         return key in cls.model_fields or key.startswith(tuple(f"{kind}." for kind in PART_KINDS))
 
     @property
-    def other_parts(self) -> list[PartKind]:
+    def other_parts(self) -> list[str]:
         """Kinds of parts that differ from the default or have settings."""
         default = {kind: TTMConfig.model_fields[kind].default for kind in PART_KINDS}
         return [kind for kind in PART_KINDS if kind in self.part_args or getattr(self, kind) != default[kind]]

@@ -20,7 +20,7 @@ from pydantic import Field
 
 from ttmbench._arrays import fewer_first
 from ttmbench._util.third_party_errors import foreign_errors
-from ttmbench.config import DEFAULT_SHARE, TTMConfig
+from ttmbench.config import DEFAULT_SHARE, PART_KINDS, TTMConfig
 from ttmbench.errors import UsageError
 from ttmbench.matching import match_global, match_groups
 from ttmbench.methods.parameters import NamedParameters
@@ -317,7 +317,7 @@ _PROBLEMS: Mapping[str, Callable[..., str | None]] = {
     "stopping": lambda value, *_: None if isinstance(value, bool | np.bool_) else "must give True or False",
     "teacher": lambda *_: None,
 }
-assert set(_PROBLEMS) == set(get_args(PartKind))
+assert set(_PROBLEMS) == set(get_args(PartKind)) == set(PART_KINDS)
 
 
 CONVERGED = 1e-6  # tolerance of the row sums of a plan

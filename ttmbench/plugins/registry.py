@@ -48,7 +48,6 @@ from ttmbench.types import (
     MethodSpec,
     MetricSpec,
     ModelFiles,
-    PartKind,
     ScheduleSpec,
     SourceSpec,
 )
@@ -180,7 +179,7 @@ class Registry:
     methods: Table[MethodSpec]
     parts: Table[MethodPart]  # keys are KIND=NAME
 
-    def part(self, kind: PartKind, name: str) -> MethodPart:
+    def part(self, kind: str, name: str) -> MethodPart:
         """Returns a part of TTM by kind and name; UsageError with similar names if unknown."""
         of_kind = {part.name: part for part in self.parts.values() if part.kind == kind}
         if name not in of_kind:
