@@ -62,11 +62,11 @@ if TYPE_CHECKING:
     from ttmbench.model import PairScorer as PairScorer
     from ttmbench.model import StoredFeatures as StoredFeatures
     from ttmbench.model import UndecidedPairs as UndecidedPairs
+    from ttmbench.results.document import IterationRecord as IterationRecord
     from ttmbench.types import AdapterSpec as AdapterSpec
     from ttmbench.types import Group as Group
     from ttmbench.types import GroupShape as GroupShape
     from ttmbench.types import ImageRef as ImageRef
-    from ttmbench.types import IterationRecord as IterationRecord
     from ttmbench.types import Loaded as Loaded
     from ttmbench.types import MethodPart as MethodPart
     from ttmbench.types import MethodSpec as MethodSpec
@@ -99,8 +99,9 @@ _HOME = {
     "methods.training": ("LabelledBatch",),
     "methods.model_task": ("ModelTask",),
     "methods.parts": ("PseudoLabels", "Round", "Selection"),
+    "results.document": ("IterationRecord",),
     "types": (
-        *("AdapterSpec", "Group", "GroupShape", "ImageRef", "IterationRecord", "Loaded", "MethodPart", "MethodSpec"),
+        *("AdapterSpec", "Group", "GroupShape", "ImageRef", "Loaded", "MethodPart", "MethodSpec"),
         *("MetricSpec", "ModelCard", "ModelFiles", "ScheduleSpec", "Scores", "SourceRequest", "SourceSpec"),
     ),
 }

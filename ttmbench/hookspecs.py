@@ -9,9 +9,9 @@ from typing import Any
 import pluggy
 
 from ttmbench._annotations import Traversable
+from ttmbench.results.document import IterationRecord
 from ttmbench.types import (
     AdapterSpec,
-    IterationRecord,
     MethodPart,
     MethodSpec,
     MetricSpec,

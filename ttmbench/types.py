@@ -1,4 +1,4 @@
-"""Frozen types of the public API: groups, scores, matchings, TTM's records, and what plugins register.
+"""Frozen types of the public API: groups, scores, matchings, and what plugins register.
 
 Axis order everywhere: groups, images, captions. Scores, margins and thresholds are logits; rates are fractions in
 [0, 1]; None is undefined.
@@ -161,36 +161,6 @@ class GlobalMatching:
     captions: Int[np.ndarray, "images ..."]
     scores: Float[np.ndarray, "images ..."]
     tie: Bool[np.ndarray, " images"]
-
-
-@dataclass(frozen=True)
-class IterationRecord:
-    """One iteration of TTM, as reported. Diagnostics use labels and do not influence the run.
-
-    Attributes:
-        iteration: number of the iteration in the run of ``seed``, from 1.
-        threshold: tau_t; logits, or a fraction for the global share rule.
-        selected: number of pseudo-labelled units (groups; pairs in the global variant) among the ``candidates``;
-            ``coverage`` is their ratio.
-        tied: number of units that cannot be selected because their matching is tied.
-        pseudo_label_accuracy: fraction of the selected units that is correct (diagnostic); None if none was selected.
-        loss: mean training loss of each epoch; empty if nothing was selected.
-        learning_rate: learning rate at the start of the iteration.
-        metrics: metric name -> value after this iteration's finetuning (diagnostic).
-    """
-
-    seed: int
-    iteration: int
-    threshold: float
-    selected: int
-    candidates: int
-    coverage: float
-    tied: int
-    pseudo_label_accuracy: float | None
-    loss: tuple[float, ...]
-    learning_rate: float
-    metrics: Mapping[str, float | None]
-    seconds: float
 
 
 @dataclass(frozen=True)

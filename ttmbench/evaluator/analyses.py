@@ -26,7 +26,7 @@ from ttmbench.methods.model_task import true_captions
 from ttmbench.methods.parts import PseudoLabels, candidates
 from ttmbench.model import DualEncoder, PairScorer
 from ttmbench.plugins.registry import Registry, metric_for
-from ttmbench.results.document import Iteration, ResultsDocument
+from ttmbench.results.document import IterationRecord, ResultsDocument
 from ttmbench.results.numbers import RAW, TTM
 from ttmbench.results.summary import metric_mean, metric_units, metric_values, over_seeds, seed_interval, seed_values
 from ttmbench.schedules import threshold_for_coverage
@@ -236,7 +236,7 @@ def _grid(runs: Trials, task: TaskFile, raw: Scores, metric: MetricSpec, chosen:
     notes = [f"{metric.name} uses labels; the last three columns do not"]
     for variant, method, changes in chosen:
         changed, diverged = settings.with_changes(changes, "analyze"), dict[str, str]()
-        steps, after = list[Sequence[Iteration]](), list[PseudoLabels]()
+        steps, after = list[Sequence[IterationRecord]](), list[PseudoLabels]()
         for seed in seeds:
             try:
                 found = runs.of(task, changed, methods=[method], seeds=[seed])

@@ -40,10 +40,11 @@ from ttmbench.methods.task import MethodStep, TrainingTask
 from ttmbench.methods.training import Cost, Iteration, Original, TrainingState
 from ttmbench.model import DualEncoder
 from ttmbench.plugins.registry import Registry, load_target
+from ttmbench.results.document import IterationRecord
 from ttmbench.results.summary import MethodScores, held_out, metric_chance, metric_mean, metric_values
 from ttmbench.scoring.dual_encoder import Features, PreparedTask, encode
 from ttmbench.scoring.inputs import Prepared, Rows, subset, take
-from ttmbench.types import GroupShape, IterationRecord, MethodSpec, MetricSpec, Record, Scores
+from ttmbench.types import GroupShape, MethodSpec, MetricSpec, Record, Scores
 
 
 def checked_scores(given: object, shape: tuple[int, ...], spec: MethodSpec, plugin: str = "") -> np.ndarray:
@@ -529,10 +530,7 @@ class MethodRun:
             record["positions"] = np.mean(shares, axis=0).tolist()
         if first.steps:
             steps = [(step, seed) for seed, run in runs.items() for step in run.steps]
-            lines = [vars(self.iteration_record(*step)) for step in steps]
-            record["iterations"] = [
-                {**line, "loss": list(line["loss"]), "metrics": dict(line["metrics"])} for line in lines
-            ]
+            record["iterations"] = [self.iteration_record(*step).model_dump() for step in steps]
         return record
 
     def iteration_record(self, step: Iteration, seed: int) -> IterationRecord:
@@ -548,7 +546,7 @@ class MethodRun:
             coverage=count / len(step.selected),
             tied=int(step.tie.sum()),
             pseudo_label_accuracy=int(is_correct[step.selected].sum()) / count if count else None,
-            loss=step.loss,
+            loss=list(step.loss),
             learning_rate=step.learning_rate,
             metrics={metric.name: metric_mean(metric, step.scores) for metric in self.metrics},
             seconds=step.seconds,

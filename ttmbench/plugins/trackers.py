@@ -16,8 +16,9 @@ from ttmbench._util.file_io import safe_name, to_json
 from ttmbench.config import RunConfig
 from ttmbench.errors import UsageError
 from ttmbench.hookspecs import hookimpl
+from ttmbench.results.document import IterationRecord
 from ttmbench.results.numbers import from_entries
-from ttmbench.types import IterationRecord, Record
+from ttmbench.types import Record
 
 Tracker = Generator[None, Any, None]
 """Is sent (numbers by name, None), or (points of curves by name, their iteration), and at the end the document."""

@@ -26,7 +26,7 @@ from ttmbench.errors import DataError, UsageError
 from ttmbench.report.board import NOT_RANKED, AnswerRow
 from ttmbench.report.load import HEADLINE
 from ttmbench.report.terminal import interval_text
-from ttmbench.results.document import Iteration, ResultsDocument
+from ttmbench.results.document import IterationRecord, ResultsDocument
 from ttmbench.results.numbers import RAW, TTM, Number, name_of
 from ttmbench.results.reader import ResultsFile
 from ttmbench.results.summary import NO_VALUE, SEPARATOR, cluster_numbers, number_of
@@ -125,7 +125,9 @@ def curves_of(document: ResultsDocument, task: str, method: str) -> dict[str, tu
     """
     rows = document.methods[task][method].iterations or []
 
-    def lines(value: Callable[[Iteration], float | None], scale: float = 100, start: float | None = None) -> list[Line]:
+    def lines(
+        value: Callable[[IterationRecord], float | None], scale: float = 100, start: float | None = None
+    ) -> list[Line]:
         drawn = list[Line]()
         for seed in dict.fromkeys(row.seed for row in rows):
             points: dict[float, float | None] = {} if start is None else {0.0: start}

@@ -330,8 +330,8 @@ class TrainedParameters(Part):
     names_sha256: Digest = Field(description="sha256 of the parameters' names.")
 
 
-class Iteration(Part):
-    """An iteration of TTM or of a method of its kind."""
+class IterationRecord(Part):
+    """An iteration of TTM or of a method of its kind. What uses labels does not influence the run."""
 
     seed: int
     iteration: AtLeastOne
@@ -470,7 +470,7 @@ class MethodRecord(Part):
         "unless a method prefers a position. Absent for global tasks.",
     )
     notes: list[str] = Field([], description="Remarks on its numbers.")
-    iterations: list[Iteration] | Absent = Field(
+    iterations: list[IterationRecord] | Absent = Field(
         None, description="Iterations of all seeds, seed by seed; absent for a method without iterations."
     )
     audit_labels: MethodAudit | Absent = Field(None, description="Result of `--audit_labels`.")
