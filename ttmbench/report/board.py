@@ -334,7 +334,9 @@ class GroupValues:
         ids = list(left)
         if tag:
             of_group = {group: known[0].tags.get(group, {}).get(tag) or NO_VALUE for group in ids}
-            ids = [group for group in ids if value in of_group[group].split(SEPARATOR)]
+            ids = [group for group in ids if value in (of_group[group], *of_group[group].split(SEPARATOR))]
+            if not ids:
+                return None
         clusters = cluster_numbers(ids, [groups.clusters for groups in known])
         return np.array([left[group] for group in ids]), np.array([right[group] for group in ids]), clusters
 

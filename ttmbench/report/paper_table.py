@@ -164,7 +164,7 @@ def _check(option: str, words: Iterable[str], names: Sequence[str]) -> None:
 
 
 def _tasks(one: Number) -> list[str]:
-    return [one.task, one.own_task, one.task.rpartition(SLASH)[2]]
+    return [one.task, one.own_task, one.task.partition(SLASH)[2]]
 
 
 def _methods(one: Number) -> list[str]:
@@ -224,7 +224,7 @@ def _gains(
             continue
         other, first = parts[_row(other)]
         about = [(part.origin.version, part.origin.data) for part in (other, one)]
-        tag = {"tag": by, "value": one.task.rpartition(SLASH)[2]} if by else {}
+        tag = {"tag": by, "value": one.task.partition(SLASH)[2]} if by else {}
         task = one.own_task if by else one.task
         arrays, clusters = [], None
         for several in (first, parts[_row(one)][1]):
