@@ -22,7 +22,8 @@ from support import processes
 from support.documents import schema
 from support.small_models import Counting, MemoryBlocks, run
 
-from ttmbench._util.digests import SealError, load_sealed, save_sealed
+from ttmbench._util.digests import load_sealed, save_sealed
+from ttmbench._util.file_io import Unreadable
 from ttmbench.data.paths import cache_folder
 from ttmbench.errors import UsageError
 from ttmbench.evaluator import score_cache as module
@@ -250,7 +251,7 @@ def test_no_damage_to_a_file_goes_unnoticed(tmp_path):
     flipped = [whole[:at] + bytes([whole[at] ^ 1 << at % 8]) + whole[at + 1 :] for at in range(len(whole))]
     for content in [*flipped, whole[:-1], whole[:8], b"", whole + b"\0"]:
         file.write_bytes(content)
-        with pytest.raises(SealError):
+        with pytest.raises(Unreadable):
             load_sealed(file)
 
 
@@ -259,7 +260,7 @@ def test_a_header_that_lies_about_sizes_allocates_nothing(tmp_path):
     header = json.dumps({"groups": {"dtype": "F32", "shape": [2**40, 2], "data_offsets": [0, 2**43]}}).encode()
     for content in (len(header).to_bytes(8, "little") + header, (2**62).to_bytes(8, "little") + header, b""):
         file.write_bytes(content)
-        with pytest.raises(SealError):
+        with pytest.raises(Unreadable):
             load_sealed(file)
 
 

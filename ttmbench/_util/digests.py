@@ -145,10 +145,6 @@ def tensors_digest(state: Mapping[str, object]) -> str:
     return total.hexdigest()
 
 
-class SealError(ValueError):
-    """A file differs from what was written; the message does not name it."""
-
-
 def save_sealed(path: Path, tensors: Mapping[str, torch.Tensor], about: Mapping[str, Any]) -> None:
     """Writes tensors, as `separated` returns them, and JSON values ``about`` them, with a digest of both."""
     from safetensors.torch import save_file
@@ -173,7 +169,7 @@ def separated(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
 
 
 def load_sealed(path: Path) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
-    """Reads the tensors of a file of `save_sealed` and ``about``; SealError if it differs from what was written."""
+    """Reads the tensors of a file of `save_sealed` and ``about``; Unreadable if it differs from what was written."""
     from safetensors import SafetensorError, safe_open
 
     with path.open("rb"):  # OSError where it cannot be read
@@ -184,7 +180,7 @@ def load_sealed(path: Path) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
             tensors = {name: file.get_tensor(name) for name in list(file.keys())}
         about, seal = parse_json(stated[_ABOUT]), stated[_SEAL]
     except (SafetensorError, Unreadable, KeyError) as error:
-        raise SealError(" ".join(str(error).split())[:120]) from None
+        raise Unreadable(" ".join(str(error).split())[:120]) from None
     if not isinstance(about, dict) or seal != json_digest([stated[_ABOUT], tensors_digest(tensors)]):
-        raise SealError("its digest does not fit its content")
+        raise Unreadable("its digest does not fit its content")
     return tensors, about

@@ -19,8 +19,8 @@ import numpy as np
 import torch
 
 from ttmbench._util.console import warn
-from ttmbench._util.digests import SealError, load_sealed, separated, tensors_digest
-from ttmbench._util.file_io import write_atomically
+from ttmbench._util.digests import load_sealed, separated, tensors_digest
+from ttmbench._util.file_io import Unreadable, write_atomically
 from ttmbench._util.third_party_errors import error_line, phase
 from ttmbench._version import __version__
 from ttmbench.config import RunConfig, TTMConfig, parse_pairs, read_references
@@ -387,7 +387,7 @@ class TransferEvaluation:
                     self._made[method, seed, name] = stored
             except FileNotFoundError:
                 pass
-            except (SealError, OSError) as error:
+            except (Unreadable, OSError) as error:
                 warn(f"cannot resume from {path}: {error}; task {name} is measured again")
         return self._made.get((method, seed, name))
 

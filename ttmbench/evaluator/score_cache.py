@@ -25,14 +25,13 @@ from safetensors import SafetensorError
 from ttmbench._util.console import warn
 from ttmbench._util.digests import (
     OWN,
-    SealError,
     digests_of_object,
     json_digest,
     load_sealed,
     save_sealed,
     tensors_digest,
 )
-from ttmbench._util.file_io import write_atomically
+from ttmbench._util.file_io import Unreadable, write_atomically
 from ttmbench._util.machine import hardware, installed_version, matmul_precision
 from ttmbench._version import __version__
 from ttmbench.data.task_file import TaskSpec
@@ -245,7 +244,7 @@ class TaskCache:
         except OSError as error:
             warn(f"the cache in {self._cache.folder} cannot be read ({error.strerror}); scoring without it")
             return None
-        except SealError as error:
+        except Unreadable as error:
             why = str(error)
         else:
             arrays = {array: np.array(tensor.numpy()) for array, tensor in tensors.items()}

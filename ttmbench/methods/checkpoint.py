@@ -18,8 +18,8 @@ import numpy as np
 import torch
 
 from ttmbench._util.console import warn
-from ttmbench._util.digests import SealError, load_sealed, save_sealed, separated, tensors_digest
-from ttmbench._util.file_io import write_atomically
+from ttmbench._util.digests import load_sealed, save_sealed, separated, tensors_digest
+from ttmbench._util.file_io import Unreadable, write_atomically
 from ttmbench.errors import TtmbenchError
 from ttmbench.methods.training import Iteration, TrainingState
 from ttmbench.types import Record, Scores
@@ -190,7 +190,7 @@ class SeedCheckpoint:
     def _load(self, path: Path) -> tuple[Tensors, Metadata]:
         try:
             tensors, about = load_sealed(path)
-        except SealError as error:
+        except Unreadable as error:
             raise ValueError(f"{path.name} is damaged: {error}") from None
         if about.get("file") != "/".join(path.parts[-3:]):
             raise ValueError(f"{path.name} was written as {about.get('file')}")

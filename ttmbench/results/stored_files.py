@@ -184,10 +184,8 @@ def _is_packed(path: Path) -> bool:
     try:
         if path.exists() and not path.is_file():  # a pipe without a writer would be waited for
             raise DataError(f"{path}: cannot be read (is not a regular file)")
-        with path.open("rb") as file:
-            head = file.read(16)
         check_no_pointer(path)
-        refuse_pickle(path)
+        head = refuse_pickle(path)
     except OSError as error:
         raise DataError(f"{path}: cannot be read ({error.strerror or error})") from None
     packed = head[:2] == b"PK" or head[: len(NPY)] == NPY or head[8:9] == b"{"
