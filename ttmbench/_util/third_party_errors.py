@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import sysconfig
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from difflib import get_close_matches
 from itertools import pairwise
@@ -148,13 +148,18 @@ def listed(problems: Sequence[str]) -> str:
     return problems[0] if len(problems) == 1 else "; ".join(numbered)
 
 
+def near_name(name: str, known: Collection[str], otherwise: str | None = None, cutoff: float = 0.6) -> str:
+    """The end of a message about an unknown name: the nearest known one, else ``otherwise``, by default all of them."""
+    near = get_close_matches(name, known, n=1, cutoff=cutoff)
+    other = f"; known: {', '.join(known)}" if otherwise is None else otherwise
+    return f"; did you mean '{near[0]}'?" if near else other
+
+
 def _described(detail: ErrorDetails, model: type[BaseModel] | None) -> str:
     key = ".".join(str(part) for part in detail["loc"] if not _BRANCH.fullmatch(str(part)))
     if detail["type"] == "extra_forbidden":
         known = _names_in(model, detail["loc"][:-1])
-        near = get_close_matches(str(detail["loc"][-1]), known, n=1)
-        hint = f"; did you mean '{near[0]}'?" if near else (f"; known: {', '.join(known)}" if known else "")
-        return f"unknown key '{key}'{hint}"
+        return f"unknown key '{key}'" + (near_name(str(detail["loc"][-1]), known) if known else "")
     message = detail["msg"].removeprefix("Value error, ").replace("Input should be", "must be")
     message = message.partition(", unable to parse")[0]
     if detail["type"] == "missing":

@@ -26,7 +26,7 @@ from ttmbench._util.console import (
     put,
     warn,
 )
-from ttmbench._util.third_party_errors import error_line
+from ttmbench._util.third_party_errors import error_line, near_name
 from ttmbench._version import __version__
 from ttmbench.config import RENAMED, RunConfig, TTMConfig, is_address, read_place, refuse_password
 from ttmbench.errors import INTERRUPTED, TtmbenchError, UsageError
@@ -355,8 +355,7 @@ def _without_command(word: str) -> int:
     elif word == "--version":
         put(f"ttmbench {__version__}\n")
     else:
-        near = get_close_matches(word, COMMANDS, n=1)
-        hint = f"; did you mean '{near[0]}'?" if near else ""
+        hint = near_name(word, COMMANDS, "")
         echo(one_line(f"ttmbench: unknown command '{word}'{hint} (see ttmbench --help)"), sys.stderr)
         return 2
     return 0

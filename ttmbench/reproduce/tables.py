@@ -13,7 +13,6 @@ import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from difflib import get_close_matches
 from functools import cache
 from importlib.resources import files
 from importlib.resources.abc import Traversable
@@ -28,7 +27,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from ttmbench import stats
 from ttmbench._util.console import echo, one_line
 from ttmbench._util.file_io import read_yaml
-from ttmbench._util.third_party_errors import describe
+from ttmbench._util.third_party_errors import describe, near_name
 from ttmbench.data.rows import csv_rows, read_text
 from ttmbench.data.task_chance import chance_of
 from ttmbench.data.task_file import AlreadyRead, TaskSpec, find_task
@@ -58,10 +57,12 @@ NOISY = 0.95
 """Our own spread counts up to this quantile of what the paper's would lead to: a noisy run does not agree by noise."""
 
 
-class Rule(BaseModel):
-    """What counts as agreeing."""
-
+class _Strict(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Rule(_Strict):
+    """What counts as agreeing."""
 
     level: float = Field(0.99, gt=0, lt=1)  # of two means of one procedure, this share lies within the tolerance
     groups: float = Field(1, ge=0)  # how many groups may differ in any case
@@ -217,10 +218,6 @@ def _fraction(where: str, text: str) -> float:
     return float(text) / 100
 
 
-class _Strict(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
 class FinetuningEntry(_Strict):
     """The finetuning that makes a paper's model of a model here."""
 
@@ -355,8 +352,7 @@ def load_table(name: str) -> PublishedTable:
         return _shipped(name)
     if name.endswith((".yaml", ".yml")):
         return _load(Path(name).stem, Path(name), Path(name).parent)
-    near = get_close_matches(name, list(shipped_tables()), n=1, cutoff=0.5)
-    hint = f"; did you mean '{near[0]}'?" if near else ""
+    hint = near_name(name, shipped_tables(), "", cutoff=0.5)
     raise UsageError(f"unknown table '{name}'{hint}; `ttmbench reproduce` lists the tables, or give a .yaml file")
 
 

@@ -6,7 +6,6 @@ A key of results is a field of `ResultsDocument`; one that holds an entry a task
 
 from __future__ import annotations
 
-import difflib
 import operator
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -19,6 +18,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, WithJsonSchem
 from pydantic.json_schema import SkipJsonSchema
 
 from ttmbench._util.digests import json_digest
+from ttmbench._util.third_party_errors import near_name
 from ttmbench.errors import AssertionNotMet, UsageError
 from ttmbench.model import UndecidedPairs
 from ttmbench.results.numbers import (
@@ -932,18 +932,13 @@ def check_names(
     for text in assertions:
         task, key, _, _ = parse_assertion(text)
         if task not in metrics:
-            raise UsageError(f"--assert {text!r}: no task '{task}' here; {_known(task, metrics)}")
+            raise UsageError(f"--assert {text!r}: no task '{task}' here{near_name(task, metrics)}")
         if key == COVERAGE:
             continue
         metric, name, _ = read_key(key)
         if metric not in metrics[task] and name != CHOICE:
             raise UsageError(
-                f"--assert {text!r}: task '{task}' has no metric '{metric}'; {_known(metric, metrics[task])}"
+                f"--assert {text!r}: task '{task}' has no metric '{metric}'{near_name(metric, metrics[task])}"
             )
         if methods is not None and name not in methods:
-            raise UsageError(f"--assert {text!r}: there will be no method '{name}'; {_known(name, methods)}")
-
-
-def _known(word: str, known: Iterable[str]) -> str:
-    near = difflib.get_close_matches(word, known, n=1)
-    return f"did you mean '{near[0]}'?" if near else f"known: {', '.join(known)}"
+            raise UsageError(f"--assert {text!r}: there will be no method '{name}'{near_name(name, methods)}")

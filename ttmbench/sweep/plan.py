@@ -7,7 +7,6 @@ import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from itertools import product
 from pathlib import Path
@@ -16,7 +15,7 @@ from typing import Annotated, get_origin
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from ttmbench._util.file_io import Unreadable, file_digest, read_json, read_yaml, safe_name
-from ttmbench._util.third_party_errors import describe
+from ttmbench._util.third_party_errors import describe, near_name
 from ttmbench.config import RENAMED, Names, RunConfig, make_run_config, parse_pairs, split_names, with_dots
 from ttmbench.data.task_file import TaskFile, select_tasks
 from ttmbench.errors import TtmbenchError, UsageError
@@ -272,9 +271,8 @@ def _options(entries: Mapping[str, object], origin: str) -> Record:
         if key in RENAMED:
             raise UsageError(f"{origin}: '{key}' is now written: {RENAMED[key]}")
         if key not in RunConfig.model_fields or key in ("model", "model_name"):
-            near = get_close_matches(key, RunConfig.model_fields, n=1)
-            known = "it must be an option of `ttmbench run`"
-            raise UsageError(f"{origin}: unknown key '{key}'; " + (f"did you mean '{near[0]}'?" if near else known))
+            hint = near_name(key, RunConfig.model_fields, "; it must be an option of `ttmbench run`")
+            raise UsageError(f"{origin}: unknown key '{key}'{hint}")
         if key in PAIRS:
             pairs = parse_pairs(value)
             if not isinstance(pairs, Mapping):
