@@ -203,10 +203,7 @@ def _check_training(
 
 
 def _prepared(adapter: DualEncoder | PairScorer, pil_images: list[Image.Image]) -> _Prepared:
-    def opener(pil_image: Image.Image) -> Callable[[], Image.Image]:
-        return lambda: pil_image
-
-    images = tuple(ImageRef(str(index), opener(pil_image)) for index, pil_image in enumerate(pil_images))
+    images = tuple(ImageRef(str(index), pil_image.copy) for index, pil_image in enumerate(pil_images))
     return prepare(adapter, [Group("0", images, CAPTIONS)], batch_size=len(pil_images))[0]
 
 

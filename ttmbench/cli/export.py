@@ -11,7 +11,7 @@ from ttmbench.config import split_names
 from ttmbench.errors import UsageError
 from ttmbench.report.exporters import FORMATS
 from ttmbench.report.paper_table import TABLES, paper_table
-from ttmbench.results.numbers import Number, merged, same_rows
+from ttmbench.results.numbers import merged, same_rows
 from ttmbench.results.reader import read_files
 
 _HELP = {
@@ -49,7 +49,8 @@ def export(options: argparse.Namespace) -> int:
     if not any(run.document.results for run in runs):
         raise UsageError(f"{', '.join(options.runs)}: there is no finished task to export")
     numbers = [number for run in runs for number in (*run.numbers, *run.numbers_elsewhere)]
-    if options.to in (*TABLES, "numbers") and (older := sum(map(_older, same_rows(numbers)))):
+    parts = map(merged, same_rows(numbers)) if options.to in (*TABLES, "numbers") else ()
+    if older := sum(one.value != newest.value for newest, left in parts for one in left):
         warn(f"skipped: {older} older numbers of the same configurations, which differ")
     for run in runs:
         if run.document.status != "done":
@@ -69,8 +70,3 @@ def export(options: argparse.Namespace) -> int:
             write_text(file, text)
             echo(str(file))
     return 0
-
-
-def _older(same: list[Number]) -> int:
-    newest, left = merged(same)
-    return sum(one.value != newest.value for one in left)

@@ -46,10 +46,7 @@ def print_kind(kind: str, include_path: list[str], *, as_json: bool = False) -> 
             )
             for name in names
         ]
-        titles = ([str(value) for value in row.values()] if len(row) == 1 else [] for row in rows)
-        cells = [
-            title or [_text(kind, name, row[name]) for name in names] for title, row in zip(titles, rows, strict=True)
-        ]
+        cells = [[_text(kind, name, row[name]) for name in (names if len(row) > 1 else row)] for row in rows]
         print_table(columns, cells)
     return 0
 

@@ -210,7 +210,9 @@ def task_groups(result: TaskResult) -> TaskGroups:
     ids = [group.group_id for group in data.groups]
     clusters = None if names is None else dict(zip(ids, names, strict=True))
     if isinstance(result, Scored):
-        values = _values(result)
+        values: Values = {}
+        for (metric, name), rows in group_rows(result.scores, result.metrics).items():
+            values.setdefault(name, {})[metric] = dict(zip(ids, mean_over_seeds(rows).tolist(), strict=True))
     else:
         lines = list(sample_lines(result))
         values = values_of_lines(lines)
@@ -229,15 +231,6 @@ def groups_by_task(results: Mapping[str, TaskResult]) -> dict[str, TaskGroups]:
                 f"{name}{AT}{other}": task_groups(transfer.result) for other, transfer in result.elsewhere.items()
             }
     return groups
-
-
-def _values(result: Scored) -> dict[str, dict[str, dict[str, float]]]:
-    """Column -> metric -> group id -> value."""
-    values: dict[str, dict[str, dict[str, float]]] = {}
-    ids = [group.group_id for group in result.data.groups]
-    for (metric, name), rows in group_rows(result.scores, result.metrics).items():
-        values.setdefault(name, {})[metric] = dict(zip(ids, mean_over_seeds(rows).tolist(), strict=True))
-    return values
 
 
 def _lines_of_ranks(result: Ranked) -> Iterator[Record]:

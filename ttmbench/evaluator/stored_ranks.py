@@ -111,10 +111,7 @@ def _saved(path: Path, content: Arrays, spec: TaskSpec, limit: int | None) -> _S
 
 
 def _plain(contents: Sequence[tuple[Path, Arrays]], spec: TaskSpec, limit: int | None) -> _Stored:
-    """Ranks of one array a file, counted from 0; how ties were broken is unknown.
-
-    The files of two sides are distinguished by ``i2t`` or ``t2i`` in their names.
-    """
+    """Ranks of one array a file, counted from 0, of the side in the file's name; how ties were broken is unknown."""
     n_images, n_others = _sizes(spec, limit)
     queries = {CLASS: n_images} if spec.kind == "classification" else {I2T: n_images, T2I: n_others}
     ranks: dict[str, Ranks] = {}

@@ -146,10 +146,7 @@ def _scenes(groups: Iterable[Group]) -> dict[str, dict[str, Photo]]:
 
 
 def _exchange(scenes: dict[str, dict[str, Photo]], pairs: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
-    """Exchanges the images of wrongly labelled pairs in place, unless their captions have been exchanged in the data.
-
-    Returns the pairs that were exchanged.
-    """
+    """Exchanges the images of these pairs in place, unless the data have other captions; returns those exchanged."""
     by_name = {photo.name: photo for scene in scenes.values() for photo in scene.values()}
     exchanged = []
     for pair in pairs:
