@@ -289,9 +289,10 @@ def tabled(tmp_path_factory):
 
 
 def table_of(capsys, *words):
-    assert main(["export", *map(str, words), "--to", "csv"]) == 0
-    lines = list(csv.reader(io.StringIO(capsys.readouterr().out)))
-    return lines[0], {(row[0], row[1]): row[2:] for row in lines[1:-1]}, lines[-1][0]
+    assert main(["export", *map(str, words), "--to", "md"]) == 0
+    table, caption = re.sub(r"\\(.)", r"\1", capsys.readouterr().out.replace("**", "!")).split("\n\n")
+    heads, _, *rows = ([cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines())
+    return heads, {(row[0], row[1]): row[2:] for row in rows}, caption
 
 
 def test_a_table_tests_gains_as_compare_does(tabled, capsys):
@@ -306,12 +307,20 @@ def test_a_table_tests_gains_as_compare_does(tabled, capsys):
     found = {name: next(row for row in compare_runs(run, run, metrics=["group_match"])) for name, run in runs.items()}
     ps = dict(zip(found, holm([row["p"] for row in found.values()]), strict=True))
     places = {"a": ("tiny-clip", "lr=0.003"), "b": ("tiny-clip", "lr=1e-07"), "c": ("tiny-clip-seed1", "lr=0.001")}
-    cells = {name: rows[place][2] for name, place in places.items()}
+    cells = {name: rows[place][2].strip("!") for name, place in places.items()}
     for name, row in found.items():
         gain = points(row["difference"]) + ("*" if ps[name] <= 0.05 else "")
         assert f"({gain})" in cells[name] and cells[name].startswith(f"{100 * row['other']:.2f} "), name
     assert "(2 equal) (0.00)" in cells["b"], "a gain of nothing has no sign, and equal seeds no deviation"
-    assert "Holm over 3 tests" in caption and "(n equal)" in caption and any("(best)" in cell for cell in raw)
+    assert "Holm over 3 tests" in caption and "(n equal)" in caption and any(cell.startswith("!") for cell in raw)
+    assert main(["export", str(tabled), "--to", "csv"]) == 0
+    lines = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
+    adapted = {(line["model"], line["setting"]): line for line in lines if line["method"] == "TTM"}
+    assert len(lines) == 7 and len(adapted) == 3
+    for name, row in found.items():
+        line = adapted[places[name]]
+        assert (float(line["gain"]), float(line["p"])) == pytest.approx((row["difference"], ps[name]), abs=1e-12)
+        assert (line["best"] == "True") == rows[places[name]][2].startswith("!")
 
 
 def test_a_table_is_what_is_asked_for(tabled, capsys):
@@ -322,7 +331,9 @@ def test_a_table_is_what_is_asked_for(tabled, capsys):
     heads, rows, caption = table_of(capsys, tabled, *words)
     assert [head.rpartition("raw: ")[2] for head in heads[1:]] == ["image score", "group score"]
     cells = {model: [first, *others] for (model, first), others in rows.items()}
-    values = [[float(cell.split(" ")[0]) for cell in cells[model]] for model in ("tiny-clip", "tiny-clip-seed1")]
+    values = [
+        [float(cell.strip("!").split(" ")[0]) for cell in cells[model]] for model in ("tiny-clip", "tiny-clip-seed1")
+    ]
     gains = [float(cell.split("(")[1].partition(")")[0].strip("*")) for cell in cells["tiny-clip-seed1"]]
     assert gains == pytest.approx([b - a for a, b in zip(*values, strict=True)], abs=0.011)
     assert "over tiny-clip in" in caption

@@ -179,7 +179,7 @@ def tables(folder, capsys):
     assert main(["export", str(folder), "--to", "numbers"]) == 0
     lines = csv.DictReader(io.StringIO(capsys.readouterr().out))
     assert main(["export", str(folder), "--to", "csv", "--columns", "ttm"]) == 0
-    table = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))[:-2]
+    table = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
     return {
         "numbers": {
             (one.own_model, one.setting, one.task): one.value
@@ -191,12 +191,7 @@ def tables(folder, capsys):
             for line in lines
             if line["method"] == "ttm"
         },
-        "table": {
-            (row["model"], row["setting"], head.split(" ")[0]): float(cell.split(" ")[0]) / 100
-            for row in table
-            for head, cell in row.items()
-            if " " in head
-        },
+        "table": {(row["model"], row["setting"], row["task"]): float(row["value"]) for row in table},
         "leaderboard": {
             (row.own_model, row.setting, row.task): row.value for row in merge(folder).rows if row.method == "ttm"
         },

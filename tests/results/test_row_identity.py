@@ -165,7 +165,7 @@ def test_runs_that_state_a_default_are_one_row_and_others_are_two(tmp_path, caps
         assert main(words) == 0
     assert main(["export", str(tmp_path), "--to", "csv"]) == 0
     table = capsys.readouterr()
-    assert table.out.count("\ntiny-clip,") == 4, "raw and SimpleMatch have one row, and each of three settings"
+    assert table.out.count("\ntiny-clip,") == 5, "raw and SimpleMatch have one line, and each of three settings"
     assert "older numbers" not in table.err, "they are equal"
     runs, _ = read_files([tmp_path])
     settings = {line["setting"] for line in csv.DictReader(io.StringIO(export_numbers(runs, None)[0][None]))}

@@ -36,6 +36,7 @@ from ttmbench.results.numbers import (
 from ttmbench.results.reader import ResultsFile
 from ttmbench.results.summary import mean_over_seeds
 
+_OF_NUMBER = ("metric", "value", "stderr", "seed_std", "seeds", "chance", "groups", "limited", "track")
 _RESAMPLES, _LEVEL = 1000, 0.05
 _UNTESTED, _NOTHING = "°", "–"
 _LATEX = str.maketrans(
@@ -77,6 +78,7 @@ class PaperTable:
     names: list[str]  # of the columns
     rows: list[list[tuple[str, bool]]]  # with whether a number is the best of its column; the last has chance levels
     caption: str
+    lines: list[dict[str, object]]  # its numbers, each with its gain as a fraction and p
 
     @property
     def texts(self) -> int:
@@ -251,15 +253,20 @@ def _table(cells: _Cells, columns: Sequence[Column], gains: Mapping[tuple[Row, C
     texts = 1 + any(setting for _, setting in cells)
     rows = [[(text, False) for text in (_model(*row), row[0][1])[:texts]] for row in cells.items()]
     chance = [("chance", False), ("", False)][:texts]
+    lines = list[dict[str, object]]()
     for column in columns:
         numbers = {row: of[column] for row, of in cells.items() if column in of}
         for line, row in zip(rows, cells, strict=True):
-            text, (gain, p) = _NOTHING, gains.get((row, column), (None, 1.0))
-            if row in numbers:
-                text = number_text(numbers[row]) + marks(numbers[row])
-                mark = _UNTESTED if p is None else "*" if p <= _LEVEL else ""
-                text += "" if gain is None else f" ({points(gain)}{mark})"
-            line.append((text, row in numbers and _is_best(numbers[row], numbers.values())))
+            if (one := numbers.get(row)) is None:
+                line.append((_NOTHING, False))
+                continue
+            gain, p = gains.get((row, column), (None, None))
+            mark = _UNTESTED if p is None else "*" if p <= _LEVEL else ""
+            text = "" if gain is None else f" ({points(gain)}{mark})"
+            best, about = _is_best(one, numbers.values()), one.row()
+            line.append((number_text(one) + marks(one) + text, best))
+            found = {"model": row[0], "setting": row[1], "task": one.task, "method": one.column}
+            lines.append({**found, **{key: about[key] for key in _OF_NUMBER}, "gain": gain, "p": p, "best": best})
         levels = {one.chance for one in numbers.values()}
         chance.append((percent(levels.pop()) if len(levels) == 1 else "varies", False))
     names = [c.name if c.name in plain_names else f"{c.name}: {c.metric.replace('_', ' ')}" for c in columns]
@@ -269,7 +276,7 @@ def _table(cells: _Cells, columns: Sequence[Column], gains: Mapping[tuple[Row, C
     said += _about_gains([p for _, p in gains.values()], over)
     said += ["Bold is the best of its column and track."] * any(best for line in rows for _, best in line)
     titles = [column.title for column in columns]
-    return PaperTable([""] * texts + titles, [*heads, *names], every, " ".join(said))
+    return PaperTable([""] * texts + titles, [*heads, *names], every, " ".join(said), lines)
 
 
 def _model(row: Row, of: Mapping[Column, Number]) -> str:
@@ -332,10 +339,8 @@ def to_markdown(table: PaperTable) -> str:
 
 
 def to_csv(table: PaperTable) -> str:
-    """The same as lines of cells; the last line is the caption."""
-    rows = [[f"{text} (best)" if best else text for text, best in row] for row in table.rows]
-    rows.append([table.caption.replace("Bold is", "(best):"), *[""] * (len(table.names) - 1)])
-    return csv_text(table.heads, (dict(zip(table.heads, row, strict=True)) for row in rows))
+    """A line for each number of the table, as fractions."""
+    return csv_text(list(table.lines[0]), table.lines)
 
 
 TABLES = {"latex": to_latex, "csv": to_csv, "md": to_markdown}
