@@ -131,9 +131,8 @@ def _plain_numbers(path: Path, name: str, array: np.ndarray) -> np.ndarray:
     """Numbers in this machine's byte order; integers that floats cannot represent are refused."""
     if array.dtype.kind not in NUMBERS or array.dtype.itemsize > 8:
         raise DataError(f"{path}: array {name!r:.80} holds {array.dtype}, not numbers of at most 8 bytes")
-    if array.dtype.kind in "iu":
-        if array.size and (int(array.max()) > EXACT or int(array.min()) < -EXACT):
-            raise DataError(f"{path}: array {name!r:.80} holds integers beyond 2^53, which are not exact as floats")
+    if array.dtype.kind in "iu" and array.size and max(int(array.max()), -int(array.min())) > EXACT:
+        raise DataError(f"{path}: array {name!r:.80} holds integers beyond 2^53, which are not exact as floats")
     return array.astype(array.dtype.newbyteorder("="), copy=False)
 
 

@@ -593,11 +593,10 @@ def _number(
 
 def _chance(spec: TaskSpec, metric: MetricSpec, method: str) -> float | None:
     """The expected value of a metric for random scores on a task, or for random choices; None where it is unknown."""
-    if spec.kind != "groups":
-        return None if method == CHOICE else chance_of(metric, spec)
+    has_groups = spec.kind == "groups"
     if method == CHOICE:
-        return choice_chance(spec.shape.images, spec.shape.captions).get(metric.name)
-    return chance_of(metric_for(metric, spec.shape), spec)
+        return choice_chance(spec.shape.images, spec.shape.captions).get(metric.name) if has_groups else None
+    return chance_of(metric_for(metric, spec.shape) if has_groups else metric, spec)
 
 
 def _config(row: PublishedRow) -> Mapping[str, object]:

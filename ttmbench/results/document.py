@@ -299,10 +299,6 @@ class Breakdown(Part):
     groups: Real | None
 
 
-Scope = Literal["row", "group", "batch", "stream", "task"]
-Reset = Literal["group", "batch", "never"]
-
-
 class MethodCost(Part):
     """What a method cost with one seed, counted at every call."""
 
@@ -450,8 +446,10 @@ class MethodRecord(Part):
     )
     reference: str = Field(description="The method's paper; empty if there is none.")
     needs: list[Need] = Field(description="Inputs from the task and the model.")
-    scope: Scope = Field(description="What an answer depends on.")
-    reset: Reset | None = Field(description="When the model was restored; null if nothing is trained.")
+    scope: Literal["row", "group", "batch", "stream", "task"] = Field(description="What an answer depends on.")
+    reset: Literal["group", "batch", "never"] | None = Field(
+        description="When the model was restored; null if nothing is trained."
+    )
     order_dependent: bool = Field(description="Whether the order of the groups changes its scores.")
     assumes_matching: bool = Field(description="Whether it uses that a caption belongs to one image.")
     scores_before_update: bool = Field(description="Whether a group is scored before it is trained on.")
