@@ -113,7 +113,7 @@ def trained(**changes: object) -> dict:
 def method_record(**changes: object) -> dict:
     """A record of a test-time method that ran with one seed, changed as said."""
     rows = {"image_rows": 4, "caption_rows": 4, "image_rows_backward": 4, "caption_rows_backward": 0}
-    cost = {**rows, "optimizer_steps": 1, "views": 0, "reward_rows": 0, "tower_passes": 4.0}
+    cost = {**rows, "optimizer_steps": 1, "views": 0, "reward_rows": 0, "encoder_passes": 4.0}
     cost |= {"view_seconds": 0.0, "seconds": 0.1}
     return {
         **{"settings": {"lr": 1e-3}, "reference": "arXiv:2006.10726", "needs": ["gradients"], "scope": "stream"},

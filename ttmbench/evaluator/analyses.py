@@ -378,7 +378,7 @@ def _cost(registry: Registry, document: ResultsDocument, scored: Scored, name: s
     gives_logits = name == RAW or registry.methods[name].gives_logits
     errors = [error for scores in scored.scores[name] if (error := calibration_error(scores.groups)) is not None]
     costs = [] if record is None else record.cost
-    passes = float(np.mean([cost.tower_passes for cost in costs])) if costs else None
+    passes = float(np.mean([cost.encoder_passes for cost in costs])) if costs else None
     return {
         "calibration_error": float(np.mean(errors)) if gives_logits and errors else None,
         "positions": None if record is None else record.positions,

@@ -417,14 +417,14 @@ class Cost:
     def record(self, images: int, captions: int, seconds: float) -> dict[str, float]:
         """For results, of a method that took so many ``seconds``, to which shared ones are added.
 
-        ``tower_passes`` are in units of encoding every image, or every caption, of the task once. A backward pass
+        ``encoder_passes`` are in units of encoding every image, or every caption, of the task once. A backward pass
         counts twice a forward pass.
         """
         passes = (self.image_rows + 2 * self.image_rows_backward) / images
         passes += (self.caption_rows + 2 * self.caption_rows_backward) / captions
         counts = asdict(self)
         seconds += counts.pop("shared_seconds")
-        return {**counts, "tower_passes": passes, "seconds": seconds}
+        return {**counts, "encoder_passes": passes, "seconds": seconds}
 
 
 class Original:

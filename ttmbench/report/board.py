@@ -651,8 +651,8 @@ NOT_RANKED = {ORACLE: "uses labels", PLACEBO: "control", SHUFFLE: "control"}
 def methods_of(run: ResultsFile) -> Iterator[dict[str, Any]]:
     """The methods of a run, task by task, as fractions: gains are over SimpleMatch, of group scores over the raw model.
 
-    Scores that assume a matching are compared with SimpleMatch in both. Cost is that of one seed; passes are of images
-    and captions through the towers (scoring once is 2); ``position`` is the share of rows that choose the most frequent
+    Scores that assume a matching are compared with SimpleMatch in both. Cost is that of one seed; passes are encoder
+    passes over the data (scoring once is 2); ``position`` is the share of rows that choose the most frequent
     of the shuffled positions.
     """
     numbers = {(row.task, row.metric, row.method): row for row in run.numbers}
@@ -667,7 +667,7 @@ def methods_of(run: ResultsFile) -> Iterator[dict[str, Any]]:
                 **{"task": task, "model": run.model, "method": name_of(key), "key": key, "match": match},
                 **{"gain": _difference(match, raw_match), "interval": None, "score": score},
                 "score_gain": _difference(score, raw_match if record.uses_matching else raw_score),
-                "passes": fmean(cost.tower_passes for cost in record.cost),
+                "passes": fmean(cost.encoder_passes for cost in record.cost),
                 "seconds": fmean(cost.seconds for cost in record.cost),
                 "parameters": None if record.trained is None else record.trained.parameters,
                 "position": max(record.positions) if record.positions else None,

@@ -309,7 +309,7 @@ class MethodCost(Part):
     optimizer_steps: Count
     views: Count = Field(description="Augmented images that were encoded.")
     reward_rows: Count = Field(description="Images and captions that a reward model encoded.")
-    tower_passes: NotNegative = Field(
+    encoder_passes: NotNegative = Field(
         description="One unit encodes every image, or every caption, once; a backward pass counts twice."
     )
     view_seconds: NotNegative = Field(
