@@ -342,6 +342,21 @@ def test_a_table_is_what_is_asked_for(tabled, capsys):
         assert wrong[0] in capsys.readouterr().err
 
 
+def test_a_baseline_model_counts_in_each_of_its_rows(tabled, tmp_path, capsys):
+    more = {"methods": ["sinkhorn"], "device": "cpu", "output_path": str(tmp_path / "d.json")}
+    ttmbench.simple_evaluate("tiny-clip-seed1", "shapes_place", limit=60, bootstrap_iters=20, **more)
+    words = [tabled, tmp_path, "--columns", "ttm,sinkhorn", "--baseline"]
+    heads, rows, _ = table_of(capsys, *words, "tiny-clip-seed1")
+    assert [head.rpartition(": ")[2] for head in heads[2:]] == ["TTM", "sinkhorn"]
+    assert rows["tiny-clip-seed1", ""][0] == rows["tiny-clip-seed1", "lr=0.001"][1] == "–"
+    before = float(rows["tiny-clip-seed1", "lr=0.001"][0].split(" ")[0])
+    for setting in ("lr=0.003", "lr=1e-07"):
+        value, gain = re.match(r"([\d.]+).*\(([+-]?[\d.]+)[*]?\)", rows["tiny-clip", setting][0]).groups()
+        assert float(gain) == pytest.approx(float(value) - before, abs=0.011)
+    assert main(["export", *map(str, words), "tiny-clip", "--to", "csv"]) == 2
+    assert "several settings" in capsys.readouterr().err
+
+
 def test_latex_and_markdown_have_the_cells_of_the_table(reference, capsys):
     stored = reference["results"]["shapes_color"]
     matched, ttm, spread = (

@@ -190,8 +190,9 @@ def _baseline_of(cells: _Cells, every: Sequence[Number], baseline: str) -> tuple
     """What gives the number of the baseline for a column's one, or None; and what gains are over, in words."""
     method = next((one.method for one in every if _fits([one.method, one.column], baseline) is not None), None)
     labels = {with_setting(*row): of for row, of in cells.items()}
-    others = [labels[baseline]] if baseline in labels else [of for row, of in cells.items() if row[0] == baseline]
-    if method is None and not others:
+    own = labels.get(baseline, {})
+    others = [own, *(of for row, of in cells.items() if row[0] == baseline and row[1])]
+    if method is None and not any(others):
         names = dict.fromkeys([*(one.column for one in every), *(one.own_model for one in every)])
         raise UsageError(f"--baseline: the table has no {baseline}; choose from {', '.join(names)}")
     of_file = {(one.origin.file, one.task, one.metric, one.method): one for one in every}
@@ -199,7 +200,7 @@ def _baseline_of(cells: _Cells, every: Sequence[Number], baseline: str) -> tuple
     def before(column: Column, one: Number) -> Number | None:
         if method is None:
             named = [of[column] for of in others if column in of]
-            if len(named) > 1:
+            if len(named) > 1 and column not in own:
                 raise UsageError(f"--baseline: {baseline} has several settings; choose from {', '.join(labels)}")
             return named[0] if named else None
         of_run = of_file.get((one.origin.file, one.task, one.metric, method))
