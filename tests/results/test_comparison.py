@@ -124,6 +124,8 @@ def test_a_folder_is_compared_with_its_first_run(tmp_path, capsys):
     assert len(json.loads((tmp_path / "x.json").read_text())["comparisons"]) == 3
     assert main(["compare", str(runs / "c")]) == 2, "one run with raw numbers alone"
     assert "holds raw numbers only" in capsys.readouterr().err
+    (runs / "empty").mkdir()
+    assert main(["compare", str(runs / "a" / "t.json"), str(runs / "empty")]) == 4, "no comparison of one run's methods"
     write_run(runs / "c", "v", one([1.0] * 9, "v"), model="c")
     assert main(["compare", str(runs / "c")]) == 4
     assert "2 runs with samples, and no two of them have a task" in capsys.readouterr().err

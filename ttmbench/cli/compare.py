@@ -104,7 +104,9 @@ def _runs(options: argparse.Namespace) -> tuple[list[ResultsFile], list[tuple[Re
     for path, reason in skipped.items():
         if not reason.startswith(NOT_A_DOCUMENT):  # else the configuration of saved weights, say
             warn(f"skipped: {reason}" if reason.startswith(str(path)) else f"skipped: {path}: {reason}")
-    pairs = [(run, run) for run in runs] if len(runs) == 1 else pairs_of(runs, options.allow_different)
+    pairs = (
+        [(run, run) for run in runs] if len(runs) == len(options.runs) == 1 else pairs_of(runs, options.allow_different)
+    )
     if not pairs:
         raise DataError(
             f"{', '.join(options.runs)}: {len(runs)} runs with samples, and no two of them have a task with the same "
