@@ -100,7 +100,8 @@ def plan_lines(config: RunConfig, steps: Mapping[str, Any]) -> list[str]:
     for method in config.methods:
         of = [(about["groups"], about["methods"][method]) for about in known]
         passes = len(config.run_seeds) * sum(n * how.get("iterations", 1) * how.get("epochs", 1) for n, how in of)
-        rate = f"lr {of[0][1]['lr']:g}, " if of and of[0][1].get("lr") else ""
+        rates = {f"{how['lr']:g}": None for _, how in of if how.get("lr")}
+        rate = f"lr {' or '.join(rates)}, " if rates else ""
         lines.append(f"method   {method}: {rate}at most {passes:,} passes of a group, seeds {seeds}")
     lines.append(f"results  {steps['results'] or 'are printed only: no --output_path'}")
     return lines
