@@ -287,6 +287,17 @@ def test_a_model_of_a_plugin_that_fails_is_named_with_its_file_and_line(installe
     assert "model 'broken_a' of plugin 'broken_a' failed: KeyError: 'gone' (broken_a/model.py, line 3)\n" in err
 
 
+@pytest.mark.parametrize("kind", ["numpy.gone", "a number"])
+def test_annotations_that_say_nothing_do_not_matter(kind, installed):
+    model = (
+        f"import numpy\nclass Longest:\n    def score_pairs(self, images, captions):\n"
+        f'        return [len(one) for one in captions]\ndef load(scale: "{kind}" = 1):\n    return Longest()\n'
+    )
+    installed("sound_b", HEAD + ADAPTERS.format("sound_b"), model_dot_py=model)
+    command = ["--model", "sound_b", "--tasks", "shapes_spatial", "--limit", "2", "--bootstrap_iters", "0"]
+    assert main(command) == 0 and main([*command, "--dry_run"]) == 0
+
+
 def test_a_model_of_a_plugin_that_cannot_be_imported_is_named_with_its_file_and_line(installed, capsys):
     installed("broken_a", HEAD + ADAPTERS.format("broken_a"), model_dot_py="import json\nimport acme_nowhere\n")
     assert main(["--model", "broken_a", "--tasks", "shapes_color"]) == 2

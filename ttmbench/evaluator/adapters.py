@@ -63,7 +63,7 @@ def needs_data(registry: Registry, name: str) -> bool:
     factory = inspect.unwrap(load_target(spec.target, spec.needs))
     try:
         kind = factory if isinstance(factory, type) else get_type_hints(factory).get("return")
-    except (NameError, TypeError):
+    except Exception:  # annotations are text, which nothing else reads
         return False
     kinds = get_args(kind) or (kind,)
     return all(
@@ -179,7 +179,6 @@ def finetuned(place: Model | Path) -> Record | None:
     folder = place if isinstance(place, Path) else None if place.files is None else place.files.folder
     if folder is None or not (folder / RECORD).is_file():
         return None
-    path = folder / RECORD
     path = folder / RECORD
     try:
         content = read_json(path)
