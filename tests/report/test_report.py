@@ -309,6 +309,10 @@ def test_figures_have_the_numbers_of_all_models(copied):
         assert line.get_ydata()[0] == 100 * document["results"]["shapes_color"][f"{metric},none"]
         assert line.get_ydata()[-1] == pytest.approx(50 * sum(row[metric] for row in rows))
     assert [text.get_text() for text in axes.figure.legends[0].texts][4:] == ["other", "tiny-clip"]
+    named = [replace(row, model=f"{row.model} [lr=0.0001]") for row in answer_of(runs)]
+    figure = dict(charts._figures(runs, named))["paired_shapes_color"]()
+    figure.draw_without_rendering()
+    assert figure.legends[0].get_window_extent().width <= figure.bbox.width, "long names are not cut"
     (axes,) = figures[f"categories_shapes_replace_{tag}"]().axes
     bars = [100 * of["group_match,ttm"] for of in values.values() for _ in range(2)]
     assert [bar.get_width() for bar in axes.patches] == pytest.approx(bars)

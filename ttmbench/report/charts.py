@@ -96,7 +96,8 @@ def _legend_below(axes: Axes, columns: int, handles: Sequence[Any] | None = None
     assert isinstance(figure, Figure), "no figure has parts"
     width, height = figure.get_size_inches()
     longest = max((len(str(handle.get_label())) for handle in shown), default=0)
-    columns = max(1, min(columns, int(14 * width / (longest + 1))))
+    room = 136 * width / mpl.rcParams["font.size"] + 1  # in letters, of which a handle and its gaps take 8
+    columns = max(1, min(columns, int(room / (longest + 8))))
     figure.set_size_inches(width, height + 0.17 * max(0, math.ceil(len(shown) / columns) - 1))
     figure.legend(handles=shown, loc="outside lower center", ncols=columns, frameon=False)
 
