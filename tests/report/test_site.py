@@ -207,6 +207,10 @@ def test_settings_of_a_model_share_its_page_and_its_raw_rows(tmp_path):
     assert ranks == [["1", "TTM [lr=0.2]"], ["2", "TTM [lr=0.1]"]]
     names = [row[1] for row in rows_of_page(site / "index.html", "headline")]
     assert names == ["m [lr=0.2]", "m [lr=0.1]", "m"], "raw and SimpleMatch have one row"
+    assert main(["report", str(tmp_path / "runs"), "-o", str(tmp_path / "report.html")]) == 0
+    report = (tmp_path / "report.html").read_text()
+    assert "2 runs, 1 model, 1 task" in report and '<option value="m">' in report
+    assert set(re.findall(r'data-model="([^"]*)" data-metric', report)) == {"m"}, "one choice finds all its rows"
     for page in site.rglob("*.html"):
         for link in Page(page.read_text()).links:
             name, _, place = unquote(link).partition("#")

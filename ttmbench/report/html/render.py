@@ -246,7 +246,7 @@ def read_report(given: Path, options: ThumbnailOptions, published: Sequence[Numb
 def to_html(report: Report, title: str = "Report") -> str:
     """The page, which loads nothing."""
     runs, rows = report.runs, report.rows
-    counts = {"run": len(runs), "model": len({run.model for run in runs})}
+    counts = {"run": len(runs), "model": len({run.called.model or run.model for run in runs})}
     counts["task"] = len({task for run in runs for task in run.document.results})
     kinds = {task: str(config.get("kind")) for run in runs for task, config in run.document.configs.items()}
     alt = "Raw, SimpleMatch and TTM of each task and model; the table below has the numbers"
