@@ -326,6 +326,7 @@ def test_a_table_tests_gains_as_compare_does(tabled, capsys):
 def test_a_table_is_what_is_asked_for(tabled, capsys):
     heads, rows, caption = table_of(capsys, tabled, "--rows", "tiny-clip", "--columns", "top*,raw,ttm", "--by", "axis")
     assert [head.partition(" (")[0] for head in heads[1:]] == ["setting", *["shapes_place/top-bottom"] * 2]
+    assert all(" of ?): " in head for head in heads[2:]), "of a part of the task it is unknown how many have the value"
     assert {model for model, _ in rows} == {"tiny-clip", "chance"}
     words = ["--baseline", "tiny-clip", "--metrics", "image_score,group_score", "--columns", "raw"]
     heads, rows, caption = table_of(capsys, tabled, *words)

@@ -170,7 +170,8 @@ class ResultsFile:
             for value, row in tags.get(tag, {}).items():
                 for key, rate in (row.model_extra or {}).items():
                     if (one := known.get((task, key))) is not None:
-                        size = replace(one.extent, groups=int(row.groups or 0), of=int(row.groups or 0))
+                        groups, is_whole = int(row.groups or 0), one.extent.groups == one.extent.of
+                        size = replace(one.extent, groups=groups, of=groups if is_whole else None)
                         about: dict[str, Any] = {"value": rate, "stderr": None, "interval": None, "ties": None}
                         found.append(replace(one, task=f"{task}{SLASH}{value}", seed_std=None, extent=size, **about))
         return found
