@@ -196,7 +196,7 @@ def test_every_column_is_shown_whole_or_dropped(monkeypatch, kinds, lengths, wid
 
 def test_equal_seeds_and_gains_of_nothing_have_no_sign():
     number = Number("t", "m", "ttm", 0.625, seeds=(0, 1, 2), seed_std=0.0)
-    assert number_text(number) == "62.50 (3 equal)" and number_text(None) == "-"
+    assert number_text(number) == "62.50 (3 seeds, identical)" and number_text(None) == "-"
     assert number_text(replace(number, seed_std=0.01)) == "62.50 ± 1.00"
     assert gains(number, replace(number, value=0.625 + 1e-16)) == ("0.00", "0.0%", "0.0%")
     assert gains(number, replace(number, value=0.75)) == ("+12.50", "+20.0%", "+33.3%")

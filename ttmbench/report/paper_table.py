@@ -301,7 +301,6 @@ def _caption(numbers: Sequence[Number], texts: str, names: Mapping[str, str]) ->
     lines = ["Percent; n: number of groups; chance: of random scores.", *(f"{name}: {of}." for name, of in shown)]
     over = " to ".join(dict.fromkeys(seeds[:1] + seeds[-1:]))
     lines += [f"±: standard deviation over {over} seeds."] * ("±" in texts)
-    lines += ["(n equal): n seeds gave the same number."] * (" equal)" in texts)
     if len({one.track for one in numbers}) > 1:
         lines.append("Columns are of several tracks, which are not to be ranked together.")
     return [*lines, *(f"{line}." for line in legends(numbers))]

@@ -52,7 +52,7 @@ def percent(value: float | None, digits: int = 2) -> str:
 
 def spread_text(std: float | None, seeds: int) -> str:
     """The standard deviation over seeds, or how many gave one number, behind a number; empty where it is unknown."""
-    return "" if std is None else f" ({seeds} equal)" if std == 0 and seeds > 1 else f" ± {percent(std)}"
+    return "" if std is None else f" ({seeds} seeds, identical)" if std == 0 and seeds > 1 else f" ± {percent(std)}"
 
 
 def number_text(row: Number | None) -> str:
@@ -235,7 +235,6 @@ def _print_headline(document: ResultsDocument, width: int | None) -> None:
             rows.append([name, number_text(row), *gained, percent(row.chance), ties])
     shown = "".join(map("".join, rows))
     caption = "± is the standard deviation over seeds. " if "±" in shown else ""
-    caption += "(n equal): n seeds gave the same number. " if " equal)" in shown else ""
     caption += "Gain: over SimpleMatch for group match and for methods that output a matching, else over raw."
     print_table(columns, rows[1:], title=f"{document.model_name}: percent", caption=caption, width=width)
 
