@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any
 
-from ttmbench._util.hub import ACCEPT_TERMS, quiet_hub, trouble
 from ttmbench.config import RunConfig, is_address
 from ttmbench.data.availability import amount
 from ttmbench.data.loader import load_task_data, reach_data
@@ -16,7 +14,7 @@ from ttmbench.evaluator.adapters import check_model, make_adapter, needs_data
 from ttmbench.evaluator.evaluate import Chosen
 from ttmbench.evaluator.output import OutputFiles
 from ttmbench.model import Model, StoredFeatures
-from ttmbench.plugins.registry import locate_files, model_arguments
+from ttmbench.plugins.registry import load_target, locate_files, model_arguments
 from ttmbench.types import Record
 
 
@@ -71,7 +69,9 @@ def _model(config: RunConfig, chosen: Chosen) -> tuple[list[str], Model | None]:
         if config.offline or not named or is_local(named) or Path(named).exists():
             raise
         if "model" not in arguments or "/" in named:  # else the tag of a library, which knows its address
-            _ask_hub(named, arguments.get("revision"))
+            find = load_target("ttmbench.model_adapters._shared.pretrained:find_repository")
+            if find(named, arguments.get("revision")).folder is not None:  # a part, in the cache: no answer of the Hub
+                raise
         own = spec.card is None or arguments.get("pretrained") != spec.model_args.get("pretrained")
         size = "size unknown" if own or spec.card is None else spec.card.size
         return [f"{named}, to be downloaded ({size})"], None
@@ -83,23 +83,6 @@ def _model(config: RunConfig, chosen: Chosen) -> tuple[list[str], Model | None]:
         check_methods(registry, config, chosen.tasks, model)
     sizes = [sum((file.folder / name).stat().st_size for name in file.weights) for file in files or ()]
     return [f"{file.name}, {amount(size)}" for file, size in zip(files or (), sizes, strict=True) if size], model
-
-
-def _ask_hub(name: str, revision: Any) -> None:
-    """DataError unless a repository of the Hub can be read."""
-    from huggingface_hub import HfApi
-
-    try:
-        with quiet_hub():
-            HfApi().model_info(name, revision=revision)
-    except Exception as error:
-        kind = trouble(error)
-        known = {
-            "gated": ACCEPT_TERMS.format(f"https://huggingface.co/{name}"),
-            "unreachable": "the Hub cannot be reached",
-        }
-        why = known.get(kind, f"it is neither a folder here nor a repository of the Hub ({kind})")
-        raise DataError(f"model {name} is not on this machine, and cannot be downloaded: {why}") from error
 
 
 def _results(config: RunConfig) -> str | None:
