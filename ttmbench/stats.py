@@ -42,9 +42,13 @@ def standard_error(values: Float[np.ndarray, " n"], clusters: ClusterIds | None 
     if len(values) < 2:
         return None
     codes = _codes(clusters)
-    if codes is not None:
-        return _clustered_error(values, codes)
-    return float(np.std(values, ddof=1) / math.sqrt(len(values)))
+    if codes is None:
+        return float(np.std(values, ddof=1) / math.sqrt(len(values)))
+    if (count := int(codes.max()) + 1) < 2:
+        return None
+    # Of a mean of clusters: linearised (Cochran 1977, section 9A.2), without a finite population.
+    residuals = np.bincount(codes, weights=values - np.mean(values))
+    return math.sqrt(count / (count - 1) * float(np.sum(np.square(residuals)))) / len(values)
 
 
 def _codes(clusters: ClusterIds | None) -> ClusterIds | None:
@@ -53,15 +57,6 @@ def _codes(clusters: ClusterIds | None) -> ClusterIds | None:
         return None
     _, codes = np.unique(clusters, return_inverse=True)
     return None if codes.max() + 1 == len(codes) else codes
-
-
-def _clustered_error(values: Float[np.ndarray, " n"], codes: ClusterIds) -> float | None:
-    """Standard error of a mean of clusters (linearised; Cochran 1977, section 9A.2, without a finite population)."""
-    count = int(codes.max()) + 1
-    if count < 2:
-        return None
-    residuals = np.bincount(codes, weights=values - np.mean(values))
-    return math.sqrt(count / (count - 1) * float(np.sum(np.square(residuals)))) / len(values)
 
 
 def seed_std(values: Float[np.ndarray, " seeds"]) -> float | None:
