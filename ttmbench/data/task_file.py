@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
-from functools import partial
 from importlib.resources.abc import Traversable
 from operator import not_
 from pathlib import Path
@@ -401,18 +400,13 @@ def find_task(registry: Registry, name: str, read: AlreadyRead | None = None) ->
 
     def check(key: str, value: Any) -> None:
         """ValueError for what a key names and nothing has, and for options that the source does not take."""
-        wrong = []
+        own, wrong = folder if name.endswith(ENDINGS) else None, []
         if key == "task" and value != stem:
             wrong.append(f"the file is named {path.name}; write 'task: {stem}', or rename the file to {value}.yaml")
-        own = folder if name.endswith(ENDINGS) else None
-        looks: list[Callable[[], object]] = []
-        if key == "metrics":
-            looks = [partial(registry.metrics.__getitem__, metric) for metric in value]
-        elif key == "source":
-            looks = [partial(_check_source, registry, part, own) for part in _parts(value)]
-        for look in looks:
+        named: Sequence[Any] = _parts(value) if key == "source" else value if key == "metrics" else ()
+        for one in named:
             try:
-                look()
+                _check_source(registry, one, own) if key == "source" else registry.metrics[one]
             except UsageError as error:
                 wrong.append(str(error).removeprefix("source: "))
         if wrong:
