@@ -142,7 +142,7 @@ def test_a_file_of_another_run_is_moved_aside_with_all_that_belongs_to_it(tmp_pa
     expected = {"x.json", aside.name, *kept["artifacts"], *second["artifacts"]}
     assert {file.name for file in tmp_path.iterdir()} == expected
     again = evaluate(aside, tasks="shapes_color")
-    assert without_times(again.document) == without_times(kept), "and it can be gone on with under its new name"
+    assert without_times(again.document) == without_times(kept), "and it can be resumed under its new name"
 
 
 def test_a_file_that_is_no_document_is_never_replaced_unasked(tmp_path):
