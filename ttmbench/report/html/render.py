@@ -42,11 +42,10 @@ from ttmbench.results.models import command_of
 from ttmbench.results.numbers import (
     NO_MODEL,
     ORACLE,
-    TRACK_ORDER,
+    SLASH,
     TRACK_TITLES,
     UNRANKED_TITLE,
     Number,
-    from_entries,
     same_rows,
 )
 from ttmbench.results.reader import ResultsFile
@@ -121,7 +120,8 @@ def result_cell(
     about += f"; but {row.origin.disagrees}" if row.origin.disagrees else ""
     kind = "number best" if row.value == best else "number" if leaderboard.beats_chance(row) else "number below"
     text = escape(percent(row.value) + marks(row))
-    text += Markup(f'<small class="spread">{spread_text(row.seed_std, len(row.seeds))}</small>')
+    spread = spread_text(row.seed_std, len(row.seeds))
+    text += Markup(f'<small class="spread">{spread}</small>' if spread else "")
     text += Markup(f"<small>{words}</small>") if ends else ""
     if chance is not None and row.chance not in (None, chance):
         text += Markup(f"<small>chance {percent(row.chance)}</small>")
@@ -249,6 +249,7 @@ def to_html(report: Report, title: str = "Report") -> str:
     counts = {"run": len(runs), "model": len({run.called.model or run.model for run in runs})}
     counts["task"] = len({task for run in runs for task in run.document.results})
     kinds = {task: str(config.get("kind")) for run in runs for task, config in run.document.configs.items()}
+    numbered = [(run.index, number) for run in runs for number in (*run.numbers, *run.means)]
     alt = "Raw, SimpleMatch and TTM of each task and model; the table below has the numbers"
     return render(
         "report.html",
@@ -259,7 +260,7 @@ def to_html(report: Report, title: str = "Report") -> str:
         chart=charts.as_image(lambda: charts.draw_answer(rows), alt) if 0 < len(rows) <= _MOST_ROWS else "",
         nouns={task: _NOUNS.get(kind, "groups") for task, kind in kinds.items()},
         runs=runs,
-        tracks=_tracks(runs),
+        tracks=_by_track(sorted(numbered, key=lambda row: row[1].limited)),  # parts of tasks last
         transfers=[transfer_cells(row) for run in runs for row in run.transfers if row.shown],
         methods=[(run.index, row) for run in runs for row in leaderboard.methods_of(run)],
         courses=[(run, *course) for run in runs for course in charts.courses_of(run.document)],
@@ -275,13 +276,10 @@ def to_html(report: Report, title: str = "Report") -> str:
     )
 
 
-def _tracks(runs: Sequence[ResultsFile]) -> dict[str | None, list[tuple[int, Number]]]:
-    """Track -> its numbers with the run of each, those of parts of tasks last; None for numbers without a track."""
-    rows: dict[str | None, list[tuple[int, Number]]] = {track: [] for track in (*TRACK_ORDER, None)}
-    for run in runs:
-        for number in (*run.numbers, *run.means):
-            rows[number.track if number.track in TRACK_TITLES else None].append((run.index, number))
-    return {track: sorted(pairs, key=lambda row: row[1].limited) for track, pairs in rows.items() if pairs}
+def _by_track(rows: Sequence[tuple[int | None, Number]]) -> dict[str | None, list[tuple[int | None, Number]]]:
+    """Track -> its numbers with the run of each; None for numbers without a track."""
+    tracks = {track: [row for row in rows if row[1].track == track] for track in (*TRACK_TITLES, None)}
+    return {track: of_track for track, of_track in tracks.items() if of_track}
 
 
 def _chart(run: ResultsFile, task: str, method: str) -> Markup:
@@ -298,18 +296,14 @@ def _settings(record: MethodRecord) -> str:
 
 
 def _tag_tables(run: ResultsFile) -> Iterator[tuple[ResultsFile, str, str, list[Number], dict[str, Any]]]:
-    """For each task and tag the columns, the headline metric first, and value -> number of groups, key -> number."""
+    """For each task and tag the columns, the headline metric first, and value -> key -> number."""
     for task, tags in run.document.breakdowns.items():
-        for tag, values in tags.items():
-            tracks = run.document.tracks.get(task, {})
-            rows = {
-                value: (
-                    row.groups or 0,
-                    {one.key: one for one in from_entries(task, row.model_extra or {}, tracks=tracks)},
-                )
-                for value, row in values.items()
-            }
-            heads = {key: number for _, row in rows.values() for key, number in row.items()}
+        for tag in tags:
+            rows: dict[str, dict[str, Number]] = {}
+            for number in run.by_tag(tag):
+                if number.own_task == task:
+                    rows.setdefault(number.task.partition(SLASH)[2], {})[number.key] = number
+            heads = {key: number for row in rows.values() for key, number in row.items()}
             yield run, task, tag, sorted(heads.values(), key=lambda head: head.metric != HEADLINE), rows
 
 
@@ -347,9 +341,7 @@ def write_site(
 
 def to_page(board: leaderboard.Leaderboard, published: leaderboard.Published, docs: str) -> str:
     """The start page with the tasks of all families, as one page without the other pages of a site."""
-    site = _Site(board, published, docs.rstrip("/"))
-    site.pages, site.pages_of = {}, {"tasks": {}, "models": {}}
-    return site.family("index.html", "")
+    return _Site(board, published, docs.rstrip("/")).family("index.html", "")
 
 
 class _Site:
@@ -360,7 +352,8 @@ class _Site:
         self.made, self.version = datetime.now(UTC).isoformat(timespec="seconds"), __version__
         self._samples = leaderboard.GroupValues(board.runs)
         self.facts = leaderboard.facts_of_tasks(board, published.configs)
-        self.methods = leaderboard.compared_methods(board.runs, published.numbers, self._samples, self.facts)
+        self.pages = dict[str, str]()  # of a site, linked from all pages: file -> title
+        self.pages_of: dict[str, dict[str, str]] = {"tasks": {}, "models": {}}
         self.runs_of: dict[str, list[ResultsFile]] = {}  # model -> its runs, the newest first, numbered from 1
         for run in sorted(board.runs, key=lambda run: run.document.date, reverse=True):
             if run.ranked:
@@ -372,17 +365,17 @@ class _Site:
         rows.sort(key=lambda row: (row.own_model not in self.runs_of, row.own_model.lower(), row.origin.published))
         of_models = same_rows(rows, attrgetter("own_model"))
         self.rows_of_model = {same[0].own_model: same for same in of_models}  # those with runs first
-        self.pages_of = {"tasks": _file_names(self.facts, "tasks"), "models": _file_names(self.rows_of_model, "models")}
         families = [
             family for family in leaderboard.FAMILIES if any(facts.family == family for facts in self.facts.values())
         ]
         self.families = {f"{family}.html" if at else "index.html": family for at, family in enumerate(families)}
-        self.pages = {file: leaderboard.FAMILIES[family] for file, family in self.families.items()}
-        self.pages |= {"methods.html": "Test-time methods"} if self.methods else {}
-        self.pages |= {"models.html": "Models"}
 
     def files(self, folder: Path) -> Iterator[tuple[str, str]]:
         """Every file of the site, the start page last."""
+        methods = leaderboard.compared_methods(self.board.runs, self.published.numbers, self._samples, self.facts)
+        self.pages = {file: leaderboard.FAMILIES[family] for file, family in self.families.items()}
+        self.pages |= ({"methods.html": "Test-time methods"} if methods else {}) | {"models.html": "Models"}
+        self.pages_of = {"tasks": _file_names(self.facts, "tasks"), "models": _file_names(self.rows_of_model, "models")}
         yield ".nojekyll", ""  # so that GitHub Pages serves files unchanged, also those that begin with an underscore
         yield "data/leaderboard.json", to_json(leaderboard.as_document(self.board))
         yield "data/leaderboard.csv", leaderboard.to_csv(self.board)
@@ -390,8 +383,8 @@ class _Site:
         yield from ((file, self._task(task)) for task, file in self.pages_of["tasks"].items())
         yield from ((file, self._model(model)) for model, file in self.pages_of["models"].items())
         yield "models.html", self._page("site_list.html", "models.html", title="Models", methods=())
-        if self.methods:
-            about = {"methods": self.methods, "numbered": [(None, row) for row in self.methods]}
+        if methods:
+            about = {"methods": methods, "numbered": [(None, row) for row in methods]}
             yield "methods.html", self._page("site_list.html", "methods.html", "Test-time methods", **about)
         yield from ((file, self.family(file, family)) for file, family in reversed(self.families.items()))
 
@@ -486,15 +479,14 @@ class _Site:
     def _model(self, model: str) -> str:
         """A model: its numbers by track, and its runs."""
         rows = self.rows_of_model[model]
-        numbered = [(run and run.index, row) for row in rows for run in [self.runs.get(row.origin.file)]]
+        numbered = [(run.index if run else None, row) for row in rows for run in [self.runs.get(row.origin.file)]]
         numbered.sort(key=lambda row: row[1].task.lower())
-        tracks = {track: [row for row in numbered if row[1].track == track] for track in TRACK_TITLES}
         return self._page(
             "site_model.html",
             "models.html",
             model,
             size=self.size(rows[0]),
-            tracks={track: of_track for track, of_track in tracks.items() if of_track},
+            tracks=_by_track(numbered),
             tasks=sorted({row.task for row in rows}),
             metrics=sorted({row.metric for row in rows}),
             notes={file: note for (file, named), note in self.published.notes.items() if named == model},
