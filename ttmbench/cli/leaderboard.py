@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,7 +11,7 @@ from ttmbench._util.file_io import to_json, write_text
 from ttmbench.errors import UsageError
 
 if TYPE_CHECKING:
-    from ttmbench.report.board import Leaderboard, Published
+    from ttmbench.report.board import Leaderboard
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -47,23 +46,17 @@ def leaderboard(options: argparse.Namespace) -> int:
         return 0
     print_board(board)
     _print_skipped(board)
-    texts: dict[str, Callable[[], str]] = {
-        ".json": lambda: to_json(as_document(board)),
-        ".csv": lambda: to_csv(board),
-        ".html": lambda: _page(board, published, docs),
-    }
-    is_file = target.suffix in texts
+    is_file = target.suffix in (".json", ".csv", ".html")
     for kind in [target.suffix] if is_file else [".json", ".csv"] if options.output_path else []:
         file = target if is_file else target / f"leaderboard{kind}"
-        write_text(file, texts[kind]())
+        if kind == ".html":
+            from ttmbench.report.html.render import to_page  # which needs matplotlib
+
+            write_text(file, to_page(board, published, docs))
+        else:
+            write_text(file, to_csv(board) if kind == ".csv" else to_json(as_document(board)))
         echo(str(file))
     return 0
-
-
-def _page(board: Leaderboard, published: Published, docs: str) -> str:
-    from ttmbench.report.html.render import to_page  # which needs matplotlib
-
-    return to_page(board, published, docs)
 
 
 def _print_skipped(board: Leaderboard) -> None:
