@@ -26,7 +26,7 @@ from ttmbench.errors import DataError, UsageError
 from ttmbench.report import terminal
 from ttmbench.report.exporters import csv_text
 from ttmbench.report.terminal import TableColumn, headline, percent
-from ttmbench.results.comparison import paired_test
+from ttmbench.results.comparison import LEVEL, paired_test
 from ttmbench.results.document import SCHEMA_VERSION, UNKNOWN, mapping
 from ttmbench.results.models import with_setting
 from ttmbench.results.numbers import (
@@ -53,7 +53,7 @@ from ttmbench.results.numbers import (
     together,
 )
 from ttmbench.results.reader import CELL, ResultsFile, read_files
-from ttmbench.results.summary import NO_VALUE, SEPARATOR, cluster_numbers
+from ttmbench.results.summary import cluster_numbers
 
 NOT_RUN = "published numbers of "  # prefix of skipped published numbers, which have no file
 ROW = (
@@ -302,9 +302,6 @@ def _is_before(one: Number, adapted: Number | None) -> bool:
     return one.method == RAW and adapted is not None and about(one) == about(adapted)
 
 
-_RESAMPLES = 1000
-
-
 class GroupValues:
     """Values of the single groups of runs, from the samples beside them, which are read when they are asked for."""
 
@@ -329,14 +326,11 @@ class GroupValues:
                 return None
             values.append(known[-1].values.get(method, {}).get(metric, {}))
         left, right = values
-        if not left or left.keys() != right.keys():
+        if left.keys() != right.keys():
             return None
-        ids = list(left)
-        if tag:
-            of_group = {group: known[0].tags.get(group, {}).get(tag) or NO_VALUE for group in ids}
-            ids = [group for group in ids if value in (of_group[group], *of_group[group].split(SEPARATOR))]
-            if not ids:
-                return None
+        ids = known[0].with_value(left, tag, value) if tag else list(left)
+        if not ids:
+            return None
         clusters = cluster_numbers(ids, [groups.clusters for groups in known])
         return np.array([left[group] for group in ids]), np.array([right[group] for group in ids]), clusters
 
@@ -351,7 +345,6 @@ FAMILIES = {
     "builtin": "Built-in toy tasks",
 }
 """Families of tasks by the shape of their groups, a tab each; classification is with retrieval, which ranks too."""
-_LEVEL = 0.05
 
 
 @dataclass(frozen=True)
@@ -511,7 +504,7 @@ def _is_better(one: Number, other: Number, samples: GroupValues) -> bool:
     if one.origin.published or sign * ((one.value or 0.0) - (other.value or 0.0)) <= 0:
         return False
     pair = samples.pair(one.task, *((row.origin.file, row.method, row.metric) for row in (one, other)))
-    return pair is not None and paired_test(*pair[:2], _RESAMPLES, 0, pair[2])[0] < _LEVEL
+    return pair is not None and paired_test(*pair)[0] < LEVEL
 
 
 def interval_of(row: Number) -> tuple[float, float] | None:
@@ -696,7 +689,7 @@ def compared_methods(
         row["model"] = number.own_model
         keys = ((row["source"], method, number.metric) for method in (RAW, row["key"]))
         if (pair := samples.pair(row["task"], *keys)) is not None:
-            row["interval"] = stats.paired_difference(*pair[:2], _RESAMPLES, 0, clusters=pair[2])[1]
+            row["interval"] = stats.paired_difference(*pair[:2], 1000, 0, clusters=pair[2])[1]
         rows.append(row)
     rows.sort(key=lambda row: (row["task"].lower(), row["model"].lower(), -row["gain"]))
     ranked = [row for row in rows if row["method"] not in NOT_RANKED]

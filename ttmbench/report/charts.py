@@ -29,7 +29,7 @@ from ttmbench.report.terminal import interval_text
 from ttmbench.results.document import IterationRecord, ResultsDocument
 from ttmbench.results.numbers import RAW, TTM, Number, name_of
 from ttmbench.results.reader import ResultsFile
-from ttmbench.results.summary import NO_VALUE, SEPARATOR, cluster_numbers, number_of
+from ttmbench.results.summary import cluster_numbers, number_of
 
 Analysis = Mapping[str, Any]
 """The document of an analysis."""
@@ -228,11 +228,10 @@ def _categories(run: ResultsFile, task: str, tag: str) -> Iterator[AnswerRow]:
         return
     level = run.document.chance.get(task, {}).get(HEADLINE)
     for value in run.document.breakdowns.get(task, {}).get(tag, ()):
-        has = {name for name, tags in groups.tags.items() if value in str(tags.get(tag) or NO_VALUE).split(SEPARATOR)}
         numbers = dict[str, Number]()
         for method in (RAW, TTM):
             of = groups.values.get(method, {}).get(HEADLINE, {})
-            if ids := [group for group in of if group in has]:
+            if ids := groups.with_value(of, tag, value):
                 given, clusters = np.array([of[group] for group in ids]), cluster_numbers(ids, [groups.clusters])
                 numbers[method] = number_of(task, HEADLINE, method, given, (1, 0, "wilson"), clusters, chance=level)
         if numbers:
@@ -369,7 +368,7 @@ def _methods(axes: Axes, document: Analysis) -> None:
         errors = _errors(row["gain"], row["ci"])
         axes.errorbar(row["passes"], 100 * row["gain"], errors, fmt=marker, color=color, lw=1, label=row["name"])
     axes.axhline(0, color=GREY, ls="--", lw=1)
-    axes.set(xscale="log", xlabel="passes through both towers (scoring the task once is 2), log scale")
+    axes.set(xscale="log", xlabel="passes through both encoders (scoring the task once is 2), log scale")
     axes.xaxis.set(major_formatter="{x:g}", minor_formatter="")
     axes.set_ylabel("gain in group match (points)")
     _legend_below(axes, 4)
@@ -452,7 +451,7 @@ def _rates(axes: Axes, document: Analysis) -> None:
     rates = [row for row in rows if not row["diverged"]]
     broken = [row["lr"] for row in rows if row["diverged"]]
     xs = [rate["lr"] for rate in rates]
-    axes.set(xscale="log", xlabel="learning rate", ylabel="share (%)", ylim=(0, 103))
+    axes.set(xscale="log", xlabel="learning rate", ylabel="percent", ylim=(0, 103))
     axes.xaxis.set(major_formatter="{x:g}", minor_formatter="")
     axes.axvline(document["default"], color=BAND, lw=6, zorder=0, label="would be used")
     for rate in rates:

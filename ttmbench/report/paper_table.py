@@ -18,7 +18,7 @@ from ttmbench.errors import UsageError
 from ttmbench.report.board import GroupValues, beats_chance, legends
 from ttmbench.report.exporters import csv_text
 from ttmbench.report.terminal import headline, marks, number_text, percent, points
-from ttmbench.results.comparison import paired_test
+from ttmbench.results.comparison import LEVEL, paired_test
 from ttmbench.results.models import with_setting
 from ttmbench.results.numbers import (
     CHOICE,
@@ -37,7 +37,6 @@ from ttmbench.results.reader import ResultsFile
 from ttmbench.results.summary import mean_over_seeds
 
 _OF_NUMBER = ("metric", "value", "stderr", "seed_std", "seeds", "chance", "groups", "limited", "track")
-_RESAMPLES, _LEVEL = 1000, 0.05
 _UNTESTED, _NOTHING = "°", "–"
 _LATEX = str.maketrans(
     {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "†": r"\dag{}", "–": "--"}
@@ -238,7 +237,7 @@ def _gains(
             clusters = known[0][2]
             seeds = [len(part.seeds) or 1 for part in several]
             arrays.append(mean_over_seeds(np.repeat([pair[1] for pair in known], seeds, axis=0)))
-        p = paired_test(arrays[0], arrays[1], _RESAMPLES, 0, clusters)[0] if len(arrays) == 2 else None
+        p = paired_test(arrays[0], arrays[1], clusters)[0] if len(arrays) == 2 else None
         gains[row, column] = (one.value or 0.0) - (other.value or 0.0), p
     tested = {key: p for key, (_, p) in gains.items() if p is not None}
     adjusted = zip(tested, stats.holm([*tested.values()]), strict=True)
@@ -262,7 +261,7 @@ def _table(cells: _Cells, columns: Sequence[Column], gains: Mapping[tuple[Row, C
                 line.append((_NOTHING, False))
                 continue
             gain, p = gains.get((row, column), (None, None))
-            mark = _UNTESTED if p is None else "*" if p <= _LEVEL else ""
+            mark = _UNTESTED if p is None else "*" if p <= LEVEL else ""
             text = "" if gain is None else f" ({points(gain)}{mark})"
             best, about = _is_best(one, numbers.values()), one.row()
             line.append((number_text(one) + marks(one) + text, best))
@@ -312,7 +311,7 @@ def _about_gains(ps: Sequence[float | None], over: str) -> list[str]:
     lines = [f"In parentheses: gain in points over {over}."] * bool(ps)
     if tests:
         family = f"{tests} test{'s' * (tests > 1)}, paired by group: McNemar's, else a permutation test"
-        lines.append(f"*: p ≤ {_LEVEL} (Holm over {family}; groups that share images count as one).")
+        lines.append(f"*: p ≤ {LEVEL} (Holm over {family}; groups that share images count as one).")
     return lines + [f"{_UNTESTED}: not tested, for want of values of single groups."] * (tests < len(ps))
 
 

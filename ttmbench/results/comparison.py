@@ -21,6 +21,7 @@ from ttmbench.results.reader import ResultsFile, read_document, read_files
 from ttmbench.results.summary import CellValues, cluster_numbers
 from ttmbench.types import Group
 
+LEVEL = 0.05  # p of a significant difference
 NO_SAMPLES = "it has no per-group results (a samples file beside it); rerun it"
 Row = dict[str, Any]
 """One compared number, as JSON values by name."""
@@ -145,7 +146,7 @@ def _rows(
         before = np.array([left[metric][group] for group in ids])
         after = np.array([right[metric][group] for group in ids])
         cluster_of = clusters(tuple(ids))
-        p, test = paired_test(before, after, iterations, seed, cluster_of)
+        p, test = paired_test(before, after, cluster_of, iterations, seed)
         interval = None if iterations < 1 else _interval(before, after, p, test, iterations, seed, cluster_of)
         count = None if cluster_of is None else len(np.unique(cluster_of))
         yield {
@@ -170,7 +171,7 @@ def _rows(
 
 
 def paired_test(
-    before: np.ndarray, after: np.ndarray, iterations: int, seed: int, clusters: np.ndarray | None
+    before: np.ndarray, after: np.ndarray, clusters: np.ndarray | None, iterations: int = 1000, seed: int = 0
 ) -> tuple[float, str]:
     """P of no difference, and the test: McNemar's where groups are right or wrong, else a permutation test."""
     if np.isin(before, (0, 1)).all() and np.isin(after, (0, 1)).all():
@@ -186,7 +187,7 @@ def _interval(
     if is_exact and (clusters is None or len(np.unique(clusters)) == len(clusters)):
         return stats.mcnemar_ends(before == 1, after == 1)
     low, high = stats.flip_ends(before, after, iterations, seed, clusters)
-    if is_exact and p > 0.05:  # the ends are drawn, and p is not
+    if is_exact and p > LEVEL:  # the ends are drawn, and p is not
         return min(low, 0.0), max(high, 0.0)
     if is_exact:  # and an end is a sum of flips divided by a number of groups
         least = 1 / len(before)

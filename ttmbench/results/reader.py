@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from pathlib import Path, PurePosixPath
@@ -27,7 +27,7 @@ from ttmbench.errors import DataError
 from ttmbench.results.document import SCHEMA_VERSION, Artifact, ResultsDocument, Transfer, mapping
 from ttmbench.results.models import ModelLabel, names_of_runs, with_setting
 from ttmbench.results.numbers import AT, RAW, SLASH, STORED_SCORES, Number, as_entries, sample_value
-from ttmbench.results.summary import TagMean, connected, number_of
+from ttmbench.results.summary import NO_VALUE, SEPARATOR, TagMean, connected, number_of
 
 CELL = 200  # characters of a name in a table
 NOT_A_DOCUMENT = "is not a results document of ttmbench"  # how the reason begins for JSON of another kind
@@ -120,6 +120,11 @@ class TaskGroups:
     clusters: Mapping[str, str] | None = None  # group id -> cluster; None where it is unknown which share images
     tags: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # group id -> its tags
     means: Mapping[str, TagMean] = field(default_factory=dict)  # name -> a mean of means over values of tags
+
+    def with_value(self, groups: Iterable[str], tag: str, value: str) -> list[str]:
+        """Those of some groups that have a value of a tag, alone or among several."""
+        texts = {group: self.tags.get(group, {}).get(tag) or NO_VALUE for group in groups}
+        return [group for group, text in texts.items() if value in (text, *text.split(SEPARATOR))]
 
 
 @dataclass(frozen=True)
