@@ -12,14 +12,13 @@ import torch
 
 from ttmbench.errors import UsageError
 from ttmbench.model import ChoiceModel, ChoiceQuestion, ChoiceStyle
-from ttmbench.model_adapters._shared.image_text import JOINED, ImageTextModel, load_image_text
+from ttmbench.model_adapters._shared.image_text import ImageTextModel, load_image_text
 from ttmbench.model_adapters._shared.options import ChoiceOptions, takes
 from ttmbench.model_adapters._shared.pair_model import FrozenModel
 from ttmbench.model_adapters._shared.pretrained import find, locate
 
 if TYPE_CHECKING:
-    from PIL.Image import Image
-    from transformers import BatchFeature, GenerationConfig
+    from transformers import GenerationConfig
 
 __all__ = ["ChatChooser", "load", "locate"]
 
@@ -60,7 +59,7 @@ class ChatChooser(FrozenModel, ChoiceModel):
         return [self._answer(question) for question in questions]
 
     def _answer(self, question: ChoiceQuestion) -> str:
-        inputs = self._inputs(question.prompt, list(question.images)).to(self.device, self.model.dtype)
+        inputs = self.chat.show_several(question.prompt, list(question.images)).to(self.device, self.model.dtype)
         self.chat.tokens_read += inputs["input_ids"].shape[1]
         options = self._options(question) if self.asked.constrained else []
         first = {"max_new_tokens": 1, "output_logits": True, "return_dict_in_generate": True} if options else {}
@@ -80,16 +79,6 @@ class ChatChooser(FrozenModel, ChoiceModel):
                 "omit it"
             )
         return [int(token) for token in tokens]
-
-    def _inputs(self, prompt: str, images: Sequence[Image]) -> BatchFeature:
-        asked = self.chat.ask_several(prompt, len(images))
-        try:
-            return self.chat.process(asked, images)
-        except Exception as error:  # processors refuse in many ways
-            if len(images) == 1:
-                raise
-            refused = f"{self.chat.architecture} cannot be shown {len(images)} images at once"
-            raise UsageError(f"{refused}: {error}; {JOINED}") from error
 
 
 def _greedy(chat: ImageTextModel, max_tokens: int) -> GenerationConfig:

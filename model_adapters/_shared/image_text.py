@@ -216,20 +216,19 @@ class ImageTextModel(PromptedModel):
             return f"{self.processor.image_token * images}{PREFIXES[self.kind][0]}{question}"
         return self._render(question, images=images)
 
-    def ask_several(self, question: str, images: int) -> str:
-        """As `ask`; UsageError if the template shows fewer images."""
-        if images == 1:
-            return self.ask(question)
-        refused = f"{self.architecture} cannot be shown {images} images at once"
+    def show_several(self, question: str, images: Sequence[Image]) -> BatchFeature:
+        """Inputs of a prompt that shows the images and asks; UsageError if the model cannot be shown so many."""
+        if len(images) == 1:
+            return self.process(self.ask(question), images)
+        why: object = "its chat template shows fewer"
         try:
-            asked = self.ask(question, images)
+            asked = self.ask(question, len(images))
             marks = asked.count(getattr(self.processor, "image_token", None) or "\0")
-            counted = marks == images if marks else asked != self.ask(question, images - 1)
-        except UsageError as error:
-            raise UsageError(f"{refused}: {error}; {JOINED}") from error
-        if not counted:
-            raise UsageError(f"{refused}: its chat template shows fewer; {JOINED}")
-        return asked
+            if marks == len(images) if marks else asked != self.ask(question, len(images) - 1):
+                return self.process(asked, images)
+        except Exception as error:  # templates and processors refuse in many ways
+            why = error
+        raise UsageError(f"{self.architecture} cannot be shown {len(images)} images at once: {why}; {JOINED}")
 
     def before_caption(self, instruction: str) -> str:
         """The prompt that shows the image, after which a caption may follow."""

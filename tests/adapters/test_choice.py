@@ -113,7 +113,7 @@ def test_a_constrained_answer_is_the_option_whose_token_comes_first(kind, tiny_v
     answers = chooser.answer(questions)
     assert len(set(answers)) > 1
     for question, answer in zip(questions, answers, strict=True):
-        inputs = chooser.chat.process(chooser.chat.ask_several(question.prompt, len(question.images)), question.images)
+        inputs = chooser.chat.show_several(question.prompt, question.images)
         with torch.inference_mode():
             logits = chooser.model(**inputs).logits[0, -1]
         tokens = [chooser.chat.tokenizer(text, add_special_tokens=False)["input_ids"][0] for text in question.options]
