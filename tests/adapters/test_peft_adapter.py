@@ -142,10 +142,10 @@ def test_ttm_trains_on_top_or_the_adapter_alone(adapter, tiny_hf_clip):
     trained("norm")
     with pytest.raises(UsageError, match=r"train=adapter: this model has no such parameters; .*merge=false"):
         trained("adapter")
-    from ttmbench.methods.parameters import select
+    from ttmbench.methods.parameters import parameters_of
 
     made = hf.load(pretrained=str(tiny_hf_clip), peft=str(adapter), merge=False, device="cpu")
-    names = list(select(made, "adapter"))
+    names = list(parameters_of(made, "adapter"))
     assert len(names) == 2 * 2 * len(LAYERS) * 2 + 1, "A and B of two layers in two blocks of two towers, and one layer"
     assert all("lora_" in name or "modules_to_save" in name for name in names)
 

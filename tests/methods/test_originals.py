@@ -31,7 +31,7 @@ from ttmbench.methods.dis import dis
 from ttmbench.methods.dn import dn
 from ttmbench.methods.mta import mta
 from ttmbench.methods.nnn import nnn
-from ttmbench.methods.parameters import select
+from ttmbench.methods.parameters import parameters_of
 from ttmbench.methods.tent import tent
 from ttmbench.methods.tpt import tpt
 from ttmbench.methods.views import view_logits
@@ -299,7 +299,7 @@ def test_weights_after_all_rounds(original, tiny_siglip, kind, size, variant):
         [adapter.encode_captions(adapter.prepare_captions([one.format(x) for x in WORDS[:size]])) for one in KNOWN]
     ).detach()
     parameters = dict(model.named_parameters())
-    names = list(select(adapter, "norm_images"))
+    names = list(parameters_of(adapter, "norm_images"))
     trained = [parameters[f"towers.{name}"].requires_grad_() for name in names]
     library = original("WATT_REPOSITORY", "adapt.watt", DATA).WATT
     theirs = library.__new__(library)

@@ -13,7 +13,7 @@ from ttmbench.config import RunConfig
 from ttmbench.errors import UsageError
 from ttmbench.evaluator.method_runs import check_methods
 from ttmbench.methods.features import FeatureTask
-from ttmbench.methods.parameters import SETS, is_of_captions, is_of_images, is_temperature, select
+from ttmbench.methods.parameters import SETS, is_of_captions, is_of_images, is_temperature, parameters_of
 from ttmbench.methods.task import TrainingTask
 from ttmbench.model import Model
 from ttmbench.model_adapters import hf, itc, open_clip
@@ -72,7 +72,7 @@ def test_a_parameter_changes_the_features_of_its_tower_alone(family, model_of):
         if family != "itc-blip2" and not shared:
             assert is_of_images(name) == (name in of_images) and is_of_captions(name) == (name in of_captions), name
         assert not is_temperature(name)
-    norms = set(select(adapter, "norm"))
+    norms = set(parameters_of(adapter, "norm"))
     assert norms <= of_images | of_captions, "no layer that features do not go through"
 
 
@@ -106,9 +106,9 @@ NORMS = {
 @pytest.mark.parametrize("family", NORMS)
 def test_normalisation_layers_of_each_side(family, model_of):
     adapter, (images, captions) = model_of(family), NORMS[family]
-    assert set(select(adapter, "norm_images")) == images
-    assert set(select(adapter, "norm_captions")) == captions
-    assert set(select(adapter, "norm")) == images | captions
+    assert set(parameters_of(adapter, "norm_images")) == images
+    assert set(parameters_of(adapter, "norm_captions")) == captions
+    assert set(parameters_of(adapter, "norm")) == images | captions
 
 
 @pytest.mark.parametrize(
@@ -123,7 +123,7 @@ def test_normalisation_layers_of_each_side(family, model_of):
 )
 def test_last_blocks(family, blocks, model_of):
     names = {name for name, _ in model_of(family).model.named_parameters()}
-    assert set(select(model_of(family), "last_block")) == {name for name in names if name.startswith(blocks)}
+    assert set(parameters_of(model_of(family), "last_block")) == {name for name in names if name.startswith(blocks)}
 
 
 @pytest.mark.parametrize(
@@ -139,7 +139,7 @@ def test_last_blocks(family, blocks, model_of):
     ],
 )
 def test_projections_are_those_that_the_model_has(family, names, model_of):
-    assert set(select(model_of(family), "projections")) == names
+    assert set(parameters_of(model_of(family), "projections")) == names
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -148,15 +148,15 @@ def test_temperature_and_bias_are_in_no_other_set_but_all(family, model_of):
     scales = {"logit_scale", "logit_bias", "flava.logit_scale"}
     shared = {"norm_captions"} if family == "itc-blip2" else set()  # its captions go through the images' Q-Former
     for which in set(SETS) - {"all", "temperature", "adapter"} - shared:
-        assert not scales & set(select(adapter, which)), which
-    biases = set(select(adapter, "bias"))
+        assert not scales & set(parameters_of(adapter, which)), which
+    biases = set(parameters_of(adapter, "bias"))
     assert biases and all(name.endswith("bias") for name in biases)
-    assert set(select(adapter, "all")) == {name for name, _ in adapter.model.named_parameters()}
+    assert set(parameters_of(adapter, "all")) == {name for name, _ in adapter.model.named_parameters()}
     if family in ("itc-blip", "itc-blip2"):
         with pytest.raises(UsageError, match="train=temperature: this model has no such parameters; it has all, norm,"):
-            select(adapter, "temperature")
+            parameters_of(adapter, "temperature")
     else:
-        assert set(select(adapter, "temperature")) == scales & set(select(adapter, "all"))
+        assert set(parameters_of(adapter, "temperature")) == scales & set(parameters_of(adapter, "all"))
 
 
 def embeddings(d: int = 6) -> EmbeddingsModel:
@@ -167,11 +167,11 @@ def embeddings(d: int = 6) -> EmbeddingsModel:
 
 def test_what_a_model_lacks_is_refused_with_what_it_has():
     with pytest.raises(UsageError, match=r"train=norm: this model has no such parameters; it has all$"):
-        select(embeddings(), "norm")
-    assert set(select(embeddings(), "all")) == {"image.weight", "caption.weight"}
-    with pytest.raises(UsageError, match="train=norms is unknown here; it must be one of all, norm, norm_images,"):
-        select(embeddings(), "norms")
-    assert set(select(Towers(), "bias")) == {"image.bias", "caption.bias"}, "an adapter that is a module itself"
+        parameters_of(embeddings(), "norm")
+    assert set(parameters_of(embeddings(), "all")) == {"image.weight", "caption.weight"}
+    with pytest.raises(UsageError, match="train=norms is unknown; it must be one of all, norm, norm_images,"):
+        parameters_of(embeddings(), "norms")
+    assert set(parameters_of(Towers(), "bias")) == {"image.bias", "caption.bias"}, "an adapter that is a module itself"
 
     class Bare(Model):
         def fingerprint(self): ...
@@ -179,9 +179,9 @@ def test_what_a_model_lacks_is_refused_with_what_it_has():
         def parameters(self):
             return [torch.nn.Parameter(torch.zeros(1))]
 
-    assert set(select(Bare(), "all")) == {"parameters.0"}
+    assert set(parameters_of(Bare(), "all")) == {"parameters.0"}
     with pytest.raises(UsageError, match=r"train=bias: this model has no such parameters; it has all$"):
-        select(Bare(), "bias")
+        parameters_of(Bare(), "bias")
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ import torch
 from ttmbench._util.console import progress_bar
 from ttmbench.config import DEFAULT_LEARNING_RATE, NO_LEARNING_RATE, TTMConfig
 from ttmbench.errors import DivergedError, UsageError
-from ttmbench.methods.parameters import is_of_captions, is_of_images, is_temperature, named_parameters, parameters_of
+from ttmbench.methods.parameters import is_of_captions, is_of_images, is_temperature, parameters_of
 from ttmbench.methods.parts import (
     DEFAULT_PARTS,
     Parts,
@@ -178,15 +178,12 @@ class ModelTask:
         self._batch = (
             batch_units(units, (100 if fewer == 1 else 50) * per_group) if groups is None else groups * per_group
         )
-        parameters = dict(named_parameters(adapter))
+        self.trained = dict(parameters_of(adapter, config.train))
         if config.train != "all":
-            self.trained = dict(parameters_of(adapter, config.train))
-            for parameter in parameters.values():
+            for parameter in adapter.parameters():
                 parameter.requires_grad_(False)
             for parameter in self.trained.values():
                 parameter.requires_grad_(True)
-        else:
-            self.trained = parameters
         self._optimizer = self.parts.optimizer(list(self.trained.items()), config)
         names = adapter.state_dict().keys() if config.train != "all" else ()
         self._updates = {name: value for name, value in self.trained.items() if names and name not in names}  # low rank

@@ -55,25 +55,6 @@ def named_parameters(adapter: Model) -> NamedParameters:
     return [(names.get(id(parameter), f"parameters.{number}"), parameter) for number, parameter in numbered]
 
 
-def select(adapter: Model, which: str) -> Mapping[str, nn.Parameter]:
-    """The parameters of a set, by name.
-
-    Raises:
-        UsageError: the set is unknown, or this model has no such parameters.
-    """
-    if which not in SETS:
-        raise UsageError(f"train={which} is unknown here; it must be one of {', '.join(SETS)}")
-    parameters = dict(named_parameters(adapter))
-    chosen = _chosen(adapter, which, parameters)
-    if not chosen:
-        others = [name for name in SETS if _chosen(adapter, name, parameters)]
-        hint = "; merge=false keeps an adapter (peft=FOLDER) separate" if which == "adapter" else ""
-        raise UsageError(
-            f"train={which}: this model has no such parameters; it has {', '.join(others) or 'none'}{hint}"
-        )
-    return chosen
-
-
 def is_of_images(name: str) -> bool:
     """Whether a parameter belongs to the image tower alone, by its name in transformers, open_clip and timm.
 
@@ -327,12 +308,8 @@ class FusedUpdate:
 
     def __call__(self, layer: nn.Module, inputs: object, *output: object) -> None:
         """Replaces the matrix before the layer runs and restores it afterwards."""
-        self.fused.holder._parameters[self.parameter] = self.original if output else self._updated()  # type: ignore[assignment]
-
-    @property
-    def parameter(self) -> str:
-        """Name of the parameter."""
-        return self.fused.parameter
+        matrix: Any = self.original if output else self._updated()
+        self.fused.holder._parameters[self.fused.parameter] = matrix
 
     def _updated(self) -> torch.Tensor:
         (q_down, q_up), (v_down, v_up) = self.queries, self.values
@@ -397,7 +374,11 @@ def _fused(modules: Mapping[str, nn.Module]) -> Iterator[tuple[str, FusedWeight]
 
 
 def parameters_of(adapter: Model, which: str) -> Mapping[str, nn.Parameter]:
-    """The parameters that ``train=`` names; low-rank updates and shifts are added, replacing earlier ones."""
+    """The parameters that ``train=`` names; low-rank updates and shifts are added, replacing earlier ones.
+
+    Raises:
+        UsageError: the set is unknown, or this model has no such parameters.
+    """
     rank = rank_of(which)
     if rank is not None:
         return add_low_rank(adapter, rank)
@@ -405,7 +386,15 @@ def parameters_of(adapter: Model, which: str) -> Mapping[str, nn.Parameter]:
         return add_shift(adapter, which)
     if which not in SETS:
         raise UsageError(f"train={which} is unknown; it must be one of {_WORDS}")
-    return select(adapter, which)
+    parameters = dict(named_parameters(adapter))
+    chosen = _chosen(adapter, which, parameters)
+    if not chosen:
+        others = [name for name in SETS if _chosen(adapter, name, parameters)]
+        hint = "; merge=false keeps an adapter (peft=FOLDER) separate" if which == "adapter" else ""
+        raise UsageError(
+            f"train={which}: this model has no such parameters; it has {', '.join(others) or 'none'}{hint}"
+        )
+    return chosen
 
 
 def remove_low_rank(adapter: Model) -> None:
