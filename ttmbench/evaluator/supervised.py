@@ -59,12 +59,7 @@ class Finetuned(NamedTuple):
 
 
 def finetune_model(
-    config: RunConfig,
-    started: datetime,
-    command: Sequence[str] = (),
-    *,
-    preset: str | None = None,
-    changes: Mapping[str, object] | None = None,
+    config: RunConfig, started: datetime, command: Sequence[str], *, preset: str | None, changes: Mapping[str, object]
 ) -> Finetuned:
     """Finetunes a model on the labelled groups of tasks and writes it to ``config.output_path``.
 
@@ -79,80 +74,69 @@ def finetune_model(
         raise UsageError(f"--device {config.device} names several devices, and only `run` divides its work; name one")
     folder = Path(read_place("--output_path", config.output_path))
     with arithmetic_of(config), naming_what_cannot(), _locked(folder):
-        return _finetune(config, folder, started, command, preset, changes or {})
-
-
-def _finetune(
-    config: RunConfig,
-    folder: Path,
-    started: datetime,
-    command: Sequence[str],
-    preset: str | None,
-    changes: Mapping[str, object],
-) -> Finetuned:
-    before = finetuned(folder)
-    if before is None and any(inside.name != STATE for inside in folder.iterdir()):
-        raise UsageError(f"--output_path {folder} is not empty and has no earlier fine-tuning; choose a new folder")
-    registry = build_registry(config.include_path)
-    tasks = tasks_named(registry, config, config.tasks)
-    _check_tasks(tasks)
-    model = make_adapter(registry, config.model, config.model_args, config)
-    adapter = _check_model(config, model)
-    loss = "contrastive" if isinstance(adapter, DualEncoder) else "matching"
-    settings, usual = (settings_of(registry, preset, loss, given) for given in (changes, {}))
-    groups, about = _load(registry, config, tasks)
-    prepared, data = prepare(adapter, groups, DECODED)
-    content = {"run": ConfigKey.of(registry, config, tasks, {}, {}).sha256, "settings": settings}
-    content |= {"model": model_info(model)["fingerprint"], "data": data}
-    key = digests.json_digest(content, default=str)
-    if before is not None and before.get("key") != key:
-        raise UsageError(
-            f"{folder} holds another finetuning ({', '.join(entry['task'] for entry in before['tasks'])}, status "
-            f"{before.get('status')}): other settings, weights, data, packages or source code; name a new folder"
+        before = finetuned(folder)
+        if before is None and any(inside.name != STATE for inside in folder.iterdir()):
+            raise UsageError(f"--output_path {folder} is not empty and has no earlier fine-tuning; choose a new folder")
+        registry = build_registry(config.include_path)
+        tasks = tasks_named(registry, config, config.tasks)
+        _check_tasks(tasks)
+        model = make_adapter(registry, config.model, config.model_args, config)
+        adapter = _check_model(config, model)
+        loss = "contrastive" if isinstance(adapter, DualEncoder) else "matching"
+        settings, usual = (settings_of(registry, preset, loss, given) for given in (changes, {}))
+        groups, about = _load(registry, config, tasks)
+        prepared, data = prepare(adapter, groups, DECODED)
+        content = {"run": ConfigKey.of(registry, config, tasks, {}, {}).sha256, "settings": settings}
+        content |= {"model": model_info(model)["fingerprint"], "data": data}
+        key = digests.json_digest(content, default=str)
+        if before is not None and before.get("key") != key:
+            raise UsageError(
+                f"{folder} holds another finetuning ({', '.join(entry['task'] for entry in before['tasks'])}, status "
+                f"{before.get('status')}): other settings, weights, data, packages or source code; name a new folder"
+            )
+        if before is not None and before.get("status") == "done":
+            return Finetuned(folder, before, was_done=True)
+        m, k = len(groups[0].images), len(groups[0].captions)
+        pairs = len(groups) * (min(m, k) if loss == "contrastive" else m * k)
+        training = {"loss": loss, "pairs": pairs, "hyperparameters": settings, "preset": preset}
+        record = _record(config, registry, model, about, training)
+        record |= {"date": started.timestamp(), "command": " ".join(command), "data_sha256": data, "key": key}
+        if any((folder / STATE).rglob("*.safetensors")):
+            warn(f"resuming {folder}")
+        write_record(folder, record)
+        sizer = BatchSizer.for_run(config.batch_size, adapter.device, config.deterministic)
+        method = MethodRun(
+            raw=Scores(np.zeros((0, m, k), np.float32)),  # it trains on all groups, and scores none
+            shape=next(iter(tasks.values())).spec.shape,
+            metrics=[],
+            seeds=[config.seed],
+            registry=registry,
+            settings=TTMConfig(),
+            stage=PreparedTask(adapter, images_on_device(adapter, prepared), sizer, is_global=False, all_pairs=False),
+            checkpoint=TaskCheckpoint(folder / STATE, data, key),
         )
-    if before is not None and before.get("status") == "done":
-        return Finetuned(folder, before, was_done=True)
-    m, k = len(groups[0].images), len(groups[0].captions)
-    pairs = len(groups) * (min(m, k) if loss == "contrastive" else m * k)
-    training = {"loss": loss, "pairs": pairs, "hyperparameters": settings, "preset": preset}
-    record = _record(config, registry, model, about, training)
-    record |= {"date": started.timestamp(), "command": " ".join(command), "data_sha256": data, "key": key}
-    if any((folder / STATE).rglob("*.safetensors")):
-        warn(f"resuming {folder}")
-    write_record(folder, record)
-    sizer = BatchSizer.for_run(config.batch_size, adapter.device, config.deterministic)
-    method = MethodRun(
-        raw=Scores(np.zeros((0, m, k), np.float32)),  # it trains on all groups, and scores none
-        shape=next(iter(tasks.values())).spec.shape,
-        metrics=[],
-        seeds=[config.seed],
-        registry=registry,
-        settings=TTMConfig(),
-        stage=PreparedTask(adapter, images_on_device(adapter, prepared), sizer, is_global=False, all_pairs=False),
-        checkpoint=TaskCheckpoint(folder / STATE, data, key),
-    )
 
-    def save(seed: int, about: Record) -> None:
-        try:
-            adapter.save(folder)
-        except OSError as error:
-            raise TtmbenchError(f"the model cannot be written to {folder}: {error.strerror or error}") from None
+        def save(seed: int, about: Record) -> None:
+            try:
+                adapter.save(folder)
+            except OSError as error:
+                raise TtmbenchError(f"the model cannot be written to {folder}: {error.strerror or error}") from None
 
-    spec, after = registry.methods[FINETUNED], AfterSeed(save, is_done=lambda seed: False)
-    with foreign_errors(f"finetuning of model '{config.model}'"):
-        try:
-            losses = method.seed_run(spec, settings, config.seed, after=after).losses
-        except DivergedError as error:
-            error.option, error.usual = "--finetune_args", usual["lr"]
-            raise
-    rates = [settings["lr"] * course(settings["schedule"], len(losses), epoch) for epoch in range(len(losses))]
-    epochs = [
-        {"epoch": epoch, "loss": loss, "learning_rate": rate}
-        for epoch, (loss, rate) in enumerate(zip(losses, rates, strict=True), start=1)
-    ]
-    record |= {"status": "done", "epochs": epochs, "weights_sha256": tensors_digest(adapter.state_dict())}
-    write_record(folder, record)
-    return Finetuned(folder, record)
+        spec, after = registry.methods[FINETUNED], AfterSeed(save, is_done=lambda seed: False)
+        with foreign_errors(f"finetuning of model '{config.model}'"):
+            try:
+                losses = method.seed_run(spec, settings, config.seed, after=after).losses
+            except DivergedError as error:
+                error.option, error.usual = "--finetune_args", usual["lr"]
+                raise
+        rates = [settings["lr"] * course(settings["schedule"], len(losses), epoch) for epoch in range(len(losses))]
+        epochs = [
+            {"epoch": epoch, "loss": loss, "learning_rate": rate}
+            for epoch, (loss, rate) in enumerate(zip(losses, rates, strict=True), start=1)
+        ]
+        record |= {"status": "done", "epochs": epochs, "weights_sha256": tensors_digest(adapter.state_dict())}
+        write_record(folder, record)
+        return Finetuned(folder, record)
 
 
 def settings_of(registry: Registry, preset: str | None, loss: str, changes: Mapping[str, object]) -> Record:
@@ -167,13 +151,7 @@ def settings_of(registry: Registry, preset: str | None, loss: str, changes: Mapp
     return {**settings, "betas": [*settings["betas"]]}
 
 
-def _record(
-    config: RunConfig,
-    registry: Registry,
-    model: Model,
-    tasks: list[Record],
-    training: Record,
-) -> Record:
+def _record(config: RunConfig, registry: Registry, model: Model, tasks: list[Record], training: Record) -> Record:
     earlier = finetuned(model)
     seen = [*(trained_on(registry, config.model, config.model_args, model) or ())]
     seen += [name for task in tasks for name in task.pop("images_from")]

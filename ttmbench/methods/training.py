@@ -22,7 +22,7 @@ from ttmbench.methods.parameters import (
 from ttmbench.model import Batch, DualEncoder, Model, PairScorer
 from ttmbench.scoring.batches import DEFAULT, BatchSizer, attempt
 from ttmbench.scoring.dual_encoder import PreparedTask
-from ttmbench.scoring.inputs import Prepared, images_on_device, n_rows, subset, take
+from ttmbench.scoring.inputs import Prepared, n_rows, subset, take
 from ttmbench.types import Scores
 
 
@@ -133,7 +133,6 @@ def finetune(
         TtmbenchError: memory is too small.
     """
     memory = BatchSizer.of(part_size)
-    prepared = images_on_device(adapter, prepared)
     units = len(pairs.images)
     steps_per_epoch = -(-units // batch)
     steps = steps_per_epoch * config.epochs
