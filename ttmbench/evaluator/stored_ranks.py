@@ -228,15 +228,13 @@ def stored_pool(
     adapter: StoredFeatures, spec: TaskSpec, limit: int | None
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, str]:
     """Labels of the first stored images, and of their captions or all classes; which these are (bool); the digest."""
-    from ttmbench.scoring.inputs import n_rows  # with torch, which files of embeddings alone do not need
+    from ttmbench.scoring.inputs import n_rows, tensors_of  # with torch, which files of embeddings alone do not need
 
     features, others = adapter.stored_images(), adapter.stored_captions()
     labels = _labels_of_pool(spec, n_rows(features), n_rows(others), adapter.labels, "the file of features")
     digest = hashlib.sha256()
-    for batch in (features, others):
-        assert not isinstance(batch, list), "features are tensors"
-        for tensor in batch.values() if isinstance(batch, Mapping) else [batch]:
-            digest.update(tensor.contiguous().numpy().data)
+    for tensor in (*tensors_of(features), *tensors_of(others)):
+        digest.update(tensor.contiguous().numpy().data)
     for array in labels:
         digest.update(array.astype(np.int64).tobytes())
     digest.update(str(limit).encode())

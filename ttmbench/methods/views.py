@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated
 
@@ -26,7 +26,7 @@ from ttmbench.methods.training import Cost
 from ttmbench.model import DualEncoder
 from ttmbench.scoring.batches import BatchSizer
 from ttmbench.scoring.dual_encoder import encode_rows
-from ttmbench.scoring.inputs import Inputs, concatenate, pixels_digest, threads_beside_the_model
+from ttmbench.scoring.inputs import Inputs, concatenate, pixels_digest, tensors_of, threads_beside_the_model
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -116,9 +116,7 @@ class Views:
 
 def input_size(prepared: Batch) -> tuple[int, int] | None:
     """Width and height of the model's input images; None for a model without a fixed input size."""
-    tensors = [prepared] if isinstance(prepared, torch.Tensor) else []
-    tensors += list(prepared.values()) if isinstance(prepared, Mapping) else []
-    pixels = [tensor for tensor in tensors if tensor.ndim == 4]
+    pixels = [tensor for tensor in tensors_of(prepared) if tensor.ndim == 4]
     return (pixels[0].shape[3], pixels[0].shape[2]) if pixels else None
 
 

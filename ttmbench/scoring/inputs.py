@@ -118,10 +118,7 @@ def subset(prepared: Prepared, groups: np.ndarray) -> Prepared:
     """The groups at some positions (int) of a prepared task, with only the images and captions that occur in them."""
     images, image_rows = np.unique(prepared.rows.images[groups], return_inverse=True)
     captions, caption_rows = np.unique(prepared.rows.captions[groups], return_inverse=True)
-    rows = Rows(
-        image_rows.reshape(len(groups), -1),
-        caption_rows.reshape(len(groups), -1),
-    )
+    rows = Rows(image_rows.reshape(len(groups), -1), caption_rows.reshape(len(groups), -1))
     enlarged = None if prepared.enlarged is None else take(prepared.enlarged, images)
     return Prepared(take(prepared.images, images), take(prepared.captions, captions), rows, enlarged)
 
@@ -162,8 +159,8 @@ def images_on_device(adapter: Model, prepared: Prepared) -> Prepared:
 
 
 def _moved(batch: Batch, device: torch.device) -> Batch:
-    tensors = list(batch.values()) if isinstance(batch, Mapping) else batch if isinstance(batch, list) else [batch]
-    if not tensors or not all(isinstance(tensor, torch.Tensor) and tensor.dtype == torch.uint8 for tensor in tensors):
+    tensors = tensors_of(batch)
+    if not tensors or not all(tensor.dtype == torch.uint8 for tensor in tensors):
         return batch
     size = sum(tensor.nbytes for tensor in tensors if tensor.device.type != device.type)
     if device.type == "cuda" and size > torch.cuda.mem_get_info(device)[0] // 4:
@@ -172,6 +169,12 @@ def _moved(batch: Batch, device: torch.device) -> Batch:
     if isinstance(batch, Mapping):
         return {name: tensor.to(device) for name, tensor in batch.items()}
     return [tensor.to(device) for tensor in batch] if isinstance(batch, list) else batch.to(device)
+
+
+def tensors_of(batch: Batch) -> list[torch.Tensor]:
+    """The tensors of prepared inputs; none of those that are a list of something else."""
+    parts = batch.values() if isinstance(batch, Mapping) else batch if isinstance(batch, list) else [batch]
+    return [part for part in parts if isinstance(part, torch.Tensor)]
 
 
 def n_rows(batch: Batch) -> int:
@@ -385,11 +388,8 @@ def stored(adapter: StoredFeatures, shape: GroupShape, limit: int | None) -> Inp
     )
     prepared = subset(Prepared(images, captions, rows), np.arange(groups))
     digest = hashlib.sha256()
-    for batch in (prepared.images, prepared.captions):
-        assert not isinstance(batch, list), "features are tensors"
-        tensors = batch.values() if isinstance(batch, Mapping) else [batch]
-        for tensor in tensors:
-            digest.update(tensor.contiguous().numpy().tobytes())
+    for tensor in (*tensors_of(prepared.images), *tensors_of(prepared.captions)):
+        digest.update(tensor.contiguous().numpy().data)
     named = [
         Group(
             group_id=str(group),
