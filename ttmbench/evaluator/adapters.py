@@ -157,9 +157,7 @@ def trained_on(registry: Registry, model: str, model_args: Mapping[str, object],
     card = registry.adapters[model].card if model in registry.adapters else None
     if card is None or card.trained_on is None:
         return None
-    own = {"model", "path", "weights"} | (
-        set() if card.page else {"pretrained"}
-    )  # a page's file is named by pretrained
+    own = {"model", "path", "weights", *(() if card.page else ("pretrained",))}  # which names the file of a page
     return None if own & set(model_args) else list(card.trained_on)
 
 

@@ -60,14 +60,10 @@ class Features:
 
 def encode(adapter: DualEncoder, inputs: Prepared | Inputs, batch_size: int | BatchSizer) -> Features:
     """Encodes every distinct image and caption of a task once, without gradients, as `encode_side`."""
-    sizer, rows, images = (
-        BatchSizer.of(batch_size),
-        inputs.rows,
-        inputs if isinstance(inputs, Inputs) else inputs.images,
-    )
-    encoded = Side(encode_side(adapter, "images", images, sizer), rows.images)
+    sizer, images = BatchSizer.of(batch_size), inputs if isinstance(inputs, Inputs) else inputs.images
+    encoded = Side(encode_side(adapter, "images", images, sizer), inputs.rows.images)
     tokens = adapter.prepare_captions(inputs.captions) if isinstance(inputs, Inputs) else inputs.captions
-    return Features(encoded, Side(encode_side(adapter, "captions", tokens, sizer), rows.captions))
+    return Features(encoded, Side(encode_side(adapter, "captions", tokens, sizer), inputs.rows.captions))
 
 
 def score_features(adapter: DualEncoder, features: Features, all_pairs: bool) -> Scores:
@@ -98,9 +94,8 @@ class PreparedTask:
     def score(self, blocks: BlockStore | None = None) -> Scores:
         """One scoring pass, for metrics and matching alike; stores finished blocks of pairs where given."""
         if not isinstance(self.adapter, DualEncoder):
-            return pair_table(self.adapter, self.prepared, self.batch_size, self.all_pairs, blocks).scores(
-                self.all_pairs
-            )
+            table = pair_table(self.adapter, self.prepared, self.batch_size, self.all_pairs, blocks)
+            return table.scores(self.all_pairs)
         return score_features(self.adapter, encode(self.adapter, self.prepared, self.batch_size), self.all_pairs)
 
 
