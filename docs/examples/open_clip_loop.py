@@ -1,4 +1,4 @@
-# Trains a model of open_clip in a loop of one's own, and evaluates it after each epoch.
+# Trains an open_clip model in a custom loop, and evaluates it after each epoch.
 # prints: epoch 1: {'shapes_color/text_score': 0.
 import open_clip
 import torch

@@ -1,4 +1,4 @@
-"""The site of a leaderboard: what ranks, what only stands beside it, links that hold, and texts that stay texts."""
+"""The site of a leaderboard: what ranks, what is listed without a rank, links that hold, and texts that stay texts."""
 
 from __future__ import annotations
 
@@ -333,7 +333,7 @@ def test_the_rows_shown_are_plotted_and_saved(opened, tmp_path):
     with opened(site / "index.html", root=site) as page:
         figure, box = (page.locator(f"section:has(> #matching) {name}") for name in (".plot[data-over=size]", ".cite"))
         assert figure.locator("circle").count() == 5
-        assert figure.locator("figcaption").inner_text().endswith("1 of 6 models left out: size unknown.")
+        assert figure.locator("figcaption").inner_text().endswith("1 of 6 models not shown: size unknown.")
         page.locator("form.filters [name=text]").fill("x_b")
         assert figure.is_hidden()
         box.locator("summary").click()

@@ -29,7 +29,7 @@ HEAD = (
     "groups",
 )
 _IMPORTANCE = {"difference": 4, "95% interval": 3, "p (Holm)": 3, "baseline": 2, "other": 2, "won": 1, "lost": 1}
-_TESTED = "the 95% interval and p are of one test (McNemar's, else a permutation test): it excludes 0 where p <= 0.05"
+_TESTED = "the 95% interval inverts the test of p (McNemar's, else a permutation test): it excludes 0 where p <= 0.05"
 _PART = "compared on a part of its groups, so this is not a result for the task"
 
 
@@ -110,7 +110,7 @@ def _runs(options: argparse.Namespace) -> tuple[list[ResultsFile], list[tuple[Re
     if not pairs:
         raise DataError(
             f"{', '.join(options.runs)}: {len(runs)} runs with samples, and no two of them have a task with the same "
-            "version and data; run the models on the same task, or compare by --allow_different what shares ids"
+            "version and data; run both on the same task, or use --allow_different to compare groups with equal IDs"
         )
     paired = {run.path for pair in pairs for run in pair}
     for run in runs:
@@ -175,7 +175,7 @@ def _remarks(comparison: Row, tracks: Tracks) -> list[str]:
     paths = [comparison[name] for name in ("baseline", "other")]
     what = f"baseline is {paths[0]}, other is {paths[1]}"
     if paths[0] == paths[1]:
-        what = f"of {paths[0]}, baseline is the method before >, other the one behind it"
+        what = f"of {paths[0]}, baseline is the method before >, other the one after it"
     lines = [f"{what}; won: groups in which other is better, lost: groups in which baseline is", _TESTED]
     lines += [f"{task}: {_PART}" for task in dict.fromkeys(row["task"] for row in rows if row["limited"])]
     lines += [

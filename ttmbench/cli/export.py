@@ -55,7 +55,7 @@ def export(options: argparse.Namespace) -> int:
     for run in runs:
         if run.document.status != "done":
             warn(f"{run.path}: status {run.document.status}: only finished tasks are exported")
-    runs.sort(key=lambda run: run.model if run.called.setting else "")  # a model's settings stand together
+    runs.sort(key=lambda run: run.model if run.called.setting else "")  # the settings of a model are adjacent
     target = Path(options.output_path) if options.output_path else None
     if options.to in TABLES:
         texts, left_out = {target: TABLES[options.to](paper_table(runs, **given))}, dict[str, str]()

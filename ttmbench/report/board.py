@@ -541,9 +541,8 @@ HEADLINES: dict[str, tuple[str, ...]] = {
 def headline_lines(facts: Mapping[str, TaskFacts], superseded: Iterable[Number]) -> list[BoardLine]:
     """Raw, SimpleMatch and TTM of `HEADLINES`, by model; a run precedes a paper, then the newest number counts.
 
-    Numbers that are ``superseded`` say which settings share a model's raw numbers (`rows_of`).
-
-    Models of which only raw numbers are known are left out.
+    The ``superseded`` numbers show which settings share a model's raw numbers (`rows_of`). Models with raw numbers only
+    are excluded.
     """
     rows = list[Number]()
     for (task, parts), column in product(HEADLINES.items(), (RAW_COLUMN, SIMPLE_MATCH_COLUMN, TTM_COLUMN)):
@@ -593,12 +592,12 @@ def references(
         for row in facts[task].of(NO_MODEL, metric) if task in facts else ():
             if row.model != CHANCE:
                 by_source.setdefault(f"{row.model} {row.origin.file}", {})[name] = row
-    told: set[tuple[str, str, float | None]] = set()
+    quoted: set[tuple[str, str, float | None]] = set()
     for same in sorted(by_source.values(), key=len, reverse=True):
         values = {(row.model, name, row.value) for name, row in same.items()}
-        if not values <= told:  # several papers quote the same
+        if not values <= quoted:  # several papers quote the same
             lines.append(BoardLine(next(iter(same.values())).model, "", REFERENCE, same))
-            told |= values
+            quoted |= values
     return lines
 
 
@@ -645,7 +644,7 @@ def methods_of(run: ResultsFile) -> Iterator[dict[str, Any]]:
     """The methods of a run, task by task, as fractions: gains are over SimpleMatch, of group scores over the raw model.
 
     Scores that assume a matching are compared with SimpleMatch in both. Cost is that of one seed; passes are encoder
-    passes over the data (scoring once is 2); ``position`` is the share of rows that choose the most frequent
+    passes over the data (scoring once is 2); ``position`` is the fraction of rows that choose the most frequent
     of the shuffled positions.
     """
     numbers = {(row.task, row.metric, row.method): row for row in run.numbers}
@@ -674,7 +673,7 @@ def compared_methods(
 ) -> list[dict[str, Any]]:
     """Every method whose gain is known, by task and model, the largest gain first; runs of one setting are `merged`.
 
-    Runs that do not rank on their task's page are left out. Gains of runs have 95 % intervals, paired over groups,
+    Runs that do not rank on their task's page are excluded. Gains of runs have 95 % intervals, paired over groups,
     where ``samples`` are stored. Methods of the same task, model and metric are ranked by its value (`with_ranks`).
     """
     rows, same = [*_published_methods(published)], dict[tuple[str, ...], list[dict[str, Any]]]()

@@ -301,7 +301,7 @@ def _caption(numbers: Sequence[Number], texts: str, names: Mapping[str, str]) ->
     over = " to ".join(dict.fromkeys(seeds[:1] + seeds[-1:]))
     lines += [f"±: standard deviation over {over} seeds."] * ("±" in texts)
     if len({one.track for one in numbers}) > 1:
-        lines.append("Columns are of several tracks, which are not to be ranked together.")
+        lines.append("Columns belong to several tracks; do not rank them together.")
     return [*lines, *(f"{line}." for line in legends(numbers))]
 
 
@@ -312,7 +312,7 @@ def _about_gains(ps: Sequence[float | None], over: str) -> list[str]:
     if tests:
         family = f"{tests} test{'s' * (tests > 1)}, paired by group: McNemar's, else a permutation test"
         lines.append(f"*: p ≤ {LEVEL} (Holm over {family}; groups that share images count as one).")
-    return lines + [f"{_UNTESTED}: not tested, for want of values of single groups."] * (tests < len(ps))
+    return lines + [f"{_UNTESTED}: not tested, because values of single groups are missing."] * (tests < len(ps))
 
 
 def to_latex(table: PaperTable) -> str:

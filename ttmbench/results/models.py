@@ -172,7 +172,7 @@ class ModelLabel:
     of_numbers: dict[tuple[str, str], str] = field(default_factory=dict)
 
     def setting_of(self, task: str, method: str) -> str:
-        """The setting of a number's row: the model as it is has one row, however many settings adapt it."""
+        """The setting of a number's row: the untrained model has one row, however many settings adapt it."""
         method = RAW if method in UNTRAINED else method
         return self.of_numbers.get((task, method), self.of_numbers.get(("", method), self.setting))
 
@@ -198,7 +198,7 @@ class _TaskIdentity:
     date: float
 
     def of_method(self, method: str) -> _TaskIdentity:
-        """What the numbers of a method depend on; those of the model as it is on no sweep."""
+        """What the numbers of a method depend on; those of the untrained model on no sweep."""
         blocks = {"": {**self.blocks[""], **self.blocks.get(method, {})}}
         if method == RAW:
             return replace(self, where=("", *self.where[1:]), blocks=blocks)

@@ -381,7 +381,7 @@ def newest(numbers: Iterable[Number]) -> list[Number]:
 def rows_of(numbers: Iterable[Number]) -> dict[tuple[str, str], list[Number]]:
     """The `newest` numbers of each row of a table with a column a method: a model and its setting.
 
-    The model as it is stands once: in the row of its only setting, else in a row without one.
+    The untrained model appears once: in the row of its only setting, else in a row without one.
     """
     given = list(numbers)
     settings: dict[tuple[str, str], dict[str, None]] = {}  # model, file -> settings of what was adapted in it

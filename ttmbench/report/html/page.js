@@ -90,7 +90,7 @@ const draw = table => {
     }
     add("text", { x: 0, y: 10 }, `${[...head.querySelectorAll("a, button")].map(part => part.textContent).join(" ")}, %`);
     for (const { x, low, high } of points) add("path", { d: `M${X(x)} ${Y(low)}V${Y(high)}`, class: "bar" });
-    // The best up to a place have a name, unless it would lie over another one.
+    // Points that no earlier one surpasses have a label, unless it would cover another label.
     const sign = "lower" in head.dataset ? -1 : 1, named = [];
     let best = -Infinity;
     for (const { x, y, name, of } of points) {
@@ -102,7 +102,7 @@ const draw = table => {
       add("text", X(x) > 0.6 * width ? { x: X(x) - 7, y: Y(y) - 5, class: "end" } : { x: X(x) + 7, y: Y(y) - 5 }, name.slice(0, 30));
     }
     const of = new Set(all.map(({ name }) => name)), known = new Set(points.map(({ name }) => name)), without = of.size - known.size;
-    words.textContent = `${words.dataset.words} ${without} of ${of.size} ${words.dataset.of} left out: ${over} unknown.`;
+    words.textContent = `${words.dataset.words} ${without} of ${of.size} ${words.dataset.of} not shown: ${over} unknown.`;
   }
 };
 
