@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from contextlib import nullcontext
 from dataclasses import replace
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 from support.small_models import Towers, stage_of
 
-from ttmbench import schedules
 from ttmbench.config import TTMConfig
 from ttmbench.errors import AssertionNotMet, TtmbenchError
 from ttmbench.methods import runner as runner
@@ -22,10 +20,11 @@ from ttmbench.methods.training import Iteration, Original
 from ttmbench.metrics import METRICS, group_match
 from ttmbench.model import Model
 from ttmbench.plugins.method_functions import METHODS
-from ttmbench.types import ScheduleSpec, Scores
+from ttmbench.plugins.registry import build_registry
+from ttmbench.types import Scores
 
-LINEAR = ScheduleSpec("linear", schedules.linear)
 SPECS = {spec.name: spec for spec in METHODS}
+REGISTRY = build_registry(quiet=True)
 TTM, STEP = SPECS["ttm"], SPECS["overfit"]
 GROUP_MATCH = next(metric for metric in METRICS if metric.name == "group_match")
 
@@ -37,7 +36,7 @@ def run_of(stage, **changes) -> MethodRun:
         "shape": stage.score().shape,
         "metrics": [GROUP_MATCH],
         "seeds": [3, 5],
-        "registry": SimpleNamespace(schedules={"linear": LINEAR}),
+        "registry": REGISTRY,
         "settings": TTMConfig(iterations=2, epochs=1, lr=1e-2),
         "stage": stage,
         "original": Original(stage),

@@ -50,7 +50,7 @@ from ttmbench.methods.settings import checked_settings, recorded, usual_rate
 from ttmbench.methods.training import Original
 from ttmbench.methods.views import views_of
 from ttmbench.model import DualEncoder, Model, PairScorer, StoredFeatures
-from ttmbench.plugins.registry import BUILTIN, Registry
+from ttmbench.plugins.registry import Registry
 from ttmbench.results.document import IterationRecord
 from ttmbench.results.numbers import RAW, Number, as_entries
 from ttmbench.results.summary import MethodScores, difference_of, differences, metric_mean, over_seeds
@@ -184,19 +184,19 @@ def check_methods(
     specs = [registry.methods[name] for name in config.methods]
     for spec in specs:
         if spec.is_finetuning:
-            name = spec.name
-            raise UsageError(f"--methods {name}: 'ttmbench finetune' trains on labels; evaluate the weights it writes")
+            what = f"--methods {spec.name}: 'ttmbench finetune' trains on labels"
+            raise UsageError(f"{what}; evaluate the weights it writes")
     reference_tasks(registry, config)
     for option, is_given in (("--also", bool(config.also)), ("--save_adapted", config.save_adapted is not None)):
         if is_given and not any(spec.leaves_model for spec in specs):
             whose = "; ".join(f"method '{spec.name}' {_left_out(spec)}" for spec in specs)
             raise UsageError(f"{option} needs a method that leaves a trained model, such as ttm: {whose}")
-    for name, spec in zip(config.methods, specs, strict=True):
-        settings = _checked(registry, config, name, spec, tasks, adapter)
+    for spec in specs:
+        settings = _checked(registry, config, spec, tasks, adapter)
         why = [refusal(spec, task.spec, adapter, settings) for task in tasks.values()]
         if None not in why:  # where another task allows it, this one has a note
             model = "" if adapter is None else f" with model {config.model}"
-            raise UsageError(f"method '{name}' cannot be run on task '{next(iter(tasks))}'{model}: {why[0]}")
+            raise UsageError(f"method '{spec.name}' cannot be run on task '{next(iter(tasks))}'{model}: {why[0]}")
 
 
 def _left_out(spec: MethodSpec) -> str:
@@ -205,19 +205,14 @@ def _left_out(spec: MethodSpec) -> str:
 
 
 def _checked(
-    registry: Registry,
-    config: RunConfig,
-    name: str,
-    spec: MethodSpec,
-    tasks: Mapping[str, TaskFile],
-    adapter: Model | None,
+    registry: Registry, config: RunConfig, spec: MethodSpec, tasks: Mapping[str, TaskFile], adapter: Model | None
 ) -> Record:
     """The settings of a method; UsageError for one that is wrong, or that a task, the model or the run does not allow.
 
     For example for parts that cannot be used together, parameters that the model lacks, a precision in which none are
     trained, or a reward model that no one has registered.
     """
-    given = settings_for(config, name)
+    name, given = spec.name, settings_for(config, spec.name)
     checked, encoder = checked_settings(spec, given), adapter if isinstance(adapter, DualEncoder) else None
     settings = recorded(checked)
     which, reward, wrappers = (settings.get(key) for key in ("train", "reward", "wrappers"))
@@ -241,7 +236,7 @@ def _checked(
                 )
             is_known = which in SETS or is_added(which)  # a method may call something else ``train``
             if encoder is not None and encoder.trainable and is_known:
-                with named(spec), low_rank_removed(encoder):
+                with named(spec, registry), low_rank_removed(encoder):
                     parameters_of(encoder, which)
     if "reward_model" in spec.needs and isinstance(reward, str) and reward != "self":
         try:
@@ -541,12 +536,11 @@ class Methods:
             divided="," in config.device,
         )
         for spec in specs:
-            clock, name, plugin = time.perf_counter(), spec.name, run.registry.methods.plugins[spec.name]
+            clock, name = time.perf_counter(), spec.name
             try:
                 with phase(name):
                     after = self._after(run, scored, name, transfers) if spec.leaves_model else AFTER_SEED
-                    given = settings_for(config, name)
-                    made = runner.column(spec, given, "" if plugin == BUILTIN else plugin, after)
+                    made = runner.column(spec, settings_for(config, name), after)
             except Exception as error:
                 if isinstance(error, DivergedError):
                     error.usual = usual_rate(run.registry, config, task)

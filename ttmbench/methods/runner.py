@@ -39,7 +39,7 @@ from ttmbench.methods.settings import Settings, checked_settings, recorded
 from ttmbench.methods.task import MethodStep, TrainingTask
 from ttmbench.methods.training import Cost, Iteration, Original, TrainingState
 from ttmbench.model import DualEncoder
-from ttmbench.plugins.registry import Registry, load_target
+from ttmbench.plugins.registry import BUILTIN, Registry, load_target
 from ttmbench.results.document import IterationRecord
 from ttmbench.results.summary import MethodScores, held_out, metric_chance, metric_mean, metric_values
 from ttmbench.scoring.dual_encoder import Features, PreparedTask, encode
@@ -47,10 +47,10 @@ from ttmbench.scoring.inputs import Prepared, Rows, subset, take
 from ttmbench.types import GroupShape, MethodSpec, MetricSpec, Record, Scores
 
 
-def checked_scores(given: object, shape: tuple[int, ...], spec: MethodSpec, plugin: str = "") -> np.ndarray:
+def checked_scores(given: object, shape: torch.Size, spec: MethodSpec, registry: Registry) -> np.ndarray:
     """Converts a method's scores to float32; TtmbenchError unless there is a finite number for each pair."""
-    name = name_of(spec, plugin)
-    if not isinstance(given, torch.Tensor) or tuple(given.shape) != shape:
+    name = name_of(spec, registry)
+    if not isinstance(given, torch.Tensor) or given.shape != shape:
         what = f"a tensor of shape {list(given.shape)}" if isinstance(given, torch.Tensor) else type(given).__name__
         raise TtmbenchError(f"{name} gave {what}; scores of shape {list(shape)} are expected")
     scores = given.detach().float().cpu().numpy()
@@ -64,15 +64,15 @@ def checked_scores(given: object, shape: tuple[int, ...], spec: MethodSpec, plug
 
 
 def each_step(
-    turns: Iterator[MethodStep | Iteration], spec: MethodSpec, plugin: str
+    turns: Iterator[MethodStep | Iteration], spec: MethodSpec, registry: Registry
 ) -> Iterator[MethodStep | Iteration]:
     """Yields the validated steps of a method; gradients are enabled only inside the method."""
-    name = name_of(spec, plugin)
+    name = name_of(spec, registry)
     expected = "what task.train returns" if spec.takes_ttm_args else "a MethodStep (batch.step)"
     if not isinstance(turns, Iterator):
         raise TtmbenchError(f"{name} needs gradients, so it yields {expected} for each turn; it gave {turns!r:.60}")
     while True:
-        with named(spec, plugin), torch.enable_grad():
+        with named(spec, registry), torch.enable_grad():
             step = next(turns, None)
         if step is None:
             return
@@ -83,19 +83,20 @@ def each_step(
         yield step
 
 
-def name_of(spec: MethodSpec, plugin: str) -> str:
+def name_of(spec: MethodSpec, registry: Registry) -> str:
     """Name of a method in messages."""
-    return f"method '{spec.name}'" + (f" of plugin '{plugin}'" if plugin else "")
+    plugin = registry.methods.plugins.get(spec.name, BUILTIN)
+    return f"method '{spec.name}'" + ("" if plugin == BUILTIN else f" of plugin '{plugin}'")
 
 
 @contextmanager
-def named(spec: MethodSpec, plugin: str = "") -> Iterator[None]:
+def named(spec: MethodSpec, registry: Registry) -> Iterator[None]:
     """Prefixes errors raised inside with the method's name."""
     try:
-        with foreign_errors(name_of(spec, plugin)):
+        with foreign_errors(name_of(spec, registry)):
             yield
     except UsageError as error:
-        raise UsageError(f"{name_of(spec, plugin)}: {error}") from None
+        raise UsageError(f"{name_of(spec, registry)}: {error}") from None
 
 
 def seen_rows(rows: np.ndarray) -> tuple[np.ndarray | slice, np.ndarray]:
@@ -263,33 +264,27 @@ class MethodRun:
     iterated: Callable[[str, IterationRecord], object] = lambda method, record: None
     divided: bool = False  # whether processes on other devices ran the seeds; their iterations are reported here
 
-    def column(
-        self,
-        spec: MethodSpec,
-        given: Mapping[str, object],
-        plugin: str = "",
-        after: AfterSeed = AFTER_SEED,
-    ) -> MethodScores:
+    def column(self, spec: MethodSpec, given: Mapping[str, object], after: AfterSeed = AFTER_SEED) -> MethodScores:
         """Runs the method with every seed and the user's settings; returns its scores, chance levels and record.
 
         UsageError for a wrong setting, or a task that the method is not defined for; TtmbenchError if it gave no finite
-        score for some pair. ``plugin`` registered it, for messages.
+        score for some pair.
         """
         settings = checked_settings(spec, given, self.settings)
         # all seeds of a method without random draws are equal
         seeds = self.seeds if spec.trains or "views" in spec.needs else self.seeds[:1]
-        runs = {seed: self.seed_run(spec, settings, seed, plugin, after) for seed in seeds}
+        runs = {seed: self.seed_run(spec, settings, seed, after) for seed in seeds}
         chance, estimated = None, None
         if not spec.trains:
-            with named(spec, plugin), torch.no_grad():
+            with named(spec, self.registry), torch.no_grad():
                 method = partial(load_target(spec.target), **recorded(settings))
                 others = self._others(spec, recorded(settings))[0]
                 chance, estimated = chance_of(spec, method, self.shape, self.metrics, self._logits(spec), others)
         record = self._record(spec, recorded(settings), runs, estimated)
         if self.audit and not {"labels", "random_labels"} & {*spec.needs}:
-            record["audit_labels"] = self._audit(spec, settings, plugin, runs)
+            record["audit_labels"] = self._audit(spec, settings, runs)
         if self.holdout is not None and spec.leaves_model:
-            record["holdout"] = self._held_out(spec, settings, plugin, seeds)
+            record["holdout"] = self._held_out(spec, settings, seeds)
         return MethodScores(
             spec.name,
             [run.scores for run in runs.values() if run.scores is not None],
@@ -304,7 +299,6 @@ class MethodRun:
         spec: MethodSpec,
         settings: Settings,
         seed: int,
-        plugin: str = "",
         after: AfterSeed = AFTER_SEED,
         held: Callable[[], Scores] | None = None,
     ) -> MethodSeed:
@@ -315,9 +309,9 @@ class MethodRun:
         clock, target = time.perf_counter(), load_target(spec.target)
         if not spec.trains:
             scored = self._scored_task(spec, recorded(settings), seed, cost := Cost())
-            with named(spec, plugin), torch.no_grad():
+            with named(spec, self.registry), torch.no_grad():
                 given = target(scored, **recorded(settings))
-            final = self._in_task_order(spec, checked_scores(given, tuple(scored.scores.shape), spec, plugin), seed)
+            final = self._in_task_order(spec, given, scored.scores.shape, seed)
             return MethodSeed(final, notes=scored.notes, cost=cost, seconds=time.perf_counter() - clock)
         rewards = {name: model.scores for name, model in self._others(spec, recorded(settings))[1].items()}
         checkpoint = self.checkpoint.seed(f"{spec.name}_held_out" if held else spec.name, seed, self.raw, rewards)
@@ -336,9 +330,9 @@ class MethodRun:
                 scores = torch.from_numpy(kept.scores.groups)
             if kept.state is not None:
                 task.notes, task.cost = [*run.notes], run.cost
-            with named(spec, plugin), torch.enable_grad():
+            with named(spec, self.registry), torch.enable_grad():
                 turns = target(task, **({} if isinstance(settings, TTMConfig) else settings))
-            for step in each_step(turns, spec, plugin):
+            for step in each_step(turns, spec, self.registry):
                 run.add(step, task, time.perf_counter() - clock)
                 clock = time.perf_counter()
                 if isinstance(step, Iteration):
@@ -354,7 +348,7 @@ class MethodRun:
             if run.steps:
                 final = run.steps[-1].scores
             else:
-                final = self._in_task_order(spec, checked_scores(scores, tuple(scores.shape), spec, plugin), seed)
+                final = self._in_task_order(spec, scores, scores.shape, seed)
             after.do(seed, {"settings": recorded(settings)})
             run.scores = final if held is None else held()
         run.seconds += time.perf_counter() - clock
@@ -391,8 +385,9 @@ class MethodRun:
         exchanged = self.shape.more_images and not spec.takes_features
         return shuffled.transpose(0, 2, 1).copy() if exchanged else shuffled
 
-    def _in_task_order(self, spec: MethodSpec, scores: np.ndarray, seed: int) -> Scores:
-        """A method's scores, in the task's order."""
+    def _in_task_order(self, spec: MethodSpec, given: object, shape: torch.Size, seed: int) -> Scores:
+        """What a method gave, checked, in the task's order."""
+        scores = checked_scores(given, shape, spec, self.registry)
         if self.shape.more_images and not spec.takes_features:
             scores = scores.transpose(0, 2, 1)
         back = np.argsort(self.order(seed), axis=self._axis)
@@ -552,12 +547,12 @@ class MethodRun:
             seconds=step.seconds,
         )
 
-    def _audit(self, spec: MethodSpec, settings: Settings, plugin: str, runs: Mapping[int, MethodSeed]) -> Record:
+    def _audit(self, spec: MethodSpec, settings: Settings, runs: Mapping[int, MethodSeed]) -> Record:
         """Runs every seed again on the task with the captions of every group in another order."""
         compared = every = 0
         for seed, run in runs.items():
             order = self.order(seed, 4)
-            again = self._permuted(order).seed_run(spec, settings, seed, plugin)
+            again = self._permuted(order).seed_run(spec, settings, seed)
             assert run.scores is not None and again.scores is not None, "both have run"
             if run.steps:
                 there = order.reshape(len(order), -1)
@@ -593,7 +588,7 @@ class MethodRun:
         rewards = self.rewards
         return None if rewards is None else lambda name: replace(rewards(name), scores=change(rewards(name).scores))
 
-    def _held_out(self, spec: MethodSpec, settings: Settings, plugin: str, seeds: Sequence[int]) -> Record:
+    def _held_out(self, spec: MethodSpec, settings: Settings, seeds: Sequence[int]) -> Record:
         """Trains on some groups, and scores the others, which share no image with them, before and after."""
         assert self.stage is not None and self.holdout is not None, "asked for, of a method that trains"
         inputs = self.stage.prepared
@@ -613,6 +608,6 @@ class MethodRun:
             iterated=lambda *_: None,
         )
         before = apart.score()
-        after = [part.seed_run(spec, settings, seed, plugin, held=apart.score).scores for seed in seeds]
+        after = [part.seed_run(spec, settings, seed, held=apart.score).scores for seed in seeds]
         scored = [scores for scores in after if scores is not None]
         return held_out_record(self.holdout, len(used), clusters[held], self.metrics, before, scored)
