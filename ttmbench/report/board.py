@@ -307,6 +307,7 @@ class GroupValues:
 
     def __init__(self, runs: Iterable[ResultsFile]) -> None:
         self._runs = {run.file: run for run in runs}
+        self._clusters: dict[tuple[str, ...], np.ndarray | None] = {}  # metrics and methods mostly have the same groups
 
     def pair(
         self, task: str, *keys: tuple[str, str, str], tag: str = "", value: str = ""
@@ -331,8 +332,10 @@ class GroupValues:
         ids = known[0].with_value(left, tag, value) if tag else list(left)
         if not ids:
             return None
-        clusters = cluster_numbers(ids, [groups.clusters for groups in known])
-        return np.array([left[group] for group in ids]), np.array([right[group] for group in ids]), clusters
+        same = (task, *(file for file, _, _ in keys), *ids)
+        if same not in self._clusters:
+            self._clusters[same] = cluster_numbers(ids, [groups.clusters for groups in known])
+        return np.array([left[group] for group in ids]), np.array([right[group] for group in ids]), self._clusters[same]
 
 
 RUN, PUBLISHED, PART, OTHER = "run", "published", "part of the groups", "other data or version"
