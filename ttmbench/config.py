@@ -677,9 +677,9 @@ class RunConfig(BaseModel):
         return read_place(name, value, may_be_address=name == "output_path")
 
     @property
-    def arithmetic(self) -> object:
-        """The compute dtype, which may be given as a model argument."""
-        return self.model_args.get("dtype", self.dtype)
+    def arithmetic(self) -> tuple[object, str, int | None]:
+        """The compute dtype (which may be a model argument), the device, and the seed if the run is deterministic."""
+        return self.model_args.get("dtype", self.dtype), self.device, self.seed if self.deterministic else None
 
     @property
     def run_seeds(self) -> list[int]:
@@ -721,7 +721,7 @@ def make_run_config(settings: Settings, origin: str = "the run's settings") -> R
         raise UsageError(
             f"{origin}: batch_size must be a number for deterministic, since another size changes the last bits"
         )
-    if config.deterministic and config.arithmetic == "tf32":
+    if config.deterministic and config.arithmetic[0] == "tf32":
         raise UsageError(f"{origin}: deterministic needs dtype fp32, bf16 or fp16, got tf32")
     return config
 

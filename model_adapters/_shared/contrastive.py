@@ -18,7 +18,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from ttmbench._util.digests import tensors_digest
+from ttmbench._util.file_io import tensors_digest
 from ttmbench.errors import UsageError
 from ttmbench.model import DualEncoder
 from ttmbench.model_adapters._shared.pretrained import TORCH_DTYPES, pick_device, settle

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch.nn import functional
 
-from ttmbench._util.digests import tensors_digest
+from ttmbench._util.file_io import tensors_digest
 from ttmbench.errors import UsageError
 from ttmbench.model import Model, PairScorer
 from ttmbench.model_adapters._shared.contrastive import FP16

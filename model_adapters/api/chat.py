@@ -17,7 +17,7 @@ from threading import Event, Lock
 from typing import TYPE_CHECKING, cast
 
 from ttmbench._util.console import progress_bar, warn
-from ttmbench._util.digests import json_digest
+from ttmbench._util.file_io import json_digest
 from ttmbench._util.images import resized
 from ttmbench.errors import DataError, TtmbenchError, UsageError
 from ttmbench.model_adapters._shared.options import OpenaiOptions

@@ -12,7 +12,7 @@ import torch
 from support.small_models import QUICK, Counting
 from support.small_models import run as evaluate
 
-from ttmbench._util.digests import save_sealed
+from ttmbench._util.file_io import save_sealed
 from ttmbench.cli import main
 
 

@@ -11,10 +11,10 @@ import pytest
 import torch
 from support import tiny_models
 
-from ttmbench._util.digests import tensors_digest
+from ttmbench._util.file_io import tensors_digest
 from ttmbench.data.task_file import find_task
-from ttmbench.evaluator import score_cache as module
-from ttmbench.evaluator.score_cache import model_description, score_key, why_not_kept
+from ttmbench.evaluator import score_task as module
+from ttmbench.evaluator.score_task import model_description, score_key, why_not_kept
 from ttmbench.model import PairScorer
 from ttmbench.model_adapters import hf, itm, open_clip, tiny_clip, vqascore
 from ttmbench.plugins.registry import build_registry

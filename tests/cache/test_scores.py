@@ -22,11 +22,10 @@ from support import processes
 from support.documents import schema
 from support.small_models import Counting, MemoryBlocks, run
 
-from ttmbench._util.digests import load_sealed, save_sealed
-from ttmbench._util.file_io import Unreadable
+from ttmbench._util.file_io import Unreadable, load_sealed, save_sealed
 from ttmbench.data.paths import cache_folder
 from ttmbench.errors import UsageError
-from ttmbench.evaluator import score_cache as module
+from ttmbench.evaluator import score_task as module
 from ttmbench.model_adapters import hf
 from ttmbench.scoring.batches import BatchSizer, load, save, spans
 

@@ -14,9 +14,9 @@ from safetensors.numpy import load_file
 from support import processes
 
 import ttmbench
+from ttmbench._util.machine import WORKSPACE, deterministic, naming_what_cannot
 from ttmbench.cli import main
 from ttmbench.errors import TtmbenchError, UsageError
-from ttmbench.evaluator.determinism import WORKSPACE, deterministic, naming_what_cannot
 from ttmbench.scoring.batches import BatchSizer
 
 SHORT = {"iterations": 2, "epochs": 1, "lr": 1e-3}

@@ -18,7 +18,7 @@ from support.plans import cells_of
 
 import ttmbench
 from ttmbench._util import machine
-from ttmbench._util.digests import digests_of_modules, digests_of_object
+from ttmbench._util.file_io import digests_of_modules, digests_of_object
 from ttmbench.cli import main
 from ttmbench.config import RunConfig, TTMConfig, make_run_config
 from ttmbench.data.task_file import find_task
@@ -154,7 +154,7 @@ def test_packages_count(key, monkeypatch):
 def test_where_bits_count_so_does_the_batch_size(key, monkeypatch):
     assert key(deterministic=True, batch_size=3) != key(deterministic=True, batch_size=4)
     assert key(batch_size=3) == key(batch_size=4)
-    monkeypatch.setattr("ttmbench.evaluator.determinism.conditions", lambda batch_size: {"cpu": "another"})
+    monkeypatch.setattr("ttmbench._util.machine.conditions", lambda batch_size: {"cpu": "another"})
     assert key(deterministic=True) == key(deterministic=True, batch_size=3)
 
 
@@ -402,7 +402,7 @@ def test_a_plugin_that_a_run_does_not_use_changes_nothing(tmp_path, plugin):
 def test_every_python_file_of_ttmbench_is_in_its_digest(tmp_path):
     """As it lies in a checkout, where models and tasks are links, and as it lies in a wheel, which is one folder."""
     shutil.copytree(Path(ttmbench.__file__).parent, tmp_path / "ttmbench")
-    code = "from ttmbench._util.digests import digests_of_modules as of; print(of(['ttmbench.metrics'])['ttmbench'])"
+    code = "from ttmbench._util.file_io import digests_of_modules as of; print(of(['ttmbench.metrics'])['ttmbench'])"
 
     def digest():
         command = [sys.executable, "-c", code]

@@ -9,7 +9,7 @@ from support.method_tasks import BIAS, SCALE, feature_task, units
 
 import ttmbench
 from ttmbench.errors import UsageError
-from ttmbench.evaluator import method_runs as methods
+from ttmbench.evaluator import one_task as methods
 from ttmbench.methods import runner as run_module
 from ttmbench.methods.dis import dis
 from ttmbench.methods.dn import dn

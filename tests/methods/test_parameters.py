@@ -11,7 +11,7 @@ from support.small_models import Towers
 
 from ttmbench.config import RunConfig
 from ttmbench.errors import UsageError
-from ttmbench.evaluator.method_runs import check_methods
+from ttmbench.evaluator.one_task import check_methods
 from ttmbench.methods.features import FeatureTask
 from ttmbench.methods.parameters import SETS, is_of_captions, is_of_images, is_temperature, parameters_of
 from ttmbench.methods.task import TrainingTask

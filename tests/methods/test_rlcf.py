@@ -14,7 +14,7 @@ from support.training_tasks import WORDS, load, scores_of, training_task
 
 import ttmbench
 from ttmbench.errors import UsageError
-from ttmbench.evaluator import method_runs as reward_models
+from ttmbench.evaluator import one_task as reward_models
 from ttmbench.methods import rlcf as module
 from ttmbench.methods.features import RewardModel
 from ttmbench.methods.rlcf import clip_score, rewards_by, rlcf

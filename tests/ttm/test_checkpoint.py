@@ -9,7 +9,7 @@ import pytest
 import torch
 from support.stand_in_gpu import stand_in_gpu
 
-from ttmbench._util.digests import separated
+from ttmbench._util.file_io import separated
 from ttmbench.methods import checkpoint
 from ttmbench.methods.checkpoint import TaskCheckpoint
 from ttmbench.methods.training import Iteration, TrainingState

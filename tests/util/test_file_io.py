@@ -10,8 +10,7 @@ import pytest
 import torch
 
 from ttmbench._util import file_io
-from ttmbench._util.digests import tensors_digest
-from ttmbench._util.file_io import write_atomically
+from ttmbench._util.file_io import tensors_digest, write_atomically
 from ttmbench.cli import main
 from ttmbench.errors import DataError, UsageError
 

@@ -12,8 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
-from ttmbench._util.digests import json_digest
-from ttmbench._util.file_io import Unreadable, read_json, to_json, write_atomically
+from ttmbench._util.file_io import Unreadable, json_digest, read_json, to_json, write_atomically
 from ttmbench._util.third_party_errors import foreign_errors
 from ttmbench.config import RunConfig
 from ttmbench.errors import DataError, UsageError

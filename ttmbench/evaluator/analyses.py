@@ -11,17 +11,16 @@ from statistics import fmean
 import numpy as np
 from scipy.special import softmax
 
-from ttmbench import stats
+import ttmbench.stats as stats
 from ttmbench._util import machine
+from ttmbench._util.machine import arithmetic_of, naming_what_cannot
 from ttmbench.config import DEFAULT_LEARNING_RATE, RunConfig, TTMConfig
 from ttmbench.data.task_file import TaskFile, TaskSpec
 from ttmbench.errors import DivergedError, UsageError
 from ttmbench.evaluator.adapters import make_adapter, model_info
-from ttmbench.evaluator.determinism import arithmetic_of, naming_what_cannot
-from ttmbench.evaluator.eval_results import EvalResults
+from ttmbench.evaluator.eval_results import EvalResults, Scored, TaskResult
 from ttmbench.evaluator.evaluate import evaluate, resolve
 from ttmbench.evaluator.score_task import Run, plan_task, score
-from ttmbench.evaluator.task_result import Scored, TaskResult
 from ttmbench.methods.model_task import true_captions
 from ttmbench.methods.parts import PseudoLabels, candidates
 from ttmbench.model import DualEncoder, PairScorer
@@ -86,7 +85,7 @@ def documents(
     """
     several = {"alpha": _alpha, "transfer": _transfer, "methods": _methods}.get(analysis)
     started = time.time()
-    with arithmetic_of(config), naming_what_cannot():
+    with arithmetic_of(*config.arithmetic), naming_what_cannot():
         runs = Trials(config)
         for content in several(runs) if several else _each_task(analysis, runs, grid):
             yield {

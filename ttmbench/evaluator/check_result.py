@@ -17,11 +17,11 @@ from ttmbench.config import RunConfig, make_run_config
 from ttmbench.data.loader import load_task_data
 from ttmbench.data.task_file import TaskFile, TaskSpec, find_task
 from ttmbench.errors import DataError, TtmbenchError
-from ttmbench.evaluator.method_runs import gains_of
+from ttmbench.evaluator.eval_results import Answered, Data, Scored, TaskResult
+from ttmbench.evaluator.one_task import gains_of
 from ttmbench.evaluator.output import groups_digest
 from ttmbench.evaluator.score_files import metrics_of_scores, scored_task
 from ttmbench.evaluator.stored_ranks import stored_ranks
-from ttmbench.evaluator.task_result import Answered, Data, Scored, TaskResult
 from ttmbench.model import ChoiceStyle
 from ttmbench.plugins.registry import Registry
 from ttmbench.results.document import AlsoRecord, Artifact, Part, ResultsDocument

@@ -21,7 +21,7 @@ from ttmbench.config import RunConfig, TTMConfig
 from ttmbench.data.paths import cache_folder
 from ttmbench.data.task_file import TaskFile
 from ttmbench.errors import UsageError
-from ttmbench.evaluator.method_runs import Methods
+from ttmbench.evaluator.one_task import Methods
 from ttmbench.evaluator.output import Output
 from ttmbench.evaluator.score_task import Run, plan_task, score, score_share
 from ttmbench.model import DualEncoder, PairScorer

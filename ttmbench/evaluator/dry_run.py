@@ -25,7 +25,7 @@ def plan(config: RunConfig, chosen: Chosen) -> Record:
         spec = task.spec
         steps["tasks"][name] = {"source": spec.source, "group": spec.group.model_dump(), "metrics": spec.metrics}
         if config.methods:
-            from ttmbench.evaluator.method_runs import planned_settings
+            from ttmbench.evaluator.one_task import planned_settings
 
             specs = map(chosen.registry.methods.__getitem__, config.methods)
             planned = {spec.name: planned_settings(config, spec, chosen.settings[name]) for spec in specs}
@@ -78,7 +78,7 @@ def _model(config: RunConfig, chosen: Chosen) -> tuple[list[str], Model | None]:
     model = make_adapter(registry, config.model, config.model_args, config, True)
     check_model(config, model, registry.adapts(config))
     if config.methods:
-        from ttmbench.evaluator.method_runs import check_methods
+        from ttmbench.evaluator.one_task import check_methods
 
         check_methods(registry, config, chosen.tasks, model)
     sizes = [sum((file.folder / name).stat().st_size for name in file.weights) for file in files or ()]

@@ -13,6 +13,7 @@ from typing import Any
 
 from ttmbench._util.console import each_note_once, progress_bar, warn
 from ttmbench._util.file_io import Unreadable, read_json
+from ttmbench._util.machine import arithmetic_of, naming_what_cannot
 from ttmbench._util.third_party_errors import error_line, foreign_errors, phase
 from ttmbench.config import RunConfig, TTMConfig
 from ttmbench.data.loader import reach_data
@@ -21,9 +22,8 @@ from ttmbench.data.paths import data_folder
 from ttmbench.data.task_file import TaskFile, select_tasks, take_in
 from ttmbench.errors import DataError, TtmbenchError, UsageError
 from ttmbench.evaluator.adapters import check_model, make_adapter, needs_data, remarks, trained_on
-from ttmbench.evaluator.eval_results import Baseline, EvalResults, sample_lines
+from ttmbench.evaluator.eval_results import Baseline, EvalResults, Ranked, Scored, TaskResult, sample_lines
 from ttmbench.evaluator.output import ConfigKey, Output, OutputFiles, state_of
-from ttmbench.evaluator.task_result import Ranked, Scored, TaskResult
 from ttmbench.methods.settings import task_settings
 from ttmbench.model import DualEncoder, Model, PairScorer, overrides
 from ttmbench.plugins.registry import Registry, build_registry
@@ -51,7 +51,7 @@ class Chosen:
         """What makes the run the same as another; ``adapter`` counts where it was given as an object."""
         unregistered, others = None if self.is_registered else adapter, dict(self.also)
         if config.methods:
-            from ttmbench.evaluator.method_runs import reference_tasks  # its code needs torch
+            from ttmbench.evaluator.one_task import reference_tasks  # its code needs torch
 
             others |= reference_tasks(self.registry, config)
         settings = self.settings if self.registry.adapts(config) else {}
@@ -89,7 +89,7 @@ def resolve(
     baseline = None if config.baseline is None else Baseline.read(Path(config.baseline), tasks)
     samples = read_samples(config.samples) if config.samples else None
     if config.methods:  # last, since their settings are those of code that needs torch
-        from ttmbench.evaluator.method_runs import check_methods
+        from ttmbench.evaluator.one_task import check_methods
 
         check_methods(registry, config, tasks)
     return Chosen(registry, tasks, settings, also, samples, baseline, in_memory, plugins, is_registered)
@@ -102,17 +102,16 @@ def evaluate(
 
     ``adapter`` is a model that was given as an object.
     """
-    from ttmbench.evaluator.determinism import arithmetic_of, naming_what_cannot  # these import torch
-    from ttmbench.evaluator.one_task import run_task
+    from ttmbench.evaluator.one_task import run_task  # these import torch
     from ttmbench.evaluator.score_task import Run, data_now
 
-    with each_note_once(), arithmetic_of(config), ExitStack() as stack:
+    with each_note_once(), arithmetic_of(*config.arithmetic), ExitStack() as stack:
         key, tasks, registry = chosen.key(config, adapter), chosen.tasks, chosen.registry
         output = Output(config, registry, tasks, key, command)
         stack.enter_context(output.recording())
         methods = None
         if config.methods:
-            from ttmbench.evaluator.method_runs import Methods
+            from ttmbench.evaluator.one_task import Methods
 
             methods = Methods(config, list(tasks), chosen.also, is_resumed=output.previous is not None)
         asked, document = config, None if output.files is None else output.files.results
@@ -174,7 +173,7 @@ def _load_model(config: RunConfig, chosen: Chosen, adapter: Model | None, output
     for remark in remarks(model):
         warn(remark)
     if config.methods:
-        from ttmbench.evaluator.method_runs import check_methods
+        from ttmbench.evaluator.one_task import check_methods
 
         check_methods(registry, config, chosen.tasks, model)
     return model
@@ -243,15 +242,14 @@ def _save_scores(config: RunConfig, result: Scored, path: Path, **more: str) -> 
 
 def run_part() -> None:
     """Does the part of a run on one device that ``sys.argv`` describes, and exits with the reason if it cannot."""
-    from ttmbench.evaluator.determinism import arithmetic_of, naming_what_cannot
     from ttmbench.evaluator.devices import do_part
-    from ttmbench.evaluator.method_runs import Methods
+    from ttmbench.evaluator.one_task import Methods
     from ttmbench.evaluator.score_task import Run
 
     settings, left, key, document, folder, part, of = json.loads(sys.argv[1])
     config = RunConfig.model_validate(settings)
     try:
-        with each_note_once(), arithmetic_of(config):
+        with each_note_once(), arithmetic_of(*config.arithmetic):
             chosen = resolve(config)
             model = make_adapter(chosen.registry, config.model, config.model_args, config)
             if overrides(model, "usage"):

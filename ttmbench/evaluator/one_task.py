@@ -1,22 +1,68 @@
-"""One task of a run: planned, scored, adapted to by the methods that the run asks for, and summed up."""
+"""One task of a run: scored, then adapted to by the methods of the run, which are checked before anything is scored.
+
+With ``--also``, adapted models are measured on other tasks, whatever their kind. Each measurement is stored with the
+seed's other files until the task is done, so that a resumed run repeats none.
+"""
 
 from __future__ import annotations
 
+import json
+import math
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, cast
 
-from ttmbench.config import TTMConfig
-from ttmbench.data.task_file import TaskFile
-from ttmbench.evaluator.adapters import finetuned
+import numpy as np
+import torch
+
+from ttmbench._util.console import warn
+from ttmbench._util.file_io import Unreadable, load_sealed, separated, tensors_digest, write_atomically
+from ttmbench._util.third_party_errors import error_line, phase
+from ttmbench._version import __version__
+from ttmbench.config import RunConfig, TTMConfig, parse_pairs, read_references
+from ttmbench.data.loader import load_task_data
+from ttmbench.data.task_file import TaskFile, TaskSpec, find_task
+from ttmbench.errors import DivergedError, NotRestoredError, TtmbenchError, UsageError
+from ttmbench.evaluator.adapters import finetuned, make_adapter, model_info, remarks, write_record
+from ttmbench.evaluator.eval_results import Answered, Scored, TaskResult, TransferResult
 from ttmbench.evaluator.ranking_task import rank_task
-from ttmbench.evaluator.score_task import Run, ask, plan_task, score
-from ttmbench.evaluator.task_result import Answered, Scored, TaskResult
-from ttmbench.model import ChoiceModel, DualEncoder, PairScorer
-from ttmbench.results.document import MOST_UNDECIDED
+from ttmbench.evaluator.score_task import Run, TaskCache, ask, check_training, plan_task, score
+from ttmbench.methods.checkpoint import (
+    AFTER_SEED,
+    AfterSeed,
+    Metadata,
+    TaskCheckpoint,
+    Tensors,
+    replace_sealed,
+    score_tensors,
+    scores_of,
+)
+from ttmbench.methods.features import ReferenceSet, RewardModel, scale_and_bias
+from ttmbench.methods.parameters import SETS, is_added, low_rank_removed, parameters_of
+from ttmbench.methods.parts import check_parts
+from ttmbench.methods.runner import MethodRun, named
+from ttmbench.methods.settings import checked_settings, recorded, usual_rate
+from ttmbench.methods.training import Original
+from ttmbench.methods.views import views_of
+from ttmbench.model import ChoiceModel, DualEncoder, Model, PairScorer, StoredFeatures
+from ttmbench.plugins.registry import Registry
+from ttmbench.results.document import MOST_UNDECIDED, IterationRecord
 from ttmbench.results.numbers import CHOICE, RAW, Number, as_entries, supervised_tracks
-from ttmbench.results.summary import MethodScores, breakdowns, summarise
-from ttmbench.types import Group, Record
+from ttmbench.results.summary import (
+    MethodScores,
+    breakdowns,
+    difference_of,
+    differences,
+    metric_mean,
+    over_seeds,
+    summarise,
+)
+from ttmbench.scoring.dual_encoder import encode_captions, encode_images
+from ttmbench.scoring.inputs import Inputs, unknown_wrappers
+from ttmbench.types import Group, MethodSpec, Record, Scores
 
 ASKED_AGAIN = 8  # pairs, where all scores came from the cache
 
@@ -113,3 +159,542 @@ def _blind_notes(result: Scored) -> list[str]:
                 "away"
             ]
     return ["the scorer never sees an image"]
+
+
+def reference_tasks(registry: Registry, config: RunConfig) -> dict[str, TaskFile]:
+    """The tasks that ``METHOD.references`` of the run's methods name; UsageError for a wrong one."""
+    tasks: dict[str, TaskFile] = {}
+    for method in config.methods:
+        spec, key = registry.methods[method], f"{method}.references"
+        given = config.method_args.get(key, spec.settings.get("references"))
+        asked = read_references(given) if "references" in spec.needs else None
+        if asked is None:
+            continue
+        try:
+            task = find_task(registry, asked[0])
+        except UsageError as error:
+            raise UsageError(f"--method_args {key}: must be task, others or a task's name: {error}") from None
+        if task.spec.kind == "classification":
+            raise UsageError(f"--method_args {key}: task '{asked[0]}' has classes and no captions; give another")
+        tasks[asked[0]] = task
+    return tasks
+
+
+def reference_set(run: Run, name: str) -> ReferenceSet:
+    """The references that a setting names (``TASK`` or ``TASK:GROUPS``), with features that go to the cache.
+
+    DataError for data out of reach.
+    """
+    asked = read_references(name)
+    assert asked is not None, "checked before anything is scored"
+    task, config = find_task(run.registry, asked[0]), run.config
+    run = run.on(task.spec)
+    adapter = run.model
+    assert isinstance(adapter, DualEncoder), "checked before anything is scored"
+    groups = load_task_data(run.registry, task, asked[1], config.offline, config.data_dir).groups
+    inputs = Inputs(groups)
+    cache = TaskCache(run.cache, adapter, task.spec, inputs, {"features": True}, "features of references")
+    found = cache.find({"images": None, "captions": None})
+    if found is None:
+        with torch.no_grad():
+            images = encode_images(adapter, inputs, run.sizer).features
+            captions = encode_captions(adapter, inputs.captions, run.sizer).features
+        cache.keep({"images": images.cpu().numpy(), "captions": captions.cpu().numpy()}, config.model_name)
+    else:
+        images, captions = torch.from_numpy(found["images"]), torch.from_numpy(found["captions"])
+    # Shuffled: the order of the groups would show which caption belongs to which image.
+    drawn = np.random.default_rng(0)
+    images, captions = (side.clone()[torch.from_numpy(drawn.permutation(len(side)))] for side in (images, captions))
+    digest = inputs.digest()
+    record = {"task": task.spec.task, "images": len(images), "captions": len(captions), "data_sha256": digest}
+    return ReferenceSet(images, captions, record)
+
+
+def _read(reward: str) -> tuple[str, Record]:
+    """Name and arguments of a model written ``NAME`` or ``NAME:KEY=VALUE|KEY=VALUE``."""
+    name, _, arguments = reward.partition(":")
+    return name, parse_pairs(arguments.replace("|", ","))
+
+
+def _loaded(run: Run, reward: str) -> DualEncoder | PairScorer:
+    name, arguments = _read(reward)
+    model = make_adapter(run.registry, name, arguments, run.config.model_copy(update={"compile": False}), True)
+    if not isinstance(model, DualEncoder | PairScorer) or isinstance(model, StoredFeatures):
+        why = "reads stored features" if isinstance(model, StoredFeatures) else "answers in words"
+        raise UsageError(f"reward={reward}: model {name} {why}, and rewards are scores of images with captions")
+    for remark in remarks(model):
+        warn(remark)
+    return model
+
+
+def reward_model(run: Run, scored: Scored, reward: str) -> RewardModel:
+    """What a model says of the pairs of a task; it is loaded once for a run, and its scores may come from the cache.
+
+    UsageError for a model that has no scores of pairs, DataError for weights out of reach.
+    """
+    name, arguments = _read(reward)
+    model, groups = run.once("reward model", reward, lambda: _loaded(run, reward)), scored.data.groups
+    off: Record = {"methods": [], "method_args": {}, "also": []}
+    asked = {"model": name, "model_args": arguments, "limit": None, "samples": None, **off}
+    config: RunConfig = run.config.model_copy(update=asked)
+    helper = replace(Run.of(run.registry, config, model), cache=run.cache, key=run.key, helpers=run.helpers)
+    plan = plan_task(helper, TaskFile(scored.spec, None, tuple(groups)))
+    raw = score(replace(plan, metrics=[], all_pairs=False), helper, helper.load(plan.task)).raw
+    values, are_cosines = torch.from_numpy(raw.groups), False
+    rows = Inputs(groups).rows
+    if not isinstance(model, DualEncoder):
+        count = 2 * raw.groups.size
+    else:
+        with torch.no_grad():
+            features = model.encode_captions(model.prepare_captions(list(groups[0].captions)))
+            are_cosines = features.ndim == 2
+            if are_cosines:
+                scale, bias = (number.cpu() for number in scale_and_bias(model.logits, features.float()))
+                values = (values - bias) / scale
+        count = len(np.unique(rows.images)) + len(np.unique(rows.captions))
+    declared, own = (model_info(one)["fingerprint"] for one in (model, run.model))
+    is_student = bool(declared) and declared == own
+    record = {"model": name, "fingerprint": declared, "is_student": is_student}
+    return RewardModel(values, are_cosines, count, _note(reward, is_student, scored, raw), record)
+
+
+def _note(reward: str, is_student: bool, scored: Scored, raw: Scores) -> str:
+    """What the reward model scores by itself, with which the method is to be compared."""
+    means = {metric.name: metric_mean(metric, raw) for metric in scored.metrics if metric.scope == "group"}
+    shown = ", ".join(
+        f"{name.replace('_', ' ')} {100 * mean:.1f} %" for name, mean in means.items() if mean is not None
+    )
+    whose = "the reward model is the original model itself" if is_student else "compare with the reward model itself"
+    return f"reward={reward}: {whose}, which has {shown}"
+
+
+def planned_settings(config: RunConfig, spec: MethodSpec, of_run: TTMConfig) -> Record:
+    """The settings of a method on a task, of which ``of_run`` are TTM's."""
+    return recorded(checked_settings(spec, settings_for(config, spec.name), of_run))
+
+
+def check_methods(
+    registry: Registry, config: RunConfig, tasks: Mapping[str, TaskFile], adapter: Model | None = None
+) -> None:
+    """UsageError for an unknown method or setting, or a method that a task, or the model, does not allow."""
+    for key in config.method_args:
+        if key.partition(".")[0] not in config.methods:
+            raise UsageError(
+                f"--method_args {key}: must be METHOD.KEY with a method of the run ({', '.join(config.methods)}); add "
+                "the method to --methods, or omit the setting"
+            )
+    specs = [registry.methods[name] for name in config.methods]
+    for spec in specs:
+        if spec.is_finetuning:
+            what = f"--methods {spec.name}: 'ttmbench finetune' trains on labels"
+            raise UsageError(f"{what}; evaluate the weights it writes")
+    reference_tasks(registry, config)
+    for option, is_given in (("--also", bool(config.also)), ("--save_adapted", config.save_adapted is not None)):
+        if is_given and not any(spec.leaves_model for spec in specs):
+            whose = "; ".join(f"method '{spec.name}' {_left_out(spec)}" for spec in specs)
+            raise UsageError(f"{option} needs a method that leaves a trained model, such as ttm: {whose}")
+    for spec in specs:
+        settings = _checked(registry, config, spec, tasks, adapter)
+        why = [refusal(spec, task.spec, adapter, settings) for task in tasks.values()]
+        if None not in why:  # where another task allows it, this one has a note
+            model = "" if adapter is None else f" with model {config.model}"
+            raise UsageError(f"method '{spec.name}' cannot be run on task '{next(iter(tasks))}'{model}: {why[0]}")
+
+
+def _left_out(spec: MethodSpec) -> str:
+    """Why a method leaves no trained model."""
+    return f"restores the model before each {spec.reset}" if spec.trains else "trains nothing"
+
+
+def _checked(
+    registry: Registry, config: RunConfig, spec: MethodSpec, tasks: Mapping[str, TaskFile], adapter: Model | None
+) -> Record:
+    """The settings of a method; UsageError for one that is wrong, or that a task, the model or the run does not allow.
+
+    For example for parts that cannot be used together, parameters that the model lacks, a precision in which none are
+    trained, or a reward model that no one has registered.
+    """
+    name, given = spec.name, settings_for(config, spec.name)
+    checked, encoder = checked_settings(spec, given), adapter if isinstance(adapter, DualEncoder) else None
+    settings = recorded(checked)
+    which, reward, wrappers = (settings.get(key) for key in ("train", "reward", "wrappers"))
+    if isinstance(checked, TTMConfig):
+        for key in ("augment", "augment_scale"):
+            if key in given:
+                raise UsageError(
+                    f"--method_args {name}.{key}: images are prepared once for a run; use --ttm_args {key}"
+                )
+        for task in (task.spec for task in tasks.values() if task.spec.kind == "groups"):
+            check_parts(registry, checked, task.shape, task.is_global)
+        if adapter is not None:
+            check_training(adapter, config, checked)
+    elif adapter is not None:
+        if config.dtype == "fp16" and (which is not None or "caption_embeddings" in spec.needs):
+            raise UsageError(f"method '{name}' needs gradients, which underflow in fp16; use --dtype bf16 or fp32")
+        if isinstance(which, str):
+            if spec.leaves_model and config.save_adapted is not None and is_added(which):
+                raise UsageError(
+                    f"method '{name}': --save_adapted cannot save what train={which} adds; train a set of weights"
+                )
+            is_known = which in SETS or is_added(which)  # a method may call something else ``train``
+            if encoder is not None and encoder.trainable and is_known:
+                with named(spec, registry), low_rank_removed(encoder):
+                    parameters_of(encoder, which)
+    if "reward_model" in spec.needs and isinstance(reward, str) and reward != "self":
+        try:
+            registry.adapters[_read(reward)[0]]
+        except UsageError as error:
+            raise UsageError(f"--method_args {name}.reward: must be self or a model: {error}") from None
+    if "caption_texts" in spec.needs and isinstance(wrappers, tuple) and encoder is not None:
+        if unknown := unknown_wrappers(encoder, wrappers):
+            raise UsageError(f"method '{name}' cannot be run with model {config.model}: {unknown}")
+    return settings
+
+
+def settings_for(config: RunConfig, method: str) -> Record:
+    """The settings of a method that the user gives."""
+    split = {key: key.partition(".") for key in config.method_args}
+    return {split[key][2]: value for key, value in config.method_args.items() if split[key][0] == method}
+
+
+def refusal(spec: MethodSpec, task: TaskSpec, adapter: Model | None, settings: Mapping[str, object]) -> str | None:
+    """Why a method with these settings cannot be run on a task, and with a model if one is given; None if it can."""
+    if task.kind != "groups":
+        return "it works on groups, but the task has no groups"
+    if task.is_global and not spec.needs_model:
+        return "it works inside groups, and the task is matched globally"
+    if task.shape.true_captions > 1 and (spec.assumes_matching or spec.trains):
+        return f"{task.shape.true_captions} captions are true for each image, and it is defined for one"
+    if "views" in spec.needs and task.shape.captions == 1:
+        return f"it chooses views by their answers among captions, and a {task.shape} group has one caption"
+    if "views" in spec.needs and task.video is not None:
+        return "it needs views of images, and the items are videos"
+    references = read_references(settings.get("references"))
+    if "references" in spec.needs and references is not None and references[0] == task.task:
+        return "its references are the task itself; name another task, or give references=task"
+    if adapter is None:
+        return None
+    if spec.needs_model:
+        if not adapter.trainable:
+            return "the model cannot be adapted (it has no matching_loss or pair_loss)"
+        if task.is_global and not isinstance(adapter, DualEncoder):
+            return "the model learns which pairs inside a group match, and the task is matched globally"
+        return None
+    encoder = adapter if isinstance(adapter, DualEncoder) else None
+    if spec.takes_features and (encoder is None or encoder.vectors == "many"):
+        return "it needs the features of a dual encoder, one vector for each image and caption"
+    if isinstance(adapter, StoredFeatures) and references is not None:
+        return "it encodes references of another task, and the model reads stored features"
+    if "views" in spec.needs and isinstance(adapter, StoredFeatures):
+        return "it needs views of images, and the model reads stored features"
+    if "caption_texts" in spec.needs and isinstance(adapter, StoredFeatures):
+        return "it encodes captions in other words, and the model reads stored features"
+    if spec.trains and not (encoder is not None and encoder.gives_gradients and encoder.trains_in_parts):
+        return "it needs gradients of image and caption features, which the model does not give"
+    if "caption_embeddings" in spec.needs and (encoder is None or encoder.caption_width is None):
+        return "it shifts the token embeddings of captions, and the model's cannot be shifted"
+    return None
+
+
+def runnable(run: Run, task: TaskSpec) -> tuple[list[MethodSpec], list[str]]:
+    """The methods of the run that are defined on a task, and a sentence for each of the others."""
+    defined, notes = list[MethodSpec](), list[str]()
+    for name in run.config.methods:
+        spec = run.registry.methods[name]
+        why = refusal(spec, task, run.model, settings_for(run.config, name))
+        defined += [spec] if why is None else []
+        notes += [] if why is None else [f"method '{name}' was not run: {why}"]
+    wanted = {"measured on other tasks": run.config.also, "saved": run.config.save_adapted}
+    what = " or ".join(words for words, is_wanted in wanted.items() if is_wanted)
+    for spec in defined if what else ():
+        if not spec.leaves_model:
+            notes.append(f"what method '{spec.name}' does is not {what}: it {_left_out(spec)}")
+    return defined, notes
+
+
+Gains = Mapping[str, Record]
+"""Metric -> its difference, as results documents have it."""
+Measurement = tuple[Tensors, Metadata]
+"""Score arrays of an adapted model on another task, if it has any; its ``results``, ``ties`` and ``seconds``."""
+STAGE = "also"
+
+
+@dataclass
+class TransferEvaluation:
+    """The measurements for one task: for every method and seed each other task, stored as soon as it is made."""
+
+    score: Callable[[str], TaskResult]  # another task with the model as it is now
+    others: Mapping[str, TaskResult]  # with the original model
+    config: RunConfig  # the run
+    start: str  # digest of what the models start from; stored measurements are for it alone
+    folder: Path | None  # for what a stopped run resumes from; None to store nothing
+    _made: dict[tuple[str, int, str], Measurement] = field(default_factory=dict)
+
+    def measure(self, seed: int, method: str) -> None:
+        """Scores every other task that is not measured yet with the model as a seed of a method has trained it."""
+        for name in self.others:
+            if self._known(method, seed, name) is not None:
+                continue
+            with phase(STAGE):
+                result = self.score(name)
+            tensors = score_tensors(result.raw) if isinstance(result, Scored) else {}
+            seconds, entries = math.fsum(result.seconds.values()), as_entries(result.numbers)
+            about = {"results": entries["results"], "ties": entries["ties"], "seconds": seconds}
+            self._made[method, seed, name] = tensors, about
+            if self.folder is not None:
+                whole = {**about, "of": self._identity(method, seed, name)}
+                why = replace_sealed(self._path(self.folder, method, seed, name), separated(tensors), whole)
+                if why is not None:
+                    warn(f"{why}; if the run is stopped, task {name} is measured again")
+                    self.folder = None
+
+    def complete(self, seed: int, method: str) -> bool:
+        """Whether every other task was measured with this seed of a method."""
+        return all(self._known(method, seed, name) is not None for name in self.others)
+
+    def outcomes(self, seeds: Mapping[str, Sequence[int]]) -> dict[str, TransferResult]:
+        """Every other task over the seeds of each method, all of which are complete."""
+        outcomes = {}
+        for name, raw in self.others.items():
+            made = {method: [self._made[method, seed, name] for seed in of] for method, of in seeds.items()}
+            result: TaskResult
+            if isinstance(raw, Scored):
+                scores = {method: [scores_of(tensors) for tensors, _ in each] for method, each in made.items()}
+                columns = [raw.columns[0], *(MethodScores(method, each) for method, each in scores.items())]
+                how = self.config.bootstrap_iters, self.config.seed, self.config.interval
+                result = replace(raw, columns=columns).summarised(how)
+                gains = {method: gains_of(raw, each, self.config) for method, each in scores.items()}
+            else:  # means over seeds, without intervals over groups
+                gains, numbers = {}, list(raw.numbers)
+                for method, each in made.items():
+                    of_method, gains[method] = _numbers_over_seeds(raw, method, each)
+                    numbers += of_method
+                result = replace(raw, numbers=numbers)
+            seconds = math.fsum(about["seconds"] for each in made.values() for _, about in each)
+            outcomes[name] = TransferResult(result, seeds, gains, seconds)
+        return outcomes
+
+    def _known(self, method: str, seed: int, name: str) -> Measurement | None:
+        """A measurement of this process or of a stopped run; None if it has to be made."""
+        if (method, seed, name) not in self._made and self.folder is not None:
+            path = self._path(self.folder, method, seed, name)
+            try:
+                stored = load_sealed(path)
+                if stored[1].get("of") == self._identity(method, seed, name):
+                    self._made[method, seed, name] = stored
+            except FileNotFoundError:
+                pass
+            except (Unreadable, OSError) as error:
+                warn(f"cannot resume from {path}: {error}; task {name} is measured again")
+        return self._made.get((method, seed, name))
+
+    def _identity(self, method: str, seed: int, name: str) -> list[object]:
+        return [method, seed, name, self.start, self.others[name].data.fingerprint]
+
+    @staticmethod
+    def _path(folder: Path, method: str, seed: int, name: str) -> Path:
+        return folder / STAGE / method / f"seed_{seed}" / f"{name}.safetensors"
+
+
+def gains_of(raw: Scored, adapted: Sequence[Scores], config: RunConfig) -> Gains:
+    """Every metric after adaptation minus before it, group by group."""
+    return differences(raw.metrics, raw.raw, adapted, raw.data.clusters, config.bootstrap_iters, config.seed)
+
+
+def _numbers_over_seeds(raw: TaskResult, method: str, made: Sequence[Measurement]) -> tuple[list[Number], Gains]:
+    """A method's numbers on a task whose single groups are not kept, and its differences."""
+    numbers, gains = list[Number](), dict[str, Any]()
+    for before in (number for number in raw.numbers if number.method == RAW):
+        by_seed = [about["results"].get(before.key) for _, about in made]
+        ties = [about["ties"].get(before.key) for _, about in made]
+        known: dict[str, Any] = {"value": None, "chance": before.chance}
+        if None not in by_seed:
+            known["value"], known["seed_std"] = over_seeds(np.array(by_seed))
+        known["ties"] = None if None in ties else float(np.mean([tie or 0 for tie in ties]))
+        numbers.append(Number(before.task, before.metric, method, **known))
+        gains[before.metric] = difference_of(before.value, by_seed)
+    return numbers, {metric: gain for metric, gain in gains.items() if gain is not None}
+
+
+class Methods:
+    """The test-time methods of a run, and what follows each finished seed while the model is adapted.
+
+    UsageError if the folder of ``--save_adapted`` cannot be made, or if it is to be new (``is_resumed`` is false) and
+    is not empty. Adapted models are measured on ``others``, too.
+    """
+
+    def __init__(
+        self, config: RunConfig, tasks: Sequence[str], others: Mapping[str, TaskFile] = {}, is_resumed: bool = True
+    ) -> None:
+        self._others = others
+        self._raw: dict[str, TaskResult] = {}  # other tasks with the original model, scored once a run
+        self._is_one = len(tasks) == len(config.run_seeds) == 1  # the model to save, which has the folder to itself
+        if config.save_adapted is None:
+            return
+        folder = Path(config.save_adapted)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            if not is_resumed and any(folder.iterdir()):
+                raise UsageError(f"--save_adapted {folder} is not empty; name a new folder")
+        except OSError as error:
+            raise UsageError(f"--save_adapted {folder} cannot be written to: {error.strerror or error}") from None
+
+    def applied_to(self, run: Run, scored: Scored, settings: TTMConfig, state: Path | None) -> Scored:
+        """The task with the columns of all methods; if some fail, with those of the others and the first failure."""
+        specs, notes = runnable(run, scored.spec)
+        columns, seconds, failures = list(scored.columns), dict(scored.seconds), dict[str, Exception]()
+        transfers, measured = None, dict[str, list[int]]()
+        others = [name for name in self._others if name != scored.spec.task]
+        try:
+            if others and any(spec.leaves_model for spec in specs):
+                score = partial(self._score_elsewhere, run)
+                with phase(STAGE):
+                    for name in others:
+                        if name not in self._raw:
+                            self._raw[name] = score(name, False)
+                digest = tensors_digest({"raw": score_tensors(scored.raw)["scores.groups"]})
+                start, raw = f"{run.key}:{scored.data.fingerprint}:{digest}", {name: self._raw[name] for name in others}
+                transfers = TransferEvaluation(score, raw, run.config, start, state)
+            for column in self.columns(run, scored, settings, state, specs, failures, transfers):
+                if transfers is not None and column.name in run.left_models:
+                    measured[column.name] = run.config.run_seeds
+                    gains = gains_of(scored, column.scores, run.config)
+                    column = replace(column, record={**column.record, "differences": gains})
+                columns.append(column)
+                seconds |= {column.name: column.seconds} if column.seconds else {}
+                notify_scored(run, scored, column)
+        except Exception as error:
+            failures[""] = error
+        first, *further = failures.values() or [None]
+        failed = [f"a further method failed: {error_line(error)}" for error in further if error]
+        return replace(
+            scored,
+            columns=columns,
+            seconds=seconds,
+            notes=[*scored.notes, *notes, *failed],
+            elsewhere=transfers.outcomes(measured) if transfers is not None and measured else {},
+            failure=first,
+        )
+
+    def run_seeds(self, run: Run, seeds: Sequence[int], scored: Scored, settings: TTMConfig, state: Path) -> None:
+        """Runs some seeds of what is trained, and leaves their checkpoints for the run that does the whole task.
+
+        A failure of one of ``--methods`` is left to that run, unless the model is no longer what it was.
+        """
+        # The audit compares all seeds, and no later run finds its scores or those of held-out groups.
+        changes = {"seeds": list(seeds), "audit_labels": False, "holdout": None}
+        part, failures = replace(run, config=run.config.model_copy(update=changes)), dict[str, Exception]()
+        specs = [spec for spec in runnable(part, scored.spec)[0] if spec.trains]
+        for _ in self.columns(part, scored, settings, state, specs, failures):
+            pass
+        for error in failures.values():
+            if isinstance(error, NotRestoredError):
+                raise error
+
+    def columns(
+        self,
+        run: Run,
+        scored: Scored,
+        settings: TTMConfig,
+        state: Path | None,
+        specs: Sequence[MethodSpec],
+        failures: dict[str, Exception],
+        transfers: TransferEvaluation | None = None,
+    ) -> Iterator[MethodScores]:
+        """The columns of methods on a task, of which ``settings`` are TTM's.
+
+        A failure is added to ``failures`` and does not stop the other methods, unless the model is no longer what it
+        was.
+        """
+        stage, config, task, groups = scored.stage, run.config, scored.spec, scored.data.groups
+        inputs = Inputs(groups)
+        rows, data = inputs.rows if stage is None else stage.prepared.rows, scored.data.fingerprint
+        with_features = any(spec.takes_features for spec in specs)
+
+        def iterated(method: str, record: IterationRecord) -> None:
+            run.registry.notify("ttmbench_iteration_finished", task=task.task, method=method, record=record)
+
+        runner = MethodRun(
+            raw=scored.raw,
+            shape=task.shape,
+            metrics=scored.metrics,
+            seeds=config.run_seeds,
+            registry=run.registry,
+            settings=settings,
+            stage=stage,
+            original=Original(stage) if stage is not None and any(spec.trains for spec in specs) else None,
+            items=(len(np.unique(rows.images)), len(np.unique(rows.captions))),
+            is_global=task.is_global,
+            views=views_of(cast("DualEncoder", run.model), inputs, run.sizer) if with_features else None,
+            checkpoint=TaskCheckpoint(state, data, run.key),
+            texts=() if isinstance(run.model, StoredFeatures) else inputs.captions,
+            audit=config.audit_labels,
+            holdout=config.holdout,
+            clusters=None if scored.data.clusters is None else scored.data.clusters.groups,
+            seed=config.seed,
+            references=lambda name: run.once("references", name, lambda: reference_set(run, name)),
+            rewards=lambda name: run.once("reward model", f"{name} {data}", lambda: reward_model(run, scored, name)),
+            iterated=iterated,
+            divided="," in config.device,
+        )
+        for spec in specs:
+            clock, name = time.perf_counter(), spec.name
+            try:
+                with phase(name):
+                    after = self._after(run, scored, name, transfers) if spec.leaves_model else AFTER_SEED
+                    made = runner.column(spec, settings_for(config, name), after)
+            except Exception as error:
+                if isinstance(error, DivergedError):
+                    error.usual = usual_rate(run.registry, config, task)
+                failures[name] = error
+                if isinstance(error, NotRestoredError):
+                    return
+            else:
+                yield replace(made, seconds=time.perf_counter() - clock)
+
+    def _score_elsewhere(self, run: Run, name: str, is_adapted: bool = True) -> TaskResult:
+        """Scores another task with the model as it is now; scores of an adapted one are not cached."""
+        off: Record = {"methods": [], "method_args": {}, "samples": None, "also": [], "save_adapted": None}
+        config, cache = run.config.model_copy(update=off), None if is_adapted else run.cache
+        return run_task(replace(run, config=config, samples=None, cache=cache), self._others[name], TTMConfig())
+
+    def _after(self, run: Run, scored: Scored, name: str, transfers: TransferEvaluation | None) -> AfterSeed:
+        """What follows each trained seed of a method: its model is saved and measured elsewhere, if it is to be."""
+        saves = run.config.save_adapted is not None
+        if saves and not run.model.savable:
+            raise UsageError(f"model {run.config.model} cannot be saved (it has no save); omit --save_adapted")
+
+        def do(seed: int, about: Record) -> None:
+            if saves:
+                self._save(run, scored, name, seed, about)
+            if transfers is not None:
+                transfers.measure(seed, name)
+
+        return AfterSeed(do, lambda seed: transfers is None or transfers.complete(seed, name))
+
+    def _save(self, run: Run, scored: Scored, name: str, seed: int, about: Record) -> None:
+        """Writes the model as it is now: into the folder itself for one task, seed and method, else one for each."""
+        spec, folder = scored.spec, Path(run.config.save_adapted or "")
+        folder = folder / name if len(run.left_models) > 1 else folder
+        folder = folder if self._is_one else folder / spec.task / f"seed_{seed}"
+        card = {
+            "model": run.config.model_name,
+            "task": spec.task,
+            "task_version": spec.version,
+            "data_sha256": scored.data.fingerprint,
+            "seed": seed,
+            "ttmbench": __version__,
+            "method": name,
+            **about,
+        }
+        finetuning = finetuned(run.model)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            run.model.save(folder)
+            if finetuning is not None:
+                write_record(folder, finetuning)  # adapted or not, the weights stay those of a finetuned model
+        except OSError as error:
+            why = error.strerror or error
+            raise TtmbenchError(f"the adapted model cannot be written to {folder}: {why}") from None
+        text = json.dumps(card, indent=2) + "\n"
+        write_atomically(folder / "ttmbench.json", lambda path: path.write_text(text, encoding="utf-8"))

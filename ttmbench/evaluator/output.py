@@ -27,15 +27,25 @@ from pydantic import ValidationError
 
 from ttmbench._util import machine
 from ttmbench._util.console import one_line, show_as, warn
-from ttmbench._util.digests import OWN, digests_of_modules, digests_of_object, json_digest
-from ttmbench._util.file_io import Unreadable, file_digest, read_json, safe_name, take_lock, to_json, write_atomically
+from ttmbench._util.file_io import (
+    OWN,
+    Unreadable,
+    digests_of_modules,
+    digests_of_object,
+    file_digest,
+    json_digest,
+    read_json,
+    safe_name,
+    take_lock,
+    to_json,
+    write_atomically,
+)
 from ttmbench._util.third_party_errors import describe, error_line, phase, phase_of
 from ttmbench.config import PART_KINDS, RunConfig, TTMConfig, is_address
 from ttmbench.data.task_file import TaskFile, all_tasks
 from ttmbench.errors import DataError, TtmbenchError, UsageError
 from ttmbench.evaluator.adapters import finetuned, finetuning_shown, fits_note, model_info
-from ttmbench.evaluator.eval_results import Baseline, EvalResults
-from ttmbench.evaluator.task_result import Scored, TaskResult
+from ttmbench.evaluator.eval_results import Baseline, EvalResults, Scored, TaskResult
 from ttmbench.model import Model, overrides
 from ttmbench.plugins.registry import Registry, Table
 from ttmbench.results.document import SCHEMA_VERSION, ResultsDocument, keys_by_task
@@ -97,9 +107,7 @@ class ConfigKey:
         code = dict(sorted({**digests_of_modules({OWN, *modules}), **objects}.items()))
         bits: Record = {"once": uuid4().hex} if None in code.values() else {}
         if config.deterministic:
-            from ttmbench.evaluator.determinism import conditions  # imports torch, which `ttmbench score` does without
-
-            bits["deterministic"] = conditions(config.batch_size)
+            bits["deterministic"] = machine.conditions(config.batch_size)
         others = {name: task.spec.model_dump(mode="json") for name, task in also.items()}
         asked = config.model_dump(mode="json", exclude={*INDIFFERENT, "also"})
         content = {

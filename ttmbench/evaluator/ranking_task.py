@@ -17,10 +17,9 @@ from ttmbench.data.classes import Classes, labels_of, load_classes
 from ttmbench.data.task_file import TaskFile, TaskSpec
 from ttmbench.errors import UsageError
 from ttmbench.evaluator.adapters import make_adapter, model_info, remarks
-from ttmbench.evaluator.score_cache import TaskCache
-from ttmbench.evaluator.score_task import Run, feature_limit
+from ttmbench.evaluator.eval_results import Data, Ranked
+from ttmbench.evaluator.score_task import Run, TaskCache, feature_limit
 from ttmbench.evaluator.stored_ranks import pool_ranks, stored_pool
-from ttmbench.evaluator.task_result import Data, Ranked
 from ttmbench.model import DualEncoder, PairScorer, StoredFeatures
 from ttmbench.results.ranks import CLASS, I2T, T2I, Ranks
 from ttmbench.scoring.batches import BatchSizer

@@ -21,10 +21,9 @@ from ttmbench.data.loader import check_count
 from ttmbench.data.rows import read_text
 from ttmbench.data.task_file import SCOPES, GroupSpec, TaskFile, TaskSpec, all_tasks, find_task, is_named, select_tasks
 from ttmbench.errors import DataError, UsageError
-from ttmbench.evaluator.eval_results import EvalResults, sample_lines
+from ttmbench.evaluator.eval_results import Answered, Data, EvalResults, Judged, Scored, TaskResult, sample_lines
 from ttmbench.evaluator.output import Output
 from ttmbench.evaluator.stored_ranks import stored_ranks
-from ttmbench.evaluator.task_result import Answered, Data, Judged, Scored, TaskResult
 from ttmbench.plugins.registry import Registry, build_registry, metric_for
 from ttmbench.results.document import check_names
 from ttmbench.results.numbers import BUILT_IN_METHODS, RAW, SLASH, STORED_NOTE, STORED_SCORES, columns_in

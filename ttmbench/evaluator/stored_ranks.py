@@ -13,7 +13,7 @@ from ttmbench._util.arrays import Arrays, read_arrays, too_large
 from ttmbench._util.file_io import file_digest
 from ttmbench.data.task_file import TaskSpec
 from ttmbench.errors import DataError, UsageError
-from ttmbench.evaluator.task_result import Data, Ranked
+from ttmbench.evaluator.eval_results import Data, Ranked
 from ttmbench.model import StoredFeatures
 from ttmbench.plugins.registry import Registry
 from ttmbench.results.numbers import STORED_NOTE, STORED_SCORES

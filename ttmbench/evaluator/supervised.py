@@ -13,10 +13,10 @@ from typing import NamedTuple
 import filelock
 import numpy as np
 
-from ttmbench._util import digests, machine
+from ttmbench._util import machine
 from ttmbench._util.console import warn
-from ttmbench._util.digests import tensors_digest
-from ttmbench._util.file_io import take_lock
+from ttmbench._util.file_io import json_digest, take_lock, tensors_digest
+from ttmbench._util.machine import arithmetic_of, naming_what_cannot
 from ttmbench._util.third_party_errors import foreign_errors
 from ttmbench._version import __version__
 from ttmbench.config import RunConfig, TTMConfig, read_place
@@ -31,7 +31,6 @@ from ttmbench.evaluator.adapters import (
     trained_on,
     write_record,
 )
-from ttmbench.evaluator.determinism import arithmetic_of, naming_what_cannot
 from ttmbench.evaluator.evaluate import read_samples, tasks_named
 from ttmbench.evaluator.output import ConfigKey
 from ttmbench.methods.checkpoint import AfterSeed, TaskCheckpoint
@@ -73,7 +72,7 @@ def finetune_model(
     if "," in config.device:
         raise UsageError(f"--device {config.device} names several devices, and only `run` divides its work; name one")
     folder = Path(read_place("--output_path", config.output_path))
-    with arithmetic_of(config), naming_what_cannot(), _locked(folder):
+    with arithmetic_of(*config.arithmetic), naming_what_cannot(), _locked(folder):
         before = finetuned(folder)
         if before is None and any(inside.name != STATE for inside in folder.iterdir()):
             raise UsageError(f"--output_path {folder} is not empty and has no earlier fine-tuning; choose a new folder")
@@ -88,7 +87,7 @@ def finetune_model(
         prepared, data = prepare(adapter, groups, DECODED)
         content = {"run": ConfigKey.of(registry, config, tasks, {}, {}).sha256, "settings": settings}
         content |= {"model": model_info(model)["fingerprint"], "data": data}
-        key = digests.json_digest(content, default=str)
+        key = json_digest(content, default=str)
         if before is not None and before.get("key") != key:
             raise UsageError(
                 f"{folder} holds another finetuning ({', '.join(entry['task'] for entry in before['tasks'])}, status "

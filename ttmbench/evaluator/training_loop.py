@@ -10,12 +10,12 @@ from typing import Any, Unpack
 import torch
 
 from ttmbench._util.console import each_note_once
+from ttmbench._util.machine import arithmetic_of
 from ttmbench.config import RunOptions, make_run_config
 from ttmbench.data.loader import load_task_data
 from ttmbench.data.memory import Task
 from ttmbench.errors import UsageError
 from ttmbench.evaluator.adapters import as_adapter, checked
-from ttmbench.evaluator.determinism import arithmetic_of
 from ttmbench.evaluator.evaluate import resolve
 from ttmbench.evaluator.public_api import named_tasks
 from ttmbench.evaluator.score_task import Run, TaskPlan, plan_task, score
@@ -93,7 +93,7 @@ class Evaluator:
             TtmbenchError: the model gave unusable scores.
         """
         config, numbers = self._config, list[Number]()
-        with each_note_once(), arithmetic_of(config), torch.no_grad():
+        with each_note_once(), arithmetic_of(*config.arithmetic), torch.no_grad():
             module = model if isinstance(model, torch.nn.Module) else self._taken(model).torch_module
             with _as_it_was(module):
                 self._taken(model)

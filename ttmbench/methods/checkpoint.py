@@ -18,8 +18,7 @@ import numpy as np
 import torch
 
 from ttmbench._util.console import warn
-from ttmbench._util.digests import load_sealed, save_sealed, separated, tensors_digest
-from ttmbench._util.file_io import Unreadable, write_atomically
+from ttmbench._util.file_io import Unreadable, load_sealed, save_sealed, separated, tensors_digest, write_atomically
 from ttmbench.errors import TtmbenchError
 from ttmbench.methods.training import Iteration, TrainingState
 from ttmbench.types import Record, Scores

@@ -28,10 +28,9 @@ import pluggy
 from pydantic import ConfigDict, ValidationError
 from pydantic.dataclasses import dataclass as dataclass_of_pydantic
 
-from ttmbench import hookspecs
+import ttmbench.hookspecs as hookspecs
 from ttmbench._util.console import one_line, warn
-from ttmbench._util.digests import modules_of
-from ttmbench._util.file_io import read_yaml
+from ttmbench._util.file_io import modules_of, read_yaml
 from ttmbench._util.third_party_errors import describe, error_line, error_with_place, place_of, place_of_function
 from ttmbench.config import RunConfig, TTMConfig
 from ttmbench.errors import DataError, UsageError

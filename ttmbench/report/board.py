@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from ttmbench import stats
+import ttmbench.stats as stats
 from ttmbench._util.console import one_line
 from ttmbench.errors import DataError, UsageError
 from ttmbench.report import terminal

@@ -15,7 +15,7 @@ from typing import Any
 
 from rich.cells import cell_len
 
-from ttmbench import stats
+import ttmbench.stats as stats
 from ttmbench._util import console as terminal
 from ttmbench._util.console import echo, plain
 from ttmbench.results.document import ResultsDocument, Transfer

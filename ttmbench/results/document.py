@@ -17,7 +17,7 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, WithJsonSchema, model_validator
 from pydantic.json_schema import SkipJsonSchema
 
-from ttmbench._util.digests import json_digest
+from ttmbench._util.file_io import json_digest
 from ttmbench._util.third_party_errors import near_name
 from ttmbench.errors import AssertionNotMet, UsageError
 from ttmbench.model import UndecidedPairs

@@ -18,7 +18,7 @@ from itertools import product
 from pathlib import Path
 
 from ttmbench._util.console import one_line
-from ttmbench._util.digests import json_digest
+from ttmbench._util.file_io import json_digest
 from ttmbench.config import UNSAID, RunConfig, TTMConfig
 from ttmbench.results.document import LOCAL, ResultsDocument, fingerprint_of, mapping
 from ttmbench.results.numbers import AT, RAW, TTM, UNTRAINED
