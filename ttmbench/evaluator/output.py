@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
+import re
 import shlex
 import shutil
 import tempfile
@@ -41,7 +41,7 @@ from ttmbench._util.file_io import (
     write_atomically,
 )
 from ttmbench._util.third_party_errors import describe, error_line, phase, phase_of
-from ttmbench.config import PART_KINDS, RunConfig, TTMConfig, is_address
+from ttmbench.config import RunConfig, TTMConfig, is_address
 from ttmbench.data.task_file import TaskFile, all_tasks
 from ttmbench.errors import DataError, TtmbenchError, UsageError
 from ttmbench.evaluator.adapters import finetuned, finetuning_shown, fits_note, model_info
@@ -86,41 +86,29 @@ class ConfigKey:
     ) -> ConfigKey:
         """The key of a run on ``tasks``, measured also on others; unique where the source of code cannot be read.
 
-        Code is that of ttmbench and of every package with a model (``adapter``: one given as an object), source,
-        metric, schedule or part.
+        Code is that of ttmbench, of an ``adapter`` given as an object, and of every package that registered something
+        that settings or tasks name.
         """
-        names: list[tuple[Table[Any], Any]] = [
-            (registry.adapters, model) for model in (config.model, config.rerank.get("model"))
-        ]
-        for task in (*tasks.values(), *also.values()):
-            names += [(registry.sources, source["kind"]) for source in task.spec.sources]
-            names += [(registry.metrics, metric) for metric in task.spec.metrics]
-        names += [(registry.methods, name) for name in config.methods]
-        rewards = [str(value).partition(":")[0] for key, value in config.method_args.items() if key.endswith(".reward")]
-        names += [(registry.adapters, model) for model in rewards if model in registry.adapters]
-        names += [(registry.schedules, ttm.schedule) for ttm in settings.values()]
-        names += [(registry.parts, f"{kind}={getattr(ttm, kind)}") for ttm in settings.values() for kind in PART_KINDS]
-        parts = {key.partition(".")[2]: value for key, value in config.method_args.items()}
-        names += [(registry.parts, f"{kind}={name}") for kind, name in parts.items() if kind in PART_KINDS]
-        modules = {module for table, name in names for module in table.modules_of(name, registry.manager)}
-        objects = {} if adapter is None else digests_of_object(adapter)
-        code = dict(sorted({**digests_of_modules({OWN, *modules}), **objects}.items()))
-        bits: Record = {"once": uuid4().hex} if None in code.values() else {}
-        if config.deterministic:
-            bits["deterministic"] = machine.conditions(config.batch_size)
-        others = {name: task.spec.model_dump(mode="json") for name, task in also.items()}
-        asked = config.model_dump(mode="json", exclude={*INDIFFERENT, "also"})
-        content = {
-            "config": {**asked, "tasks": sorted(tasks), "seeds": config.run_seeds},
+        content: Record = {
+            "config": config.model_dump(mode="json", exclude={*INDIFFERENT, "also"}),
             "tasks": {name: task.spec.model_dump(mode="json") for name, task in tasks.items()},
             "settings": {name: of.model_dump(mode="json") for name, of in settings.items()},
             "packages": machine.packages(),
-            **({"also": others} if others else {}),
-            **bits,
-            "code": code,
+            "also": {name: task.spec.model_dump(mode="json") for name, task in also.items()},
         }
+        content["config"] |= {"tasks": sorted(tasks), "seeds": config.run_seeds}
         if config.samples is not None:
-            content["config"]["samples"] = hashlib.sha256(Path(config.samples).read_bytes()).hexdigest()
+            content["config"]["samples"] = file_digest(Path(config.samples))
+        if config.deterministic:
+            content["deterministic"] = machine.conditions(config.batch_size)
+        text, modules = json.dumps(content), set[str]()
+        for table in (one for one in vars(registry).values() if isinstance(one, Table)):
+            for name in table.plugins:
+                if re.search(f'"{re.escape(name.rpartition("=")[2])}[":]', text):  # a reward is written NAME:KEY=VALUE
+                    modules |= {*table.modules_of(name, registry.manager)}
+        objects = {} if adapter is None else digests_of_object(adapter)
+        code = content["code"] = dict(sorted({**digests_of_modules({OWN, *modules}), **objects}.items()))
+        content["once"] = uuid4().hex if None in code.values() else None
         return cls(content, json_digest(content))
 
     def changes_since(self, document: Record) -> str | None:
@@ -264,8 +252,6 @@ class Output:
         self.baseline: Record | None = None
         self._model: Model | None = None  # that reports its usage
         self._task: str | None = None  # under way
-        self._unsaved = self._saving = 0.0  # seconds of work that no document has, and that writing the last one took
-        self._states: list[Path] = []  # checkpoints of tasks that are done
         self._document: ResultsDocument  # as last saved
         self._whole: EvalResults | None = None  # of a run that is over
         self._used: dict[str, Record] = {}  # task -> memory that it took
@@ -413,7 +399,7 @@ class Output:
 
         Its checkpoints in ``state`` are removed once a document with the task is saved.
         """
-        self._task, began = name, time.perf_counter()
+        self._task = name
         try:
             machine.peak_memory(restart=True)
             try:
@@ -425,12 +411,10 @@ class Output:
             if not goes_on:
                 raise
             warn(f"task {name} failed: {self.errors[-1]['message']}")
-        else:
-            self._states += [] if state is None else [state]
-        self._unsaved += time.perf_counter() - began
-        # A document takes longer to write the more tasks it has: work that took less than that can wait for the next.
-        if self._unsaved >= self._saving or self.errors:
-            self.save("running")
+            state = None
+        self.save("running")
+        if state is not None:
+            shutil.rmtree(state, ignore_errors=True)
 
     def _fail(self, task: str | None, error: BaseException) -> None:
         """Records a failure."""
@@ -466,7 +450,7 @@ class Output:
         is_written = self.files is not None and self._is_new
         if status == "running" and not is_written:
             return
-        began, document = time.perf_counter(), self.document(status)
+        document = self.document(status)
         if self.files is not None and is_written:
             with phase("save"):
                 text = to_json(document.to_dict())
@@ -482,9 +466,7 @@ class Output:
                     here = self.files.results.parent
                     self._unsent = TtmbenchError(f"{error}; the results are in {here}: the same command puts them")
                     warn(f"{error}; what is done is in {here}, and the run continues")
-            while self._states:  # these tasks are done, so nothing resumes from their checkpoints
-                shutil.rmtree(self._states.pop(), ignore_errors=True)
-        self._unsaved, self._saving, self._document = 0.0, time.perf_counter() - began, document
+        self._document = document
 
     def _usage(self) -> Record:
         """What the model has used, with that of resumed runs: counts are added, lists joined, the rest is as it is now.
@@ -621,32 +603,26 @@ def _claim(
         earlier = _earlier(files.results.parent, key, config.model_name)
         if earlier is not None:
             files = OutputFiles(earlier, f"{{kind}}_{{task}}_{earlier.stem.removeprefix('results_')}")
-    lock = _lock(files)
-    document = None
+    lock, document = _lock(files), None
     try:
-        previous = _document(files.results, strict=single and config.overwrite != "always")
-        if key is None and (previous or {}).get("run_key") is None:
+        previous = None if config.overwrite == "always" else _document(files.results, strict=single)
+        if key is None and previous is not None and previous.get("run_key") is None:
             previous = None  # stored scores, which are read again
-        if previous is not None and config.overwrite not in ("always", "never"):
-            document = _sound(files.results)
-            previous = None if document is None else previous
         if previous is not None and config.overwrite == "never":
             raise UsageError(
                 f"{files.results} holds results already (status {previous.get('status')}) and --overwrite never leaves "
                 "them as they are; name another --output_path"
             )
-        if previous is not None and _aside(files, previous).results.exists():  # a kill came between two moves
-            _move_aside(files, previous)
-            previous = None
-        same = previous is not None and key is not None and previous.get("run_key") == key.sha256
         if config.overwrite == "always":
             shutil.rmtree(state_of(files.results) / "tasks", ignore_errors=True)
-            previous = None
-        elif previous is not None and not same:
-            _report_changes(key, previous, files.results)
-            _move_aside(files, previous)
-            lock.release()
-            lock, previous = _lock(files), None
+        document = None if previous is None else _sound(files.results)
+        if previous is not None and document is not None:
+            is_same = key is not None and previous.get("run_key") == key.sha256
+            if not is_same or _aside(files, previous).results.exists():  # or a kill came between two moves
+                _report_changes(key, previous, files.results)
+                _move_aside(files, previous)
+                lock.release()
+                lock, document = _lock(files), None
     except BaseException:
         lock.release()
         raise
@@ -656,7 +632,7 @@ def _claim(
     for stray in list(files.results.parent.glob(".*.tmp")):  # of a run that was killed while it wrote one of them
         if any(fnmatchcase(stray.name, f".{name}.*.tmp") for name in names):
             stray.unlink(missing_ok=True)
-    return files, None if previous is None else document, lock
+    return files, document, lock
 
 
 def _local(config: RunConfig, key: ConfigKey | None) -> tuple[RunConfig, RemoteFolder]:
