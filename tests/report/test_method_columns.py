@@ -61,7 +61,7 @@ def test_columns_stand_in_one_order(run):
 
 
 def test_gains_are_over_the_fair_baseline(run, capsys):
-    print_results(run.document, width=120)
+    print_results(run.document)
     first = capsys.readouterr().out.partition("every metric, percent")[0]
     values = {row.key: row.value for row in run.document.numbers}
     raw, matched = values["group_score,none"], values["group_match,none"]

@@ -70,7 +70,7 @@ def test_numbers_and_their_table(document, readme):
 
 
 def test_terminal(document, readme, capsys):
-    print_results(document.to_dict(), width=200)
+    print_results(document.to_dict())
     summary, every = capsys.readouterr().out.split("every metric, percent")
     block = summary[summary.index(TASK) :]
     for name in FOUR:

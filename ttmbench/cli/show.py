@@ -84,7 +84,7 @@ def _print_page(shown: Record, facts: Facts) -> None:
 def _print_facts(facts: Facts) -> None:
     """Name and text of each fact in two columns, at most 120 characters wide; facts without a text are skipped."""
     known = {name: plain(str(text), "\n") for name, text in facts.items() if text not in (None, "", [], ())}
-    name_width, width = max(map(len, known), default=0) + 1, min(console(None).width, 120)
+    name_width, width = max(map(len, known), default=0) + 1, min(console().width, 120)
     for name, text in known.items():
         indent = " " * name_width
         echo(textwrap.fill(f"{name:<{name_width}}{text}", width, subsequent_indent=indent, break_on_hyphens=False))

@@ -126,15 +126,13 @@ class _Wrapper(TextWrapper):
     wordsep_re = re.compile(r"(\s+|[^\s_/,:-]*[_/,:-]+)")
 
 
-def print_table(
-    columns: Sequence[TableColumn], rows: Rows, *, title: str = "", caption: str = "", width: int | None = None
-) -> None:
+def print_table(columns: Sequence[TableColumn], rows: Rows, *, title: str = "", caption: str = "") -> None:
     """Print a table below its title, and the caption and the names of dropped columns below it.
 
-    A row is a text for each column; an empty row separates, and a single text spans the table. The width is in
-    characters, by default that of the terminal; in a file or a pipe ``COLUMNS``, else unlimited.
+    A row is a text for each column; an empty row separates, and a single text spans the table. It is as wide as the
+    terminal; in a file or a pipe as ``COLUMNS``, else unlimited.
     """
-    console = terminal.console(width)
+    console = terminal.console()
     heads = [column.name for column in columns]
     table = [[terminal.encodable(plain(cell, ""), console.encoding) for cell in row] for row in (heads, *rows)]
     natural = {at: max(1, *(cell_len(row[at]) for row in table if len(row) == len(heads))) for at in range(len(heads))}
@@ -163,7 +161,7 @@ def print_table(
             )
             lines.append((" " * GAP).join(padded).rstrip())
     if title:
-        print_line(f"{title}\n", width, style="bold")
+        print_line(f"{title}\n", style="bold")
     console.print(lines[0], style="bold", soft_wrap=True)
     echo("\n".join([terminal.encodable("─", console.encoding) * total, *lines[1:]]))  # as tables of rich, but fast
     if dropped := ", ".join(name for at, name in enumerate(heads) if at not in widths):
@@ -174,18 +172,18 @@ def print_table(
 
 def print_line(text: str = "", width: int | None = None, style: str = "") -> None:
     """Print a text, wrapped as tables are."""
-    console = terminal.console(width)
+    console = terminal.console()
     console.print(terminal.encodable(plain(text, "\n"), console.encoding), style=style)
 
 
-def print_results(results: ResultsDocument | Mapping[str, Any], width: int | None = None) -> None:
-    """Print the headline (if a model was adapted), every metric, and the notes; ``width`` as for `print_table`."""
+def print_results(results: ResultsDocument | Mapping[str, Any]) -> None:
+    """Print the headline (if a model was adapted), every metric, and the notes."""
     document = ResultsDocument.of(results)
     if document.methods:
-        _print_headline(document, width)
-        print_line(width=width)
-    _print_metrics(document, width)
-    print_line(width=width)
+        _print_headline(document)
+        print_line()
+    _print_metrics(document)
+    print_line()
     if transfers := [row for row in document.transfers if row.shown]:
         heads = {"raw": 1, "adapted": 2, "difference": 3, "95 % interval": 1, "over seeds": 0}
         columns = [TableColumn("measured on", "key"), TableColumn("metric", "key")]
@@ -195,10 +193,10 @@ def print_results(results: ResultsDocument | Mapping[str, Any], width: int | Non
             rows.append([f"adapted to {name}"])
             rows += ([cells[column.name] for column in columns] for cells in map(transfer_cells, of_name))
         caption = "Percent. Intervals are of the difference: paired over groups, and over seeds."
-        print_table(columns, rows, title=TRANSFER_TITLE, caption=caption, width=width)
-        print_line(width=width)
+        print_table(columns, rows, title=TRANSFER_TITLE, caption=caption)
+        print_line()
     for line in _notes(document):
-        print_line(line, width)
+        print_line(line)
 
 
 def headline(metrics: Container[str], is_global: bool) -> tuple[str, str]:
@@ -208,7 +206,7 @@ def headline(metrics: Container[str], is_global: bool) -> tuple[str, str]:
     return ("group_score" if "group_score" in metrics else "text_score"), "group_match"
 
 
-def _print_headline(document: ResultsDocument, width: int | None) -> None:
+def _print_headline(document: ResultsDocument) -> None:
     """One row per task and method; two for methods whose scores are numbers without matching too."""
     heads = {"value": 3, "gain": 1, "rel.": 0, "err. red.": 0, "chance": 2, "ties": 0}
     columns = [TableColumn("", "key"), *(TableColumn(name, "number", rank) for name, rank in heads.items())]
@@ -236,10 +234,10 @@ def _print_headline(document: ResultsDocument, width: int | None) -> None:
     shown = "".join(map("".join, rows))
     caption = "± is the standard deviation over seeds. " if "±" in shown else ""
     caption += "Gain: over SimpleMatch for group match and for methods that output a matching, else over raw."
-    print_table(columns, rows[1:], title=f"{document.model_name}: percent", caption=caption, width=width)
+    print_table(columns, rows[1:], title=f"{document.model_name}: percent", caption=caption)
 
 
-def _print_metrics(document: ResultsDocument, width: int | None) -> None:
+def _print_metrics(document: ResultsDocument) -> None:
     baseline = document.baseline
     compared = {} if baseline is None else {(row.task, row.metric, row.method): row for row in baseline.rows}
     heads = [("value", 4), ("± stderr", 1), ("95% interval", 1), ("chance", 3), ("ties", 0)]
@@ -266,7 +264,7 @@ def _print_metrics(document: ResultsDocument, width: int | None) -> None:
             f"Difference to {baseline.model_name} in {baseline.file}, paired group by group where both runs have the "
             "values of single groups; p is not adjusted for several tasks."
         )
-    print_table(columns, rows, title=f"{document.model_name}: every metric, percent", caption=caption, width=width)
+    print_table(columns, rows, title=f"{document.model_name}: every metric, percent", caption=caption)
 
 
 def _notes(document: ResultsDocument) -> Iterator[str]:
