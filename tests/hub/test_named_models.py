@@ -18,11 +18,8 @@ from support.tiny_models import timm_shape
 
 RAW = f"--tasks shapes_color --limit {LIMIT} --device cpu --bootstrap_iters 0 --use_cache off"
 TTM = f"{RAW} --ttm --ttm_args iterations=1,epochs=1"
-FORMATS = (
-    *("negclip", "ce-clip", "dac-llm", "clove", "con-clip-b32", "cs-clip", "read-clip"),
-    *("siglip2-so400m", "metaclip2-b32"),
-)
-FETCHED = ("fsc-clip-lora-laioncoco-l14", "clic-clipa-l14-pixelprose", "open_clip-vit-b32-datacomp")
+FORMATS = ("negclip", "dac-llm", "clove", "read-clip", "siglip2-so400m")  # one of each way to load; all are slow
+FETCHED = ("fsc-clip-lora-laioncoco-l14",)
 
 
 @pytest.fixture(scope="module")
@@ -90,6 +87,7 @@ for spec in catalog.adapters():
 TIMM = {"ViT-B-16-SigLIP": SIGLIP_WORDS, "ViT-B-16-SigLIP2": SIGLIP2_WORDS}
 
 
+@pytest.mark.slow
 def test_named_siglips_read_captions_alike(tmp_path):
     """Of one checkpoint under two libraries, and of each size; what is read is what cards state."""
     named = {"siglip2-b16", "siglip2-so400m", "open_clip-siglip2-b16"}, {"siglip-b16", "open_clip-siglip-b16"}

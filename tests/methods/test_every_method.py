@@ -176,7 +176,13 @@ OPTIONS = [
 ]
 
 
-@pytest.mark.parametrize(("spec", "argument"), OPTIONS, ids=[f"{spec.name}.{one.name}" for spec, one in OPTIONS])
+@pytest.mark.parametrize(
+    ("spec", "argument"),
+    [
+        pytest.param(spec, one, id=f"{spec.name}.{one.name}", marks=[pytest.mark.slow] if spec.trains else [])
+        for spec, one in OPTIONS
+    ],
+)
 def test_every_option_changes_the_scores(spec, argument, adapter, monkeypatch):
     monkeypatch.setattr(rlcf, "clip_score", torch.inner)  # a random model's rewards may all be 0
     few = {"steps": 2} if argument.name == "weight_decay" else {}  # a shift of zero does not decay
