@@ -16,7 +16,7 @@ images = torch.stack([training(Image.new("RGB", (64, 64), color)) for color in c
 texts, labels = tokenizer([f"a {color} square" for color in colors]), torch.arange(len(colors))
 
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
-evaluator = ttmbench.Evaluator("shapes_color", limit=50, preprocess=(validation, tokenizer))
+evaluator = ttmbench.Evaluator("shapes_color", limit=20, preprocess=(validation, tokenizer))
 model.train()
 for epoch in range(2):
     image_features, text_features, scale = model(images, texts)[:3]

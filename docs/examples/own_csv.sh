@@ -23,5 +23,5 @@ group:
 metrics: [text_score, image_score, group_score, group_match]
 TASK
 ttmbench validate pairs/pairs.yaml
-ttmbench --model tiny-clip --tasks pairs/pairs.yaml --ttm --output_path results --log_samples
+ttmbench --model tiny-clip --tasks pairs/pairs.yaml --ttm --ttm_args iterations=2,epochs=2 --output_path results --log_samples
 ttmbench report results --include_path pairs

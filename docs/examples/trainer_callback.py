@@ -32,6 +32,6 @@ def collate(batch):
 
 how = {"num_train_epochs": 2, "learning_rate": 1e-5, "remove_unused_columns": False, "report_to": "none"}
 trainer = Trainer(model, TrainingArguments("trained", **how), train_dataset=rows, data_collator=collate)
-evaluator = ttmbench.Evaluator(["shapes_color", "shapes_place"], limit=50, preprocess=processor)
+evaluator = ttmbench.Evaluator(["shapes_color", "shapes_place"], limit=20, preprocess=processor)
 trainer.add_callback(Composition(trainer, evaluator))
 trainer.train()
