@@ -108,6 +108,7 @@ def test_scores_need_scipys_functions_alone(light):
 
 
 @pytest.mark.parametrize("stage", ["tiny-clip", "hub"])
+@pytest.mark.slow
 def test_a_small_run_imports_what_it_uses_alone(runs, stage):
     assert {"torch", "transformers"} <= packages(runs[stage])
     assert not {name for name in runs[stage] if name in NOT_IN_A_RUN}

@@ -137,6 +137,7 @@ def test_fewer_groups_are_a_prefix(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.slow
 def test_no_two_groups_are_alike(kind: str) -> None:
     groups = [group for seed in (1000, 1001) for group in make_groups(kind, 200, seed)]
     assert len({group.group_id for group in groups}) == len(groups)

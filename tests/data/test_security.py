@@ -119,6 +119,7 @@ def bomb(total: int) -> bytes:
     return content.getvalue()
 
 
+@pytest.mark.slow
 def test_a_file_of_ten_gigabytes_of_zeros_is_refused(fetch):
     archive = bomb(10 << 30)
     assert len(archive) < 12 << 20

@@ -6,6 +6,7 @@ import json
 import os
 from pathlib import Path
 
+import pytest
 from support import processes
 
 FOLDER = Path(__file__).resolve().parents[2] / "benchmarks"
@@ -20,6 +21,7 @@ def run(script: str, output: Path, *options: str, small: tuple[str, ...] = tuple
     return json.loads(output.read_text())
 
 
+@pytest.mark.slow
 def test_both_versions_give_the_same_numbers(tmp_path):
     report = run("ttm.py", tmp_path / "x.json", "--batch", "3", "--images", "jpeg", "--threads", "1", "--repeats", "1")
     report = report["fp32"]

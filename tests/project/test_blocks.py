@@ -72,6 +72,7 @@ def test_the_page_on_adapters_makes_a_package_that_works(tmp_path):
     )
 
 
+@pytest.mark.slow
 def test_the_page_on_methods_makes_a_package_that_works(tmp_path):
     """Its files in their places, its test, its commands as an installed plugin's, and a sweep over its settings."""
     marked, words = package_of("add-a-method.md", tmp_path)

@@ -9,8 +9,8 @@ import pytest
 from support import processes
 from support.checkout import ROOT, load_script
 
-PAGES = [  # a method in a package is also made by the page on methods, in test_blocks.py
-    pytest.param(page, id=page.stem, marks=pytest.mark.slow if page.stem == "your-own-method" else ())
+PAGES = [
+    pytest.param(page, id=page.stem, marks=[pytest.mark.slow] * (page.stem != "first-lesson"))
     for page in sorted((ROOT / "docs" / "lessons").glob("*.md"))
 ]
 SHOWN_APART = re.compile(r"results_[\w.-]+\.json|[-+\d.]+|─+")

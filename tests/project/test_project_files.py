@@ -33,6 +33,7 @@ def test_every_package_is_installed():
     assert set(settings["packages"]) == there | set(settings["package-data"])
 
 
+@pytest.mark.slow
 def test_the_package_is_found_beside_a_folder_of_its_name(tmp_path):
     """As from the folder that holds the clone."""
     (tmp_path / "ttmbench").symlink_to(ROOT)

@@ -323,6 +323,7 @@ def test_figures_have_the_numbers_of_all_models(copied):
     assert (low, high) == pytest.approx([100 * end for end in document["ci"]["shapes_color"]["group_match,none"]])
 
 
+@pytest.mark.slow
 def test_figures_are_pdf_and_svg_with_text(copied, tmp_path, capsys):
     """Of one task: matplotlib takes a tenth of a second for each file."""
     figures = tmp_path / "figures"

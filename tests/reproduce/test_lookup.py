@@ -29,6 +29,7 @@ def printed(capsys, *words):
     return capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_every_published_row_is_found_by_its_task_and_by_its_model(every, registry):
     tables = [table for table in map(load_table, shipped_tables()) if not table.spec.own]
     rows = {(table.name, number.where) for table in tables for number in table.numbers}

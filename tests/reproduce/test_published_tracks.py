@@ -108,6 +108,7 @@ def ranked_tables(page):
         yield chance, bold, ranked
 
 
+@pytest.mark.slow
 def test_every_published_task_has_a_page_with_chance_and_nothing_below_it_is_bold(site):
     published = {number.task for number in published_beside_runs(["all"]).numbers}
     pages = sorted((site / "tasks").iterdir())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import itertools
 import json
 import subprocess
 import sys
@@ -82,7 +83,7 @@ def validator(key: str) -> jsonschema.Draft202012Validator:
 def test_the_model_takes_nothing_that_its_schema_refuses():
     jsonschema.Draft202012Validator(schema("results")).validate(full_document())
     verdicts = []
-    for path, document in mutations(full_document()):
+    for path, document in itertools.islice(mutations(full_document()), 0, None, 5):
         fits = validator(path[0]).is_valid(document)
         verdicts.append(fits)
         try:
@@ -93,7 +94,7 @@ def test_the_model_takes_nothing_that_its_schema_refuses():
             assert not fits or {one["type"] for one in error.errors()} & {"value_error", "int_type"}, (path, error)
         else:
             assert fits, path
-    assert len(verdicts) > 1500 and 100 < sum(verdicts) < len(verdicts) - 500
+    assert len(verdicts) > 300 and 20 < sum(verdicts) < len(verdicts) - 100
 
 
 @pytest.mark.parametrize(

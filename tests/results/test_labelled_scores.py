@@ -74,6 +74,7 @@ def test_three_aggregates_and_eleven_instruments(tmp_path, capsys):
     assert document["n-samples"]["valse_existence"]["effective"] == 505
 
 
+@pytest.mark.slow
 def test_ties_are_wrong_and_told(tmp_path):
     ties = {"plurals": 200, "relations": 173}
     right = {name: min(count, VALID[name][1] - ties.get(name, 0)) for name, count in RIGHT.items()}
@@ -84,6 +85,7 @@ def test_ties_are_wrong_and_told(tmp_path):
     assert scored.results["valse"]["text_score,none"] == pytest.approx(sum(right.values()) / 7702, abs=1e-12)
 
 
+@pytest.mark.slow
 def test_order_of_lines_and_further_keys_do_not_matter(tmp_path):
     content = lines(RIGHT)
     mixed = [content[at] for at in np.random.default_rng(0).permutation(len(content))]
@@ -179,6 +181,7 @@ def test_a_published_model_to_the_digit(tmp_path):
     }
 
 
+@pytest.mark.slow
 def test_samples_of_a_run_state_their_tags_too(tmp_path):
     """A task's means over tags are made again from its samples, for every method."""
     rows = []
