@@ -72,6 +72,7 @@ _KINDS: list[Row] = [
         "hf": "any CLIP or SigLIP of transformers: --model_args pretrained=<hub id or folder>",
         "open_clip": "any model of open_clip: --model_args model=<name>,pretrained=<tag or file>, or model=hf-hub:<id>",
         "embeddings": "stored features with trainable residual heads: --model_args path=FILE",
+        "itm": "matching head of BLIP, BLIP-2, FLAVA, ViLT or BridgeTower: --model_args pretrained=<hub id>",
         "vqascore": f"P(yes) of {_ANY_CHAT}",
         "visualgpt": "P(caption|image) of a generative model: --model_args pretrained=<hub id>",
         "choice": f"forced choices of {_ANY_CHAT}[,side_by_side=true]",

@@ -246,7 +246,7 @@ def scale_and_size(processor: BaseImageProcessor, device: torch.device) -> tuple
         raw = processor(images=probe, return_tensors="pt", **UNSCALED)
     except TypeError:  # EfficientNet's (ALIGN) may normalise once more, which integers cannot be
         return None, (0, 0)
-    if set(raw) != {PIXELS} or raw[PIXELS].dtype != torch.uint8 or raw[PIXELS].ndim != 4:
+    if set(raw) - {"pixel_mask"} != {PIXELS} or raw[PIXELS].dtype != torch.uint8 or raw[PIXELS].ndim != 4:
         return None, (0, 0)
     channels, height, width = raw[PIXELS].shape[1:]
     own = (

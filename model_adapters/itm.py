@@ -1,8 +1,8 @@
-"""Image-text matching heads of BLIP, BLIP-2 and FLAVA: the score is the logit of a match minus that of no match.
+"""Image-text matching heads: the score is the logit of a match minus that of no match, or the one logit of ViLT.
 
-The image is encoded once, whatever the number of its captions. Inputs are those that the heads were trained on, which
-for BLIP and BLIP-2 differ from transformers' forward: captions are cut after 35 and 32 tokens, and BLIP's begin with
-[ENC] (LAVIS, ``blip_image_text_matching.py`` and ``blip2_image_text_matching.py``).
+The image is encoded once, whatever the number of its captions, except by BridgeTower. Inputs are those that the heads
+were trained on, which for BLIP and BLIP-2 differ from transformers' forward: captions are cut after 35 and 32 tokens,
+and BLIP's begin with [ENC] (LAVIS, ``blip_image_text_matching.py`` and ``blip2_image_text_matching.py``).
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import torch
 from torch.nn import functional
 
 from ttmbench.errors import UsageError
+from ttmbench.model import Batch, Prepared
 from ttmbench.model_adapters._shared.contrastive import (
     PIXELS,
     key_mask,
@@ -59,8 +60,10 @@ CLASSES = {
     "blip": "BlipForImageTextRetrieval",
     "blip-2": "Blip2ForImageTextRetrieval",
     "flava": "FlavaForPreTraining",
+    "vilt": "ViltForImageAndTextRetrieval",
+    "bridgetower": "BridgeTowerForImageAndTextRetrieval",
 }
-"""Of transformers, by ``model_type``: each has a matching head and a contrastive half."""
+"""Of transformers, by ``model_type``."""
 
 
 def load_family(
@@ -74,9 +77,9 @@ def load_family(
 
     pretrained = find(asked)
     family = pretrained.config.model_type
-    if family not in CLASSES:
+    if family not in readers:
         raise UsageError(
-            f"{asked.pretrained} is of type '{family}', whose {part} is not known; known: {', '.join(CLASSES)}{hint}"
+            f"{asked.pretrained} is of type '{family}', whose {part} is not known; known: {', '.join(readers)}{hint}"
         )
     return load_whole(getattr(transformers, CLASSES[family]), pretrained), readers[family]
 
@@ -85,14 +88,16 @@ class MatchingModel(TrainablePairModel):
     """A matching head as an adapter; subclasses know one architecture."""
 
     trained_tokens: int | None = None
+    one_size: bool = True  # whether preprocessing makes images of one size
 
     def __init__(self, loaded: LoadedModel, asked: ItmOptions) -> None:
         super().__init__(loaded, asked)
         self.tokenizer, self.special_tokens = as_text(loaded.tokenizer)
         self.image_processor = loaded.image_processor
         self.max_tokens = caption_tokens(asked.max_tokens, self.trained_tokens, self.model.config, self.tokenizer)
-        self._scale, size = scale_and_size(self.image_processor, self.device)
-        check_image_size(self, size, self.model.config)
+        if self.one_size:
+            self._scale, size = scale_and_size(self.image_processor, self.device)
+            check_image_size(self, size, self.model.config)
         full_precision(self._head())
         read = caption_inputs(self.tokenizer, PROBES, self.max_tokens)["input_ids"]
         self._declared["captions"] = captions_read(read, None, "longest", self.max_tokens, self.special_tokens)
@@ -101,7 +106,7 @@ class MatchingModel(TrainablePairModel):
         """As for every pair model, and what else changes a score."""
         return {
             **super().fingerprint(),
-            "score": "matching logit minus non-matching logit",
+            "score": "matching logit minus non-matching logit" if self._head().out_features == 2 else "matching logit",
             "max_tokens": self.max_tokens,
             "image_processor": type(self.image_processor).__name__,
         }
@@ -110,10 +115,11 @@ class MatchingModel(TrainablePairModel):
         """Weights, tokenizer and preprocessing, as ``from_pretrained`` loads them."""
         self.loaded.save(folder)
 
-    def prepare_images(self, images: Sequence[Image]) -> torch.Tensor:
+    def prepare_images(self, images: Sequence[Image]) -> Batch:
         """The model's own preprocessing: uint8 pixels still to be normalised, where the preprocessing allows that."""
         options = {} if self._scale is None else UNSCALED
-        return self.image_processor(images=list(images), return_tensors="pt", **options)[PIXELS]
+        pixels: torch.Tensor = self.image_processor(images=list(images), return_tensors="pt", **options)[PIXELS]
+        return pixels
 
     def prepare_captions(self, captions: Sequence[str]) -> dict[str, torch.Tensor]:
         """Tokens, padded to the longest caption; attention never looks at padding."""
@@ -124,7 +130,7 @@ class MatchingModel(TrainablePairModel):
         lengths = self.prepare_captions(captions)["attention_mask"].sum(dim=1)
         return longer_than(self.tokenizer, captions, lengths.tolist())
 
-    def encode_images(self, prepared: torch.Tensor) -> torch.Tensor:
+    def encode_images(self, prepared: Prepared) -> torch.Tensor:
         """States of the vision encoder that text attends to, [images, tokens, width]."""
         self.model.eval()
         return self._states(prepared)
@@ -134,7 +140,7 @@ class MatchingModel(TrainablePairModel):
         logits = self._logits(images, captions)
         return (logits[:, 1] - logits[:, 0]).cpu().numpy()
 
-    def pair_loss(self, images: torch.Tensor, captions: dict[str, torch.Tensor], matched: np.ndarray) -> torch.Tensor:
+    def pair_loss(self, images: Prepared, captions: dict[str, torch.Tensor], matched: np.ndarray) -> torch.Tensor:
         """Cross-entropy of the head, as image-text matching is trained; UsageError in fp16."""
         self.check_trainable()
         self.model.train()
@@ -142,7 +148,7 @@ class MatchingModel(TrainablePairModel):
         return functional.cross_entropy(self._logits(self._states(images), captions), truth)
 
     def _head(self) -> torch.nn.Linear:
-        """The last layer, with two outputs: no match, match."""
+        """The last layer, with two outputs (no match, match), or one (match)."""
         return self.model.itm_head
 
     def _encode(self, pixels: torch.Tensor) -> torch.Tensor:
@@ -151,15 +157,16 @@ class MatchingModel(TrainablePairModel):
 
     @abstractmethod
     def _match(self, states: torch.Tensor, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
-        """Logits of the head [pairs, 2]."""
+        """Logits of the head [pairs, 2], or [pairs, 1], to which the logit of no match is 0."""
 
-    def _states(self, prepared: torch.Tensor) -> torch.Tensor:
+    def _states(self, prepared: Prepared) -> torch.Tensor:
         with self.arithmetic():
             return self._encode(normalised(on_device(prepared, self.device), self._scale))
 
     def _logits(self, states: torch.Tensor, captions: dict[str, torch.Tensor]) -> torch.Tensor:
         with self.arithmetic():
-            return self._match(states, **on_device(trimmed(captions), self.device)).float()
+            logits = self._match(states, **on_device(trimmed(captions), self.device)).float()
+        return logits if logits.shape[1] == 2 else functional.pad(logits, (1, 0))
 
 
 class BlipMatching(MatchingModel):
@@ -251,14 +258,73 @@ class FlavaMatching(MatchingModel):
         return self.model.itm_head(joint.last_hidden_state)
 
 
-FAMILIES = {"blip": BlipMatching, "blip-2": Blip2Matching, "flava": FlavaMatching}
+class ViltMatching(MatchingModel):
+    """ViLT (arXiv:2102.03334): one encoder over text and patches; the head's one logit ranks pairs."""
+
+    one_size = False
+
+    def _head(self) -> torch.nn.Linear:
+        return self.model.rank_output
+
+    def prepare_images(self, images: Sequence[Image]) -> list[torch.Tensor]:
+        """The model's own preprocessing of each image, which keeps its shape: pixels [1, channels, height, width]."""
+        return [self.image_processor(images=[image], return_tensors="pt")[PIXELS] for image in images]
+
+    def _states(self, prepared: Prepared) -> torch.Tensor:
+        """Patch embeddings [images, patches, width + 1], padded; the last entry is 1 where there is a patch.
+
+        The library shuffles patches by the generator of the process, or draws some of them if ``max_image_length`` is
+        positive; here that is the same in every pass.
+        """
+        embed, longest = self.model.vilt.embeddings.visual_embed, self.model.config.max_image_length
+        rows = []
+        with self.arithmetic(), torch.random.fork_rng(devices=[]):
+            for image in prepared:
+                torch.default_generator.manual_seed(0)
+                pixels = on_device(image, self.device)
+                seen = torch.ones_like(pixels[:, 0], dtype=torch.long)
+                states, mask, _ = embed(pixels, seen, max_image_length=longest)
+                rows.append(torch.cat([states[0], mask[0, :, None].to(states.dtype)], dim=1))
+        return torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)
+
+    def _match(self, states: torch.Tensor, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
+        return self.model(
+            input_ids=input_ids,
+            attention_mask=attention_mask,
+            image_embeds=states[..., :-1],
+            pixel_mask=states[..., -1].long(),
+        ).logits
+
+
+class BridgeTowerMatching(MatchingModel):
+    """BridgeTower (arXiv:2206.08657): both encoders feed every layer of the cross-modal one; two poolers, one head."""
+
+    trained_tokens = 50
+
+    def _head(self) -> torch.nn.Linear:
+        return self.model.itm_score.fc
+
+    def _encode(self, pixels: torch.Tensor) -> torch.Tensor:
+        return pixels  # the library has no pass from encoded images
+
+    def _match(self, states: torch.Tensor, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
+        return self.model(input_ids=input_ids, attention_mask=attention_mask, pixel_values=states).logits
+
+
+FAMILIES = {
+    "blip": BlipMatching,
+    "blip-2": Blip2Matching,
+    "flava": FlavaMatching,
+    "vilt": ViltMatching,
+    "bridgetower": BridgeTowerMatching,
+}
 
 
 def caption_tokens(
     asked: int | None, trained: int | None, config: PretrainedConfig, tokenizer: PreTrainedTokenizerBase
 ) -> int:
     """The longest caption in tokens: as asked, else as in training if known; UsageError for more than positions."""
-    text = getattr(config, "qformer_config", config.text_config)
+    text = getattr(config, "qformer_config", config.get_text_config())
     most = min(int(text.max_position_embeddings), int(tokenizer.model_max_length))
     if asked is None:
         return min(most, trained or most)

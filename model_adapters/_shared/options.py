@@ -142,7 +142,7 @@ class Cutting(Options):
     """A model that cuts captions."""
 
     max_tokens: int | None = None
-    """Maximum tokens of a caption (default: as trained; BLIP 35, BLIP-2 32, FLAVA its own)."""
+    """Maximum tokens of a caption (default: as trained; BLIP 35, BLIP-2 32, BridgeTower 50, others their own)."""
 
 
 class ItcOptions(Cutting, Compiled, HubModel):
@@ -150,7 +150,7 @@ class ItcOptions(Cutting, Compiled, HubModel):
 
 
 class ItmOptions(Cutting, HubModel):
-    """The matching head of BLIP, BLIP-2 or FLAVA (``itm``)."""
+    """The matching head of BLIP, BLIP-2, FLAVA, ViLT or BridgeTower (``itm``)."""
 
     itm_start: Literal["enc", "cls"] | None = None
     """First token of a caption, for BLIP: ``enc`` ([ENC], as trained, the default) or ``cls`` ([CLS], as in the

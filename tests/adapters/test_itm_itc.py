@@ -1,4 +1,4 @@
-"""BLIP, BLIP-2 and FLAVA both ways: scores are those of the model's own forward; nothing beside a pair moves them."""
+"""Matching heads and contrastive halves: scores are those of the model's own forward, whatever is beside a pair."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ from functools import cache
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from support.adapter_inputs import groups_of, quick_scores
 from support.rounding import bound
 
+import ttmbench
 from ttmbench.errors import DataError, UsageError
 from ttmbench.model_adapters import itc, itm
 from ttmbench.testing import check_adapter
@@ -148,6 +150,61 @@ def test_a_blip_without_the_trained_start_says_so(tiny_vlm):
     adapter.model.config.text_config.vocab_size -= 1
     with pytest.raises(UsageError, match=r"no \[ENC\] among them; --model_args itm_start=cls"):
         adapter._enc()
+
+
+RETRIEVAL = ["vilt", pytest.param("bridgetower", marks=pytest.mark.slow)]
+
+
+@pytest.mark.parametrize("kind", RETRIEVAL)
+def test_retrieval_heads_score_as_their_forward(kind, tiny_vlm):
+    import transformers as tf
+
+    folder, shapes = str(tiny_vlm(kind)), [(40, 64), (64, 40), (50, 50), (40, 64)]
+    noise = np.random.default_rng(0)
+    images = [Image.fromarray(noise.integers(0, 255, (*size, 3), dtype=np.uint8)) for size in shapes]
+    captions = ["a red circle", "two dogs on the left of a blue square and a green star", "cat", "a blue square"]
+    adapter = itm.load(pretrained=folder, device="cpu")
+    model = getattr(tf, adapter.fingerprint()["architecture"]).from_pretrained(folder).eval()
+    words, shaper = tf.AutoTokenizer.from_pretrained(folder), tf.AutoImageProcessor.from_pretrained(folder)
+    words.padding_side = "right"
+
+    def own(images, captions):
+        tokens = words(captions, padding=True, return_tensors="pt")
+        with torch.no_grad():
+            logits = model(**tokens, **shaper(images=images, return_tensors="pt")).logits
+        return (logits[:, 0] if logits.shape[1] == 1 else logits[:, 1] - logits[:, 0]).numpy()
+
+    expected = own(images, captions)
+    found = adapter.score_pairs(images, captions)
+    np.testing.assert_allclose(found, expected, atol=1e-5, rtol=0)
+    for image, caption, score in zip(images, captions, expected, strict=True):
+        np.testing.assert_allclose(own([image], [caption]), score, atol=1e-5)
+    assert np.array_equal(found, adapter.score_pairs(images, captions)) and np.ptp(expected) > 0.05
+    assert adapter.truncated(["cat", LONG]) == [False, True]
+    assert "pairs: the state comes back after training" in check_adapter(adapter)
+    if kind == "vilt":  # no dropout: the loss of one logit is the binary cross-entropy
+        matched = np.array([True, False, True, False])
+        loss = adapter.pair_loss(adapter.prepare_images(images), adapter.prepare_captions(captions), matched)
+        entropy = np.logaddexp(0, np.where(matched, -expected, expected)).mean()
+        assert float(loss.detach()) == pytest.approx(entropy, abs=1e-5)
+
+
+@pytest.mark.parametrize("kind", RETRIEVAL)
+def test_ttm_trains_a_retrieval_head(kind, tiny_vlm):
+    settings = {"iterations": 1, "epochs": 1, "tau_start": 0.0, "tau_end": 0.0, "augment": False}
+    for dtype in ("fp32", "bf16"):
+        adapter = itm.load(pretrained=str(tiny_vlm(kind)), device="cpu", dtype=dtype)
+        run = ttmbench.simple_evaluate(
+            adapter, "shapes_color", limit=2, bootstrap_iters=0, device="cpu", ttm=True, ttm_args=settings
+        )
+        (record,) = run.document["methods"]["shapes_color"]["ttm"]["iterations"]
+        assert record["selected"] == 2 and all(np.isfinite(record["loss"]))
+
+
+@pytest.mark.parametrize("kind", ["vilt-mlm", pytest.param("bridgetower-mlm", marks=pytest.mark.slow)])
+def test_a_checkpoint_without_the_head_is_refused(kind, tiny_vlm):
+    with pytest.raises(DataError, match=r"do not fit \w+ForImageAndTextRetrieval .* missing, such as"):
+        itm.load(pretrained=str(tiny_vlm(kind)), device="cpu")
 
 
 @pytest.mark.parametrize("task", ["shapes_color", "shapes_spatial"])

@@ -303,6 +303,65 @@ def flava(folder: Path) -> Path:
     return _write(folder, tf.FlavaForPreTraining(config), words, images)
 
 
+def vilt(folder: Path, kind: str = "ImageAndTextRetrieval") -> Path:
+    torch.manual_seed(6)
+    words = tokenizer("bert")
+    sizes = {**SMALL_VISION, "vocab_size": len(words), "max_position_embeddings": 40}
+    model = getattr(tf, f"ViltFor{kind}")(tf.ViltConfig(**sizes))
+    with torch.no_grad():
+        model.vilt.embeddings.position_embeddings.normal_(std=0.02)
+    return _write(folder, model, words, tf.ViltImageProcessor(size={"shortest_edge": SIDE}, size_divisor=8))
+
+
+def bridgetower(folder: Path, kind: str = "ImageAndTextRetrieval") -> Path:
+    torch.manual_seed(7)
+    words = tokenizer("bert")
+    wide = {"hidden_size": 64, "num_hidden_layers": 3}
+    text = {**TEXT, **wide, "vocab_size": len(words), "max_position_embeddings": 64, "pad_token_id": 0}
+    vision = {**wide, "image_size": SIDE, "patch_size": 8}
+    config = tf.BridgeTowerConfig(
+        **{"text_config": text, "vision_config": vision, "hidden_size": 64},
+        **{"num_hidden_layers": 2, "num_attention_heads": 2, "contrastive_hidden_size": 16},
+    )
+    edge = {"shortest_edge": SIDE}
+    images = tf.BridgeTowerImageProcessor(size=edge, crop_size=edge, size_divisor=8)
+    return _write(folder, getattr(tf, f"BridgeTowerFor{kind}")(config), words, images, scale=2.0)
+
+
+def git(folder: Path) -> Path:
+    torch.manual_seed(8)
+    words = tokenizer("bert")
+    text = {**TEXT, "vocab_size": len(words), "max_position_embeddings": 64, "pad_token_id": 0}
+    config = tf.GitConfig(vision_config=SMALL_VISION, **text, bos_token_id=4, eos_token_id=5)
+    return _write(folder, tf.GitForCausalLM(config), words, tf.CLIPImageProcessor(size=SQUARE, crop_size=SQUARE))
+
+
+def kosmos2(folder: Path) -> Path:
+    torch.manual_seed(9)
+    words, images = tokenizer("bart"), tf.CLIPImageProcessor(size=SQUARE, crop_size=SQUARE)
+    processor = tf.Kosmos2Processor(images, words, num_patch_index_tokens=4)
+    text = {"embed_dim": 32, "layers": 2, "ffn_dim": 48, "attention_heads": 2, "max_position_embeddings": 96}
+    text |= {"vocab_size": len(words), "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
+    config = tf.Kosmos2Config(text_config=text, vision_config=SMALL_VISION, latent_query_num=5)
+    return _write(folder, tf.Kosmos2ForConditionalGeneration(config), processor, scale=3.0)
+
+
+def florence2(folder: Path) -> Path:
+    torch.manual_seed(10)
+    words = tokenizer("bart", special=("<image>",), more=("What", "does", "describe"))
+    words._set_model_specific_special_tokens(special_tokens={"image_token": "<image>"})
+    images = tf.CLIPImageProcessor(size=SQUARE, crop_size=SQUARE)
+    images.image_seq_length = 17
+    vision = {"depths": [1, 1], "patch_size": [3, 3], "patch_stride": [4, 2], "patch_padding": [1, 1]}
+    vision |= {"patch_prenorm": [False, True], "embed_dim": [16, 32], "num_heads": [2, 2], "num_groups": [2, 2]}
+    config = tf.Florence2Config(
+        vision_config={**vision, "window_size": 4, "projection_dim": 32},
+        text_config=tf.BartConfig(**BART, vocab_size=len(words)).to_dict(),
+        image_token_id=words.convert_tokens_to_ids("<image>"),
+    )
+    return _write(folder, tf.Florence2ForConditionalGeneration(config), tf.Florence2Processor(images, words), scale=3.0)
+
+
 def language_model(folder: Path, kind: str) -> Path:
     torch.manual_seed(3)
     words = tokenizer({"gpt2": None, "opt": "llama", "t5": "t5", "bart": "bart"}[kind])
@@ -531,6 +590,9 @@ MODELS: dict[str, Callable[..., Path]] = {
     "open_clip_siglip": open_clip_siglip,
     **{"blip": partial(blip, captioner=False), "blip-captioner": partial(blip, captioner=True)},
     "blip2": partial(blip2, captioner=False),
+    **{"vilt": vilt, "bridgetower": bridgetower, "vilt-mlm": partial(vilt, kind="MaskedLM")},
+    **{"bridgetower-mlm": partial(bridgetower, kind="MaskedLM"), "git": git, "kosmos2": kosmos2},
+    "florence2": florence2,
     **{f"blip2-{language}": partial(blip2, captioner=True, language=language) for language in ("opt", "t5")},
     **{f"instructblip-{language}": partial(instructblip, language=language) for language in ("llama", "t5")},
     **{kind: partial(language_model, kind=kind) for kind in ("gpt2", "opt", "t5", "bart")},
