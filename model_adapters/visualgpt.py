@@ -8,7 +8,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 import torch
@@ -26,7 +26,7 @@ from ttmbench.model_adapters._shared.image_text import (
 )
 from ttmbench.model_adapters._shared.options import VisualgptOptions, takes
 from ttmbench.model_adapters._shared.pair_model import PairModel, full_precision
-from ttmbench.model_adapters._shared.pretrained import LoadedModel, find, load_whole, locate
+from ttmbench.model_adapters._shared.pretrained import LoadedModel, find, load_part, load_whole, locate
 
 __all__ = ["CaptionModel", "load", "locate"]
 NOISE_IMAGES = 3  # most benchmarks in appendix B; for Winoground it has 100, which the task's file says
@@ -40,17 +40,16 @@ _OF_PRIOR = ("alpha", "prior", "noise_images", "noise_mean", "noise_std", "noise
 
 @takes(VisualgptOptions)
 def load(asked: VisualgptOptions) -> Captioner:
-    """Loads BLIP, BLIP-2 or a model with a chat template, from the Hub or a folder; errors as for `hf.load`."""
-    import transformers
+    """Loads a model in `FAMILIES` or with a chat template, from the Hub or a folder; errors as for `hf.load`."""
+    from transformers import AutoModelForImageTextToText, AutoProcessor
 
     pretrained = find(asked)
-    family = pretrained.config.model_type
-    if family not in ("blip", "blip-2"):
+    kind = FAMILIES.get(pretrained.config.model_type)
+    if kind is None:
         return ChatCaptioner(load_image_text(pretrained, asked), asked)
     refuse_chat_arguments(asked)
-    if family == "blip":
-        return BlipCaptioner(load_whole(transformers.BlipForConditionalGeneration, pretrained), asked)
-    return Blip2Captioner(load_whole(transformers.Blip2ForConditionalGeneration, pretrained), asked)
+    processor = load_part(AutoProcessor, pretrained) if kind.needs_processor else None
+    return kind(load_whole(AutoModelForImageTextToText, pretrained, processor), asked)
 
 
 class CaptionModel(PairModel, Generic[Images, Encoded]):
@@ -152,7 +151,9 @@ class CaptionModel(PairModel, Generic[Images, Encoded]):
 
 
 class _FixedImages(CaptionModel[torch.Tensor, torch.Tensor]):
-    """What BLIP and BLIP-2 share: images of one size, and a tokenizer of their own."""
+    """A captioner with images of one size and a tokenizer of its own, which reads image and text or translates one."""
+
+    needs_processor = False
 
     def __init__(self, loaded: LoadedModel, asked: VisualgptOptions) -> None:
         super().__init__(loaded, asked)
@@ -186,11 +187,45 @@ class _FixedImages(CaptionModel[torch.Tensor, torch.Tensor]):
         ).to(self.device)
         return tokens["input_ids"], tokens["attention_mask"], tokens["special_tokens_mask"] == 0
 
-    def _prompted(self, captions: Sequence[str]) -> tuple[list[str], int]:
-        """Captions with the prompt before them, and how many tokens of each are the prompt's."""
-        if not self.prompt:
-            return list(captions), 0
-        return [f"{self.prompt} {caption}" for caption in captions], int(self._tokens([self.prompt])[2].sum())
+    def _next_tokens(self, images: torch.Tensor, captions: Sequence[str]) -> Tokens:
+        texts, before = list(captions), 0
+        if self.prompt:
+            texts, before = ([f"{self.prompt} {text}" for text in texts], int(self._tokens([self.prompt])[2].sum()))
+        ids, seen, is_text = self._tokens(texts)
+        first = int(is_text[0].int().argmax())  # tokens that are put before a text
+        scored = is_text & (torch.arange(ids.shape[1], device=ids.device) >= first + before)
+        logits = self._logits(images, ids, seen)
+        # A token is predicted at the position before it, the first one maybe at the image's last.
+        return self._chosen(logits, ids, seen, scored, logits.shape[1] - ids.shape[1] - 1)
+
+    def _translated(self, captions: Sequence[str], **source: object) -> Tokens:
+        """`_next_tokens` of an encoder-decoder, which reads ``source`` and writes the captions."""
+        ids, seen, is_text = self._tokens(captions)
+        start = torch.full_like(ids[:, :1], self.model.config.text_config.decoder_start_token_id)
+        logits = self._writer(
+            **source,
+            decoder_input_ids=torch.cat([start, ids[:, :-1]], dim=1),
+            decoder_attention_mask=torch.cat([torch.ones_like(start), seen[:, :-1]], dim=1),
+        ).logits
+        return self._chosen(logits, ids, seen, is_text, 0)
+
+    @property
+    def _writer(self) -> Callable[..., Any]:
+        """The encoder-decoder."""
+        return self.model
+
+    def _chosen(
+        self, logits: torch.Tensor, ids: torch.Tensor, seen: torch.Tensor, scored: torch.Tensor, shift: int
+    ) -> Tokens:
+        """What is scored; logits ``shift`` positions after a token predict it. The last token of a row ends it."""
+        if self.end_token:
+            scored = scored | (torch.arange(ids.shape[1], device=ids.device) == seen.sum(dim=1, keepdim=True) - 1)
+        rows, places = scored.nonzero(as_tuple=True)
+        return logits[rows, places + shift], ids[rows, places], rows
+
+    def _logits(self, images: torch.Tensor, ids: torch.Tensor, seen: torch.Tensor) -> torch.Tensor:
+        """Next-token logits of texts, maybe behind those of image positions, [texts, positions, vocabulary]."""
+        raise NotImplementedError
 
 
 class BlipCaptioner(_FixedImages):
@@ -202,16 +237,73 @@ class BlipCaptioner(_FixedImages):
     def _see(self, prepared: torch.Tensor) -> torch.Tensor:
         return self.model.vision_model(pixel_values=self._pixels(prepared)).last_hidden_state
 
-    def _next_tokens(self, images: torch.Tensor, captions: Sequence[str]) -> Tokens:
-        texts, before = self._prompted(captions)
-        ids, seen, is_text = self._tokens(texts)
+    def _logits(self, images: torch.Tensor, ids: torch.Tensor, seen: torch.Tensor) -> torch.Tensor:
         # Decoding starts with the decoder's own first token where the tokenizer puts [CLS].
-        ids[:, 0] = self.model.config.text_config.bos_token_id
-        scored = is_text & (torch.arange(ids.shape[1], device=ids.device) > before)
-        if self.end_token:
-            scored |= (ids == self.tokenizer.sep_token_id) & (seen == 1)
-        logits = self.model.text_decoder(input_ids=ids, attention_mask=seen, encoder_hidden_states=images).logits
-        return logits[:, :-1][scored[:, 1:]], ids[scored], scored.nonzero()[:, 0]
+        ids = torch.cat([torch.full_like(ids[:, :1], self.model.config.text_config.bos_token_id), ids[:, 1:]], dim=1)
+        return self.model.text_decoder(input_ids=ids, attention_mask=seen, encoder_hidden_states=images).logits
+
+
+class GitCaptioner(_FixedImages):
+    """GIT (arXiv:2205.14100): a decoder over the image's states and the text, which are read in one pass."""
+
+    def _see(self, prepared: torch.Tensor) -> torch.Tensor:
+        return self._pixels(prepared)  # the library has no pass from encoded images
+
+    def _repeated(self, encoded: torch.Tensor, count: int) -> torch.Tensor:
+        return encoded  # one image is encoded once for all texts of a pass
+
+    def _logits(self, images: torch.Tensor, ids: torch.Tensor, seen: torch.Tensor) -> torch.Tensor:
+        return self.model(input_ids=ids, attention_mask=seen, pixel_values=images).logits
+
+
+class Kosmos2Captioner(_FixedImages):
+    """Kosmos-2 (arXiv:2306.14824): a language model that reads an image's latent queries between two marks."""
+
+    needs_processor = True
+
+    def _see(self, prepared: torch.Tensor) -> torch.Tensor:
+        return self.model.get_image_features(self._pixels(prepared), return_dict=True).pooler_output
+
+    def _tokens(self, texts: Sequence[str]) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """As of other captioners, behind the image's mark, its placeholders and the mark of its end."""
+        words, count = self.tokenizer, int(self.model.config.latent_query_num)
+        ahead = f"{words.bos_token}{' '.join(['<image>'] * (count + 1))} </image>"
+        rows = [f"{ahead} {text}{words.eos_token}" for text in texts]
+        tokens = words(rows, padding="longest", padding_side="right", add_special_tokens=False, return_tensors="pt")
+        ids, seen = tokens["input_ids"].to(self.device), tokens["attention_mask"].to(self.device)
+        place = torch.arange(ids.shape[1], device=ids.device)
+        return ids, seen, (place >= count + 3) & (place < seen.sum(dim=1, keepdim=True) - 1)
+
+    def _logits(self, images: torch.Tensor, ids: torch.Tensor, seen: torch.Tensor) -> torch.Tensor:
+        place = torch.arange(ids.shape[1], device=ids.device)
+        of_image = ((place >= 2) & (place < 2 + images.shape[1])).expand_as(ids)
+        return self.model(
+            input_ids=ids, attention_mask=seen, image_embeds=images.contiguous(), image_embeds_position_mask=of_image
+        ).logits
+
+
+class Florence2Captioner(_FixedImages):
+    """Florence-2 (arXiv:2311.06242): an encoder over image and prompt, once an image, and a decoder for captions."""
+
+    needs_processor = True
+
+    def declared_prompt(self) -> str:
+        """The text that the encoder reads behind the image; without one the task of a short caption."""
+        return self.prompt or "<CAPTION>"
+
+    def _see(self, prepared: torch.Tensor) -> torch.Tensor:
+        blank = Pillow.new("RGB", (32, 32))
+        ids = self.loaded.processor(text=self.declared_prompt(), images=blank, return_tensors="pt")["input_ids"]
+        ids = ids.to(self.device).expand(len(prepared), -1)
+        return self.model.model(
+            input_ids=ids, pixel_values=self._pixels(prepared), attention_mask=torch.ones_like(ids)
+        ).encoder_last_hidden_state
+
+    def _next_tokens(self, images: torch.Tensor, captions: Sequence[str]) -> Tokens:
+        from transformers.modeling_outputs import BaseModelOutput
+
+        mask = torch.ones(images.shape[:2], dtype=torch.long, device=self.device)
+        return self._translated(captions, encoder_outputs=BaseModelOutput(images), attention_mask=mask)
 
 
 class Blip2Captioner(_FixedImages):
@@ -222,41 +314,28 @@ class Blip2Captioner(_FixedImages):
 
     def _next_tokens(self, images: torch.Tensor, captions: Sequence[str]) -> Tokens:
         if self.model.config.use_decoder_only_language_model:
-            return self._decoded(images, captions)
-        return self._translated(images, captions)
-
-    def _decoded(self, images: torch.Tensor, captions: Sequence[str]) -> Tokens:
-        texts, before = self._prompted(captions)
-        ids, seen, is_text = self._tokens(texts)
-        first = int(is_text[0].int().argmax())  # tokens that are put before a text
-        scored = is_text & (torch.arange(ids.shape[1], device=ids.device) >= first + before)
-        if self.end_token:
-            ids, seen, scored = self._ended(ids, seen, scored)
+            return super()._next_tokens(images, captions)
+        ids, seen, _ = super()._tokens([self.prompt] * len(captions))
         states, mask = self._behind_image(images, ids, seen)
-        logits = self.model.language_model(inputs_embeds=states, attention_mask=mask).logits
-        # The image's last state predicts the first token.
-        return logits[:, images.shape[1] - 1 : -1][scored], ids[scored], scored.nonzero()[:, 0]
+        return self._translated(captions, inputs_embeds=states, attention_mask=mask)
 
-    def _ended(self, ids: torch.Tensor, seen: torch.Tensor, scored: torch.Tensor) -> Tokens:
-        length = seen.sum(dim=1, keepdim=True)
-        room = torch.zeros_like(ids[:, :1])
+    @property
+    def _writer(self) -> Callable[..., Any]:
+        return self.model.language_model
+
+    def _tokens(self, texts: Sequence[str]) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        ids, seen, is_text = super()._tokens(texts)
+        if not self.model.config.use_decoder_only_language_model:
+            return ids, seen, is_text
+        # The end, which these tokenizers put behind no text.
+        length, room = seen.sum(dim=1, keepdim=True), torch.zeros_like(ids[:, :1])
         ids = torch.cat([ids, room], dim=1).scatter(1, length, self.tokenizer.eos_token_id)
         seen = torch.cat([seen, room], dim=1).scatter(1, length, 1)
-        return ids, seen, torch.cat([scored, room.bool()], dim=1).scatter(1, length, True)
+        return ids, seen, torch.cat([is_text, room.bool()], dim=1)
 
-    def _translated(self, images: torch.Tensor, captions: Sequence[str]) -> Tokens:
-        ids, seen, _ = self._tokens([self.prompt] * len(captions))
+    def _logits(self, images: torch.Tensor, ids: torch.Tensor, seen: torch.Tensor) -> torch.Tensor:
         states, mask = self._behind_image(images, ids, seen)
-        labels, label_mask, is_text = self._tokens(captions)
-        scored = (is_text | (labels == self.tokenizer.eos_token_id)) & (label_mask == 1) if self.end_token else is_text
-        start = torch.full_like(labels[:, :1], self.model.config.text_config.decoder_start_token_id)
-        logits = self.model.language_model(
-            inputs_embeds=states,
-            attention_mask=mask,
-            decoder_input_ids=torch.cat([start, labels[:, :-1]], dim=1),
-            decoder_attention_mask=torch.cat([torch.ones_like(start), label_mask[:, :-1]], dim=1),
-        ).logits
-        return logits[scored], labels[scored], scored.nonzero()[:, 0]
+        return self.model.language_model(inputs_embeds=states, attention_mask=mask).logits
 
     def _behind_image(
         self, images: torch.Tensor, ids: torch.Tensor, seen: torch.Tensor
@@ -336,4 +415,12 @@ class ChatCaptioner(CaptionModel[list[PreparedImage], list[SeenImage]]):
         return row, before
 
 
-Captioner = BlipCaptioner | Blip2Captioner | ChatCaptioner
+Captioner = _FixedImages | ChatCaptioner
+FAMILIES: dict[str, type[_FixedImages]] = {
+    "blip": BlipCaptioner,
+    "blip-2": Blip2Captioner,
+    "florence2": Florence2Captioner,
+    "git": GitCaptioner,
+    "kosmos-2": Kosmos2Captioner,
+}
+"""By ``model_type``; all others are asked by their chat template."""

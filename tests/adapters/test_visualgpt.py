@@ -121,6 +121,63 @@ def test_captions_of_several_lengths_in_one_batch(name, folder, adapter):
     np.testing.assert_allclose(found, [score(image, caption) for caption in CAPTIONS], atol=1e-4, rtol=0)
 
 
+@pytest.mark.parametrize(
+    ("kind", "prompt", "end"),
+    [
+        ("git", "", False),
+        *(pytest.param("git", "a photo of", end, marks=pytest.mark.slow) for end in (False, True)),
+        *(("kosmos2", "a photo of", True), ("florence2", "", False)),
+        *(pytest.param("kosmos2", "", end, marks=pytest.mark.slow) for end in (False, True)),
+        *(pytest.param("florence2", "a photo of", end, marks=pytest.mark.slow) for end in (False, True)),
+    ],
+)
+def test_captioners_score_as_their_own_forward(kind, prompt, end, tiny_vlm):
+    """The caption's tokens alone count: no prompt, mark, placeholder or padding."""
+    import transformers as tf
+
+    folder = str(tiny_vlm(kind))
+    adapter = visualgpt.load(pretrained=folder, device="cpu", prompt=prompt, end_token=end)
+    model = tf.AutoModelForImageTextToText.from_pretrained(folder).eval()
+    words, shaper = own_words_and_pixels(folder)
+    images = [image.open() for group in groups_of("shapes_color", 2) for image in group.images][: len(CAPTIONS)]
+    last = [words.sep_token_id if kind == "git" else words.eos_token_id] * end
+    expected = []
+    for image, caption in zip(images, CAPTIONS, strict=True):
+        wanted = [*words(caption, add_special_tokens=False)["input_ids"], *last]
+        if kind == "florence2":
+            inputs = tf.AutoProcessor.from_pretrained(folder)(
+                text=prompt or "<CAPTION>", images=image, return_tensors="pt"
+            )
+            inputs["labels"] = torch.tensor([words(caption)["input_ids"]])
+            start = 1
+        elif kind == "kosmos2":
+            inputs = tf.AutoProcessor.from_pretrained(folder)(
+                text=f"{prompt} {caption}", images=image, return_tensors="pt", num_image_tokens=5
+            )
+            for name, more in (
+                ("input_ids", last),
+                ("attention_mask", [1] * end),
+                ("image_embeds_position_mask", last),
+            ):
+                added = torch.tensor([more if name != "image_embeds_position_mask" else [0] * end], dtype=torch.long)
+                inputs[name] = torch.cat([inputs[name], added], dim=1)
+            start = -len(wanted) - 1
+        else:
+            asked = words(prompt, add_special_tokens=False)["input_ids"] if prompt else []
+            inputs = {"input_ids": torch.tensor([[words.cls_token_id, *asked, *wanted]])}
+            inputs |= shaper(images=image, return_tensors="pt")
+            start = -len(wanted) - 1
+        with torch.no_grad():
+            logs = model(**inputs).logits[0, start:].double().log_softmax(dim=-1)
+        expected.append(float(np.mean([float(logs[place, token]) for place, token in enumerate(wanted)])))
+    np.testing.assert_allclose(adapter.score_pairs(images, CAPTIONS), expected, atol=1e-5, rtol=0)
+    alone = [adapter.score_pairs([i], [c])[0] for i, c in zip(images, CAPTIONS, strict=True)]
+    np.testing.assert_allclose(alone, expected, atol=1e-5, rtol=0)
+    if kind == "git" and not prompt:
+        assert np.isfinite(adapter.log_priors(CAPTIONS)).all()
+        assert "batch size changes no pair score" in check_adapter(adapter)
+
+
 def noise(shape, count, mean=0.0, std=0.25, seed=0):
     source = torch.Generator().manual_seed(seed)
     return [torch.randn(tuple(shape), generator=source) * std + mean for _ in range(count)]
