@@ -14,7 +14,9 @@ from typing import Any
 from ttmbench.types import AdapterSpec, ModelCard
 
 _HERE = "ttmbench.model_adapters"
-_NEEDS = {"open_clip": ("open_clip_torch",), "openai": ("ttmbench[api]",)}
+_NEEDS = {"open_clip": ("open_clip_torch",), "openai": ("ttmbench[api]",)} | dict.fromkeys(
+    ("sentence_transformers", "multi_vector", "cross_encoder"), ("ttmbench[sentence-transformers]",)
+)
 
 
 def adapters() -> list[AdapterSpec]:
@@ -36,7 +38,8 @@ def adapters() -> list[AdapterSpec]:
 
 def _spec(name: str, kind: str, summary: str, **more: Any) -> AdapterSpec:
     options = f"{_HERE}._shared.options:{kind.title().replace('_', '')}Options"
-    return AdapterSpec(name, f"{_HERE}.{kind}:load", summary, _NEEDS.get(kind, ()), options=options, **more)
+    load = f"sentence_transformers:load_{kind}" if kind in ("multi_vector", "cross_encoder") else f"{kind}:load"
+    return AdapterSpec(name, f"{_HERE}.{load}", summary, _NEEDS.get(kind, ()), options=options, **more)
 
 
 Row = dict[str, Any]
@@ -73,6 +76,9 @@ _KINDS: list[Row] = [
         "open_clip": "any model of open_clip: --model_args model=<name>,pretrained=<tag or file>, or model=hf-hub:<id>",
         "embeddings": "stored features with trainable residual heads: --model_args path=FILE",
         "itm": "matching head of BLIP, BLIP-2, FLAVA, ViLT or BridgeTower: --model_args pretrained=<hub id>",
+        "sentence_transformers": "any embedding model with images of Sentence Transformers: -a pretrained=<hub id>",
+        "multi_vector": "late interaction (ColQwen2, ColPali, ...) of Sentence Transformers: -a pretrained=<hub id>",
+        "cross_encoder": "any reranker of Sentence Transformers that reads images: -a pretrained=<hub id>",
         "vqascore": f"P(yes) of {_ANY_CHAT}",
         "visualgpt": "P(caption|image) of a generative model: --model_args pretrained=<hub id>",
         "choice": f"forced choices of {_ANY_CHAT}[,side_by_side=true]",

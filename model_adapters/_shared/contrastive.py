@@ -205,8 +205,10 @@ def trimmed(tokens: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
 
 def on_device(inputs: Prepared, device: torch.device) -> Prepared:
     """Tensors, by name or alone, on a device; to a GPU from pinned memory, so that the program does not wait."""
-    if not isinstance(inputs, torch.Tensor):
+    if isinstance(inputs, Mapping):
         return {name: on_device(tensor, device) for name, tensor in inputs.items()}
+    if not isinstance(inputs, torch.Tensor):  # what a processor says beside its tensors
+        return inputs
     if device.type == "cuda" and inputs.device.type == "cpu":
         inputs = inputs.pin_memory()
     return inputs.to(device, non_blocking=True)

@@ -96,21 +96,26 @@ class Compiled(Options):
     """Run both towers through ``torch.compile``."""
 
 
-class HubFiles(Options):
-    """Which files of transformers a model is loaded from."""
+class HubRepository(Options):
+    """Which repository a model is loaded from."""
 
     pretrained: Text
     """Hub ID, or a folder written by ``save_pretrained``."""
     revision: Text | None = None
     """Commit, tag or branch on the Hub."""
-    peft: Text | None = None
-    """PEFT adapter (such as LoRA) for these weights: folder, Hub ID or ``ID@COMMIT``. ``pretrained`` also accepts an
-    adapter alone, which names its base.
-    """
     trust_remote_code: bool = False
     """Run code that the Hub repository ships."""
     offline: bool = False
     """Use files on this machine only."""
+
+
+class HubFiles(HubRepository):
+    """Which files of transformers a model is loaded from."""
+
+    peft: Text | None = None
+    """PEFT adapter (such as LoRA) for these weights: folder, Hub ID or ``ID@COMMIT``. ``pretrained`` also accepts an
+    adapter alone, which names its base.
+    """
 
 
 class HubModel(InPrecision, HubFiles):
@@ -294,6 +299,33 @@ class EmbeddingsOptions(Options):
     """Bias of every logit; with a bias the loss is SigLIP's pairwise sigmoid."""
     device: Text = "auto"
     """As for ``hf``."""
+
+
+class CrossEncoderOptions(InPrecision, HubRepository):
+    """A reranker, through ``CrossEncoder`` of Sentence Transformers (``cross_encoder``)."""
+
+    prompt: str | None = None
+    """Instruction for a pair: a name among the model's prompts, or a text (default: the model's own)."""
+
+
+class MultiVectorOptions(InPrecision, HubRepository):
+    """Late interaction, through ``MultiVectorEncoder`` of Sentence Transformers (``multi_vector``)."""
+
+    image_prompt: str | None = None
+    """Instruction for images: a name among the model's prompts, or a text, which has a space or punctuation; empty for
+    none (default: the model's ``document``, ``passage`` or ``corpus``, as ``encode_document`` chooses).
+    """
+    caption_prompt: str | None = None
+    """Instruction for captions, likewise (default: the model's ``query``, as ``encode_query`` chooses)."""
+    temperature: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    """Scores are similarities divided by it (default: the model's own, else 0.02)."""
+
+
+class SentenceTransformersOptions(MultiVectorOptions):
+    """An embedding model, through ``SentenceTransformer`` (``sentence_transformers``)."""
+
+    dimensions: Count | None = None
+    """Keep this many leading dimensions of each vector (Matryoshka)."""
 
 
 class OpenClipFiles(Options):

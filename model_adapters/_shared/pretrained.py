@@ -40,7 +40,8 @@ if TYPE_CHECKING:
     from transformers.image_processing_utils import BaseImageProcessor
 
 _EXTRAS = {  # module, also by the name in a message of transformers -> what pip installs; others install themselves
-    **dict(accelerate="large", av="video", bitsandbytes="quantized", num2words="smolvlm", openai="api", peft="lora")
+    **dict(accelerate="large", av="video", bitsandbytes="quantized", num2words="smolvlm", openai="api", peft="lora"),
+    "sentence_transformers": "sentence-transformers",
 }
 _NAME = r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?(?:\[[a-z0-9,_-]+\])?"
 _INSTALL = re.compile(rf"pip install ((?:{_NAME}(?: |(?=[`.,;'\n]|$)))+)")

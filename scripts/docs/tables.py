@@ -29,6 +29,7 @@ MODEL_FAMILIES = (
     ("MetaCLIP 2, Jina CLIP v2", "metaclip2-b32", "open_clip-vit-h14-metaclip2", "jina-clip-v2"),
     ("SigLIP, SigLIP 2", "siglip*", "open_clip-siglip*"),
     ("BLIP, BLIP-2, FLAVA", "blip-it*", "blip2-it*", "flava-it*"),
+    ("Qwen3-VL-Embedding", "qwen3-vl-embedding-*"),
     ("VisualGPTScore", "visualgpt-*"),
     ("VQAScore", "vqascore-*"),
     ("NegCLIP, CE-CLIP, DeGLA, READ-CLIP", "negclip", "ce-clip", "degla", "read-clip"),
@@ -39,7 +40,7 @@ MODEL_FAMILIES = (
     ("CS-CLIP, SPEC-CLIP, TripletCLIP", "cs-clip*", "spec-clip", "tripletclip-*"),
 )
 # Kinds of models that the test-time stage can train.
-TRAINED = ("hf", "open_clip", "itc", "itm", "vqascore", "tiny_clip")
+TRAINED = ("hf", "open_clip", "itc", "itm", "vqascore", "tiny_clip", "sentence_transformers")
 METHOD_HEAD = ("method", "what it does", "paper")
 
 FAMILY_HEAD = (

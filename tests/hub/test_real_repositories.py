@@ -8,6 +8,8 @@ from pathlib import Path
 import huggingface_hub
 import pytest
 from support.commands import run_commands
+from support.hub_models import SENTENCES
+from support.hub_repos import made_up_commit
 from support.hub_runs import (
     CLIP,
     KINDS,
@@ -29,7 +31,8 @@ from support.hub_server import STRANGER, TOKEN, HubServer
 
 from ttmbench import tasks as task_files
 
-MODELS = [("siglip-b16", ""), ("open_clip", f"model=hf-hub:{SIGLIP_OF_TIMM}"), ("hf", f"pretrained={CLIP}")]
+MODELS = [("siglip-b16", ""), ("qwen3-vl-embedding-2b", "")]
+MODELS += [("open_clip", f"model=hf-hub:{SIGLIP_OF_TIMM}"), ("hf", f"pretrained={CLIP}")]
 SOME_TASKS = (
     *("winoground", "whatsup_coco_two", "rocketscience"),
     *("conme_replace_obj", "conme_replace_rel"),  # other files of one repository
@@ -63,10 +66,11 @@ def test_models_run_and_run_again_without_the_hub(hub, home):
     check_done(done)
     assert weights_of(hub) == [
         "7fd15f0689c79d79e38b1c2e2e2370a7bf2761ed/model.safetensors",
+        f"{made_up_commit(SENTENCES)}/model.safetensors",
         "41f575766f40e752fdd1383e9565b7f02388c1c4/open_clip_pytorch_model.bin",
         "3d74acf9a28c67741b2f4f2ea7635f0aaf6f0268/pytorch_model.bin",
     ], "one set of weights a model"
-    assert [one.err.count("is a pickle") for one in done] == [0, 1, 1]
+    assert [one.err.count("is a pickle") for one in done] == [0, 0, 1, 1]
     assert not [one.path for one in hub.log if any(part in one.path for part in CONVERSION)]
     assert not any(one.token for one in hub.log if one.path.startswith("/storage")), "a token leaves for another host"
     unpinned = online[-1].document["model_info"]["source"]

@@ -14,6 +14,7 @@ from safetensors.torch import load_file, save_file
 from support import siglip_tokenizers, tiny_models
 from support.hub_repos import made_up_commit, write_repository
 
+SENTENCES = "Qwen/Qwen3-VL-Embedding-2B"
 Saved = Literal["safetensors", "pickle", "both"]
 
 
@@ -192,6 +193,10 @@ MODELS: dict[str, dict[str, object]] = {  # repository -> arguments of `write_mo
     "Qwen/Qwen3-VL-2B-Instruct": {
         **{"make": partial(tiny_models.chat, kind="qwen3_vl"), "dtype": "bfloat16"},
         "main": "89644892e4d85e24eaac8bacfd4f463576704203",
+    },
+    SENTENCES: {
+        "make": partial(tiny_models.sentence_model, kind="SentenceTransformer"),
+        "main": made_up_commit(SENTENCES),
     },
 }
 WRITERS: dict[str, Callable[..., None]] = {  # repository -> what writes it below a root

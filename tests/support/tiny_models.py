@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import shutil
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -599,3 +600,26 @@ MODELS: dict[str, Callable[..., Path]] = {
     **{kind: partial(chat, kind=kind) for kind in CHATS},
 }
 """What writes a tiny random model into a folder, by name."""
+
+
+PROMPTS = {"query": "Describe ", "document": "Answer the photo "}
+
+
+def sentence_model(folder: Path, kind: str, family: str = "qwen3_vl", prompts: Mapping[str, str] = PROMPTS) -> Path:
+    """A model of Sentence Transformers: SentenceTransformer, MultiVectorEncoder or CrossEncoder, saved by itself."""
+    import sentence_transformers as library
+    from sentence_transformers.base.modules import Transformer
+    from sentence_transformers.cross_encoder.modules import LogitScore
+
+    raw = Path(tempfile.mkdtemp())
+    _ = clip(raw) if family == "clip" else chat(raw, family)
+    torch.manual_seed(6)
+    how: dict[str, Any] = {"device": "cpu", "prompts": {**prompts}}
+    if kind == "CrossEncoder":
+        first = Transformer(str(raw), transformer_task="any-to-any")
+        yes, no = first.tokenizer.convert_tokens_to_ids(["yes", "no"])
+        made = library.CrossEncoder(modules=[first, LogitScore(yes, no)], **how)
+    else:
+        made = getattr(library, kind)(str(raw), **how)
+    made.save_pretrained(str(folder), create_model_card=False)
+    return folder

@@ -1,0 +1,293 @@
+"""Sentence Transformers: embedding models, late interaction and rerankers that read images.
+
+Captions are queries and images documents: prompts, routes and lengths are those of ``encode_query`` and
+``encode_document``. The library prepares inputs batch by batch, since only it knows how a model's rows are joined.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
+from importlib import metadata
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch.nn import functional
+
+from ttmbench._util import third_party_errors as hub
+from ttmbench._util.file_io import json_digest
+from ttmbench.errors import DataError, UsageError
+from ttmbench.model_adapters._shared.contrastive import ContrastiveModel, Tower, longer_than, on_device
+from ttmbench.model_adapters._shared.options import (
+    CrossEncoderOptions,
+    HubRepository,
+    MultiVectorOptions,
+    SentenceTransformersOptions,
+    takes,
+)
+from ttmbench.model_adapters._shared.pair_model import TrainablePairModel
+from ttmbench.model_adapters._shared.pretrained import (
+    LoadedModel,
+    find_repository,
+    not_loaded,
+    plain,
+    special_tokens,
+)
+from ttmbench.types import ModelFiles
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+MODULES = "modules.json"
+TEMPERATURE = 0.02
+QUERY, DOCUMENT = "query", ("document", "passage", "corpus")  # names of prompts, as encode_query and encode_document
+_NAME = re.compile(r"[\w.-]+")
+_SMALL = re.compile(r".+\.(json|txt|model|jinja|py|tiktoken|bpe|vocab|spm)")
+_PICKLE = re.compile(r"(.+/)?pytorch_model.*\.bin")
+
+
+@takes(SentenceTransformersOptions)
+def load(asked: SentenceTransformersOptions) -> EmbeddingModel:
+    """Loads an embedding model from the Hub or a folder; DataError for its files, or UsageError."""
+    return EmbeddingModel(*_load("SentenceTransformer", asked), asked)
+
+
+@takes(MultiVectorOptions)
+def load_multi_vector(asked: MultiVectorOptions) -> MultiVectorModel:
+    """Loads a late interaction model; errors as for `load`."""
+    return MultiVectorModel(*_load("MultiVectorEncoder", asked), asked)
+
+
+@takes(CrossEncoderOptions)
+def load_cross_encoder(asked: CrossEncoderOptions) -> RerankerModel:
+    """Loads a reranker; errors as for `load`, and UsageError for one with more than two classes."""
+    model, loaded = _load("CrossEncoder", asked)
+    if model.num_labels > 2:
+        raise UsageError(f"{asked.pretrained} has {model.num_labels} classes; a reranker has one score, or two classes")
+    return RerankerModel(model, loaded, asked)
+
+
+@takes(HubRepository)
+def locate(asked: HubRepository) -> list[ModelFiles]:
+    """The files that a model is loaded from, fetched unless ``offline``; DataError if they are out of reach."""
+    return [_fetched(asked)]
+
+
+def _fetched(asked: HubRepository) -> ModelFiles:
+    """Files of every module, each in its folder: safetensors, or else pickles."""
+    repository = find_repository(asked.pretrained, asked.revision, offline=asked.offline)
+    if MODULES not in repository.files:  # the library would guess a pooling, or draw a projection at random
+        raise UsageError(
+            f"{asked.pretrained} has no {MODULES}, so it is not a model of Sentence Transformers; --model hf reads "
+            "dual encoders of transformers, --model vqascore chat models"
+        )
+    files = sorted(name for name in repository.files if not name.startswith(("onnx/", "openvino/")))
+    weights = [name for name in files if name.endswith(".safetensors")]
+    folders = {name.rpartition("/")[0] for name in weights}
+    weights += [name for name in files if _PICKLE.fullmatch(name) and name.rpartition("/")[0] not in folders]
+    if not weights:
+        raise DataError(f"{asked.pretrained} has no weights in safetensors or pytorch_model.bin")
+    folder = repository.get([*weights, *filter(_SMALL.fullmatch, files)])
+    return ModelFiles(asked.pretrained, folder, tuple(weights), repository.commit)
+
+
+def _load(kind: str, asked: MultiVectorOptions | CrossEncoderOptions) -> tuple[Any, LoadedModel]:
+    """A model of the library on the CPU, with float32 weights, and what it is made of; DataError or UsageError."""
+    for package, least in (("transformers", 5), ("sentence-transformers", 6)):
+        found = metadata.version(package) if find_spec(package.replace("-", "_")) else "0 (none)"
+        if int(found.split()[0].partition(".")[0]) < least:
+            install = "pip install 'ttmbench[sentence-transformers]'"
+            raise UsageError(f"this model needs {package} {least} or newer, and {found} is installed; {install}")
+    import sentence_transformers
+
+    files, trusts = _fetched(asked), asked.trust_remote_code
+    offline = not trusts or asked.offline
+    with hub.quiet_hub(offline=offline):
+        try:
+            model: Any = getattr(sentence_transformers, kind)(
+                # Code that a repository ships is found by the id alone.
+                asked.pretrained if trusts else str(files.folder),
+                revision=files.commit,
+                device="cpu",
+                trust_remote_code=trusts,
+                local_files_only=offline,
+                model_kwargs={"dtype": torch.float32},
+            )
+        except Exception as error:
+            raise not_loaded(asked.pretrained, error, kind) from error
+    images = getattr(model.processor, "image_processor", None)
+    if not (model.supports("image") or model.supports("message")) or images is None:
+        config = model.transformers_model.config.to_dict() if model.transformers_model is not None else {}
+        if "vision_config" in config:
+            where = "(processor_config.json); copy it from the model that these weights were trained from"
+            raise DataError(f"{asked.pretrained} has no image processor {where}")
+        raise UsageError(f"{asked.pretrained} reads text alone; use an embedding model that reads images too")
+    return model, LoadedModel(model, files, model.tokenizer, images, model.processor)
+
+
+def _prompt_of(model: Any, option: str, asked: str | None, own: Sequence[str]) -> str:
+    """A prompt as text: that of a name, the text itself, or the model's first of ``own``; UsageError for no name."""
+    if asked is None:
+        name = next((name for name in own if name in model.prompts), model.default_prompt_name)
+        return str(model.prompts.get(name) or "")
+    if asked in model.prompts or not _NAME.fullmatch(asked):
+        return str(model.prompts.get(asked, asked))
+    known = ", ".join(model.prompts) or "none"
+    raise UsageError(f"{option}={asked}: the model has no prompt of this name; it has {known}; a text has a space")
+
+
+def _modules_digest(model: Any) -> str:
+    """sha256 of the kinds and settings of a model's modules: pooling, normalisation, masks, lengths."""
+    lengths = [getattr(module, "max_seq_length", None) for module in model]
+    return json_digest(
+        plain([[type(one).__name__, getattr(one, "get_config_dict", dict)()] for one in model] + lengths)
+    )
+
+
+class _Unprepared:
+    """Prepared inputs are the images and captions themselves."""
+
+    model: Any
+
+    def save(self, folder: Path) -> None:
+        with hub.quiet_hub():
+            self.model.save_pretrained(str(folder), create_model_card=False)
+
+    def prepare_images(self, images: Sequence[Image]) -> list[Image]:
+        return list(images)
+
+    def prepare_captions(self, captions: Sequence[str]) -> list[str]:
+        return list(captions)
+
+
+class EmbeddingModel(_Unprepared, ContrastiveModel[Any]):
+    """A ``SentenceTransformer`` as an adapter."""
+
+    prepares_in_threads = False
+    _output = "sentence_embedding"
+
+    def __init__(self, model: Any, loaded: LoadedModel, asked: MultiVectorOptions) -> None:
+        caption_prompt = _prompt_of(model, "caption_prompt", asked.caption_prompt, (QUERY,))
+        image_prompt = _prompt_of(model, "image_prompt", asked.image_prompt, DOCUMENT)
+        towers = partial(model, task=DOCUMENT[0]), partial(model, task=QUERY)
+        super().__init__(model, towers, device=asked.device, dtype=asked.dtype)
+        self.files, self.name, self.tokenizer = loaded.files, asked.pretrained, loaded.tokenizer
+        self.special_tokens = special_tokens(loaded.tokenizer, loaded.processor)
+        self.dimensions: int | None = getattr(asked, "dimensions", None)
+        self._prompts = {QUERY: caption_prompt, DOCUMENT[0]: image_prompt}
+        own = getattr(self.torch_module, "logit_scale", None)
+        self._own = own if asked.temperature is None else None
+        self._fixed = torch.tensor(1 / (asked.temperature or TEMPERATURE), device=self.device)
+        self._declared = {
+            **loaded.describe(self.name, self.state_sha256, self.device, asked.dtype),
+            "modules_sha256": _modules_digest(model),
+            "caption_prompt": caption_prompt,
+            "image_prompt": image_prompt,
+            "dimensions": self.dimensions,
+            "similarity": model.similarity_fn_name,
+            "temperature": round(1 / float(self._scale_and_bias()[0].detach()), 9),
+        }
+        if self.dimensions is not None:
+            with torch.inference_mode():
+                if (width := self.encode_captions(["a"]).shape[-1]) < self.dimensions:
+                    raise UsageError(f"dimensions={self.dimensions}: the model's vectors have {width}")
+
+    def fingerprint(self) -> Mapping[str, object]:
+        """Digest of the weights as they were loaded, prompts, temperature, and what else changes a score."""
+        return self._declared
+
+    @property
+    def torch_module(self) -> torch.nn.Module | None:
+        """The model of transformers, whose names of modules say which tower they are of."""
+        found: torch.nn.Module | None = self.model.transformers_model
+        return found
+
+    def parameters(self) -> Iterable[torch.nn.Parameter]:
+        """The parameters of all modules, such as a projection behind the model of transformers."""
+        return list(self.model.parameters())
+
+    def state_dict(self) -> Mapping[str, torch.Tensor]:
+        """The state of all modules."""
+        return dict(self.model.state_dict())
+
+    def load_state_dict(self, state: Mapping[str, torch.Tensor]) -> Any:
+        """Restores the state of all modules."""
+        return self.model.load_state_dict(state)
+
+    def truncated(self, captions: Sequence[str]) -> list[bool] | None:
+        """Which captions have, with their prompt, more tokens than the model reads."""
+        length, prompt = self.model.max_seq_length, self._prompts[QUERY]
+        return None if length is None else longer_than(self.tokenizer, [prompt + one for one in captions], int(length))
+
+    def logits(self, image_features: torch.Tensor, caption_features: torch.Tensor) -> torch.Tensor:
+        """The model's own similarity of captions with images, divided by the temperature; [images, captions]."""
+        return self.model.similarity(caption_features, image_features).T * self._scale_and_bias()[0]
+
+    def _scale_and_bias(self) -> tuple[torch.Tensor, torch.Tensor | None]:
+        return self._fixed if self._own is None else self._own.exp(), None
+
+    def _features(self, tower: Tower, prepared: Any, training: bool = False, of_any_norm: bool = False) -> torch.Tensor:
+        task: str = tower.keywords["task"]
+        inputs = self.model.preprocess(list(prepared), prompt=self._prompts[task], task=task)
+        of_any_norm = of_any_norm or self.model.similarity_fn_name != "cosine"
+        return super()._features(tower, dict(inputs), training, of_any_norm)
+
+    def _tower(self, tower: Tower, inputs: Any) -> torch.Tensor:
+        features: torch.Tensor = tower(inputs)[self._output]
+        return features[..., : self.dimensions]
+
+
+class MultiVectorModel(EmbeddingModel):
+    """A ``MultiVectorEncoder`` as an adapter; features are [rows, tokens, d], zero where the model masks a token.
+
+    MaxSim: each token vector of a caption takes its most similar vector of the image, and a score is their sum.
+    """
+
+    vectors = "many"
+    _output = "token_embeddings"
+
+    def _tower(self, tower: Tower, inputs: Any) -> torch.Tensor:
+        features = tower(inputs)
+        tokens: torch.Tensor = features[self._output]
+        return tokens.masked_fill(~features["attention_mask"].bool()[..., None], 0.0)
+
+    def logits(self, image_features: torch.Tensor, caption_features: torch.Tensor) -> torch.Tensor:
+        """The model's own MaxSim, divided by the temperature; zero rows are padding, which it leaves out."""
+        masks = {"a_mask": caption_features.any(dim=-1), "b_mask": image_features.any(dim=-1)}
+        return self.model.similarity(caption_features, image_features, **masks).T * self._scale_and_bias()[0]
+
+
+class RerankerModel(_Unprepared, TrainablePairModel):
+    """A ``CrossEncoder`` as an adapter: query is the caption, document the image."""
+
+    def __init__(self, model: Any, loaded: LoadedModel, asked: CrossEncoderOptions) -> None:
+        super().__init__(loaded, asked)
+        self._prompt = _prompt_of(model, "prompt", asked.prompt, ())
+        self._declared |= {"modules_sha256": _modules_digest(model), "prompt": self._prompt, "score": "log-odds"}
+
+    def encode_images(self, prepared: Sequence[Image]) -> list[Image]:
+        """The images: the model reads each together with its caption."""
+        return list(prepared)
+
+    def score_prepared(self, images: Sequence[Image], captions: Sequence[str]) -> np.ndarray:
+        """Log-odds, float32 [pairs]: the model's logits before any activation."""
+        self.model.eval()
+        return self._log_odds(images, captions).detach().cpu().numpy()
+
+    def pair_loss(self, images: Sequence[Image], captions: Sequence[str], matched: np.ndarray) -> torch.Tensor:
+        """Binary cross-entropy of the log-odds; UsageError in fp16."""
+        self.check_trainable()
+        self.model.train()
+        truth = torch.from_numpy(matched.astype(np.float32)).to(self.device, non_blocking=True)
+        return functional.binary_cross_entropy_with_logits(self._log_odds(images, captions), truth)
+
+    def _log_odds(self, images: Sequence[Image], captions: Sequence[str]) -> torch.Tensor:
+        pairs = list(zip(captions, images, strict=True))
+        inputs: Mapping[str, Any] = self.model.preprocess(pairs, prompt=self._prompt)
+        with self.arithmetic():
+            scores: torch.Tensor = self.model(on_device(dict(inputs), self.device))["scores"].float()
+        return scores[:, 1] - scores[:, 0] if scores.shape[-1] == 2 else scores[:, 0]

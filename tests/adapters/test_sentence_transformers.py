@@ -1,0 +1,155 @@
+"""Embedding models, late interaction and rerankers of Sentence Transformers: scores are those of the library."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+import torch
+from support import tiny_models
+from support.adapter_inputs import CAPTIONS, logits_of, random_images
+
+from ttmbench import simple_evaluate
+from ttmbench.errors import DataError, UsageError
+from ttmbench.model_adapters import sentence_transformers as adapters
+from ttmbench.testing import check_adapter
+
+library = pytest.importorskip("sentence_transformers", minversion="6.0")
+KINDS = {
+    "sentence_transformers": (adapters.load, "SentenceTransformer", "qwen3_vl"),
+    "clip": (adapters.load, "SentenceTransformer", "clip"),
+    "multi_vector": (adapters.load_multi_vector, "MultiVectorEncoder", "qwen3_vl"),
+}
+IMAGES = [*random_images(2, (50, 40)), *random_images(1, (70, 30))]
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    root = tmp_path_factory.mktemp("sentence")
+    made = {name: tiny_models.sentence_model(root / name, kind, family) for name, (_, kind, family) in KINDS.items()}
+    return {**made, "cross_encoder": tiny_models.sentence_model(root / "cross_encoder", "CrossEncoder")}
+
+
+def own_similarity(folder, kind, dimensions=None, batch_size=32, image_prompt=None, caption_prompt=None):
+    """Similarity [images, captions] by the library's own methods."""
+    model = getattr(library, kind)(str(folder), device="cpu")
+    how = {"batch_size": batch_size} | ({} if dimensions is None else {"truncate_dim": dimensions})
+    captions = model.encode_query(CAPTIONS, prompt=caption_prompt, **how)
+    return model.similarity(captions, model.encode_document(IMAGES, prompt=image_prompt, **how)).T
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_scores_are_the_librarys_similarity(name, folders):
+    load, kind, _ = KINDS[name]
+    adapter = load(pretrained=str(folders[name]), device="cpu")
+    scale = 1 / adapter.fingerprint()["temperature"]
+    assert adapter.fingerprint()["caption_prompt"] == tiny_models.PROMPTS["query"]
+    assert scale == pytest.approx(float(torch.tensor(2.6592).exp()) if name == "clip" else 50, rel=1e-3)
+    together = logits_of(adapter, IMAGES) / scale
+    for size in (1, 32):
+        assert torch.allclose(together, own_similarity(folders[name], kind, batch_size=size), atol=1e-5, rtol=0)
+    single = torch.cat([logits_of(adapter, [image]) for image in IMAGES]) / scale
+    assert torch.allclose(single, together, atol=1e-5, rtol=0) and together.std() > 1e-3
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_prompts_and_temperature_are_as_asked(name, folders):
+    load, kind, _ = KINDS[name]
+    own = load(pretrained=str(folders[name]), device="cpu")
+    asked = {"image_prompt": "the cat on ", "caption_prompt": "document", "temperature": 0.5}
+    adapter = load(pretrained=str(folders[name]), device="cpu", **asked)
+    prompts = {"image_prompt": "the cat on ", "caption_prompt": tiny_models.PROMPTS["document"]}
+    expected = own_similarity(folders[name], kind, **prompts) / 0.5
+    assert torch.allclose(logits_of(adapter, IMAGES), expected, atol=2e-5, rtol=0)
+    assert {key: adapter.fingerprint()[key] for key in prompts} == prompts
+    assert adapter.fingerprint() != own.fingerprint()
+
+
+def test_dimensions_are_cut_and_normalised(folders):
+    folder = folders["sentence_transformers"]
+    adapter = adapters.load(pretrained=str(folder), device="cpu", dimensions=8, temperature=1.0)
+    assert adapter.encode_captions(CAPTIONS).shape == (3, 8)
+    expected = own_similarity(folder, "SentenceTransformer", dimensions=8)
+    assert torch.allclose(logits_of(adapter, IMAGES), expected, atol=1e-5, rtol=0)
+
+
+def test_padded_token_vectors_never_count(folders):
+    adapter = adapters.load_multi_vector(pretrained=str(folders["multi_vector"]), device="cpu")
+    images, captions = adapter.encode_images(IMAGES), adapter.encode_captions(CAPTIONS)
+    pad = torch.nn.functional.pad
+    wider = adapter.logits(pad(images, (0, 0, 0, 5)), pad(captions, (0, 0, 3, 2)))
+    assert torch.allclose(wider, adapter.logits(images, captions), atol=1e-4)
+    negative = adapter.logits(pad(-images.abs(), (0, 0, 0, 5)), captions.abs())
+    assert (negative < 0).all()
+
+
+def test_log_odds_are_the_librarys(folders):
+    folder = folders["cross_encoder"]
+    adapter = adapters.load_cross_encoder(pretrained=str(folder), device="cpu")
+    model = library.CrossEncoder(str(folder), device="cpu")
+    pairs = list(zip(CAPTIONS, IMAGES, strict=True))
+    for prompt in (None, "the photo of "):
+        how = {} if prompt is None else {"prompt": prompt}
+        adapter = adapters.load_cross_encoder(pretrained=str(folder), device="cpu", **how)
+        expected = model.predict(pairs, activation_fn=torch.nn.Identity(), prompt=prompt)
+        assert np.allclose(adapter.score_pairs(IMAGES, CAPTIONS), expected, atol=1e-5, rtol=0)
+        one = [adapter.score_pairs([image], [caption])[0] for caption, image in pairs]
+        assert np.allclose(one, expected, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("name", [*KINDS, "cross_encoder"])
+def test_adapters_keep_the_contract(name, folders):
+    load = adapters.load_cross_encoder if name == "cross_encoder" else KINDS[name][0]
+    made = check_adapter(load(pretrained=str(folders[name]), device="cpu"))
+    assert any("state" in one for one in made) and any("batch" in one for one in made), made
+
+
+@pytest.mark.parametrize("train", ["all", "lora:4", "last_block"])
+@pytest.mark.parametrize("name", ["sentence_transformers", "multi_vector", "cross_encoder"])
+def test_ttm_trains_and_its_raw_scores_stay(name, train, folders):
+    how = {"limit": 4, "device": "cpu", "bootstrap_iters": 0, "methods": "ttm", "batch_size": 3}
+    how |= {"ttm_args": f"iterations=2,epochs=1,lr=0.01,train={train}", "use_cache": "off"}
+    how |= {"model_args": f"pretrained={folders[name]}", "dtype": "bf16" if train == "all" else "fp32"}
+    results = simple_evaluate(name, "shapes_color", **how)["results"]["shapes_color"]
+    assert "group_match,ttm" in results and "group_score,none" in results
+
+
+def without(folder, target, *names, **config):
+    shutil.copytree(folder, target)
+    for name in names:
+        (target / name).unlink()
+    return target
+
+
+def test_what_cannot_be_read_is_said(folders, tmp_path):
+    folder = folders["sentence_transformers"]
+    text = tmp_path / "text"
+    raw = tiny_models.language_model(tmp_path / "raw", "gpt2")
+    library.SentenceTransformer(str(raw), device="cpu").save_pretrained(str(text), create_model_card=False)
+    bare = without(folder, tmp_path / "bare", "processor_config.json")
+    plain = without(folder, tmp_path / "plain", "modules.json")
+    coded = without(folder, tmp_path / "coded")
+    modules = json.loads((coded / "modules.json").read_text(encoding="utf-8"))
+    modules[0]["type"] = "custom_code.Transformer"
+    (coded / "modules.json").write_text(json.dumps(modules), encoding="utf-8")
+    for where, how, error, fact in (
+        (text, {}, UsageError, "text alone"),
+        (bare, {}, DataError, "image processor|processor"),
+        (plain, {}, UsageError, "modules.json"),
+        (coded, {}, DataError, "--trust_remote_code"),
+        (folder, {"caption_prompt": "no-such-name"}, UsageError, "no prompt of this name; it has query, document"),
+        (folder, {"dimensions": 33}, UsageError, "the model's vectors have 32"),
+    ):
+        with pytest.raises(error, match=fact) as caught:
+            adapters.load(pretrained=str(where), device="cpu", **how)
+        assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(("package", "found"), [("transformers", "4.57.3"), ("sentence-transformers", "5.1.0")])
+def test_older_libraries_are_refused(package, found, folders, monkeypatch):
+    known = adapters.metadata.version
+    monkeypatch.setattr(adapters.metadata, "version", lambda name: found if name == package else known(name))
+    with pytest.raises(UsageError, match=rf"{package} \d or newer, and {found}"):
+        adapters.load(pretrained=str(folders["clip"]), device="cpu")
