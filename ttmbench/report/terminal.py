@@ -172,7 +172,7 @@ def print_table(columns: Sequence[TableColumn], rows: Rows, *, title: str = "", 
 
 def print_line(text: str = "", width: int | None = None, style: str = "") -> None:
     """Print a text, wrapped as tables are."""
-    console = terminal.console()
+    console = terminal.console(width)
     console.print(terminal.encodable(plain(text, "\n"), console.encoding), style=style)
 
 
