@@ -214,7 +214,7 @@ def test_what_asks_an_image_for_its_caption_is_undefined_and_absent():
     for name in ("text_score", "individual_match", "global_assignment_accuracy"):
         with pytest.raises(ValueError, match="images <= captions"):
             getattr(chance, name)(2, 1)
-    values = {one.metric: one.value for one in summarise([MethodScores("none", [scores])], METRICS, 0, 0)}
+    values = {one.metric: one.value for one in summarise([MethodScores("none", [scores])], METRICS, (0, 0, "wilson"))}
     assert {name for name, value in values.items() if value is not None} == DEFINED
     assert values["image_score"] == 0.5 and values["text_score"] is None
     with pytest.raises(ValueError, match="images <= captions"):
@@ -225,7 +225,7 @@ def test_a_metric_that_says_nothing_is_not_asked():
     asked = []
     mine = MetricSpec("mine", lambda scores: asked.append(scores.shape) or np.ones(len(scores)))
     zeros = MethodScores("none", [Scores(np.zeros((3, 2, 1), np.float32))])
-    assert summarise([zeros], [mine], 0, 0)[0].value is None
+    assert summarise([zeros], [mine], (0, 0, "wilson"))[0].value is None
     assert not asked
 
 

@@ -287,7 +287,7 @@ def test_means_over_seeds_are_exact_for_counts():
         right = [rng.permutation(groups) < count for count in rng.integers(0, groups, 3)]
         exact, tags = float(Fraction(int(np.sum(right)), 3 * groups)), [{"kind": "ab"[n % 2]} for n in range(groups)]
         columns = [MethodScores("none", [square(right[0])]), MethodScores("ttm", [square(one) for one in right])]
-        found = {(one.metric, one.method): one.value for one in summarise(columns, METRICS, 0, 0)}
+        found = {(one.metric, one.method): one.value for one in summarise(columns, METRICS, (0, 0, "wilson"))}
         assert found["group_match", "ttm"] == exact
         by_tag = breakdowns(tagged(*tags), {"ttm": columns[1].scores}, METRICS)["kind"]["a"]["group_match,ttm"]
         assert by_tag == float(Fraction(int(np.sum([one[::2] for one in right])), 3 * len(right[0][::2])))

@@ -368,7 +368,7 @@ _ABOUT, _SEAL = "ttmbench", "sha256"
 
 Digests = dict[str, str | None]
 """Package -> sha256 of its source; None if the source cannot be read (code typed into an interpreter or notebook)."""
-_KNOWN: dict[str, tuple[tuple[object, ...], str]] = {}  # package -> its files as they were, and their digest
+_KNOWN: dict[str, str | None] = {}  # the digest of ttmbench; others may be edited while a program runs
 
 
 def digests_of_modules(modules: Iterable[str]) -> Digests:
@@ -436,8 +436,8 @@ def _digest(package: str, root: Path) -> str | None:
 
     Of ttmbench it is what was imported, without its task files, which are part of a run's key one by one.
     """
-    if package == OWN and OWN in _KNOWN:
-        return _KNOWN[OWN][1]
+    if package in _KNOWN:
+        return _KNOWN[package]
     files = {package: root} if root.is_file() else {}
     try:
         for parent, folders, names in os.walk(root, followlinks=package == OWN):
@@ -445,17 +445,13 @@ def _digest(package: str, root: Path) -> str | None:
             place = (Path(package.replace(".", "/")) / Path(parent).relative_to(root)).as_posix()
             endings = CODE[:1] if package == OWN else (*CODE, *SETTINGS)
             files |= {f"{place}/{name}": Path(parent) / name for name in sorted(names) if name.endswith(endings)}
-        stats = [(name, str(path), path.stat()) for name, path in files.items()]
-        state = tuple((name, path, stat.st_mtime_ns, stat.st_size) for name, path, stat in stats)
-        if not files or (package in _KNOWN and _KNOWN[package][0] == state):
-            return _KNOWN[package][1] if files else None
-        digest = hashlib.sha256()
-        for name in sorted(files):
-            digest.update(f"{name}:{hashlib.sha256(files[name].read_bytes()).hexdigest()}\n".encode())
+        lines = [f"{name}:{file_digest(files[name])}\n" for name in sorted(files)]
     except OSError:
         return None
-    _KNOWN[package] = (state, digest.hexdigest())
-    return digest.hexdigest()
+    found = hashlib.sha256("".join(lines).encode()).hexdigest() if lines else None
+    if package == OWN:
+        _KNOWN[package] = found
+    return found
 
 
 def json_digest(value: object, **options: Any) -> str:

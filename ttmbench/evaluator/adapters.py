@@ -206,14 +206,6 @@ def loads_as(target: str, model: str, folder: str) -> tuple[str, Record]:
     return name, {"model": f"local-dir:{folder}"} if kind == "open_clip" else {"pretrained": folder}
 
 
-def fits_note(record: Record | None, task: str) -> list[str]:
-    """A sentence for a task that the model was finetuned on; none for others."""
-    for entry in (record or {}).get("tasks", ()):
-        if entry["task"] == task:
-            return [f"the model was finetuned on groups of {entry['task']}: the numbers say how well it fits them"]
-    return []
-
-
 def check_model(config: RunConfig, model: Model, adapts: bool) -> None:
     """UsageError for a model that cannot be adapted as it was loaded, or not be measured on a second task."""
     if adapts and model.untrainable is not None:

@@ -399,7 +399,11 @@ class Data:
     @property
     def cluster_names(self) -> list[str] | None:
         """For each group the id of the first group of its cluster; None where that is not known."""
-        return None if self.clusters is None else self.clusters.names([group.group_id for group in self.groups])
+        if self.clusters is None:
+            return None
+        first: dict[int, str] = {}
+        each = zip(self.clusters.groups.tolist(), self.groups, strict=True)
+        return [first.setdefault(cluster, group.group_id) for cluster, group in each]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -456,7 +460,7 @@ class TaskResult:
         """The document's ``n-samples``: how many groups the task has, how many were scored, how many clusters."""
         coverage = self.data.source.get("coverage")  # the data say how many there are where images are missing
         original = self.spec.group.n_groups if coverage is None else int(coverage["rows"])
-        clusters = {} if self.data.clusters is None else {"clusters": self.data.clusters.count}
+        clusters = {} if self.data.clusters is None else {"clusters": len(np.unique(self.data.clusters.groups))}
         return {"original": original or self.n_groups, "effective": self.n_groups, **clusters}
 
 
@@ -495,7 +499,7 @@ class Scored(TaskResult):
     def summarised(self, resampling: Resampling) -> Self:
         """As `TaskResult.summarised`: every metric of every column."""
         groups, clusters = self.data.groups, self.data.clusters
-        numbers = summarise(self.columns, self.metrics, *resampling, clusters, self.spec.task)
+        numbers = summarise(self.columns, self.metrics, resampling, clusters, self.spec.task)
         rows = group_rows(self.scores, self.metrics) if self.spec.means else {}
         return replace(self, numbers=numbers, tag_means=tag_means(groups, rows, self.spec.means, clusters, resampling))
 

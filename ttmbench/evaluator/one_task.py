@@ -118,7 +118,8 @@ def run_task(
 def notify_scored(run: Run, scored: Scored, column: MethodScores) -> None:
     """Tells plugins of a finished column."""
     if run.registry.manager.hook.ttmbench_task_scored.get_hookimpls():
-        _notify(run, scored.spec.task, column.name, summarise([column], scored.metrics, 0, run.config.seed))
+        numbers = summarise([column], scored.metrics, (0, run.config.seed, "wilson"))
+        _notify(run, scored.spec.task, column.name, numbers)
 
 
 def _undecided(scorer: PairScorer, groups: Sequence[Group]) -> Record | None:

@@ -44,7 +44,7 @@ from ttmbench._util.third_party_errors import describe, error_line, phase, phase
 from ttmbench.config import RunConfig, TTMConfig, is_address
 from ttmbench.data.task_file import TaskFile, all_tasks
 from ttmbench.errors import DataError, TtmbenchError, UsageError
-from ttmbench.evaluator.adapters import finetuned, finetuning_shown, fits_note, model_info
+from ttmbench.evaluator.adapters import finetuned, finetuning_shown, model_info
 from ttmbench.evaluator.eval_results import Baseline, EvalResults, Scored, TaskResult
 from ttmbench.model import Model, overrides
 from ttmbench.plugins.registry import Registry, Table
@@ -545,7 +545,8 @@ def _entries(result: TaskResult, model_info: Record) -> Record:
         notes.append(clusters_note(result.n_groups, counts["clusters"]))
     if seen:
         notes.append(f"the model was trained on images of {', '.join(seen)}, which this task uses")
-    notes += fits_note(finetuning, spec.task)
+    if any(entry["task"] == spec.task for entry in (finetuning or {}).get("tasks", ())):
+        notes.append(f"the model was finetuned on groups of {spec.task}: the numbers say how well it fits them")
     if coverage is not None and coverage["missing"]:
         notes.append(
             f"the images of {coverage['here']} of {coverage['rows']} groups are here; the others are skipped, so "

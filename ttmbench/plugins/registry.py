@@ -112,6 +112,11 @@ _TAKEN: dict[str, tuple[type[Any], ...]] = {
     "ttmbench_register_methods": (MethodSpec, MethodPart),
 }
 """Hook -> specifications that it takes; folders of tasks have none."""
+_TABLES = {
+    **{"adapters": "model", "task_dirs": "task", "sources": "source", "metrics": "metric", "schedules": "schedule"},
+    **{"methods": "method", "parts": "part"},
+}
+"""What is registered -> one of it, in messages."""
 _WORD = (r"[A-Za-z0-9_]+", "letters, digits and _")
 _NAMES: dict[type[Any], tuple[str, str]] = {  # specification -> form of its name, `_WORD` for the others
     AdapterSpec: (r"[A-Za-z0-9][A-Za-z0-9._+:/-]*", "letters, digits and . _ + : / -"),
@@ -257,19 +262,10 @@ def build_registry(
                 first = found["task_dirs"][name][1]
                 raise UsageError(f"task '{name}' is defined by both '{first}' and '{include}'; rename one")
             found["task_dirs"][name] = (entry, str(include))
-    parts = {key: one for key, one in found["methods"].items() if isinstance(one[0], MethodPart)}
-    registry = Registry(
-        manager,
-        installed,
-        broken,
-        adapters=Table("model", broken, found["adapters"]),
-        task_files=Table("task", broken, found["task_dirs"]),
-        sources=Table("source", broken, found["sources"]),
-        metrics=Table("metric", broken, found["metrics"]),
-        schedules=Table("schedule", broken, found["schedules"]),
-        methods=Table("method", broken, {key: one for key, one in found["methods"].items() if key not in parts}),
-        parts=Table("part", broken, parts),
-    )
+    found["parts"] = {key: one for key, one in found["methods"].items() if isinstance(one[0], MethodPart)}
+    found["methods"] = {key: one for key, one in found["methods"].items() if key not in found["parts"]}
+    tables = {what: Table[Any](_TABLES[what], broken, entries) for what, entries in found.items()}
+    registry = Registry(manager, installed, broken, task_files=tables.pop("task_dirs"), **tables)
     for failed in () if quiet else broken:
         warn(f"{failed}; everything else works")
     return registry

@@ -144,9 +144,7 @@ def number_of(
 def summarise(
     columns: Sequence[MethodScores],
     metrics: Sequence[MetricSpec],
-    bootstrap_iters: int,
-    seed: int,
-    interval: stats.IntervalMethod = "wilson",
+    resampling: Resampling,
     clusters: Clusters | None = None,
     task: str = "",
 ) -> list[Number]:
@@ -155,9 +153,7 @@ def summarise(
     Args:
         columns: each with score arrays, one per seed; that of the method ``none``, with one, is the first.
         metrics: what to compute, in the order of the output.
-        bootstrap_iters: resamples of bootstrap intervals; 0 for no interval of any kind.
-        seed: of the resampling.
-        interval: how intervals are made.
+        resampling: how intervals are made.
         clusters: of the groups, where it is known which share images.
         task: whose groups they are.
     """
@@ -165,10 +161,9 @@ def summarise(
     for metric in metrics:
         level = metric_chance(metric, columns[0].scores[0])
         for column in columns:
-            own = column.chance is not None
             known: dict[str, Any] = {
                 "chance": level if column.chance is None else column.chance.get(metric.name),
-                "own_chance": own,
+                "own_chance": column.chance is not None,
                 "track": track_of(column.name, metric.track, column.track),
             }
             values, among = seed_values(metric, column.scores), metric_units(metric, clusters)
@@ -180,7 +175,6 @@ def summarise(
                         ties = [int(np.sum(metric.ties(*(_inputs(metric, one) or ())))) for one in column.scores]
                     known["ties"] = float(np.mean(ties)) if len(ties) > 1 else ties[0]
             of_groups = None if values is None else mean_over_seeds(values)
-            resampling = bootstrap_iters, seed, interval
             numbers.append(number_of(task, metric.name, column.name, of_groups, resampling, among, **known))
     return numbers
 
@@ -283,19 +277,9 @@ class Clusters:
     groups: Int[np.ndarray, " groups"]  # a number for each group; equal within a cluster
     images: Int[np.ndarray, "groups images"]  # a number for each image; equal for the same one
 
-    @property
-    def count(self) -> int:
-        """Number of clusters."""
-        return len(np.unique(self.groups))
-
     def of(self, positions: Sequence[int] | None) -> Clusters:
         """Those of the groups at some positions; None for all."""
         return self if positions is None else Clusters(self.groups[list(positions)], self.images[list(positions)])
-
-    def names(self, group_ids: Sequence[str]) -> list[str]:
-        """For each group the id of the first group of its cluster, as samples lines have it."""
-        first: dict[int, str] = {}
-        return [first.setdefault(cluster, name) for cluster, name in zip(self.groups.tolist(), group_ids, strict=True)]
 
 
 def clusters_of(groups: Sequence[Group], digest: Callable[[ImageRef], str]) -> Clusters:
