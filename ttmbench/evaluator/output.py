@@ -102,7 +102,9 @@ class ConfigKey:
         if config.deterministic:
             content["deterministic"] = machine.conditions(config.batch_size)
         text, modules = json.dumps(content), set[str]()
-        for table in (one for one in vars(registry).values() if isinstance(one, Table)):
+        for table in (
+            one for one in vars(registry).values() if isinstance(one, Table) and one is not registry.task_files
+        ):
             for name in table.plugins:
                 if re.search(f'"{re.escape(name.rpartition("=")[2])}[":]', text):  # a reward is written NAME:KEY=VALUE
                     modules |= {*table.modules_of(name, registry.manager)}
