@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 
 import open_clip
@@ -189,16 +190,15 @@ def saved(folder, shape):
     return tiny_models.open_clip(folder, shape) / "open_clip_model.safetensors"
 
 
+SHAPES = [QUICK, {**QUICK, "custom_text": True}, RESNET]
+SIX = [(0, "longer", "image", "file"), (0, "shorter", "text", "pickle"), (1, "shorter", "image", "folder")]
+SIX += [(1, "longer", "text", "file"), (2, "longer", "image", "pickle"), (2, "shorter", "text", "folder")]
+ALL = itertools.product(range(3), ("longer", "shorter"), ("image", "text"), ("file", "pickle", "folder"))
+
+
 @pytest.mark.parametrize(
     ("shape", "direction", "tower", "form"),
-    [
-        (QUICK, "longer", "image", "file"),
-        (QUICK, "shorter", "text", "pickle"),
-        ({**QUICK, "custom_text": True}, "shorter", "image", "folder"),
-        ({**QUICK, "custom_text": True}, "longer", "text", "file"),
-        (RESNET, "longer", "image", "pickle"),
-        (RESNET, "shorter", "text", "folder"),
-    ],
+    [pytest.param(SHAPES[at], *rest, marks=[pytest.mark.slow] * ((at, *rest) not in SIX)) for at, *rest in ALL],
 )
 def test_other_positions_are_refused(tmp_path, shape, direction, tower, form):
     sizes = (2 * shape["vision_cfg"]["image_size"], None) if tower == "image" else (None, 31)

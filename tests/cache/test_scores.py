@@ -377,7 +377,7 @@ def wait_for_blocks(store: Path, count: int, process: subprocess.Popen) -> list[
 def test_a_killed_run_goes_on_where_it_was(tmp_path, capsys):
     """140 groups of 2x2 are 560 pairs in 5 blocks of 128."""
     store, log = tmp_path / "store", tmp_path / "log"
-    process = start(f"Counting(Path({str(log)!r}), seconds=0.03)", store, 140)
+    process = start(f"Counting(Path({str(log)!r}), seconds=0.1)", store, 140)
     wait_for_blocks(store, 2, process)
     os.kill(process.pid, signal.SIGKILL)
     process.wait()

@@ -175,8 +175,8 @@ def ran(tmp_path_factory):
     tmp_path = tmp_path_factory.mktemp("svo")
     data = copy(tmp_path / "data")
     words = ["--model", "tiny-clip", "--tasks", "svo_probes", "--data_dir", str(data), "--log_samples"]
-    words += "--ttm --audit_labels".split()
-    words += ["--ttm_args", "iterations=1,epochs=1,tau_start=0,lr=1e-4", "--output_path", str(tmp_path / "out")]
+    words += "--methods ttm,overfit,oracle,placebo,shuffle --audit_labels --seeds 0,1".split()
+    words += ["--ttm_args", "iterations=2,epochs=1,tau_start=0,lr=1e-4", "--output_path", str(tmp_path / "out")]
     assert main([*words, "--bootstrap_iters", "0", "--device", "cpu"]) == 0
     return tmp_path
 

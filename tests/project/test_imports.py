@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import functools
-import re
 from pathlib import Path
 
 from support.checkout import ROOT
@@ -43,8 +42,6 @@ def test_nothing_reads_a_pickle_or_unsafe_yaml():
     for folder in ("ttmbench", "model_adapters", "scripts"):
         for path in (ROOT / folder).rglob("*.py"):
             text = path.read_text(encoding="utf-8")
-            if not re.search(r"pickle|torch\.load|safe_globals|eval|exec|unsafe_load|full_load", text):
-                continue
             assert "pickle" not in {name.split(".")[0] for name in imports(path)}, path.name
             for call in (node for node in nodes(path) if isinstance(node, ast.Call)):
                 called = ast.unparse(call.func)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import functools
-import itertools
 import json
 import subprocess
 import sys
@@ -83,7 +82,7 @@ def validator(key: str) -> jsonschema.Draft202012Validator:
 def test_the_model_takes_nothing_that_its_schema_refuses():
     jsonschema.Draft202012Validator(schema("results")).validate(full_document())
     verdicts = []
-    for path, document in itertools.islice(mutations(full_document()), 0, None, 5):
+    for path, document in mutations(full_document()):
         fits = validator(path[0]).is_valid(document)
         verdicts.append(fits)
         try:
@@ -94,7 +93,7 @@ def test_the_model_takes_nothing_that_its_schema_refuses():
             assert not fits or {one["type"] for one in error.errors()} & {"value_error", "int_type"}, (path, error)
         else:
             assert fits, path
-    assert len(verdicts) > 300 and 20 < sum(verdicts) < len(verdicts) - 100
+    assert len(verdicts) > 1500 and 100 < sum(verdicts) < len(verdicts) - 500
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from ttmbench.cli import main
 from ttmbench.evaluator.evaluate import evaluate
 
 PLAN = {"tasks": ["shapes_color", "shapes_place"], "options": {**SMALL, **TTM, "limit": 4, "deterministic": True}}
-LONG = {"options": {**SMALL, "limit": 4, "deterministic": True, "ttm": True, "ttm_args": "iterations=40,epochs=2"}}
+LONG = {"options": {**SMALL, "limit": 4, "deterministic": True, "ttm": True, "ttm_args": "iterations=40,epochs=10"}}
 
 
 @pytest.fixture(scope="module")
