@@ -31,7 +31,7 @@ from safetensors.torch import save_file
 from torch.func import functional_call
 from torchvision.transforms.functional import pil_to_tensor
 
-from ttmbench._util import third_party_errors as hub
+from ttmbench._util import hub
 from ttmbench._util.file_io import json_digest, tensors_digest
 from ttmbench._util.images import resized
 from ttmbench.errors import UsageError

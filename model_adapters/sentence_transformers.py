@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch.nn import functional
 
-from ttmbench._util import third_party_errors as hub
+from ttmbench._util import hub
 from ttmbench._util.file_io import json_digest
 from ttmbench.errors import DataError, UsageError
 from ttmbench.model_adapters._shared.contrastive import ContrastiveModel, Tower, longer_than, on_device

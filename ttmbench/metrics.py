@@ -20,7 +20,7 @@ from functools import partial
 
 import numpy as np
 
-import ttmbench.chance as chance
+from ttmbench import chance
 from ttmbench._annotations import Bool, Float, Int, Real
 from ttmbench._arrays import check_scores, fewer_first, more_images
 from ttmbench.matching import match_global, match_groups

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import torch
 from safetensors.torch import load_file
 
-from ttmbench._util import third_party_errors as hub
+from ttmbench._util import hub
 from ttmbench._util.console import one_line, warn
 from ttmbench._util.file_io import Unreadable, check_no_pointer, json_digest, read_json, tensors_digest
 from ttmbench._util.third_party_errors import is_out_of_memory

@@ -13,7 +13,7 @@ import pytest
 from support import processes, task_data
 from support.task_data import encoded, load, run, tar_of, write, zip_of
 
-from ttmbench._util import third_party_errors as hub
+from ttmbench._util import hub
 from ttmbench.cli import main
 from ttmbench.data import fetch as module
 from ttmbench.data.loader import data_locations

@@ -11,7 +11,7 @@ import pytest
 from huggingface_hub import constants, errors
 from huggingface_hub.utils import are_progress_bars_disabled
 
-from ttmbench._util import third_party_errors as hub
+from ttmbench._util import hub
 
 
 def answer(status: int) -> httpx2.Response:

@@ -11,7 +11,7 @@ from statistics import fmean
 import numpy as np
 from scipy.special import softmax
 
-import ttmbench.stats as stats
+from ttmbench import stats
 from ttmbench._util import machine
 from ttmbench._util.machine import arithmetic_of, naming_what_cannot
 from ttmbench.config import DEFAULT_LEARNING_RATE, RunConfig, TTMConfig

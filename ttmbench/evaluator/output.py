@@ -254,6 +254,8 @@ class Output:
         self.baseline: Record | None = None
         self._model: Model | None = None  # that reports its usage
         self._task: str | None = None  # under way
+        self._unsaved = self._saving = 0.0  # seconds of work that no document has, and that writing the last one took
+        self._states: list[Path] = []  # checkpoints of tasks that are done
         self._document: ResultsDocument  # as last saved
         self._whole: EvalResults | None = None  # of a run that is over
         self._used: dict[str, Record] = {}  # task -> memory that it took
@@ -401,7 +403,7 @@ class Output:
 
         Its checkpoints in ``state`` are removed once a document with the task is saved.
         """
-        self._task = name
+        self._task, began = name, time.perf_counter()
         try:
             machine.peak_memory(restart=True)
             try:
@@ -413,10 +415,12 @@ class Output:
             if not goes_on:
                 raise
             warn(f"task {name} failed: {self.errors[-1]['message']}")
-            state = None
-        self.save("running")
-        if state is not None:
-            shutil.rmtree(state, ignore_errors=True)
+        else:
+            self._states += [] if state is None else [state]
+        self._unsaved += time.perf_counter() - began
+        # A document takes longer to write the more tasks it has: work that took less than that can wait for the next.
+        if self._unsaved >= self._saving or self.errors:
+            self.save("running")
 
     def _fail(self, task: str | None, error: BaseException) -> None:
         """Records a failure."""
@@ -452,7 +456,7 @@ class Output:
         is_written = self.files is not None and self._is_new
         if status == "running" and not is_written:
             return
-        document = self.document(status)
+        began, document = time.perf_counter(), self.document(status)
         if self.files is not None and is_written:
             with phase("save"):
                 text = to_json(document.to_dict())
@@ -468,7 +472,9 @@ class Output:
                     here = self.files.results.parent
                     self._unsent = TtmbenchError(f"{error}; the results are in {here}: the same command puts them")
                     warn(f"{error}; what is done is in {here}, and the run continues")
-        self._document = document
+            while self._states:  # these tasks are done, so nothing resumes from their checkpoints
+                shutil.rmtree(self._states.pop(), ignore_errors=True)
+        self._unsaved, self._saving, self._document = 0.0, time.perf_counter() - began, document
 
     def _usage(self) -> Record:
         """What the model has used, with that of resumed runs: counts are added, lists joined, the rest is as it is now.

@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-import ttmbench.stats as stats
+from ttmbench import stats
 from ttmbench._util.console import one_line
 from ttmbench.errors import DataError, UsageError
 from ttmbench.report import terminal

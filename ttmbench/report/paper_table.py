@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-import ttmbench.stats as stats
+from ttmbench import stats
 from ttmbench._util.console import plain
 from ttmbench.errors import UsageError
 from ttmbench.report.board import GroupValues, beats_chance, legends

@@ -15,7 +15,7 @@ from typing import Any
 
 from rich.cells import cell_len
 
-import ttmbench.stats as stats
+from ttmbench import stats
 from ttmbench._util import console as terminal
 from ttmbench._util.console import echo, plain
 from ttmbench.results.document import ResultsDocument, Transfer

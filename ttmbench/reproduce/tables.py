@@ -24,7 +24,7 @@ from typing import Any, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-import ttmbench.stats as stats
+from ttmbench import stats
 from ttmbench._util.console import echo, one_line
 from ttmbench._util.file_io import read_yaml
 from ttmbench._util.third_party_errors import describe, near_name

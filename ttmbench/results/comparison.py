@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-import ttmbench.stats as stats
+from ttmbench import stats
 from ttmbench.errors import DataError, UsageError
 from ttmbench.results.document import AlsoRecord, ResultsDocument, mapping
 from ttmbench.results.numbers import AT, RAW, SLASH, STORED_SCORES, Extent

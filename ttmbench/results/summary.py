@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
-import ttmbench.stats as stats
+from ttmbench import stats
 from ttmbench._annotations import Bool, Float, Int
 from ttmbench._util.third_party_errors import foreign_errors, place_of_function
 from ttmbench.errors import TtmbenchError, UsageError
