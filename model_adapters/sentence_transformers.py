@@ -26,6 +26,7 @@ from ttmbench.model_adapters._shared.options import (
     CrossEncoderOptions,
     HubRepository,
     MultiVectorOptions,
+    RepositoryModel,
     SentenceTransformersOptions,
     takes,
 )
@@ -95,7 +96,7 @@ def _fetched(asked: HubRepository) -> ModelFiles:
     return ModelFiles(asked.pretrained, folder, tuple(weights), repository.commit)
 
 
-def _load(kind: str, asked: MultiVectorOptions | CrossEncoderOptions) -> tuple[Any, LoadedModel]:
+def _load(kind: str, asked: RepositoryModel) -> tuple[Any, LoadedModel]:
     """A model of the library on the CPU, with float32 weights, and what it is made of; DataError or UsageError."""
     for package, least in (("transformers", 5), ("sentence-transformers", 6)):
         found = metadata.version(package) if find_spec(package.replace("-", "_")) else "0 (none)"
@@ -137,7 +138,7 @@ def _prompt_of(model: Any, option: str, asked: str | None, own: Sequence[str]) -
     if asked in model.prompts or not _NAME.fullmatch(asked):
         return str(model.prompts.get(asked, asked))
     known = ", ".join(model.prompts) or "none"
-    raise UsageError(f"{option}={asked}: the model has no prompt of this name; it has {known}; a text has a space")
+    raise UsageError(f"{option}={asked}: must be a prompt of the model ({known}), or a text with a space")
 
 
 def _modules_digest(model: Any) -> str:

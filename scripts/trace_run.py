@@ -1,7 +1,6 @@
 """Counts the files of the package that one run enters, its functions (not those in functions) and their lines.
 
 python scripts/trace_run.py                  # the command of the README on 24 groups, one iteration
-python scripts/trace_run.py --model tiny-clip --tasks shapes_color --limit 8
 """
 
 from __future__ import annotations

@@ -118,7 +118,11 @@ class HubFiles(HubRepository):
     """
 
 
-class HubModel(InPrecision, HubFiles):
+class RepositoryModel(InPrecision, HubRepository):
+    """A model whose weights and settings come from a repository."""
+
+
+class HubModel(RepositoryModel, HubFiles):
     """A model of transformers."""
 
     merge: bool = True
@@ -301,14 +305,14 @@ class EmbeddingsOptions(Options):
     """As for ``hf``."""
 
 
-class CrossEncoderOptions(InPrecision, HubRepository):
+class CrossEncoderOptions(RepositoryModel):
     """A reranker, through ``CrossEncoder`` of Sentence Transformers (``cross_encoder``)."""
 
     prompt: str | None = None
     """Instruction for a pair: a name among the model's prompts, or a text (default: the model's own)."""
 
 
-class MultiVectorOptions(InPrecision, HubRepository):
+class MultiVectorOptions(RepositoryModel):
     """Late interaction, through ``MultiVectorEncoder`` of Sentence Transformers (``multi_vector``)."""
 
     image_prompt: str | None = None

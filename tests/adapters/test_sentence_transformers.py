@@ -139,7 +139,7 @@ def test_what_cannot_be_read_is_said(folders, tmp_path):
         (bare, {}, DataError, "image processor|processor"),
         (plain, {}, UsageError, "modules.json"),
         (coded, {}, DataError, "--trust_remote_code"),
-        (folder, {"caption_prompt": "no-such-name"}, UsageError, "no prompt of this name; it has query, document"),
+        (folder, {"caption_prompt": "no-such-name"}, UsageError, "caption_prompt=no-such-name.*query, document"),
         (folder, {"dimensions": 33}, UsageError, "the model's vectors have 32"),
     ):
         with pytest.raises(error, match=fact) as caught:
