@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from support.rewrites import FILE
 from support.training_tasks import load
 
 from ttmbench.errors import UsageError
@@ -18,7 +19,7 @@ from ttmbench.plugins.method_functions import METHODS
 from ttmbench.testing import ContractError, check_method
 from ttmbench.types import MethodSpec
 
-FEWER = {"views": 8, "steps": 2, "rounds": 1, "wrappers": ("{}", "a photo of {}")}
+FEWER = {"views": 8, "steps": 2, "rounds": 1, "wrappers": ("{}", "a photo of {}"), "rewrites": FILE}
 SHIPPED = [one for one in METHODS if not (one.takes_ttm_args or one.is_finetuning)]
 TRAINS = {"needs": ("gradients",), "reset": "never", "scope": "stream", "order_dependent": True}
 

@@ -4,7 +4,7 @@
 ``TENT_REPOSITORY``: DequanWang/tent at e9e926a6. ``EATA_REPOSITORY``: mr-eggplant/EATA at f739b366.
 ``SAR_REPOSITORY``: mr-eggplant/SAR at 20f6e24b. ``TPT_REPOSITORY``: azshue/TPT at 63ecbace.
 ``ZERO_REPOSITORY``: FarinaMatteo/zero at c609f7c2. ``MTA_REPOSITORY``: MaxZanella/MTA at cafafdfa.
-``WATT_REPOSITORY``: Mehrdad-Noori/WATT at 40e3faeb.
+``WATT_REPOSITORY``: Mehrdad-Noori/WATT at 40e3faeb. ``NEAT_REPOSITORY``: hhc1997/NEAT at 735f7665.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ import torch
 from support.adapter_inputs import pooled_of
 from support.method_tasks import BIAS, SCALE, feature_task, view_task
 from support.norm_towers import NormTowers, batches_of, copied, norms_of, plain_logits, vector_task
+from support.rewrites import rewrites, sides
 from support.training_tasks import WORDS, load, training_task
 from torch.nn.functional import normalize
 
@@ -30,6 +31,7 @@ from ttmbench.methods import tent as tent_file
 from ttmbench.methods.dis import dis
 from ttmbench.methods.dn import dn
 from ttmbench.methods.mta import mta
+from ttmbench.methods.neat import neat
 from ttmbench.methods.nnn import nnn
 from ttmbench.methods.parameters import parameters_of
 from ttmbench.methods.tent import tent
@@ -317,3 +319,29 @@ def test_weights_after_all_rounds(original, tiny_siglip, kind, size, variant):
         images = normalize(model.encode_image(pixels), dim=1)
         expected = task.logits(images, normalize(texts.mean(dim=0), dim=1))
     torch.testing.assert_close(step.scores[0], expected, atol=1e-4, rtol=1e-5)
+
+
+def test_steps_of_neat(original, tiny_siglip):
+    """The losses and the choice of images are the authors' functions."""
+    theirs = original("NEAT_REPOSITORY", "src.train_TTA", "ddp tqdm")
+    task = training_task(load(tiny_siglip), groups=2, m=2, n=3, resets=False)
+    (step,) = neat(task, rewrites=rewrites(WORDS[:6]), steps=4)
+    adapter = load(tiny_siglip)
+    gallery, tokens = normalize(task.all_images, dim=1), adapter.prepare_captions
+    trained = list(parameters_of(adapter, "norm_captions").values())
+    optimizer = AdamW(trained, lr=2e-4, weight_decay=1e-3)
+    for _ in range(4):
+        t, p, n, r = (
+            adapter.train_captions(tokens(side)) for side in zip(*((x, *sides(x)) for x in WORDS[:6]), strict=True)
+        )
+        images = theirs.coarse_aligning_t2i(t, p, n, gallery)[0]
+        loss = theirs.softmax_entropy((t @ images.T).T / 0.03).mean(0)
+        loss = loss + theirs.semantics_reversion_loss(r @ images.T, 0.07) + theirs.textual_triplet_loss(t, p, r)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    for mine, value in zip(task.trained.values(), trained, strict=True):
+        torch.testing.assert_close(mine.detach(), value.detach(), atol=2e-6, rtol=0)
+    assert step.loss == pytest.approx(loss.item(), abs=1e-4)
+    captions = t.detach()[task.caption_rows[step.groups]]
+    torch.testing.assert_close(step.scores, task.logits(task.images[step.groups], captions), atol=1e-4, rtol=1e-5)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from support.rewrites import FILE
 from support.stand_in_gpu import stand_in_gpu
 
 import ttmbench
@@ -16,6 +17,7 @@ FEW = {
     **{name: {"views": 6} for name in ("tps", "tpt", "c_tpt")},
     "watt": {"wrappers": ["{}", "a photo of {}"], "images": 2, "rounds": 1},
     "rlcf": {"steps": 2, "lr": 1e-4},
+    "neat": {"rewrites": FILE, "captions": 2},
     **{name: {"images": 2} for name in ("tent", "cliptta")},
 }
 TRAINING = [spec.name for spec in METHODS if spec.trains and not (spec.takes_ttm_args or spec.is_finetuning)]

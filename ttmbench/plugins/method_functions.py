@@ -237,6 +237,25 @@ METHODS: tuple[MethodSpec, ...] = (
         },
     ),
     MethodSpec(
+        "neat",
+        "ttmbench.methods.neat:neat",
+        summary="adapts the caption tower to negation, from captions that a language model has rewritten",
+        reference="arXiv:2507.19064",
+        needs=("features", "gradients", "caption_texts"),
+        scope="task",
+        reset="never",
+        order_dependent=True,
+        sources={
+            "rewrites": "Llama 3.1's in the paper; the authors' repository has them for COCO and MSR-VTT",
+            "train": "norm layers of the blocks in the authors' code; here the last one too",
+            "captions": "README of the authors' code (its default is 64)",
+            **dict.fromkeys(
+                ("steps", "temperature", "reversal_temperature", "lr", "weight_decay"), "the authors' code"
+            ),
+            **_STREAM,
+        },
+    ),
+    MethodSpec(
         "rlcf",
         "ttmbench.methods.rlcf:rlcf",
         summary="trains the encoders to prefer the captions and images that a reward model prefers",
