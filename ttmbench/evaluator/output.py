@@ -99,6 +99,9 @@ class ConfigKey:
         content["config"] |= {"tasks": sorted(tasks), "seeds": config.run_seeds}
         if config.samples is not None:
             content["config"]["samples"] = file_digest(Path(config.samples))
+        given = [value for value in (config.method_args | config.ttm_args).values() if isinstance(value, str)]
+        files = [name for name in given if os.path.isfile(name)]  # noqa: PTH113 - which allows for long texts
+        content["files"] = {name: file_digest(Path(name)) for name in files}
         if config.deterministic:
             content["deterministic"] = machine.conditions(config.batch_size)
         text, modules = json.dumps(content), set[str]()
