@@ -15,6 +15,8 @@ os.environ["OMP_NUM_THREADS"] = "1"  # of child processes too: the tests themsel
 os.environ.pop("MKL_NUM_THREADS", None)  # or a library has threads when it is imported
 os.environ.pop("OPENBLAS_NUM_THREADS", None)
 os.environ.setdefault("GOMP_SPINCOUNT", "10000")  # threads that spin take what others need
+# Imported by some test, scikit-learn sets these; changed later, they would have every process begin cold.
+os.environ |= {"KMP_DUPLICATE_LIB_OK": "True", "KMP_INIT_AT_FORK": "FALSE"}
 os.environ.pop("COLUMNS", None)  # tables in a pipe are as wide as needed, unless a test says how wide
 os.environ["TTMBENCH_CACHE"] = "off"  # a test that wants the cache says where
 
