@@ -11,10 +11,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field
+from functools import cached_property
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import torch
+from PIL import Image as Pillow
 
 from ttmbench._util.images import frames_of
 from ttmbench.errors import DataError, UsageError
@@ -48,13 +50,11 @@ Row = dict[str, torch.Tensor]
 Parts = list[tuple[Sequence[int], int]]
 """Numbers of rows that are computed together, and how many tokens they begin with together; 0 for nothing shared."""
 
-# Models that read from left to right, so that what follows the image changes nothing of it.
-REUSES_PREFIX = frozenset(
-    ("llava", "llava_onevision", "qwen2_vl", "qwen2_5_vl", "qwen3_vl", "smolvlm", "idefics3", "internvl")
-)
 # Models without a chat template: the text before a question, and the request for a caption.
 PREFIXES = {"paligemma": ("answer en ", "caption en")}
+_SAME = (1e-3, 0.05)  # of the logits' deviation: rounding of float32, and of half precision through all layers
 JOINED = "--model_args side_by_side=true joins them into one"
+_PROBES = ("Is it a dog?", "What is on the left?")
 _LAYERED = ("deepstack_features",)  # of each layer, and not of each image
 _INNER = ("hidden_states", "attentions")  # of every layer of the vision encoder, which no language model takes
 
@@ -267,7 +267,35 @@ class ImageTextModel(PromptedModel):
     @property
     def declared(self) -> dict[str, object]:
         """Whether an image's tokens are computed once, which changes scores by rounding."""
-        return {"image_prefix": "computed once"} if self.kind in REUSES_PREFIX else {}
+        return {"image_prefix": "computed once"} if self.shares_prefix else {}
+
+    @cached_property
+    def shares_prefix(self) -> bool:
+        """Whether prompts of an image may share what they begin with, by a probe with one image and two questions.
+
+        Both must read the same up to where they differ (not so where a prefix's tokens all see each other), and end
+        in the same logits with the prefix computed once (not so where the model's cache cannot be copied).
+        """
+        if not self._is_encoded:
+            return False
+        read = self.tokens_read
+        try:
+            with torch.inference_mode():
+                (image,) = self.prepare([Pillow.linear_gradient("L").convert("RGB")])
+                seen, rows = self.see([image]) * 2, [self.row(image, self.ask(text)) for text in _PROBES]
+                ends = [torch.tensor([len(row["input_ids"]) - 1]) for row in rows]
+                ((_, length),) = self._parts(seen, rows, ends)
+                keep = [torch.cat([torch.tensor([length - 1]), end]) for end in ends]
+                (begun, answer), (other, second) = self._whole(seen, rows, keep)
+                ((again,), (after,)) = self._after_prefix(seen, rows, ends, length)
+            off = [float((a - b).std() / b.std()) for a, b in ((begun, other), (again, answer), (after, second))]
+            return off[0] <= _SAME[0] and max(off) <= _SAME[self.model.dtype != torch.float32]
+        except torch.OutOfMemoryError:
+            raise
+        except Exception:  # models and caches refuse in many ways
+            return False
+        finally:
+            self.tokens_read = read
 
     def continued(self, row: Row, ids: Sequence[int]) -> Row:
         """A prompt's tokens followed by tokens of the model's own text."""
@@ -340,15 +368,19 @@ class ImageTextModel(PromptedModel):
         """
         answers: dict[int, torch.Tensor] = {}
         parts: Parts = [(range(len(rows)), 0)]
-        if self.kind in REUSES_PREFIX and not torch.is_grad_enabled():
-            ids = [row["input_ids"] for row in rows]
-            parts = by_prefix([id(image) for image in seen], ids, keep, self.model.config.image_token_id)
+        if not torch.is_grad_enabled() and self.shares_prefix:
+            parts = self._parts(seen, rows, keep)
         for members, length in parts:
             images, prompts = [seen[at] for at in members], [rows[at] for at in members]
             kept = [keep[at] for at in members]
             found = self._after_prefix(images, prompts, kept, length) if length else self._whole(images, prompts, kept)
             answers.update(zip(members, found, strict=True))
         return torch.cat([answers[at] for at in range(len(rows))])
+
+    def _parts(self, seen: Sequence[EncodedImage], rows: Sequence[Row], keep: Sequence[torch.Tensor]) -> Parts:
+        """`by_prefix` of encoded images and their prompts."""
+        ids = [row["input_ids"] for row in rows]
+        return by_prefix([id(image) for image in seen], ids, keep, self.model.config.image_token_id)
 
     def last_logits(self, seen: Sequence[EncodedImage], rows: Sequence[Row], count: int) -> torch.Tensor:
         """Next-token logits after the last ``count`` tokens of every row, float32 [rows, count, vocabulary]."""
@@ -376,7 +408,7 @@ class ImageTextModel(PromptedModel):
         if not spread(self.model):  # else the layers' states lie on several devices
             which = which.to(self.device, non_blocking=True)
         cache = "cache" if "cache" in self._forward else "past_key_values"  # its name before transformers 5.24
-        begun[cache].batch_select_indices(which)
+        begun[cache].reorder_cache(which)
         rest = self._padded([{name: row[name][length:] for name in ("input_ids", "attention_mask")} for row in rows])
         seen_before = torch.ones(len(rows), length, dtype=rest["attention_mask"].dtype, device=self.device)
         positions = torch.arange(length, length + rest["input_ids"].shape[1], device=self.device).expand(len(rows), -1)

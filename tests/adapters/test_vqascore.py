@@ -418,6 +418,7 @@ def test_a_batch_computes_what_its_prompts_share_once(one, tiny_vlm):
     folder = str(tiny_vlm(one))
     with stand_in_gpu(), torch.no_grad():
         adapter = vqascore.load(pretrained=folder, device="cuda")
+        assert "image_prefix" in adapter.fingerprint()
         images = adapter.prepare_images([image for image, _ in pairs[::2]])
         encoded = adapter.encode_images([image for image in images for _ in range(2)])
         asked = adapter.prepare_captions([caption for _, caption in pairs])
@@ -441,10 +442,11 @@ def test_images_are_prepared_in_threads_and_encoded_once(one, tiny_vlm, monkeypa
     images = [image for pair in zip(random_images(3), random_images(3, (30, 90)), strict=True) for image in pair]
     prepared = adapter.prepare_images(images)
     with ThreadPoolExecutor(4) as threads:
-        for one, (other,) in zip(
+        for own, (other,) in zip(
             prepared, threads.map(lambda image: adapter.prepare_images([image]), images), strict=True
         ):
-            assert all(torch.equal(value, other.features[name]) for name, value in one.features.items())
+            assert all(torch.equal(value, other.features[name]) for name, value in own.features.items())
+    assert ("image_prefix" in adapter.fingerprint()) == (one != "paligemma")
     calls, encoded = [], adapter.chat._encoded
     monkeypatch.setattr(adapter.chat, "_encoded", lambda image: calls.append(image) or encoded(image))
     question = adapter.prepare_captions(["a red circle"] * 12)

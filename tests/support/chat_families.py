@@ -38,6 +38,7 @@ SMALL = {
     **{"pooling_kernel_size": 2, "mm_tokens_per_image": 4, "vision_feature_layers": [-2, -3], "per_layer_config": {}},
     **{"image_grid_pinpoints": [[32, 32], [32, 64]], "projector_patch_to_query_dict": {16: 4}},
     **{"activation_sparsity_pattern": [0.0, 0.0], "num_kv_shared_layers": 0, "partial_rotary_factor": 1.0},
+    "sliding_window": 3,  # fewer than the tokens that prompts share
     **dict.fromkeys(("encoder_attention_heads", "decoder_attention_heads"), 2),
 }
 ROPE = {"rope_type": "default", "rope_theta": 10000.0}
@@ -52,6 +53,7 @@ OWN: dict[str, dict[str, object]] = {  # where parts of a configuration depend o
     "glm5_next": {"text_config": {"qk_rope_head_dim": 0}},
     "hy_v4_vl": {"text_config": {"rope_parameters": {**ROPE, "mrope_section": [2, 1, 1]}}},
     "mistral_large4": {"text_config": {"kv_source_layers": [0, 1]}},
+    "idefics2": {"text_config": {"sliding_window": 16}},  # all its layers are such
     "kimi_k25": {"projection_hidden_size": 32},
     "muse_glimmer": {"out_hidden_size": 128},
     "muse_spark": {"audio_config": {"num_hidden_layers": 4}, "out_hidden_size": 128},
@@ -78,7 +80,7 @@ def _shrunk(settings: dict, words: int, image: int, free: Iterator[int]) -> dict
         elif str(name).endswith(("_token_id", "_token_index")) and isinstance(value, int):
             value = next(free)
         elif name in ("layer_types", "mlp_layer_types") and isinstance(value, list):
-            value = value[-2:]
+            value = [*dict.fromkeys(value), value[-1]][:2]  # of each kind
         elif "dropout" in str(name) and isinstance(value, float):
             value = 0.0
         found[name] = value
