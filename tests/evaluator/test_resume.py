@@ -131,18 +131,20 @@ def test_overwrite_always_runs_everything_and_leaves_a_folders_old_document(tmp_
     assert without_times(document)["results"] == without_times(second.document)["results"]
 
 
-def test_a_file_of_another_run_is_moved_aside_with_all_that_belongs_to_it(tmp_path, capsys, finished):
+def test_a_file_of_another_run_is_never_replaced_unasked(tmp_path, capsys, finished):
     path = tmp_path / "x.json"
-    first, _ = finished(path, "shapes_color")
-    second = evaluate(path, tasks="shapes_color", limit=10).document
-    assert "held another run; moved to x.2" in capsys.readouterr().err
-    (aside,) = tmp_path.glob("x.2*.json")
-    kept = json.loads(aside.read_text(encoding="utf-8"))
-    assert kept["results"] == first["results"] and kept["results"] != second["results"]
-    expected = {"x.json", aside.name, *kept["artifacts"], *second["artifacts"]}
-    assert {file.name for file in tmp_path.iterdir()} == expected
-    again = evaluate(aside, tasks="shapes_color")
-    assert without_times(again.document) == without_times(kept), "and it can be resumed under its new name"
+    finished(path, "shapes_color")
+    scores = tmp_path / "stored.npz"
+    np.savez(scores, scores=np.eye(2, dtype=np.float32)[None].repeat(200, 0))
+    before = {file.name: file.read_bytes() for file in tmp_path.iterdir()}
+    with pytest.raises(UsageError, match=r"x\.json holds another run .*--overwrite always"):
+        evaluate(path, tasks="shapes_color", limit=10)
+    assert (
+        main(["score", str(scores), "--task", "shapes_color", "-o", str(path)]) == 2
+        and "holds another run" in capsys.readouterr().err
+    )
+    assert {file.name: file.read_bytes() for file in tmp_path.iterdir()} == before
+    assert evaluate(path, tasks="shapes_color", limit=10, overwrite="always")["status"] == "done"
 
 
 def test_a_file_that_is_no_document_is_never_replaced_unasked(tmp_path):
@@ -154,17 +156,13 @@ def test_a_file_that_is_no_document_is_never_replaced_unasked(tmp_path):
     assert evaluate(path, tasks="shapes_color", overwrite="always")["status"] == "done"
 
 
-def test_score_moves_a_run_aside_too(tmp_path, capsys):
+def test_stored_scores_are_read_again(tmp_path, capsys):
+    evaluate(tmp_path / "run.json", tasks="shapes_color", limit=4, save_scores=True)
+    (scores,) = tmp_path.glob("run_scores_*.safetensors")
     path = tmp_path / "x.json"
-    run = evaluate(path, tasks="shapes_color", limit=4, save_scores=True).document
-    (scores,) = tmp_path.glob("x_scores_*.safetensors")
-    other = tmp_path / "stored.safetensors"
-    other.write_bytes(scores.read_bytes())
-    command = ["score", str(other), "--task", "shapes_color", "--limit", "4", "-o", str(path)]
+    command = ["score", str(scores), "--task", "shapes_color", "--limit", "4", "-o", str(path)]
     for _ in range(2):
         assert main(command) == 0, capsys.readouterr().err
-    (aside,) = tmp_path.glob("x.2*.json")
-    assert json.loads(aside.read_text(encoding="utf-8"))["results"] == run["results"]
     path.write_text("[]", encoding="utf-8")
     assert main(command) == 2 and "is not a results document" in capsys.readouterr().err
 
@@ -172,12 +170,17 @@ def test_score_moves_a_run_aside_too(tmp_path, capsys):
 def test_another_model_under_the_same_name_starts_anew(tmp_path, capsys, monkeypatch, finished):
     from ttmbench.model_adapters import hf
 
-    finished(tmp_path / "x.json", "shapes_color")
+    _, path = finished(tmp_path / "x.json", "shapes_color")
+    before = path.read_bytes()
+    finished(tmp_path / "folder", "shapes_color")
     declared = hf.TransformersModel.fingerprint
     monkeypatch.setattr(hf.TransformersModel, "fingerprint", lambda self: {**declared(self), "weights": "others"})
-    evaluate(tmp_path / "x.json", tasks="shapes_color")
+    with pytest.raises(UsageError, match="is not the one of"):
+        evaluate(path, tasks="shapes_color")
+    assert path.read_bytes() == before
+    evaluate(tmp_path / "folder", tasks="shapes_color")
     assert "is not the one of" in capsys.readouterr().err
-    assert len(list(tmp_path.glob("x.2*.json"))) == 1
+    assert len(list((tmp_path / "folder").rglob("results_*.json"))) == 2
 
 
 def test_a_run_that_ends_before_its_model_is_there_loses_nothing(tmp_path, monkeypatch):
@@ -554,7 +557,7 @@ def test_what_a_killed_run_was_writing_is_removed(tmp_path):
     assert not any(stray.exists() for stray in strays) and foreign.exists()
 
 
-def test_models_adapted_from_other_weights_are_moved_aside(tmp_path, tiny_siglip, capsys):
+def test_models_adapted_from_other_weights_are_left_alone(tmp_path, tiny_siglip, capsys):
     """The same command after the weights behind the same path have changed: nothing that was saved is lost."""
     from safetensors.torch import load_file, save_file
 
@@ -566,12 +569,9 @@ def test_models_adapted_from_other_weights_are_moved_aside(tmp_path, tiny_siglip
     first = {path.relative_to(tmp_path / "adapted"): path.read_bytes() for path in saved(tmp_path / "adapted")}
     weights = load_file(model / "model.safetensors")
     save_file({name: tensor * 1.01 for name, tensor in weights.items()}, model / "model.safetensors", {"format": "pt"})
-    assert main(words) == 0
-    assert "held models that were adapted from other weights" in capsys.readouterr().err
-    (aside,) = tmp_path.glob("adapted.*")
-    assert {path.relative_to(aside): path.read_bytes() for path in saved(aside)} == first and len(first) == 2
+    assert main(words) == 2 and "is not the one of" in capsys.readouterr().err
     second = {path.relative_to(tmp_path / "adapted"): path.read_bytes() for path in saved(tmp_path / "adapted")}
-    assert set(second) == set(first) and all(second[name] != first[name] for name in first)
+    assert second == first and len(first) == 2
 
 
 def saved(folder: Path) -> list[Path]:
@@ -623,7 +623,7 @@ def test_a_listener_cannot_change_the_run(tmp_path):
         ("errors", 3),
     ],
 )
-def test_a_bad_row_of_an_earlier_document_is_no_end(tmp_path, capsys, key, value):
+def test_a_bad_row_of_an_earlier_document_is_named(tmp_path, capsys, key, value):
     target = tmp_path / ("x.json" if key == "results" else "folder")
     first = plain_run(target)
     (path,) = tmp_path.rglob("*.json")
@@ -637,9 +637,7 @@ def test_a_bad_row_of_an_earlier_document_is_no_end(tmp_path, capsys, key, value
     else:
         document[key]["shapes_color"]["group_match,none"] = value
     path.write_text(json.dumps(document), encoding="utf-8")
-    again = plain_run(target)
-    assert again["status"] == "done" and again["results"] == first["results"]
-    told = capsys.readouterr().err
-    assert "cannot resume from " in told and ": is not a complete results document" in told and key in told
-    (aside,) = tmp_path.rglob("*.damaged-*.json")
-    assert json.loads(aside.read_text(encoding="utf-8")) == document
+    with pytest.raises(UsageError, match="is not a complete results document") as caught:
+        plain_run(target)
+    assert key in str(caught.value) and json.loads(path.read_text(encoding="utf-8")) == document
+    assert plain_run(target, overwrite="always")["results"] == first["results"]

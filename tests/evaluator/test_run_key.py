@@ -449,7 +449,7 @@ def test_code_that_cannot_be_read_is_never_resumed(tmp_path, capsys):
             Typed(), "shapes_color", limit=4, bootstrap_iters=0, output_path=str(tmp_path), model_name="typed"
         )
     said = capsys.readouterr().err
-    assert "the source of nowhere_to_be_found cannot be read, so it may have changed since results_" in said
+    assert "the source of package nowhere_to_be_found cannot be read, so it may have changed since results_" in said
     assert "every task is done" not in said and done["code"]["nowhere_to_be_found"] is None
     assert len(list(tmp_path.rglob("results_*.json"))) == 2
 

@@ -126,10 +126,10 @@ def test_beside_a_run_the_page_says_that_the_data_are_unknown(two, tmp_path_fact
     capsys.readouterr()
     assert main(["compare", str(two / "run.json"), str(document_of(two, "one")[0])]) != 0
     ttmbench.simple_evaluate(
-        "tiny-clip", TASK, device="cpu", bootstrap_iters=0, output_path=str(two / "run.json"), log_samples=True
+        "tiny-clip", TASK, device="cpu", bootstrap_iters=0, output_path=str(two / "logged.json"), log_samples=True
     )
     capsys.readouterr()
-    assert main(["compare", str(two / "run.json"), str(document_of(two, "one")[0])]) != 0
+    assert main(["compare", str(two / "logged.json"), str(document_of(two, "one")[0])]) != 0
     assert "one of them was scored from a file" in capsys.readouterr().err
 
 

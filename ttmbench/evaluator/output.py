@@ -119,26 +119,22 @@ class ConfigKey:
     def changes_since(self, document: Record) -> str | None:
         """Which source or packages changed since a document of the same settings and tasks; None for other changes."""
         packages, code, stated = (document.get(name) or {} for name in ("packages", "code", "config"))
-        now, asked = self.content["packages"], self.content["config"]
-        settings = [name for name in asked if name not in ("tasks", "seeds", "samples")]
-        same = all(isinstance(one, Mapping) for one in (packages, code, stated))
-        if not same or any(stated.get(name) != asked[name] for name in settings):
+        asked = {
+            key: value for key, value in self.content["config"].items() if key not in ("tasks", "seeds", "samples")
+        }
+        is_same = all(isinstance(one, Mapping) for one in (packages, code, stated)) and asked.items() <= stated.items()
+        if not is_same or sorted(document.get("task_status", {})) != self.content["config"]["tasks"]:
             return None
-        if sorted(document.get("task_status", {})) != asked["tasks"]:
-            return None
-        used = self.content["code"]
-        unread = [name for name in sorted(used) if used[name] is None and code.get(name, "") is None]
-        edited = _differing(code, used)
-        changes = [f"the source of {' and '.join(unread)} cannot be read, so it may have changed"] if unread else []
-        changes += (
-            [f"the source of package{'s' if edited[1:] else ''} {' and '.join(edited)} changed"] if edited else []
-        )
-        changes += [f"{name} {packages.get(name)} became {now.get(name)}" for name in _differing(packages, now)]
+        now, used = self.content["packages"], self.content["code"]
+        changes = [
+            f"the source of package {name} {'changed' if digest else 'cannot be read, so it may have changed'}"
+            for name, digest in used.items()
+            if digest is None or code.get(name) != digest
+        ]
+        changes += [
+            f"{name} {packages.get(name)} became {now[name]}" for name in now if packages.get(name) != now[name]
+        ]
         return " and ".join(changes) or None
-
-
-def _differing(then: Mapping[str, object], now: Mapping[str, object]) -> list[str]:
-    return [name for name in sorted({*then, *now}) if then.get(name) != now.get(name)]
 
 
 @dataclass(frozen=True)
@@ -335,7 +331,7 @@ class Output:
         """Takes over and returns those tasks that an earlier run finished, and whose files and data are as they were.
 
         ``data_of`` gives a task's data now, or None where they cannot be read. If the earlier run had another model,
-        its files are moved aside, and there are none.
+        there are none, and other files are written; UsageError where the names of these are given.
         """
         previous, files, done = self.previous, self.files, list[str]()
         fingerprint = self.model_info["fingerprint"]
@@ -343,9 +339,15 @@ class Output:
             before = previous.model_info.get("fingerprint")
             if before is not None and (not fingerprint or before != json.loads(json.dumps(fingerprint, default=str))):
                 why = "states no fingerprint" if not fingerprint else "is not the one"
+                if self._local.save_adapted is not None or Path(self._local.output_path or "").suffix == ".json":
+                    raise UsageError(
+                        f"the model {why} of {files.results}; name another --output_path (and --save_adapted), or "
+                        "replace it with --overwrite always"
+                    )
                 warn(f"the model {why} of {files.results}; every task is run")
-                self._leave(files, previous)
-                previous = None
+                self._lock.release()
+                files = open_run_files(str(self._local.output_path), self._local.model_name, self._started)
+                self.files, previous, self._lock = files, None, _lock(files)
         if previous is not None and files is not None:
             wanted = {"done", "failed"} if self._local.overwrite == "missing" else {"done"}
             tasks = {task for task, status in previous.task_status.items() if status in wanted}
@@ -384,21 +386,6 @@ class Output:
         self._is_new = True
         self.save("running")
         return done
-
-    def _leave(self, files: OutputFiles, previous: ResultsDocument) -> None:
-        """Moves what the earlier run left aside: it is of another model."""
-        config, folder = self._local, Path(self._local.save_adapted or "")
-        if config.save_adapted is not None and folder.is_dir() and any(folder.iterdir()):
-            aside = folder.with_name(f"{folder.name}.{_stamp(previous.date)}")
-            folder.rename(aside)
-            folder.mkdir()
-            warn(f"{folder} held models that were adapted from other weights; moved to {aside}")
-        if Path(config.output_path or "").suffix == ".json":
-            _move_aside(files, previous.to_dict())
-        else:
-            files = open_run_files(str(config.output_path), config.model_name, self._started)
-        self._lock.release()
-        self.files, self.previous, self._lock = files, None, _lock(files)
 
     @contextmanager
     def task(self, name: str, state: Path | None, goes_on: bool) -> Iterator[None]:
@@ -627,16 +614,20 @@ def _claim(
             )
         if config.overwrite == "always":
             shutil.rmtree(state_of(files.results) / "tasks", ignore_errors=True)
-        document = None if previous is None else _sound(files.results)
-        if previous is not None and document is not None:
-            is_same = key is not None and previous.get("run_key") == key.sha256
-            if not is_same or _aside(files, previous).results.exists():  # or a kill came between two moves
-                _report_changes(key, previous, files.results)
-                _move_aside(files, previous)
-                lock.release()
-                lock, document = _lock(files), None
-    except BaseException:
+        if previous is not None:
+            if key is None or previous.get("run_key") != key.sha256:
+                changed = key and key.changes_since(previous)
+                raise UsageError(
+                    f"{files.results} holds another run ({changed or 'other settings or tasks'}); name another "
+                    "--output_path, or replace it with --overwrite always"
+                )
+            document = read_document(files.results)
+    except BaseException as error:
+        if not _holds_something(state_of(files.results)):
+            shutil.rmtree(state_of(files.results), ignore_errors=True)
         lock.release()
+        if isinstance(error, DataError):
+            raise UsageError(f"cannot resume from {error}; --overwrite always runs every task") from None
         raise
     stem = escape(files.beside.replace("{kind}", "\0").replace("{task}", "\1"))
     beside = [stem.replace("\0", kind).replace("\1", "*") for kind in _KINDS]
@@ -701,16 +692,11 @@ def _earlier(folder: Path, key: ConfigKey, model: str) -> Path | None:
         if document.get("run_key") == key.sha256:
             return path
         others.append((path, document))
-    any(_report_changes(key, document, path) for path, document in others)
+    for path, document in others:
+        if changed := key.changes_since(document):
+            warn(f"{changed} since {path.name}: running again")
+            break
     return None
-
-
-def _report_changes(key: ConfigKey | None, document: Record, path: Path) -> bool:
-    """Says why a document of the same command is not resumed, if it is one."""
-    changed = None if key is None else key.changes_since(document)
-    if changed is not None:
-        warn(f"{changed} since {path.name}: running again")
-    return changed is not None
 
 
 def _document(path: Path, strict: bool) -> Record | None:
@@ -731,18 +717,6 @@ def _document(path: Path, strict: bool) -> Record | None:
     return None
 
 
-def _sound(path: Path) -> ResultsDocument | None:
-    """The document if it can be resumed; else None, after a warning, and the file gets another name."""
-    try:
-        return read_document(path)
-    except DataError as error:
-        aside = path.with_name(f"{path.stem}.damaged-{file_digest(path)[:8]}.json")
-        path.replace(aside)
-        why = str(error).removeprefix(f"{path}: ")
-        warn(f"cannot resume from {path}: {why}; moved to {aside.name}, and every task is run")
-        return None
-
-
 def _lock(files: OutputFiles) -> filelock.BaseFileLock:
     try:
         state_of(files.results).mkdir(parents=True, exist_ok=True)
@@ -757,38 +731,6 @@ def _lock(files: OutputFiles) -> filelock.BaseFileLock:
         ) from None
     except OSError as error:
         raise UsageError(f"{state_of(files.results)} cannot be written to: {error.strerror or error}") from None
-
-
-def _stamp(date: float) -> str:
-    """A document's time, as names have it."""
-    return datetime.fromtimestamp(date).strftime(_STAMP)
-
-
-def _aside(files: OutputFiles, document: Record) -> OutputFiles:
-    """Where another run's files go: its time is part of the name, so that nothing is overwritten."""
-    stem = f"{files.results.stem}.{_stamp(float(document.get('date', 0.0)))}"
-    return OutputFiles.of(str(files.results.with_name(f"{stem}.json")), "", "")
-
-
-def _move_aside(files: OutputFiles, document: Record) -> None:
-    """Renames another run's files by its time; first the document, so that `_claim` can finish after a kill."""
-    aside = _aside(files, document)
-    stems = files.results.stem, aside.results.stem
-    moves = {name: Path(name).name.replace(*stems, 1) for name in document.get("artifacts", {})}
-    artifacts = {moves[name]: about for name, about in document.get("artifacts", {}).items()}
-    text = to_json({**document, "artifacts": artifacts})
-    write_atomically(aside.results, lambda path: path.write_text(text, encoding="utf-8"))
-    for name, moved in moves.items():
-        path = files.results.parent / Path(name).name
-        if path.is_file():
-            path.replace(aside.results.parent / moved)
-    if _holds_something(state_of(files.results)):
-        state_of(aside.results).mkdir(exist_ok=True)
-        for inside in state_of(files.results).iterdir():
-            if inside.name != LOCK and not (state_of(aside.results) / inside.name).exists():
-                inside.rename(state_of(aside.results) / inside.name)
-    files.results.unlink(missing_ok=True)
-    warn(f"{files.results} held another run; moved to {aside.results.name}")
 
 
 def _holds_something(state: Path) -> bool:
