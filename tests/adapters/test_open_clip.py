@@ -76,14 +76,6 @@ def write_model(folder, model_cfg, preprocess_cfg=(), tokenizer_from=None):
     return tiny_models.open_clip(folder, model_cfg, dict(preprocess_cfg), tensors=tensors)
 
 
-@pytest.fixture(autouse=True, scope="module")
-def _merges_once():
-    """open_clip reads 49,000 merges for each tokenizer of its own; it changes nothing in one that is made."""
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(open_clip.factory, "SimpleTokenizer", functools.cache(open_clip.SimpleTokenizer))
-        yield
-
-
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory, tiny_siglip):
     root = tmp_path_factory.mktemp("open_clip")
