@@ -37,17 +37,8 @@ VISION, TEXT = CLIP["vision_cfg"], CLIP["text_cfg"]
 EOS = {**CLIP, "custom_text": True, "text_cfg": {**TEXT, "pool_type": "eos", "eos_id": 49407}}
 UNMASKED = {**CLIP, "text_cfg": {**TEXT, "no_causal_mask": True}}
 # As ViT-B-16-SigLIP, but for its sizes: a vision tower of timm, a text tower without a mask, a tokenizer of the hub.
-SIGLIP = {
-    "embed_dim": 64,
-    "init_logit_bias": -10,
-    "custom_text": True,
-    "vision_cfg": {"image_size": 160, "timm_model_name": "test_vit", "timm_pool": "map", "timm_proj": "none"},
-    "text_cfg": {
-        **{"context_length": 16, "vocab_size": 60, "width": 64, "heads": 2, "layers": 2, "no_causal_mask": True},
-        **{"hf_tokenizer_name": "tiny/siglip", "tokenizer_kwargs": {"clean": "canonicalize"}},
-        **{"proj_bias": True, "pool_type": "last"},
-    },
-}
+SIGLIP = tiny_models.timm_shape("tiny/siglip", 60)
+SIGLIP["text_cfg"] |= {"context_length": 16, "width": 64}
 COCA = {
     "embed_dim": 24,
     "custom_text": True,
@@ -55,7 +46,6 @@ COCA = {
     "text_cfg": {**TEXT, "context_length": 19, "embed_cls": True, "output_tokens": True},
     "multimodal_cfg": {**TEXT, "context_length": 19, "vocab_size": 49408, "attn_pooler_heads": 2},
 }
-REPOSITORIES = (("plain", "clip"), ("named", "clip"), ("siglip", "siglip"))
 HALF = {"mean": [0.5, 0.5, 0.5], "std": [0.5, 0.5, 0.5], "resize_mode": "squash"}
 
 
@@ -107,8 +97,8 @@ def library(monkeypatch, folders, tmp_path):
     monkeypatch.setitem(open_clip.pretrained._PRETRAINED, "tiny-clip-32", tags)
     cache = tmp_path / "cache"
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(cache))
-    placed = {repo: tiny_models.into_cache(cache, f"tiny/{repo}", folders[source]) for repo, source in REPOSITORIES}
-    weights = placed["named"] / "open_clip_model.safetensors"
+    _, named = (tiny_models.into_cache(cache, f"tiny/{repo}", folders["clip"]) for repo in ("plain", "named"))
+    weights = named / "open_clip_model.safetensors"
     weights.rename(weights.with_name("pytorch_model.safetensors"))
     return folders["clip"] / "open_clip_model.safetensors"
 
@@ -181,29 +171,6 @@ def test_adapters_keep_the_contract(folder):
     assert "batch size changes no score" in made and "the state comes back after training" in made
 
 
-@pytest.mark.slow
-def test_compiled_towers_score_and_train_alike(folder):
-    plain, fast = load(folder), load(folder, compile=True)
-    for captions in (CAPTIONS, CAPTIONS[:1], [*CAPTIONS, "a blue square"]):
-        assert near(scores(fast, captions=captions), scores(plain, captions=captions))
-    for adapter in (plain, fast):
-        one_step(adapter)
-    assert near(scores(fast), scores(plain))
-
-
-def test_fingerprint_states_what_changes_a_score(folders):
-    declared = load(folders["siglip"]).fingerprint()
-    assert json.loads(json.dumps(declared)) == declared
-    assert declared["model"] == "local-dir:siglip" and declared["pretrained"] is None
-    assert declared["architecture"] == "CustomTextCLIP" and declared["dtype"] == "float32"
-    assert declared["preprocessing"]["resize_mode"] == "squash" and declared["preprocessing"]["size"] == [160, 160]
-    assert len(declared["weights_sha256"]) == 64
-    trained = load(folders["clip"])
-    before = trained.fingerprint()
-    one_step(trained)
-    assert trained.fingerprint() == before == load(folders["clip"]).fingerprint()
-
-
 # --- captions ------------------------------------------------------------------------------------------------
 
 
@@ -265,9 +232,7 @@ def test_a_crop_of_the_enlarged_image_is_a_window_of_open_clips_transform(resizi
     model = adapter.model
     images = random_images(size=size)
     options = {**model.visual.preprocess_cfg, "is_train": False}
-    for name in ("mode", "size"):
-        del options[name]
-
+    del options["mode"], options["size"]
     own = torch.stack(transformed(open_clip.image_transform((32, 32), **options).transforms, images))
     prepared = adapter.prepare_images(images)
     assert prepared.dtype == torch.uint8 and prepared.shape == (3, 3, 32, 32)
@@ -283,19 +248,22 @@ def test_a_crop_of_the_enlarged_image_is_a_window_of_open_clips_transform(resizi
         (38, 38) if mode != "shortest" else (38 * size[1] // min(size), 38 * size[0] // min(size))
     )
     corners = np.array([[0, 0], [0.5, 0.2], [0.99, 0.99]])
-    window = torch.stack(
-        [
-            one[:, top : top + 32, left : left + 32]
-            for one, (down, right) in zip(larger, corners, strict=True)
-            for top, left in [(int(down * (height - 31)), int(right * (width - 31)))]
-        ]
-    )
+    places = (corners * (height - 31, width - 31)).astype(int)
+    window = torch.stack([one[:, y : y + 32, x : x + 32] for one, (y, x) in zip(larger, places, strict=True)])
     crop = adapter.crop(enlarged, corners)
     assert crop.dtype == torch.uint8 and crop.shape == (3, 3, 32, 32)
     with torch.no_grad():
         for given, pixels in ((prepared, own), (crop, window)):
             expected = model.eval().encode_image(pixels, normalize=True)
             assert near(adapter.encode_images(given), expected, atol=bound(model, expected))
+
+
+def test_an_image_that_is_not_rgb_is_converted_as_open_clip_converts_it(folders):
+    adapter = load(folders["clip"])
+    gray = [image.convert("L") for image in random_images()]
+    transform = open_clip.create_model_and_transforms(f"local-dir:{folders['clip']}")[2]
+    own = torch.stack([transform(image) for image in gray])
+    assert near(normalised(adapter.prepare_images(gray), adapter._scale), own, atol=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -312,14 +280,6 @@ def test_portraits_have_the_pixels_of_every_pillow_before_13(folders, tmp_path, 
     adapter = load(write_model(tmp_path, {**CLIP, "vision_cfg": vision}, preprocess))
     (pixels,) = adapter.prepare_images([photo(*size)])
     assert hashlib.sha256(pixels.permute(1, 2, 0).contiguous().numpy().tobytes()).hexdigest() == digest
-
-
-def test_an_image_that_is_not_rgb_is_converted_as_open_clip_converts_it(folders):
-    adapter = load(folders["clip"])
-    gray = [image.convert("L") for image in random_images()]
-    transform = open_clip.create_model_and_transforms(f"local-dir:{folders['clip']}")[2]
-    own = torch.stack([transform(image) for image in gray])
-    assert near(normalised(adapter.prepare_images(gray), adapter._scale), own, atol=1e-6)
 
 
 # --- saving --------------------------------------------------------------------------------------------------
@@ -339,28 +299,17 @@ def test_a_saved_model_scores_the_same_in_open_clip_and_here(folders, kind, tmp_
         assert near(own_logits(f"local-dir:{tmp_path}"), trained)
 
 
-def test_the_command_line_runs_a_folder(folders, tmp_path, capsys):
-    from ttmbench.cli import main
-
-    words = f"--model open_clip --model_args model=local-dir:{folders['clip']} --tasks shapes_color --limit 4".split()
-    words += f"--device cpu --output_path {tmp_path / 'x.json'} --save_adapted {tmp_path / 'adapted'}".split()
-    words += "--ttm --ttm_args iterations=1,epochs=1,tau_start=0,tau_end=0,augment=true".split()
-    assert main(words) == 0, capsys.readouterr().err
-    assert not near(scores(load(tmp_path / "adapted")), scores(load(folders["clip"])), atol=1e-5)
-    written = json.loads((tmp_path / "x.json").read_text(encoding="utf-8"))
-    assert written["model_info"]["fingerprint"]["model"] == "local-dir:clip"
-
-
 # --- where models come from ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("tag", ["a file", "plain_s1", "file_s1", "Plain-S1"])
-def test_an_architecture_with_a_file_or_a_tag_is_open_clips_own(library, tag):
-    pretrained, name = (str(library), library.name) if tag == "a file" else (tag, tag)
-    adapter = open_clip_models.load(model="tiny-clip-32", pretrained=pretrained, device="cpu", offline=True)
-    assert near(scores(adapter), own_logits("tiny-clip-32", pretrained=str(library)))
-    declared = adapter.fingerprint()
-    assert (declared["model"], declared["pretrained"], declared["quick_gelu"]) == ("tiny-clip-32", name, False)
+def test_an_architecture_with_a_file_or_a_tag_is_open_clips_own(library):
+    own = own_logits("tiny-clip-32", pretrained=str(library))
+    for place in (str(library), "plain_s1", "file_s1", "Plain-S1"):
+        adapter = open_clip_models.load(model="tiny-clip-32", pretrained=place, device="cpu", offline=True)
+        assert near(scores(adapter), own)
+        declared = adapter.fingerprint()
+        found = declared["model"], declared["pretrained"], declared["quick_gelu"]
+        assert found == ("tiny-clip-32", place.rpartition("/")[2], False)
 
 
 def test_a_tag_brings_its_activation_and_its_preprocessing(library, tmp_path):
@@ -372,12 +321,6 @@ def test_a_tag_brings_its_activation_and_its_preprocessing(library, tmp_path):
     assert adapter.fingerprint()["quick_gelu"] is True
     adapter.save(tmp_path)
     assert near(own_logits(f"local-dir:{tmp_path}"), expected)
-
-
-def test_a_repository_of_the_hub_is_loaded_from_the_cache(library, folders):
-    adapter = open_clip_models.load(model="hf-hub:tiny/siglip", device="cpu", offline=True)
-    assert near(scores(adapter), scores(load(folders["siglip"])))
-    assert adapter.fingerprint()["model"] == "hf-hub:tiny/siglip"
 
 
 # --- errors --------------------------------------------------------------------------------------------------
@@ -406,23 +349,15 @@ def pickled(folders, folder, name, content):
     return folder
 
 
-@pytest.mark.parametrize("ending", [".pt", ".bin", ".pth", ".ckpt"])
-def test_pickles_are_read_as_tensors_alone(library, folders, tmp_path, ending):
-    wanted = scores(load(folders["clip"]))
-    file = f"open_clip_pytorch_model{ending}"
-    folder = pickled(folders, tmp_path / "pickled", file, load_file(library))
-    for arguments in ({"model": "tiny-clip-32", "pretrained": str(folder / file)}, {"model": f"local-dir:{folder}"}):
-        adapter = open_clip_models.load(**arguments, device="cpu")
-        assert near(scores(adapter), wanted) and adapter.files.are_pickles
-        assert adapter.files.provenance()["files"] == [file]
-
-
-@pytest.mark.parametrize("ending", [".npz", ".model"])
-def test_other_files_are_no_weights(library, folders, tmp_path, ending):
-    folder = pickled(folders, tmp_path / "other", f"weights{ending}", load_file(library))
-    file = folder / f"weights{ending}"
-    refused(UsageError, r"files of weights end in \.safetensors", model="tiny-clip-32", pretrained=str(file))
-    refused(DataError, "has no weights of open_clip", model=f"local-dir:{folder}")
+def test_pickles_are_read_as_tensors_alone(library, folders, tmp_path):
+    wanted, tensors = scores(load(folders["clip"])), load_file(library)
+    for ending in (".pt", ".bin", ".pth", ".ckpt"):
+        file = f"open_clip_pytorch_model{ending}"
+        folder = pickled(folders, tmp_path / ending, file, tensors)
+        for given in ({"model": "tiny-clip-32", "pretrained": str(folder / file)}, {"model": f"local-dir:{folder}"}):
+            adapter = open_clip_models.load(**given, device="cpu")
+            assert near(scores(adapter), wanted) and adapter.files.are_pickles
+            assert adapter.files.provenance()["files"] == [file]
 
 
 def test_a_program_in_a_pickle_is_not_run(library, folders, tmp_path):
@@ -438,42 +373,35 @@ def test_a_program_in_a_pickle_is_not_run(library, folders, tmp_path):
     assert not trace.exists()
 
 
-def test_missing_files_are_named(library, tmp_path):
-    for match, arguments in {
-        "no such file": {"model": "tiny-clip-32", "pretrained": str(tmp_path / "none.safetensors")},
-        "no such folder": {"model": f"local-dir:{tmp_path / 'none'}"},
-        r"has no open_clip_config\.json": {"model": f"local-dir:{tmp_path}"},
-        "not on the Hub": {"model": "tiny-clip-32", "pretrained": "url_s1"},
-    }.items():
-        refused(DataError, match, **arguments)
+def test_files_that_are_missing_damaged_or_of_another_kind(library, folders, tmp_path):
+    tensors, damaged, partial = load_file(library), tmp_path / "damaged.safetensors", tmp_path / "partial.safetensors"
+    damaged.write_bytes(library.read_bytes()[:-100])
+    save_file({name: one for name, one in tensors.items() if name != "visual.proj"}, partial)
+    other = pickled(folders, tmp_path / "other", "weights.npz", tensors)
+    mute = shutil.copytree(folders["siglip"], tmp_path / "mute", ignore=shutil.ignore_patterns("tokenizer*"))
+    for match, pretrained in (
+        ("no such file", tmp_path / "none.safetensors"),
+        ("not on the Hub", "url_s1"),
+        ("cannot be read: it is damaged", damaged),
+        (r"visual\.proj", partial),
+        ("does not fit", folders["siglip"] / "open_clip_model.safetensors"),
+    ):
+        refused(DataError, match, model="tiny-clip-32", pretrained=str(pretrained))
+    refused(UsageError, r"weights end in \.safetensors", model="tiny-clip-32", pretrained=str(other / "weights.npz"))
+    for match, folder in (
+        ("has no weights of open_clip", other),
+        ("no such folder", tmp_path / "none"),
+        (r"has no open_clip_config\.json", tmp_path),
+        ("the tokenizer of .* cannot be loaded", mute),
+    ):
+        refused(DataError, match, model=f"local-dir:{folder}")
 
 
 def test_broken_configurations_are_one_clear_error(folders, tmp_path):
-    folder = tmp_path / "broken"
-    shutil.copytree(folders["clip"], folder)
-    for text in ("{", "{}", "[]"):
+    folder = shutil.copytree(folders["clip"], tmp_path / "broken")
+    impossible = json.dumps({"model_cfg": {**CLIP, "vision_cfg": {"depth": 3}}})
+    unread = dict.fromkeys(("{", "{}", "[]"), "not a configuration of open_clip")
+    unread |= {impossible: "cannot be built", '{"model_cfg": {"embed_dim": 3}}': "vision_cfg"}
+    for text, match in unread.items():
         (folder / "open_clip_config.json").write_text(text, encoding="utf-8")
-        refused(DataError, "not a configuration of open_clip", model=f"local-dir:{folder}")
-    config = {"model_cfg": {**CLIP, "vision_cfg": {"depth": 3}}}
-    (folder / "open_clip_config.json").write_text(json.dumps(config), encoding="utf-8")
-    refused(DataError, "cannot be built", model=f"local-dir:{folder}")
-    (folder / "open_clip_config.json").write_text('{"model_cfg": {"embed_dim": 3}}', encoding="utf-8")
-    refused(DataError, "lacks vision_cfg", model=f"local-dir:{folder}")
-
-
-def test_weights_that_are_damaged_or_of_another_model_are_refused(library, folders, tmp_path):
-    damaged = tmp_path / "damaged.safetensors"
-    damaged.write_bytes(library.read_bytes()[:-100])
-    refused(DataError, "cannot be read: it is damaged", model="tiny-clip-32", pretrained=str(damaged))
-    tensors = load_file(library)
-    del tensors["visual.proj"]
-    save_file(tensors, tmp_path / "partial.safetensors")
-    refused(DataError, r"visual\.proj", model="tiny-clip-32", pretrained=str(tmp_path / "partial.safetensors"))
-    other = folders["siglip"] / "open_clip_model.safetensors"
-    refused(DataError, "does not fit", model="tiny-clip-32", pretrained=str(other))
-
-
-def test_a_folder_without_its_tokenizer_is_refused(folders, tmp_path):
-    folder = tmp_path / "model"
-    shutil.copytree(folders["siglip"], folder, ignore=shutil.ignore_patterns("tokenizer*"))
-    refused(DataError, "the tokenizer of .* cannot be loaded", model=f"local-dir:{folder}")
+        refused(DataError, match, model=f"local-dir:{folder}")
