@@ -48,21 +48,15 @@ def folder_of(tmp_path, file, config, name="folder"):
 # --- open_clip -------------------------------------------------------------------------------------------------------
 
 
-def test_a_file_under_an_architecture_of_both_forms_is_asked_about(library):
-    adapter = load("tiny-clip-32", library["tiny-clip-32"])
-    (note,) = remarks(adapter)
-    assert "tiny-clip-32.safetensors" in note and "GELU" in note
-    assert "quick_gelu=true" in note and "quick_gelu=false" in note
-    assert adapter.fingerprint()["quick_gelu"] is False
-
-
 def test_the_argument_settles_it(library):
     file = library["tiny-clip-32"]
     plain, quick = load("tiny-clip-32", file), load("tiny-clip-32-quickgelu", file)
     settled = {value: load("tiny-clip-32", file, quick_gelu=value) for value in (True, False)}
     back = load("tiny-clip-32-quickgelu", file, quick_gelu=False)
+    (note,) = remarks(plain)  # of an architecture with both forms
+    assert "tiny-clip-32.safetensors" in note and "quick_gelu=true" in note and "quick_gelu=false" in note
     assert not any(remarks(one) for one in (quick, back, *settled.values()))
-    assert not torch.equal(scores(plain), scores(quick))
+    assert plain.fingerprint()["quick_gelu"] is False and not torch.equal(scores(plain), scores(quick))
     for one, same in ((settled[True], quick), (settled[False], plain), (back, plain)):
         assert torch.equal(scores(one), scores(same))
         assert one.fingerprint() == {**same.fingerprint(), "model": one.fingerprint()["model"]}
@@ -83,14 +77,15 @@ def test_a_tag_states_its_activation(library, monkeypatch, tmp_path):
 
 def test_a_folder_whose_configuration_does_not_say_is_asked_about(library, tmp_path):
     file = library["tiny-clip-32"]
-    silent = folder_of(tmp_path, file, CLIP)
+    silent, *stating = (
+        folder_of(tmp_path, file, {**CLIP, **says}, f"says{says}")
+        for says in ({}, {"quick_gelu": True}, {"quick_gelu": False})
+    )
     (note,) = remarks(load(f"local-dir:{silent}"))
     assert "open_clip_config.json" in note and "quick_gelu=true" in note
     assert not remarks(load(f"local-dir:{silent}", quick_gelu=True))
-    for index, stated in enumerate((True, False)):
-        folder = folder_of(tmp_path, file, {**CLIP, "quick_gelu": stated}, f"stated{index}")
-        adapter = load(f"local-dir:{folder}")
-        assert not remarks(adapter) and adapter.fingerprint()["quick_gelu"] is stated
+    stated = [load(f"local-dir:{folder}") for folder in stating]
+    assert not any(map(remarks, stated)) and [one.fingerprint()["quick_gelu"] for one in stated] == [True, False]
     larger = {**CLIP, "vision_cfg": {**CLIP["vision_cfg"], "image_size": 48}}
     assert open_clip_weights.has_two_forms(larger) and not open_clip_weights.has_two_forms(OTHER)
 
@@ -98,39 +93,31 @@ def test_a_folder_whose_configuration_does_not_say_is_asked_about(library, tmp_p
 # --- transformers ----------------------------------------------------------------------------------------------------
 
 
-def with_act(tmp_path, source, name, **acts):
-    """A copy of a folder of transformers with other activations: image=, text=."""
-    folder = tmp_path / name
-    shutil.copytree(source, folder)
-    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    for part, act in acts.items():
-        config[{"image": "vision_config", "text": "text_config"}[part]]["hidden_act"] = act
-    (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
-    return folder
-
-
-@pytest.fixture
-def folders(tmp_path, tiny_hf_clip):
-    """The tiny CLIP of transformers with either activation; weights are enlarged so that it matters."""
-    large = tmp_path / "large"
-    shutil.copytree(tiny_hf_clip, large)
-    tensors = {name: 4 * one if one.ndim > 1 else one for name, one in load_file(large / "model.safetensors").items()}
-    save_file(tensors, large / "model.safetensors", metadata={"format": "pt"})
-    return {act: with_act(tmp_path, large, act, image=act, text=act) for act in ("gelu", "quick_gelu")}
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory, tiny_hf_clip):
+    """The tiny CLIP of transformers with each activation, or two; weights are enlarged so that it matters."""
+    made, root = {}, tmp_path_factory.mktemp("activations")
+    for name, acts in {"gelu": ["gelu"] * 2, "quick_gelu": ["quick_gelu"] * 2, "mixed": ["gelu", "quick_gelu"]}.items():
+        made[name] = shutil.copytree(tiny_hf_clip, root / name)
+        tensors = load_file(made[name] / "model.safetensors")
+        large = {name: 4 * one if one.ndim > 1 else one for name, one in tensors.items()}
+        save_file(large, made[name] / "model.safetensors", metadata={"format": "pt"})
+        config = json.loads((made[name] / "config.json").read_text(encoding="utf-8"))
+        for part, act in zip(("vision_config", "text_config"), acts, strict=True):
+            config[part]["hidden_act"] = act
+        (made[name] / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    return made
 
 
 def hf_load(folder, **options):
     return hf.load(pretrained=str(folder), device="cpu", **options)
 
 
-def test_a_clip_whose_configuration_says_gelu_is_asked_about(folders):
-    (note,) = remarks(hf_load(folders["gelu"]))
-    assert "config.json" in note and "quick_gelu=true" in note
-    assert not remarks(hf_load(folders["quick_gelu"]))
-
-
 def test_the_argument_settles_a_folder_of_transformers(folders):
+    folders = {act: folders[act] for act in ("gelu", "quick_gelu")}
     made = {act: hf_load(folder) for act, folder in folders.items()}
+    (note,) = remarks(made["gelu"])
+    assert "config.json" in note and "quick_gelu=true" in note and not remarks(made["quick_gelu"])
     assert not torch.equal(scores(made["gelu"]), scores(made["quick_gelu"]))
     assert {act: one.fingerprint()["quick_gelu"] for act, one in made.items()} == {"gelu": False, "quick_gelu": True}
     for folder in folders.values():
@@ -144,23 +131,20 @@ def test_the_argument_settles_a_folder_of_transformers(folders):
 @pytest.mark.parametrize("kind", ["open_clip", "transformers"])
 @pytest.mark.parametrize("value", [True, False])
 def test_a_saved_model_keeps_it(library, folders, tmp_path, value, kind):
-    saved = tmp_path / "saved"
-    saved.mkdir()
     if kind == "open_clip":
         adapter = load("tiny-clip-32", library["tiny-clip-32"], quick_gelu=value)
     else:
         adapter = hf_load(folders["gelu"], quick_gelu=value)
     one_step(adapter)
-    adapter.save(saved)
-    again = load(f"local-dir:{saved}") if kind == "open_clip" else hf_load(saved)
+    adapter.save(tmp_path)
+    again = load(f"local-dir:{tmp_path}") if kind == "open_clip" else hf_load(tmp_path)
     assert torch.equal(scores(again), scores(adapter)) and not remarks(again)
     assert again.fingerprint()["quick_gelu"] is value
     assert again.fingerprint()["config_sha256"] == adapter.fingerprint()["config_sha256"]
 
 
-def test_towers_of_two_activations_are_named(folders, tmp_path):
-    mixed = with_act(tmp_path, folders["gelu"], "mixed", text="quick_gelu")
-    adapter = hf_load(mixed)
+def test_towers_of_two_activations_are_named(folders):
+    adapter = hf_load(folders["mixed"])
     (note,) = remarks(adapter)
     assert "hidden_act gelu for images and quick_gelu for captions" in note
     assert adapter.fingerprint()["quick_gelu"] is None
@@ -185,21 +169,11 @@ def test_models_that_cannot_be_openais_are_not_asked_about(tmp_path):
 
 
 def test_the_note_is_printed_and_in_the_document(folders, tmp_path, capsys):
-    words = ["--model", "hf", "--tasks", "shapes_color", "--limit", "4", "--device", "cpu"]
-
-    def run(*more):
-        path = tmp_path / "x.json"
-        arguments = ["--model_args", ",".join([f"pretrained={folders['gelu']}", *more]), "--output_path", str(path)]
-        assert main([*words, *arguments, "--overwrite", "always"]) == 0
-        return json.loads(path.read_text(encoding="utf-8")), capsys.readouterr().err
-
-    document, stderr = run()
-    (note,) = document["notes"]["shapes_color"]
-    assert "quick_gelu=true" in note and note[:60] in stderr
-    for value in (True, False):
-        document, stderr = run(f"quick_gelu={str(value).lower()}")
-        assert "notes" not in document or "shapes_color" not in document["notes"]
-        assert document["model_info"]["fingerprint"]["quick_gelu"] is value and "GELU" not in stderr
+    words = ["--model", "hf", "--model_args", f"pretrained={folders['gelu']}", "--tasks", "shapes_color"]
+    path = tmp_path / "x.json"
+    assert main([*words, "--limit", "4", "--device", "cpu", "-o", str(path)]) == 0
+    (note,) = json.loads(path.read_text(encoding="utf-8"))["notes"]["shapes_color"]
+    assert "quick_gelu=true" in note and note[:60] in capsys.readouterr().err
 
 
 def test_named_models_state_it(capsys):
