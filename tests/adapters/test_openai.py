@@ -13,6 +13,8 @@ import sqlite3
 import jsonschema
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from PIL import Image
 from support.chat_server import ChatServer
 from support.documents import schema
@@ -115,7 +117,6 @@ def test_the_scores_are_log_odds_of_summed_probabilities(chat_server, evaluate, 
 
 FAULTS = {
     "429 with Retry-After": ("429", {}),
-    "500": ("500", {}),
     "503": ("503", {}),
     "dropped connection": ("drop", {}),
     "slow reply": ("slow", {"timeout": 3}),
@@ -146,11 +147,7 @@ def test_what_passes_changes_no_number_and_asks_nothing_twice(case, chat_server,
 
 
 @pytest.mark.parametrize(
-    ("fault", "code", "says"),
-    [
-        ("404", 2, "Are model=test-model and base_url right?"),
-        ("400", 1, "says 400"),
-    ],
+    ("fault", "code", "says"), [("404", 2, "model=test-model and base_url"), ("400", 1, "says 400")]
 )
 def test_what_will_not_pass_is_said_at_once(fault, code, says, chat_server, evaluate):
     chat_server.fault = lambda number: fault if number >= 6 else None
@@ -160,19 +157,14 @@ def test_what_will_not_pass_is_said_at_once(fault, code, says, chat_server, eval
     assert evaluate()[0] == 0 and asked_once(chat_server)
 
 
-NO_LOGPROBS = (
-    "gives no log-probabilities of tokens, which VQAScore needs; ask for forced choices (scorer=choice) instead"
-)
-
-
 @pytest.mark.parametrize(
     ("fault", "code", "says", "requests"),
     [
         ("deep", 4, "is not what a chat-completions server gives", 3),
         ("quota", 4, "has no credit left", 2),
-        ("key", 4, "Is the key in the environment right? api_key_env names its variable", 1),
-        ("no logprobs", 2, NO_LOGPROBS, 2),
-        ("no such parameter", 2, NO_LOGPROBS, 1),
+        ("key", 4, "api_key_env names its variable", 1),
+        ("no logprobs", 2, "scorer=choice", 2),
+        ("no such parameter", 2, "scorer=choice", 1),
     ],
 )
 def test_the_first_question_goes_alone(fault, code, says, requests, chat_server, evaluate):
@@ -183,13 +175,8 @@ def test_the_first_question_goes_alone(fault, code, says, requests, chat_server,
 
 
 BAD = {
-    "NaN": "gives nan as the log-probability of 'Yes'",
-    "infinite": "gives inf as the log-probability",
-    "above 0": "gives 0.7 as the log-probability",
-    "false": "gives false as the log-probability of 'Yes'; a log-probability is a number of at most 0",
-    "text": "gives \"-0.5\" as the log-probability of 'Yes'",
-    "sum above 1": "lists tokens whose probabilities add up to 1.7236; they can be 1 at most",
-    "null": "has no text (content: null, finish_reason: length)",
+    **{"NaN": "gives nan as", "infinite": "gives inf as", "above 0": "gives 0.7 as", "false": "gives false as"},
+    **{"text": 'gives "-0.5" as', "sum above 1": "add up to 1.7236", "null": "finish_reason: length"},
 }
 
 
@@ -207,11 +194,8 @@ def test_an_unusable_answer_is_asked_for_thrice_and_not_kept(fault, chat_server,
 def test_a_server_that_answers_as_several_models_gets_a_note_that_names_them(chat_server, evaluate):
     chat_server.names = lambda number: ("model-a", "model-b")[number % 2]
     code, document, printed = evaluate(concurrency=1)
-    note = "the server answered as 2 models, so the scores are of no single model: 'model-a'; 'model-b'"
+    note = "of no single model: 'model-a'; 'model-b'"
     assert code == 0 and note in " ".join(document["notes"]["shapes_color"]) and note in " ".join(printed.split())
-    chat_server.names = lambda number: "model-a"
-    _, document, _ = evaluate(cache="b.sqlite")
-    assert "answered as" not in " ".join(document["notes"]["shapes_color"])
 
 
 def test_a_server_that_lists_fewer_tokens_says_how_many(chat_server, evaluate):
@@ -219,11 +203,6 @@ def test_a_server_that_lists_fewer_tokens_says_how_many(chat_server, evaluate):
     code, _, printed = evaluate()
     assert code == 2 and "max allowed: 5" in printed and "top_logprobs=5" in printed and len(chat_server.requests) == 1
     assert evaluate(top_logprobs=5)[0] == 0
-
-
-def test_a_server_without_a_key_gets_none(chat_server, evaluate, monkeypatch):
-    monkeypatch.delenv("OPENAI_API_KEY")
-    assert evaluate()[0] == 0 and chat_server.authorizations == chat_server.api_keys == {None}
 
 
 def test_azure_has_its_version_in_the_address_and_the_key_in_a_header_of_its_own(chat_server, evaluate):
@@ -235,18 +214,18 @@ def test_azure_has_its_version_in_the_address_and_the_key_in_a_header_of_its_own
     assert declared["api_version"] == "2024-10-21" and declared["server"] == "127.0.0.1/v1/openai/deployments/mine"
 
 
+def test_a_key_in_place_of_its_variable_is_not_shown(chat_server, evaluate, monkeypatch):
+    monkeypatch.delenv("OPENAI_API_KEY")
+    code, *_ = evaluate("--verbosity", "debug", api_key_env=SECRET)  # looks into every file and what is printed
+    assert code == 2 and not chat_server.requests
+
+
 @pytest.mark.parametrize(("status", "code"), [("200", 0), ("400", 1), ("401", 4), ("404", 2), ("500", 4)])
 def test_a_key_that_the_server_says_back_is_nowhere(status, code, chat_server, evaluate):
     chat_server.fault = lambda number: f"echo {status}"
     options = ("--verbosity", "debug", "--save_scores", "--limit", "2")
-    found, _, printed = evaluate(*options, retries=1, scorer="choice")  # looks into every file and all that is printed
+    found, _, printed = evaluate(*options, retries=1, scorer="choice")
     assert found == code and ("<redacted>" in printed or code == 0), printed
-
-
-def test_a_key_in_place_of_its_variable_is_not_shown(chat_server, evaluate, tmp_path):
-    code, _, printed = evaluate("--verbosity", "debug", api_key_env="gsk_0123456789abcdefghij")
-    assert code == 2 and "gsk_0123456789" not in printed and not chat_server.requests
-    assert not [path for path in tmp_path.rglob("*") if path.is_file() and b"gsk_01234" in path.read_bytes()]
 
 
 def test_a_short_key_is_a_word_that_answers_may_hold(chat_server, evaluate, quiet, tmp_path, monkeypatch):
@@ -331,17 +310,15 @@ def test_max_cost_stops_with_what_there_is(concurrency, chat_server, evaluate, q
 
 
 def test_what_changes_an_answer_is_asked_anew(chat_server, evaluate):
-    for changes in (
-        {},
-        {"model": "other"},
-        {"image_size": 16},
-        {"image_format": "png"},
-        {"temperature": 1},
-        {"detail": "low"},
-    ):
+    named = ({}, {"model": "other"}, {"image_size": 16}, {"image_format": "png"}, {"temperature": 1}, {"detail": "low"})
+    for changes in named:
         chat_server.forget()
         evaluate("--limit", "1", **changes)
         assert len(chat_server.requests) == 4, changes
+        url = chat_server.requests[0]["messages"][0]["content"][0]["image_url"]["url"]
+        form = changes.get("image_format", "jpeg")
+        image = Image.open(io.BytesIO(base64.b64decode(url.removeprefix(f"data:image/{form};base64,"))))
+        assert image.format == form.upper() and max(image.size) == changes.get("image_size", max(image.size))
     chat_server.forget()
     evaluate("--limit", "2")
     assert len(chat_server.requests) == 4, "only the group that is new"
@@ -350,67 +327,34 @@ def test_what_changes_an_answer_is_asked_anew(chat_server, evaluate):
 def test_offline_uses_stored_answers_alone(chat_server, evaluate, monkeypatch):
     code, _, printed = evaluate("--offline")
     assert code == 4 and "12 of 12 answers are not stored" in printed and not chat_server.requests
-    evaluate()
     monkeypatch.delenv("OPENAI_API_KEY")
+    assert evaluate()[0] == 0 and chat_server.authorizations == chat_server.api_keys == {None}, "one's own needs no key"
     chat_server.forget()
     code, document, _ = evaluate("--offline")
     assert code == 0 and not chat_server.requests and document["model_info"]["usage"]["stored_answers"] == N_PAIRS
 
 
-def test_images_are_sent_as_stated(chat_server, evaluate):
-    for size, form in ((16, "png"), (20, "jpeg")):
-        chat_server.forget()
-        evaluate(image_size=size, image_format=form)
-        url = chat_server.requests[0]["messages"][0]["content"][0]["image_url"]["url"]
-        assert url.startswith(f"data:image/{form};base64,")
-        image = Image.open(io.BytesIO(base64.b64decode(url.partition(",")[2])))
-        assert max(image.size) == size and image.format == form.upper()
-
-
-def test_wrong_arguments_are_named(chat_server, monkeypatch, tmp_path):
+def test_wrong_arguments_are_named_and_right_ones_keep_the_contract(chat_server, monkeypatch, tmp_path):
     base = {"model": "m", "base_url": chat_server.url, "cache": str(tmp_path / "c.sqlite")}
     wrong = {
-        "'scorer': must be": {"scorer": "clip"},
-        "'order': must be 'random' or 'both', got 'up'": {"order": "up"},
-        "'max_tokens': must be greater than 0, got 0": {"max_tokens": 0},
-        "'side_by_side': must be a valid boolean": {"side_by_side": "no"},
+        "'scorer'": {"scorer": "clip"},
         "on_refusal is for": {"on_refusal": "wrong", "scorer": "choice"},
-        "'image_size': must be": {"image_size": "big"},
         "max_cost needs": {"max_cost": 3},
         "base_url must begin": {"base_url": "localhost:8000"},
-        "base_url must begin with http:// or https:// and name": {"base_url": "http://"},
-        "takes neither a query .*: give base_url=http://x/v1, Azure's ": {"base_url": "http://x/v1?api-version=1"},
+        "base_url must .* name": {"base_url": "http://"},
+        "query .*: give base_url=http://x/v1": {"base_url": "http://x/v1?api-version=1"},
         "takes neither a query": {"base_url": "http://x/v1#part"},
-        "nor /chat/completions: give base_url=http://x/v1,": {"base_url": "http://x/v1/chat/completions/"},
-        "'timeout': must be ": {"timeout": math.nan},
-        "'top_logprobs': must be greater than 0": {"top_logprobs": 0},
+        "give base_url=http://x/v1": {"base_url": "http://x/v1/chat/completions/"},
+        "'timeout'": {"timeout": math.nan},
         "has no NOT_SET": {"api_key_env": "NOT_SET"},
     }
     for says, arguments in wrong.items():
         with pytest.raises(UsageError, match=says):
             load(**{**base, **arguments})
+    assert "order changes no pair score" in check_adapter(load(**base))
     monkeypatch.delenv("OPENAI_API_KEY")
     with pytest.raises(UsageError, match="has no OPENAI_API_KEY"):
         load(model="m")
-    assert load(**base).fingerprint()["model"] == "m", "a server of one's own may need no key"
-    monkeypatch.setenv("OTHER", "x")
-    assert load(model="m", api_key_env="OTHER", cache=str(tmp_path / "c.sqlite"))
-
-
-def test_the_contract_of_adapters(chat_server, tmp_path):
-    adapter = load(model="m", base_url=chat_server.url, cache=str(tmp_path / "c.sqlite"))
-    assert "order changes no pair score" in check_adapter(adapter)
-
-
-def test_reading_yes_and_no():
-    quarter = math.log(0.25)
-    both = read_yes_no([("Yes", quarter), ("YES", quarter), ("\u2581yes", quarter), (" no\n", quarter)])
-    assert both.log_odds == pytest.approx(math.log(3)) and both.bounded is None
-    assert both.probability == pytest.approx(0.75)
-    assert read_yes_no([("\u0120No", -0.1), ("Maybe", -7.0)]).log_odds == pytest.approx(-7.0 + 0.1)
-    assert read_yes_no([("Yesterday", -0.1), ("None", -0.2)]) is None
-    assert read_yes_no([("Yes", -9999.0), ("no", -0.1)]).bounded == "yes"
-    assert read_yes_no([("Yes", -math.inf), ("no", math.nan)]) is None and read_yes_no([]) is None
 
 
 @pytest.mark.parametrize("damage", ["another answer", "no JSON"])
@@ -430,8 +374,15 @@ def test_a_damaged_answer_is_asked_for_again(chat_server, evaluate, tmp_path, da
 # --- servers that list few tokens: bounds, and pairs that are undecided
 
 
-def test_an_unlisted_side_has_no_more_than_is_left():
+def test_yes_and_no_are_read_from_what_is_listed():
     """By hand: 1 - 0.9 - 0.09 is less than the least listed; 1 - 0.5 - 0.001 is more."""
+    quarter = math.log(0.25)
+    both = read_yes_no([("Yes", quarter), ("YES", quarter), ("\u2581yes", quarter), (" no\n", quarter)])
+    assert both.log_odds == pytest.approx(math.log(3)) and both.bounded is None
+    assert read_yes_no([("\u0120No", -0.1), ("Maybe", -7.0)]).log_odds == pytest.approx(-7.0 + 0.1)
+    assert read_yes_no([("Yesterday", -0.1), ("None", -0.2)]) is read_yes_no([]) is None
+    assert read_yes_no([("Yes", -9999.0), ("no", -0.1)]).bounded == "yes"
+    assert read_yes_no([("Yes", -math.inf), ("no", math.nan)]) is None
     tight = read_yes_no([("Yes", math.log(0.9)), ("The", math.log(0.09))])
     assert tight.bounded == "no" and math.exp(tight.no) == pytest.approx(0.01)
     loose = read_yes_no([("No", math.log(0.5)), ("The", math.log(0.001))])
@@ -441,15 +392,12 @@ def test_an_unlisted_side_has_no_more_than_is_left():
     assert whole.no == pytest.approx(math.log(LEAST_LEFT)) and math.isfinite(whole.log_odds)
 
 
-@pytest.mark.parametrize("seed", range(20))
-def test_the_bound_holds_whatever_was_left_out(seed):
+@given(st.integers(0, 2**32 - 1), st.integers(1, 12))
+def test_the_bound_holds_whatever_was_left_out(seed, k):
     """Of any distribution over tokens, its k most probable: the bound is never below the truth."""
-    rng = np.random.default_rng(seed)
-    shares = rng.dirichlet(np.full(30, 0.3))
-    names = ["Yes", "no", *(f"w{index}" for index in range(28))]
-    order = np.argsort(-shares)
-    listed = [(names[index], math.log(shares[index])) for index in order[: rng.integers(1, 12)] if shares[index] > 0]
-    found = read_yes_no(listed)
+    shares = np.random.default_rng(seed).dirichlet(np.full(30, 0.3))
+    names = ["Yes", "no", *map(str, range(28))]
+    found = read_yes_no([(names[at], math.log(shares[at])) for at in np.argsort(-shares)[:k] if shares[at] > 0])
     if found is not None:
         assert math.exp(found.yes) >= shares[0] * (1 - 1e-9) and math.exp(found.no) >= shares[1] * (1 - 1e-9)
 
