@@ -44,40 +44,25 @@ def plugin_of(*specs):
 
 WRONG = [
     (METRIC, {"track": "zeroshot"}, "'track': must be 'zero_shot'"),
-    (METRIC, {"scope": "all"}, "'scope': must be 'group'"),
     (METRIC, {"name": "my metric"}, "a name is made of letters, digits and _, got 'my metric'"),
-    (METRIC, {"name": None}, "'name': must be a valid string"),
     (METRIC, {"name": "x_stderr"}, "a name cannot end in _stderr"),
     (METRIC, {"compute": 0.5}, "'compute': must be callable"),
-    (METRIC, {"chance": 0.25}, "'chance': must be callable"),
-    (METRIC, {"higher_is_better": "yes"}, "'higher_is_better': must be a valid boolean"),
-    (METRIC, {"summary": None}, "'summary': must be a valid string"),
     (ADAPTER, {"target": "module.load"}, "target should be 'module:callable', got 'module.load'"),
     (ADAPTER, {"needs": "torch"}, "'needs': must be a valid tuple"),
-    (ADAPTER, {"aliases": "towers"}, "'aliases': must be a valid tuple"),
     (ADAPTER, {"aliases": ("a b",)}, "a alias is made of"),
-    (ADAPTER, {"model_args": ["seed"]}, "'model_args': must be"),
     (ADAPTER, {"ttm_defaults": {"learning_rate": 1}}, "ttm_defaults: unknown key 'learning_rate'"),
     (ADAPTER, {"ttm_defaults": {"epochs": -1}}, "ttm_defaults: 'epochs'"),
-    (ADAPTER, {"card": {"weights": "x"}}, "'card': must be"),
     (SOURCE, {"target": "read"}, "target should be 'module:callable'"),
     (SOURCE, {"needs": "places"}, "needs should be 'module:callable'"),
-    (SCHEDULE, {"compute": [1.0, 0.0]}, "'compute': must be callable"),
     (METHOD, {"name": "ttm"}, "'ttm' is the name of a column that ttmbench has"),
     (METHOD, {"name": "score"}, "'score' is the name of a step whose time results state"),
-    (METHOD, {"needs": "scores"}, "'needs': must be a valid tuple"),
     (METHOD, {"needs": ([],)}, "'needs.0': must be 'scores'"),
     (METHOD, {"needs": ("labels",)}, "a method of a plugin gets no labels, not even random ones"),
-    (METHOD, {"needs": ("scores", "random_labels")}, "a method of a plugin gets no labels, not even random ones"),
     (METHOD, {"takes_ttm_args": True}, "its needs have 'gradients'"),
     (METHOD, {"needs": ("gradients",)}, "reset is for a method that needs gradients, and such a method has one"),
     (TRAINED, {"reset": "daily"}, "'reset': must be 'group'"),
-    (TRAINED, {"reset": None}, "reset is for a method that needs gradients, and such a method has one; got None"),
     (METHOD, {"scope": "global"}, "'scope': must be 'row'"),
-    (METHOD, {"settings": ["lr"]}, "'settings': must be"),
     (METHOD, {"sources": {"lr": 1e-3}}, "'sources.lr': must be a valid string"),
-    (METHOD, {"summary": 3}, "'summary': must be a valid string"),
-    (METHOD, {"assumes_matching": "yes"}, "'assumes_matching': must be a valid boolean"),
 ]
 
 
@@ -134,20 +119,14 @@ def test_a_metric_outside_its_range_is_an_error_and_never_a_percentage(values, f
 @pytest.mark.parametrize(
     ("more", "says"),
     [
-        ({"chance": lambda images, captions: 25}, "says that its chance level is 25; it is a fraction from 0 to 1"),
-        ({"chance": lambda images, captions: 1 / 0}, "chance of metric 'clear' of plugin 'mine' failed: ZeroDivision"),
-        (
-            {"defined": lambda images, captions: 1 / 0},
-            "defined of metric 'clear' of plugin 'mine' failed: ZeroDivision",
+        ({"chance": lambda images, captions: 25}, "its chance level is 25; it is a fraction from 0 to 1"),
+        *(
+            ({part: lambda *_: 1 / 0}, f"{part} of metric 'clear' of plugin 'mine' failed: ZeroDivisionError")
+            for part in ("chance", "defined", "ties")
         ),
-        ({"ties": lambda scores: 1 / 0}, "ties of metric 'clear' of plugin 'mine' failed: ZeroDivisionError"),
-        ({"compute": lambda scores: 1 / 0}, "metric 'clear' of plugin 'mine' failed: ZeroDivisionError"),
         ({"compute": lambda scores: "x"}, "metric 'clear' of plugin 'mine' failed: ValueError"),
-        (
-            {"compute": lambda scores: torch.nn.Parameter(torch.ones(len(scores)))},
-            "failed: RuntimeError: Can't call numpy",
-        ),
-        ({"compute": lambda scores: np.zeros(1)}, "gave an array of shape [1] for 6 groups; one finite number each"),
+        ({"compute": lambda scores: torch.ones(len(scores), requires_grad=True)}, "failed: RuntimeError"),
+        ({"compute": lambda scores: np.zeros(1)}, "gave an array of shape [1] for 6 groups"),
         ({"compute": lambda scores: np.full(len(scores), np.nan)}, "one finite number each is expected"),
     ],
 )
@@ -229,10 +208,11 @@ def test_a_broken_plugin_takes_nothing_else_down(case, installed, capsys):
         assert err.startswith("ttmbench: plugin 'broken_a' ") and err.count("\n") == 1, err
         assert says in err and place in err and "everything else works" in err
         assert "sound_b" in out or command[1] != "models"
-    assert main(["doctor", "--models", "tiny-clip"]) == 0
-    assert says in capsys.readouterr().out
-    assert main(["--model", "tiny-clip", "--tasks", "shapes_color", "--limit", "2", "--bootstrap_iters", "0"]) == 0
-    assert says in capsys.readouterr().err
+    if case == "import":
+        assert main(["doctor", "--models", "tiny-clip"]) == 0
+        assert says in capsys.readouterr().out
+        assert main(["--model", "tiny-clip", "--tasks", "shapes_color", "--limit", "2", "--bootstrap_iters", "0"]) == 0
+        assert says in capsys.readouterr().err
     for option in (["--model", "acme", "--tasks", "shapes_color"], ["--model", "tiny-clip", "--tasks", "acme"]):
         assert main(option) == 2
         last = capsys.readouterr().err.splitlines()[-1]
@@ -279,12 +259,17 @@ def test_a_wrong_task_of_a_plugin_is_left_out(installed, capsys):
     assert main(["--model", "tiny-clip", "--tasks", "bad"]) == 2
 
 
-def test_a_model_of_a_plugin_that_fails_is_named_with_its_file_and_line(installed, capsys):
-    model = "def load():\n    numbers = {}\n    return numbers['gone']\n"
+@pytest.mark.parametrize(
+    ("model", "code", "says"),
+    [
+        ("def load():\n    return {}['gone']\n", 1, "failed: KeyError: 'gone'"),
+        ("import json\nimport acme_nowhere\n", 2, "cannot be imported: No module named 'acme_nowhere'"),
+    ],
+)
+def test_a_broken_model_of_a_plugin_is_named_with_its_line(model, code, says, installed, capsys):
     installed("broken_a", HEAD + ADAPTERS.format("broken_a"), model_dot_py=model)
-    assert main(["--model", "broken_a", "--tasks", "shapes_color"]) == 1
-    err = capsys.readouterr().err
-    assert "model 'broken_a' of plugin 'broken_a' failed: KeyError: 'gone' (broken_a/model.py, line 3)\n" in err
+    assert main(["--model", "broken_a", "--tasks", "shapes_color"]) == code
+    assert f"{says} (broken_a/model.py, line 2)\n" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("kind", ["numpy.gone", "a number"])
@@ -296,10 +281,3 @@ def test_annotations_that_say_nothing_do_not_matter(kind, installed):
     installed("sound_b", HEAD + ADAPTERS.format("sound_b"), model_dot_py=model)
     command = ["--model", "sound_b", "--tasks", "shapes_spatial", "--limit", "2", "--bootstrap_iters", "0"]
     assert main(command) == 0 and main([*command, "--dry_run"]) == 0
-
-
-def test_a_model_of_a_plugin_that_cannot_be_imported_is_named_with_its_file_and_line(installed, capsys):
-    installed("broken_a", HEAD + ADAPTERS.format("broken_a"), model_dot_py="import json\nimport acme_nowhere\n")
-    assert main(["--model", "broken_a", "--tasks", "shapes_color"]) == 2
-    err = capsys.readouterr().err
-    assert "broken_a.model:load cannot be imported: No module named 'acme_nowhere' (broken_a/model.py, line 2)\n" in err

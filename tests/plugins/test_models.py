@@ -63,15 +63,6 @@ class ModuleFirst(Trained, torch.nn.Module, ttmbench.DualEncoder): ...
 class Plain(Trained, torch.nn.Module): ...
 
 
-class OldNotes(Lengths):
-    def take_notes(self):
-        return []
-
-
-class OldSaving(Encoder):
-    def save_pretrained(self, folder): ...
-
-
 class Passing:
     def __init__(self, inner):
         self._inner = inner
@@ -94,10 +85,6 @@ class Scaled(torch.nn.Module, Lengths):
     def __init__(self):
         super().__init__()
         self.alpha = torch.nn.Parameter(torch.ones(1))
-
-
-class Slotted(Lengths):
-    __slots__ = ("more",)
 
 
 class Closing(Lengths):
@@ -141,17 +128,14 @@ def test_a_dual_encoder_without_a_loss_is_not_trained():
 @pytest.mark.parametrize(
     ("model", "what"),
     [
-        (OldNotes(), r"class OldNotes\(ttmbench.PairScorer\).*take_notes is notes\(\)"),
-        (OldSaving(), r"class OldSaving\(ttmbench.DualEncoder\).*save_pretrained is save\(\)"),
         (Passing(Encoder()), r"class Passing\(ttmbench.DualEncoder\)"),
         (3, "can neither score pairs"),
         (given(Lengths(), usage=dict), r"class Lengths\(ttmbench.PairScorer\).*outside its class.*: usage"),
         (Logged(ModuleLast()), r"class Logged\(ttmbench.PairScorer\).*outside its class.*: .*fingerprint"),
         (Scaled(), r"class Scaled\(ttmbench.PairScorer\).*outside its class.*: alpha"),
-        (Slotted(), r"class Slotted\(ttmbench.PairScorer\)"),
         (given(Lengths(), model_notes=["a"]), r"model_notes is notes\(\)"),
     ],
-    ids=["notes", "saving", "delegating", "number", "set", "logged", "parameter", "slots", "older notes"],
+    ids=["delegating", "number", "set", "logged", "parameter", "older notes"],
 )
 def test_what_is_no_model_is_told_what_to_change(model, what):
     with pytest.raises(ttmbench.UsageError, match=what):
