@@ -65,13 +65,6 @@ def test_adapters_keep_the_contract(folder):
     assert "batch size changes no pair score" in check_adapter(blind.load(pretrained=str(folder), device="cpu"))
 
 
-def test_captions_of_several_lengths_in_one_batch(kind, folder):
-    captions = ["a red circle", "two dogs on the left of a blue square and a green star", "cat"]
-    score = own_likelihood(kind, folder)
-    found = blind.load(pretrained=str(folder), device="cpu").score_pairs([None] * 3, captions)
-    np.testing.assert_allclose(found, [score(caption) for caption in captions], atol=1e-4, rtol=0)
-
-
 def test_each_caption_is_scored_once(tiny_vlm):
     adapter = blind.load(pretrained=str(tiny_vlm("gpt2")), device="cpu")
     asked = []

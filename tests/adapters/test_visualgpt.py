@@ -114,13 +114,6 @@ def test_adapters_keep_the_contract(adapter):
     assert {"batch size changes no pair score", "preparing changes no pair score"} <= set(made)
 
 
-def test_captions_of_several_lengths_in_one_batch(name, folder, adapter):
-    image = groups_of("shapes_color", 1)[0].images[0].open()
-    found = adapter.score_pairs([image] * 3, CAPTIONS)
-    score = own_likelihood(name, folder)
-    np.testing.assert_allclose(found, [score(image, caption) for caption in CAPTIONS], atol=1e-4, rtol=0)
-
-
 @pytest.mark.parametrize(
     ("kind", "prompt", "end"),
     [
