@@ -1,14 +1,16 @@
-"""CLIP, SigLIP and models with the same interface, through transformers."""
+"""CLIP, SigLIP and models with the same interface, through transformers; of videos also X-CLIP."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
+from ttmbench._util.images import frames_of
 from ttmbench.errors import DataError, UsageError
 from ttmbench.model_adapters._shared.contrastive import (
     ADVICE_ON_GELU,
@@ -46,6 +48,7 @@ __all__ = ["TransformersModel", "load", "locate", "wrap"]
 CLEANING = {"siglip": "canonicalize", "CLIPTokenizer": "lower"}
 UNSCALED = {"do_rescale": False, "do_normalize": False}
 _WIDEST = 1024  # OpenAI's largest image tower, ViT-L/14
+_PAIRS = 2**14  # whose attention X-CLIP computes at a time
 _TRAINED_WITH_GELU = "laion/"  # the one publisher on the Hub of CLIPs with GELU in OpenAI's shapes, for transformers
 
 
@@ -69,13 +72,18 @@ def load(asked: HfOptions) -> TransformersModel:
                 tower.hidden_act = QUICK if quick else GELU
     model = load_weights(AutoModel, pretrained, config=None if quick is None else config)
     has_temperature = hasattr(model, "logit_scale") or hasattr(model, "temperature")
-    if not (has_temperature and hasattr(model, "get_image_features") and hasattr(model, "get_text_features")):
+    sees = hasattr(model, "get_image_features") or hasattr(model, "get_video_features")
+    if not (has_temperature and sees and hasattr(model, "get_text_features")):
         raise UsageError(
             f"{asked.pretrained} is a {type(model).__name__}, not a contrastive dual encoder with a temperature"
         )
     prepares = pretrained.processor or pretrained
     parts = load_part(AutoTokenizer, prepares), load_part(AutoImageProcessor, prepares)
-    return TransformersModel(LoadedModel(model, pretrained.files, *parts), asked)
+    return _adapted(LoadedModel(model, pretrained.files, *parts), asked)
+
+
+def _adapted(loaded: LoadedModel, asked: HfOptions) -> TransformersModel:
+    return VIDEO_MODELS.get(loaded.model.config.model_type, TransformersModel)(loaded, asked)
 
 
 def wrap(
@@ -85,7 +93,7 @@ def wrap(
     name = model.name_or_path or type(model).__name__
     how = {"pretrained": name, "device": device, "dtype": dtype, "compile": compile}
     loaded = LoadedModel(model, None, processor.tokenizer, processor.image_processor)
-    return TransformersModel(loaded, HfOptions.read(how))
+    return _adapted(loaded, HfOptions.read(how))
 
 
 class TransformersModel(ContrastiveModel[Mapping[str, torch.Tensor]]):
@@ -215,6 +223,102 @@ class TransformersModel(ContrastiveModel[Mapping[str, torch.Tensor]]):
         return getattr(output, "pooler_output", output)
 
 
+class _FrameProcessor:
+    """A library's processor of videos, for frames one by one: pixels [frames, channels, height, width]."""
+
+    def __init__(self, own: Any) -> None:
+        self.own = own
+
+    def __call__(self, images: Sequence[Image], **options: object) -> dict[str, torch.Tensor]:
+        (pixels,) = self.own(images=list(images), **options).values()
+        return {PIXELS: pixels.reshape(len(images), *pixels.shape[-3:])}
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.own, name)
+
+
+class VideoModel(TransformersModel):
+    """A dual encoder of videos as an adapter; subclasses know one architecture.
+
+    A prepared video is one row, [frames, ...]. An image is shown as equal frames, which are prepared and stored once.
+    """
+
+    def __init__(self, loaded: LoadedModel, asked: HfOptions | ItcOptions) -> None:
+        self.shows_frames = int(loaded.model.config.vision_config.num_frames)
+        loaded = replace(loaded, image_processor=_FrameProcessor(loaded.image_processor))
+        super().__init__(loaded, asked)
+        self._declared |= {"image_processor": type(self.image_processor.own).__name__, "frames": self.shows_frames}
+
+    def notes(self) -> list[str]:
+        """What was noticed when it was loaded, and what becomes of an image, unless it is given videos."""
+        count = self.shows_frames
+        still = f"{self.name} takes videos of {count} frames; an image is shown as {count} equal ones"
+        return [*super().notes(), *([still] if self.frames == 1 else [])]
+
+    def prepare_images(self, images: Sequence[Image]) -> dict[str, torch.Tensor]:
+        """The library's preprocessing of every frame: pixels [videos, frames, ...], of images [images, 1, ...]."""
+        return {PIXELS: self._rows(images, super().prepare_images(self._frames(images))[PIXELS])}
+
+    def prepare_enlarged(self, images: Sequence[Image], scale: float) -> Any:
+        """For each video a list of enlarged frames, as `TransformersModel.prepare_enlarged` has images."""
+        enlarged = super().prepare_enlarged(self._frames(images), scale)
+        frames = list(enlarged[PIXELS] if isinstance(enlarged, Mapping) else enlarged)
+        each = len(frames) // len(images)
+        return [frames[start : start + each] for start in range(0, len(frames), each)]
+
+    def crop(self, enlarged: Any, corners: np.ndarray) -> dict[str, torch.Tensor]:
+        """The same window of every frame of a video."""
+        frames = [frame for video in enlarged for frame in video]
+        cropped = super().crop(frames, corners.repeat(len(frames) // len(enlarged), axis=0))  # type: ignore[arg-type]
+        return {PIXELS: self._rows(enlarged, cropped[PIXELS])}
+
+    def _frames(self, images: Sequence[Image]) -> list[Image]:
+        return [frame for image in images for frame in frames_of(image)]
+
+    def _rows(self, videos: Sequence[object], frames: torch.Tensor) -> torch.Tensor:
+        return frames.reshape(len(videos), -1, *frames.shape[1:])
+
+    def _shown(self, pixels: torch.Tensor) -> torch.Tensor:
+        """Pixels [videos, frames, ...]; images are repeated."""
+        return pixels.expand(-1, self.shows_frames, -1, -1, -1)
+
+
+class XClip(VideoModel):
+    """X-CLIP (arXiv:2208.02816): captions are changed by the video that they are compared with.
+
+    The first vector of a video is its embedding; the others are its patches, averaged over frames, by which the
+    prompt generator changes a caption's embedding before both are normalised. A caption has one vector, of its own
+    norm: [captions, 1, d].
+    """
+
+    vectors = "many"
+
+    def logits(self, image_features: torch.Tensor, caption_features: torch.Tensor) -> torch.Tensor:
+        """Temperature times cosine of each video with captions as the prompt generator changes them for it."""
+        videos = torch.split(image_features, max(1, _PAIRS // max(1, len(caption_features))))
+        return torch.cat([self._logits(some, caption_features) for some in videos])
+
+    def _logits(self, videos: torch.Tensor, captions: torch.Tensor) -> torch.Tensor:
+        texts = captions[:, 0].expand(len(videos), -1, -1)
+        texts = texts + self.model.prompts_generator(texts, videos[:, 1:])
+        units = (torch.nn.functional.normalize(one, dim=-1) for one in (videos[:, 0], texts))
+        return torch.einsum("vd,vcd->vc", *units) * self._scale_and_bias()[0]
+
+    def _features(self, tower: Tower, prepared: Any, training: bool = False, of_any_norm: bool = False) -> torch.Tensor:
+        return super()._features(tower, prepared, training, of_any_norm=True)
+
+    def _towers(self, model: Any) -> tuple[Tower, Tower]:
+        def video(pixel_values: torch.Tensor) -> torch.Tensor:
+            frames = self._shown(pixel_values)
+            states = model.vision_model(pixel_values=frames.flatten(0, 1))
+            each = model.visual_projection(states.pooler_output).unflatten(0, frames.shape[:2])
+            patches = model.prompts_visual_layernorm(states.last_hidden_state[:, 1:]) @ model.prompts_visual_projection
+            patches = patches.unflatten(0, frames.shape[:2]).mean(dim=1)
+            return torch.cat([model.mit(each).pooler_output[:, None], patches], dim=1)
+
+        return video, lambda **tokens: model.get_text_features(**tokens).pooler_output[:, None]
+
+
 def check_image_size(adapter: Any, size: tuple[int, int], config: PretrainedConfig) -> None:
     """DataError where preprocessing makes images of another size than the model's, which the model does not take."""
     from PIL import Image
@@ -278,3 +382,6 @@ def activation(config: PretrainedConfig, name: str) -> tuple[dict[str, bool | No
     else:
         return stated, None
     return stated, None if confirmed else f"config.json of {name} states hidden_act {which} {ADVICE_ON_GELU}"
+
+
+VIDEO_MODELS = {"xclip": XClip}

@@ -64,6 +64,9 @@ class Model(ABC):
             are then opened one after the other, when they are taken from the sequence, and are not cached.
         prepares_in_threads: whether ``prepare_images`` may run in several threads while the model computes.
         frames: of each video, where the items of a task are videos.
+        shows_frames: whether it is given videos as they are, with their ``frames``; or the number of frames that it
+            takes. A video is one image, which `ttmbench._util.images.frames_of` divides. A dual encoder that does not
+            encodes each frame as an image, and its features are averaged.
         special_tokens: texts that it cannot read as text in a caption, such as special tokens of its prompts.
     """
 
@@ -76,6 +79,7 @@ class Model(ABC):
     pairs_at_once: int | None = None
     prepares_in_threads: bool = False
     frames: int = 1
+    shows_frames: bool | int = False
     special_tokens: frozenset[str] = frozenset()
 
     @abstractmethod
@@ -162,8 +166,6 @@ class PairScorer(Model):
         blind: the score depends on the caption alone.
         refusals_are_wrong: None for a model that scores every pair. Others may return NaN: with True the pair's group
             is incorrect in every metric, with False the task fails, naming the groups.
-        shows_frames: whether it accepts the ``frames`` of a video as several images of one turn. It receives a video as
-            one image, which `ttmbench._util.images.frames_of` divides.
         alpha: weight of log P(t) subtracted from the scores (arXiv:2306.01879, Eq. 7), of a model with ``log_priors``.
         prior: source of P(t): ``noise`` uses ``log_priors``, ``test_images`` averages over the task's images.
         noise_images: P(t) is a mean over this many noise images; None uses the task's number.
@@ -171,7 +173,6 @@ class PairScorer(Model):
 
     blind: bool = False
     refusals_are_wrong: bool | None = None
-    shows_frames: bool = False
     alpha: float = 0.0
     prior: str = "noise"
     noise_images: int | None = None

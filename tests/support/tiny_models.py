@@ -152,6 +152,15 @@ clip = partial(dual, kind="CLIP", projection_dim=24)
 metaclip2 = partial(dual, kind="MetaClip2", projection_dim=24)
 
 
+def xclip(folder: Path) -> Path:
+    """With the image processor that it has on the Hub; eight frames."""
+    small = {"hidden_size": 24, "intermediate_size": 48, "num_hidden_layers": 1, "num_attention_heads": 2}
+    vision = {**SMALL_VISION, "num_frames": 8, **{f"mit_{name}": size for name, size in small.items()}}
+    prompts = {"projection_dim": 24, "prompt_layers": 1, "prompt_num_attention_heads": 2, "prompt_alpha": 0.5}
+    images = tf.VideoMAEImageProcessor(size={"shortest_edge": SIDE}, crop_size=SQUARE)
+    return dual(folder, "XCLIP", images, seed=8, vision=vision, **prompts)
+
+
 OPEN_CLIP = {
     "embed_dim": 24,
     "vision_cfg": {"width": 32, "layers": 2, "head_width": 16, "image_size": SIDE, "patch_size": 8},
@@ -594,6 +603,7 @@ MODELS: dict[str, Callable[..., Path]] = {
     **{"vilt": vilt, "bridgetower": bridgetower, "vilt-mlm": partial(vilt, kind="MaskedLM")},
     **{"bridgetower-mlm": partial(bridgetower, kind="MaskedLM"), "git": git, "kosmos2": kosmos2},
     "florence2": florence2,
+    "xclip": xclip,
     **{f"blip2-{language}": partial(blip2, captioner=True, language=language) for language in ("opt", "t5")},
     **{f"instructblip-{language}": partial(instructblip, language=language) for language in ("llama", "t5")},
     **{kind: partial(language_model, kind=kind) for kind in ("gpt2", "opt", "t5", "bart")},

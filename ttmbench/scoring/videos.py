@@ -26,11 +26,20 @@ AFTER, BEFORE = "after_normalization", "before_normalization"
 def on_videos(model: Model, name: str, frames: int, pooling: str) -> Model:
     """A model as it takes videos of so many frames; UsageError if it cannot.
 
-    A dual encoder pools features. A model that chooses answers, or that says so (``shows_frames``), is shown the frames
-    as the images of one turn. What ignores images or reads stored features is taken as it is.
+    A dual encoder pools features. A model that chooses answers, or that says so (``shows_frames``), is given the frames
+    of a video. What ignores images or reads stored features is taken as it is.
     """
     if isinstance(model, StoredFeatures) or (isinstance(model, PairScorer) and model.blind):
         return model
+    if isinstance(model, DualEncoder | PairScorer) and model.shows_frames:
+        if model.shows_frames is not True and model.shows_frames != frames:
+            raise UsageError(
+                f"the model takes videos of {model.shows_frames} frames, and task '{name}' has {frames}; add "
+                f"--task_args video.frames={model.shows_frames}"
+            )
+        shown = copy(model)
+        shown.frames = frames
+        return shown
     if isinstance(model, DualEncoder):
         if model.vectors == "many":
             raise UsageError(f"the items of task '{name}' are videos, and the model has many vectors for a frame")
@@ -39,10 +48,6 @@ def on_videos(model: Model, name: str, frames: int, pooling: str) -> Model:
                 f"video.pooling={BEFORE}: the model gives no features before they are normalised; use {AFTER}"
             )
         return _pooled_over_frames(model, frames, pooling)
-    if isinstance(model, PairScorer) and model.shows_frames:
-        shown = copy(model)
-        shown.frames = frames
-        return shown
     if isinstance(model, ChoiceModel):
         if model.choice_style.side_by_side:
             raise UsageError(f"side_by_side joins images, and the items of task '{name}' are videos; omit it")

@@ -1,0 +1,91 @@
+"""Dual encoders of videos: scores are those of the library, of videos with their frames and of images."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from support.adapter_inputs import CAPTIONS, assert_same_gradients, logits_of, random_images
+
+import ttmbench
+from ttmbench._util.images import frames_of, stacked
+from ttmbench.errors import UsageError
+from ttmbench.model_adapters import hf
+from ttmbench.testing import check_adapter
+
+FAMILIES = ["xclip"]
+FRAMES = 8
+QUICK = {"limit": 3, "device": "cpu", "bootstrap_iters": 0}
+
+
+@pytest.fixture(params=FAMILIES)
+def folder(request, tiny_vlm):
+    return tiny_vlm(request.param)
+
+
+def videos(count=3):
+    frames = random_images(count * FRAMES)
+    return [stacked(frames[start : start + FRAMES]) for start in range(0, len(frames), FRAMES)]
+
+
+def own_forward(folder, shown):
+    """The library's processor and forward."""
+    processor = transformers.AutoProcessor.from_pretrained(folder)
+    if not hasattr(processor, "tokenizer"):
+        parts = (one.from_pretrained(folder) for one in (transformers.AutoImageProcessor, transformers.AutoTokenizer))
+        processor = transformers.XCLIPProcessor(*parts)
+    model = transformers.AutoModel.from_pretrained(folder)
+    inputs = processor(videos=[frames_of(one) for one in shown], text=CAPTIONS, padding=True, return_tensors="pt")
+    inputs.pop("token_type_ids", None)
+    return model, model(**inputs, return_loss=len(shown) == len(CAPTIONS))
+
+
+def test_scores_loss_and_gradient_are_the_librarys(folder):
+    adapter, shown = hf.load(pretrained=str(folder), device="cpu"), videos()
+    model, expected = own_forward(folder, shown)
+    together = logits_of(adapter, shown)
+    assert torch.allclose(together, expected.logits_per_video, atol=1e-5, rtol=0) and together.std(dim=1).min() > 1e-2
+    single = torch.cat([own_forward(folder, [video])[1].logits_per_video for video in shown])
+    assert torch.allclose(torch.cat([logits_of(adapter, [video]) for video in shown]), single, atol=1e-5, rtol=0)
+    assert torch.allclose(single, together, atol=1e-5, rtol=0)
+    loss = adapter.matching_loss(adapter.prepare_images(shown), adapter.prepare_captions(CAPTIONS))
+    assert float(loss.detach()) == pytest.approx(float(expected.loss.detach()), abs=1e-5)
+    loss.backward()
+    expected.loss.backward()
+    assert_same_gradients(adapter.model, model)
+
+
+def test_the_contract_holds_for_images_and_crops(folder):
+    adapter = hf.load(pretrained=str(folder), device="cpu")
+    assert "batch size changes no score" in check_adapter(adapter)
+    still, equal = random_images(1), stacked(random_images(1) * FRAMES)
+    assert torch.allclose(logits_of(adapter, still), logits_of(adapter, [equal]), atol=1e-5, rtol=0)
+    enlarged = adapter.prepare_enlarged(videos(2), 1.25)
+    cropped = adapter.crop(enlarged, np.full((2, 2), 0.5))["pixel_values"]
+    assert cropped.shape == adapter.prepare_images(videos(2))["pixel_values"].shape
+
+
+@pytest.mark.parametrize("train", ["all", "lora:16", "last_block"])
+def test_ttm_adapts_to_the_order_of_frames(folder, train, tmp_path):
+    settings = {"iterations": 1, "epochs": 1, "tau_start": 0.0, "tau_end": 0.0, "train": train, "lr": 1e-3}
+    options = {**QUICK, "ttm": True, "ttm_args": settings, "model_args": {"pretrained": str(folder)}}
+    run = ttmbench.simple_evaluate("hf", "shapes_order", dtype="bf16", use_cache=str(tmp_path), **options)
+    (record,) = run.document["methods"]["shapes_order"]["ttm"]["iterations"]
+    assert record["selected"] == 3 and all(np.isfinite(record["loss"]))
+    raw, adapted = (run.scores["shapes_order"][one][0].groups for one in ("none", "ttm"))
+    assert np.ptp(raw, axis=1).min() > 1e-3, "the order of frames matters"
+    assert not np.allclose(raw, adapted)
+    again = ttmbench.simple_evaluate("hf", "shapes_order", dtype="bf16", use_cache=str(tmp_path), **options)
+    assert again.scores["shapes_order"]["ttm"][0].groups.tolist() == adapted.tolist()
+
+
+def test_other_numbers_of_frames_are_refused(folder):
+    options = {**QUICK, "model_args": {"pretrained": str(folder)}, "task_args": {"video.frames": FRAMES - 1}}
+    with pytest.raises(UsageError, match=f"--task_args video.frames={FRAMES}"):
+        ttmbench.simple_evaluate("hf", "shapes_order", **options)
+    run = ttmbench.simple_evaluate("hf", "shapes_color", **QUICK, model_args={"pretrained": str(folder)})
+    assert f"an image is shown as {FRAMES} equal" in str(run.document["notes"])
+    if folder.name.startswith("xclip"):  # whose captions have no direction without a video
+        with pytest.raises(UsageError, match="a class is a mean of prompts"):
+            ttmbench.simple_evaluate("hf", "shapes_naming", **QUICK, model_args={"pretrained": str(folder)})
