@@ -10,19 +10,12 @@ from support.method_tasks import BIAS, SCALE, feature_task, units
 import ttmbench
 from ttmbench.errors import UsageError
 from ttmbench.evaluator import one_task as methods
-from ttmbench.methods import runner as run_module
 from ttmbench.methods.dis import dis
 from ttmbench.methods.dn import dn
 from ttmbench.methods.features import ReferenceSet
 from ttmbench.methods.nnn import nnn
 
 QUICK = {"limit": 8, "device": "cpu", "bootstrap_iters": 0}
-
-
-@pytest.fixture(autouse=True)
-def _few_draws(monkeypatch):
-    """Chance levels are run along, and are tested elsewhere."""
-    monkeypatch.setitem(run_module.DRAWS, "features", 4)
 
 
 def task_with_references(images=5, captions=7):

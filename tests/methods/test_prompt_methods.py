@@ -90,7 +90,7 @@ def adamw(gradient_of, start, steps, lr=5e-3, decay=0.01):
     return value
 
 
-@pytest.mark.parametrize(("steps", "lr"), [(1, 5e-3), (3, 5e-3), (3, 0.1)])
+@pytest.mark.parametrize(("steps", "lr"), [(1, 5e-3), (3, 0.1)])
 def test_views_loss_shift_and_scores_as_published(adapter, steps, lr, monkeypatch):
     task = training_task(adapter, m=2, n=3)
     made = []

@@ -1,11 +1,10 @@
-"""Every training method that ships goes on after a stop as if there had been none, and computes where the model is."""
+"""Every training method that ships goes on after a stop as if there had been none."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 from support.rewrites import FILE
-from support.stand_in_gpu import stand_in_gpu
 
 import ttmbench
 from ttmbench.methods.checkpoint import SeedCheckpoint
@@ -19,7 +18,7 @@ FEW = {
     "rlcf": {"steps": 2, "lr": 1e-4},
     "neat": {"rewrites": FILE, "captions": 2},
     **{name: {"images": 2} for name in ("tent", "cliptta")},
-}
+}  # `check_method` stops each of them too (test_contract.py)
 TRAINING = [spec.name for spec in METHODS if spec.trains and not (spec.takes_ttm_args or spec.is_finetuning)]
 
 
@@ -39,7 +38,9 @@ def scores_of(folder, method):
     return read_scores(file, GroupShape(2, 2)).scores[method][0].groups
 
 
-@pytest.mark.parametrize("method", TRAINING)
+@pytest.mark.parametrize(
+    "method", [pytest.param(one, marks=() if one in ("cliptta", "tpt") else pytest.mark.slow) for one in TRAINING]
+)
 def test_a_method_that_was_stopped_goes_on(method, tiny_hf_clip, tmp_path, monkeypatch):
     settings = {"save_scores": True, "seeds": [1]}
     evaluate(tiny_hf_clip, method, output_path=str(tmp_path / "whole"), **settings)
@@ -60,11 +61,3 @@ def test_a_method_that_was_stopped_goes_on(method, tiny_hf_clip, tmp_path, monke
     expected = scores_of(tmp_path / "whole", method)
     np.testing.assert_array_equal(scores_of(tmp_path / "stopped", method), expected)
     assert not np.array_equal(expected, scores_of(tmp_path / "whole", "none"))
-
-
-@pytest.mark.parametrize("method", ["watt", "rlcf"])
-def test_training_methods_compute_where_the_model_is(method, tiny_hf_clip):
-    here = evaluate(tiny_hf_clip, method).document
-    with stand_in_gpu():
-        there = evaluate(tiny_hf_clip, method, device="cuda").document
-    assert there["results"] == here["results"]

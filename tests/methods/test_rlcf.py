@@ -19,8 +19,6 @@ from ttmbench.methods import rlcf as module
 from ttmbench.methods.features import RewardModel
 from ttmbench.methods.rlcf import clip_score, rewards_by, rlcf
 from ttmbench.model_adapters._shared.contrastive import normalised
-from ttmbench.results.stored_files import read_scores
-from ttmbench.types import GroupShape
 
 LR = 1e-4  # the published one, 1e-6, moves the scores of a small model by little more than rounding
 
@@ -115,7 +113,7 @@ class Published:
         return (torch.stack(rows) + torch.stack(columns, dim=1)) / 2
 
 
-@pytest.mark.parametrize(("steps", "k"), [(8, (16, 12)), (3, (2, 2))])
+@pytest.mark.parametrize(("steps", "k"), [(4, (16, 12)), (3, (2, 2))])
 def test_losses_weights_and_scores_as_published(adapter, steps, k, monkeypatch, positive):
     task = training_task(adapter, groups=1, m=3, n=4)
     before = {name: tensor.clone() for name, tensor in adapter.state_dict().items()}
@@ -171,17 +169,6 @@ def test_equal_rewards_give_no_step(adapter, unit, monkeypatch):
     torch.testing.assert_close(scores_of(task, steps), task.scores, atol=1e-5, rtol=1e-5)
 
 
-def test_with_two_captions_a_step_follows_what_the_reward_model_prefers(adapter, monkeypatch):
-    for preferred in (0, 1):
-        rewards = torch.full((1, 2), 0.1)
-        rewards[0, preferred] = 0.2
-        monkeypatch.setattr(module, "clip_score", lambda images, captions, rewards=rewards: rewards)
-        task = training_task(adapter, groups=1, m=1, n=2)
-        (step,) = rlcf(task, lr=LR)
-        change = (step.scores - task.scores)[0, 0]
-        assert change[preferred] > change[1 - preferred]
-
-
 def test_a_group_at_once_has_the_mean_of_all_losses(adapter, positive):
     task = training_task(adapter, groups=1, m=2, n=3)
     (step,) = rlcf(task, unit="group", steps=1, lr=LR)
@@ -224,11 +211,6 @@ def evaluate(reward, tasks="shapes_color", **settings):
     return ttmbench.simple_evaluate(
         "tiny-clip", tasks, methods="rlcf", method_args={**ARGS, "rlcf.reward": reward}, **args
     )
-
-
-def stored_scores(folder):
-    (file,) = folder.rglob("scores_*.safetensors")
-    return read_scores(file, GroupShape(2, 2)).scores["rlcf"][0].groups
 
 
 def test_rewards_of_cosines_and_of_scores(tiny_hf_clip):
@@ -274,11 +256,12 @@ def test_another_model_is_loaded_once_counted_and_recorded(monkeypatch, tmp_path
         assert record["audit_labels"]["passed"]
 
 
-def test_the_student_as_reward_model_is_marked_and_gives_the_rewards_of_self(tmp_path):
+def test_the_student_as_reward_model_is_marked_and_gives_the_rewards_of_self():
     found = {}
     for reward in ("self", "tiny-clip", "tiny-clip-seed1"):
-        document = evaluate(reward, save_scores=True, output_path=str(tmp_path / reward)).document
-        found[reward] = document["methods"]["shapes_color"]["rlcf"], stored_scores(tmp_path / reward)
+        run = evaluate(reward, limit=2)
+        scores = run.scores["shapes_color"]["rlcf"][0].groups
+        found[reward] = run.document["methods"]["shapes_color"]["rlcf"], scores
     assert "reward_model" not in found["self"][0]
     record, scores = found["tiny-clip"]
     assert record["reward_model"]["is_student"] and "is the original model itself" in record["notes"][0]
@@ -323,7 +306,7 @@ def test_rewards_references_and_shifts_are_where_the_model_is():
     args = {"methods": "dn,rlcf,tent", "method_args": {**methods, "tent.train": "context:2", "tent.images": 4}}
 
     def results(device):
-        settings = {"limit": 4, "bootstrap_iters": 0, "use_cache": "off", "device": device}
+        settings = {"limit": 2, "bootstrap_iters": 0, "use_cache": "off", "device": device}
         return ttmbench.simple_evaluate("tiny-clip", "shapes_color", **args, **settings).document["results"]
 
     here = results("cpu")

@@ -150,13 +150,6 @@ def test_a_wrong_request_is_refused(settings, message):
     assert message in str(refused.value) and "\n" not in str(refused.value)
 
 
-def test_methods_with_views_are_refused_where_groups_have_one_caption(folder_task):
-    one = {"shape": [2, 1], "n_groups": 6, "id": "id", "images": ["image_0", "image_1"], "captions": ["caption_0"]}
-    task = str(folder_task(group=one, metrics=["image_score"]) / "mine.yaml")
-    with pytest.raises(UsageError, match=r"'vte' cannot be run on task 'mine': .* a 2x1 group has one caption"):
-        evaluate("vte", tasks=task, limit=3)
-
-
 @pytest.mark.parametrize(("method", "needs"), [("centred", "features of a dual encoder"), ("drift", "dual encoder")])
 def test_what_a_model_lacks_is_said_before_it_scores(tmp_path, method, needs):
     model = Counting(tmp_path / "calls")
@@ -167,8 +160,8 @@ def test_what_a_model_lacks_is_said_before_it_scores(tmp_path, method, needs):
 
 def test_the_model_is_restored(tmp_path):
     several = "shapes_color,shapes_spatial"
-    alone = evaluate((), tasks=several).typed.results
-    after = evaluate("drift,episode", tasks=several).typed.results
+    alone = evaluate((), tasks=several, limit=4).typed.results
+    after = evaluate("drift,episode", tasks=several, limit=4).typed.results
     for task in several.split(","):
         assert {key: after[task][key] for key in alone[task]} == alone[task]
 
@@ -232,7 +225,9 @@ def test_held_out_groups_are_scored_by_a_model_that_never_trained_on_them():
     trained_on = [turn for turn in own_methods.TURNS if len(turn) and max(turn) < 9]
     assert sum(map(len, trained_on)) >= 18, "nine groups in each of two seeds"
     assert "holdout" not in document["methods"][TASK]["episode"], "it leaves no trained model"
-    assert numbers(evaluate("drift"), "none") == numbers(evaluate("drift", holdout=0.25), "none")
+    assert numbers(evaluate(()), "none") == {
+        key: value for key, value in document["results"][TASK].items() if key.endswith(",none")
+    }
 
 
 def test_a_seed_that_was_finished_is_read_and_has_the_same_record(tmp_path):

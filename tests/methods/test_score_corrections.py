@@ -17,7 +17,6 @@ from ttmbench.methods import references as references_module
 from ttmbench.methods.dis import dis
 from ttmbench.methods.dn import dn
 from ttmbench.methods.dual_softmax import dual_softmax
-from ttmbench.methods.features import ScoreTask
 from ttmbench.methods.nnn import nnn
 from ttmbench.methods.sinkhorn import sinkhorn
 from ttmbench.metrics import group_match, group_score
@@ -41,23 +40,13 @@ def published_of_dn(task, strength, references):
 
 
 @pytest.mark.parametrize("references", ["task", "others"])
-@pytest.mark.parametrize("strength", [0.25, 0.5])
+@pytest.mark.parametrize("strength", [0, 0.25, 0.5])
 @pytest.mark.parametrize("shape", [(6, 2, 2), (4, 1, 3), (4, 3, 2), (4, 2, 1)])
 def test_published_steps_of_dn(shape, strength, references):
     task = feature_task(*shape)
     found = dn(task, strength=strength, references=references)
     assert found.dtype == torch.float32
     np.testing.assert_allclose(found, published_of_dn(task, strength, references), atol=1e-5)
-
-
-def test_dn_leaves_shared_items_out_once():
-    task = feature_task(image_rows=SHARED, caption_rows=SHARED.flip(1))
-    np.testing.assert_allclose(dn(task), published_of_dn(task, 0.25, "others"), atol=1e-5)
-
-
-def test_strength_0_gives_the_scores_of_the_model():
-    task = feature_task()
-    torch.testing.assert_close(dn(task, strength=0), task.scores, atol=1e-5, rtol=0)
 
 
 def test_too_few_references_are_refused_in_one_line():
@@ -104,8 +93,9 @@ def test_published_steps_of_nnn(shape, k, direction, references):
     np.testing.assert_allclose(found, published_of_nnn(task, 0.75, k, direction, references), atol=1e-5)
 
 
-def test_nnn_leaves_shared_items_out_once():
+def test_shared_items_are_left_out_once():
     task = feature_task(image_rows=SHARED, caption_rows=SHARED.flip(1))
+    np.testing.assert_allclose(dn(task), published_of_dn(task, 0.25, "others"), atol=1e-5)
     np.testing.assert_allclose(nnn(task, k=5), published_of_nnn(task, 0.75, 5, "both", "others"), atol=1e-5)
 
 
@@ -165,11 +155,6 @@ def test_the_other_direction_is_that_of_the_task_with_images_and_captions_exchan
     torch.testing.assert_close(dis(task), one_side, atol=1e-5, rtol=0)
 
 
-def test_a_bank_of_one_image_is_refused_in_one_line():
-    with pytest.raises(UsageError, match=r"^references=others needs at least two reference images, .* only 1: .*task$"):
-        dis(feature_task(2, 1, 3))
-
-
 def published_of_sinkhorn(group, eps, tolerance=1e-6):
     """Rows and columns of exp(s / eps) divided by their sums in turn; a row of ones takes what is left over."""
     m, n = group.shape
@@ -193,28 +178,10 @@ def test_published_steps_of_sinkhorn(shape, eps):
     np.testing.assert_allclose(found, [published_of_sinkhorn(group, eps) for group in task.scores.numpy()], atol=1e-5)
 
 
-@pytest.mark.parametrize("shape", [(50, 3, 3), (50, 2, 4), (50, 1, 3)])
-def test_rows_and_columns_of_the_plan(shape):
-    plan = sinkhorn(score_task(*shape)).double().exp()
-    np.testing.assert_allclose(plan.sum(dim=2), 1, atol=1e-5)
-    columns = plan.sum(dim=1)
-    assert (columns <= 1 + 1e-5).all()
-    if shape[1] == shape[2]:
-        np.testing.assert_allclose(columns, 1, atol=1e-5)
-
-
 @pytest.mark.parametrize("eps", [1, 0.25])
 def test_at_2x2_the_group_score_is_the_group_match(eps):
-    task = score_task(2000, spread=1)
+    task = score_task(400, spread=1)
     assert (group_score(sinkhorn(task, eps=eps).numpy()) == group_match(task.scores.numpy())).all()
-
-
-def test_at_2x2_chance_is_one_half():
-    """Of a group and the same group with its captions exchanged, exactly one is correct."""
-    task = score_task(2000, spread=1)
-    exchanged = ScoreTask(task.scores.flip(2), 0)
-    correct, other = (group_score(sinkhorn(one).numpy()) for one in (task, exchanged))
-    assert (correct ^ other).all()
 
 
 def test_groups_that_do_not_converge_are_noted():
@@ -285,7 +252,7 @@ SUMS = [dn, nnn, dis, sinkhorn]
 @pytest.mark.parametrize("side", [2, 3])
 @pytest.mark.parametrize("method", SUMS)
 def test_best_matchings_and_margins_of_square_groups_stay(method, side):
-    task = feature_task(200, side, side)
+    task = feature_task(60, side, side)
     scores = method(task)
     assert not torch.allclose(scores, task.scores), "text and image scores do move"
     before, after = match_groups(task.scores.numpy()), match_groups(scores.numpy())

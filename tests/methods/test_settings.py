@@ -89,10 +89,6 @@ def test_a_wrong_value_is_one_line(given, says):
     assert says in str(caught.value) and "\n" not in str(caught.value)
 
 
-def _without_annotation(task, *, lr=1e-3):
-    return task
-
-
 def _with_a_tensor(task: object, *, weights: ModuleType) -> object:
     return task
 
@@ -108,7 +104,7 @@ def _wrong_default(task: object, *, lr: Annotated[float, Field(gt=0)] = -1.0) ->
 @pytest.mark.parametrize(
     ("function", "says"),
     [
-        (_without_annotation, "'lr=0.001'"),
+        (lambda task, *, lr=1e-3: task, "'lr=0.001'"),
         (_with_a_tensor, "setting 'weights'"),
         (_unreadable, "'Nowhere'"),
         (_wrong_default, "the default of 'lr'"),

@@ -47,16 +47,6 @@ def test_kept_views_and_votes_are_those_of_the_published_steps(images, captions)
             np.testing.assert_allclose(scores[number, image], expected, atol=1e-5)
 
 
-def test_the_tie_break_orders_equal_votes_and_no_others():
-    task = view_task(30, 3, 3, spread=0.6)
-    scores, votes = zero(task), zero(task, as_published=True)
-    for axis in (1, 2):
-        more = votes.unsqueeze(axis) > votes.unsqueeze(axis + 1)
-        assert (scores.unsqueeze(axis) > scores.unsqueeze(axis + 1))[more].all()
-    equal = (votes[:, :, 0] == votes[:, :, 1]) & (votes[:, :, 0] > 0)
-    assert equal.any() and (scores[:, :, 0] != scores[:, :, 1])[equal].all()
-
-
 def test_captions_that_tie_in_a_view_share_its_vote():
     task = view_task(1, 1, 3)
     twin = rebuilt(
@@ -65,13 +55,6 @@ def test_captions_that_tie_in_a_view_share_its_vote():
     votes = zero(twin, as_published=True)[0, 0]
     assert votes[0] == votes[1] and votes.sum() == 19
     assert zero(twin)[0, 0, 0] == zero(twin)[0, 0, 1]
-
-
-def test_in_pairs_of_captions_the_group_score_of_votes_is_their_text_score():
-    votes = zero(view_task(40, 2, 2, spread=0.5), as_published=True)
-    text = (votes[:, 0, 0] > votes[:, 0, 1]) & (votes[:, 1, 1] > votes[:, 1, 0])
-    image = (votes[:, 0, 0] > votes[:, 1, 0]) & (votes[:, 1, 1] > votes[:, 0, 1])
-    assert torch.equal(text, text & image) and 0 < text.sum() < len(text)
 
 
 def test_one_view_is_kept_however_few_there_are():
@@ -185,7 +168,7 @@ def test_bandwidths_weights_and_mode_after_each_round_are_those_of_the_published
         np.testing.assert_allclose(y, expected[rounds - 1][1], atol=2e-6)
 
 
-@pytest.mark.parametrize(("images", "captions"), [(2, 2), (1, 4), (3, 2)])
+@pytest.mark.parametrize(("images", "captions"), [(1, 4), (3, 2)])
 def test_scores_are_logits_of_the_modes(images, captions):
     task = view_task(2, images, captions)
     scores = mta(task)

@@ -153,8 +153,7 @@ def test_of_one_image_the_loss_is_zero_and_only_the_averaged_captions_act(adapte
     torch.testing.assert_close(scores_of(task, steps), expected, atol=1e-4, rtol=0)
 
 
-@pytest.mark.parametrize("variant", ["sequential", "parallel"])
-@pytest.mark.parametrize("train", ["norm_images", "norm"])
+@pytest.mark.parametrize(("train", "variant"), [("norm_images", "sequential"), ("norm", "parallel")])
 def test_no_step_where_all_pseudo_captions_coincide(adapter, train, variant):
     task = training_task(adapter, m=2, n=2)
     task.caption_rows = torch.zeros_like(task.caption_rows)  # one caption for all
