@@ -17,6 +17,7 @@ from support.adapter_inputs import double_masks
 from support.rounding import Noise
 from support.small_models import adapt, stage_of, task_of
 
+import ttmbench
 from ttmbench import schedules
 from ttmbench.cli import main
 from ttmbench.config import TTMConfig
@@ -182,12 +183,7 @@ def test_a_share_above_one_is_refused():
     assert TTMConfig(threshold="absolute", tau_start=2).by_share(is_global=True) is False
     with pytest.raises(UsageError, match=r"tau_start must be .*share \(the default of the global variant\).*got 2"):
         adapted(stage_of(4, is_global=True), TTMConfig(tau_start=2))
-
-
-def test_a_run_refuses_such_a_share_before_the_model_is_loaded():
-    import ttmbench
-
-    with pytest.raises(UsageError, match=r"tau_start must be a fraction"):
+    with pytest.raises(UsageError, match=r"tau_start must be a fraction"):  # before the model is loaded
         ttmbench.simple_evaluate("hf", "shapes_color_global", model_args={"pretrained": "x"}, ttm={"tau_start": 2})
 
 

@@ -6,12 +6,10 @@ import io
 import json
 from contextlib import redirect_stdout
 from functools import cache
-from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image, ImageColor
-from support.checkout import ROOT
 
 from ttmbench.cli import main
 from ttmbench.config import AUTHORS_LEARNING_RATE, DEFAULT_LEARNING_RATE, TTMConfig
@@ -34,15 +32,6 @@ SPEC = find_task(REGISTRY, "shapes_color").spec
 
 def of(scores) -> Scores:
     return Scores(np.array(scores, dtype=np.float32))
-
-
-@pytest.fixture
-def png_alone(monkeypatch):
-    """SVG files stay empty: ``test_every_analysis_writes_numbers_and_figures`` draws one of every analysis."""
-    save = charts.save_figure
-    monkeypatch.setattr(
-        charts, "save_figure", lambda draw, path, kind: path.touch() if kind == "svg" else save(draw, path, kind)
-    )
 
 
 def with_margins(margins) -> list:
@@ -93,7 +82,7 @@ def analysed(tmp_path_factory):
     @cache
     def make(name):
         folder, printed = tmp_path_factory.mktemp(name), io.StringIO()
-        options = SHORT if name in analysis.TRAINS else []
+        options = [*(SHORT if name in analysis.TRAINS else []), *(["--lrs", "1e-3,1e-4"] if name == "lr" else [])]
         with redirect_stdout(printed):
             assert main(["analyze", name, *QUICK, *options, "--seeds", "0,1", "-o", str(folder)]) == 0
         return folder, printed.getvalue()
@@ -140,17 +129,11 @@ def test_curves_hold_every_seed_and_iteration(analysed):
     assert all(step["pseudo_label_accuracy"] == 1.0 for of in rows[1]["iterations"] for step in of)
 
 
-def test_the_curve_of_ttm_is_that_of_a_run(tmp_path, monkeypatch):
-    import ttmbench
-
+def test_thresholds_may_be_given(tmp_path, monkeypatch):
     monkeypatch.setattr(charts, "save_figure", lambda draw, path, kind: path.touch())
     assert main(["analyze", "tau", *QUICK, *SHORT, "--taus", "1.5,3", "-o", str(tmp_path)]) == 0
-    rows = {row["name"]: row for row in json.loads(next(tmp_path.rglob("*.json")).read_text())["rows"]}
-    assert list(rows) == ["no adaptation", "tau_1 = 3", "tau_1 = 1.5"]
-    run = ttmbench.simple_evaluate(
-        "tiny-clip", "shapes_color", ttm={"iterations": 2, "epochs": 1, "tau_start": 3}, limit=8, device="cpu"
-    )
-    assert rows["tau_1 = 3"]["value"] == run.results["shapes_color"]["group_match,ttm"]
+    rows = json.loads(next(tmp_path.rglob("*.json")).read_text())["rows"]
+    assert [row["name"] for row in rows] == ["no adaptation", "tau_1 = 3", "tau_1 = 1.5"]
 
 
 def test_wrong_options_say_so(capsys, tmp_path):
@@ -227,7 +210,7 @@ def test_what_is_seen_of_a_run_does_not_depend_on_the_order_of_captions():
     assert found[0] == found[1] and 0 < found[0][0] < 1 and 0 < found[0][1] < 1
 
 
-def test_learning_rates_are_compared_by_runs_of_ttm(tmp_path, capsys, png_alone):
+def test_learning_rates_are_compared_by_runs_of_ttm(tmp_path, capsys):
     import ttmbench
 
     options = [*SHORT, "--seeds", "0,1", "--lrs", "1e-3,5e-4,1e6", "-o", str(tmp_path)]
@@ -235,14 +218,8 @@ def test_learning_rates_are_compared_by_runs_of_ttm(tmp_path, capsys, png_alone)
     document = json.loads(next(tmp_path.rglob("*.json")).read_text())
     _, *rates = document["rows"]
     assert [rate["lr"] for rate in rates] == [5e-4, 1e-3, 1e6] and document["default"] == 5e-4
-    run = ttmbench.simple_evaluate(
-        "tiny-clip",
-        "shapes_color",
-        ttm={"iterations": 2, "epochs": 1, "lr": 1e-3},
-        limit=8,
-        device="cpu",
-        seeds=[0, 1],
-    )
+    ttm = {"iterations": 2, "epochs": 1, "lr": 1e-3}
+    run = ttmbench.simple_evaluate("tiny-clip", "shapes_color", ttm=ttm, limit=8, device="cpu", seeds=[0, 1])
     record, rate = run["methods"]["shapes_color"]["ttm"], rates[1]
     assert rate["value"] == run.results["shapes_color"]["group_match,ttm"]
     steps = [step for of in rate["iterations"] for step in of]
@@ -256,18 +233,12 @@ def test_learning_rates_are_compared_by_runs_of_ttm(tmp_path, capsys, png_alone)
     assert "lr = 0.0005 (default)" in printed and "diverged with 2 of 2 seeds" in printed
 
 
-def test_tasks_of_ones_own_are_transferred_between_and_tracked_by_nothing(tmp_path, monkeypatch):
-    tasks = []
-    for name in ("shapes_color", "shapes_place"):
-        text = (ROOT / "tasks" / f"{name}.yaml").read_text(encoding="utf-8")
-        tasks.append(str(tmp_path / f"my_{name}.yaml"))
-        Path(tasks[-1]).write_text(text.replace(f"task: {name}", f"task: my_{name}"), encoding="utf-8")
+def test_the_runs_of_an_analysis_are_tracked_by_nothing(tmp_path, monkeypatch):
     opened = []
     monkeypatch.setitem(trackers.TRACKERS, "tensorboard", (lambda *given: opened.append(given), ()))
     monkeypatch.setattr(trackers, "import_module", lambda name: None)
     options = tmp_path / "options.yaml"
     options.write_text("track: [tensorboard]\ntrack_args: {project: mine}\n", encoding="utf-8")
-    command = ["analyze", "transfer", "--model", "tiny-clip", "--tasks", ",".join(tasks), "--limit", "6", *SHORT]
-    assert main([*command, "--config", str(options), "--output_path", str(tmp_path / "out")]) == 0
-    assert not opened, "its runs are those of no user"
-    assert "my_shapes_place" in next((tmp_path / "out").rglob("*.json")).read_text(encoding="utf-8")
+    monkeypatch.setattr(charts, "save_figure", lambda draw, path, kind: path.touch())
+    command = ["analyze", "oracle", *QUICK, *SHORT, "--config", str(options), "--output_path", str(tmp_path / "out")]
+    assert main(command) == 0 and not opened, "its runs are those of no user"

@@ -10,7 +10,6 @@ import pytest
 import torch
 from support.small_models import stage_of
 
-from ttmbench import schedules
 from ttmbench.config import TTMConfig
 from ttmbench.errors import DivergedError, TtmbenchError
 from ttmbench.methods import training as finetune
@@ -18,9 +17,6 @@ from ttmbench.methods.training import TrainingPairs
 from ttmbench.model import PairScorer
 from ttmbench.scoring import inputs
 from ttmbench.scoring.batches import BatchSizer
-from ttmbench.types import ScheduleSpec
-
-LINEAR = ScheduleSpec("linear", schedules.linear)
 
 
 def test_the_learning_rate_of_every_step(monkeypatch):

@@ -159,7 +159,11 @@ def test_a_wrong_result_of_a_part_names_it(kind, given, problem, registry, monke
     assert problem in str(raised.value)
 
 
-@pytest.mark.parametrize("part", [*PARTS[1::2], *own_parts.ttmbench_register_methods()], ids=lambda part: part.name)
+@pytest.mark.parametrize(
+    "part",
+    [*PARTS[1::2], *(pytest.param(one, marks=pytest.mark.slow) for one in own_parts.ttmbench_register_methods())],
+    ids=lambda part: part.name,
+)
 def test_every_part_keeps_its_contract(part, small_clip):
     made = check_method(part, adapter=small_clip)
     assert made[0] == "settings can be read" and made[-1] == "a stopped run is resumed with equal bits"
@@ -456,7 +460,7 @@ class Killed(BaseException):
 
 @pytest.mark.parametrize("parts", [OWN, {"train": "lora:2", "teacher": "ema"}], ids=["plugin", "low rank"])
 def test_parts_are_resumed_after_a_kill_with_equal_bits(parts, tmp_path, monkeypatch):
-    settings = {"plugins": [("own", own_parts)], "ttm": {**SHORT, **parts}, "audit_labels": True, **QUICK}
+    settings = {"plugins": [("own", own_parts)], "ttm": {**SHORT, **parts}, **QUICK}
     expected = ttmbench.simple_evaluate("tiny-clip", "shapes_color", **settings)
     keep, path = SeedCheckpoint.keep, tmp_path / "x.json"
 
@@ -486,21 +490,21 @@ def test_parts_are_resumed_after_a_kill_with_equal_bits(parts, tmp_path, monkeyp
 )
 def test_the_label_audit_and_every_variant_work_with_parts(parts):
     more = {"methods": ["overfit", "oracle", "placebo", "shuffle"], "holdout": 0.5}
-    ttm = {**SHORT, **parts}
+    ttm = {**SHORT, "iterations": 2, "epochs": 1, **parts}
     done = ttmbench.simple_evaluate("tiny-clip", "shapes_color", ttm=ttm, audit_labels=True, **more, **QUICK)
     assert done["methods"]["shapes_color"]["ttm"]["audit_labels"]["passed"]
     of_variants = [done["methods"]["shapes_color"][name] for name in ("ttm", "placebo", "shuffle", "oracle")]
     for variant in of_variants:
         selected = [line["selected"] for line in variant["iterations"]]
-        assert [cost["optimizer_steps"] for cost in variant["cost"]] == [sum(math.ceil(n / 4) * 2 for n in selected)]
+        assert [cost["optimizer_steps"] for cost in variant["cost"]] == [sum(math.ceil(n / 4) for n in selected)]
     (cost,) = done["methods"]["shapes_color"]["overfit"]["cost"]
-    assert cost["optimizer_steps"] % 2 == 0 and cost["image_rows"] > cost["image_rows_backward"] > 0
+    assert cost["image_rows"] > cost["image_rows_backward"] > 0
     methods = ("none", "overfit", "ttm", "placebo", "shuffle", "oracle")
     assert all(done["results"]["shapes_color"][f"group_match,{name}"] is not None for name in methods)
 
 
 def test_selftrain_is_ttm_with_each_images_best_caption():
-    more = {"seeds": [0, 1], "holdout": 0.5, **QUICK}
+    more = {"holdout": 0.5, **QUICK}
     by_part = ttmbench.simple_evaluate("tiny-clip", "shapes_color", ttm={**SHORT, "pseudo_labels": "argmax"}, **more)
     as_method = ttmbench.simple_evaluate(
         "tiny-clip", "shapes_color", methods=["selftrain"], method_args={"selftrain": SHORT}, audit_labels=True, **more
@@ -510,9 +514,7 @@ def test_selftrain_is_ttm_with_each_images_best_caption():
         assert results[0][f"{metric},ttm"] == results[1][f"{metric},selftrain"]
     record = as_method["methods"]["shapes_color"]["selftrain"]
     assert record["settings"]["pseudo_labels"] == "argmax" and record["turns"] == 3
-    selected = [
-        line["selected"] for line in by_part["methods"]["shapes_color"]["ttm"]["iterations"] if line["seed"] == 0
-    ]
+    selected = [line["selected"] for line in by_part["methods"]["shapes_color"]["ttm"]["iterations"]]
     cost = record["cost"][0]
     assert cost["optimizer_steps"] == sum(math.ceil(count / 4) * 2 for count in selected)
     assert cost["image_rows_backward"] == cost["caption_rows_backward"] == sum(2 * count * 2 for count in selected)
@@ -521,4 +523,4 @@ def test_selftrain_is_ttm_with_each_images_best_caption():
     held = by_part["methods"]["shapes_color"]["ttm"]["holdout"]
     assert record["holdout"] == held and held["metrics"]["group_match"]["adapted"]
     groups = len(as_method.scores["shapes_color"]["selftrain"][0].groups)
-    assert record["audit_labels"]["passed"] and 0 < record["audit_labels"]["compared"] <= 2 * groups
+    assert record["audit_labels"]["passed"] and 0 < record["audit_labels"]["compared"] <= groups
