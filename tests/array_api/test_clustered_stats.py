@@ -89,7 +89,7 @@ def coverages(cases, clusters, sizes, draws):
     return [*np.quantile(found, [0, 0.5]), *np.quantile(resampled, [0, 0.5])]
 
 
-@pytest.mark.parametrize("clusters", [3, 5, 10, 20])
+@pytest.mark.parametrize("clusters", [3, 5, 10, pytest.param(20, marks=pytest.mark.slow)])
 def test_intervals_of_few_clusters_cover(clusters):
     """Rates near 1 and few flips, where intervals from the clusters' spread alone cover least."""
     for cases in (RATES[2:], CHANGES[2:]):

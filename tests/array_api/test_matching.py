@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import tracemalloc
 from fractions import Fraction
 from itertools import permutations
@@ -25,44 +24,6 @@ SHAPES = [(1, 2), (1, 5), (2, 2), (2, 4), (3, 3), (3, 5), (4, 4)]
 
 def score_arrays(elements):
     return st.sampled_from(SHAPES).flatmap(lambda shape: arrays(np.float64, (3, *shape), elements=elements))
-
-
-@pytest.mark.parametrize("shape", SHAPES)
-def test_injections_are_all_and_start_with_the_truth(shape):
-    table = injections(*shape)
-    assert len(table) == math.perm(shape[1], shape[0]) == len({tuple(row) for row in table})
-    assert table[0].tolist() == list(range(shape[0]))
-    assert all(len(set(row)) == shape[0] for row in table.tolist())
-
-
-@given(score_arrays(st.integers(-4, 4).map(float)))
-def test_matching_and_margin_equal_brute_force(scores):
-    found = match_groups(scores)
-    for g, s in enumerate(scores):
-        totals = {p: sum(s[i, c] for i, c in enumerate(p)) for p in permutations(range(s.shape[1]), s.shape[0])}
-        best, second = sorted(totals.values(), reverse=True)[:2]
-        assert totals[tuple(found.captions[g].tolist())] == best
-        assert found.margin[g] == best - second
-        assert found.tie[g] == (best == second)
-
-
-@given(score_arrays(st.integers(-4, 4).map(float)))
-def test_oracle_margin_is_positive_exactly_where_the_truth_wins(scores):
-    margins = oracle_margin(scores)
-    for g, s in enumerate(scores):
-        m, k = s.shape
-        true = sum(s[i, i] for i in range(m))
-        others = [sum(s[i, c] for i, c in enumerate(p)) for p in permutations(range(k), m) if p != tuple(range(m))]
-        assert margins[g] == true - max(others)
-
-
-def test_too_many_matchings_are_refused_with_a_way_out():
-    with pytest.raises(ValueError, match="global variant"):
-        match_groups(np.zeros((1, 10, 11)))
-
-
-def test_empty_input_has_no_matchings():
-    assert match_groups(np.zeros((0, 2, 2))).captions.shape == (0, 2)
 
 
 @settings(max_examples=60)
@@ -91,24 +52,6 @@ def test_global_matching_refuses_more_images_than_captions():
         match_global(np.array([[0.0, 1.0], [np.nan, 1.0]]))
 
 
-@pytest.mark.parametrize(
-    ("dtype", "largest", "beyond", "message"),
-    [
-        (np.int64, 2**53, 2**53 + 1, r"whole numbers beyond 2\*\*53 \(int64\) are not exact in float64"),
-        (np.uint64, 2**53, 2**53 + 1, r"whole numbers beyond 2\*\*53 \(uint64\) are not exact in float64"),
-        (np.float32, 1e29, 3e38, r"larger than any logit \(1e\+30\)"),
-        (np.float64, 1e29, 3e38, r"larger than any logit \(1e\+30\)"),
-    ],
-)
-def test_numbers_whose_sums_are_not_exact_are_refused(dtype, largest, beyond, message):
-    scores = np.array([[[largest, 1], [1, 2]]], dtype=dtype)
-    assert match_groups(scores).captions.tolist() == [[0, 1]]
-    scores[0, 0, 1] = beyond
-    for refuses in (match_groups, lambda s: match_global(s[0]), oracle_margin):
-        with pytest.raises(ValueError, match=message):
-            refuses(scores)
-
-
 @pytest.mark.parametrize("scale", [1e-300, 1e-11, 1.0, 1e15])
 def test_global_ties_do_not_depend_on_the_scores_scale(scale):
     scores = np.random.RandomState(0).randint(0, 4, (12, 12)).astype(float)
@@ -117,21 +60,28 @@ def test_global_ties_do_not_depend_on_the_scores_scale(scale):
     assert not match_global(untied * scale).tie.any() and match_global(np.full((3, 4), scale)).tie.all()
 
 
-@given(score_arrays(st.floats(-1e30, 1e30) | st.sampled_from([0.1, 0.2, 0.3, 1e-310, -0.1, 1e16, 1.0])))
-def test_close_totals_are_compared_exactly(scores):
-    """Against sums of fractions, one matching after the other."""
-    found = match_groups(scores)
+@given(
+    score_arrays(st.integers(-4, 4).map(float))
+    | score_arrays(st.floats(-1e30, 1e30) | st.sampled_from([0.1, 0.2, 0.3, 1e-310, -0.1, 1e16, 1.0]))
+)
+def test_matchings_and_margins_equal_sums_of_fractions(scores):
+    """One matching after the other, the first of which is the truth; totals however close are compared exactly."""
+    found, margins = match_groups(scores), oracle_margin(scores)
+    ways = injections(*scores.shape[1:]).tolist()
     for g, s in enumerate(scores):
         exact = [[Fraction(float(one)) for one in row] for row in s]
-        totals = [sum(exact[i][c] for i, c in enumerate(p)) for p in injections(*s.shape).tolist()]
+        totals = [sum(exact[i][c] for i, c in enumerate(p)) for p in ways]
         best, second = sorted(totals, reverse=True)[:2]
-        assert totals[injections(*s.shape).tolist().index(found.captions[g].tolist())] == best
+        assert totals[ways.index(found.captions[g].tolist())] == best
         assert found.tie[g] == (best == second)
+        if (s == s.round()).all():
+            assert found.margin[g] == float(best - second) and margins[g] == float(totals[0] - max(totals[1:]))
 
 
-def test_a_constant_scorer_on_the_largest_groups():
+def test_groups_of_no_and_of_the_largest_number():
     """Every matching of 40,320 is as good as the best: more than sums of fractions, one by one, get through."""
     assert match_groups(np.full((20, 8, 8), 0.1)).tie.all()
+    assert match_groups(np.zeros((0, 2, 2))).captions.shape == (0, 2)
 
 
 def scipy_and_dense(scores):

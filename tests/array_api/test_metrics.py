@@ -100,16 +100,6 @@ def test_ties_are_found_where_they_are():
     assert metrics.group_match_ties(scores).tolist() == [False, False, False, True]
 
 
-def test_shapes_are_checked_in_tests():
-    """The annotations of the maths are enforced here, so a wrong one would fail every other test."""
-    from jaxtyping import TypeCheckError
-
-    with pytest.raises(TypeCheckError):
-        chance.group_score("2", 2)
-    with pytest.raises(TypeCheckError):
-        metrics.text_score(np.zeros((2, 2)))
-
-
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 def test_a_score_that_is_not_finite_is_refused_by_group(bad):
     scores = np.zeros((4, 2, 2))
@@ -119,9 +109,9 @@ def test_a_score_that_is_not_finite_is_refused_by_group(bad):
             spec.compute(scores)
 
 
-@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("shape", [(1, 4), (3, 3), (2, 4), (4, 4)])
 def test_chance_levels_by_simulation(shape):
-    """Each closed form within 4 standard errors of a simulated random scorer."""
+    """Each closed form within 4 standard errors of a simulated random scorer; smaller shapes: test_group_shapes.py."""
     n = 60_000
     scores = np.random.default_rng([7, *shape]).random((n, *shape))
     for spec in GROUP_METRICS:

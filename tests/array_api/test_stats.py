@@ -28,6 +28,7 @@ def test_holm_on_literal_examples():
     assert stats.holm([0.01, 0.02, 0.03, 0.04, 0.05]) == pytest.approx([0.05, 0.08, 0.09, 0.09, 0.09])
     assert stats.holm([0.04, 0.01, 0.5, 0.01]) == pytest.approx([0.08, 0.04, 0.5, 0.04])
     assert stats.holm([0.6, 0.7]) == [1.0, 1.0] and stats.holm([]) == []
+    assert stats.holm([1 / 3]) == [0.333333333333] and stats.holm([0.5, 1e-3, 0.02]) == [0.5, 0.003, 0.04]
 
 
 @pytest.mark.parametrize("n", [2, 10, 135, 400])
@@ -36,14 +37,6 @@ def test_for_yes_and_no_the_score_interval_is_wilsons(n):
         expected = binomtest(successes, n).proportion_ci(0.95, method="wilson")
         found = stats.score_interval(np.repeat([1.0, 0.0], [successes, n - successes]))
         assert found == pytest.approx((expected.low, expected.high), abs=1e-12)
-
-
-def test_the_score_interval_is_never_a_point_and_stays_inside():
-    assert stats.score_interval(np.array([1.0])) is None
-    for value in (0.0, 0.25, 0.5, 1.0):
-        low, high = stats.score_interval(np.full(400, value))
-        assert 0 <= low <= value <= high <= 1 and 0.001 < high - low < 0.05
-    assert stats.score_interval(np.ones(400))[1] == 1.0 and stats.score_interval(np.zeros(400))[0] == 0.0
 
 
 @given(st.lists(st.sampled_from([0.0, 0.25, 0.5, 0.75, 1.0]), min_size=2, max_size=60))
@@ -65,15 +58,9 @@ RATES = (0.02, 0.1, 0.5, 0.9, 0.98)
 
 
 @pytest.mark.parametrize("rate", RATES)
-@pytest.mark.parametrize("n", [135, 400])
-def test_the_default_interval_covers_93_to_97_percent_of_yes_or_no_values(n, rate):
-    assert 0.93 <= exact_coverage(n, rate, "wilson") <= 0.97
-
-
-@pytest.mark.parametrize("rate", RATES)
-def test_the_default_interval_on_fifty_groups(rate):
-    """One group in fifty is too few for 95 percent exactly; the bootstrap is at 64 there."""
-    assert 0.92 <= exact_coverage(50, rate, "wilson") <= 0.975
+@pytest.mark.parametrize(("n", "low", "high"), [(50, 0.92, 0.975), (135, 0.93, 0.97), (400, 0.93, 0.97)])
+def test_the_default_interval_covers_about_95_percent_of_yes_or_no_values(n, low, high, rate):
+    assert low <= exact_coverage(n, rate, "wilson") <= high
 
 
 def test_a_bootstrap_of_rare_successes_covers_less():
@@ -88,15 +75,6 @@ def test_the_method_is_the_one_that_is_named():
     outside = values * 3 - 1
     assert stats.interval(outside, "wilson", 500, 0) == stats.bootstrap_interval(outside, 500, 0, method="BCa")
     assert stats.interval(values, "wilson", 0, 0) is None
-
-
-@given(st.lists(st.floats(0, 1), min_size=1, max_size=12))
-def test_holm_keeps_order_and_only_raises(p_values):
-    adjusted = stats.holm(p_values)
-    assert all(0 <= raw <= new + 1e-9 <= 1 + 1e-9 for raw, new in zip(p_values, adjusted, strict=True))
-    assert min(adjusted) == pytest.approx(min(1.0, min(p_values) * len(p_values)), abs=1e-9)
-    by_raw = [new for _, new in sorted(zip(p_values, adjusted, strict=True))]
-    assert by_raw == sorted(by_raw)
 
 
 def test_sign_flip_agrees_with_every_exchange_counted():
@@ -312,10 +290,6 @@ def test_sums_that_differ_by_rounding_are_equal(gap, expected):
     found = stats.sign_flip(np.zeros(2), np.array([1.0, gap / 2]), 4000, 0)
     assert found == pytest.approx(expected, abs=0.05)
     assert stats.sign_flip(np.zeros(2), np.full(2, 0.5e-9), 99, 0) == 1.0, "1e-9 itself is rounding"
-
-
-def test_holm_is_rounded_to_twelve_digits():
-    assert stats.holm([1 / 3]) == [0.333333333333] and stats.holm([0.5, 1e-3, 0.02]) == [0.5, 0.003, 0.04]
 
 
 def test_the_smallest_difference_forgives_rounding_alone():
