@@ -76,6 +76,7 @@ def read(tmp_path, data):
         ("rows.csv", "image,good,bad\n0.png,good 0,bad 0\n1.png,good 1,bad 1\n2.png,good 2,bad 2\n", ["0", "1", "2"]),
         ("rows.csv", "\ufeffimage,good,bad\r\n0.png,good 0,bad 0\r\n", ["0"]),
         ("rows.csv", '\ufeffimage;good;bad\r\n0.png;good 0;bad 0\r\n1.png;a, b;"two;cells"\r\n', ["0", "1"]),
+        ("rows.csv", "\ufeffsep=;\r\nimage;good;bad\r\n0.png;good 0;bad 0\r\n", ["0"]),
         ("rows.csv", "image\tgood\tbad\n0.png\tgood 0\tbad 0\n", ["0"]),
         ("rows.tsv", 'image\tgood\tbad\n0.png\tgood 0\tbad 0\n1.png\ta, b\t"two\tcells"\n', ["0", "1"]),
         ("rows.json", [["0.png", "good 0", "bad 0"]], ["0"]),

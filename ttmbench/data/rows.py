@@ -597,8 +597,10 @@ def csv_rows(text: str, name: str, tabs: bool = False) -> Iterator[Row]:
     In TSV, a cell that begins with a quote must be quoted as a whole, or it would swallow what follows. DataError
     if a row has another number of cells than the header, or a column is named twice.
     """
-    header = text.partition("\n")[0]
+    header, _, rest = text.partition("\n")
     between = "\t" if tabs else next((one for one in ",;\t" if one in header), ",")
+    if header[:4].lower() == "sep=":  # a line for Excel, which names the delimiter
+        text = rest
     reader = csv.DictReader(io.StringIO(text, newline=""), delimiter=between, strict=tabs)
     try:
         names = list(reader.fieldnames or ())

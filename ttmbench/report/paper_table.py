@@ -161,7 +161,9 @@ def _fits(names: Sequence[str], *words: str) -> int | None:
 def _check(option: str, words: Iterable[str], names: Sequence[str]) -> None:
     for word in words:
         if _fits(names, word) is None:
-            raise UsageError(f"{option}: these results have no {word}; choose from {', '.join(dict.fromkeys(names))}")
+            raise UsageError(
+                f"{option}: these results have no {word}; choose from {', '.join(dict.fromkeys(filter(None, names)))}"
+            )
 
 
 def _tasks(one: Number) -> list[str]:
