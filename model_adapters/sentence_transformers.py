@@ -1,7 +1,8 @@
 """Sentence Transformers: embedding models, late interaction and rerankers that read images.
 
 Captions are queries and images documents: prompts, routes and lengths are those of ``encode_query`` and
-``encode_document``. The library prepares inputs batch by batch, since only it knows how a model's rows are joined.
+``encode_document``. Inputs are prepared once each and joined in batches where that gives what the library prepares
+together; else the library prepares them batch by batch.
 """
 
 from __future__ import annotations
@@ -12,16 +13,19 @@ from functools import partial
 from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
+from PIL import Image
 from torch.nn import functional
+from torch.nn.utils.rnn import pad_sequence
 
 from ttmbench._util import hub
 from ttmbench._util.file_io import json_digest
 from ttmbench.errors import DataError, UsageError
 from ttmbench.model_adapters._shared.contrastive import ContrastiveModel, Tower, longer_than, on_device
+from ttmbench.model_adapters._shared.image_text import ImageMemory, PreparedImage
 from ttmbench.model_adapters._shared.options import (
     CrossEncoderOptions,
     HubRepository,
@@ -40,12 +44,11 @@ from ttmbench.model_adapters._shared.pretrained import (
 )
 from ttmbench.types import ModelFiles
 
-if TYPE_CHECKING:
-    from PIL.Image import Image
-
 MODULES = "modules.json"
 TEMPERATURE = 0.02
 QUERY, DOCUMENT = "query", ("document", "passage", "corpus")  # names of prompts, as encode_query and encode_document
+IDS = "input_ids"
+PROBED = (64, 64), (240, 60)  # sizes of images that models cut into different numbers of tiles or patches
 _NAME = re.compile(r"[\w.-]+")
 _SMALL = re.compile(r".+\.(json|txt|model|jinja|py|tiktoken|bpe|vocab|spm)")
 _PICKLE = re.compile(r"(.+/)?pytorch_model.*\.bin")
@@ -149,8 +152,50 @@ def _modules_digest(model: Any) -> str:
     )
 
 
-class _Unprepared:
-    """Prepared inputs are the images and captions themselves."""
+class _Rows:
+    """Inputs prepared one by one, which are joined in batches; or the items themselves, if it is not known how."""
+
+    def __init__(self, model: Any, probes: Sequence[Any], **how: object) -> None:
+        self._prepare = partial(model.preprocess, **how)
+        self._tokenizer, self._of_tokens = model.tokenizer, frozenset[str]()
+        whole, rows = dict(self._prepare(list(probes))), [dict(self._prepare([one])) for one in probes]
+        shapes = [{name: getattr(value, "shape", None) for name, value in row.items()} for row in rows]
+        self._of_tokens = frozenset(name for name in whole if all(one.get(name) == one.get(IDS) for one in shapes))
+        try:
+            joined = self._joined(rows)
+            self.are_joined = joined.keys() == whole.keys() and all(_same(joined[name], whole[name]) for name in whole)
+        except (RuntimeError, KeyError, TypeError):  # rows of other kinds than `_column` knows
+            self.are_joined = False
+
+    def prepared(self, items: Iterable[Any]) -> list[Any]:
+        """One row an item."""
+        return [dict(self._prepare([one])) for one in items] if self.are_joined else list(items)
+
+    def batch(self, rows: Sequence[Any]) -> dict[str, Any]:
+        """Inputs of the model for prepared rows."""
+        return self._joined(rows) if self.are_joined else dict(self._prepare(list(rows)))
+
+    def _joined(self, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        return {name: self._column(name, [row[name] for row in rows]) for name in rows[0]}
+
+    def _column(self, name: str, values: list[Any]) -> Any:
+        """Values of rows below each other: tokens padded on the tokenizer's side, others, such as tiles, at the end."""
+        if not isinstance(values[0], torch.Tensor):
+            return values[0]
+        if values[0].ndim < 2 or len({value.shape[1] for value in values}) == 1:
+            return torch.cat(values)
+        pad = self._tokenizer.pad_token_id if name == IDS else 0
+        side = self._tokenizer.padding_side if name in self._of_tokens else "right"
+        rows = [row for value in values for row in value]
+        return pad_sequence(rows, batch_first=True, padding_value=pad, padding_side=side)
+
+
+def _same(one: Any, other: Any) -> bool:
+    return torch.equal(one, other) if isinstance(one, torch.Tensor) else bool(one == other)
+
+
+class _Saved:
+    """A model that its library saves."""
 
     model: Any
 
@@ -158,14 +203,8 @@ class _Unprepared:
         with hub.quiet_hub():
             self.model.save_pretrained(str(folder), create_model_card=False)
 
-    def prepare_images(self, images: Sequence[Image]) -> list[Image]:
-        return list(images)
 
-    def prepare_captions(self, captions: Sequence[str]) -> list[str]:
-        return list(captions)
-
-
-class EmbeddingModel(_Unprepared, ContrastiveModel[Any]):
+class EmbeddingModel(_Saved, ContrastiveModel[Any]):
     """A ``SentenceTransformer`` as an adapter."""
 
     prepares_in_threads = False
@@ -180,6 +219,13 @@ class EmbeddingModel(_Unprepared, ContrastiveModel[Any]):
         self.special_tokens = special_tokens(loaded.tokenizer, loaded.processor)
         self.dimensions: int | None = getattr(asked, "dimensions", None)
         self._prompts = {QUERY: caption_prompt, DOCUMENT[0]: image_prompt}
+        probes: dict[str, list[Any]] = {
+            QUERY: ["a", "a cat on a mat"],
+            DOCUMENT[0]: [Image.new("RGB", size) for size in PROBED],
+        }
+        self._rows = {
+            task: _Rows(model, probes[task], task=task, prompt=prompt) for task, prompt in self._prompts.items()
+        }
         own = getattr(self.torch_module, "logit_scale", None)
         self._own = own if asked.temperature is None else None
         self._fixed = torch.tensor(1 / (asked.temperature or TEMPERATURE), device=self.device)
@@ -194,7 +240,7 @@ class EmbeddingModel(_Unprepared, ContrastiveModel[Any]):
         }
         if self.dimensions is not None:
             with torch.inference_mode():
-                if (width := self.encode_captions(["a"]).shape[-1]) < self.dimensions:
+                if (width := self.encode_captions(self.prepare_captions(["a"])).shape[-1]) < self.dimensions:
                     raise UsageError(f"dimensions={self.dimensions}: the model's vectors have {width}")
 
     def fingerprint(self) -> Mapping[str, object]:
@@ -219,6 +265,14 @@ class EmbeddingModel(_Unprepared, ContrastiveModel[Any]):
         """Restores the state of all modules."""
         return self.model.load_state_dict(state)
 
+    def prepare_images(self, images: Sequence[Image.Image]) -> list[Any]:
+        """The model's own inputs for each image."""
+        return self._rows[DOCUMENT[0]].prepared(images)
+
+    def prepare_captions(self, captions: Sequence[str]) -> list[Any]:
+        """The model's own inputs for each caption, with its prompt."""
+        return self._rows[QUERY].prepared(captions)
+
     def truncated(self, captions: Sequence[str]) -> list[bool] | None:
         """Which captions have, with their prompt, more tokens than the model reads."""
         length, prompt = self.model.max_seq_length, self._prompts[QUERY]
@@ -232,10 +286,8 @@ class EmbeddingModel(_Unprepared, ContrastiveModel[Any]):
         return self._fixed if self._own is None else self._own.exp(), None
 
     def _features(self, tower: Tower, prepared: Any, training: bool = False, of_any_norm: bool = False) -> torch.Tensor:
-        task: str = tower.keywords["task"]
-        inputs = self.model.preprocess(list(prepared), prompt=self._prompts[task], task=task)
         of_any_norm = of_any_norm or self.model.similarity_fn_name != "cosine"
-        return super()._features(tower, dict(inputs), training, of_any_norm)
+        return super()._features(tower, self._rows[tower.keywords["task"]].batch(prepared), training, of_any_norm)
 
     def _tower(self, tower: Tower, inputs: Any) -> torch.Tensor:
         features: torch.Tensor = tower(inputs)[self._output]
@@ -262,33 +314,59 @@ class MultiVectorModel(EmbeddingModel):
         return self.model.similarity(caption_features, image_features, **masks).T * self._scale_and_bias()[0]
 
 
-class RerankerModel(_Unprepared, TrainablePairModel):
+class RerankerModel(_Saved, TrainablePairModel):
     """A ``CrossEncoder`` as an adapter: query is the caption, document the image."""
 
     def __init__(self, model: Any, loaded: LoadedModel, asked: CrossEncoderOptions) -> None:
         super().__init__(loaded, asked)
-        self._prompt = _prompt_of(model, "prompt", asked.prompt, ())
-        self._declared |= {"modules_sha256": _modules_digest(model), "prompt": self._prompt, "score": "log-odds"}
+        prompt = _prompt_of(model, "prompt", asked.prompt, ())
+        self.processor: Any = loaded.processor
+        probes = zip(("a", "a cat on a mat"), [Image.new("RGB", size) for size in PROBED], strict=True)
+        self._pairs = _Rows(model, list(probes), prompt=prompt)
+        self._declared |= {"modules_sha256": _modules_digest(model), "prompt": prompt, "score": "log-odds"}
 
-    def encode_images(self, prepared: Sequence[Image]) -> list[Image]:
-        """The images: the model reads each together with its caption."""
+    def prepare_images(self, images: Sequence[Image.Image]) -> list[PreparedImage]:
+        """The image processor's output for each image, with which rows of captions are made when they are asked for."""
+        prepared = []
+        for image in images:
+            memory = ImageMemory(self.processor.image_processor, None)
+            self._row(PreparedImage(image, None, {}), "a", memory)
+            prepared.append(PreparedImage(image, memory.answer, {}))
+        return prepared
+
+    def prepare_captions(self, captions: Sequence[str]) -> list[str]:
+        """The captions: the image decides how many tokens it takes beside them."""
+        return list(captions)
+
+    def encode_images(self, prepared: Sequence[PreparedImage]) -> list[PreparedImage]:
+        """The prepared images: the model reads each together with its caption."""
         return list(prepared)
 
-    def score_prepared(self, images: Sequence[Image], captions: Sequence[str]) -> np.ndarray:
+    def score_prepared(self, images: Sequence[PreparedImage], captions: Sequence[str]) -> np.ndarray:
         """Log-odds, float32 [pairs]: the model's logits before any activation."""
         self.model.eval()
         return self._log_odds(images, captions).detach().cpu().numpy()
 
-    def pair_loss(self, images: Sequence[Image], captions: Sequence[str], matched: np.ndarray) -> torch.Tensor:
+    def pair_loss(self, images: Sequence[PreparedImage], captions: Sequence[str], matched: np.ndarray) -> torch.Tensor:
         """Binary cross-entropy of the log-odds; UsageError in fp16."""
         self.check_trainable()
         self.model.train()
         truth = torch.from_numpy(matched.astype(np.float32)).to(self.device, non_blocking=True)
         return functional.binary_cross_entropy_with_logits(self._log_odds(images, captions), truth)
 
-    def _log_odds(self, images: Sequence[Image], captions: Sequence[str]) -> torch.Tensor:
-        pairs = list(zip(captions, images, strict=True))
-        inputs: Mapping[str, Any] = self.model.preprocess(pairs, prompt=self._prompt)
+    def _row(self, image: PreparedImage, caption: str, memory: ImageMemory) -> Any:
+        """Inputs for a caption with an image, whose pixels all of its rows share."""
+        if caption not in image.rows:
+            self.processor.image_processor = memory
+            try:
+                image.rows[caption] = self._pairs.prepared([(caption, image.image)])[0]
+            finally:
+                self.processor.image_processor = memory.own
+        return image.rows[caption]
+
+    def _log_odds(self, images: Sequence[PreparedImage], captions: Sequence[str]) -> torch.Tensor:
+        own, pairs = self.processor.image_processor, zip(images, captions, strict=True)
+        rows = [self._row(image, caption, ImageMemory(own, image.answer)) for image, caption in pairs]
         with self.arithmetic():
-            scores: torch.Tensor = self.model(on_device(dict(inputs), self.device))["scores"].float()
+            scores: torch.Tensor = self.model(on_device(self._pairs.batch(rows), self.device))["scores"].float()
         return scores[:, 1] - scores[:, 0] if scores.shape[-1] == 2 else scores[:, 0]

@@ -312,7 +312,7 @@ class ImageTextModel(PromptedModel):
         for image in images:
             frames = frames_of(image)
             probe = self.ask("?", len(frames))  # every template takes an image with a question
-            memory = _Memory(self.processor.image_processor, None)
+            memory = ImageMemory(self.processor.image_processor, None)
             inputs = self.process(probe, frames, memory)
             of_text = self._of_text(inputs)
             features = {name: value for name, value in inputs.items() if name not in of_text}
@@ -322,13 +322,13 @@ class ImageTextModel(PromptedModel):
     def row(self, image: PreparedImage, prompt: str) -> Row:
         """A prompt's tokens for an image, with as many placeholders as the image has features."""
         if prompt not in image.rows:
-            known = _Memory(self.processor.image_processor, image.answer)
+            known = ImageMemory(self.processor.image_processor, image.answer)
             inputs = self.process(prompt, frames_of(image.image), known)
             own = [name for name in self._of_text(inputs) if name in self._forward and name != "labels"]
             image.rows[prompt] = {name: inputs[name][0] for name in own}
         return image.rows[prompt]
 
-    def process(self, prompt: str, images: Sequence[Image], instead: _Memory | None = None) -> BatchFeature:
+    def process(self, prompt: str, images: Sequence[Image], instead: ImageMemory | None = None) -> BatchFeature:
         """Output of the model's own processor for a prompt and its images; ``instead`` of its image processor."""
         processor, shown = self.processor, list(images) if len(images) == 1 else [list(images)]  # all of one prompt
         if instead is not None:
@@ -445,7 +445,7 @@ class ImageTextModel(PromptedModel):
         return [row[: len(kept)].float() for row, kept in zip(logits, keep, strict=True)]
 
 
-class _Memory:
+class ImageMemory:
     """An image processor that returns a known output, or remembers its first one."""
 
     def __init__(self, processor: BaseImageProcessor, answer: BatchFeature | None) -> None:

@@ -70,14 +70,15 @@ def test_prompts_and_temperature_are_as_asked(name, folders):
 def test_dimensions_are_cut_and_normalised(folders):
     folder = folders["sentence_transformers"]
     adapter = adapters.load(pretrained=str(folder), device="cpu", dimensions=8, temperature=1.0)
-    assert adapter.encode_captions(CAPTIONS).shape == (3, 8)
+    assert adapter.encode_captions(adapter.prepare_captions(CAPTIONS)).shape == (3, 8)
     expected = own_similarity(folder, "SentenceTransformer", dimensions=8)
     assert torch.allclose(logits_of(adapter, IMAGES), expected, atol=1e-5, rtol=0)
 
 
 def test_padded_token_vectors_never_count(folders):
     adapter = adapters.load_multi_vector(pretrained=str(folders["multi_vector"]), device="cpu")
-    images, captions = adapter.encode_images(IMAGES), adapter.encode_captions(CAPTIONS)
+    images = adapter.encode_images(adapter.prepare_images(IMAGES))
+    captions = adapter.encode_captions(adapter.prepare_captions(CAPTIONS))
     pad = torch.nn.functional.pad
     wider = adapter.logits(pad(images, (0, 0, 0, 5)), pad(captions, (0, 0, 3, 2)))
     assert torch.allclose(wider, adapter.logits(images, captions), atol=1e-4)
@@ -114,6 +115,27 @@ def test_ttm_trains_and_its_raw_scores_stay(name, train, folders):
     how |= {"model_args": f"pretrained={folders[name]}", "dtype": "bf16" if train == "all" else "fp32"}
     results = simple_evaluate(name, "shapes_color", **how)["results"]["shapes_color"]
     assert "group_match,ttm" in results and "group_score,none" in results
+
+
+@pytest.mark.parametrize("name", ["sentence_transformers", "cross_encoder"])
+def test_images_are_processed_once_a_run(name, folders, monkeypatch):
+    """Rows that the library joins in a way of its own are prepared in each pass, to the same scores."""
+    from transformers import Qwen2VLImageProcessor
+
+    processed, own = [], Qwen2VLImageProcessor.preprocess
+
+    def preprocess(self, images, **how):
+        processed.extend(images)
+        return own(self, images, **how)
+
+    monkeypatch.setattr(Qwen2VLImageProcessor, "preprocess", preprocess)
+    how = {"limit": 4, "device": "cpu", "bootstrap_iters": 0, "methods": "ttm", "use_cache": "off"}
+    how |= {"model_args": f"pretrained={folders[name]}", "ttm_args": "iterations=3,epochs=2,lr=0.01"}
+    once = simple_evaluate(name, "shapes_color", **how)["results"]
+    few = len(processed)
+    monkeypatch.setattr(adapters, "_same", lambda one, other: False)
+    assert simple_evaluate(name, "shapes_color", **how)["results"] == once
+    assert len(processed) - few > 2 * few
 
 
 def without(folder, target, *names, **config):
