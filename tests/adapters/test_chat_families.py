@@ -5,12 +5,15 @@ A family that a later release adds is tested too, until it is listed here with t
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 import torch
 from support.adapter_inputs import random_images
 from support.chat_families import FAMILIES, Processor, build, words
 
+from ttmbench.methods.parameters import SETS
 from ttmbench.model_adapters._shared.image_text import ImageTextModel
 from ttmbench.model_adapters._shared.options import VqascoreOptions
 from ttmbench.model_adapters._shared.pretrained import LoadedModel
@@ -37,7 +40,7 @@ QUICK = ("gemma3", "paligemma", "qwen3_5")  # sliding windows, a prefix that see
 @pytest.mark.parametrize(
     "family", [one if one in QUICK else pytest.param(one, marks=pytest.mark.slow) for one in FAMILIES]
 )
-def test_scores_of_a_family_equal_its_own_forward(family):
+def test_a_family_scores_as_its_own_forward_and_has_parts(family):
     """With ``-s`` it prints each family's largest difference, or why it is not here."""
     if family in LEFT_OUT:
         print(f"{family}: {LEFT_OUT[family]}")
@@ -47,6 +50,7 @@ def test_scores_of_a_family_equal_its_own_forward(family):
     loaded = LoadedModel(model, None, processor.tokenizer, processor.image_processor, processor)
     chat = ImageTextModel(loaded, torch.device("cpu"))
     adapter = VQAScore(chat, VqascoreOptions(pretrained=family, device="cpu"))
+    check_parts(model)
     pairs = [(image, caption) for image in random_images(2) for caption in CAPTIONS]
     own = []
     for (image, _), prompt in zip(pairs, adapter.prepare_captions([caption for _, caption in pairs]), strict=True):
@@ -67,3 +71,14 @@ def test_scores_of_a_family_equal_its_own_forward(family):
     assert difference < 1e-5
     for axis in (0, 1):
         assert np.ptp(np.reshape(own, (2, 2)), axis=axis).max() > 1e-4, "both sides matter"
+
+
+def check_parts(model):
+    """The last block is that of each tower and the language model, all of it; both have layers that normalise."""
+    chosen = set(SETS["last_block"](model))
+    blocks = {re.match(r"(.*?)\.(\d+)\.", name).groups() for name in chosen}
+    assert all(int(number) == len(model.get_submodule(stack)) - 1 for stack, number in blocks)
+    whole = tuple(f"{stack}.{number}." for stack, number in blocks)
+    assert chosen == {name for name, _ in model.named_parameters() if name.startswith(whole)}
+    for names in ({stack for stack, _ in blocks}, set(SETS["norm"](model))):
+        assert {bool(re.search("language|text_model", name)) for name in names} == {True, False}

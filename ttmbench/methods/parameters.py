@@ -4,7 +4,7 @@
 |---|---|
 | all | those that the model adapter trains, temperature and bias of the logits included |
 | norm, norm_images, norm_captions | scale and shift of the normalisation layers: of both towers, or of one |
-| last_block | the last block of each tower, and the attention pooling of the image tower |
+| last_block | the last block of each tower and language model, and the attention pooling of the image tower |
 | projections | from each tower into the shared space |
 | bias | every bias of both towers |
 | temperature | temperature and bias of the logits |
@@ -34,8 +34,6 @@ from ttmbench.errors import UsageError
 from ttmbench.model import Batch, DualEncoder, Model
 
 NamedParameters = Sequence[tuple[str, torch.nn.Parameter]]
-NORM_LAYERS = (nn.LayerNorm, nn.modules.batchnorm._BatchNorm, nn.GroupNorm, nn.RMSNorm)
-"""Normalisation layers and their subclasses. Selected by type, because names differ between libraries."""
 _PROJECTION = re.compile(
     r"(^|\.)(visual|vision|image|text)_proj(ection)?(\.|$)|^(visual|text)\.(proj|head)(\.|$)|^text_model\.head\."
 )
@@ -95,22 +93,29 @@ def _names(module: nn.Module) -> Iterator[str]:
     return (name for name, _ in module.named_parameters())
 
 
+def _is_norm(layer: nn.Module) -> bool:
+    return any(kind.__name__.endswith("Norm") for kind in type(layer).__mro__)
+
+
 def _norm(module: nn.Module) -> Iterator[str]:
     for path, layer in module.named_modules():
-        if isinstance(layer, NORM_LAYERS):
+        if _is_norm(layer):
             yield from (f"{path}.{name}" for name, _ in layer.named_parameters(recurse=False))
 
 
 def _last_block(module: nn.Module) -> Iterator[str]:
-    last: dict[tuple[bool, bool], str] = {}
-    for path, blocks in module.named_modules():
-        children = dict(blocks.named_children())
-        is_stack = isinstance(blocks, nn.ModuleList | nn.Sequential) and len(set(map(type, children.values()))) == 1
-        if is_stack and not NOT_RUN.search(f"{path}."):
-            name, block = list(children.items())[-1]
-            if any(isinstance(layer, NORM_LAYERS) for layer in block.modules()):
-                last[is_of_images(path), is_of_captions(path)] = f"{path}.{name}."
-    return (name for name in _names(module) if name.startswith(tuple(last.values())) or _POOLING.search(name))
+    """Of each stack with attention (of stages: the last), and of a tower's last stack if none of its has attention."""
+    last: dict[tuple[tuple[bool, bool], str], str] = {}
+    for path, stack in module.named_modules():
+        kinds = [set(type(block).__mro__) for block in stack.children()]  # of one class, or of one base
+        if isinstance(stack, nn.ModuleList | nn.Sequential) and kinds and len(set.intersection(*kinds)) > 2:
+            attends = any("Attention" in type(layer).__name__ for layer in stack.modules())
+            if (attends or any(map(_is_norm, stack.modules()))) and not NOT_RUN.search(f"{path}."):
+                outer = next((one for _, one in last if one and path.startswith(f"{one}.")), path)
+                last[_tower(path), outer if attends else ""] = f"{path}.{[*stack._modules][-1]}."
+    with_attention = {tower for tower, outer in last if outer}
+    blocks = tuple(one for (tower, outer), one in last.items() if outer or tower not in with_attention)
+    return (name for name in _names(module) if name.startswith(blocks) or _POOLING.search(name))
 
 
 def _bias(module: nn.Module) -> Iterator[str]:
