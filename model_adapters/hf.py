@@ -1,7 +1,9 @@
-"""CLIP, SigLIP and models with the same interface, through transformers; of videos also X-CLIP."""
+"""CLIP, SigLIP and models with the same interface, through transformers; of videos also X-CLIP and VideoPrism."""
 
 from __future__ import annotations
 
+import re
+import string
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -48,6 +50,8 @@ __all__ = ["TransformersModel", "load", "locate", "wrap"]
 CLEANING = {"siglip": "canonicalize", "CLIPTokenizer": "lower"}
 UNSCALED = {"do_rescale": False, "do_normalize": False}
 _WIDEST = 1024  # OpenAI's largest image tower, ViT-L/14
+VIDEOPRISM_TEMPERATURE = 0.01
+_PUNCTUATION = re.compile(f"[{re.escape(string.punctuation)}]")
 _PAIRS = 2**14  # whose attention X-CLIP computes at a time
 _TRAINED_WITH_GELU = "laion/"  # the one publisher on the Hub of CLIPs with GELU in OpenAI's shapes, for transformers
 
@@ -55,7 +59,7 @@ _TRAINED_WITH_GELU = "laion/"  # the one publisher on the Hub of CLIPs with GELU
 @takes(HfOptions)
 def load(asked: HfOptions) -> TransformersModel:
     """Loads a contrastive dual encoder from the Hub or a folder; DataError for its weights, or UsageError."""
-    from transformers import AutoImageProcessor, AutoModel, AutoTokenizer
+    import transformers
 
     pretrained, quick = find(asked), asked.quick_gelu
     config = pretrained.config
@@ -70,20 +74,17 @@ def load(asked: HfOptions) -> TransformersModel:
         for tower in (config.vision_config, config.text_config):
             if quick or tower.hidden_act == QUICK:
                 tower.hidden_act = QUICK if quick else GELU
-    model = load_weights(AutoModel, pretrained, config=None if quick is None else config)
+    kind = VIDEO_MODELS.get(config.model_type, TransformersModel)
+    model = load_weights(transformers.AutoModel, pretrained, config=None if quick is None else config)
     has_temperature = hasattr(model, "logit_scale") or hasattr(model, "temperature")
-    sees = hasattr(model, "get_image_features") or hasattr(model, "get_video_features")
-    if not (has_temperature and sees and hasattr(model, "get_text_features")):
+    has_towers = hasattr(model, "get_image_features") and hasattr(model, "get_text_features")
+    if kind is TransformersModel and not (has_temperature and has_towers):
         raise UsageError(
             f"{asked.pretrained} is a {type(model).__name__}, not a contrastive dual encoder with a temperature"
         )
     prepares = pretrained.processor or pretrained
-    parts = load_part(AutoTokenizer, prepares), load_part(AutoImageProcessor, prepares)
-    return _adapted(LoadedModel(model, pretrained.files, *parts), asked)
-
-
-def _adapted(loaded: LoadedModel, asked: HfOptions) -> TransformersModel:
-    return VIDEO_MODELS.get(loaded.model.config.model_type, TransformersModel)(loaded, asked)
+    parts = (load_part(getattr(transformers, part), prepares) for part in ("AutoTokenizer", kind.preprocessor))
+    return kind(LoadedModel(model, pretrained.files, *parts), asked)
 
 
 def wrap(
@@ -92,12 +93,15 @@ def wrap(
     """An adapter for a dual encoder that a program has loaded, with its tokenizer and image processor."""
     name = model.name_or_path or type(model).__name__
     how = {"pretrained": name, "device": device, "dtype": dtype, "compile": compile}
-    loaded = LoadedModel(model, None, processor.tokenizer, processor.image_processor)
-    return _adapted(loaded, HfOptions.read(how))
+    images = getattr(processor, "image_processor", None) or processor.video_processor
+    loaded = LoadedModel(model, None, processor.tokenizer, images)
+    return VIDEO_MODELS.get(model.config.model_type, TransformersModel)(loaded, HfOptions.read(how))
 
 
 class TransformersModel(ContrastiveModel[Mapping[str, torch.Tensor]]):
     """A dual encoder of transformers as an adapter."""
+
+    preprocessor = "AutoImageProcessor"
 
     def __init__(self, loaded: LoadedModel, asked: HfOptions | ItcOptions) -> None:
         stated, note = activation(loaded.model.config, asked.pretrained)
@@ -226,11 +230,13 @@ class TransformersModel(ContrastiveModel[Mapping[str, torch.Tensor]]):
 class _FrameProcessor:
     """A library's processor of videos, for frames one by one: pixels [frames, channels, height, width]."""
 
-    def __init__(self, own: Any) -> None:
-        self.own = own
+    def __init__(self, own: Any, is_for_videos: bool) -> None:
+        self.own, self._is_for_videos = own, is_for_videos
 
     def __call__(self, images: Sequence[Image], **options: object) -> dict[str, torch.Tensor]:
-        (pixels,) = self.own(images=list(images), **options).values()
+        videos = [[image] for image in images]
+        given = {"videos": videos, "do_sample_frames": False} if self._is_for_videos else {"images": videos}
+        (pixels,) = self.own(**given, **options).values()
         return {PIXELS: pixels.reshape(len(images), *pixels.shape[-3:])}
 
     def __getattr__(self, name: str) -> Any:
@@ -245,7 +251,7 @@ class VideoModel(TransformersModel):
 
     def __init__(self, loaded: LoadedModel, asked: HfOptions | ItcOptions) -> None:
         self.shows_frames = int(loaded.model.config.vision_config.num_frames)
-        loaded = replace(loaded, image_processor=_FrameProcessor(loaded.image_processor))
+        loaded = replace(loaded, image_processor=_FrameProcessor(loaded.image_processor, "Video" in self.preprocessor))
         super().__init__(loaded, asked)
         self._declared |= {"image_processor": type(self.image_processor.own).__name__, "frames": self.shows_frames}
 
@@ -319,6 +325,33 @@ class XClip(VideoModel):
         return video, lambda **tokens: model.get_text_features(**tokens).pooler_output[:, None]
 
 
+class VideoPrism(VideoModel):
+    """A video-text encoder of VideoPrism (arXiv:2402.13217), which stores no temperature; its loss is CLIP's.
+
+    Captions and temperature are those of the authors' code and demonstration (github.com/google-deepmind/videoprism).
+    What transformers calls ``logits_per_video`` is a softmax over the videos of a batch.
+    """
+
+    preprocessor = "AutoVideoProcessor"
+
+    def fingerprint(self) -> Mapping[str, object]:
+        """As for other dual encoders, and the temperature."""
+        return {**super().fingerprint(), "temperature": VIDEOPRISM_TEMPERATURE}
+
+    def _cleaned(self, captions: Sequence[str]) -> list[str]:
+        words = (_PUNCTUATION.sub(" ", caption).lower().split() for caption in captions)
+        return [f"{' '.join(one)}." for one in words]
+
+    def _scale_and_bias(self) -> tuple[torch.Tensor, None]:
+        return torch.full((), 1 / VIDEOPRISM_TEMPERATURE, device=self.device), None
+
+    def _towers(self, model: Any) -> tuple[Tower, Tower]:
+        def video(pixel_values: torch.Tensor) -> Any:
+            return model.get_video_features(pixel_values_videos=self._shown(pixel_values)).pooler_output.flatten(1)
+
+        return video, model.get_text_features
+
+
 def check_image_size(adapter: Any, size: tuple[int, int], config: PretrainedConfig) -> None:
     """DataError where preprocessing makes images of another size than the model's, which the model does not take."""
     from PIL import Image
@@ -384,4 +417,4 @@ def activation(config: PretrainedConfig, name: str) -> tuple[dict[str, bool | No
     return stated, None if confirmed else f"config.json of {name} states hidden_act {which} {ADVICE_ON_GELU}"
 
 
-VIDEO_MODELS = {"xclip": XClip}
+VIDEO_MODELS: dict[str, type[VideoModel]] = {"xclip": XClip, "videoprism": VideoPrism}

@@ -161,6 +161,21 @@ def xclip(folder: Path) -> Path:
     return dual(folder, "XCLIP", images, seed=8, vision=vision, **prompts)
 
 
+def videoprism(folder: Path) -> Path:
+    pytest.importorskip("transformers.models.videoprism")
+    torch.manual_seed(9)
+    words = [("<pad>", 0.0), ("</s>", 0.0), ("<unk>", 0.0), ("\u2581", -2.0), (".", -2.0)]
+    words += [(f"\u2581{word}", -1.0) for word in (*FEW_WORDS, *COLORS, *SHAPES, "enters", "before")]
+    layers = {name: 1 for name in ("num_spatial_layers", "num_temporal_layers", "num_auxiliary_layers")}
+    config = tf.VideoPrismConfig(
+        text_config={**TEXT, "vocab_size": len(words), "max_position_embeddings": 64},
+        vision_config={**TEXT, **layers, "image_size": SIDE, "tubelet_size": (1, 8, 8), "num_frames": 8},
+    )
+    tokenizer = tf.VideoPrismTokenizer(vocab=words, extra_ids=0, model_max_length=64)
+    images = tf.LlavaOnevisionVideoProcessor(size=SQUARE, do_normalize=False, do_sample_frames=True, num_frames=8)
+    return _write(folder, tf.VideoPrismClipModel(config), tokenizer, images, scale=3.0)
+
+
 OPEN_CLIP = {
     "embed_dim": 24,
     "vision_cfg": {"width": 32, "layers": 2, "head_width": 16, "image_size": SIDE, "patch_size": 8},
@@ -603,7 +618,7 @@ MODELS: dict[str, Callable[..., Path]] = {
     **{"vilt": vilt, "bridgetower": bridgetower, "vilt-mlm": partial(vilt, kind="MaskedLM")},
     **{"bridgetower-mlm": partial(bridgetower, kind="MaskedLM"), "git": git, "kosmos2": kosmos2},
     "florence2": florence2,
-    "xclip": xclip,
+    **{"xclip": xclip, "videoprism": videoprism},
     **{f"blip2-{language}": partial(blip2, captioner=True, language=language) for language in ("opt", "t5")},
     **{f"instructblip-{language}": partial(instructblip, language=language) for language in ("llama", "t5")},
     **{kind: partial(language_model, kind=kind) for kind in ("gpt2", "opt", "t5", "bart")},

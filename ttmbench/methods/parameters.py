@@ -59,7 +59,7 @@ def is_of_images(name: str) -> bool:
     >>> is_of_images("vision_model.post_layernorm.weight"), is_of_images("text.ln_final.weight")
     (True, False)
     """
-    return name.removeprefix("flava.").startswith(("vision", "visual", "image", "query_tokens"))
+    return name.removeprefix("flava.").startswith(("vision", "visual", "image", "video", "mit.", "query_tokens"))
 
 
 def is_of_captions(name: str) -> bool:
