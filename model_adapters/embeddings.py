@@ -37,6 +37,8 @@ def load(asked: EmbeddingsOptions) -> EmbeddingsModel:
     if not scale > 0:
         raise UsageError(f"logit_scale must be positive, got {scale}")
     model = EmbeddingsModel(images, captions, scale=scale, bias=bias, name=file.name, device=asked.device)
+    if asked.logit_scale is None and _scalar(file, arrays, SCALE) is None:
+        model.not_logits = f"{file.name} has no {SCALE}; state the model's with --model_args {SCALE}=X"
     model.labels = {name: arrays[name] for name in LABELS if name in arrays}
     return model
 

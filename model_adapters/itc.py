@@ -33,6 +33,7 @@ class ContrastiveHalf(TransformersModel):
     """A contrastive half as an adapter; subclasses know one architecture."""
 
     temperature: float | None = TEMPERATURE
+    not_logits: str | None = "its temperature is not stored, and 0.07 is assumed; --model blip-itm gives them"
     trained_tokens: int | None = None
 
     def _longest(self, asked: ItcOptions) -> int:
@@ -102,7 +103,7 @@ class Blip2Contrastive(ContrastiveHalf):
 class FlavaContrastive(ContrastiveHalf):
     """FLAVA (arXiv:2112.04482): projections of both encoders' first states, and the model's own temperature."""
 
-    temperature = None
+    temperature = not_logits = None
 
     def _towers(self, model: Any) -> tuple[Tower, Tower]:
         flava = model.flava

@@ -228,6 +228,8 @@ class EmbeddingModel(_Saved, ContrastiveModel[Any]):
         }
         own = getattr(self.torch_module, "logit_scale", None)
         self._own = own if asked.temperature is None else None
+        if asked.temperature is None and own is None:
+            self.not_logits = f"no temperature is known, {TEMPERATURE} is assumed; state it: --model_args temperature=X"
         self._fixed = torch.tensor(1 / (asked.temperature or TEMPERATURE), device=self.device)
         self._declared = {
             **loaded.describe(self.name, self.state_sha256, self.device, asked.dtype),

@@ -192,6 +192,8 @@ class VQAScore(TrainablePairModel):
     def __init__(self, chat: ImageTextModel | QFormerModel, asked: VqascoreOptions) -> None:
         super().__init__(chat.loaded, asked)
         self.chat, self.score, self.template = chat, asked.score, asked.template
+        if self.score != "log_odds":
+            self.not_logits = f"score={self.score} gives probabilities; omit it, or --model_args score=log_odds"
         self.answer_prefix = asked.answer_prefix
         self.shows_frames = isinstance(chat, ImageTextModel) and bool(chat.processor.chat_template)
         self.decisions = Decisions()

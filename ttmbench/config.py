@@ -498,6 +498,7 @@ class RunConfig(BaseModel):
         group=_DATA,
         default={},
     )
+    metrics: Names = _option("Further metrics, such as text_ece; see `ttmbench ls metrics`", group=_DATA, default=[])
     include_path: Names = _option("Directory with additional task files", group=_DATA, metavar="DIR", default=[])
     samples: str | None = _option("JSON list with the group IDs to use", group=_DATA, metavar="FILE", default=None)
     rerank: Annotated[Pairs, AfterValidator(read_rerank)] = _option(
@@ -733,6 +734,7 @@ class RunOptions(TypedDict, total=False):
     model_args: Mapping[str, Any] | str
     task_args: Mapping[str, Any] | str
     limit: int | float | None
+    metrics: Sequence[str] | str
     include_path: Sequence[str]
     samples: str | None
     rerank: Mapping[str, Any] | str

@@ -17,8 +17,10 @@ an image (t = 1).
 from __future__ import annotations
 
 from functools import partial
+from typing import Literal
 
 import numpy as np
+from scipy.special import softmax
 
 from ttmbench import chance
 from ttmbench._annotations import Bool, Float, Int, Real
@@ -209,6 +211,40 @@ def image_accuracy(
     return (positive > negative).mean(axis=1)
 
 
+def reliability(
+    scores: Real[np.ndarray, "groups images captions"], side: Literal["text", "image"] = "text", bins: int = 15
+) -> Float[np.ndarray, "bins 3"]:
+    """Points of a reliability curve of the caption that each image chooses, or the ``image`` that each caption chooses.
+
+    Confidence is the chosen one's probability, by a softmax over the group; right is as in `individual_match` and
+    `image_accuracy`. Returns, for each bin (m - 1)/bins < confidence <= m/bins, its share of the choices, the fraction
+    of them that is right, and their mean confidence (Guo et al. 2017, arXiv:1706.04599, section 2: acc and conf); the
+    last two are NaN for an empty bin. ValueError for a side with nothing to choose.
+    """
+    rows = scores if side == "text" else scores[:, :, : scores.shape[1]].swapaxes(1, 2)  # without distractors
+    if rows.shape[2] < 2:
+        raise ValueError(f"a side of {rows.shape[2]} {side} leaves nothing to choose")
+    (positive, negative), chances = _rows(rows, 1), softmax(rows.astype(np.float64), axis=2)
+    right, confidence = (positive > negative).ravel(), chances.max(axis=2).ravel()
+    which = np.searchsorted(np.arange(1, bins) / bins, confidence)
+    count, *sums = (np.bincount(which, of, bins) for of in (None, right, confidence))
+    return np.stack([count / len(which), *(np.where(count, of, np.nan) / np.maximum(count, 1) for of in sums)], axis=1)
+
+
+def calibration_error(
+    scores: Real[np.ndarray, "groups images captions"], side: Literal["text", "image"] = "text", bins: int = 15
+) -> float:
+    """Expected calibration error: sum over bins of share |acc - conf| (Guo et al. 2017, Eq. 3), as in `reliability`.
+
+    Scores have to be logits with the model's own scale, which changes the error.
+
+    >>> round(calibration_error(np.array([[[2.0, 0.0], [0.0, 2.0]]])), 4), calibration_error(np.zeros((3, 2, 2)))
+    (0.1192, 0.5)
+    """
+    share, accuracy, confidence = reliability(scores, side, bins).T
+    return float(np.nansum(share * np.abs(accuracy - confidence)))
+
+
 def global_assignment_accuracy(
     scores: Real[np.ndarray, "images captions"],
     truth: Int[np.ndarray, "images ..."] | None = None,
@@ -326,6 +362,7 @@ def _always(images: int, captions: int, true_captions: int = 1) -> bool:
 
 _metric = partial(MetricSpec, several_true="defined")
 _metric_of_several = partial(MetricSpec, several_true="only")
+_of_logits = partial(MetricSpec, scope="task", needs_logits=True, higher_is_better=False)
 METRICS = (
     _metric("text_score", text_score, "every image scores its own caption highest", text_score_ties, chance.text_score),
     _metric(
@@ -390,6 +427,13 @@ METRICS = (
         chance.global_assignment_accuracy,
         scope="global",
         track="matching",
+    ),
+    _of_logits("text_ece", calibration_error, "calibration error of the caption that each image chooses (on request)"),
+    _of_logits(
+        "image_ece",
+        partial(calibration_error, side="image"),
+        "calibration error of the image that each caption chooses (on request)",
+        defined=lambda images, captions, true_captions=1: images > 1,
     ),
     _metric_of_several(
         "original_accuracy",

@@ -59,6 +59,7 @@ class Model(ABC):
         trained_on: names of the image collections that it was trained on; None if unknown.
         tokens_read: tokens that a language model has read so far.
         untrainable: why a model that could be trained cannot be as it was loaded; None if it can.
+        not_logits: why its scores are no logits, and what makes it give logits; None if they are.
         state_sha256: digest of ``state_dict()`` as it was loaded; None if unknown.
         pairs_at_once: pairs or questions that a model behind a server takes at a time; None uses the batch size. Images
             are then opened one after the other, when they are taken from the sequence, and are not cached.
@@ -75,6 +76,7 @@ class Model(ABC):
     trained_on: Sequence[str] | None = None
     tokens_read: int = 0
     untrainable: str | None = None
+    not_logits: str | None = None
     state_sha256: str | None = None
     pairs_at_once: int | None = None
     prepares_in_threads: bool = False

@@ -117,11 +117,13 @@ class Scores:
         all_pairs: float32 [groups * images, groups * captions], every image with every caption in the order of the
             groups; only if a metric or the global variant needs it.
         caption_pairs: similarity of captions [groups, captions, captions]; only if a metric needs it.
+        are_logits: whether they are logits with the model's own scale.
     """
 
     groups: Float[np.ndarray, "groups images captions"]
     all_pairs: Float[np.ndarray, "all_images all_captions"] | None = None
     caption_pairs: Float[np.ndarray, "groups captions captions"] | None = None
+    are_logits: bool = True
 
     @property
     def shape(self) -> GroupShape:
@@ -333,6 +335,7 @@ class MetricSpec:
         name: as in task files and results: letters, digits and ``_``, not ending in ``_stderr`` or ``_seed_std``.
         compute: scores [groups, images, captions] -> bool or fraction [groups], from 0 to 1. With ``scope="global"``:
             scores [all images, all captions] and index of the correct caption [all images] -> bool [all images].
+            ``task``: scores [groups, images, captions] -> one fraction, without standard error and interval.
             ``captions``: similarity [groups, captions, captions] -> bool or fraction [groups]. ``i2t``, ``t2i``,
             ``class``: `ttmbench.results.ranks.Ranks` -> bool or fraction [queries], or None if undefined.
         summary: one line for ``ttmbench ls metrics``.
@@ -340,13 +343,14 @@ class MetricSpec:
         chance: (images, captions), with ``scope="global"`` all of them, or ranks -> expected value for i.i.d.
             continuous scores, None if unknown.
         defined: (images, captions) -> whether the metric is defined for this shape; by default images <= captions.
-        scope: ``group``, all pairs (``global``), the ``captions`` of a group alone, image-to-text (``i2t``) or
-            text-to-image (``t2i``) retrieval, or an image's ``class``.
+        scope: ``group``, all groups (``task``), all pairs (``global``), the ``captions`` of a group alone,
+            image-to-text (``i2t``) or text-to-image (``t2i``) retrieval, or an image's ``class``.
         track: leaderboard track of the raw value.
         higher_is_better: as in lm-evaluation-harness.
         several_true: whether the metric is ``undefined`` for tasks with several true captions per image, also
             ``defined`` for them, or defined for them ``only``. If defined, its functions take the keyword
             ``true_captions`` there, and the truth of a global metric is [all images, true captions].
+        needs_logits: whether it is undefined for scores that are not logits, such as probabilities.
         plugin: name of the plugin that registered it; set by the registry.
     """
 
@@ -356,10 +360,11 @@ class MetricSpec:
     ties: Callable[..., np.ndarray] | None = None
     chance: Callable[..., float | None] | None = None
     defined: Callable[..., bool] = lambda images, captions, true_captions=1: images <= captions
-    scope: Literal["group", "global", "captions", "i2t", "t2i", "class"] = "group"
+    scope: Literal["group", "task", "global", "captions", "i2t", "t2i", "class"] = "group"
     track: Track = "zero_shot"
     higher_is_better: bool = True
     several_true: Literal["undefined", "defined", "only"] = "undefined"
+    needs_logits: bool = False
     plugin: str = ""
 
 

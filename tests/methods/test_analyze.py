@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import json
 
-import numpy as np
 import pytest
 
 from ttmbench.cli import main
-from ttmbench.evaluator.analyses import calibration_error
 from ttmbench.stats import holm
 
 TASK = "shapes_color"
@@ -56,18 +54,7 @@ def test_costs_are_in_units_of_scoring_the_task_once(document):
 def test_positions_and_calibration_are_told(document):
     methods = rows(document, "group_match")
     assert sum(methods["dn"]["positions"]) == pytest.approx(1)
-    assert methods["dn"]["calibration_error"] is not None
-
-
-def test_calibration_error_by_hand():
-    """Four answers of confidence 0.9, three of them right, and two of confidence 0.6, both right."""
-    sure, unsure = np.log(9.0), np.log(1.5)
-    scores = np.zeros((3, 2, 2))
-    scores[0], scores[1] = [[sure, 0], [0, sure]], [[sure, 0], [sure, 0]]
-    scores[2] = [[unsure, 0], [0, unsure]]
-    expected = 4 / 6 * (0.9 - 0.75) + 2 / 6 * (1 - 0.6)
-    assert calibration_error(scores) == pytest.approx(expected)
-    assert calibration_error(np.zeros((3, 2, 1))) is None
+    assert methods["dn"]["text_ece"] is not None
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from ttmbench.errors import UsageError
 from ttmbench.report.terminal import NOTHING, TableColumn, interval_text, percent, points, print_table, spread_text
 from ttmbench.types import Record
 
-KNOWN = ("thresholds", "schedules", "supervision", "oracle", "tau", "lr", "alpha", "transfer", "methods")
+KNOWN = ("thresholds", "schedules", "supervision", "oracle", "tau", "lr", "alpha", "transfer", "methods", "calibration")
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -43,11 +43,11 @@ def analyze(options: argparse.Namespace) -> int:
     for option, analysis in (("taus", "tau"), ("lrs", "lr")):
         if getattr(options, option) is not None and options.analysis != analysis:
             raise UsageError(f"--{option} is for the analysis '{analysis}', got '{options.analysis}'")
-    compares = options.analysis == "methods"
     settings = {"output_path": "analysis", **settings_of(options)}
-    if bool(settings.get("methods")) is not compares:
-        raise UsageError("'analyze methods' needs --methods A,B, and other analyses take none")
-    settings |= {} if compares else {"methods": ["ttm"]}
+    takes = {"methods": "needs", "calibration": "may have"}.get(options.analysis)
+    if (settings.get("methods") and takes is None) or (takes == "needs" and not settings.get("methods")):
+        raise UsageError("'analyze methods' needs --methods A,B, calibration may have it, and other analyses take none")
+    settings |= {} if takes else {"methods": ["ttm"]}
     config = make_run_config(settings, "options")
     if config.output_path is not None and config.output_path.endswith(".json"):
         raise UsageError(f"--output_path must be a directory for analyze, got {config.output_path}")

@@ -11,7 +11,7 @@ from ttmbench.cli.parser import add_run_options, count
 from ttmbench.cli.run import show
 from ttmbench.config import RunConfig
 
-_OPTIONS = ("output_path", "include_path", "interval", "bootstrap_iters", "seed", "assertions")
+_OPTIONS = ("metrics", "output_path", "include_path", "interval", "bootstrap_iters", "seed", "assertions")
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

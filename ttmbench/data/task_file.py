@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from importlib.resources.abc import Traversable
 from operator import not_
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import (
     AfterValidator,
@@ -47,7 +47,7 @@ OneOrMany = Annotated[list[str], BeforeValidator(lambda value: [value] if isinst
 
 Kind = Literal["groups", "retrieval", "classification"]
 SCOPES: dict[str, tuple[str, ...]] = {
-    "groups": ("group", "global", "captions"),
+    "groups": ("group", "task", "global", "captions"),
     "retrieval": ("i2t", "t2i"),
     "classification": ("class",),
 }
@@ -375,6 +375,11 @@ class TaskFile:
         except ValidationError as error:
             raise UsageError(f"--task_args for task '{self.spec.task}': {describe(error, TaskSpec)}") from None
         return TaskFile(spec, self.folder)
+
+    def with_metrics(self, registry: Registry, names: Sequence[str]) -> Self:
+        """The task with further metrics (``--metrics``); UsageError for one that is unknown or of another kind."""
+        metrics = list(dict.fromkeys([*self.spec.metrics, *names]))
+        return _checked(registry, replace(self, spec=self.spec.model_copy(update={"metrics": metrics})))
 
 
 MAX_INCLUDES = 8

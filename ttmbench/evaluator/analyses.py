@@ -9,7 +9,6 @@ from dataclasses import replace
 from statistics import fmean
 
 import numpy as np
-from scipy.special import softmax
 
 from ttmbench import stats
 from ttmbench._util import machine
@@ -23,6 +22,7 @@ from ttmbench.evaluator.evaluate import evaluate, resolve
 from ttmbench.evaluator.score_task import Run, plan_task, score
 from ttmbench.methods.model_task import true_captions
 from ttmbench.methods.parts import PseudoLabels, candidates
+from ttmbench.metrics import reliability
 from ttmbench.model import DualEncoder, PairScorer
 from ttmbench.plugins.registry import Registry, metric_for
 from ttmbench.results.document import IterationRecord, ResultsDocument
@@ -40,17 +40,17 @@ POINTS = 201
 FACTORS = (0.06, 0.2, 0.4, 1.0, 2.0, 4.0)  # factors on the default learning rate; from 1e-5 they reach 4e-5
 # fraction of the units, those with the largest raw margins, whose matchings a good run should not change
 CONFIDENT = 0.25
-BINS = 20  # of confidence, for the calibration error
+CALIBRATION = ["text_ece", "image_ece"]
 FLIPS = 9_999  # of the permutation test
 INTERVAL = "95 % interval"
 LEVEL = 0.05  # of tests, after Holm's correction
 _METHODS = {"name": "method", "value": "value", "gain": "gain", "ci": INTERVAL, "p_holm": "p"}
-_METHODS |= {"passes": "passes", "seconds": "s", "calibration_error": "ECE"}
+_METHODS |= {"passes": "passes", "seconds": "s", "text_ece": "ECE"}
 _LEGEND = (
     "gain over the raw metric, or over SimpleMatch for methods that output a matching (sinkhorn, dual_softmax); * "
     f"differs at {LEVEL:g} after Holm's correction over the methods (paired permutation test)",
     "passes: encoder passes over the data (scoring the task once is 2)",
-    "ECE: calibration error of each image's answer, for scores that are logits",
+    "ECE: text_ece, for scores that are logits",
 )
 Variant = tuple[str, str, Record]
 _SUPERVISION = ("group_score", "individual_match", "global_assignment_accuracy", "group_match")
@@ -83,10 +83,10 @@ def documents(
     their iterations. ``grid`` are the thresholds of ``tau`` or the learning rates of ``lr``. UsageError if the analysis
     does not apply to the model or task, DataError for unreachable data or weights.
     """
-    several = {"alpha": _alpha, "transfer": _transfer, "methods": _methods}.get(analysis)
+    several = {"alpha": _alpha, "transfer": _transfer, "methods": _methods, "calibration": _calibration}.get(analysis)
     started = time.time()
     with arithmetic_of(*config.arithmetic), naming_what_cannot():
-        runs = Trials(config)
+        runs = Trials(config.model_copy(update={"metrics": CALIBRATION if analysis == "calibration" else []}))
         for content in several(runs) if several else _each_task(analysis, runs, grid):
             yield {
                 "schema_version": SCHEMA_VERSION,
@@ -374,32 +374,30 @@ def _gain(config: RunConfig, scored: Scored, baseline: MetricSpec, metric: Metri
 def _cost(registry: Registry, document: ResultsDocument, scored: Scored, name: str) -> Record:
     """What a method cost (passes through each tower, and seconds of one seed), its calibration and positions."""
     record = document.methods.get(scored.spec.task, {}).get(name)
-    gives_logits = name == RAW or registry.methods[name].gives_logits
-    errors = [error for scores in scored.scores[name] if (error := calibration_error(scores.groups)) is not None]
+    errors = seed_values(registry.metrics["text_ece"], scored.scores[name])
     costs = [] if record is None else record.cost
     passes = float(np.mean([cost.encoder_passes for cost in costs])) if costs else None
     return {
-        "calibration_error": float(np.mean(errors)) if gives_logits and errors else None,
+        "text_ece": None if errors is None else float(np.mean(errors)),
         "positions": None if record is None else record.positions,
         "passes": 2.0 if name == RAW else passes,
         "seconds": float(np.mean([cost.seconds for cost in costs])) if costs else None,
     }
 
 
-def calibration_error(scores: np.ndarray) -> float | None:
-    """Expected calibration error of each image's answer among the captions of its group (caption i for image i).
-
-    The mean over bins of confidence of |accuracy - confidence|, weighted by the images in each; confidence is the
-    largest probability of a softmax over the captions. None for one caption. ``scores`` [groups, images, captions].
-
-    >>> round(calibration_error(np.array([[[2.0, 0.0], [0.0, 2.0]]])), 4)
-    0.1192
-    """
-    if scores.shape[2] < 2:
-        return None
-    images = min(scores.shape[1:])
-    chances = softmax(scores[:, :images].astype(np.float64), axis=2)
-    confidence = chances.max(axis=2).reshape(-1)
-    correct = (chances.argmax(axis=2) == np.arange(images)).reshape(-1)
-    which = np.minimum((confidence * BINS).astype(int), BINS - 1)
-    return float(np.abs(np.bincount(which, correct - confidence)).sum() / len(which))
+def _calibration(runs: Trials) -> Iterator[Record]:
+    """Calibration errors and the points of reliability curves, of the choices of all seeds together."""
+    columns = {"name": "method", "value": "ECE", "right": "accuracy", "mean": "confidence"}
+    notes = ["percent of single choices; methods whose scores are no logits are left out"]
+    for scored in runs.of().tasks.values():
+        assert isinstance(scored, Scored), "what has no scores does not have the metrics"
+        rows: list[Record] = []
+        for one in (one for one in scored.numbers if one.metric in CALIBRATION and one.value is not None):
+            groups = np.concatenate([scores.groups for scores in scored.scores[one.method]])
+            bins = reliability(groups, "text" if one.metric == "text_ece" else "image")
+            share, right, confidence = bins[bins[:, 0] > 0].T.tolist()
+            row: Record = {"metric": one.metric, "name": one.column, "value": one.value, "seed_std": one.seed_std}
+            row |= {"bins": {"share": share, "accuracy": right, "confidence": confidence}}
+            rows.append({**row, "right": np.dot(share, right), "mean": np.dot(share, confidence)})
+        about: Record = {**_about(scored), "seeds": runs.config.run_seeds, "by": "metric"}
+        yield {**about, "columns": columns, "notes": notes, "rows": rows}

@@ -36,7 +36,7 @@ from ttmbench.types import Group
 
 TOLERANCE = 1e-12  # of floats, relative to the larger one and to 1: another CPU may round the last bits
 MOST_RESAMPLES = 100_000  # a document may state any number
-_CONFIG = ("limit", "seed", "bootstrap_iters", "interval", "task_args")
+_CONFIG = ("metrics", "limit", "seed", "bootstrap_iters", "interval", "task_args")
 
 
 def check_result(path: Path, registry: Registry, data_dir: str | None = None, *, with_data: bool = True) -> Checked:
@@ -119,6 +119,7 @@ class Checked:
             self.notes.append(f"{name}: no such task here, so the data are not compared (--include_path)")
             return None
         task, version = find_task(self.registry, name).with_source(self.config.task_args), self.document.versions[name]
+        task = task.with_metrics(self.registry, self.config.metrics)
         if task.spec.version == version:
             return task
         self.notes.append(f"{name}: of version {version}, here it is {task.spec.version}: data are not compared")

@@ -192,7 +192,7 @@ def sample_lines(result: TaskResult, seeds: Sequence[int] | None = None) -> Iter
     heads = [{"group_id": group.group_id, **cluster} for group, cluster in zip(groups, clusters, strict=True)]
     shown = [{"captions": list(one.captions), "images": [image.name for image in one.images]} for one in groups]
     if isinstance(result, Scored):
-        metrics = [metric for metric in result.metrics if metric.scope != "global"]
+        metrics = [metric for metric in result.metrics if metric.scope not in ("global", "task")]
         for column in result.columns:
             for index, scores in enumerate(column.scores):
                 matching = match_groups(scores.groups, result.spec.shape.true_captions)

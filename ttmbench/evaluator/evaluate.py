@@ -230,6 +230,7 @@ def _save_scores(config: RunConfig, result: Scored, path: Path, **more: str) -> 
         "seeds": json.dumps(config.run_seeds),
         "group_ids": json.dumps([group.group_id for group in data.groups]),
         **({"true_captions": str(several)} if several > 1 else {}),
+        **({} if result.raw.are_logits else {"logits": "false"}),
         "data_sha256": data.fingerprint,
         **more,
     }
@@ -276,7 +277,7 @@ def tasks_named(
     tasks: dict[str, TaskFile] = {}
     for word in words:
         for name, task in ({word: in_memory[word]} if word in in_memory else select_tasks(registry, [word])).items():
-            tasks.setdefault(name, task.with_source(config.task_args))
+            tasks.setdefault(name, task.with_source(config.task_args).with_metrics(registry, config.metrics))
     return tasks
 
 

@@ -177,6 +177,7 @@ def score(
     interval: IntervalMethod = "wilson",
     seed: int = 0,
     choice: bool = False,
+    metrics: Sequence[str] = (),
 ) -> EvalResults:
     """Computes every metric of given scores, without model or data.
 
@@ -194,6 +195,7 @@ def score(
         interval: how intervals are made.
         seed: of the resampling.
         choice: whether the per-sample results of a file are of forced choices, and not of scores.
+        metrics: further ones that are computed on request alone, such as ``text_ece``.
 
     Returns:
         The results; numbers have the method ``none``, ``choice``, or those of the file.
@@ -217,6 +219,7 @@ def score(
         seed=seed,
         model_name=model_name,
         choice=choice,
+        metrics=metrics,
     )
 
 

@@ -28,7 +28,7 @@ from ttmbench.plugins.registry import Registry, build_registry, metric_for
 from ttmbench.results.document import check_names
 from ttmbench.results.numbers import BUILT_IN_METHODS, RAW, SLASH, STORED_NOTE, STORED_SCORES, columns_in
 from ttmbench.results.stored_files import StoredScores, check_pairs, checked_scores, read_scores, stated_shape
-from ttmbench.results.summary import Clusters, MethodScores, connected
+from ttmbench.results.summary import Clusters, MethodScores, connected, refuse_unless_logits
 from ttmbench.scoring.choice_arrays import Choices, choice_values
 from ttmbench.types import GroupShape, MetricSpec, Record, Scores
 
@@ -219,9 +219,10 @@ def score_stored(
         raise UsageError("scores are read from one file; two may hold ranks, with --task")
     else:
         read = [of for one in specs or (None,) for of in _scored(given, one, registry, limit, logit_scale, choice)]
+    read = [_with_metrics(result, run.metrics, registry) for result in read] if run.metrics else read
     tasks = [result.summarised((run.bootstrap_iters, run.seed, run.interval)) for result in read]
     config |= {"task": task if isinstance(task, str) else tasks[0].spec.task, "limit": limit, "seed": run.seed}
-    config |= {"bootstrap_iters": run.bootstrap_iters, "interval": run.interval}
+    config |= {"bootstrap_iters": run.bootstrap_iters, "interval": run.interval, "metrics": run.metrics}
     metrics = {result.spec.task: [metric.name for metric in result.metrics] for result in tasks}
     metrics |= {f"{of.spec.task}{SLASH}{mean}": metrics[of.spec.task] for of in tasks for mean in of.tag_means}
     check_names(run.assertions, metrics, list({number.method: None for of in tasks for number in of.numbers}))
@@ -362,7 +363,18 @@ def metrics_of_scores(spec: TaskSpec, registry: Registry, every: bool = True) ->
 
 def _is_for(metric: MetricSpec, shape: GroupShape) -> bool:
     """Whether scores of a shape are shown with a metric that their task does not name."""
-    return metric.several_true != "only" or shape.true_captions > 1
+    return metric.scope != "task" and (metric.several_true != "only" or shape.true_captions > 1)
+
+
+def _with_metrics(result: TaskResult, names: Sequence[str], registry: Registry) -> TaskResult:
+    """What was read with further metrics (``--metrics``); UsageError for those that it cannot have."""
+    spec = TaskFile(result.spec, None).with_metrics(registry, names).spec
+    if not isinstance(result, Scored):
+        raise UsageError(f"--metrics {','.join(names)} needs scores, and the file has results or ranks")
+    asked = [metric_for(registry.metrics[name], spec.shape) for name in names if name not in result.spec.metrics]
+    why = "the file has probabilities or cosines; for cosines give the model's --logit_scale X"
+    refuse_unless_logits(asked, None if result.raw.are_logits else why)
+    return replace(result, spec=spec, metrics=list(dict.fromkeys([*result.metrics, *asked])))
 
 
 def scored_task(
@@ -379,8 +391,9 @@ def scored_task(
         if name in stored.scores:
             column = MethodScores(name, stored.scores[name])
             if name not in BUILT_IN_METHODS:  # a test-time method: its scores do not say what chance gives
-                track = registry.methods[name].track if name in registry.methods else None
-                column = replace(column, track=track, chance={})
+                method = registry.methods.get(name)
+                scores = [replace(one, are_logits=method is None or method.gives_logits) for one in column.scores]
+                column = replace(column, scores=scores, track=method.track if method else None, chance={})
             columns.append(column)
     data = Data.of_file(spec, source, stored.group_ids, stored.tags, stored.clusters)
     return Scored(spec=spec, metrics=metrics, data=data, columns=columns, notes=notes)

@@ -41,7 +41,7 @@ from ttmbench.evaluator.stored_ranks import stored_pool
 from ttmbench.model import ChoiceModel, DualEncoder, Model, PairScorer, StoredFeatures, overrides
 from ttmbench.plugins.registry import Registry, metric_for
 from ttmbench.results.numbers import RAW
-from ttmbench.results.summary import MethodScores
+from ttmbench.results.summary import MethodScores, refuse_unless_logits
 from ttmbench.scoring.batches import BatchSizer, BlockStore
 from ttmbench.scoring.choice_arrays import choice_values, unread_notes
 from ttmbench.scoring.debiasing import Likelihoods, Prior, likelihoods, prior_for
@@ -153,6 +153,8 @@ def plan_task(
     """
     model, config, spec = run.model, run.config, task.spec
     metrics = [metric_for(run.registry.metrics[name], spec.shape) for name in dict.fromkeys(spec.metrics)]
+    answers = None if isinstance(model, DualEncoder | PairScorer) else f"model {config.model} answers in words"
+    refuse_unless_logits(metrics, model.not_logits or answers)
     adapts = run.registry.adapts(config) and model.trainable and spec.shape.true_captions == 1
     if adapts and settings is not None and spec.is_global and not isinstance(model, DualEncoder):
         raise UsageError(
@@ -260,6 +262,7 @@ def score(plan: TaskPlan, run: Run, inputs: Inputs) -> Scored:
             scores = parts.debiased(plan.prior.model.alpha)
         seconds["score"] = time.perf_counter() - clock
         raw, notes = usable_scores(model, scores, inputs.groups)
+        raw = replace(raw, are_logits=model.not_logits is None)
         if isinstance(model, DualEncoder) and any(metric.scope == "captions" for metric in plan.metrics):
             stored = inputs.prepared.captions if isinstance(model, StoredFeatures) and inputs.prepared else None
             raw = replace(raw, caption_pairs=caption_pairs(model, inputs.groups, run.sizer, stored))

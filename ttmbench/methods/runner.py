@@ -285,9 +285,10 @@ class MethodRun:
             record["audit_labels"] = self._audit(spec, settings, runs)
         if self.holdout is not None and spec.leaves_model:
             record["holdout"] = self._held_out(spec, settings, seeds)
+        are_logits = spec.gives_logits and self.raw.are_logits
         return MethodScores(
             spec.name,
-            [run.scores for run in runs.values() if run.scores is not None],
+            [replace(run.scores, are_logits=are_logits) for run in runs.values() if run.scores is not None],
             record,
             iterations=[[step.scores for step in run.steps[:-1]] for run in runs.values() if run.steps],
             chance=chance,

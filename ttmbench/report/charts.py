@@ -25,7 +25,7 @@ from ttmbench._util.file_io import safe_name, to_json, write_atomically, write_t
 from ttmbench.errors import DataError, UsageError
 from ttmbench.report.board import NOT_RANKED, AnswerRow
 from ttmbench.report.load import HEADLINE
-from ttmbench.report.terminal import interval_text
+from ttmbench.report.terminal import interval_text, percent
 from ttmbench.results.document import IterationRecord, ResultsDocument
 from ttmbench.results.numbers import RAW, TTM, Number, name_of
 from ttmbench.results.reader import ResultsFile
@@ -374,6 +374,20 @@ def _methods(axes: Axes, document: Analysis) -> None:
     _legend_below(axes, 4)
 
 
+def _calibration(axes: Axes, document: Analysis) -> None:
+    """Accuracy over confidence, a point for each bin with an area of its share; image sides are dotted."""
+    axes.plot([0, 100], [0, 100], color=GREY, ls="--", lw=1, label="perfectly calibrated")
+    names = list(dict.fromkeys(row["name"] for row in document["rows"]))
+    for row in document["rows"]:
+        share, y, x = (100 * np.array(of) for of in row["bins"].values())
+        color, label = LINES[names.index(row["name"]) % len(LINES)], f"{row['name']}, {row['metric']}"
+        label += f" {percent(row['value'], 1)}"
+        axes.plot(x, y, color=color, ls="-" if "text_ece" in label else ":", label=label)
+        axes.scatter(x, y, 3 * share, color=color, alpha=0.5, lw=0)
+    axes.set(xlabel="confidence (%)", ylabel="accuracy (%)", xlim=(0, 102), ylim=(0, 102))
+    _legend_below(axes, 3)
+
+
 def _second_axis(axes: Axes, label: str) -> Axes:
     right = axes.twinx()
     right.grid(visible=False)
@@ -497,4 +511,5 @@ def _matrix(axes: Axes, document: Analysis) -> None:
 _DRAW: Mapping[str, Callable[[Axes, Analysis], None]] = {
     **{"thresholds": _thresholds, "schedules": _curves, "supervision": _supervision, "oracle": _curves},
     **{"methods": _methods, "tau": _curves, "lr": _rates, "alpha": _alpha, "transfer": _matrix},
+    "calibration": _calibration,
 }

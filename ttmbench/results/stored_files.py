@@ -221,8 +221,8 @@ def _embeddings(
         exact = right.astype(np.float64)
         exact /= np.linalg.norm(exact, axis=2, keepdims=True)
         texts = np.matmul(exact, exact.transpose(0, 2, 1))
-    scores, group_ids = {RAW: [Scores(inside, pairs, texts)]}, [str(index) for index in range(groups)]
-    return StoredScores(scores, group_ids, "embeddings", true_captions=shape.true_captions)
+    scores = {RAW: [Scores(inside, pairs, texts, are_logits=logit_scale != 1)]}
+    return StoredScores(scores, list(map(str, range(groups))), "embeddings", true_captions=shape.true_captions)
 
 
 _Position = Annotated[int, Field(ge=0, lt=2**53)]
@@ -233,6 +233,7 @@ class _Metadata(BaseModel, strict=True):
 
     group_ids: Json[list[str]] = []
     true_captions: Json[Annotated[int, Field(ge=1, le=10**6)]] = 1
+    logits: Json[bool] = True
     clusters: Json[list[_Position]] | None = None
     image_clusters: Json[list[_Position]] | None = None
 
@@ -265,7 +266,7 @@ def _saved(path: Path, content: Arrays, shape: GroupShape | None) -> StoredScore
         here = steps[-1] if iteration and steps else seeds
         if int(index) != len(seeds) - bool(iteration) or (iteration and int(iteration[0]) != len(here)):
             raise DataError(f"{path}: has '{name}', and the array of the seed or iteration before it is missing")
-        here.append(_scores_of(path, arrays, name, shape, group_ids))
+        here.append(replace(_scores_of(path, arrays, name, shape, group_ids), are_logits=about.logits))
         steps += [] if iteration else [[]]
     clusters = None
     if about.clusters is not None:

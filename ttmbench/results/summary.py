@@ -47,14 +47,14 @@ class MethodScores:
 
 
 def metric_values(metric: MetricSpec, scores: Scores) -> np.ndarray | None:
-    """The metric's value for every group (every image, for a global metric); None where it is undefined."""
+    """The metric's value for every group (image if it is global, once for a task); None where it is undefined."""
     inputs = _inputs(metric, scores)
     if inputs is None:
         return None
     with foreign_errors(whose_metric(metric), function=metric.compute):
-        values = np.asarray(metric.compute(*inputs)).astype(np.float64)
-    each = "image" if metric.scope == "global" else "group"
-    count = len(scores.groups) if scores.all_pairs is None or each == "group" else len(scores.all_pairs)
+        values = np.atleast_1d(metric.compute(*inputs)).astype(np.float64)
+    each = {"global": "image", "task": "task"}.get(metric.scope, "group")
+    count = 1 if each == "task" else len(scores.groups if each == "group" else scores.all_pairs)  # type: ignore[arg-type]
     if values.shape != (count,) or not np.isfinite(values).all():
         raise TtmbenchError(
             f"{whose_metric(metric)} gave an array of shape {list(values.shape)} for {count} {each}s; one finite "
@@ -68,6 +68,12 @@ def metric_values(metric: MetricSpec, scores: Scores) -> np.ndarray | None:
             f"{_where(metric)}"
         )
     return values
+
+
+def refuse_unless_logits(metrics: Iterable[MetricSpec], why: str | None) -> None:
+    """UsageError if a metric needs logits and scores are none, as ``why`` says with what to do."""
+    if why is not None and (asked := next((metric.name for metric in metrics if metric.needs_logits), None)):
+        raise UsageError(f"metric '{asked}' needs logits: {why}")
 
 
 def whose_metric(metric: MetricSpec) -> str:
@@ -89,9 +95,9 @@ def seed_values(metric: MetricSpec, per_seed: Sequence[Scores]) -> np.ndarray | 
 def group_rows(
     scores: Mapping[str, Sequence[Scores]], metrics: Sequence[MetricSpec]
 ) -> dict[tuple[str, str], np.ndarray]:
-    """(metric, method) -> values [seeds, groups]; no global metrics."""
+    """(metric, method) -> values [seeds, groups]; only of metrics that have them."""
     rows = {}
-    for metric in (metric for metric in metrics if metric.scope != "global"):
+    for metric in (metric for metric in metrics if metric.scope not in ("global", "task")):
         for name, per_seed in scores.items():
             values = seed_values(metric, per_seed)
             if values is not None:
@@ -180,8 +186,8 @@ def summarise(
 
 
 def metric_units(metric: MetricSpec, clusters: Clusters | None) -> np.ndarray | None:
-    """Clusters of the groups or, for a global metric, of the images."""
-    if clusters is None:
+    """Clusters of the groups or, for a global metric, of the images; None for a metric of the whole task."""
+    if clusters is None or metric.scope == "task":
         return None
     return clusters.images.reshape(-1) if metric.scope == "global" else clusters.groups
 
@@ -189,11 +195,11 @@ def metric_units(metric: MetricSpec, clusters: Clusters | None) -> np.ndarray | 
 def _inputs(metric: MetricSpec, scores: Scores) -> tuple[Any, ...] | None:
     """What the metric is computed from; None if it is undefined for the shape, or the scores lack it."""
     with foreign_errors(f"defined of {whose_metric(metric)}"):
-        if not metric.defined(scores.shape.images, scores.shape.captions):
+        if not metric.defined(scores.shape.images, scores.shape.captions) or metric.needs_logits > scores.are_logits:
             return None
     if metric.scope == "global":
         return None if scores.all_pairs is None else (scores.all_pairs, scores.truth)
-    values = scores.groups if metric.scope == "group" else scores.caption_pairs
+    values = scores.caption_pairs if metric.scope == "captions" else scores.groups
     return None if values is None else (values,)
 
 
