@@ -109,7 +109,7 @@ def test_damaged_files_are_named_and_skipped(copied, tmp_path, capsys):
     (tmp_path / "secret.jsonl").write_text("{}")
     outside = "../../samples_evil_captions_2.jsonl"
     path, document = document_of(copied, "tiny-clip-seed1")
-    document["artifacts"] = {outside: {"kind": "samples", "sha256": "0" * 64, "bytes": 2}}
+    document["artifacts"] = {outside: {"kind": "samples", "task": "shapes_color", "sha256": "0" * 64, "bytes": 2}}
     path.write_text(json.dumps(document))
     page, errors = report(copied, capsys, "--images", "none")
     named = dict(re.findall(r"skipped: (\S+): (.*)", errors))

@@ -31,7 +31,7 @@ def write_run(folder, name, values, *, version=1, digest="d", seeds=1, model="m"
                     lines.append({"group_id": f"g{group}", "method": label, "seed_index": seed, "metrics": found})
         file = folder / f"{name}_samples_{task}.jsonl"
         file.write_text("".join(json.dumps(line) + "\n" for line in lines))
-        artifacts[file.name] = {"kind": "samples", "sha256": DIGEST, "bytes": 1}
+        artifacts[file.name] = {"kind": "samples", "task": task, "sha256": DIGEST, "bytes": 1}
     document = whole_document(
         {task: {} for task in values},
         model_name=model,

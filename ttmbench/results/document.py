@@ -276,7 +276,7 @@ class Artifact(Part):
     kind: str
     sha256: Digest
     bytes: int
-    task: str | Absent = None
+    task: str
     measured_on: str | Absent = Field(None, description="Other task that the file belongs to (--also).")
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from pathlib import Path, PurePosixPath
@@ -24,7 +24,7 @@ from ttmbench._util.console import one_line
 from ttmbench._util.file_io import Unreadable, file_digest, read_json, read_json_lines
 from ttmbench._util.third_party_errors import describe, error_line
 from ttmbench.errors import DataError
-from ttmbench.results.document import SCHEMA_VERSION, Artifact, ResultsDocument, Transfer, mapping
+from ttmbench.results.document import SCHEMA_VERSION, ResultsDocument, Transfer, mapping
 from ttmbench.results.models import ModelLabel, names_of_runs, with_setting
 from ttmbench.results.numbers import AT, RAW, SLASH, STORED_SCORES, Number, as_entries, sample_value
 from ttmbench.results.summary import NO_VALUE, SEPARATOR, TagMean, connected, number_of
@@ -94,18 +94,6 @@ def parse_document(content: object) -> ResultsDocument:
         raise Unreadable(f"is not a complete results document ({one_line(describe(error), 300)})") from None
     except RecursionError:
         raise Unreadable("is not a complete results document (it nests too deeply)") from None
-
-
-def task_of_artifact(name: str, about: Artifact, tasks: Collection[str]) -> str | None:
-    """The task of a file beside a results document: the stated one, else the longest in the file's name, else None.
-
-    >>> about = Artifact(kind="samples", sha256="0" * 64, bytes=0)
-    >>> task_of_artifact("x_samples_a_2b.jsonl", about, ["b", "2b", "a_2b"])
-    'a_2b'
-    """
-    kind, stem = about.kind, name.rsplit(".", 1)[0]
-    named = (task for task in tasks if name.startswith(f"{kind}_{task}_2") or stem.endswith(f"_{kind}_{task}"))
-    return about.task if about.task in tasks else max(named, key=len, default=None)
 
 
 Values = dict[str, dict[str, dict[str, float]]]
@@ -201,9 +189,9 @@ class ResultsFile:
         """The files beside it: kind -> task -> intact file, and name -> what is wrong with a damaged one."""
         intact, damaged = dict[str, dict[str, Path]](), dict[str, str]()
         for name, artifact in self.document.artifacts.items():
-            task, path = task_of_artifact(name, artifact, self.document.results), self.path.parent / name
+            task, path = artifact.task, self.path.parent / name
             try:
-                if task is None or Path(name).name != name:
+                if task not in self.document.results or Path(name).name != name:
                     damaged[name] = "is not of a task of its run"
                 elif file_digest(path) != artifact.sha256:
                     damaged[name] = "was changed or is incomplete: its sha256 is not that in the results document"
@@ -272,10 +260,8 @@ def stored_groups(folder: Path, document: ResultsDocument) -> dict[str, TaskGrou
                 f"{folder}: the artifact {name!r:.80} of a results document is in another folder; only files next to "
                 "it are read"
             )
-        task = task_of_artifact(name, about, document.results)
-        if task is not None and about.kind == "also_samples":
-            task = f"{task}{AT}{about.measured_on}"
-        if task is not None and (folder / name).exists():
+        task = about.task if about.kind == "samples" else f"{about.task}{AT}{about.measured_on}"
+        if about.task in document.results and (folder / name).exists():
             groups[task] = replace(_groups(folder / name), means=stated_means(document, task))
     return groups
 
