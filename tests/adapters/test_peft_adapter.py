@@ -6,6 +6,7 @@ import json
 import shutil
 import sys
 import warnings
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -13,11 +14,11 @@ import torch
 import transformers
 from huggingface_hub import constants
 from safetensors.torch import load_file, save_file
+from support import tiny_models
 from support.adapter_inputs import CAPTIONS, logits_of, one_step, random_images
 from support.rounding import bound
 
 import ttmbench
-from ttmbench.cli import main
 from ttmbench.errors import DataError, UsageError
 from ttmbench.model_adapters import hf, vqascore
 from ttmbench.testing import check_adapter
@@ -107,10 +108,9 @@ def test_the_contract_holds_and_what_is_saved_is_a_model_of_its_own(adapter, tin
 
 
 def test_the_fingerprint_covers_base_and_adapter(adapter, copied, tiny_hf_clip, by_hand):
-    def of(base: Path = tiny_hf_clip, folder: Path = adapter, **options) -> str:
-        return json.dumps(
-            hf.load(pretrained=str(base), peft=str(folder), device="cpu", **options).fingerprint()["peft"]
-        )
+    def of(folder: Path = adapter, **options) -> str:
+        made = hf.load(pretrained=str(tiny_hf_clip), peft=str(folder), device="cpu", **options)
+        return json.dumps(made.fingerprint()["peft"])
 
     first = of()
     assert of(folder=copied) == first, "a copy in another folder is the same adapter"
@@ -126,43 +126,28 @@ def test_the_fingerprint_covers_base_and_adapter(adapter, copied, tiny_hf_clip, 
 
 
 def test_ttm_trains_on_top_or_the_adapter_alone(adapter, tiny_hf_clip):
-    def trained(train: str, **model_args) -> dict:
-        results = ttmbench.simple_evaluate(
-            "hf",
-            "shapes_color",
-            model_args={"pretrained": str(tiny_hf_clip), "peft": str(adapter), **model_args},
-            ttm={"iterations": 1, "epochs": 1, "train": train},
-            limit=4,
-            device="cpu",
-            bootstrap_iters=0,
-        )
-        return results["methods"]["shapes_color"]["ttm"]["settings"]
+    def trained(train: str, merge: bool) -> dict:
+        of = {"pretrained": str(tiny_hf_clip), "peft": str(adapter), "merge": merge}
+        how = {"ttm": {"iterations": 1, "epochs": 1, "train": train}, "limit": 4, "device": "cpu", "bootstrap_iters": 0}
+        results = ttmbench.simple_evaluate("hf", "shapes_color", model_args=of, **how)
+        return results["methods"]["shapes_color"]["ttm"]
 
-    assert trained("adapter", merge=False)["train"] == "adapter"
-    trained("norm")
+    trained("norm", merge=True)
     with pytest.raises(UsageError, match=r"train=adapter: this model has no such parameters; .*merge=false"):
-        trained("adapter")
-    from ttmbench.methods.parameters import parameters_of
-
-    made = hf.load(pretrained=str(tiny_hf_clip), peft=str(adapter), merge=False, device="cpu")
-    names = list(parameters_of(made, "adapter"))
-    assert len(names) == 2 * 2 * len(LAYERS) * 2 + 1, "A and B of two layers in two blocks of two towers, and one layer"
-    assert all("lora_" in name or "modules_to_save" in name for name in names)
-
-
-def cached(monkeypatch, root: Path, **folders: Path) -> None:
-    """The Hub's cache with repositories ``me/NAME``."""
-    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(root))
-    monkeypatch.setattr(transformers.utils.hub, "TRANSFORMERS_CACHE", str(root), raising=False)  # of transformers 4
-    for name, folder in folders.items():
-        repository, commit = root / f"models--me--{name}", name.encode().hex().ljust(40, "0")
-        shutil.copytree(folder, repository / "snapshots" / commit)
-        (repository / "refs").mkdir()
-        (repository / "refs" / "main").write_text(commit, encoding="utf-8")
+        trained("adapter", merge=True)
+    # A and B of two layers in two blocks of two towers, and the text projection
+    change = {name: one for name, one in load_file(adapter / "adapter_model.safetensors").items()}
+    record = trained("adapter", merge=False)
+    assert len(change) == 2 * 2 * len(LAYERS) * 2 + 1 and record["settings"]["train"] == "adapter"
+    assert record["trained"]["parameters"] == sum(one.numel() for one in change.values())
 
 
 def test_an_adapter_alone_names_its_base_and_may_lie_on_the_hub(adapter, tiny_hf_clip, tmp_path, monkeypatch):
-    cached(monkeypatch, tmp_path / "hub", base=tiny_hf_clip, adapter=adapter)
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setattr(transformers.utils.hub, "TRANSFORMERS_CACHE", str(tmp_path), raising=False)  # of transformers 4
+    for name, folder in (("base", tiny_hf_clip), ("adapter", adapter)):
+        tiny_models.into_cache(tmp_path, f"me/{name}", folder)
+        shutil.rmtree(tmp_path / f"models--me--{name}" / ".no_exist")
     expected = logits_of(hf.load(pretrained=str(tiny_hf_clip), peft=str(adapter), device="cpu"))
     ways = (
         {"pretrained": str(adapter)},
@@ -173,9 +158,6 @@ def test_an_adapter_alone_names_its_base_and_may_lie_on_the_hub(adapter, tiny_hf
     for way in ways:
         assert torch.equal(logits_of(hf.load(**way, offline=True, device="cpu")), expected), way
     assert [files.name for files in hf.locate(pretrained=str(adapter), offline=True)] == ["me/base", str(adapter)]
-    assert (
-        main(["--model", "hf", "-a", f"pretrained={adapter}", "-t", "shapes_color", "--limit", "2", "--offline"]) == 0
-    )
 
 
 def test_chat_models_take_adapters_too(tiny_vlm, tmp_path):
@@ -195,45 +177,28 @@ def test_chat_models_take_adapters_too(tiny_vlm, tmp_path):
         vqascore.load(pretrained=str(base), peft=str(folder), merge=False, lora=2, device="cpu")
 
 
-def without(name: str):
-    return lambda tensors: {key: tensor for key, tensor in tensors.items() if name not in key}
-
-
-def renamed(tensors):
-    return {name.replace("vision_model", "image_model"): tensor for name, tensor in tensors.items()}
-
-
+TENSORS = {  # what becomes of those of an adapter, and what is said
+    "does not fit": lambda of: {name: one.repeat(2, 2) for name, one in of.items()},
+    "it has .*image_model": lambda of: {name.replace("vision_model", "image_model"): one for name, one in of.items()},
+    "it lacks ": lambda of: {name: one for name, one in of.items() if "layers.0.self_attn.v_proj" not in name},
+}
+TOKENS = {"peft_type": "PROMPT_TUNING", "task_type": "FEATURE_EXTRACTION", "num_virtual_tokens": 2}
 WRONG = {
-    "other size": (
-        lambda at: change_weights(at, lambda tensors: {name: tensor.repeat(2, 2) for name, tensor in tensors.items()}),
-        "does not fit",
-    ),
-    "other layers": (lambda at: change_config(at, target_modules=["qkv"]), "does not fit .* target"),
-    "a tensor more": (lambda at: change_weights(at, renamed), r"does not fit .*: it has .*image_model.*, one of"),
-    "a tensor less": (
-        lambda at: change_weights(at, without("layers.0.self_attn.v_proj")),
-        "does not fit .*: it lacks ",
-    ),
-    "no weights": (lambda at: (at / "adapter_model.safetensors").unlink(), "it has no adapter_model.safetensors"),
-    "no kind": (lambda at: change_config(at, peft_type=None), "it has no peft_type"),
-    "damaged": (lambda at: (at / "adapter_model.safetensors").write_bytes(b"x"), "cannot be read"),
+    **{says: partial(change_weights, change=change) for says, change in TENSORS.items()},
+    "does not fit .* target": partial(change_config, target_modules=["qkv"]),
+    "no adapter_model.safetensors": lambda at: (at / "adapter_model.safetensors").unlink(),
+    "no peft_type": partial(change_config, peft_type=None),
+    "PROMPT_TUNING, which adds tokens": lambda at: (at / "adapter_config.json").write_text(json.dumps(TOKENS)),
+    "cannot be read": lambda at: (at / "adapter_model.safetensors").write_bytes(b"x"),
 }
 
 
-@pytest.mark.parametrize(("change", "expected"), WRONG.values(), ids=WRONG)
-def test_what_does_not_fit_is_refused_in_one_line(copied, tiny_hf_clip, change, expected):
-    change(copied)
-    with pytest.raises(DataError, match=expected) as refused:
+@pytest.mark.parametrize("says", WRONG)
+def test_what_does_not_fit_is_refused_in_one_line(copied, tiny_hf_clip, says):
+    WRONG[says](copied)
+    with pytest.raises(DataError, match=says) as refused:
         hf.load(pretrained=str(tiny_hf_clip), peft=str(copied), device="cpu")
     assert "\n" not in str(refused.value)
-
-
-def test_tokens_are_no_adapter_of_layers(tmp_path, tiny_hf_clip):
-    settings = {"peft_type": "PROMPT_TUNING", "task_type": "FEATURE_EXTRACTION", "num_virtual_tokens": 2}
-    (tmp_path / "adapter_config.json").write_text(json.dumps(settings), encoding="utf-8")
-    save_file({"prompt_embeddings": torch.zeros(2, 32)}, tmp_path / "adapter_model.safetensors")
-    with pytest.raises(DataError, match="is of kind PROMPT_TUNING, which adds tokens and no weights"):
-        hf.load(pretrained=str(tiny_hf_clip), peft=str(tmp_path), device="cpu")
 
 
 def test_a_base_that_cannot_be_found_says_what_to_give(copied, tiny_hf_clip, tmp_path, monkeypatch, capsys):
