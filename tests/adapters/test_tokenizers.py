@@ -13,7 +13,7 @@ import pytest
 from PIL import Image
 from support import siglip_tokenizers, tiny_models
 
-from ttmbench import simple_evaluate
+from ttmbench import Task, simple_evaluate
 from ttmbench.errors import TtmbenchError
 from ttmbench.model_adapters import tiny_clip
 
@@ -103,29 +103,9 @@ def test_bytes_need_no_vocabulary(tmp_path):
     folder = tiny_models.language_model(tmp_path / "t5", "t5")
     (folder / "tokenizer.json").unlink()
     transformers.ByT5Tokenizer(extra_ids=0).save_pretrained(folder)
-    config = json.loads((folder / "config.json").read_text())
-    (folder / "model.safetensors").unlink()
-    transformers.T5ForConditionalGeneration(transformers.T5Config(**{**config, "vocab_size": 300})).save_pretrained(
-        folder
-    )
+    config = transformers.T5Config.from_pretrained(folder, vocab_size=300)
+    transformers.T5ForConditionalGeneration(config).save_pretrained(folder)
     assert len(outcome("blind", folder)) == 3
-
-
-def task_of(folder: Path, captions: tuple[str, str]) -> str:
-    """A task of one group with these captions."""
-    images = []
-    for name, color in (("r.png", "red"), ("b.png", "blue")):
-        Image.new("RGB", (32, 32), color).save(folder / name)
-        images.append(name)
-    row = {"id": "sign", "i0": "r.png", "i1": "b.png", "c0": captions[0], "c1": captions[1]}
-    (folder / "rows.jsonl").write_text(json.dumps(row))
-    task = {
-        **{"task": "signs", "version": 1, "description": "A caption.", "license": "CC0-1.0"},
-        **{"source": {"kind": "folder", "path": "rows.jsonl", "images": "."}, "metrics": ["group_score"]},
-        "group": {"shape": [2, 2], "n_groups": 1, "id": "id", "images": ["i0", "i1"], "captions": ["c0", "c1"]},
-    }
-    (folder / "signs.yaml").write_text(json.dumps(task))
-    return str(folder / "signs.yaml")
 
 
 @pytest.mark.parametrize(
@@ -134,8 +114,10 @@ def task_of(folder: Path, captions: tuple[str, str]) -> str:
 def test_a_special_token_in_a_prompt_is_refused(tmp_path, family):
     model, make = FAMILIES[family]
     special = {"vqascore-llava": "<image>", "choice-llava": "<image>", "vqascore-qwen2_vl": "<|image_pad|>"}
-    task = task_of(tmp_path, (f"a red {special.get(family, '</s>')} left", "a blue right"))
-    with pytest.raises(TtmbenchError, match="group sign: the caption") as caught:
+    images = [Image.new("RGB", (32, 32), color) for color in ("red", "blue")]
+    captions = [f"a red {special.get(family, '</s>')} left", "a blue right"]
+    task = Task.from_groups([images], [captions], name="signs")
+    with pytest.raises(TtmbenchError, match="group 0: the caption") as caught:
         simple_evaluate(model, task, model_args={"pretrained": str(make(tmp_path / "model"))}, use_cache="off")
     assert caught.value.exit_code == 1
 
