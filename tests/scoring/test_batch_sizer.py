@@ -29,7 +29,7 @@ def out_of_memory() -> RuntimeError:
         (out_of_memory(), True),
         (MemoryError(), True),
         (
-            RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried to allocate 8 bytes"),
+            RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: tried 8 bytes"),
             True,
         ),
         (RuntimeError("std::bad_alloc"), True),
@@ -56,10 +56,8 @@ def test_rows_are_halved_said_and_stay_halved(capsys):
     assert list(memory.map_batches(0, 5, work)) == [2, 2, 1] and memory.rows == 2
     assert seen == [(0, 2), (2, 4), (4, 5)], "every row once, in order"
     assert list(memory.map_batches(5, 7, work)) == [2]
-    told = capsys.readouterr().err.splitlines()
-    assert told == [
-        "ttmbench: out of memory with 5 inputs at a time; continuing with 2 (--batch_size 2)",
-    ]
+    (told,) = capsys.readouterr().err.splitlines()
+    assert "--batch_size 2" in told
 
 
 def test_one_row_that_does_not_fit_is_an_error():
@@ -76,25 +74,20 @@ def test_auto_begins_large_on_accelerators_only():
     assert BatchSizer.for_run(7, torch.device("cuda")).rows == 7
 
 
-def limited(monkeypatch, most: int) -> list[int]:
-    """Makes the towers run out of memory beyond so many rows; lists what was tried."""
+def test_a_run_that_runs_out_of_memory_ends_with_the_same_numbers(monkeypatch, capsys):
+    settings = {"ttm": {"iterations": 2, "epochs": 1}, **QUICK}
+    expected = ttmbench.simple_evaluate("tiny-clip", "shapes_color,shapes_spatial", **settings)
     tried: list[int] = []
     real = hf.TransformersModel._tower
 
     def features(self, tower, inputs):
+        """The towers run out of memory beyond five rows."""
         tried.append(n_rows(inputs))
-        if tried[-1] > most:
+        if tried[-1] > 5:
             raise out_of_memory()
         return real(self, tower, inputs)
 
     monkeypatch.setattr(hf.TransformersModel, "_tower", features)
-    return tried
-
-
-def test_a_run_that_runs_out_of_memory_ends_with_the_same_numbers(monkeypatch, capsys):
-    settings = {"ttm": {"iterations": 2, "epochs": 2}, "methods": ["overfit"], **QUICK}
-    expected = ttmbench.simple_evaluate("tiny-clip", "shapes_color,shapes_spatial", **settings)
-    tried = limited(monkeypatch, 5)
     found = ttmbench.simple_evaluate("tiny-clip", "shapes_color,shapes_spatial", **settings)
     assert max(tried) > 5
     told = [line for line in capsys.readouterr().err.splitlines() if "out of memory" in line]

@@ -80,9 +80,9 @@ def test_the_best_candidates_are_those_of_a_stable_sort_and_rank_as_among_themse
 def test_a_score_that_is_none_is_named():
     table = np.zeros((3, 4), np.float32)
     table[2, 1] = np.nan
-    with pytest.raises(TtmbenchError, match="number 2 of the images a score that is NaN or infinite"):
+    with pytest.raises(TtmbenchError, match="number 2 of the images"):
         rank_queries(lambda rows: table[rows], np.arange(3), np.arange(4), "images")
-    with pytest.raises(TtmbenchError, match=r"shape \[3, 3\], \[3, 4\] are expected"):
+    with pytest.raises(TtmbenchError, match=r"\[3, 4\] are expected"):
         rank_queries(lambda rows: table[rows, :3], np.arange(3), np.arange(4), "images")
     with pytest.raises(ValueError, match="number 1 has no true candidate"):
         rank_queries(lambda rows: table[rows], np.array([0, 9, 1]), np.arange(4))
@@ -100,27 +100,18 @@ def test_the_matrix_is_never_there():
 
 
 class Towers(DualEncoder):
-    """A dual encoder of a few numbers; it counts what it is given."""
-
-    device = torch.device("cpu")
-
-    def __init__(self) -> None:
-        self.images, self.largest = 0, 0
+    """A dual encoder of a few numbers."""
 
     def fingerprint(self):
         return "towers"
 
     def prepare_images(self, images):
-        self.largest = max(self.largest, len(images))
-        return torch.stack(
-            [torch.tensor(image.resize((1, 1)).getpixel((0, 0)), dtype=torch.float32) for image in images]
-        )
+        return torch.tensor([image.getpixel((0, 0)) for image in images], dtype=torch.float32)
 
     def prepare_captions(self, captions):
         return torch.tensor([[len(one), one.count("a"), one.count(" ")] for one in captions], dtype=torch.float32)
 
     def encode_images(self, prepared):
-        self.images += len(prepared)
         return prepared
 
     def encode_captions(self, prepared):
@@ -130,22 +121,15 @@ class Towers(DualEncoder):
         return images @ captions.T
 
 
-def images_and_captions(count: int, opened: list[str] | None = None) -> list[Group]:
-    def image(number: int) -> ImageRef:
-        def open_it():
-            if opened is not None:
-                opened.append(str(number))
-            return Image.new("RGB", (2, 2), (number % 7, 3, number % 11))
-
-        return ImageRef(str(number), open_it)
-
-    return [Group(str(number), (image(number),), (f"caption {number}",)) for number in range(count)]
-
-
 def test_equal_images_and_equal_captions_tie_to_the_last_bit():
     """77 pixels repeat among 80 images, under names of their own; each has one row of features."""
-    groups, model = images_and_captions(80), Towers()
-    images = encode_images(model, Inputs(groups), BatchSizer(16))
+
+    def group(number: int) -> Group:
+        image = ImageRef(str(number), lambda: Image.new("RGB", (2, 2), (number % 7, 3, number % 11)))
+        return Group(str(number), (image,), (f"caption {number}",))
+
+    model = Towers()
+    images = encode_images(model, Inputs([*map(group, range(80))]), BatchSizer(16))
     assert len(images.features) == 77 and len(images) == 80
     captions = encode_captions(model, ["twice", "once", "twice"], BatchSizer(16))
     assert len(captions.features) == 2 and captions.rows.tolist() == [0, 1, 0]
