@@ -81,22 +81,19 @@ def test_quick_gelu_has_the_bits_of_the_libraries_layers(library, dtype, part, m
 
 
 @pytest.mark.parametrize("compile_towers", [False, True])
-def test_an_adapter_replaces_quick_gelu_unless_it_compiles(compile_towers, tmp_path):
-    layers = load("clip", tmp_path / "model", compile=compile_towers).model.modules()
+def test_an_adapter_replaces_quick_gelu_unless_it_compiles(compile_towers, tiny_vlm):
+    layers = hf.load(pretrained=str(tiny_vlm("clip")), device="cpu", compile=compile_towers).model.modules()
     names = {type(layer).__name__ for layer in layers if "GELU" in type(layer).__name__}
     assert names == {"QuickGELUActivation" if compile_towers else "QuickGELU"}
 
 
-def load(kind, folder, **options):
-    folder.mkdir(exist_ok=True)
-    if kind == "open_clip":
-        return open_clip.load(model=f"local-dir:{tiny_models.open_clip(folder)}", device="cpu", **options)
-    return hf.load(pretrained=str(getattr(tiny_models, kind)(folder)), device="cpu", **options)
-
-
 @pytest.mark.parametrize("kind", ["clip", "siglip", "open_clip"])
-def test_an_adapter_on_a_cpu_multiplies_patches_and_keeps_names_and_scores(kind, tmp_path):
-    adapter = load(kind, tmp_path / "model")
+def test_an_adapter_on_a_cpu_multiplies_patches_and_keeps_names_and_scores(kind, tiny_vlm):
+    folder = tiny_vlm(kind)
+    is_hf = kind != "open_clip"
+    adapter = (hf if is_hf else open_clip).load(
+        **{"pretrained": str(folder)} if is_hf else {"model": f"local-dir:{folder}"}, device="cpu"
+    )
     model = adapter.model
     plain = copy.deepcopy(model)
     changed = [layer for layer in plain.modules() if isinstance(layer, nn.Conv2d)]
@@ -105,7 +102,7 @@ def test_an_adapter_on_a_cpu_multiplies_patches_and_keeps_names_and_scores(kind,
     assert len(changed) == 1 and sum(type(layer) is PatchProduct for layer in model.modules()) == 1
     assert list(plain.state_dict()) == list(model.state_dict())
     images = torch.randint(0, 256, (5, 3, 32, 32), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
-    prepared = images if kind == "open_clip" else {"pixel_values": images}
+    prepared = {"pixel_values": images} if is_hf else images
     with torch.inference_mode():
         features = adapter.encode_images(prepared)
         for layer in model.modules():
