@@ -266,9 +266,17 @@ def test_an_array_that_is_no_image_is_told(tmp_path, data, shape, kind):
 
 
 @pytest.mark.parametrize(
-    "words", [["--model", "tiny-clip", "--tasks", "vsr"], ["show", "VSR"], ["download", "vsr-random"]]
+    ("words", "fact"),
+    [
+        (["--model", "tiny-clip", "--tasks", "vsr"], "asks of one image and one statement whether it is true"),
+        (["show", "VSR"], "arXiv:2205.00363"),
+        (["download", "vsr-random"], "arXiv:2205.00363"),
+        (["show", "half-truths"], "arXiv:2602.23906"),
+        (["show", "Auto-Comp"], "arXiv:2602.02043"),
+        (["show", "negbench_msr_vtt"], "MediaFire"),
+    ],
 )
-def test_a_dataset_that_is_not_here_says_why(words, capsys):
+def test_a_dataset_that_is_not_here_says_why(words, fact, capsys):
     assert main(words) == 2
     said = capsys.readouterr().err
-    assert "VSR asks of one image and one statement whether it is true" in said and said.count("\n") == 1
+    assert fact in said and said.count("\n") == 1
