@@ -8,6 +8,7 @@ together; else the library prepares them batch by batch.
 from __future__ import annotations
 
 import re
+import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from importlib import metadata
@@ -48,6 +49,7 @@ MODULES = "modules.json"
 TEMPERATURE = 0.02
 QUERY, DOCUMENT = "query", ("document", "passage", "corpus")  # names of prompts, as encode_query and encode_document
 IDS = "input_ids"
+MATCHING = ("label_1", "1", "yes", "true", "relevant")  # names of the class of pairs that match; label_1 is the default
 PROBED = (64, 64), (240, 60)  # sizes of images that models cut into different numbers of tiles or patches
 _NAME = re.compile(r"[\w.-]+")
 _SMALL = re.compile(r".+\.(json|txt|model|jinja|py|tiktoken|bpe|vocab|spm)")
@@ -68,11 +70,17 @@ def load_multi_vector(asked: MultiVectorOptions) -> MultiVectorModel:
 
 @takes(CrossEncoderOptions)
 def load_cross_encoder(asked: CrossEncoderOptions) -> RerankerModel:
-    """Loads a reranker; errors as for `load`, and UsageError for one with more than two classes."""
+    """Loads a reranker; errors as for `load`, and UsageError for classes of which none says that a pair matches."""
     model, loaded = _load("CrossEncoder", asked)
-    if model.num_labels > 2:
-        raise UsageError(f"{asked.pretrained} has {model.num_labels} classes; a reranker has one score, or two classes")
-    return RerankerModel(model, loaded, asked)
+    labels = model.transformers_model.config.id2label
+    names = [str(labels.get(index)) for index in range(model.num_labels)]
+    matches = [index for index, name in enumerate(names) if name.lower() in MATCHING]
+    if model.num_labels > 1 and (model.num_labels > 2 or len(matches) != 1):
+        raise UsageError(
+            f"{asked.pretrained} has {model.num_labels} classes ({', '.join(names[:3])}); a reranker has one score, or "
+            f"two classes of which one is named {', '.join(MATCHING)}"
+        )
+    return RerankerModel(model, loaded, asked, matches[0] if model.num_labels == 2 else 0)
 
 
 @takes(HubRepository)
@@ -145,11 +153,10 @@ def _prompt_of(model: Any, option: str, asked: str | None, own: Sequence[str]) -
 
 
 def _modules_digest(model: Any) -> str:
-    """sha256 of the kinds and settings of a model's modules: pooling, normalisation, masks, lengths."""
+    """sha256 of the kinds and settings of a model's modules: pooling, normalisation, masks, lengths, own code."""
     lengths = [getattr(module, "max_seq_length", None) for module in model]
-    return json_digest(
-        plain([[type(one).__name__, getattr(one, "get_config_dict", dict)()] for one in model] + lengths)
-    )
+    # The name of a class of own code has its commit, or a digest of its file.
+    return json_digest(plain([[str(type(one)), getattr(one, "get_config_dict", dict)()] for one in model] + lengths))
 
 
 class _Rows:
@@ -157,13 +164,10 @@ class _Rows:
 
     def __init__(self, model: Any, probes: Sequence[Any], **how: object) -> None:
         self._prepare = partial(model.preprocess, **how)
-        self._tokenizer, self._of_tokens = model.tokenizer, frozenset[str]()
-        whole, rows = dict(self._prepare(list(probes))), [dict(self._prepare([one])) for one in probes]
-        shapes = [{name: getattr(value, "shape", None) for name, value in row.items()} for row in rows]
-        self._of_tokens = frozenset(name for name in whole if all(one.get(name) == one.get(IDS) for one in shapes))
+        self._tokenizer = model.tokenizer
         try:
-            joined = self._joined(rows)
-            self.are_joined = joined.keys() == whole.keys() and all(_same(joined[name], whole[name]) for name in whole)
+            rows = [dict(self._prepare([one])) for one in probes]
+            self.are_joined = _same(self._joined(rows), dict(self._prepare(list(probes))))
         except (RuntimeError, KeyError, TypeError):  # rows of other kinds than `_column` knows
             self.are_joined = False
 
@@ -176,22 +180,25 @@ class _Rows:
         return self._joined(rows) if self.are_joined else dict(self._prepare(list(rows)))
 
     def _joined(self, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-        return {name: self._column(name, [row[name] for row in rows]) for name in rows[0]}
+        ids = [row[IDS].shape for row in rows if IDS in row]
+        return {name: self._column(name, [row[name] for row in rows], ids) for name in rows[0]}
 
-    def _column(self, name: str, values: list[Any]) -> Any:
+    def _column(self, name: str, values: list[Any], ids: list[torch.Size]) -> Any:
         """Values of rows below each other: tokens padded on the tokenizer's side, others, such as tiles, at the end."""
         if not isinstance(values[0], torch.Tensor):
             return values[0]
         if values[0].ndim < 2 or len({value.shape[1] for value in values}) == 1:
             return torch.cat(values)
+        side = self._tokenizer.padding_side if [value.shape for value in values] == ids else "right"
         pad = self._tokenizer.pad_token_id if name == IDS else 0
-        side = self._tokenizer.padding_side if name in self._of_tokens else "right"
         rows = [row for value in values for row in value]
         return pad_sequence(rows, batch_first=True, padding_value=pad, padding_side=side)
 
 
-def _same(one: Any, other: Any) -> bool:
-    return torch.equal(one, other) if isinstance(one, torch.Tensor) else bool(one == other)
+def _same(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Whether two batches of inputs are equal; RuntimeError or TypeError for values of other kinds."""
+    equal = (torch.equal(v, other[k]) if isinstance(v, torch.Tensor) else v == other[k] for k, v in one.items())
+    return one.keys() == other.keys() and all(equal)
 
 
 class _Saved:
@@ -202,6 +209,8 @@ class _Saved:
     def save(self, folder: Path) -> None:
         with hub.quiet_hub():
             self.model.save_pretrained(str(folder), create_model_card=False)
+        for code in folder.glob("*/*.py"):  # of a module, which the library writes there and reads from the root
+            shutil.copy(code, folder)
 
 
 class EmbeddingModel(_Saved, ContrastiveModel[Any]):
@@ -317,15 +326,20 @@ class MultiVectorModel(EmbeddingModel):
 
 
 class RerankerModel(_Saved, TrainablePairModel):
-    """A ``CrossEncoder`` as an adapter: query is the caption, document the image."""
+    """A ``CrossEncoder`` as an adapter: query is the caption, document the image.
 
-    def __init__(self, model: Any, loaded: LoadedModel, asked: CrossEncoderOptions) -> None:
+    Of two classes, the score is the logit of ``positive``, the one of pairs that match, minus the other's.
+    """
+
+    def __init__(self, model: Any, loaded: LoadedModel, asked: CrossEncoderOptions, positive: int = 0) -> None:
         super().__init__(loaded, asked)
+        self._positive = positive
         prompt = _prompt_of(model, "prompt", asked.prompt, ())
         self.processor: Any = loaded.processor
         probes = zip(("a", "a cat on a mat"), [Image.new("RGB", size) for size in PROBED], strict=True)
         self._pairs = _Rows(model, list(probes), prompt=prompt)
         self._declared |= {"modules_sha256": _modules_digest(model), "prompt": prompt, "score": "log-odds"}
+        self._declared |= {"positive": positive} if model.num_labels == 2 else {}
 
     def prepare_images(self, images: Sequence[Image.Image]) -> list[PreparedImage]:
         """The image processor's output for each image, with which rows of captions are made when they are asked for."""
@@ -371,4 +385,5 @@ class RerankerModel(_Saved, TrainablePairModel):
         rows = [self._row(image, caption, ImageMemory(own, image.answer)) for image, caption in pairs]
         with self.arithmetic():
             scores: torch.Tensor = self.model(on_device(self._pairs.batch(rows), self.device))["scores"].float()
-        return scores[:, 1] - scores[:, 0] if scores.shape[-1] == 2 else scores[:, 0]
+        positive = scores[:, self._positive]
+        return positive - scores[:, 1 - self._positive] if scores.shape[-1] == 2 else positive

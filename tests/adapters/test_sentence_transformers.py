@@ -100,6 +100,28 @@ def test_log_odds_are_the_librarys(folders):
         assert np.allclose(one, expected, atol=1e-5, rtol=0)
 
 
+@pytest.mark.parametrize("names", [("LABEL_0", "LABEL_1"), ("yes", "no"), ("cat", "dog")])
+def test_two_classes_give_their_difference(names, folders, tmp_path):
+    from sentence_transformers.base.modules import Dense, Transformer
+    from sentence_transformers.sentence_transformer.modules import Pooling
+
+    first = Transformer(str(folders["sentence_transformers"]))
+    first.model.config.id2label = dict(enumerate(names))
+    torch.manual_seed(2)
+    head = Dense(32, 2, activation_function=None, module_output_name="scores")
+    model = library.CrossEncoder(modules=[first, Pooling(32, "lasttoken"), head], device="cpu")
+    model.save_pretrained(str(tmp_path), create_model_card=False)
+    if "cat" in names:
+        with pytest.raises(UsageError, match="2 classes"):
+            adapters.load_cross_encoder(pretrained=str(tmp_path), device="cpu")
+        return
+    logits = model.predict(list(zip(CAPTIONS, IMAGES, strict=True)), activation_fn=torch.nn.Identity())
+    positive = 0 if "yes" in names else 1
+    adapter = adapters.load_cross_encoder(pretrained=str(tmp_path), device="cpu")
+    expected = logits[:, positive] - logits[:, 1 - positive]
+    assert np.allclose(adapter.score_pairs(IMAGES, CAPTIONS), expected, atol=1e-5, rtol=0) and expected.std() > 1e-3
+
+
 @pytest.mark.parametrize("name", [*KINDS, "cross_encoder"])
 def test_adapters_keep_the_contract(name, folders):
     load = adapters.load_cross_encoder if name == "cross_encoder" else KINDS[name][0]
@@ -138,6 +160,35 @@ def test_images_are_processed_once_a_run(name, folders, monkeypatch):
     assert len(processed) - few > 2 * few
 
 
+def test_own_code_is_run_with_the_flag(folders, tmp_path):
+    coded = with_code(folders["sentence_transformers"], tmp_path / "coded")
+    code = "from sentence_transformers.base.modules import Normalize as Own\n\n\nclass Normalize(Own):\n"
+    code += "    def forward(self, features):\n        features['sentence_embedding'] -= 0.1\n        return features\n"
+    (coded / "custom_code.py").write_text(code, encoding="utf-8")
+    adapter = adapters.load(pretrained=str(coded), device="cpu", trust_remote_code=True, temperature=1.0)
+    model = library.SentenceTransformer(str(coded), device="cpu", trust_remote_code=True)
+    expected = model.similarity(model.encode_query(CAPTIONS), model.encode_document(IMAGES)).T
+    assert torch.allclose(logits_of(adapter, IMAGES), expected, atol=1e-5, rtol=0)
+    plain = adapters.load(pretrained=str(folders["sentence_transformers"]), device="cpu", temperature=1.0)
+    assert not torch.allclose(logits_of(plain, IMAGES), expected, atol=1e-3)
+    adapter.save(tmp_path / "saved")
+    saved = adapters.load(pretrained=str(tmp_path / "saved"), device="cpu", trust_remote_code=True, temperature=1.0)
+    assert torch.equal(logits_of(saved, IMAGES), logits_of(adapter, IMAGES))
+    edited = code.replace("0.1", "0.2")
+    (coded / "custom_code.py").write_text(edited, encoding="utf-8")
+    again = adapters.load(pretrained=str(coded), device="cpu", trust_remote_code=True, temperature=1.0)
+    assert again.fingerprint() != adapter.fingerprint()
+
+
+def with_code(folder, target):
+    """A copy of a model whose last module is of its own code."""
+    coded = without(folder, target)
+    modules = json.loads((coded / "modules.json").read_text(encoding="utf-8"))
+    modules.append({"idx": len(modules), "name": str(len(modules)), "path": "", "type": "custom_code.Normalize"})
+    (coded / "modules.json").write_text(json.dumps(modules), encoding="utf-8")
+    return coded
+
+
 def without(folder, target, *names, **config):
     shutil.copytree(folder, target)
     for name in names:
@@ -152,10 +203,7 @@ def test_what_cannot_be_read_is_said(folders, tmp_path):
     library.SentenceTransformer(str(raw), device="cpu").save_pretrained(str(text), create_model_card=False)
     bare = without(folder, tmp_path / "bare", "processor_config.json")
     plain = without(folder, tmp_path / "plain", "modules.json")
-    coded = without(folder, tmp_path / "coded")
-    modules = json.loads((coded / "modules.json").read_text(encoding="utf-8"))
-    modules[0]["type"] = "custom_code.Transformer"
-    (coded / "modules.json").write_text(json.dumps(modules), encoding="utf-8")
+    coded = with_code(folder, tmp_path / "coded")
     for where, how, error, fact in (
         (text, {}, UsageError, "text alone"),
         (bare, {}, DataError, "image processor|processor"),
