@@ -47,11 +47,7 @@ def test_whose_scores_are_kept():
         declared = None
 
     assert why_not_kept(Silent()) == "Silent has no fingerprint, so its scores are not cached"
-    for more in (
-        {"pairs_at_once": 3},
-        {"refusals_are_wrong": True},
-        {"usage": lambda self: {}},
-    ):
+    for more in ({"pairs_at_once": 3}, {"refusals_are_wrong": True}, {"usage": lambda self: {}}):
         assert why_not_kept(type("Other", (Adapter,), more)()) == "", "these have their own ways"
     patched = Adapter()
     patched.unrelated = 1

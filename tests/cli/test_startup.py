@@ -93,8 +93,7 @@ def test_help_and_wrong_options_need_no_numbers(light):
 
 
 @pytest.mark.parametrize(
-    "stage",
-    ["wrong model", "wrong task", "wrong setting", "ls tasks", "show", "analysis", "arrays"],
+    "stage", ["wrong model", "wrong task", "wrong setting", "ls tasks", "show", "analysis", "arrays"]
 )
 def test_names_and_settings_need_no_model_library(light, stage):
     assert not packages(light[stage]) & (HEAVY | {"asyncio", "jaxtyping"})

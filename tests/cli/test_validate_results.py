@@ -166,11 +166,7 @@ CHANGES = {
         lambda copy: copy.put("results", COLOR, "group_score,dn", to=0.123),
         "group_score,dn",
     ),
-    "a method's score": (
-        "methods",
-        lambda copy: copy.edit_arrays("scores", COLOR, reversed_groups),
-        f"ci.{COLOR}",
-    ),
+    "a method's score": ("methods", lambda copy: copy.edit_arrays("scores", COLOR, reversed_groups), f"ci.{COLOR}"),
     "ranks": ("ranks", lambda copy: copy.edit_arrays("ranks", RETRIEVAL, first), f"results.{RETRIEVAL}"),
     "a recall": (
         "ranks",

@@ -184,11 +184,7 @@ def test_what_cannot_be_deterministic_is_named(message, told):
 
 def test_torch_refuses_in_the_words_that_are_looked_for():
     """An operation that has no deterministic version on any device."""
-    with (
-        pytest.raises(TtmbenchError, match="no deterministic version of"),
-        deterministic(0),
-        naming_what_cannot(),
-    ):
+    with pytest.raises(TtmbenchError, match="no deterministic version of"), deterministic(0), naming_what_cannot():
         torch.empty(4).put_(torch.tensor([0, 0]), torch.rand(2), accumulate=False)
 
 

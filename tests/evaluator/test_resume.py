@@ -419,8 +419,7 @@ def kept_seed(tmp_path) -> SeedCheckpoint:
 
 
 @pytest.mark.parametrize(
-    "where",
-    ["itself", "another iteration", "another file", "another seed", "another variant", "run", "data", "scores"],
+    "where", ["itself", "another iteration", "another file", "another seed", "another variant", "run", "data", "scores"]
 )
 def test_a_checkpoint_in_anothers_place_is_not_used(kept_seed, tmp_path, where):
     folder, scores = tmp_path / "task" / "ttm" / "seed_0", kept_seed.read().steps[0].scores
@@ -615,13 +614,7 @@ def test_a_listener_cannot_change_the_run(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("key", "value"),
-    [
-        ("results", "abc"),
-        ("n-samples", {"original": "x"}),
-        ("artifacts", 3),
-        ("errors", 3),
-    ],
+    ("key", "value"), [("results", "abc"), ("n-samples", {"original": "x"}), ("artifacts", 3), ("errors", 3)]
 )
 def test_a_bad_row_of_an_earlier_document_is_named(tmp_path, capsys, key, value):
     target = tmp_path / ("x.json" if key == "results" else "folder")

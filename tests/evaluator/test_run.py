@@ -223,12 +223,7 @@ def test_continue_goes_on_and_raise_stops(tmp_path, folder_task):
 
 
 def folder_group():
-    return {
-        "shape": [2, 2],
-        "id": "id",
-        "images": ["image_0", "image_1"],
-        "captions": ["caption_0", "caption_1"],
-    }
+    return {"shape": [2, 2], "id": "id", "images": ["image_0", "image_1"], "captions": ["caption_0", "caption_1"]}
 
 
 def test_a_users_own_task_runs_with_a_hub_format_model(folder_task, tiny_siglip):

@@ -67,10 +67,7 @@ def test_the_row_is_marked_and_the_document_says_it(two, capsys):
     assert STORED_NOTE in document["notes"][TASK]
     assert main(["report", str(two), "--images", "none", "-o", str(two / "page.html")]) == 0
     assert STORED_NOTE in (two / "page.html").read_text()
-    assert [row.model for row in answer_of(gather(two)[0])] == [
-        "one (scored from a file)",
-        "two (scored from a file)",
-    ]
+    assert [row.model for row in answer_of(gather(two)[0])] == ["one (scored from a file)", "two (scored from a file)"]
     assert main(["export", str(document_of(two, "one")[0]), "--to", "numbers", "-o", str(two / "x.csv")]) == 0
     assert set(pd.read_csv(two / "x.csv")["from_file"]) == {True}
     source = document["datasets"][TASK]["source"]

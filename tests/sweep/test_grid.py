@@ -105,11 +105,7 @@ def test_what_is_wrong_with_a_grid_is_one_line_before_anything_runs(tmp_path, se
 
 
 @pytest.mark.parametrize(
-    "more",
-    [
-        {"grid": {"strength": [1]}},
-        {"models": [{"model": "tiny-clip", "method_args": "dn.strength=1"}]},
-    ],
+    "more", [{"grid": {"strength": [1]}}, {"models": [{"model": "tiny-clip", "method_args": "dn.strength=1"}]}]
 )
 def test_values_of_a_settings_grid_win(tmp_path, more):
     found = settings_of(tmp_path, DN | {"grid": {"strength": [0.1, 0.2]}}, **more)
