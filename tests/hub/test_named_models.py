@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
 
 import pytest
 import torch
-from support import family_copies, processes
+from support import family_copies
 from support.commands import run_commands
 from support.family_copies import BY_HAND, NAMES, REFUSED
-from support.hub_models import SIGLIP2_WORDS, SIGLIP_WORDS
 from support.hub_runs import LIMIT, WEIGHTS, check_done, write_copies
 from support.hub_server import HubServer
-from support.siglip_tokenizers import CAPTIONS
-from support.tiny_models import timm_shape
 
 RAW = f"--tasks shapes_color --limit {LIMIT} --device cpu --bootstrap_iters 0 --use_cache off"
 TTM = f"{RAW} --ttm --ttm_args iterations=1,epochs=1"
@@ -70,46 +66,6 @@ def test_each_format_is_scored_and_trained(world, name):
     assert "group_match,ttm" in document["results"]["shapes_color"]
     beside = {"clove": [family_copies.OPENAI], "read-clip": ["openai/clip-vit-base-patch32"]}
     assert [other["name"] for other in info["source"].get("beside", [])] == beside.get(name, [])
-
-
-READ = """
-import json, sys
-import open_clip as library
-from ttmbench.model_adapters import catalog, hf, open_clip
-folder, captions = json.load(sys.stdin)
-library.add_model_config(folder)
-for spec in catalog.adapters():
-    if spec.name in sys.argv[1:]:
-        adapter = (hf if ".hf:" in spec.target else open_clip).load(**spec.model_args, device="cpu")
-        ids = adapter.prepare_captions(captions)
-        ids = ids["input_ids"] if ".hf:" in spec.target else ids
-        cut, stated = adapter.truncated(captions), adapter.fingerprint()["captions"]
-        assert stated == spec.card.captions and adapter.refused(captions) == [None] * len(captions)
-        print(json.dumps([spec.name, ids.tolist(), cut]))
-"""
-TIMM = {"ViT-B-16-SigLIP": SIGLIP_WORDS, "ViT-B-16-SigLIP2": SIGLIP2_WORDS}
-
-
-@pytest.mark.slow
-def test_named_siglips_read_captions_alike(tmp_path):
-    """Of one checkpoint under two libraries, and of each size; what is read is what cards state."""
-    named = {"siglip2-b16", "siglip2-so400m", "open_clip-siglip2-b16"}, {"siglip-b16", "open_clip-siglip-b16"}
-    repos = [f"google/siglip{name}" for name in ("-base-patch16-224", "2-base-patch16-224", "2-so400m-patch14-384")]
-    write_copies(tmp_path / "hub", [*repos, *(f"timm/{name}" for name in TIMM)])
-    (tmp_path / "small").mkdir()
-    for name, rows in TIMM.items():
-        (tmp_path / "small" / f"{name}.json").write_text(json.dumps(timm_shape(f"timm/{name}", rows)))
-    with HubServer(tmp_path / "hub") as hub:
-        given = json.dumps([str(tmp_path / "small"), list(CAPTIONS.values())])
-        how = {"input": given, "env": {**os.environ, **hub.environment(tmp_path)}, "cwd": tmp_path}
-        done = processes.run(["-c", READ, *named[0], *named[1]], capture_output=True, text=True, **how)
-    assert done.returncode == 0, done.stderr
-    found = {name: read for name, *read in map(json.loads, done.stdout.splitlines())}
-    assert found.keys() == named[0] | named[1]
-    for names in named:
-        first, *others = (found[name] for name in names)
-        assert all(other == first for other in others)
-        assert first[1] == [name == "over-long" for name in CAPTIONS]
 
 
 def test_what_is_downloaded_by_hand_or_needs_code_is_one_line(world):

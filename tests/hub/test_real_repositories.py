@@ -31,14 +31,12 @@ from support.hub_server import STRANGER, TOKEN, HubServer
 
 from ttmbench import tasks as task_files
 
-MODELS = [("siglip-b16", ""), ("clip-b32", ""), ("blip-itm", ""), ("vqascore-smolvlm-256m", "")]
-MODELS += [("qwen3-vl-embedding-2b", ""), ("open_clip", f"model=hf-hub:{SIGLIP_OF_TIMM}"), ("hf", f"pretrained={CLIP}")]
+MODELS = [("siglip-b16", ""), ("qwen3-vl-embedding-2b", "")]  # the rest of the names is slow
+MODELS += [("open_clip", f"model=hf-hub:{SIGLIP_OF_TIMM}"), ("hf", f"pretrained={CLIP}")]
 SOME_TASKS = (
-    *("colorswap", "winoground", "sugarcrepe_swap_obj", "whatsup_a_left_right", "whatsup_coco_two"),
-    *("bivlc", "rocketscience", "vismin_counting", "aro_flickr30k_order"),
+    *("colorswap", "winoground", "sugarcrepe_swap_obj", "whatsup_a_left_right", "rocketscience", "vismin_counting"),
     *("conme_replace_obj", "conme_replace_rel"),  # other files of one repository
 )
-LONG = ("bivlc", "aro_flickr30k_order")  # thousands of images in one table: the first hundreds are decoded
 SMALL = "--device cpu --bootstrap_iters 0 --use_cache off"
 # transformers would ask for these to have weights converted behind one's back.
 CONVERSION = ("/discussions", "/commits/", "/refs?")
@@ -68,14 +66,11 @@ def test_models_run_and_run_again_without_the_hub(hub, home):
     check_done(done)
     assert weights_of(hub) == [
         "7fd15f0689c79d79e38b1c2e2e2370a7bf2761ed/model.safetensors",
-        "c237dc49a33fc61debc9276459120b7eac67e7ef/model.safetensors",
-        "bed8ad38cb2d04a5a4bdf2d071b3c3c0a4aa724c/pytorch_model.bin",
-        "7e3e67edbbed1bf9888184d9df282b700a323964/model.safetensors",
         f"{made_up_commit(SENTENCES)}/model.safetensors",
         "41f575766f40e752fdd1383e9565b7f02388c1c4/open_clip_pytorch_model.bin",
         "3d74acf9a28c67741b2f4f2ea7635f0aaf6f0268/pytorch_model.bin",
     ], "one set of weights a model"
-    assert [one.err.count("is a pickle") for one in done] == [0, 0, 1, 0, 0, 1, 1]
+    assert [one.err.count("is a pickle") for one in done] == [0, 0, 1, 1]
     assert not [one.path for one in hub.log if any(part in one.path for part in CONVERSION)]
     assert not any(one.token for one in hub.log if one.path.startswith("/storage")), "a token leaves for another host"
     unpinned = online[-1].document["model_info"]["source"]
@@ -128,17 +123,13 @@ def test_download_brings_what_an_offline_run_of_tasks_needs(hub, home):
     (done,) = run_commands([fetch], environment, home)
     check_done([done])
     assert done.out.count(" ready ") == len(SOME_TASKS) + 1
-    counts = {line.split(":")[0]: line.split()[2] for line in done.out.splitlines() if " ready " in line}
-    assert {task: counts[task] for task in LONG} == {"bivlc": "2933", "aro_flickr30k_order": "5000"}
 
     asked = len(hub.log)
     run = f"--model siglip-b16 {RAW.replace('colorswap', names)} -o {output} --offline"
-    whole = [task for task in SOME_TASKS if task not in LONG]
-    validate = [f"validate {' '.join(whole)} --offline", f"validate {' '.join(LONG)} --offline --limit 400"]
+    validate = f"validate {' '.join(SOME_TASKS)} --offline"
     compare = f"reproduce mteb_winoground --models siglip-b16 --runs {output.parent} -o {home / 'compared.json'}"
-    *validated, ran, compared = run_commands([*validate, run, compare], environment, home)
-    for one, tasks in zip(validated, (whole, LONG), strict=True):
-        check_validated(one, tasks)
+    validated, ran, compared = run_commands([validate, run, compare], environment, home)
+    check_validated(validated, SOME_TASKS)
     check_done([ran])
     assert len(hub.log) == asked
     rows = json.loads((home / "compared.json").read_text(encoding="utf-8"))["rows"]
