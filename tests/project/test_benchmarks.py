@@ -31,6 +31,7 @@ def test_both_versions_give_the_same_numbers(tmp_path):
     assert set(report["seconds"]["package"]) == {"prepare", "score", "train", "total"}
 
 
+@pytest.mark.slow
 def test_the_store_changes_no_score(tmp_path):
     report = run("score.py", tmp_path / "x.json", "--threads", "1", small=("--groups", "4", "--layers", "1"))
     assert report["same_scores"] and set(report["ratios"].values()) and min(report["ratios"].values()) > 0
