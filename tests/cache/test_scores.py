@@ -83,9 +83,6 @@ def blocks_of(store: Path) -> list[Path]:
     return sorted((store / "scores").glob("*/*/block-*.safetensors"))
 
 
-# --- hits and misses -----------------------------------------------------------------------------------------
-
-
 def test_a_second_run_scores_nothing_and_says_so(tmp_path, capsys):
     model, store = Counting(tmp_path / "log"), tmp_path / "store"
     first = run(model, use_cache=str(store))
@@ -234,9 +231,6 @@ def test_debiased_scores_are_kept_with_their_parts(tmp_path, tiny_vlm):
         assert np.array_equal(raw(one), raw(other))
 
 
-# --- files ---------------------------------------------------------------------------------------------------
-
-
 def arrays_of(path: Path) -> dict[str, np.ndarray]:
     return {name: tensor.numpy() for name, tensor in load_sealed(path)[0].items()}
 
@@ -261,15 +255,6 @@ def test_a_header_that_lies_about_sizes_allocates_nothing(tmp_path):
         file.write_bytes(content)
         with pytest.raises(Unreadable):
             load_sealed(file)
-
-
-def test_others_may_read_a_shared_cache(tmp_path):
-    before = os.umask(0o022)
-    try:
-        run(Counting(tmp_path / "log"), use_cache=str(tmp_path / "store"))
-    finally:
-        os.umask(before)
-    assert entries(tmp_path / "store")[0].stat().st_mode & 0o777 == 0o644
 
 
 def rewritten(arrays) -> Callable[[Path, Path], object]:
@@ -336,18 +321,6 @@ def test_a_folder_that_cannot_be_written_is_one_warning(tmp_path, capsys, monkey
     said = capsys.readouterr().err
     assert said.count("No space left on device") == 1 and said.count("\n") == 2
 
-
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
-def test_a_read_only_folder_is_read(tmp_path, capsys):
-    model, store = Counting(tmp_path / "log"), tmp_path / "store"
-    run(model, use_cache=str(store))
-    for path in [store, *store.rglob("*")]:
-        path.chmod(0o555 if path.is_dir() else 0o444)
-    result = run(model, "shapes_color,shapes_place", use_cache=str(store))
-    assert "from_store" in result["datasets"]["shapes_color"] and "cannot be written" in capsys.readouterr().err
-
-
-# --- stopped runs --------------------------------------------------------------------------------------------
 
 STOPPED = """
 import sys
@@ -444,9 +417,6 @@ def test_two_processes_at_once(tmp_path):
     assert not blocks_of(store) and not list(store.rglob("*.tmp"))
     plain = run(Counting(tmp_path / "plain"), limit=70, batch_size=30)
     assert np.array_equal(arrays_of(path)["groups"], raw(plain))
-
-
-# --- where scores were computed ------------------------------------------------------------------------------
 
 
 def test_scores_of_another_instruction_set_say_which(tmp_path, monkeypatch):

@@ -70,7 +70,7 @@ def undisturbed(tmp_path_factory):
 
 def test_a_run_killed_again_and_again_keeps_its_without_times(tmp_path, monkeypatch, undisturbed):
     """Each life is some iterations longer than the one before."""
-    more = 3
+    more = 5
     expected, variants = undisturbed
     path = tmp_path / "x.json"
     for life in range(100):
@@ -82,7 +82,7 @@ def test_a_run_killed_again_and_again_keeps_its_without_times(tmp_path, monkeypa
             except Killed:
                 assert len(trained) == 1 + more * life, "none is trained twice"
                 assert json.loads(path.read_text(encoding="utf-8"))["status"] == "interrupted"
-    assert life > 3, "killed in some variants of both tasks"
+    assert life > 2, "killed in some variants of both tasks"
     assert without_times(done.document) == without_times(expected)
     assert sorted(file.name for file in tmp_path.iterdir()) == sorted(["x.json", *expected["artifacts"]])
     jsonschema.Draft202012Validator(schema("results")).validate(done.document)
@@ -210,9 +210,6 @@ def test_a_changed_samples_file_is_noticed(tmp_path, capsys, finished):
     assert without_times(again.document) == without_times(document)
 
 
-# --- other data under the same name ----------------------------------------------------------------------------
-
-
 def evaluate_folder(folder, path, **more):
     common = {"output_path": str(path), "log_samples": True, **QUICK, **more}
     return ttmbench.simple_evaluate("tiny-clip", [str(folder / "mine.yaml"), "shapes_color"], **common)
@@ -306,9 +303,6 @@ def test_stored_features_are_the_data_of_their_model(tmp_path, capsys, monkeypat
     assert "the data of task shapes_color are not those of" in capsys.readouterr().err
 
 
-# --- failures -------------------------------------------------------------------------------------------------
-
-
 def test_failed_tasks_are_run_again_unless_only_missing_ones_are_asked_for(tmp_path, monkeypatch):
     with monkeypatch.context() as patched:
         run_tasks(patched, "shapes_color")
@@ -376,9 +370,6 @@ def test_two_runs_cannot_write_to_one_place(tmp_path, monkeypatch):
         patched.setattr(evaluator, "run_task", run_task)
         evaluate(path, "shapes_color", ttm=False, seeds=None)
     assert not evaluate(path, "shapes_color", ttm=False, seeds=None).failed, "afterwards it is free again"
-
-
-# --- checkpoints ----------------------------------------------------------------------------------------------
 
 
 def kept_files(path: Path) -> list[Path]:
@@ -456,8 +447,6 @@ def test_adapted_models_are_saved_by_a_run_that_was_stopped_too(tmp_path, monkey
         name = f"shapes_color/seed_{seed}/model.safetensors"
         assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
 
-
-# --- from outside ---------------------------------------------------------------------------------------------
 
 ARGUMENTS = ["--model", "tiny-clip", "--tasks", "shapes_color", "--limit", "20", "--ttm", "--device", "cpu"]
 
