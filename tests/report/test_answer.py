@@ -2,20 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import re
-from pathlib import Path
-
 import pytest
 from support.documents import PUBLISHED, write_run
-from support.pages import Page
 
-from ttmbench.cli import main
 from ttmbench.report.board import answer_of
 from ttmbench.report.load import gather
 from ttmbench.reproduce.tables import published_beside_runs
 
-REFERENCE = Path(__file__).resolve().parents[2] / "results" / "reference" / "first.json"
 KEYS = ("group_score,none", "group_match,none", "group_match,ttm")
 
 
@@ -79,32 +72,6 @@ def test_global_tasks_and_models_that_only_choose(tmp_path):
     chosen, matched = answer_of(gather(tmp_path)[0])
     assert values_of(chosen) == [0.4, None, None] and chosen.raw.column == "forced choice"
     assert matched.matched.metric == "global_assignment_accuracy"
-
-
-def test_the_page_opens_with_it(tmp_path, capsys):
-    (tmp_path / "p.csv").write_text(
-        PUBLISHED + "paper,Table 1,shapes_color,tiny-clip,ttm,group_match,84,1.2,zero_shot\n"
-    )
-    target = tmp_path / "page.html"
-    words = ["report", str(REFERENCE), "--images", "none", "-o", str(target), "--published", str(tmp_path / "p.csv")]
-    assert main(words) == 0
-    page = target.read_text(encoding="utf-8")
-    assert re.findall(r'<h2 id="([a-z]+)"', page)[:2] == ["answer", "results"]
-    answer = page[page.index('<h2 id="answer"') : page.index('<h2 id="results"')]
-    assert answer.count('<img class="chart"') == 1
-    cells = Page(page).tables["answer-table"][1][1:]
-    document = json.loads(REFERENCE.read_text(encoding="utf-8"))
-    stored, intervals = document["results"]["shapes_color"], document["ci"]["shapes_color"]
-    ends = ["–".join(f"{100 * end:.1f}" for end in intervals[key]) for key in KEYS]
-    raw, matched, ttm, spread = (100 * stored[key] for key in (*KEYS, "group_match_seed_std,ttm"))
-    assert cells == [
-        *(f"{raw:.2f} {ends[0]} chance 16.67", f"{matched:.2f} {ends[1]} chance 50.00"),
-        f"{ttm:.2f} ± {spread:.2f} {ends[2]} chance 50.00",
-        *(f"{ttm - matched:+.2f}", "200 of 200"),
-    ]
-    assert "published: paper, Table 1" in answer and "84.00" in answer
-    assert main([*words[:-1], str(tmp_path / "absent.csv")]) != 0
-    assert "absent.csv" in capsys.readouterr().err
 
 
 def test_a_task_that_ranks_stands_beside_published_numbers_by_its_first_metric(tmp_path):

@@ -105,14 +105,6 @@ def keys(document):
     }
 
 
-def test_of_several_runs_the_newest_number_counts(reference):
-    older = {**reference, "date": reference["date"] - 10}
-    older["results"] = {"shapes_color": dict.fromkeys(reference["results"]["shapes_color"], 0.0)}
-    for order in ([older, reference], [reference, older]):
-        found = newest(one for document in order for one in run_of(document).numbers)
-        assert len(found) == 10 and all(one.value for one in found)
-
-
 def test_a_part_of_a_task_never_replaces_the_whole(reference):
     """A newer run of eight groups, of which every number is 1."""
     part = {**reference, "date": reference["date"] + 10}
@@ -131,9 +123,6 @@ def test_a_part_of_a_task_never_replaces_the_whole(reference):
     assert table.groupby("file")["limited"].first().to_dict() == {"x.json": False}
     with pytest.raises(UsageError, match="8 of 200 groups are not a result for the task"):
         model_index(run_of(part))
-
-
-# lm-evaluation-harness
 
 
 def test_lm_eval_has_the_keys_its_readers_ask_for(adapted):
@@ -174,22 +163,6 @@ def test_lm_eval_file_lies_where_its_readers_look(tmp_path, capsys):
     document = json.loads(REFERENCE.read_text(encoding="utf-8")) | {"model_name": "../../x"}
     ((outside, _),) = export_lm_eval([run_of(document)], tmp_path)[0].items()
     assert outside.resolve().is_relative_to(tmp_path)
-
-
-def test_lm_evals_own_table_reads_it(adapted, reference):
-    utils = pytest.importorskip("lm_eval.utils", reason="lm-eval is not installed")
-    reference["groups"] = {"shapes": {"group_match,none": 0.73}}
-    reference["group_subtasks"] = {"shapes": ["shapes_color"]}
-    table = utils.make_table(json.loads(json.dumps(lm_eval_document(run_of(reference)))))
-    lines = [[cell.strip() for cell in line.split("|")[1:-1]] for line in table.splitlines()]
-    assert ["", "", "ttm", "0", "group_match", "↑", f"{TTM['value']:.4f}", "±", f"{TTM['stderr']:.4f}"] in lines
-    assert any(line[0] == "shapes" and line[6] == "0.7300" and line[8] == "N/A" for line in lines)
-    assert utils.make_table(json.loads(json.dumps(lm_eval_document(read_files([adapted])[0][0])))).count("N/A") > 10
-    (path,) = export_lm_eval([run_of(reference)], Path("out"))[0]
-    assert utils.get_results_filenames([str(path)])
-
-
-# The hub
 
 
 def test_model_index_is_read_back_by_the_hubs_library(reference):
@@ -243,9 +216,6 @@ def test_what_is_no_result_stays_off_the_hub(adapted, reference, capsys):
     assert methods == {"raw", "SimpleMatch", "TTM", "overfit"} and all(one.metric_value is not None for one in found)
     with pytest.raises(UsageError, match="for one model"):
         model_index(run_of(document), run_of({**reference, "model_name": "other"}))
-
-
-# Tables
 
 
 def test_csv_is_tidy_and_read_back_by_pandas(adapted, reference):
@@ -379,9 +349,6 @@ def test_names_from_data_are_never_code(reference):
     text = to_latex(paper_table([run]))
     assert r"\input" not in text and r"\textbackslash{}input\{x\}\_\%\&" in text
     assert model_index(run)[0] == EVIL
-
-
-# The command
 
 
 def test_the_command_takes_folders_and_names_what_it_skips(tmp_path, reference, capsys):

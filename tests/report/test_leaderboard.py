@@ -31,16 +31,6 @@ def task_page(runs):
     return (site / "tasks" / "t.html").read_text()
 
 
-def test_the_newest_run_of_a_row_counts(tmp_path):
-    write(tmp_path, "a/old.json", date=1.0, value=0.4)
-    write(tmp_path, "b/new.json", date=2.0, value=0.6)
-    write(tmp_path, "c/older.json", date=0.0, value=0.9)
-    board = merge(tmp_path)
-    assert [(row.value, row.origin.file) for row in board.rows] == [(0.6, "b/new.json")]
-    assert {old.origin.file for old, _ in board.superseded} == {"a/old.json", "c/older.json"}
-    assert not board.conflicts and not board.skipped
-
-
 def test_of_a_metric_that_counts_failures_the_smallest_is_first_and_best(tmp_path):
     for model, value in (("a", 0.2), ("b", 0.1), ("c", 0.3)):
         write(tmp_path, f"{model}.json", model=model, value=value, higher_is_better={"t": {"group_match": False}})

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
-import json
 import re
 
 import pytest
@@ -12,10 +9,8 @@ import pytest
 from ttmbench import simple_evaluate
 from ttmbench.cli import main
 from ttmbench.report.board import methods_of
-from ttmbench.report.exporters import export_lm_eval, export_numbers
 from ttmbench.report.html.render import read_report, to_html
 from ttmbench.report.load import ThumbnailOptions
-from ttmbench.report.paper_table import paper_table
 from ttmbench.report.terminal import points, print_results
 from ttmbench.results.numbers import to_frame
 from ttmbench.results.reader import ResultsFile, read_document
@@ -70,18 +65,6 @@ def test_gains_are_over_the_fair_baseline(run, capsys):
         for metric, before in over.items():
             line = next(one for one in first.splitlines() if one.startswith(f"{name}: {metric.replace('_', ' ')} "))
             assert points(values[f"{metric},{name}"] - before) in line.split(), line
-
-
-def test_exports_have_them(run):
-    rows = {
-        (row["metric"], row["method"]): row for row in csv.DictReader(io.StringIO(export_numbers([run], None)[0][None]))
-    }
-    assert rows["group_score", "dual_softmax"]["track"] == "matching"
-    assert float(rows["group_score", "dual_softmax"]["chance"]) > float(rows["group_score", "none"]["chance"])
-    assert paper_table([run]).names == ["model", *(name for name in ORDER if name != "placebo")]
-    assert paper_table([run], columns=["placebo", "tent"]).names == ["model", "placebo", "tent"]
-    harness = json.loads(export_lm_eval([run], None)[0][None])
-    assert harness["results"][T]["group_match,zero"] == run.document.results[T]["group_match,zero"]
 
 
 def test_the_page_of_a_task_states_chance_where_it_is_another(folder):

@@ -187,9 +187,6 @@ def test_forced_choices_are_groups_without_scores(tmp_path, reported_runs):
         read_groups(run, "t", path)
 
 
-# ---- images
-
-
 def test_copies_follow_the_licence(copied, evil_task, capsys):
     registry = build_registry()
     tasks = ("shapes_color", "mmvp_vlm", "winoground", "colorswap", "sugarcrepe_add_att", "whatsup_vg_one")

@@ -151,11 +151,10 @@ def test_a_console_without_lines_gets_dashes(monkeypatch):
     assert "-----" in text and "1.00 ± 0.20" in text and "\\u732b" in text
 
 
-@pytest.mark.parametrize("words", [["ls", "tasks"], ["reproduce", "ttm_table1"]], ids=" ".join)
-def test_a_reader_that_has_enough_ends_in_silence(words):
+def test_a_reader_that_has_enough_ends_in_silence():
     """As `ttmbench ls tasks | head -1` closes its end."""
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    command = processes.start(["-m", "ttmbench", *words], cold=True, **pipes)  # how Python itself ends counts
+    command = processes.start(["-m", "ttmbench", "ls", "tasks"], cold=True, **pipes)  # how Python itself ends counts
     assert command.stdout is not None and command.stderr is not None
     command.stdout.close()
     assert command.stderr.read() == "" and command.wait(timeout=600) == 0

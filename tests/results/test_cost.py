@@ -6,12 +6,10 @@ import pytest
 import torch
 from PIL import Image
 from support import tiny_models
-from support.documents import method_record
 
 import ttmbench
 from ttmbench.model_adapters import choice, visualgpt, vqascore
 
-COST = method_record()["cost"][0]
 RUN = {"limit": 8, "device": "cpu", "bootstrap_iters": 0}
 
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import copy
 import functools
 import json
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -120,13 +118,3 @@ def test_keys_that_hold_an_entry_a_task():
     found = keys_by_task()
     assert len(found) == 24 and found[:2] == ["tracks", "results"] and {"n-shot", "methods", "timing"} <= set(found)
     assert "group_subtasks" not in found and "packages" not in found
-
-
-def test_help_and_import_build_no_model_of_the_document():
-    code = (
-        "import sys, ttmbench, ttmbench.cli\n"
-        "try:\n    ttmbench.cli.main(['--help'])\nexcept SystemExit:\n    pass\n"
-        "heavy = {'torch', 'pandas', 'ttmbench.results.document', 'ttmbench.results.document'} & set(sys.modules)\n"
-        "assert not heavy, heavy\n"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)

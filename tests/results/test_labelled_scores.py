@@ -75,17 +75,6 @@ def test_three_aggregates_and_eleven_instruments(tmp_path, capsys):
 
 
 @pytest.mark.slow
-def test_ties_are_wrong_and_told(tmp_path):
-    ties = {"plurals": 200, "relations": 173}
-    right = {name: min(count, VALID[name][1] - ties.get(name, 0)) for name, count in RIGHT.items()}
-    scored = ttmbench.score(write(tmp_path / "m.jsonl", lines(right, ties)), "valse", bootstrap_iters=0)
-    assert scored.document["ties"]["valse"]["text_score,none"] == 373
-    assert scored.document["ties"]["valse_plurals"]["text_score,none"] == 200
-    assert scored.results["valse_plurals"]["text_score,none"] == right["plurals"] / 851
-    assert scored.results["valse"]["text_score,none"] == pytest.approx(sum(right.values()) / 7702, abs=1e-12)
-
-
-@pytest.mark.slow
 def test_order_of_lines_and_further_keys_do_not_matter(tmp_path):
     content = lines(RIGHT)
     mixed = [content[at] for at in np.random.default_rng(0).permutation(len(content))]
