@@ -84,14 +84,6 @@ def test_embeddings_need_no_data(tmp_path, capsys):
     assert code == 0 and "winoground: not read by this model" in said
 
 
-def test_config_file_and_precedence(tmp_path, capsys):
-    config = tmp_path / "run.yaml"
-    config.write_text("model: tiny-clip\ntasks: shapes_color\nlimit: 3\nbootstrap-iters: 10\n", encoding="utf-8")
-    code, _, _ = run(capsys, "--config", str(config), "--limit", "5", "-o", str(tmp_path / "x.json"))
-    document = json.loads((tmp_path / "x.json").read_text(encoding="utf-8"))
-    assert code == 0 and document["config"]["limit"] == 5 and document["config"]["bootstrap_iters"] == 10
-
-
 @pytest.fixture
 def wrong_inputs(tmp_path, tiny_hf_clip) -> list[tuple[str, int, str]]:
     """(command line, exit code, what its one line must say)."""
@@ -148,6 +140,9 @@ def wrong_inputs(tmp_path, tiny_hf_clip) -> list[tuple[str, int, str]]:
         (f"{base} --ttm_preset paper", 2, "ttm_preset is for test-time methods"),
         (f"{base} --log_samples", 2, "log_samples writes a file, so it needs output_path"),
         (f"{base} --assert shape_color.group_match,none>0", 2, "did you mean 'shapes_color'"),
+        (f"{base} --assert winoground.group_match,none>0", 2, "no task 'winoground' here; known: shapes_color"),
+        (f"{base} --assert shapes_color.group_mtch,none>0", 2, "did you mean 'group_match'"),
+        (f"{base} --ttm --assert shapes_color.group_match,tmt>0 --dry_run", 2, "did you mean 'ttm'"),
         (f"{base} --assert shapes_color.group_match,none>=1.1", 3, "it is "),
         (f"{base} --assert good", 2, "cannot be read"),
         (f"{base} --ttm_preset papr", 2, "ttm_preset"),
@@ -187,15 +182,8 @@ def test_assertions_hold_for_stored_scores_too(tmp_path, capsys):
     assert main([*words, "--assert", "shapes_color.group_score,none<1"]) == 3
     assert "group_score,none<1: it is 1" in capsys.readouterr().err
     assert (tmp_path / "x.json").exists(), "results are written first"
-    assert main([*words, "--assert", "good"]) == 2 and "cannot be read" in capsys.readouterr().err
-    (tmp_path / "x.json").unlink()
-    for wrong, says in (
-        ("shape_color.group_score,none<1", "no task 'shape_color' here; did you mean 'shapes_color'"),
-        ("shapes_color.group,none<1", "task 'shapes_color' has no metric 'group'"),
-        ("shapes_color.group_score,ttm<1", "there will be no method 'ttm'; known: none"),
-    ):
-        assert main([*words, "--assert", wrong]) == 2 and says in capsys.readouterr().err
-    assert not (tmp_path / "x.json").exists()
+    assert main([*words, "--assert", "shape_color.group_score,none<1"]) == 2
+    assert "did you mean 'shapes_color'" in capsys.readouterr().err
 
 
 def test_ctrl_c_exits_130(monkeypatch, capsys):

@@ -158,9 +158,6 @@ def test_a_dataset_in_the_cache_is_present(tmp_path):
     assert found.state == "present" and found.detail == f"dataset stanfordnlp/colorswap in {tmp_path / 'hub'}"
 
 
-# --- models --------------------------------------------------------------------------------------------------
-
-
 def test_a_model_in_the_cache(tmp_path):
     assert check_model(adapter(pretrained="me/model")).state == "missing"
     folder = cached(tmp_path, "me/model", "model.safetensors")

@@ -24,24 +24,9 @@ def refused(capsys, *words: str) -> str:
     return line
 
 
-def test_short_options(tmp_path, capsys):
-    target = tmp_path / "x.json"
-    words = [*RUN, *"-t shapes_color,shapes_place -b auto:4 -L 4 -o".split(), str(target)]
-    assert main(words) == 0, capsys.readouterr().err
-    document = json.loads(target.read_text(encoding="utf-8"))
-    assert list(document["results"]) == ["shapes_color", "shapes_place"]
-    assert document["config"]["batch_size"] == "auto" and document["config"]["limit"] == 4
-
-
 def test_names_between_blanks_are_answered_with_a_comma(capsys):
     line = refused(capsys, *RUN, "--tasks", "shapes_color", "shapes_place")
     assert "unexpected argument 'shapes_place'; separate several names by commas" in line
-
-
-@pytest.mark.parametrize(("word", "said"), [("list", "shapes_color  "), ("list_tags", "compositional")])
-def test_tasks_list(capsys, word, said):
-    assert main(["--tasks", word]) == 0
-    assert said in capsys.readouterr().out
 
 
 def test_a_share_of_the_groups(tmp_path, capsys):
@@ -123,9 +108,6 @@ def test_every_command_has_examples_that_it_takes(name):
     for example in EXAMPLES[name]:
         options = parse(shlex.split(example)[1:])
         assert options.command == name and options.execute
-
-
-# ---- options of which the last alone would count, and objects that are not adapters
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import os
-import subprocess
 import sys
 import tomllib
 from pathlib import Path
@@ -72,11 +71,6 @@ class TestStreams:
         assert cli.main(["ls", "metrics"]) == 0 and cli.main(["show", "nothing"]) == 2
         for stream in (sys.stdin, sys.stdout, sys.stderr):
             stream.close()
-
-
-def test_the_module_is_the_command_too():
-    done = subprocess.run([sys.executable, "-m", "ttmbench", "ls", "none"], capture_output=True, text=True, check=False)
-    assert done.returncode == 2 and "none" in done.stderr
 
 
 def test_the_installed_program_is_the_command():

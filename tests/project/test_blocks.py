@@ -30,9 +30,6 @@ def execute(program: str, folder: Path) -> str:
     return done.stdout
 
 
-# Programs
-
-
 def package_of(page: str, folder: Path) -> tuple[list[tuple[str, str]], list[list[str]]]:
     """Writes the files of a page as an installed package; returns its blocks, and its commands on eight groups."""
     marked = [*blocks(ROOT / "docs" / page, "python"), *blocks(ROOT / "docs" / page, "toml")]
@@ -158,8 +155,6 @@ def test_the_program_on_results_reads_the_reference(tmp_path):
     assert "shapes_color" in execute(text, tmp_path)
 
 
-# Files
-
 WHOLE = {
     "task": "mine",
     "version": 1,
@@ -222,9 +217,6 @@ def test_a_plan_of_a_sweep_has_the_cells_that_it_says(tmp_path):
         for task in ("shapes_color", "shapes_place")
         for setting in settings
     ]
-
-
-# Listings
 
 
 def test_a_new_task_has_the_files_that_are_listed(tmp_path, monkeypatch):

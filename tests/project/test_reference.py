@@ -25,9 +25,6 @@ def read(path: Path):
     return json.loads(path.read_text(encoding="utf-8"))
 
 
-# The documents
-
-
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
 def test_a_reference_document_is_whole_and_claims_no_file_that_is_not_there(path):
     document = read(path)
@@ -63,9 +60,6 @@ def test_the_submissions_are_of_the_commands_that_are_stated():
     assert set(found) <= set(page) and len(found) == 2
 
 
-# What is shown of them
-
-
 def test_pages_and_tables_show_the_reference(tmp_path):
     script = load_script("reference")
     assert all(path.read_text(encoding="utf-8") == text for path, text in script.texts(ROOT).items())
@@ -87,9 +81,6 @@ def test_the_table_builtin_is_reproduced_by_its_runs(capsys):
         - 1
     )
     assert f"{rows} numbers: agrees {rows}" in out
-
-
-# Again
 
 
 @pytest.mark.slow

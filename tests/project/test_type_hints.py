@@ -7,19 +7,12 @@ import inspect
 import subprocess
 import sys
 import typing
-from collections.abc import Iterable, Iterator, Mapping
-from importlib.resources.abc import Traversable
-from pathlib import Path
+from collections.abc import Iterator
 from typing import Any
 
-import pandas as pd
 import pytest
-import torch
-from PIL.Image import Image
 
 import ttmbench
-from ttmbench import hookspecs, model
-from ttmbench.types import ImageRef
 
 MODULES = [name for name in ttmbench.__all__ if inspect.ismodule(getattr(ttmbench, name))]
 
@@ -45,17 +38,6 @@ def test_every_public_name_says_what_its_annotations_are(module):
         hints = typing.get_type_hints(one, include_extras=True)
         left = [hint for hint in hints.values() if "ForwardRef" in repr(hint)]
         assert not left, (name, left)
-
-
-def test_they_are_the_real_ones():
-    hints = typing.get_type_hints
-    assert hints(model.PairScorer.score_pairs)["images"].__args__ == (Image,)
-    assert hints(model.DualEncoder.logits)["return"] is torch.Tensor
-    assert hints(model.DualEncoder.prepare_images)["return"] == (torch.Tensor | Mapping[str, torch.Tensor] | list[Any])
-    assert Image in hints(ImageRef)["open"].__args__
-    assert hints(hookspecs.ttmbench_register_task_dirs)["return"] == Iterable[Traversable]
-    assert hints(hookspecs.ttmbench_run_finished)["run_dir"] == Path | None
-    assert hints(ttmbench.EvalResults.to_frame)["return"] is pd.DataFrame
 
 
 def test_a_tool_that_asks_imports_what_it_asks_for_and_nothing_before():
