@@ -60,11 +60,8 @@ def test_all_numbers_as_a_table_and_as_json(capsys, monkeypatch):
     assert max(map(len, text.splitlines())) <= 80 and "69.75 ± 0.56" in text
     rows = json.loads(printed(capsys, "show", "winoground", "--published", "--json"))
     assert len(rows) == 287 and all(row["published"] for row in rows)
-    (row,) = (
-        row
-        for row in rows
-        if (row["file"], row["model"], row["metric"]) == ("mteb, Winoground", "clip-b32", "group_score")
-    )
+    place = ("mteb, Winoground", "clip-b32", "group_score")
+    (row,) = (row for row in rows if (row["file"], row["model"], row["metric"]) == place)
     assert (row["value"], row["groups"], row["chance"]) == (0.09, 400, pytest.approx(1 / 6))
     chosen = json.loads(printed(capsys, "show", "gpt-4v (choice)", "--json"))
     assert {row["chance"] for row in chosen if row["metric"] == "group_score"} == {0.0625}, "choices, not scores"
