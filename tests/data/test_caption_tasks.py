@@ -151,7 +151,8 @@ def test_the_public_command_measures_triples_on_a_small_copy(triples, tmp_path):
         assert results["text_only_score,none"] is not None and results["text_score,none"] is not None
 
 
-@pytest.mark.skipif(not (ANNOTATIONS / "valse").exists(), reason="the real annotations are not beside the checkout")
+@pytest.mark.slow
+@pytest.mark.skipif(not (ANNOTATIONS / "valse").exists(), reason="the real annotations are not at hand")
 def test_real_valse(tmp_path):
     (tmp_path / "valse").symlink_to(ANNOTATIONS / "valse")
     for instrument, (_, confirmed, folder, _) in VALSE.items():
@@ -162,9 +163,7 @@ def test_real_valse(tmp_path):
         groups = load(changed(f"valse_{instrument}", n_groups=confirmed), tmp_path).groups
         votes = [rows[group.group_id]["mturk"]["caption"] for group in groups]
         assert len(groups) == confirmed and min(votes) == 2, instrument
-        assert all(
-            group.captions == (rows[group.group_id]["caption"], rows[group.group_id]["foil"]) for group in groups
-        )
+        assert all(one.captions == (rows[one.group_id]["caption"], rows[one.group_id]["foil"]) for one in groups)
     task = find("valse")
     every = load(task, tmp_path).groups
     assert len(every) == 7702 and len({group.group_id for group in every}) == 7702
@@ -174,9 +173,7 @@ def test_real_valse(tmp_path):
     assert len({cell[0] for cell in task.spec.means["over_7_pieces"].members(every)}) == 7
 
 
-@pytest.mark.skipif(
-    not (ANNOTATIONS / "sugarcrepe_pp").exists(), reason="the real annotations are not beside the checkout"
-)
+@pytest.mark.skipif(not (ANNOTATIONS / "sugarcrepe_pp").exists(), reason="the real annotations are not at hand")
 def test_real_sugarcrepe_pp(tmp_path):
     (tmp_path / "sugarcrepe_pp").symlink_to(ANNOTATIONS / "sugarcrepe_pp")
     (tmp_path / "coco" / "val2017").mkdir(parents=True)

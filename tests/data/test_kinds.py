@@ -240,9 +240,8 @@ def test_class_names_and_prompts_are_those_of_the_installed_package(tmp_path):
     spec = find_task(build_registry(), "imagenet").spec
     classes = load_classes(spec)
     assert classes.names == list(open_clip.IMAGENET_CLASSNAMES) and len(set(classes.names)) == 998
-    assert [one.replace("{}", "cat") for one in classes.templates] == [
-        template("cat") for template in open_clip.OPENAI_IMAGENET_TEMPLATES
-    ]
+    prompts = [template("cat") for template in open_clip.OPENAI_IMAGENET_TEMPLATES]
+    assert [one.replace("{}", "cat") for one in classes.templates] == prompts
     assert "open_clip_torch" in classes.origin_of_names
     from ttmbench.evaluator.ranking_task import doubled_names
 

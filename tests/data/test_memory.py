@@ -80,9 +80,8 @@ def test_names_ids_tags_and_the_rest_reach_the_results(tmp_path):
 
 def test_one_object_is_one_image():
     first, second = Image.new("RGB", (8, 8), "red"), Image.new("RGB", (8, 8), "green")
-    task = Task.from_groups(
-        [[first, second], [second, first]], [["a red x", "a green x"], ["a green x", "a red x"]], name="x"
-    )
+    captions = [["a red x", "a green x"], ["a green x", "a red x"]]
+    task = Task.from_groups([[first, second], [second, first]], captions, name="x")
     names = [[image.name for image in group.images] for group in task.groups]
     assert names == [["0/0", "0/1"], ["0/1", "0/0"]]
 

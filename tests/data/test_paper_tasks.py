@@ -122,12 +122,6 @@ def test_an_unknown_learning_rate_says_what_is_used_instead(capsys, specs):
         assert (given.lr, given.lr_note) == (1e-4, None), "who says a rate knows where it comes from"
 
 
-def test_the_sixteen_tasks_of_the_paper_have_their_tag(specs):
-    registry = build_registry()
-    assert len(OF_THE_PAPER) == 16
-    assert set(select_tasks(registry, ["paper16"])) == OF_THE_PAPER
-
-
 def test_sizes_shapes_and_metrics(specs):
     for task, (images, captions, groups) in SIZES.items():
         spec = specs[task]
@@ -142,33 +136,9 @@ def test_sizes_shapes_and_metrics(specs):
     assert set(SIZES) <= set(specs)
 
 
-PUBLISHED = {  # percent of groups; of global tasks, of images
-    "whatsup_a_left_right": 40.78,
-    "whatsup_a_on_under": 3.88,
-    "whatsup_b_left_right": 55.88,
-    "whatsup_b_front_behind": 47.06,
-    "whatsup_a": 30.58,
-    "whatsup_b": 30.88,
-    "mmvp_vlm": 5.19,
-    "sugarcrepe_replace_rel": 70.48,
-    "sugarcrepe_swap_att": 71.47,
-    "sugarcrepe_swap_obj": 60.41,
-    "sugarcrepe_add_att": 83.67,
-    "winoground_global": 44.38,
-    "mmvp_vlm_global": 39.63,
-    "colorswap_global": 88.00,
-}
-
-
-@pytest.mark.parametrize("task", PUBLISHED)
-def test_published_scores_are_whole_counts_of_our_sizes(task):
-    units = SIZES[task][2] * (2 if task.endswith("_global") else 1)
-    count = round(PUBLISHED[task] / 100 * units)
-    assert f"{100 * count / units:.2f}" == f"{PUBLISHED[task]:.2f}", task
-
-
 def test_tags_select_by_shape_and_dataset(specs):
     registry = build_registry()
+    assert set(select_tasks(registry, ["paper16"])) == OF_THE_PAPER and len(OF_THE_PAPER) == 16
     sugarcrepe = {name for name in SIZES if name.startswith("sugarcrepe_")}
     assert set(select_tasks(registry, ["sugarcrepe"])) == sugarcrepe and len(sugarcrepe) == 7
     assert set(select_tasks(registry, ["whatsup"])) == {name for name in SIZES if name.startswith("whatsup_")}
@@ -182,23 +152,9 @@ def test_tags_select_by_shape_and_dataset(specs):
         assert not set(spec.tag) & set(specs), f"{name}: a tag that is also a task could never be chosen"
 
 
-def test_what_every_published_task_states(specs):
-    for name in SIZES:
-        spec = specs[name]
-        # 2: EXIF orientation ignored as the authors do; the share rule counts as theirs. 3: so does its rule for ties.
-        first = ("winoground", "colorswap", "colorswap_train", "colorswap_random")
-        assert spec.version == (1 if name in first else 3 if name.endswith("_global") else 2), name
-        assert spec.gated is (name.partition("_")[0] in ("winoground", "colorswap")), name
-
-
-def test_hub_sources_are_pinned_or_say_why_not(specs):
+def test_hub_sources_are_pinned_or_say_that_they_are_not(specs):
     for name in SIZES:
         source = specs[name].source
-        lines = (TASKS / f"{name}.yaml").read_text(encoding="utf-8").splitlines()
         for one in source.get("of", [source]):
             if one["kind"] in ("huggingface", "hub_files"):
-                assert "revision" in one, name
-        for line in lines:
-            if "revision:" in line:
-                value = line.partition("revision:")[2].strip()
-                assert len(value.partition(" ")[0]) == 40 or value.startswith("null  # "), (name, line)
+                assert one["revision"] is None or len(one["revision"]) == 40, name

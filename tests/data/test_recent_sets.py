@@ -7,7 +7,6 @@ import json
 from pathlib import Path
 
 import pytest
-import yaml
 from support import hub_datasets
 from support.task_data import changed, encoded, find, load, rewritten, run, task_file, write, zip_of
 
@@ -125,19 +124,19 @@ PHOTO = {"caption_template": "a photo of {}"}
 
 
 def test_a_caption_template_is_part_of_the_data(tmp_path, capsys):
-    out, cache = tmp_path / "r.json", ("--use_cache", tmp_path / "cache", "--bootstrap_iters", 0)
-    asked = ("--model", "tiny-clip", "--tasks", "shapes_color", "--limit", 4, *cache, "--log_samples", "-o", out)
+    cache = ("--use_cache", tmp_path / "cache", "--bootstrap_iters", 0, "--log_samples", "-o")
+    asked = ("--model", "tiny-clip", "--tasks", "shapes_color", "--limit", 4, *cache)
     documents = []
     photo = ("--task_args", "caption_template=a photo of {}")
-    for more in ((), photo, photo):
-        assert run(capsys, *asked, *more)[0] == 0
-        documents.append(json.loads(out.read_text(encoding="utf-8")))
+    for number, more in enumerate(((), photo, photo)):
+        assert run(capsys, *asked, tmp_path / f"{number}.json", *more)[0] == 0
+        documents.append(json.loads((tmp_path / f"{number}.json").read_text(encoding="utf-8")))
     plain, photo, again = documents
     assert plain["task_hashes"] != photo["task_hashes"] == again["task_hashes"]
     assert photo["datasets"]["shapes_color"]["source"]["caption_template"] == "a photo of {}"
     assert photo["configs"]["shapes_color"]["caption_template"] == "a photo of {}"
     assert "caption_template" not in plain["datasets"]["shapes_color"]["source"]
-    samples = (tmp_path / "r_samples_shapes_color.jsonl").read_text(encoding="utf-8").splitlines()
+    samples = (tmp_path / "2_samples_shapes_color.jsonl").read_text(encoding="utf-8").splitlines()
     assert all(caption.startswith("a photo of a ") for line in samples for caption in json.loads(line)["captions"])
 
 
@@ -146,9 +145,8 @@ def test_a_caption_template_of_a_task_file_and_of_none_that_fits(tmp_path):
     stated = task_file(tmp_path, source, group, caption_template="an image: {}!")
     captions = load(stated).groups[0].captions
     assert [caption[:9] + caption[-1] for caption in captions] == ["an image:!"] * 2
-    assert load(find(stated).with_source(PHOTO)).groups[0].captions == tuple(
-        "a photo of " + caption[10:-1] for caption in captions
-    )
+    photos = load(find(stated).with_source(PHOTO)).groups[0].captions
+    assert photos == tuple("a photo of " + caption[10:-1] for caption in captions)
     for wrong in ("a photo", "{} and {}", ""):
         with pytest.raises(UsageError, match=r"should have \{\} once, where the caption goes, as in 'a photo of \{\}'"):
             find("shapes_color").with_source({"caption_template": wrong})
@@ -172,10 +170,8 @@ def test_negbench_counts_ties_both_ways_and_reads_paths_of_others(tmp_path, caps
     path = rewritten(tmp_path, "negbench_mcq_coco", lambda spec: spec["group"].update(n_groups=3))
     groups = load(path, tmp_path).groups
     assert [group.captions[0] for group in groups] == ["a red circle", "a red bus", "a green circle"]
-    assert (
-        groups[2].captions[1:] == ("a blue star", "a red star", "a blue square")
-        and groups[0].images[0] == groups[2].images[0]
-    )
+    assert groups[2].captions[1:] == ("a blue star", "a red star", "a blue square")
+    assert groups[0].images[0] == groups[2].images[0]
     code, said, _ = run(capsys, "validate", path, "--data_dir", tmp_path)
     assert code == 4 and "group 1 has the same caption twice, so it can only tie" in said
     out = tmp_path / "r.json"
@@ -205,10 +201,7 @@ def test_negbench_retrieval_has_lists_of_captions_as_texts(tmp_path, capsys):
 
 
 IMAGES = {"open-images-77_a1": [*range(10)], "MSR-VTT-video9": [3, 12, 14, 20, 31, 100, 101, 210, 990, 1000]}
-CAPTIONS = {
-    "open-images-77_a1": {"2": "A man looks down."},
-    "MSR-VTT-video9": {"9": "T", "5": "The ball is in the air."},
-}
+CAPTIONS = {"open-images-77_a1": {"2": "A man looks down."}, "MSR-VTT-video9": {"9": "T", "5": "The ball is up."}}
 
 
 @pytest.fixture
@@ -225,11 +218,8 @@ def imagecode(tmp_path) -> Path:
 def test_imagecode_is_the_nth_file_by_number_among_ten(imagecode, tmp_path, capsys):
     path = rewritten(tmp_path, "imagecode", lambda spec: spec["group"].update(n_groups=3))
     static, tail, middle = load(path, tmp_path).groups
-    assert [one.group_id for one in (static, tail, middle)] == [
-        "open-images-77_a1/2",
-        "MSR-VTT-video9/9",
-        "MSR-VTT-video9/5",
-    ]
+    ids = [one.group_id for one in (static, tail, middle)]
+    assert ids == ["open-images-77_a1/2", "MSR-VTT-video9/9", "MSR-VTT-video9/5"]
     assert [one.tags["kind"] for one in (static, tail, middle)] == ["static", "video", "video"]
     assert (tail.images[0].name, middle.images[0].name) == ("MSR-VTT-video9/img1000.jpg", "MSR-VTT-video9/img100.jpg")
     order = [image.name.partition("/")[2] for image in middle.images]
@@ -250,20 +240,12 @@ def test_imagecode_is_the_nth_file_by_number_among_ten(imagecode, tmp_path, caps
 def test_a_listing_is_of_the_row_that_was_read(tmp_path, capsys):
     for name in ("va", "vb"):
         for frame in ("f1", "f2"):
-            write(
-                tmp_path / "frames" / name / f"{frame}.png", encoded((100 * int(frame[1]), 0, ord(name[1])), form="PNG")
-            )
+            write(tmp_path / "frames" / name / f"{frame}.png", encoded((100 * int(frame[1]), 0, ord(name[1]))))
     write(tmp_path / "r.json", [{"v": "va", "c": "a", "d": "b"}, {"v": "vb", "c": "c", "d": "d"}])
-    spec = {
-        **{"task": "mine", "version": 1, "description": "x", "license": "MIT", "metrics": ["text_score"]},
-        "group": {"shape": [2, 2], "n_groups": 2, "images": ["*v", "*w"], "captions": ["c", "d"]},
-        "source": {
-            **{"kind": "annotations", "file": "r.json", "images": "frames"},
-            "listings": {"v": "{v}/f1.png", "w": "{v}/f2.png"},
-        },
-    }
-    path = tmp_path / "mine.yaml"
-    path.write_text(yaml.safe_dump(spec), encoding="utf-8")
+    group = {"shape": [2, 2], "n_groups": 2, "images": ["*v", "*w"], "captions": ["c", "d"]}
+    listings = {"v": "{v}/f1.png", "w": "{v}/f2.png"}
+    source = {"kind": "annotations", "file": "r.json", "images": "frames", "listings": listings}
+    path = task_file(tmp_path, source, group)
     code, said, told = run(capsys, "validate", path, "--data_dir", tmp_path)
     assert code == 0, said + told
 
@@ -298,11 +280,8 @@ def ccneg(folder: Path, rows: int = 5, **wrong: object) -> dict[str, object]:
     ]
     for number in range(rows):
         write(folder / CCNEG[0] / f"{number:09d}.jpg", encoded((50 * number, 0, 0), form="JPEG"))
-    content = {
-        "image_paths": [f"{CCNEG[1]}/{n:09d}.jpg" for n in range(rows)],
-        "annotations": annotations,
-        "num_ops": {},
-    }
+    paths = [f"{CCNEG[1]}/{n:09d}.jpg" for n in range(rows)]
+    content = {"image_paths": paths, "annotations": annotations, "num_ops": {}}
     (folder / "ccneg").mkdir(exist_ok=True)
     torch.save(content | wrong, folder / "ccneg" / "ccneg_preprocessed.pt")
     return content
@@ -318,10 +297,7 @@ def test_ccneg_is_read_from_the_lists_of_its_authors(tmp_path, capsys):
     path, data = rewritten(tmp_path, "ccneg", few), tmp_path / "data"
     data.mkdir()
     code, said, _ = run(capsys, "download", path, "--data_dir", data)
-    assert (
-        code == 4
-        and "ccneg/ccneg_preprocessed.pt has to be downloaded manually: https://github.com/jaisidhsingh" in said
-    )
+    assert code == 4 and "ccneg_preprocessed.pt has to be downloaded manually: https://github.com/jaisidh" in said
     ccneg(data)
     assert run(capsys, "download", path, "--data_dir", data)[0] == 0
     groups = load(path, data).groups

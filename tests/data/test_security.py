@@ -11,7 +11,6 @@ import os
 import stat
 import tarfile
 import zipfile
-import zlib
 from pathlib import Path
 
 import pytest
@@ -104,29 +103,6 @@ def test_a_link_inside_becomes_a_copy_and_litter_is_left(fetch, tmp_path):
     assert (images / "0.png").read_bytes() == IMAGES["val/1.png"] and len(list(images.iterdir())) == 3
 
 
-def bomb(total: int) -> bytes:
-    """A zip of one file of zeros, of which a megabyte is packed once."""
-    deflate, megabyte = zlib.compressobj(9, zlib.DEFLATED, -15), bytes(1 << 20)
-    piece = deflate.compress(megabyte) + deflate.flush(zlib.Z_FULL_FLUSH)
-    content, info = io.BytesIO(), zipfile.ZipInfo("val/0.png")
-    with zipfile.ZipFile(content, "w", allowZip64=True) as file:
-        with file.open(info, "w", force_zip64=True) as member:
-            for _ in range(total >> 20):
-                member._fileobj.write(piece)
-            member._fileobj.write(deflate.flush())
-        info.compress_type, info.file_size = zipfile.ZIP_DEFLATED, total
-        info.compress_size = len(piece) * (total >> 20) + 2
-    return content.getvalue()
-
-
-@pytest.mark.slow
-def test_a_file_of_ten_gigabytes_of_zeros_is_refused(fetch):
-    archive = bomb(10 << 30)
-    assert len(archive) < 12 << 20
-    fine, said = fetch(archive)
-    assert not fine and "refused as a bomb" in said
-
-
 @pytest.mark.parametrize("packed", [zipfile.ZIP_DEFLATED, None])
 def test_limits_of_bytes_and_files(fetch, monkeypatch, packed):
     files = {**IMAGES, "val/9.bin": bytes(8 << 20)}
@@ -214,7 +190,7 @@ def test_a_pickle_among_weights_runs_nothing(tmp_path, tiny_hf_clip, capsys):
     torch.save({"weight": Harm(victim)}, tmp_path / "weights.pt")
     for words in (
         ["hf", "--model_args", f"pretrained={folder}"],
-        ["open_clip", "--model_args", f"model=ViT-B-32,pretrained={tmp_path / 'weights.pt'}"],
+        ["open_clip", "--model_args", f"model=ViT-S-32,pretrained={tmp_path / 'weights.pt'}"],
     ):
         code, _, err = run(capsys, "--model", *words, "--tasks", "shapes_color", "--limit", "4", "--device", "cpu")
         assert code == 4 and "Traceback" not in err and not victim.exists()

@@ -18,17 +18,11 @@ from ttmbench.errors import DataError, UsageError
 from ttmbench.scoring.inputs import Inputs, open_upright
 from ttmbench.types import Group, ImageRef
 
-ROW = Row(
-    "7",
-    {"id": 3, "box": {"x": 1.5, "y": 2}, "texts": {"POS": ["a", "b"], "NEG": ["c"]}, "one": "alone"},
-    7,
-    "rows.json",
-)
+CELLS = {"id": 3, "box": {"x": 1.5, "y": 2}, "texts": {"POS": ["a", "b"], "NEG": ["c"]}, "one": "alone"}
+ROW = Row("7", CELLS, 7, "rows.json")
 
 
-@pytest.mark.parametrize(
-    "column", ["box.z", "texts.POS.2", "one.1", "id.x", "one.0.0", "texts.POS.-1", "one.__class__"]
-)
+@pytest.mark.parametrize("column", ["box.z", "texts.POS.2", "one.1", "id.x", "texts.POS.-1", "one.__class__"])
 def test_inner_cells_that_are_not_there_are_told(column):
     with pytest.raises(DataError, match=r"rows.json: row 7 has no column '.*'; it has id, box, texts, one"):
         ROW.cell(column)
@@ -268,15 +262,14 @@ def test_an_array_that_is_no_image_is_told(tmp_path, data, shape, kind):
 @pytest.mark.parametrize(
     ("words", "fact"),
     [
-        (["--model", "tiny-clip", "--tasks", "vsr"], "asks of one image and one statement whether it is true"),
-        (["show", "VSR"], "arXiv:2205.00363"),
-        (["download", "vsr-random"], "arXiv:2205.00363"),
-        (["show", "half-truths"], "arXiv:2602.23906"),
-        (["show", "Auto-Comp"], "arXiv:2602.02043"),
-        (["show", "negbench_msr_vtt"], "MediaFire"),
+        ("--model tiny-clip --tasks vsr", "asks of one image and one statement whether it is true"),
+        *((words, "arXiv:2205.00363") for words in ("show VSR", "download vsr-random")),
+        ("show half-truths", "arXiv:2602.23906"),
+        ("show Auto-Comp", "arXiv:2602.02043"),
+        ("show negbench_msr_vtt", "MediaFire"),
     ],
 )
 def test_a_dataset_that_is_not_here_says_why(words, fact, capsys):
-    assert main(words) == 2
+    assert main(words.split()) == 2
     said = capsys.readouterr().err
     assert fact in said and said.count("\n") == 1

@@ -271,9 +271,8 @@ def test_a_kind_of_vl_checklist_is_a_task_with_the_groups_and_the_mean_of_the_wh
         mine = [group for group in whole if {name: group.tags[name] for name in cells} == cells]
         task = find(reduced(tmp_path, f"vl_checklist_{leaf}", n_groups=len(mine), first_rows=2))
         groups = load(task, data).groups
-        assert [(one.group_id, one.captions, one.tags) for one in groups] == [
-            (one.group_id, one.captions, one.tags) for one in mine
-        ]
+        for one, other in zip(groups, mine, strict=True):
+            assert (one.group_id, one.captions, one.tags) == (other.group_id, other.captions, other.tags)
         of_whole = weights_of(whole_task.spec.means[leaf].members(whole), len(whole))
         own = weights_of(spec.means["over_sources"].members(groups), len(groups))
         assert own.tolist() == [weight for weight in of_whole if weight] and spec.aggregate == whole_task.spec.parts

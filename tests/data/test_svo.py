@@ -91,12 +91,7 @@ def test_what_can_still_be_had_is_fetched_and_the_rest_is_written_down(site, rel
     fetch = ["download", str(path), "--data_dir", str(data)]
     assert main(fetch) == 0, capsys.readouterr()
     said = capsys.readouterr().out
-    for words in (
-        "14 images",
-        "10 could not be fetched: see images.lost.jsonl (empty it to ask again)",
-        "2 of 12 groups",
-    ):
-        assert words in said
+    assert "14 images" in said and "10 could not be fetched: see images.lost.jsonl" in said and "2 of 12 groups" in said
     lost = [json.loads(line) for line in (data / "svo_probes/images.lost.jsonl").read_text().splitlines()]
     why = {int(one["image"].removesuffix(".jpg")): one["why"] for one in lost}
     expected = dict.fromkeys((3, 5, 9), "not an http or https address") | {7: "cannot be reached", 11: "is not allowed"}
@@ -175,8 +170,8 @@ def ran(tmp_path_factory):
     tmp_path = tmp_path_factory.mktemp("svo")
     data = copy(tmp_path / "data")
     words = ["--model", "tiny-clip", "--tasks", "svo_probes", "--data_dir", str(data), "--log_samples"]
-    words += "--methods ttm,overfit,oracle,placebo,shuffle --audit_labels --seeds 0,1".split()
-    words += ["--ttm_args", "iterations=2,epochs=1,tau_start=0,lr=1e-4", "--output_path", str(tmp_path / "out")]
+    words += ["--methods", "ttm", "--audit_labels", "--ttm_args", "iterations=1,epochs=1,tau_start=0,lr=1e-4"]
+    words += ["--output_path", str(tmp_path / "out")]
     assert main([*words, "--bootstrap_iters", "0", "--device", "cpu"]) == 0
     return tmp_path
 

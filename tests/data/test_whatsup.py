@@ -21,14 +21,8 @@ SETS = {
     "a": ("controlled_images", "controlled_images_dataset.json", 103, ("left_of", "on", "right_of", "under")),
     "b": ("controlled_clevr", "controlled_clevr_dataset.json", 102, ("behind", "left_of", "in-front_of", "right_of")),
 }
-WORDS = {
-    "on": "on",
-    "under": "under",
-    "left_of": "to the left of",
-    "right_of": "to the right of",
-    "in-front_of": "in front of",
-    "behind": "behind",
-}
+WORDS = {"on": "on", "under": "under", "left_of": "to the left of", "right_of": "to the right of", "behind": "behind"}
+WORDS["in-front_of"] = "in front of"
 
 
 def scenes_of(which: str) -> list[tuple[str, str]]:
