@@ -280,7 +280,7 @@ class ImageTextModel(PromptedModel):
             return False
         read = self.tokens_read
         try:
-            with torch.inference_mode():
+            with torch.inference_mode(), torch.autocast(self.device.type, enabled=False):
                 (image,) = self.prepare([Pillow.linear_gradient("L").convert("RGB")])
                 seen, rows = self.see([image]) * 2, [self.row(image, self.ask(text)) for text in _PROBES]
                 ends = [torch.tensor([len(row["input_ids"]) - 1]) for row in rows]
