@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from importlib import metadata
 from importlib.util import find_spec
@@ -29,19 +30,26 @@ from ttmbench.model_adapters._shared.contrastive import ContrastiveModel, Tower,
 from ttmbench.model_adapters._shared.image_text import ImageMemory, PreparedImage
 from ttmbench.model_adapters._shared.options import (
     CrossEncoderOptions,
-    HubRepository,
+    HubFiles,
+    LanguageOptions,
     MultiVectorOptions,
-    RepositoryModel,
     SentenceTransformersOptions,
     takes,
 )
 from ttmbench.model_adapters._shared.pair_model import TrainablePairModel
 from ttmbench.model_adapters._shared.pretrained import (
+    ADAPTER_CONFIG,
+    KEPT,
     LoadedModel,
+    Pretrained,
+    adapter_of,
+    apply_adapter,
     find_repository,
+    merged,
     not_loaded,
     plain,
     special_tokens,
+    weights_dtype,
 )
 from ttmbench.types import ModelFiles
 
@@ -49,6 +57,7 @@ MODULES = "modules.json"
 TEMPERATURE = 0.02
 QUERY, DOCUMENT = "query", ("document", "passage", "corpus")  # names of prompts, as encode_query and encode_document
 IDS = "input_ids"
+COARSE = "weights in half precision are too coarse to train; use --model_args weights_dtype=fp32"
 MATCHING = ("label_1", "1", "yes", "true", "relevant")  # names of the class of pairs that match; label_1 is the default
 PROBED = (64, 64), (240, 60)  # sizes of images that models cut into different numbers of tiles or patches
 _NAME = re.compile(r"[\w.-]+")
@@ -83,14 +92,15 @@ def load_cross_encoder(asked: CrossEncoderOptions) -> RerankerModel:
     return RerankerModel(model, loaded, asked, matches[0] if model.num_labels == 2 else 0)
 
 
-@takes(HubRepository)
-def locate(asked: HubRepository) -> list[ModelFiles]:
+@takes(HubFiles)
+def locate(asked: HubFiles) -> list[ModelFiles]:
     """The files that a model is loaded from, fetched unless ``offline``; DataError if they are out of reach."""
-    return [_fetched(asked)]
+    files, _ = _fetched(asked)
+    return [files, *files.beside]
 
 
-def _fetched(asked: HubRepository) -> ModelFiles:
-    """Files of every module, each in its folder: safetensors, or else pickles."""
+def _fetched(asked: HubFiles) -> tuple[ModelFiles, Pretrained | None]:
+    """Files of every module, each in its folder: safetensors, or else pickles; and an adapter of peft."""
     repository = find_repository(asked.pretrained, asked.revision, offline=asked.offline)
     if MODULES not in repository.files:  # the library would guess a pooling, or draw a projection at random
         raise UsageError(
@@ -104,11 +114,16 @@ def _fetched(asked: HubRepository) -> ModelFiles:
     if not weights:
         raise DataError(f"{asked.pretrained} has no weights in safetensors or pytorch_model.bin")
     folder = repository.get([*weights, *filter(_SMALL.fullmatch, files)])
-    return ModelFiles(asked.pretrained, folder, tuple(weights), repository.commit)
+    found = ModelFiles(asked.pretrained, folder, tuple(weights), repository.commit)
+    if asked.peft is None:
+        return found, None
+    adapter, _ = adapter_of(asked, asked.peft)
+    adapter.repository.get([ADAPTER_CONFIG, *adapter.files.weights])
+    return replace(found, beside=(adapter.files,)), adapter
 
 
-def _load(kind: str, asked: RepositoryModel) -> tuple[Any, LoadedModel]:
-    """A model of the library on the CPU, with float32 weights, and what it is made of; DataError or UsageError."""
+def _load(kind: str, asked: LanguageOptions) -> tuple[Any, LoadedModel]:
+    """A model of the library on the CPU, and what it is made of; DataError or UsageError."""
     for package, least in (("transformers", 5), ("sentence-transformers", 6)):
         found = metadata.version(package) if find_spec(package.replace("-", "_")) else "0 (none)"
         if int(found.split()[0].partition(".")[0]) < least:
@@ -116,7 +131,7 @@ def _load(kind: str, asked: RepositoryModel) -> tuple[Any, LoadedModel]:
             raise UsageError(f"this model needs {package} {least} or newer, and {found} is installed; {install}")
     import sentence_transformers
 
-    files, trusts = _fetched(asked), asked.trust_remote_code
+    (files, adapter), trusts = _fetched(asked), asked.trust_remote_code
     offline = not trusts or asked.offline
     with hub.quiet_hub(offline=offline):
         try:
@@ -127,7 +142,7 @@ def _load(kind: str, asked: RepositoryModel) -> tuple[Any, LoadedModel]:
                 device="cpu",
                 trust_remote_code=trusts,
                 local_files_only=offline,
-                model_kwargs={"dtype": torch.float32},
+                model_kwargs={"dtype": weights_dtype(asked), "attn_implementation": asked.attn_implementation},
             )
         except Exception as error:
             raise not_loaded(asked.pretrained, error, kind) from error
@@ -138,6 +153,9 @@ def _load(kind: str, asked: RepositoryModel) -> tuple[Any, LoadedModel]:
             where = "(processor_config.json); copy it from the model that these weights were trained from"
             raise DataError(f"{asked.pretrained} has no image processor {where}")
         raise UsageError(f"{asked.pretrained} reads text alone; use an embedding model that reads images too")
+    if adapter is not None:
+        apply_adapter(model.transformers_model, adapter, asked.pretrained, asked.merge)
+        setattr(model, KEPT, getattr(model.transformers_model, KEPT))
     return model, LoadedModel(model, files, model.tokenizer, images, model.processor)
 
 
@@ -207,8 +225,12 @@ class _Saved:
     model: Any
 
     def save(self, folder: Path) -> None:
+        inner = self.model.transformers_model
+        name = next(name for name, module in self.model.named_modules() if module is inner)
+        self.model.set_submodule(name, merged(inner))
         with hub.quiet_hub():
             self.model.save_pretrained(str(folder), create_model_card=False)
+        self.model.set_submodule(name, inner)
         for code in folder.glob("*/*.py"):  # of a module, which the library writes there and reads from the root
             shutil.copy(code, folder)
 
@@ -226,6 +248,8 @@ class EmbeddingModel(_Saved, ContrastiveModel[Any]):
         super().__init__(model, towers, device=asked.device, dtype=asked.dtype)
         self.files, self.name, self.tokenizer = loaded.files, asked.pretrained, loaded.tokenizer
         self.special_tokens = special_tokens(loaded.tokenizer, loaded.processor)
+        if model.dtype != torch.float32:
+            self.untrainable = COARSE
         self.dimensions: int | None = getattr(asked, "dimensions", None)
         self._prompts = {QUERY: caption_prompt, DOCUMENT[0]: image_prompt}
         probes: dict[str, list[Any]] = {
@@ -247,6 +271,7 @@ class EmbeddingModel(_Saved, ContrastiveModel[Any]):
             "image_prompt": image_prompt,
             "dimensions": self.dimensions,
             "similarity": model.similarity_fn_name,
+            "weights": str(model.dtype).removeprefix("torch."),
             "temperature": round(1 / float(self._scale_and_bias()[0].detach()), 9),
         }
         if self.dimensions is not None:
@@ -334,6 +359,8 @@ class RerankerModel(_Saved, TrainablePairModel):
     def __init__(self, model: Any, loaded: LoadedModel, asked: CrossEncoderOptions, positive: int = 0) -> None:
         super().__init__(loaded, asked)
         self._positive = positive
+        if model.dtype != torch.float32:
+            self.untrainable = COARSE
         prompt = _prompt_of(model, "prompt", asked.prompt, ())
         self.processor: Any = loaded.processor
         probes = zip(("a", "a cat on a mat"), [Image.new("RGB", size) for size in PROBED], strict=True)

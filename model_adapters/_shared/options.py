@@ -305,14 +305,14 @@ class EmbeddingsOptions(Options):
     """As for ``hf``."""
 
 
-class CrossEncoderOptions(RepositoryModel):
+class CrossEncoderOptions(LanguageOptions):
     """A reranker, through ``CrossEncoder`` of Sentence Transformers (``cross_encoder``)."""
 
     prompt: str | None = None
     """Instruction for a pair: a name among the model's prompts, or a text (default: the model's own)."""
 
 
-class MultiVectorOptions(RepositoryModel):
+class MultiVectorOptions(LanguageOptions):
     """Late interaction, through ``MultiVectorEncoder`` of Sentence Transformers (``multi_vector``)."""
 
     image_prompt: str | None = None

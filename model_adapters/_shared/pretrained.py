@@ -421,6 +421,12 @@ def _adapter_of(asked: HubFiles, repository: Repository) -> tuple[Pretrained, di
     return Pretrained(asked, repository, files), config
 
 
+def adapter_of(asked: HubFiles, place: str) -> tuple[Pretrained, dict[str, Any]]:
+    """The adapter in a folder or a repository of the Hub (``ID@COMMIT``); its configuration; errors likewise."""
+    name, _, revision = (place, "", "") if Path(place).is_dir() else place.partition("@")
+    return _adapter_of(asked, find_repository(name, revision or None, offline=asked.offline))
+
+
 def apply_adapter(model: PreTrainedModel, adapter: Pretrained, base: str, merge: bool) -> PreTrainedModel:
     """The model with the adapter's weights added to its own (``merge``) or kept apart in its layers.
 
@@ -611,8 +617,7 @@ def _with_adapter(asked: HubFiles, repository: Repository) -> Pretrained:
     elif is_alone:
         raise UsageError(f"{name} is an adapter of peft, and so is {asked.peft}; give one of them with its base")
     else:
-        place, _, revision = (asked.peft, "", "") if Path(asked.peft).is_dir() else asked.peft.partition("@")
-        adapter, stated = _adapter_of(asked, find_repository(place, revision or None, offline=asked.offline))
+        adapter, stated = adapter_of(asked, asked.peft)
     base, revision = (str(stated.get(key) or "") for key in ("base_model_name_or_path", "revision"))
     changes: dict[str, object] = {"peft": None}
     if is_alone:
@@ -649,6 +654,13 @@ def locate(asked: DualEncoderFiles) -> list[ModelFiles]:
     return [model.files, *model.files.beside]
 
 
+def weights_dtype(asked: LanguageOptions) -> torch.dtype | str:
+    """Of the weights in memory: as asked, else float32 on a CPU and the checkpoint's (``auto``) on an accelerator."""
+    if asked.weights_dtype is not None:
+        return TORCH_DTYPES[asked.weights_dtype]
+    return torch.float32 if pick_device(asked.device) == "cpu" else "auto"
+
+
 def load_part(kind: type[Part], model: Pretrained) -> Part:
     """A configuration, tokenizer, processor or image processor; DataError if it is damaged or lacks files."""
     from transformers import PreTrainedTokenizerBase
@@ -673,11 +685,8 @@ def load_weights(
     """
     asked, name = model.asked, model.files.name
     model.repository.get(model.files.weights)
-    dtype: torch.dtype | str = torch.float32
-    # Of a model that writes text on an accelerator the checkpoint's.
-    if isinstance(asked, LanguageOptions) and (asked.weights_dtype or pick_device(asked.device) != "cpu"):
-        dtype = TORCH_DTYPES[asked.weights_dtype] if asked.weights_dtype else "auto"
-    options: dict[str, object] = {"use_safetensors": not model.files.are_pickles, "weights_only": True, "dtype": dtype}
+    options: dict[str, object] = {"use_safetensors": not model.files.are_pickles, "weights_only": True}
+    options["dtype"] = weights_dtype(asked) if isinstance(asked, LanguageOptions) else torch.float32
     options |= {"output_loading_info": True, "ignore_mismatched_sizes": True}  # which are refused here, by name
     chosen = {"attn_implementation": getattr(asked, "attn_implementation", None), "config": config, **(placement or {})}
     options |= {key: value for key, value in chosen.items() if value is not None}

@@ -160,6 +160,42 @@ def test_images_are_processed_once_a_run(name, folders, monkeypatch):
     assert len(processed) - few > 2 * few
 
 
+@pytest.mark.parametrize("name", ["sentence_transformers", "cross_encoder"])
+def test_adapter_of_peft_is_put_on_the_weights(name, folders, tmp_path):
+    peft = pytest.importorskip("peft")
+    load, kind = (adapters.load_cross_encoder, "CrossEncoder") if name == "cross_encoder" else KINDS[name][:2]
+    model = getattr(library, kind)(str(folders[name]), device="cpu")
+    targets = {"target_modules": r".*language_model.*\.(q|v)_proj", "init_lora_weights": False}
+    made = peft.get_peft_model(model.transformers_model, peft.LoraConfig(r=4, **targets))
+    made.save_pretrained(tmp_path / "adapter")
+    pairs = list(zip(CAPTIONS, IMAGES, strict=True))
+
+    def scores(folder, **how):
+        adapter = load(pretrained=str(folder), device="cpu", **how)
+        pairwise = kind == "CrossEncoder"
+        return adapter, torch.tensor(adapter.score_pairs(IMAGES, CAPTIONS)) if pairwise else logits_of(adapter, IMAGES)
+
+    if kind == "CrossEncoder":
+        expected = torch.tensor(model.predict(pairs, activation_fn=torch.nn.Identity()))
+    else:
+        expected = model.similarity(model.encode_query(CAPTIONS), model.encode_document(IMAGES)).T * 50
+    own, plain = scores(folders[name])
+    assert not torch.allclose(plain, expected, atol=1e-2)
+    for merge in (True, False):
+        adapter, found = scores(folders[name], peft=str(tmp_path / "adapter"), merge=merge)
+        assert torch.allclose(found, expected, atol=1e-4, rtol=0) and adapter.fingerprint()["peft"]["merged"] is merge
+        assert [one.name for one in adapter.files.beside] == [str(tmp_path / "adapter")]
+        adapter.save(tmp_path / f"saved-{merge}")
+        assert torch.allclose(scores(tmp_path / f"saved-{merge}")[1], expected, atol=1e-4, rtol=0)
+    coarse, found = scores(folders[name], weights_dtype="bf16", attn_implementation="eager")
+    assert coarse.untrainable and torch.allclose(found, plain, atol=0.2 * float(plain.std()) + 0.5)
+    stated = [one.fingerprint() for one in (own, coarse)]
+    assert [(one["weights"], one["attn_implementation"]) for one in stated] == [
+        ("float32", "sdpa"),
+        ("bfloat16", "eager"),
+    ]
+
+
 def test_own_code_is_run_with_the_flag(folders, tmp_path):
     coded = with_code(folders["sentence_transformers"], tmp_path / "coded")
     code = "from sentence_transformers.base.modules import Normalize as Own\n\n\nclass Normalize(Own):\n"
