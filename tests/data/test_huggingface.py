@@ -176,16 +176,6 @@ def test_images_without_the_metadata_of_the_library_are_read(tmp_path, in_list, 
     assert loaded.groups[2].captions == ("one 2", "two 2")
 
 
-def test_a_single_image_is_not_read_as_two(tmp_path):
-    path = plain_table(tmp_path, CELLS)
-    text = path.read_text().replace("images:\n  - picture", "images: picture")
-    path.write_text(text.replace("  - 1\n", "  - 2\n", 1))
-    first, second = task_data.load(path).groups[0].images
-    assert first.read() == CELLS[0]
-    with pytest.raises(DataError, match="'picture' of group 0 holds no image"):
-        second.read()
-
-
 # Arrow does not look at the bytes of texts before they are read.
 NOT_UTF8 = pyarrow.Array.from_buffers(pyarrow.string(), 3, pyarrow.array([b"good", b"fine", b"caf\xe9"]).buffers())
 

@@ -49,17 +49,11 @@ def test_kept_views_and_votes_are_those_of_the_published_steps(images, captions)
 
 def test_captions_that_tie_in_a_view_share_its_vote():
     task = view_task(1, 1, 3)
-    twin = rebuilt(
-        task.scores, task.all_images, task.all_captions[[0, 0, 2]], task.image_rows, task.caption_rows, task._views
-    )
+    rows = (task.image_rows, task.caption_rows, task._views)
+    twin = rebuilt(task.scores, task.all_images, task.all_captions[[0, 0, 2]], *rows)
     votes = zero(twin, as_published=True)[0, 0]
     assert votes[0] == votes[1] and votes.sum() == 19
     assert zero(twin)[0, 0, 0] == zero(twin)[0, 0, 1]
-
-
-def test_one_view_is_kept_however_few_there_are():
-    task = view_task()
-    assert torch.equal(zero(task, views=1, share=0.1).argmax(2), task.scores.argmax(2))
 
 
 def test_one_caption_and_no_images_are_refused():
@@ -95,9 +89,8 @@ def test_scores_are_those_of_the_published_steps(images, captions, share, normal
     for group in range(3):
         texts = task.captions[group].double().numpy()
         for image, row in enumerate(task.image_rows[group].tolist()):
-            np.testing.assert_allclose(
-                scores[group, image], steps_of_vte(views[row], texts, share, normalise), atol=1e-5
-            )
+            expected = steps_of_vte(views[row], texts, share, normalise)
+            np.testing.assert_allclose(scores[group, image], expected, atol=1e-5)
 
 
 def test_one_view_gives_the_scores_of_the_model():

@@ -123,12 +123,6 @@ def test_a_view_depends_on_its_image_and_the_seed_alone_bit_for_bit(adapter, ima
         assert torch.equal(other[:, 0], features[:, 0]) and not torch.equal(other[:, 1:], features[:, 1:])
 
 
-def test_one_view_is_the_plain_image(images):
-    groups = [images.group(0, 1)]
-    alone = [Pixels().encode_images(Pixels().prepare_images([ref.open()])) for ref in groups[0].images]
-    assert torch.equal(made(groups, count=1), torch.stack(alone)), "the views of an image are a batch of their own"
-
-
 # --- crops ---------------------------------------------------------------------------------------------------------
 
 

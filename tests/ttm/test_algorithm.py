@@ -143,14 +143,6 @@ def adapted(stage, config, learning_rate=1e-4, seed=0) -> list[Iteration]:
     return list(adapt(stage, stage.score(), config=config, schedule=LINEAR, learning_rate=learning_rate, seed=seed))
 
 
-def test_the_seed_of_the_shuffle_steers_nothing():
-    """With another order of captions inside every group, the same groups and captions are selected."""
-    config = TTMConfig(iterations=1, epochs=1)
-    (one,), (other,) = (adapted(stage_of(40, 1, 4), config, 1e-9, seed) for seed in (0, 1))
-    assert np.array_equal(one.selected, other.selected) and np.array_equal(one.captions, other.captions)
-    assert one.threshold == other.threshold and 0 < one.selected.sum() < 40
-
-
 def test_moving_the_truth_moves_every_choice_with_it():
     """TTM sees captions, not positions: with captions turned around in every group, its choices turn too."""
     config, stage, turned = TTMConfig(iterations=2, epochs=2), stage_of(12), stage_of(12)

@@ -16,7 +16,7 @@ from ttmbench.config import AUTHORS_LEARNING_RATE, DEFAULT_LEARNING_RATE, TTMCon
 from ttmbench.data.task_file import find_task
 from ttmbench.errors import UsageError
 from ttmbench.evaluator import analyses as analysis
-from ttmbench.methods.parts import PseudoLabels, candidates
+from ttmbench.methods.parts import PseudoLabels
 from ttmbench.plugins import trackers
 from ttmbench.plugins.registry import build_registry
 from ttmbench.report import charts
@@ -122,9 +122,8 @@ def test_curves_hold_every_seed_and_iteration(analysed):
     _, *rows = json.loads(next(analysed("oracle")[0].rglob("*.json")).read_text())["rows"]
     assert [row["name"] for row in rows] == ["TTM", "oracle (uses labels)"]
     for row in rows:
-        assert [[(step["seed"], step["iteration"]) for step in of] for of in row["iterations"]] == [
-            *([(0, 1), (0, 2)], [(1, 1), (1, 2)])
-        ]
+        found = [[(step["seed"], step["iteration"]) for step in of] for of in row["iterations"]]
+        assert found == [[(0, 1), (0, 2)], [(1, 1), (1, 2)]]
         assert row["value"] == pytest.approx(np.mean([of[-1]["metrics"]["group_match"] for of in row["iterations"]]))
     assert all(step["pseudo_label_accuracy"] == 1.0 for of in rows[1]["iterations"] for step in of)
 
@@ -195,19 +194,6 @@ def test_the_surest_quarter_is_that_of_the_raw_model():
     after = labels_of([[1, 0]] * 6 + [[0, 1]] * 2)
     assert analysis.confident_kept(before, after) == 0.5, "units 5 and 6; the tied one is not sure"
     assert analysis.confident_kept(labels_of([[0, 1]], [True]), after) is None
-
-
-def test_what_is_seen_of_a_run_does_not_depend_on_the_order_of_captions():
-    """A permutation of every group's captions, as the audit makes it, leaves agreement and what is kept alone."""
-    rng = np.random.default_rng(0)
-    scores = [rng.normal(size=(40, 2, 3)) for _ in range(3)]
-    order = rng.permuted(np.broadcast_to(np.arange(3), (40, 3)), axis=1)
-    moved = [np.take_along_axis(one, order[:, None, :], axis=2) for one in scores]
-    found = []
-    for three in (scores, moved):
-        labels = [candidates(Scores(one.astype(np.float32)), False) for one in three]
-        found.append((analysis.agreement(labels), analysis.confident_kept(labels[0], labels[1])))
-    assert found[0] == found[1] and 0 < found[0][0] < 1 and 0 < found[0][1] < 1
 
 
 def test_learning_rates_are_compared_by_runs_of_ttm(tmp_path, capsys):

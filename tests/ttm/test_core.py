@@ -126,19 +126,6 @@ def test_seeds_are_those_of_their_streams():
     assert drawn == [(np.random.default_rng([9, t, 2]).random(), 3, False) for t in (1, 2)]
 
 
-def test_crops_are_drawn_by_seed_and_iteration():
-    corners = []
-    model = Towers()
-    model.prepare_enlarged = lambda *_: None
-    model.crop = lambda enlarged, given: corners.append(given) or enlarged[:, :4]
-    enlarged = torch.randn(12, 6, generator=torch.Generator().manual_seed(0))
-    stage = stage_of(6, model=model, enlarged=enlarged)
-    config = TTMConfig(iterations=2, epochs=1, tau_start=0.0)
-    list(adapt(stage, stage.score(), config=config, schedule=LINEAR, learning_rate=1e-4, seed=4))
-    for t, given in enumerate(corners, 1):
-        assert np.array_equal(given, np.random.default_rng([4, t, 1]).random((12, 2)))
-
-
 # --- thresholds ---------------------------------------------------------------------------------------------------
 
 

@@ -96,15 +96,6 @@ def test_the_audit_compares_selections_and_their_captions():
             compare_selections("ttm", 0, whole, again, same, False)
 
 
-def test_captions_of_permuted_groups_are_named_as_they_were():
-    order = np.array([[2, 0, 1], [1, 2, 0]])
-    inside = step_of([True, True], [[2, 1], [2, 1]]), step_of([True, True], [[0, 2], [1, 0]])
-    assert compare_selections("ttm", 0, *([each] for each in inside), order, False) == 2
-    selected = [True] * 4
-    everywhere = step_of(selected, [[2], [5], [3], [1]]), step_of(selected, [[0], [4], [5], [2]])
-    assert compare_selections("ttm", 0, *([each] for each in everywhere), order, True) == 4
-
-
 # --- variants -----------------------------------------------------------------------------------------------------
 
 
@@ -136,15 +127,6 @@ def test_every_seed_starts_from_the_same_model_and_leaves_it():
     assert audited == {"passed": True, "compared": 16, "of": 16} and len(reported) == 4
     lines = one.column(SPECS["oracle"], {}).record["iterations"]
     assert all(line["pseudo_label_accuracy"] in (1.0, None) for line in lines)
-
-
-def test_held_out_groups_leave_the_model_as_it_was():
-    reported = []
-    one = run_of(stage_of(8), holdout=0.25, iterated=lambda *given: reported.append(given))
-    before = weights(one.stage.adapter)
-    record = one.column(TTM, {}).record["holdout"]
-    assert (record["adapted"], record["scored"]) == (6, 2) and len(record["metrics"]["group_match"]["adapted"]) == 2
-    assert len(reported) == 4 and is_restored(one.stage.adapter, before)
 
 
 @pytest.mark.parametrize("shape", [(2, 2), (2, 3), (2, 1), (3, 2)])

@@ -231,20 +231,10 @@ def test_the_defaults_by_name_are_the_run_without_them(name, registry):
         assert kind == "loss" or np.array_equal(one.scores.groups, other.scores.groups)
 
 
-def test_a_teacher_without_memory_is_none(registry):
-    assert same(run(registry), run(registry, teacher="ema", **{"teacher.decay": 0}))
-
-
 def after_steps(monkeypatch, do):
     """Has something done after every training step."""
     whole = finetune._step
     monkeypatch.setattr(finetune, "_step", lambda optimizer: (whole(optimizer), do()))
-
-
-def test_a_teacher_that_never_learns_is_the_raw_model(registry):
-    found = run(registry, teacher="ema", **{"teacher.decay": 1})
-    assert all(np.array_equal(step.scores.groups, found.raw.groups) for step in found.steps)
-    assert np.array_equal(found.stage.score().groups, found.raw.groups), "the model ends as its teacher"
 
 
 def test_a_teacher_is_the_moving_average_of_every_step(registry, monkeypatch):
@@ -421,37 +411,6 @@ def test_a_run_stops_once_its_groups_fit(registry):
     blind.steps += found.steps
     ends = [other_parts.overfit([each]) for each in blind.rounds]
     assert ends == [*[False] * (len(ends) - 1), True]
-
-
-@pytest.mark.parametrize(
-    "settings",
-    [
-        {"teacher": "ema", "teacher.decay": 0.6},
-        {"pseudo_labels": "sinkhorn", "loss": "cross_entropy", "optimizer": "sgd", "keep_optimizer_state": True},
-        {"stopping": "no_change", "pseudo_labels": "argmax"},
-        {"train": "bias", "lr_schedule": "linear"},
-    ],
-    ids=str,
-)
-def test_a_resumed_run_has_equal_bits(settings, registry, tmp_path):
-    after = 2
-    whole = run(registry, **settings)
-    keeper = SeedCheckpoint(tmp_path / "ttm" / "seed_3", "start", pytest.fail)
-    for state in whole.states[:after]:
-        keeper.keep(state)
-    progress = SeedCheckpoint(tmp_path / "ttm" / "seed_3", "start", pytest.fail).read()
-    stage = stage_of(12, model=Graded())
-    rest = adapt(
-        *(stage, whole.raw),
-        config=whole.config,
-        schedule=LINEAR,
-        learning_rate=1e-2,
-        seed=3,
-        parts=whole.parts,
-        resume=progress.state,
-    )
-    resumed = SimpleNamespace(steps=[*progress.steps, *rest])
-    assert same(resumed, whole) and np.array_equal(stage.score().groups, whole.stage.score().groups)
 
 
 class Killed(BaseException):

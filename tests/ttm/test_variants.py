@@ -239,10 +239,3 @@ def test_a_learning_rate_is_not_chosen_by_itself(capsys):
     assert main(["run", "--model", "tiny-clip", "--tasks", "shapes_color", "--ttm", "--ttm_args", "lr=auto"]) == 2
     said = capsys.readouterr().err
     assert "'lr': must be a number" in said and "'ttmbench analyze lr'" in said and "docs/finetune.md" in said
-
-
-def test_what_is_known_of_a_learning_rate_is_told_unless_it_is_replaced():
-    known = TTMConfig().with_changes({"lr": 4e-5, "lr_note": "likely"}, "preset")
-    assert known.lr_note == "likely"
-    assert known.with_changes({"lr": 1e-4}, "--ttm_args").lr_note is None
-    assert known.with_changes({"epochs": 3}, "--ttm_args").lr_note == "likely"
