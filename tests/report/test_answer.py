@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from support.documents import PUBLISHED, write_run
 
+from ttmbench.cli import main
 from ttmbench.report.board import answer_of
 from ttmbench.report.load import gather
 from ttmbench.reproduce.tables import published_beside_runs
@@ -61,6 +62,11 @@ def test_published_numbers_stand_beside_those_of_their_name(tmp_path):
     assert values_of(rows[1]) == [0.0725, 0.6, 0.7] and rows[1].gain == pytest.approx(0.1)
     assert rows[1].raw.chance == pytest.approx(1 / 6), "chance is the task's, whoever measured"
     assert rows[3].raw.metric == "text_score" and rows[3].raw.chance is None
+    words = ["report", str(tmp_path), "--images", "none", "-o", str(tmp_path / "page.html"), "--published"]
+    assert main([*words, str(tmp_path / "p.csv")]) == 0
+    page = (tmp_path / "page.html").read_text(encoding="utf-8")
+    assert page.index('<h2 id="answer"') < page.index("published: paper, Table 1") < page.index('<h2 id="results"')
+    assert main([*words, str(tmp_path / "absent.csv")]) != 0
 
 
 def test_global_tasks_and_models_that_only_choose(tmp_path):
