@@ -18,8 +18,6 @@ from ttmbench.types import GlobalMatching
 _LARGEST_WHOLE = 2**53  # beyond it float64 skips whole numbers
 _LARGEST = 1e30  # no logit is larger, and sums of such numbers would leave the range of floats
 _PART = 250_000  # numbers of a large array that are worked on at a time: they stay in a core's cache
-_EDGES = 20_000_000  # that a sparse matrix holds in some hundred megabytes
-_PIVOTS = 20
 
 
 def check_scores(scores: np.ndarray) -> np.ndarray:
@@ -198,40 +196,12 @@ def _potentials(loss: Float[np.ndarray, "rows nodes"], rows: int, tolerance: flo
 
 
 def _on_cycles(edges: Bool[np.ndarray, "nodes nodes"]) -> Bool[np.ndarray, " nodes"]:
-    """Which nodes lie on a cycle of a graph without loops; ``edges`` is overwritten.
-
-    Equal scores make millions of edges, which take ten times their memory in a sparse matrix. So while there are that
-    many, the component of a node with many of them is found here and removed, a few times.
-    """
+    """Which nodes lie on a cycle of a graph without loops."""
     from scipy.sparse import csr_matrix
     from scipy.sparse.csgraph import connected_components
 
-    on_cycle = np.zeros(len(edges), dtype=bool)
-    for _ in range(_PIVOTS):
-        degree = edges.sum(axis=1)
-        if degree.sum() <= _EDGES:
-            break
-        pivot = int((degree * edges.sum(axis=0)).argmax())
-        component = _reached(edges, pivot) & _reached(edges.T, pivot)
-        on_cycle |= component & (component.sum() > 1)
-        edges[component], edges[:, component] = False, False
     _, component = connected_components(csr_matrix(edges), directed=True, connection="strong")
-    return on_cycle | (np.bincount(component)[component] > 1)
-
-
-def _reached(edges: Bool[np.ndarray, "nodes nodes"], start: int) -> Bool[np.ndarray, " nodes"]:
-    """The nodes that can be reached from one, itself among them."""
-    seen = np.zeros(len(edges), dtype=bool)
-    seen[start] = True
-    front = np.array([start])
-    while len(front) and not seen.all():
-        new = np.zeros(len(edges), dtype=bool)
-        for part in _parts(len(front), len(edges)):
-            new |= edges[front[part]].any(axis=0)
-        new &= ~seen
-        seen |= new
-        front = np.flatnonzero(new)
-    return seen
+    return np.bincount(component)[component] > 1
 
 
 def _parts(rows: int, columns: int) -> Iterator[slice]:
