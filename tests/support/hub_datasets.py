@@ -58,17 +58,9 @@ def write_dataset(
     shards: int = 1,
     unread: Sequence[str] = (),
 ) -> Path:
-    """Writes a repository as ``push_to_hub`` does, without its card, and returns the folder of the commit.
+    """Writes a repository as ``push_to_hub`` does, without its card; returns the folder of the commit.
 
-    Args:
-        root: of the stand-in for the Hub.
-        repo: id.
-        splits: split -> column -> values; those of `cell` are images.
-        commit: made up unless it is known.
-        gated: whether terms have to be accepted.
-        classes: column of class indices -> names.
-        shards: files of each split.
-        unread: splits that no task reads; their files hold no table.
+    ``classes`` are names of class indices by column; the files of ``unread`` splits hold no table.
     """
     import datasets
 

@@ -31,19 +31,10 @@ def write_model(
     positions: tuple[str, ...] = (),
     decoys: tuple[str, ...] = (),
 ) -> None:
-    """Writes a repository of transformers.
+    """Writes a repository of transformers; ``pull``, a pull request, has what main has as safetensors.
 
-    Args:
-        root: of the stand-in for the Hub.
-        repo: id.
-        make: writes configuration, tokenizer, processor and ``model.safetensors`` into a folder.
-        main: commit.
-        pull: reference and commit of a pull request: what main has, with safetensors.
-        saved: format of the weights on main; a number of shards of safetensors.
-        dtype: of the stored weights; by default float32.
-        rename: name of a tensor -> its name in the file.
-        positions: buffers that older versions of transformers stored too.
-        decoys: files that no run needs; what is fetched of them cannot be read.
+    ``saved`` is the format on main, or a number of shards; ``positions`` are buffers that older versions stored too,
+    ``decoys`` files that no run needs.
     """
     from huggingface_hub import save_torch_state_dict
 
@@ -95,23 +86,8 @@ def gpt2(root: Path, repo: str, main: str) -> None:
 # --- open_clip ---------------------------------------------------------------------------------------------------
 
 
-def laion(
-    root: Path,
-    repo: str,
-    main: str,
-    *,
-    safe: str | None = None,
-    pull: tuple[str, str] | None = None,
-) -> None:
-    """A CLIP of LAION for open_clip.
-
-    Args:
-        root: of the stand-in for the Hub.
-        repo: id.
-        main: commit.
-        safe: name of the safetensors on main, if there are any; else it has a pickle.
-        pull: reference and commit of a bot's safetensors, which have a name of their own.
-    """
+def laion(root: Path, repo: str, main: str, *, safe: str | None = None, pull: tuple[str, str] | None = None) -> None:
+    """A CLIP of LAION for open_clip: a pickle, and a ``safe`` file or a bot's in a ``pull`` request."""
     folder = write_repository(root, "models", repo, {"main": main, **dict([pull] if pull else [])}).folder
     tiny_models.open_clip(folder / main, files=[*([safe] if safe else []), "open_clip_pytorch_model.bin"])
     # transformers' own files lie beside open_clip's.

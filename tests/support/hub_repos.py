@@ -19,12 +19,7 @@ LARGE_FROM = 10_000_000
 
 @dataclass(frozen=True)
 class File:
-    """A file of a commit.
-
-    Attributes:
-        name: path in the repository.
-        path: on disk.
-    """
+    """A file of a commit, by its path in the repository and on disk."""
 
     name: str
     path: Path
@@ -68,16 +63,7 @@ class File:
 
 @dataclass(frozen=True)
 class Repository:
-    """A repository.
-
-    Attributes:
-        kind: ``models`` or ``datasets``.
-        id: owner and name.
-        folder: on disk.
-        refs: branch or ``refs/pr/N`` -> commit.
-        gated: False, ``auto`` or ``manual``.
-        moved_to: the id that took its place.
-    """
+    """A repository: branch or ``refs/pr/N`` -> commit; gated may be ``auto`` or ``manual``, moved_to the newer id."""
 
     kind: str
     id: str
@@ -110,13 +96,7 @@ class Repository:
 
 
 def write_repository(
-    root: Path,
-    kind: str,
-    repo: str,
-    refs: dict[str, str],
-    *,
-    gated: bool | str = False,
-    moved_to: str | None = None,
+    root: Path, kind: str, repo: str, refs: dict[str, str], *, gated: bool | str = False, moved_to: str | None = None
 ) -> Repository:
     """Makes a repository with an empty folder for each commit of ``refs``."""
     folder = root / kind / repo

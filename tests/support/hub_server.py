@@ -34,15 +34,9 @@ class Request:
 
 @dataclass
 class Fault:
-    """How the server misbehaves for paths with ``part`` in them.
+    """How the server misbehaves for paths with ``part`` in them: so many times, each ``every``-th time.
 
-    Attributes:
-        part: of the path with its query.
-        status: answered instead; None breaks the connection in the midst of the body.
-        headers: with the status.
-        times: how often.
-        every: only each so-many-th of the requests that match.
-        after: bytes before the connection breaks.
+    Without a status the connection breaks after so many bytes of the body.
     """
 
     part: str

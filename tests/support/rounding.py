@@ -25,15 +25,9 @@ def length(model: torch.nn.Module) -> int:
 
 
 def bound(model: torch.nn.Module, size, passes: int = 1) -> float:
-    """How far two results of one model may be apart: as many roundings of each as it has, at the size of the largest.
+    """How far two results of one float32 model may be apart: its roundings of each, at the size of the largest.
 
-    Args:
-        model: in float32.
-        size: of the results, or the results themselves.
-        passes: 1 for scores; 2 for gradients, which go through the model forwards and backwards.
-
-    Returns:
-        An absolute tolerance.
+    ``passes`` is 2 for gradients, which go through the model forwards and backwards.
     """
     largest = float(torch.as_tensor(size).detach().abs().max())
     return 2 * gamma(passes * length(model)) * largest
@@ -52,12 +46,7 @@ class Noise:
         self.largest = 0.0
 
     def after(self, single, double) -> float:
-        """An absolute tolerance of numbers up to here: it only grows, as what training amplifies does.
-
-        Args:
-            single: scores or losses after some training in float32.
-            double: after the same training in float64.
-        """
+        """An absolute tolerance after the same training, which only grows, as what is amplified does."""
         least = np.abs(double).max() * torch.finfo(torch.float32).eps
         self.largest = max(self.largest, float(np.abs(np.subtract(single, double)).max()), float(least))
         return self.FACTOR * self.largest

@@ -12,18 +12,9 @@ from typing import Self
 
 @dataclass
 class Page:
-    """What the server gives for a path.
+    """What the server gives for a path, after the answers of ``first`` (status, headers, body).
 
-    Attributes:
-        body: the file.
-        ranges: whether it can send a part of it.
-        etag: version of the file; None sends none.
-        kind: content type.
-        first: answers before the file is given at all: (status, headers, body).
-        cut: numbers of bytes after which the connection breaks, one an answer.
-        length: whether Content-Length is sent.
-        headers: further headers.
-        pause: seconds between single bytes; 0 sends all at once.
+    ``cut`` are numbers of bytes after which the connection breaks, one an answer; ``pause`` seconds between bytes.
     """
 
     body: bytes
