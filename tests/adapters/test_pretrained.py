@@ -9,6 +9,7 @@ import warnings
 import zipfile
 from pathlib import Path
 from types import SimpleNamespace
+from unittest import mock
 
 import huggingface_hub
 import numpy as np
@@ -41,41 +42,24 @@ def cache(tmp_path, monkeypatch):
     return root
 
 
-def answering(monkeypatch, *answers):
-    """Replaces the question for a repository's files; an exception is raised, anything else returned, one a call."""
-    given = list(answers)
-
-    def model_info(self, name, revision=None):
-        answer = given.pop(0)
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
-
-    monkeypatch.setattr(huggingface_hub.HfApi, "model_info", model_info)
-    return given
-
-
-def listing(commit: str, *names: str) -> SimpleNamespace:
-    return SimpleNamespace(sha=commit, siblings=[SimpleNamespace(rfilename=name) for name in names])
+def answering(monkeypatch, answer):
+    """Replaces the question for a repository's files."""
+    monkeypatch.setattr(huggingface_hub.HfApi, "model_info", mock.Mock(side_effect=[answer, answer]))
 
 
 @pytest.mark.parametrize("error", [ValueError("no answer"), ConnectionError("refused")])
 def test_without_an_answer_the_cache_is_taken(monkeypatch, cache, error):
-    answering(monkeypatch, error, error)
+    answering(monkeypatch, error)
     assert find_repository("me/model").commit == NEW
     assert find_repository("me/model", OLD).commit == OLD
 
 
 def test_offline_nothing_is_asked(monkeypatch, cache):
-    answering(monkeypatch)
+    answering(monkeypatch, AssertionError("asked"))
     found = find(HubFiles(pretrained="me/model", offline=True))
     assert found.files.commit == NEW and found.files.folder == cache / "snapshots" / NEW
-    assert locate(pretrained="me/model", revision=OLD, offline=True)[0].provenance() == {
-        "name": "me/model",
-        "commit": OLD,
-        "files": ["model.safetensors"],
-        "format": "safetensors",
-    }
+    said = {"name": "me/model", "commit": OLD, "files": ["model.safetensors"], "format": "safetensors"}
+    assert locate(pretrained="me/model", revision=OLD, offline=True)[0].provenance() == said
     for revision in ("v2", "../main"):
         with pytest.raises(DataError, match=f"not in {re.escape(f'{constants.HF_HUB_CACHE} at revision {revision}')};"):
             find(HubFiles(pretrained="me/model", revision=revision, offline=True))
@@ -85,7 +69,8 @@ def test_offline_nothing_is_asked(monkeypatch, cache):
 
 
 def test_a_repository_that_changes_meanwhile_is_no_mixture(monkeypatch, cache):
-    answering(monkeypatch, listing(OLD, "config.json", "model.safetensors"))
+    files = [SimpleNamespace(rfilename=name) for name in ("config.json", "model.safetensors")]
+    answering(monkeypatch, SimpleNamespace(sha=OLD, siblings=files))
     monkeypatch.setattr(huggingface_hub, "snapshot_download", lambda *_, **__: str(cache / "snapshots" / NEW))
     with pytest.raises(DataError, match="was changed on the Hub while it was fetched"):
         find(HubFiles(pretrained="me/model"))
@@ -122,14 +107,15 @@ NUMBERS = {
 def test_numbers_of_numpy_are_skipped_whatever_they_hold(tmp_path, numpy_1, zipped):
     path = tmp_path / "epoch_1.pt"
     torch.save({**NUMBERS, "state_dict": {"w": torch.arange(3.0)}}, path, _use_new_zipfile_serialization=zipped)
+    names = (b"numpy._core.multiarray", b"numpy.core.multiarray")
     if numpy_1 and not zipped:
-        path.write_bytes(path.read_bytes().replace(b"numpy._core.multiarray", b"numpy.core.multiarray"))
+        path.write_bytes(path.read_bytes().replace(*names))
     elif numpy_1:
         with zipfile.ZipFile(path) as read:
-            held = {item.filename: read.read(item) for item in read.infolist()}
+            held = {item.filename: read.read(item).replace(*names) for item in read.infolist()}
         with zipfile.ZipFile(path, "w") as written:
             for name, data in held.items():
-                written.writestr(name, data.replace(b"numpy._core.multiarray", b"numpy.core.multiarray"))
+                written.writestr(name, data)
     assert (b"numpy._core" in path.read_bytes()) is not numpy_1
     found = read_weights(path)
     assert torch.equal(found["state_dict"]["w"], torch.arange(3.0))
@@ -176,10 +162,7 @@ def missing(module: str) -> ModuleNotFoundError:
     [
         (missing("peft"), "pip install 'ttmbench[lora]'"),
         (missing("openai"), "pip install 'ttmbench[api]'"),
-        (
-            ImportError("Package `num2words` is required. Install: `pip install num2words`"),
-            "pip install 'ttmbench[smolvlm]'",
-        ),
+        (ImportError("Package `num2words` is required. `pip install num2words`"), "pip install 'ttmbench[smolvlm]'"),
         (ImportError("packages not found: einops, timm. Run `pip install einops timm`"), "pip install einops timm"),
         (ImportError("You can install them: `pip install transformers[audio]`."), "pip install 'transformers[audio]'"),
         (OSError("openai/clip does not appear to have a file named model.safetensors"), None),
