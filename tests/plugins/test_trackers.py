@@ -224,12 +224,6 @@ def test_a_tracker_that_fails_is_one_line_and_left_alone(moment, error, capsys, 
 
 
 def test_a_failed_run_is_closed_with_its_document(monkeypatch, run_with):
-    fake = Fake()
-    with pytest.raises(Exception, match="finite"):
-        run_with(fake, ttm={**SHORT, "lr": 1e30})
-    ((document,),) = fake.named("close")
-    assert document["status"] == "failed" and document["errors"] and fake.calls[-1][0] == "close"
-
     for error, status in ((KeyboardInterrupt(), "interrupted"), (UsageError("no"), "failed")):
 
         def no_adapter(*_, error=error):
