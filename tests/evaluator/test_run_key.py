@@ -35,6 +35,7 @@ OTHERS = {
     "model_args": {"pretrained": "x"},
     "model_name": "mine",
     "task_args": {"seed": 4},
+    "metrics": ["text_ece"],
     "include_path": ["x"],
     "ttm": False,
     "ttm_args": {"epochs": 2},

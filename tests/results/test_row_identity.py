@@ -27,7 +27,7 @@ NO_NUMBER = {
     *("device", "compile", "deterministic", "trust_remote_code", "audit_labels"),
 }
 AVERAGED = {"seed", "seeds"}
-MORE_NUMBERS = {"tasks", "ttm", "methods", "also", "holdout"}
+MORE_NUMBERS = {"tasks", "ttm", "methods", "also", "holdout", "metrics"}
 """Options that add numbers and change no other."""
 RESOLVED = {"ttm_args": "methods", "ttm_preset": "methods", "method_args": "methods", "rerank": "ranking"}
 """Options that a document holds resolved, in the records of methods."""
