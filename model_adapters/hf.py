@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
 __all__ = ["TransformersModel", "load", "locate", "wrap"]
 # How captions are cleaned, by open_clip's names: by model type, or by the tokenizer.
-CLEANING = {"siglip": "canonicalize", "CLIPTokenizer": "lower"}
+CLEANING = {"siglip": "canonicalize", "videoprism": "videoprism", "CLIPTokenizer": "lower"}
 UNSCALED = {"do_rescale": False, "do_normalize": False}
 _WIDEST = 1024  # OpenAI's largest image tower, ViT-L/14
 VIDEOPRISM_TEMPERATURE = 0.01

@@ -795,7 +795,7 @@ def check_files(tokenizer: PreTrainedTokenizerBase, folder: Path, name: str) -> 
     if not kind.vocab_files_names or not kind.__module__.startswith("transformers."):
         return  # code of a repository finds its files in its own way
     present = {file.name for file in folder.iterdir()} if folder.is_dir() else set[str]()
-    absent = [] if SETTINGS in present else [SETTINGS]
+    absent = [] if SETTINGS in present or _reads_as(tokenizer, folder / WHOLE) else [SETTINGS]
     if getattr(tokenizer, "is_fast", False) and not any(_WHOLE.fullmatch(file) for file in present):
         apart = [file for file in named.values() if file not in present]
         if apart or not named:
@@ -803,6 +803,26 @@ def check_files(tokenizer: PreTrainedTokenizerBase, folder: Path, name: str) -> 
     if absent:
         where = "" if str(folder) == name else f" in {folder}"
         raise DataError(f"{name} is incomplete: the tokenizer lacks {' and '.join(absent)}{where}; {_ADVICE}")
+
+
+def _reads_as(tokenizer: PreTrainedTokenizerBase, file: Path) -> bool:
+    """Whether a tokenizer without a file of settings lacks none: its type states the special tokens that it has.
+
+    Its ids are those of ``tokenizer.json`` alone.
+    """
+    from tokenizers import Tokenizer
+
+    if not file.is_file():
+        return False
+    own, named = Tokenizer.from_file(str(file)), tokenizer.special_tokens_map
+    own.no_padding()
+    own.no_truncation()
+    if not {"bos_token", "eos_token", "pad_token", "unk_token"} <= set(named):
+        return False
+    if any(own.token_to_id(token) is None for token in named.values()):
+        return False
+    ids: list[list[int]] = tokenizer(PROBES)["input_ids"]
+    return ids == [one.ids for one in own.encode_batch(PROBES)]
 
 
 def check_size(tokenizer: PreTrainedTokenizerBase, rows: int | None, name: str) -> None:

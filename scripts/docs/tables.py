@@ -29,6 +29,8 @@ MODEL_FAMILIES = (
     ("MetaCLIP 2, Jina CLIP v2", "metaclip2-b32", "open_clip-vit-h14-metaclip2", "jina-clip-v2"),
     ("SigLIP, SigLIP 2", "siglip*", "open_clip-siglip*"),
     ("BLIP, BLIP-2, FLAVA", "blip-it*", "blip2-it*", "flava-it*"),
+    ("ViLT, BridgeTower", "vilt-*", "bridgetower-*"),
+    ("X-CLIP, VideoPrism (videos)", "xclip-*", "videoprism-*"),
     ("Qwen3-VL-Embedding", "qwen3-vl-embedding-*"),
     ("VisualGPTScore", "visualgpt-*"),
     ("VQAScore", "vqascore-*"),

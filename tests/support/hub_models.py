@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import shutil
+import string
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Literal
 
 import torch
+import transformers
 from safetensors.torch import load_file, save_file
 
 from support import siglip_tokenizers, tiny_models
@@ -71,6 +73,14 @@ def siglip(folder: Path, *, version: int = 1) -> None:
     for file in ("tokenizer.json", "special_tokens_map.json"):  # the second by transformers 4 alone
         (folder / file).unlink(missing_ok=True)
     (siglip_tokenizers.siglip if version == 1 else siglip_tokenizers.gemma)(folder)
+
+
+def bridgetower(folder: Path) -> None:
+    """With RoBERTa's tokenizer, whose settings are not among the files."""
+    tiny_models.bridgetower(folder)
+    words = ["<s>", "<pad>", "</s>", "<unk>", "<mask>", "\u0120", *string.ascii_lowercase]
+    transformers.RobertaTokenizer({word: at for at, word in enumerate(words)}, []).save_pretrained(folder)
+    (folder / "tokenizer_config.json").unlink()
 
 
 def gpt2(root: Path, repo: str, main: str) -> None:
@@ -169,6 +179,24 @@ MODELS: dict[str, dict[str, object]] = {  # repository -> arguments of `write_mo
     "Qwen/Qwen3-VL-2B-Instruct": {
         **{"make": partial(tiny_models.chat, kind="qwen3_vl"), "dtype": "bfloat16"},
         "main": "89644892e4d85e24eaac8bacfd4f463576704203",
+    },
+    "microsoft/xclip-base-patch32": {
+        **{"make": tiny_models.xclip, "saved": "both", "main": "a2e27a78a2b5d802e894b8a1ef14f3a8ce490963"}
+    },
+    "google/videoprism-lvt-base-f16r288": {
+        **{"make": tiny_models.videoprism, "main": "fb6de9f0eb7bc285be86bdca1cf7daa3e3ef51ff"},
+    },
+    "BridgeTower/bridgetower-base-itm-mlm": {
+        **{"make": bridgetower, "saved": "pickle"},
+        "main": "6cfb318bb08588808368a9ab1fe26609bc148f1f",
+    },
+    **{
+        name: {"make": make, "saved": "pickle", "main": made_up_commit(name)}
+        for name, make in (
+            ("dandelin/vilt-b32-finetuned-flickr30k", tiny_models.vilt),
+            ("dandelin/vilt-b32-finetuned-coco", tiny_models.vilt),
+            ("microsoft/git-base-coco", tiny_models.git),
+        )
     },
     SENTENCES: {
         "make": partial(tiny_models.sentence_model, kind="SentenceTransformer"),
