@@ -11,17 +11,16 @@ import jsonschema
 import numpy as np
 import pytest
 from PIL import Image
+from support.adapter_inputs import groups_of
 from support.documents import schema
 
 import ttmbench
 from ttmbench._util.images import side_by_side
 from ttmbench.cli import main
-from ttmbench.data.loader import load_task_data
-from ttmbench.data.task_file import find_task
 from ttmbench.errors import TtmbenchError, UsageError
 from ttmbench.hookspecs import hookimpl
 from ttmbench.model import ChoiceModel, ChoiceStyle
-from ttmbench.plugins.registry import build_registry
+from ttmbench.report.terminal import print_results
 from ttmbench.scoring.choice_arrays import Choices, choice_chance, choice_values
 from ttmbench.scoring.forced_choice import ask_choices, read_caption_choice, read_image_choice
 from ttmbench.scoring.inputs import Inputs
@@ -47,13 +46,8 @@ class Chooser(ChoiceModel):
 
 def truth_of(task: str, limit: int = 12) -> dict[bytes, str]:
     """Pixels of each image -> its caption."""
-    registry = build_registry()
-    groups = load_task_data(registry, find_task(registry, task), limit).groups
-    return {
-        image.open().convert("RGB").tobytes(): group.captions[i]
-        for group in groups
-        for i, image in enumerate(group.images)
-    }
+    pairs = [pair for group in groups_of(task, limit) for pair in zip(group.images, group.captions, strict=False)]
+    return {image.open().convert("RGB").tobytes(): caption for image, caption in pairs}
 
 
 def oracle(task: str):
@@ -187,8 +181,7 @@ def test_an_answer_that_depends_on_the_place_alone_gains_nothing():
 
 
 def test_the_order_of_options_is_drawn_by_the_seed_and_the_group_alone():
-    registry = build_registry()
-    groups = load_task_data(registry, find_task(registry, "shapes_color"), 12).groups
+    groups = groups_of("shapes_color", 12)
 
     def orders(chosen, seed):
         given = ask_choices(Chooser(lambda *_: "A"), Inputs(chosen), 5, seed)
@@ -293,32 +286,24 @@ def words_by_digest(prompt: str, images: list[bytes]) -> str:
     return f"The {('first', 'second')[place]} image better aligns with the description."
 
 
-SECRET = "sk-choicesecret0123456789"
-
-
 @pytest.fixture
-def evaluate(chat_server, tmp_path, capsys, monkeypatch):
-    """Runs the public command on five groups of two tasks: exit code, document, and what was printed."""
-    monkeypatch.setenv("OPENAI_API_KEY", SECRET)
+def evaluate(chat_server, tmp_path):
+    """Runs five groups of two tasks; that keys are nowhere is held by test_openai.py."""
     chat_server.words = words_by_digest
 
-    def run(**more) -> tuple[int, dict, str]:
-        target, cache = tmp_path / "out.json", tmp_path / "answers.sqlite"
-        more = {"model": "m", "scorer": "choice", "timeout": 60, "cache": cache, **more}
-        given = ",".join(f"{name}={value}" for name, value in {**more, "base_url": chat_server.url}.items())
-        words = ["--model", "openai", "--model_args", given, "--tasks", "shapes_color,shapes_spatial", "--limit", "5"]
-        code = main([*words, "--bootstrap_iters", "20", "-o", str(target)])
-        printed = capsys.readouterr()
-        for path in [path for path in tmp_path.rglob("*") if path.is_file()]:
-            assert b"choicesecret" not in path.read_bytes(), path
-        return code, json.loads(target.read_text(encoding="utf-8")), printed.out + printed.err
+    def run(**more):
+        asked = {"model": "m", "scorer": "choice", "base_url": chat_server.url, "cache": str(tmp_path / "c.sqlite")}
+        how = {"limit": 5, "bootstrap_iters": 20, "model_args": {**asked, **more}}
+        return ttmbench.simple_evaluate("openai", "shapes_color,shapes_spatial", **how).document
 
     return run
 
 
-def test_forced_choices_through_a_server(chat_server, evaluate):
-    code, document, printed = evaluate()
-    assert code == 0 and "choice" in printed and "6.25" in printed, printed
+def test_forced_choices_through_a_server(chat_server, evaluate, capsys):
+    document = evaluate()
+    print_results(document)
+    printed = capsys.readouterr().out
+    assert "choice" in printed and "6.25" in printed, printed
     jsonschema.Draft202012Validator(schema("results")).validate(document)
     assert len(chat_server.requests) == 5 * 4 + 5
     body = chat_server.requests[-1]
@@ -332,9 +317,9 @@ def test_forced_choices_through_a_server(chat_server, evaluate):
 @pytest.mark.parametrize("fault", ["refusal", "policy"])
 def test_a_refusal_chooses_nothing(fault, chat_server, evaluate):
     chat_server.fault = lambda number: fault if number == 2 else None
-    code, document, _ = evaluate(concurrency=1)
+    document = evaluate(concurrency=1)
     (unread,) = document["choice"]["shapes_color"]["unread"]
-    assert code == 0 and unread["answer"] is None
+    assert unread["answer"] is None
     assert "were refused" in " ".join(document["notes"]["shapes_color"])
     assert len(document["model_info"]["usage"]["refused"]) == 1
 
