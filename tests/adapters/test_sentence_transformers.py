@@ -131,12 +131,19 @@ def test_adapters_keep_the_contract(name, folders):
 
 @pytest.mark.parametrize("train", ["all", "lora:4", "last_block"])
 @pytest.mark.parametrize("name", ["sentence_transformers", "multi_vector", "cross_encoder"])
-def test_ttm_trains_and_its_raw_scores_stay(name, train, folders):
+def test_ttm_trains_and_what_it_saves_scores_alike(name, train, folders, tmp_path):
     how = {"limit": 4, "device": "cpu", "bootstrap_iters": 0, "methods": "ttm", "batch_size": 3}
     how |= {"ttm_args": f"iterations=2,epochs=1,lr=0.01,train={train}", "use_cache": "off"}
     how |= {"model_args": f"pretrained={folders[name]}", "dtype": "bf16" if train == "all" else "fp32"}
-    results = simple_evaluate(name, "shapes_color", **how)["results"]["shapes_color"]
+    saved = {"save_adapted": str(tmp_path)} if train == "last_block" else {}
+    results = simple_evaluate(name, "shapes_color", **how, **saved)["results"]["shapes_color"]
     assert "group_match,ttm" in results and "group_score,none" in results
+    for folder in (file.parent for file in tmp_path.rglob("modules.json")):
+        raw = {"limit": 4, "device": "cpu", "bootstrap_iters": 0, "use_cache": "off", "batch_size": 2}
+        again = simple_evaluate(name, "shapes_color", model_args=f"pretrained={folder}", **raw)
+        for metric in ("text_score", "image_score", "group_match"):
+            assert again["results"]["shapes_color"][f"{metric},none"] == results[f"{metric},ttm"]
+    assert [*tmp_path.rglob("modules.json")] or not saved
 
 
 @pytest.mark.parametrize("name", ["sentence_transformers", "cross_encoder"])
