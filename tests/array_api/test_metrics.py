@@ -135,16 +135,10 @@ def test_real_scores_give_the_published_numbers(real_scores):
     from ttmbench.results.stored_files import read_scores
     from ttmbench.types import GroupShape
 
-    expected = {
-        "clip": (30.75, 10.50, 8.00, 63.75, 0),
-        "vinvl": (37.75, 17.75, 14.50, 68.75, 0),
-        "human": (89.50, 88.50, 85.50, 97.50, 4),
-    }
+    expected = {"clip": (30.75, 10.50, 8.00, 63.75, 0), "vinvl": (37.75, 17.75, 14.50, 68.75, 0)}
+    expected["human"] = (89.50, 88.50, 85.50, 97.50, 4)
+    asked = (metrics.text_score, metrics.image_score, metrics.group_score, metrics.group_match)
     for name, (text, image, group, match, ties) in expected.items():
         scores = read_scores(real_scores / f"{name}.jsonl", GroupShape(2, 2)).scores["none"][0].groups
-        found = [
-            100 * f(scores).mean()
-            for f in (metrics.text_score, metrics.image_score, metrics.group_score, metrics.group_match)
-        ]
-        assert found == pytest.approx([text, image, group, match]), name
+        assert [100 * one(scores).mean() for one in asked] == pytest.approx([text, image, group, match]), name
         assert metrics.group_match_ties(scores).sum() == ties, name

@@ -138,9 +138,6 @@ def test_features_of_a_model_without_token_embeddings_can_be_shifted():
 
 
 def test_what_is_added_cannot_be_saved(tmp_path):
-    with pytest.raises(
-        UsageError, match="--save_adapted cannot save what train=context:4 adds; train a set of weights"
-    ):
-        ttmbench.simple_evaluate(
-            "tiny-clip", "shapes_color", ttm={"train": "context:4"}, save_adapted=str(tmp_path), limit=4, device="cpu"
-        )
+    settings = {"ttm": {"train": "context:4"}, "save_adapted": str(tmp_path), "limit": 4, "device": "cpu"}
+    with pytest.raises(UsageError, match="--save_adapted cannot save what train=context:4 adds"):
+        ttmbench.simple_evaluate("tiny-clip", "shapes_color", **settings)

@@ -85,10 +85,7 @@ def test_a_method_cannot_know_which_caption_is_true(guess):
 @pytest.mark.parametrize(
     ("method", "message"),
     [
-        (
-            "not_a_number",
-            "method 'not_a_number' of plugin 'own' must give every pair a finite score, and gave 1 of 12 groups one",
-        ),
+        ("not_a_number", "'not_a_number' of plugin 'own' must give every pair a finite score, and gave 1 of 12 groups"),
         ("wrong_shape", "gave a tensor of shape [12, 2, 1]; scores of shape [12, 2, 2] are expected"),
         ("returns_a_list", "needs gradients, so it yields a MethodStep (batch.step) for each turn"),
     ],
@@ -135,10 +132,7 @@ def test_nothing_follows_a_method_after_which_the_model_is_not_what_it_was(monke
     [
         ({"methods": "dubled"}, "unknown method 'dubled'"),
         ({"methods": "doubled", "method_args": {"doubled.faktor": 1}}, "doubled.faktor"),
-        (
-            {"methods": "doubled", "method_args": {"centred.strength": 1}},
-            "add the method to --methods, or omit the setting",
-        ),
+        ({"methods": "doubled", "method_args": {"centred.strength": 1}}, "add the method to --methods, or omit"),
         ({"methods": "doubled", "tasks": "shapes_retrieval"}, "the task has no groups"),
         ({"methods": "mta", "method_args": {"mta.share": 0.01}}, "method 'mta': share=0.01 needs at least 101 views"),
         ({"methods": "watt"}, "with model tiny-clip: its vocabulary lacks words of the wrappers 'a photo of {}'"),

@@ -61,15 +61,10 @@ class Published:
             group = captions[image // self.m]
             own.append(group[int((self.scale * group @ feature).argmax())])
         t, size = torch.stack(own), len(v)
-        targets = [
-            torch.softmax(torch.stack([(v[i] @ v[j] + t[i] @ t[j]) / 2 / 0.01 for j in range(size)]), 0)
-            for i in range(size)
-        ]
-        answers = [
-            torch.log_softmax(torch.stack([self.scale * v[i] @ t[j] + self.bias for j in range(size)]), 0)
-            for i in range(size)
-        ]
-        return sum(-targets[j][i] * answers[i][j] for i in range(size) for j in range(size)) / size
+        every = range(size)
+        alike = [torch.stack([(v[i] @ v[j] + t[i] @ t[j]) / 2 / 0.01 for j in every]).softmax(0) for i in every]
+        answers = [torch.stack([self.scale * v[i] @ t[j] + self.bias for j in every]).log_softmax(0) for i in every]
+        return sum(-alike[j][i] * answers[i][j] for i in every for j in every) / size
 
     def adam(self, moments, captions):
         for value in self.norms.values():
@@ -128,9 +123,7 @@ def test_losses_weights_and_scores_as_published(adapter, variant, monkeypatch):
     order = step.groups.argsort()
     expected = published.run(variant)
     # A batch in another order has the same loss: it is a mean over images.
-    torch.testing.assert_close(
-        torch.stack(losses).double(), torch.tensor(published.losses).double(), atol=1e-5, rtol=1e-4
-    )
+    torch.testing.assert_close(torch.stack(losses), torch.tensor(published.losses), atol=1e-5, rtol=1e-4)
     assert len(losses) == 12 and losses[-1] != losses[0]
     assert list(task.trained) == published.names
     means = averages if variant == "sequential" else [averages[0], averages[-1]]
@@ -164,17 +157,15 @@ def test_no_step_where_all_pseudo_captions_coincide(adapter, train, variant):
 
 def test_without_rounds_it_is_the_text_ensemble_of_the_raw_model(adapter):
     task = training_task(adapter, n=3)
-    texts = torch.stack(
-        [adapter.encode_captions(adapter.prepare_captions([w.format(x) for x in WORDS[:9]])) for w in KNOWN]
-    )
+    tokens = [adapter.prepare_captions([wrapper.format(x) for x in WORDS[:9]]) for wrapper in KNOWN]
+    texts = torch.stack([adapter.encode_captions(one) for one in tokens])
     mean = torch.nn.functional.normalize(texts.mean(dim=0), dim=1)[task.caption_rows]
     steps = list(watt(task, wrappers=KNOWN, rounds=0))
     torch.testing.assert_close(scores_of(task, steps), task.logits(task.images, mean).detach(), atol=1e-5, rtol=1e-5)
     assert not any(step.updated for step in steps) and task.cost.image_rows == 0
     plain = training_task(adapter, n=3)
-    torch.testing.assert_close(
-        scores_of(plain, watt(plain, wrappers=("{}",), rounds=0)), plain.scores, atol=1e-5, rtol=1e-5
-    )
+    found = scores_of(plain, watt(plain, wrappers=("{}",), rounds=0))
+    torch.testing.assert_close(found, plain.scores, atol=1e-5, rtol=1e-5)
 
 
 def test_a_batch_alone_has_the_scores_that_it_has_after_others_bit_for_bit(adapter):
@@ -199,9 +190,7 @@ def test_caption_parameters_are_trained_on_wrapped_captions_too(adapter):
 
 
 def test_words_that_the_model_does_not_know_are_refused_in_one_line(adapter):
-    with pytest.raises(
-        UsageError, match=r"^watt is not applicable to this model: its vocabulary lacks .*'a picture of {}'"
-    ):
+    with pytest.raises(UsageError, match=r"not applicable to this model: its vocabulary lacks .*'a picture of {}'"):
         next(watt(training_task(adapter)))
     built_in = tiny_clip.load(device="cpu")
     with pytest.raises(UsageError, match="not applicable to this model") as refused:

@@ -121,10 +121,8 @@ def test_every_iteration_equals_a_naive_algorithm_1(kind, task, n, batch, tiny_s
         return [top, top / 2, 0.0]
 
     given = [raw.groups, *(step.scores.groups for step in steps[:-1])]
-    naive, exact = (
-        naive_ttm(folder, kind, groups, given, taus_of, 2, batch, 1e-3, 5, dtype)
-        for dtype in (torch.float32, torch.float64)
-    )
+    how = (folder, kind, groups, given, taus_of, 2, batch, 1e-3, 5)
+    naive, exact = (naive_ttm(*how, dtype) for dtype in (torch.float32, torch.float64))
     of_scores, of_losses = Noise(), Noise()
     updates = 0  # each adds rounding of its own, so that what two computations may differ by grows with them
     for step, single, (tau, chosen, labels, losses, scores) in zip(steps, naive, exact, strict=True):
@@ -207,9 +205,8 @@ def test_after_a_huge_rate_the_usual_one_of_the_model_is_suggested(capsys, tmp_p
     adapt = [*model, "--ttm", "--seeds", "0"]
     usual = build_registry().adapters["tiny-clip"].ttm_defaults["lr"]
     assert suggested([*adapt, "--ttm_args", "lr=1e30,epochs=3"], capsys) == f"--ttm_args lr={usual:.1e}"
-    assert suggested(["finetune", *model[:2], "-o", str(tmp_path / "w"), "--finetune_args", "lr=1e30"], capsys) == (
-        "--finetune_args lr=1.0e-05"
-    )
+    words = ["finetune", *model[:2], "-o", str(tmp_path / "w"), "--finetune_args", "lr=1e30"]
+    assert suggested(words, capsys) == "--finetune_args lr=1.0e-05"
 
 
 def test_below_the_usual_rate_a_tenth_is_suggested():

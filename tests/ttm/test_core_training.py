@@ -27,21 +27,12 @@ def test_the_learning_rate_of_every_step(monkeypatch):
     monkeypatch.setattr(optimizer, "step", lambda: rates.append(optimizer.param_groups[0]["lr"]))
     pairs, said = TrainingPairs(stage.prepared.rows.images, stage.prepared.rows.captions), []
     options = {"learning_rate": 2.0, "batch": 4, "rng": np.random.default_rng(0)}
-    losses = finetune.finetune(
-        *(stage.adapter, stage.prepared, pairs, optimizer),
-        config=TTMConfig(epochs=2),
-        epoch_done=said.append,
-        **options,
-    )
+    options["config"], given = TTMConfig(epochs=2), (stage.adapter, stage.prepared, pairs, optimizer)
+    losses = finetune.finetune(*given, epoch_done=said.append, **options)
     assert rates == pytest.approx([2 * (0.1 + 0.45 * (1 + math.cos(math.pi * step / 4))) for step in range(4)])
     assert said == list(losses) and len(losses) == 2
     rates.clear()
-    finetune.finetune(
-        *(stage.adapter, stage.prepared, pairs, optimizer),
-        config=TTMConfig(epochs=2),
-        factor=lambda step, steps: step + steps / 10,
-        **options,
-    )
+    finetune.finetune(*given, factor=lambda step, steps: step + steps / 10, **options)
     assert rates == pytest.approx([2 * (step + 0.4) for step in range(4)])
 
 

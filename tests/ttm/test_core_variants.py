@@ -114,9 +114,8 @@ def test_every_seed_starts_from_the_same_model_and_leaves_it():
     assert ended == [(seed, {"settings": result.record["settings"]}) for seed in (3, 5)]
     lines = result.record["iterations"]
     assert [(line["seed"], line["iteration"]) for line in lines] == [(3, 1), (3, 2), (5, 1), (5, 2)]
-    assert [(name, record.seed, record.iteration) for name, record in reported] == [
-        ("ttm", line["seed"], line["iteration"]) for line in lines
-    ]
+    said = [(name, record.seed, record.iteration) for name, record in reported]
+    assert said == [("ttm", line["seed"], line["iteration"]) for line in lines]
     for line, scores in ((lines[1], result.scores[0]), (lines[3], result.scores[1])):
         assert line["metrics"] == {"group_match": group_match(scores.groups).mean()}
         assert isinstance(line["loss"], list) and len(line["loss"]) == 1

@@ -48,10 +48,8 @@ def naive(folder, groups, given, epochs, lr, tau, dtype=torch.float32):
 
     model, processor = AutoModelForImageTextToText.from_pretrained(folder), AutoProcessor.from_pretrained(folder)
     model.to(dtype)
-    ids = {
-        answer: [processor.tokenizer.convert_tokens_to_ids(word) for word in (answer, answer.lower())]
-        for answer in ("Yes", "No")
-    }
+    id_of = processor.tokenizer.convert_tokens_to_ids
+    ids = {answer: [id_of(answer), id_of(answer.lower())] for answer in ("Yes", "No")}
 
     def log_answers(image, caption):
         question = f'Does this figure show "{caption}"? Please answer yes or no.'
@@ -144,9 +142,8 @@ def test_every_variant_works_by_the_command_line(llava, tmp_path, capsys):
     assert record["audit_labels"]["passed"] and len(record["iterations"]) == 2
     for step in document["methods"]["shapes_color"]["oracle"]["iterations"]:
         assert step["pseudo_label_accuracy"] in (1.0, None)
-    again = ttmbench.simple_evaluate(
-        "vqascore", "shapes_color", model_args={"pretrained": str(adapted / "ttm")}, **QUICK
-    )
+    saved = {"pretrained": str(adapted / "ttm")}
+    again = ttmbench.simple_evaluate("vqascore", "shapes_color", model_args=saved, **QUICK)
     for metric in ("text_score", "group_match"):
         assert again.results["shapes_color"][f"{metric},none"] == numbers[f"{metric},ttm"]
 
@@ -164,9 +161,8 @@ def test_other_kinds_are_adapted_too(kind, tiny_vlm):
 
 def test_matching_heads_are_adapted_by_their_own_loss(tiny_vlm):
     folder = str(tiny_vlm("blip"))
-    run = ttmbench.simple_evaluate(
-        "blip-itm", "shapes_color", model_args={"pretrained": folder}, ttm={**SHORT, "epochs": 10, "lr": 3e-4}, **QUICK
-    )
+    settings = {"model_args": {"pretrained": folder}, "ttm": {**SHORT, "epochs": 10, "lr": 3e-4}, **QUICK}
+    run = ttmbench.simple_evaluate("blip-itm", "shapes_color", **settings)
     steps = run["methods"]["shapes_color"]["ttm"]["iterations"]
     assert steps[-1]["loss"][-1] < steps[0]["loss"][0]
 
@@ -205,9 +201,8 @@ def test_lora_trains_its_factors_alone(llava, tmp_path):
     assert len(trained) == 2 * 4 * 2, "two factors for four projections of two layers"
     rest = {n: t.clone() for n, t in adapter.model.state_dict().items() if n not in trained}
     options = {"limit": 6, "bootstrap_iters": 0}
-    run = ttmbench.simple_evaluate(
-        adapter, "shapes_color", ttm={**SHORT, "lr": 1e-2}, save_adapted=str(tmp_path / "merged"), **options
-    )
+    ttm = {"ttm": {**SHORT, "lr": 1e-2}, "save_adapted": str(tmp_path / "merged")}
+    run = ttmbench.simple_evaluate(adapter, "shapes_color", **ttm, **options)
     raw = ttmbench.simple_evaluate(plain, "shapes_color", **options).scores["shapes_color"]["none"][0].groups
     scores = run.scores["shapes_color"]
     np.testing.assert_allclose(scores["none"][0].groups, raw, atol=1e-5, rtol=0)
