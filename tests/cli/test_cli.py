@@ -19,16 +19,6 @@ def run(capsys, *arguments: str) -> tuple[int, str, str]:
     return code, captured.out, captured.err
 
 
-def test_a_run_prints_a_table_and_writes_a_file(tmp_path, capsys):
-    code, out, err = run(capsys, *BASE, "--ttm", "--ttm-args", "iterations=1,epochs=1", "-o", str(tmp_path))
-    assert code == 0 and err == ""
-    rows = ("SimpleMatch: group match", "TTM: group match", "raw: group score")
-    for word in (*rows, "chance", "ties", "16.67", "50.00"):
-        assert word in out
-    (written,) = (tmp_path / "tiny-clip").glob("results_*.json")
-    assert f"results: {written}" in out.replace("\n", "")
-
-
 def test_listings(capsys):
     for kind in ("tasks", "models", "methods", "tags", "metrics", "schedules", "plugins"):
         code, out, err = run(capsys, "ls", kind)

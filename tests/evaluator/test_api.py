@@ -210,16 +210,12 @@ def test_files_of_scores_need_no_task_and_give_their_arrays(tmp_path, capsys):
 
 def test_what_a_file_without_a_task_does_not_say(tmp_path, capsys):
     np.savez(tmp_path / "e.npz", img=np.eye(4), cap=np.eye(4))
-    np.save(tmp_path / "flat.npy", np.zeros((3, 2)))
     np.save(tmp_path / "small.npy", np.zeros((3, 1, 1)))
-    np.save(tmp_path / "objects.npy", np.array([{}, []], dtype=object), allow_pickle=True)
     np.save(tmp_path / "two.npy", np.array(TWO))
     (tmp_path / "cut.npy").write_bytes((tmp_path / "two.npy").read_bytes()[:-8])
     for name, words in (
         ("e.npz", "embeddings do not say how many images and captions a group has; name the task"),
-        ("flat.npy", r"expected one array \[groups, images, captions\]"),
         ("small.npy", "has scores of 1 images and 1 captions: a group needs"),
-        ("objects.npy", "which are not numbers"),
         ("cut.npy", "a header promises 8 numbers"),
     ):
         with pytest.raises(DataError, match=words):
@@ -235,8 +231,6 @@ def test_what_a_file_without_a_task_does_not_say(tmp_path, capsys):
     ("scores", "settings", "error", "words"),
     [
         (np.zeros((3, 2)), {}, DataError, r"float64 \[3, 2\]; expected numbers \[groups, images, captions\]"),
-        (np.zeros((0, 2, 2)), {}, DataError, "expected numbers"),
-        ([[["a", "b"], ["c", "d"]]], {}, DataError, "expected numbers"),
         (np.zeros((2, 1, 1)), {}, DataError, "at least 2 images or 2 captions"),
         (np.zeros((2, 2, 2)), {"task": "winoground"}, DataError, "has 2 groups, but task 'winoground' .* has 400"),
         (np.zeros((2, 2, 3)), {"task": "winoground"}, DataError, r"needs \[groups, 2 images, 2 captions\]"),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import json
 import re
 import shlex
 from pathlib import Path
@@ -65,13 +64,6 @@ def test_every_command_is_explained_and_has_a_page_of_its_options():
     for name in COMMANDS:
         assert re.search(rf"^\|[^|]*`{name}`.*\]\(", table, re.MULTILINE), name
         assert f"usage: ttmbench {name}" in made[f"commands/{name}.md"], name
-
-
-def test_every_key_of_the_results_is_explained():
-    """Or its records are; `results_keys` of the site is made from the schema."""
-    schema = json.loads((ROOT / "ttmbench" / "results" / "schemas" / "results-1.0.json").read_text(encoding="utf-8"))
-    told = {key: value.get("description", "const" in value) for key, value in schema["properties"].items()}
-    assert all(told.values()), [key for key, text in told.items() if not text]
 
 
 def test_the_tables_of_models_and_tasks_are_those_of_the_catalogue_and_the_task_files():

@@ -48,18 +48,6 @@ def test_a_reference_document_was_made_by_the_command_that_its_page_states(path)
     assert list(document["results"]) == (["shapes_color"] if path.name == "first.json" else BUILTIN)
 
 
-def test_the_run_that_the_readme_shows_is_its_own_command():
-    line = next(one for one in (ROOT / "README.md").read_text(encoding="utf-8").splitlines() if "&& ttmbench " in one)
-    typed, stored = line.partition("&& ttmbench ")[2], read(FOLDER / "first.json")["command"].partition(" ")[2]
-    assert typed.partition(" --output_path")[0] == stored.partition(" --output_path")[0] != ""
-
-
-def test_the_submissions_are_of_the_commands_that_are_stated():
-    found = sorted(read(path)["command"] for path in (ROOT / "results" / "submissions").glob("*/results_*.json"))
-    page = (ROOT / "results" / "README.md").read_text(encoding="utf-8").splitlines()
-    assert set(found) <= set(page) and len(found) == 2
-
-
 def test_pages_and_tables_show_the_reference(tmp_path):
     script = load_script("reference")
     assert all(path.read_text(encoding="utf-8") == text for path, text in script.texts(ROOT).items())

@@ -50,17 +50,6 @@ def test_all_formats_give_the_same_array(tmp_path, scores):
     assert read_scores(tmp_path / "d.bin", SQUARE).group_ids == [f"g{i}" for i in range(5)]
 
 
-def test_only_a_line_feed_ends_a_line(tmp_path, scores):
-    """Captions may hold U+2028 and the like, which end lines elsewhere; samples are written without escaping them."""
-    lines = [
-        json.dumps({"group_id": f"g\u2028{i}\x85", "scores": block.tolist()}, ensure_ascii=False)
-        for i, block in enumerate(scores)
-    ]
-    (tmp_path / "s.jsonl").write_text("\n".join(lines), encoding="utf-8")
-    stored = read_scores(tmp_path / "s.jsonl", SQUARE)
-    assert stored.group_ids[1] == "g\u20281\x85" and np.array_equal(stored.scores["none"][0].groups, scores)
-
-
 def test_saved_scores_come_back_bit_for_bit(tmp_path, scores):
     pairs = RNG.normal(size=(10, 10)).astype(np.float32)
     given = {"none": [Scores(scores, pairs)], "ttm": [Scores(scores + i, pairs * i) for i in range(12)]}

@@ -335,12 +335,3 @@ def test_means_need_every_task():
     (found,) = aggregates(results, {"set": ["a", "b"]}).values()
     assert found == {"m,none": pytest.approx(0.3), "m_stderr,none": pytest.approx(0.25)}
     assert mean_of_tasks([{"m,none": None}, {"m,none": 0.5}]) == {}
-
-
-def test_a_run_breaks_its_numbers_down(place):
-    document = document_of(place)
-    rows = document["breakdowns"]["mine"]["relation"].values()
-    assert sum(row["groups"] for row in rows) == 40
-    mean = sum(row["groups"] * row["group_match,none"] for row in rows) / 40
-    assert mean == pytest.approx(document["results"]["mine"]["group_match,none"])
-    assert document["groups"] == {}
