@@ -46,6 +46,7 @@ FILES = {
     "CODE_OF_CONDUCT.md": "conduct.md",
     "SECURITY.md": "reporting.md",
     "tests/evidence/parity.yaml": "parity.md",
+    "tests/evidence/families.md": "families.md",
     "ttmbench/results/schemas/results-1.0.json": "results-keys.md",
 }
 # Files of docs/ that the site does not show: decision records and the architecture, for developers.

@@ -42,10 +42,28 @@ def any_folder(request, tiny_siglip, tiny_hf_clip, tmp_path_factory):
         return {"siglip": tiny_siglip, "clip": tiny_hf_clip}[request.param]
     if request.param == "ChineseCLIP":  # before, its get_text_features fails
         pytest.importorskip("transformers", minversion="5.0")
-    images, settings, how = LIKES[request.param]
+    return write_like(tmp_path_factory.mktemp(request.param), request.param)
+
+
+def write_like(folder, family, again=False):
+    """A model that shares CLIP's interface; ``again``: images of ALIGN are normalised twice."""
+    if family == "Siglip":
+        return tiny_models.siglip(folder)
+    images, settings, how = LIKES.get(family, (None, {}, {}))
     images = images and getattr(transformers, f"{images}ImageProcessor")(**settings)
-    sizes = {} if request.param == "Siglip2" else {"projection_dim": 24}
-    return tiny_models.dual(tmp_path_factory.mktemp(request.param), request.param, images, seed=3, **sizes, **how)
+    sizes = {} if family in ("Siglip2", "Align", "Tipsv2") else {"projection_dim": 24}
+    if family == "Align":
+        layers = {"kernel_sizes": [3], "in_channels": [32], "out_channels": [16], "strides": [1]}
+        layers |= {"num_block_repeats": [1], "expand_ratios": [1], "width_coefficient": 1.0, "depth_coefficient": 1.0}
+        how = {"text": {**NO_DROPOUT, "max_position_embeddings": 64}, "projection_dim": 16}
+        how |= {"vision": {"image_size": 32, "hidden_dim": 16, **layers}, "temperature_init_value": 0.05}
+        images = transformers.EfficientNetImageProcessor(
+            size=SQUARE, crop_size=SQUARE, include_top=again, rescale_offset=True, rescale_factor=1 / 127.5
+        )
+    elif family == "Tipsv2":
+        how = {"text": {"max_position_embeddings": 64}, "temperature_init_value": 0.05}
+        images = transformers.Tipsv2ImageProcessor(size=SQUARE)
+    return tiny_models.dual(folder, family, images, seed=3, **sizes, **how)
 
 
 def own_forward(folder):
@@ -213,18 +231,8 @@ def test_models_with_two_heads_name_their_adapters(tiny_vlm):
 def test_models_that_divide_by_their_temperature(family, again, tmp_path):
     if not hasattr(transformers, f"{family}Model"):
         pytest.skip(f"{family} is not in this release of transformers")
-    if family == "Align":
-        layers = {"kernel_sizes": [3], "in_channels": [32], "out_channels": [16], "strides": [1]}
-        layers |= {"num_block_repeats": [1], "expand_ratios": [1], "width_coefficient": 1.0, "depth_coefficient": 1.0}
-        how = {"text": {**NO_DROPOUT, "max_position_embeddings": 64}, "projection_dim": 16}
-        how["vision"] = {"image_size": 32, "hidden_dim": 16, **layers}
-        images = transformers.EfficientNetImageProcessor(
-            size=SQUARE, crop_size=SQUARE, include_top=again, rescale_offset=True, rescale_factor=1 / 127.5
-        )
-    else:
-        how = {"text": {"max_position_embeddings": 64}}
-        images = transformers.Tipsv2ImageProcessor(size=SQUARE)
-    tiny_models.dual(tmp_path, family, images, seed=3, temperature_init_value=0.05, **how)
+    write_like(tmp_path, family, again)
+    images = transformers.AutoImageProcessor.from_pretrained(tmp_path)
     adapter = hf.load(pretrained=str(tmp_path), device="cpu")
     expected = own_forward(tmp_path)[0].eval()
     tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path)

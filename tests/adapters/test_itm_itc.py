@@ -152,21 +152,13 @@ def test_a_blip_without_the_trained_start_says_so(tiny_vlm):
         adapter._enc()
 
 
-RETRIEVAL = ["vilt", pytest.param("bridgetower", marks=pytest.mark.slow)]
-
-
-@pytest.mark.parametrize("kind", RETRIEVAL)
-def test_retrieval_heads_score_as_their_forward(kind, tiny_vlm):
+def retrieval_forward(folder):
+    """Scores of pairs by the forward of transformers' own class."""
     import transformers as tf
 
-    folder, shapes = str(tiny_vlm(kind)), [(40, 64), (64, 40), (50, 50), (40, 64)]
-    noise = np.random.default_rng(0)
-    images = [Image.fromarray(noise.integers(0, 255, (*size, 3), dtype=np.uint8)) for size in shapes]
-    captions = ["a red circle", "two dogs on the left of a blue square and a green star", "cat", "a blue square"]
-    adapter = itm.load(pretrained=folder, device="cpu")
-    model = getattr(tf, adapter.fingerprint()["architecture"]).from_pretrained(folder).eval()
     words, shaper = tf.AutoTokenizer.from_pretrained(folder), tf.AutoImageProcessor.from_pretrained(folder)
     words.padding_side = "right"
+    model = getattr(tf, tf.AutoConfig.from_pretrained(folder).architectures[0]).from_pretrained(folder).eval()
 
     def own(images, captions):
         tokens = words(captions, padding=True, return_tensors="pt")
@@ -174,6 +166,20 @@ def test_retrieval_heads_score_as_their_forward(kind, tiny_vlm):
             logits = model(**tokens, **shaper(images=images, return_tensors="pt")).logits
         return (logits[:, 0] if logits.shape[1] == 1 else logits[:, 1] - logits[:, 0]).numpy()
 
+    return own
+
+
+RETRIEVAL = ["vilt", pytest.param("bridgetower", marks=pytest.mark.slow)]
+
+
+@pytest.mark.parametrize("kind", RETRIEVAL)
+def test_retrieval_heads_score_as_their_forward(kind, tiny_vlm):
+    folder, shapes = str(tiny_vlm(kind)), [(40, 64), (64, 40), (50, 50), (40, 64)]
+    noise = np.random.default_rng(0)
+    images = [Image.fromarray(noise.integers(0, 255, (*size, 3), dtype=np.uint8)) for size in shapes]
+    captions = ["a red circle", "two dogs on the left of a blue square and a green star", "cat", "a blue square"]
+    adapter = itm.load(pretrained=folder, device="cpu")
+    own = retrieval_forward(folder)
     expected = own(images, captions)
     found = adapter.score_pairs(images, captions)
     np.testing.assert_allclose(found, expected, atol=1e-5, rtol=0)
