@@ -135,27 +135,6 @@ def _best_of_large(
     return found[0], found[1].copy()
 
 
-def oracle_margin(
-    scores: Real[np.ndarray, "groups images captions"], true_captions: int = 1
-) -> Float[np.ndarray, " groups"]:
-    """Total of the true matching minus the best other total: positive exactly where the group match is correct.
-
-    It uses labels (caption i is true for image i), so it is for diagnostics only.
-
-    Arguments and errors are those of `match_groups`; returns logits, float [groups].
-
-    >>> oracle_margin(np.array([[[1., 4.], [2., 3.]]])).tolist()
-    [-2.0]
-    """
-    scores = fewer_first(check_scores(scores)) if true_captions == 1 else scores
-    matching = match_groups(scores, true_captions)
-    truth = np.arange(scores.shape[1] * true_captions)
-    right = (matching.captions.reshape(len(scores), -1) == truth).all(axis=1)
-    totals = _totals(scores.astype(np.float64), injections(*scores.shape[1:], true_captions))
-    wrong_by = totals.max(axis=1) - totals[:, 0]
-    return np.where(matching.tie & (wrong_by == 0), 0.0, np.where(right, matching.margin, -wrong_by))
-
-
 def match_global(scores: Real[np.ndarray, "images captions"], true_captions: int = 1) -> GlobalMatching:
     """Assigns a caption to every image so that the total score of all pairs is largest (Eq. 2).
 
