@@ -294,3 +294,12 @@ def test_what_has_no_such_half_is_refused(tiny_hf_clip, tiny_vlm):
             module.load(pretrained=str(tiny_hf_clip), device="cpu")
     with pytest.raises(DataError, match=r"tensors are missing, such as"):
         itm.load(pretrained=str(tiny_vlm("blip-captioner")), device="cpu")
+
+
+@pytest.mark.parametrize("kind", RETRIEVAL)
+def test_retrieval_heads_adapt_by_low_rank_factors(kind, tiny_vlm):
+    settings = {"iterations": 1, "epochs": 1, "tau_start": 0.0, "tau_end": 0.0, "train": "lora:16", "lr": 1e-2}
+    options = {"limit": 2, "device": "cpu", "bootstrap_iters": 0, "ttm": True, "ttm_args": settings}
+    run = ttmbench.simple_evaluate("itm", "shapes_color", model_args={"pretrained": str(tiny_vlm(kind))}, **options)
+    raw, adapted = (run.scores["shapes_color"][one][0].groups for one in ("none", "ttm"))
+    assert not np.allclose(raw, adapted)
