@@ -74,7 +74,7 @@ def test_matchings_and_margins_equal_sums_of_fractions(scores):
         best, second = sorted(totals, reverse=True)[:2]
         assert totals[ways.index(found.captions[g].tolist())] == best
         assert found.tie[g] == (best == second)
-        if (s == s.round()).all():
+        if (s == s.round()).all() and np.abs(s).max() < 2**50:  # sums of which are exact
             assert found.margin[g] == float(best - second)
 
 
