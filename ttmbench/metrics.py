@@ -20,7 +20,6 @@ from functools import partial
 from typing import Literal
 
 import numpy as np
-from scipy.special import softmax
 
 from ttmbench import chance
 from ttmbench._annotations import Bool, Float, Int, Real
@@ -224,8 +223,9 @@ def reliability(
     rows = scores if side == "text" else scores[:, :, : scores.shape[1]].swapaxes(1, 2)  # without distractors
     if rows.shape[2] < 2:
         raise ValueError(f"a side of {rows.shape[2]} {side} leaves nothing to choose")
-    (positive, negative), chances = _rows(rows, 1), softmax(rows.astype(np.float64), axis=2)
-    right, confidence = (positive > negative).ravel(), chances.max(axis=2).ravel()
+    positive, negative = _rows(rows, 1)
+    below = rows.astype(np.float64) - rows.max(axis=2, keepdims=True)
+    right, confidence = (positive > negative).ravel(), (1 / np.exp(below).sum(axis=2)).ravel()
     which = np.searchsorted(np.arange(1, bins) / bins, confidence)
     count, *sums = (np.bincount(which, of, bins) for of in (None, right, confidence))
     return np.stack([count / len(which), *(np.where(count, of, np.nan) / np.maximum(count, 1) for of in sums)], axis=1)
