@@ -64,10 +64,7 @@ def load(asked: HfOptions) -> TransformersModel:
     pretrained, quick = find(asked), asked.quick_gelu
     config = pretrained.config
     if config.model_type in ("blip", "blip-2", "flava"):
-        raise UsageError(
-            f"{asked.pretrained} is a {config.model_type} model, whose scores need its own heads; use --model itc "
-            "(contrastive) or --model itm (matching)"
-        )
+        raise UsageError(f"{asked.pretrained} is a {config.model_type} model, whose scores need its own heads")
     if quick is not None:
         if config.model_type != "clip":
             raise UsageError(f"quick_gelu is for CLIP, and this is a model of type {config.model_type}; omit it")

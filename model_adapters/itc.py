@@ -24,8 +24,7 @@ TEMPERATURE = 0.07
 @takes(ItcOptions)
 def load(asked: ItcOptions) -> ContrastiveHalf:
     """Loads the contrastive half of a model from the Hub or a folder; errors as for `hf.load`."""
-    hint = ". A CLIP or SigLIP is for the model 'hf'"
-    loaded, adapter = load_family(asked, FAMILIES, "contrastive half", hint)
+    loaded, adapter = load_family(asked, FAMILIES, "contrastive half")
     return adapter(loaded, asked)
 
 

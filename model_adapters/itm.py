@@ -66,20 +66,15 @@ CLASSES = {
 """Of transformers, by ``model_type``."""
 
 
-def load_family(
-    asked: HubModel, readers: Mapping[str, type[Kind]], part: str, hint: str = ""
-) -> tuple[LoadedModel, type[Kind]]:
-    """Loads a model of a family in `CLASSES`, and returns it with what reads it, by ``model_type``.
-
-    UsageError, with the ``hint``, for another family.
-    """
+def load_family(asked: HubModel, readers: Mapping[str, type[Kind]], part: str) -> tuple[LoadedModel, type[Kind]]:
+    """Loads a model of a family in `CLASSES`, and what reads it, by ``model_type``; UsageError for another family."""
     import transformers
 
     pretrained = find(asked)
     family = pretrained.config.model_type
     if family not in readers:
         raise UsageError(
-            f"{asked.pretrained} is of type '{family}', whose {part} is not known; known: {', '.join(readers)}{hint}"
+            f"{asked.pretrained} is of type '{family}', whose {part} is not known; known: {', '.join(readers)}"
         )
     return load_whole(getattr(transformers, CLASSES[family]), pretrained), readers[family]
 

@@ -103,10 +103,7 @@ def _fetched(asked: HubFiles) -> tuple[ModelFiles, Pretrained | None]:
     """Files of every module, each in its folder: safetensors, or else pickles; and an adapter of peft."""
     repository = find_repository(asked.pretrained, asked.revision, offline=asked.offline)
     if MODULES not in repository.files:  # the library would guess a pooling, or draw a projection at random
-        raise UsageError(
-            f"{asked.pretrained} has no {MODULES}, so it is not a model of Sentence Transformers; --model hf reads "
-            "dual encoders of transformers, --model vqascore chat models"
-        )
+        raise UsageError(f"{asked.pretrained} has no {MODULES}, so it is not a model of Sentence Transformers")
     files = sorted(name for name in repository.files if not name.startswith(("onnx/", "openvino/")))
     weights = [name for name in files if name.endswith(".safetensors")]
     folders = {name.rpartition("/")[0] for name in weights}

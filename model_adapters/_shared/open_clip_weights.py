@@ -9,6 +9,7 @@ beside the weights that they change, as loralib names them.
 from __future__ import annotations
 
 import functools
+import itertools
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -199,9 +200,8 @@ def _from_repository(asked: OpenClipFiles) -> Found:
         raise DataError(f"{model}: there is no such folder")
     repository = find_repository(repo, asked.revision, offline=asked.offline)
     if CONFIG not in repository.files:
-        hint = f"; --model hf --model_args pretrained={repo} loads models of transformers, and "
-        hint += f"model=NAME,pretrained={HUB}{repo} weights of an architecture that open_clip names"
-        raise DataError(f"{model} has no {CONFIG}, so it is not a model of open_clip{hint}")
+        hint = f"model=NAME,pretrained={HUB}{repo} takes weights of an architecture that open_clip names"
+        raise DataError(f"{model} has no {CONFIG}, so it is not a model of open_clip; {hint}")
     config = _read_config(repository.get([CONFIG]) / CONFIG)
     others = sorted(file for file in repository.files if repository.is_folder and file.endswith((_SAFE, *_PICKLES)))
     tags = [open_clip.get_pretrained_cfg(*pair) for pair in open_clip.list_pretrained()]
@@ -306,12 +306,48 @@ def _holds_open_clip(path: Path) -> bool:
     """Whether a file's tensors have open_clip's names; DataError if it cannot be read."""
     check_no_pointer(path)
     if path.suffix != _SAFE:
-        return any(name.startswith(_FIRST_TENSORS) for name in unwrapped(read_weights(path)))
+        return is_open_clip(unwrapped(read_weights(path)))
     try:
         with safe_open(path, framework="pt") as tensors:
-            return any(name.startswith(_FIRST_TENSORS) for name in tensors.keys())
+            return is_open_clip(tensors.keys())
     except Exception as error:
         raise DataError(f"{path} cannot be read: it is damaged ({described(error)})") from error
+
+
+def is_open_clip(names: Iterable[str]) -> bool:
+    """Whether tensors have open_clip's names."""
+    return any(name.startswith(_FIRST_TENSORS) for name in names)
+
+
+def architecture_of(tensors: Tensors) -> str | None:
+    """The architecture whose ViT and text tower have these shapes, by its shortest name; None for other towers."""
+    shapes = {name.removeprefix("text."): tensor.shape for name, tensor in tensors.items()}
+    try:
+        width, _, _, patch = shapes["visual.conv1.weight"]
+        positions = [
+            shapes[f"visual.{POSITIONS}"][0],
+            *(shapes[name][0] for name in (POSITIONS, "token_embedding.weight")),
+        ]
+        found = [width, patch, *positions, *shapes["text_projection"]]
+    except (KeyError, ValueError, IndexError):
+        return None
+    layers = [f"{tower}transformer.resblocks.{{}}.ln_1.weight" for tower in ("visual.", "")]
+    found += [next(number for number in itertools.count() if name.format(number) not in shapes) for name in layers]
+    return min(
+        (name for name in open_clip.list_models() if _sizes(open_clip.get_model_config(name)) == found),
+        key=len,
+        default=None,
+    )
+
+
+def _sizes(model_config: Config) -> list[object]:
+    image = {**asdict(open_clip.CLIPVisionCfg()), **model_config["vision_cfg"]}
+    text = {**asdict(open_clip.CLIPTextCfg()), **model_config["text_cfg"]}
+    if image["timm_model_name"] or not isinstance(image["layers"], int):
+        return []
+    patches = (image["image_size"] // image["patch_size"]) ** 2 + 1
+    sizes = [image["width"], image["patch_size"], patches, text["context_length"], text["vocab_size"]]
+    return [*sizes, text["width"], model_config["embed_dim"], image["layers"], text["layers"]]
 
 
 def _read_config(path: Path) -> Config:

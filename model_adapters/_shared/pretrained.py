@@ -159,6 +159,8 @@ class Repository:
 
 def find_repository(name: str, revision: str | None = None, *, offline: bool = False) -> Repository:
     """Lists a folder or a repository of the Hub, of its cache if ``offline``; DataError if there is none such."""
+    if Path(name).is_file():
+        raise DataError(f"{name} is a file; give a folder, or the name of a repository of the Hub")
     if not Path(name).is_dir():
         return _on_hub(name, revision, offline)
     return Repository(name, None, None, _files_in(Path(name)), Path(name))
@@ -206,9 +208,6 @@ def _files_in(folder: Path) -> frozenset[str]:
 
 _CLASS = re.compile(r"<class '(?:\w+\.)*(\w+)'>")
 _LISTED = re.compile(r"\s*Model type should be one of .*", re.DOTALL)
-_TAKEN = (
-    "hf takes dual encoders, vqascore chat models, blind language models; `ttmbench score` reads scores of other code"
-)
 
 
 def described(error: Exception) -> str:
@@ -250,8 +249,7 @@ def not_loaded(name: str, error: Exception, part: str = "") -> DataError:
         return DataError(f"{what} is built by code of its repository, which is not run; {advice}")
     if "weights_only" in str(error):
         why = why_refused(error)
-    instead = f"; {_TAKEN}" if "Unrecognized configuration class" in why else ""
-    instead = f"; if it lacks files, {_ADVICE}" if part == "AutoTokenizer" else instead
+    instead = f"; if it lacks files, {_ADVICE}" if part == "AutoTokenizer" else ""
     return DataError(f"{what} cannot be loaded ({f'{part}: ' if part else ''}{why}){instead}")
 
 
@@ -622,10 +620,8 @@ def _with_adapter(asked: HubFiles, repository: Repository) -> Pretrained:
     changes: dict[str, object] = {"peft": None}
     if is_alone:
         if not _HUB_ID.fullmatch(base):
-            raise UsageError(
-                f"{name} names {f'the folder {one_line(base, 200)} as its' if base else 'no'} base, and paths in files "
-                f"are not followed; give the base yourself: --model_args pretrained=BASE,peft={name}"
-            )
+            named = f"the folder {one_line(base, 200)} as its" if base else "no"
+            raise UsageError(f"{name} names {named} base, and paths in files are not followed; give the base yourself")
         changes = {"pretrained": base, "revision": revision or None}
     elif base and Path(base).name not in (Path(name).name, Path(name).resolve().name):  # a copy lies in any folder
         warn(f"the adapter {adapter.files.name} was made for {one_line(base)}, and is put on {name}")
@@ -725,9 +721,6 @@ def load_whole(
 def _unreadable(repository: Repository, absent: str) -> DataError:
     """The error to raise for a repository without weights that are read, or without a configuration."""
     name = repository.name
-    if absent != CONFIG and any(file.startswith("open_clip") for file in repository.files):
-        kind = "local-dir" if repository.is_folder else "hf-hub"
-        return DataError(f"{name} is a model of open_clip: --model open_clip --model_args model={kind}:{name}")
     if repository.folder is not None and not repository.is_folder:
         return repository.lacking([absent])
     if absent == CONFIG:

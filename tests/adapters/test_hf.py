@@ -195,7 +195,7 @@ def test_a_program_in_a_pickle_is_not_run(pickled, tmp_path):
 
 def test_a_model_of_open_clip_is_told_from_one_of_transformers(tmp_path):
     (tmp_path / "open_clip_pytorch_model.bin").write_bytes(b"")
-    with pytest.raises(DataError, match="--model open_clip --model_args model=local-dir:"):
+    with pytest.raises(DataError, match="has no weights that transformers reads"):
         hf.load(pretrained=str(tmp_path), device="cpu")
 
 
@@ -221,9 +221,9 @@ def test_a_compiled_model_scores_and_trains_the_same(folder):
     assert_same_gradients(fast.model, plain.model)
 
 
-def test_models_with_two_heads_name_their_adapters(tiny_vlm):
+def test_models_with_two_heads_are_refused(tiny_vlm):
     for name in ("flava", "blip", "blip2"):
-        with pytest.raises(UsageError, match=r"--model itc .* --model itm"):
+        with pytest.raises(UsageError, match="need its own heads"):
             hf.load(pretrained=str(tiny_vlm(name)), device="cpu")
 
 

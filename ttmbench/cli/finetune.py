@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import argparse
-import shlex
 import sys
 from datetime import datetime
 
 from ttmbench._util.console import echo, warn
 from ttmbench.cli.parser import MACHINE, WHAT, add_run_options
 from ttmbench.cli.run import settings_of, terminated_like_interrupted
-from ttmbench.config import RunConfig, make_run_config, parse_pairs
+from ttmbench.config import make_run_config, parse_pairs
 from ttmbench.errors import INTERRUPTED
+from ttmbench.plugins.registry import command_of
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -30,6 +30,7 @@ def finetune(options: argparse.Namespace) -> int:
     from ttmbench.evaluator.evaluate import resolve
 
     chosen = resolve(config)  # reports a wrong name before torch is imported, which takes seconds
+    from ttmbench.evaluator.adapters import loads_as
     from ttmbench.evaluator.supervised import finetune_model
 
     command = ["ttmbench", *sys.argv[1:]]
@@ -53,14 +54,6 @@ def finetune(options: argparse.Namespace) -> int:
     for note in record["notes"]:
         echo(f"note: {note}")
     echo(f"weights: {finetuned.folder}")
-    again = _command(config, chosen.registry.adapters[config.model].target)
-    echo(f"evaluate: {shlex.join(again)} --tasks TASKS    # results are in the supervised track")
+    loaded = loads_as(chosen.registry.adapters[config.model].target, config.model, str(config.output_path))
+    echo(f"evaluate: {command_of(*loaded, ['TASKS'])}    # results are in the supervised track")
     return 0
-
-
-def _command(config: RunConfig, target: str) -> list[str]:
-    """The command that loads the weights."""
-    from ttmbench.evaluator.adapters import loads_as
-
-    name, arguments = loads_as(target, config.model, str(config.output_path))
-    return ["ttmbench", "--model", name, "--model_args", ",".join(f"{key}={value}" for key, value in arguments.items())]

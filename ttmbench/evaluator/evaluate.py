@@ -26,7 +26,7 @@ from ttmbench.evaluator.eval_results import Baseline, EvalResults, Ranked, Score
 from ttmbench.evaluator.output import ConfigKey, Output, OutputFiles, state_of
 from ttmbench.methods.settings import task_settings
 from ttmbench.model import DualEncoder, Model, PairScorer, overrides
-from ttmbench.plugins.registry import Registry, build_registry
+from ttmbench.plugins.registry import Registry, build_registry, unknown
 from ttmbench.plugins.trackers import make_trackers
 from ttmbench.results.document import check_names, parse_assertion
 from ttmbench.results.numbers import CHOICE, RAW, SLASH
@@ -73,8 +73,9 @@ def resolve(
     registry = build_registry(
         config.include_path, [*plugins, *(make_trackers(config) if config.track or config.track_args else ())]
     )
-    if is_registered:
-        registry.adapters[config.model]
+    if is_registered and config.model not in registry.adapters:
+        table = registry.adapters
+        raise UsageError(unknown("model", config.model, table, table.broken, config.tasks, config.offline))
     given = take_in(registry, in_memory)
     tasks = tasks_named(registry, config, config.tasks, given)
     settings = {name: task_settings(registry, config, task.spec) for name, task in tasks.items()}

@@ -11,8 +11,8 @@ import re
 import shlex
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import redirect_stdout
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, redirect_stdout, suppress
 from dataclasses import dataclass, fields, replace
 from difflib import get_close_matches
 from functools import partial
@@ -95,15 +95,6 @@ BUILTIN = "ttmbench"
 ENDINGS = (".yaml", ".yml")
 MOST_NAMES = 40  # that an error lists
 WEIGHTS_ARE_NAMED_BY = ("pretrained", "model", "path")
-_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
-_OPEN_CLIP_HUB = re.compile(r"(?:laion|timm|apple|UCSC-VLAA|QuanSun)/", re.IGNORECASE)
-_KINDS = (  # part of a Hub id -> name of the adapter
-    (r"flan-?t5", "vqascore"),
-    (r"blip-itm", "blip-itm"),
-    (r"blip2-itm", "blip2-itm"),
-    (r"blip-image-captioning|blip2-opt|blip2-flan", "visualgpt"),
-    (r"clip|siglip", "hf"),
-)
 _TAKEN: dict[str, tuple[type[Any], ...]] = {
     "ttmbench_register_adapters": (AdapterSpec,),
     "ttmbench_register_sources": (SourceSpec,),
@@ -399,16 +390,28 @@ def problem_of(item: object, hook: str) -> str | None:
     return None
 
 
-def unknown(what: str, name: str, known: Iterable[str], broken: Iterable[BrokenPlugin] = ()) -> str:
+def unknown(
+    what: str,
+    name: str,
+    known: Iterable[str],
+    broken: Iterable[BrokenPlugin] = (),
+    tasks: Sequence[str] = (),
+    offline: bool = False,
+) -> str:
     """The message for an unknown name: similar names, or all, or a command; and broken plugins, which might define it.
 
-    For a model by its Hub id or folder, options that run it.
+    For a model by its Hub id, file or folder, the command that runs it on ``tasks``.
     """
     plugins = "".join(f" ({plugin})" for plugin in broken)
     if what.startswith("task") and (why := _why_not_here(name)) is not None:
         return f"there is no task '{name}': {why}"
-    if isinstance(known, Table) and what == "model" and (options := options_for(name, known.values())) is not None:
-        return f"unknown model '{name}'; run it with: {options}{plugins}"
+    if isinstance(known, Table) and what == "model":
+        try:
+            command = commands_for(name, known.values(), tasks, offline)
+        except DataError as error:
+            return f"unknown model '{name}': {error}{plugins}"
+        if command is not None:
+            return f"unknown model '{name}'; run it with: {command}{plugins}"
     names = sorted(set(known))
     of_family = [one for one in names if one.startswith(f"{name}-")][:3]
     same = [one for one in names if one.lower() == name.lower()]
@@ -443,27 +446,62 @@ def load_target(target: str, needs: Sequence[str] = ()) -> Any:
         raise UsageError(f"{target} cannot be imported: {error_with_place(error)}") from error
 
 
-def options_for(name: str, specs: Iterable[AdapterSpec]) -> str | None:
-    """Options that run a model given by Hub id or folder, names of ``specs`` with its weights first; else None.
+def commands_for(
+    name: str, specs: Iterable[AdapterSpec], tasks: Sequence[str] = (), offline: bool = False
+) -> str | None:
+    """Commands that run a model given by Hub id or path: names of ``specs`` with its weights, else by its files.
 
-    >>> options_for("llava-hf/llava-1.5-7b-hf", [])
-    '--model vqascore --model_args pretrained=llava-hf/llava-1.5-7b-hf'
+    None for a name that is neither; DataError for what is not there, is damaged, or is of no adapter.
+
+    >>> commands_for("llava-hf/llava-1.5-7b-hf", [], ["winoground"], offline=True)
+    'ttmbench --model vqascore --model_args pretrained=llava-hf/llava-1.5-7b-hf --tasks winoground'
     """
-    registered = [
-        spec.name
+    named: list[tuple[str, Mapping[str, str]]] = [
+        (spec.name, {})
         for spec in specs
         if any(str(spec.model_args.get(key, "")).casefold() == name.casefold() for key in WEIGHTS_ARE_NAMED_BY)
     ]
-    if registered:
-        return " or ".join(f"--model {registered_name}" for registered_name in dict.fromkeys(registered))
-    if ("/" in name or "\\" in name) and Path(name).is_dir():
-        return f"--model hf --model_args pretrained={name}"
-    if not _HUB_ID.fullmatch(name):
-        return None
-    if _OPEN_CLIP_HUB.match(name):
-        return f"--model open_clip --model_args model=hf-hub:{name}"
-    kind = next((kind for sign, kind in _KINDS if re.search(sign, name, re.IGNORECASE)), "vqascore")
-    return f"--model {kind} --model_args pretrained={name}"
+    if not named:
+        from ttmbench.model_adapters._shared.fitting import fitting  # with the Hub's library
+
+        fits = fitting(name, offline=offline)
+        if fits == {}:
+            raise DataError("no model adapter reads the files there; `ttmbench score` reads scores of other code")
+        named = list((fits or {}).items())[:1]
+    return " or ".join(dict.fromkeys(command_of(model, given, tasks) for model, given in named)) or None
+
+
+def command_of(model: str, model_args: Mapping[str, object], tasks: Sequence[str] = ()) -> str:
+    """The command line of a run, for a shell."""
+    given = {"--model": model, "--model_args": ",".join(f"{key}={value}" for key, value in model_args.items())}
+    given["--tasks"] = ",".join(tasks)
+    return shlex.join(["ttmbench", *(word for pair in given.items() if pair[1] for word in pair)])
+
+
+@contextmanager
+def naming_what_fits(
+    spec: AdapterSpec, model_args: Mapping[str, object], tasks: Sequence[str] = (), offline: bool = False
+) -> Iterator[None]:
+    """Adds to an error of a model adapter the command with the one that reads the files, if it is another."""
+    try:
+        yield
+    except (UsageError, DataError) as error:
+        from ttmbench.model_adapters._shared.fitting import KINDS, fitting
+
+        place = next((str(model_args[key]) for key in WEIGHTS_ARE_NAMED_BY if model_args.get(key)), "")
+        target_of, fits = {one.name: one.target for one in catalog.adapters()}, None
+        if spec.target in {target_of[kind] for kind in KINDS}:
+            with suppress(DataError):
+                place = place.removeprefix("local-dir:").removeprefix("hf-hub:")
+                fits = fitting(place, offline=offline, guesses=False)
+        others = list((fits or {}).items())
+        for kind, named in others:
+            if target_of[kind] == spec.target and list(named.items())[-1] in model_args.items():
+                raise  # it is the right one, and the error is about something else
+        if not others:
+            raise
+        model, given = others[0]
+        raise type(error)(f"{error}; run it with: {command_of(model, given, tasks)}") from error
 
 
 def model_arguments(spec: AdapterSpec, model_args: Mapping[str, Any]) -> dict[str, Any]:
@@ -502,7 +540,8 @@ def locate_files(spec: AdapterSpec, model_args: Mapping[str, Any], offline: bool
     needed = [name for name, parameter in parameters.items() if parameter.default is parameter.empty]
     if any(name not in arguments for name in needed):
         return None
-    files: list[ModelFiles] = locate(**{name: value for name, value in arguments.items() if name in parameters})
+    with naming_what_fits(spec, model_args, offline=offline):
+        files: list[ModelFiles] = locate(**{name: value for name, value in arguments.items() if name in parameters})
     return files
 
 
