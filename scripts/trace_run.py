@@ -1,7 +1,4 @@
-"""Counts the files of the package that one run enters, its functions (not those in functions) and their lines.
-
-python scripts/trace_run.py                  # the command of the README on 24 groups, one iteration
-"""
+"""Counts the files of the package that one run enters, its functions (not those in functions) and their lines."""
 
 from __future__ import annotations
 
