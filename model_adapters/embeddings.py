@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from ttmbench._util.arrays import LARGEST, read_arrays, too_large
+from ttmbench._util.arrays import LARGEST, read_arrays
 from ttmbench.errors import DataError, UsageError
 from ttmbench.model import StoredFeatures
 from ttmbench.model_adapters._shared.contrastive import ContrastiveModel, Tower
@@ -135,7 +135,7 @@ def _features(file: Path, arrays: Mapping[str, np.ndarray], name: str) -> torch.
     array = arrays[name]
     if array.ndim != 2 or array.dtype.kind != "f" or 0 in array.shape:
         raise DataError(f"{file}: '{name}' must be floats [rows, d], got {array.dtype} {list(array.shape)}")
-    if too_large(array):
+    if (np.abs(array) > LARGEST).any():
         raise DataError(f"{file}: '{name}' holds a number larger than {LARGEST:g}")
     features = np.ascontiguousarray(array, dtype=np.float32)
     length = np.linalg.norm(features.astype(np.float64), axis=1)

@@ -440,7 +440,7 @@ def run_document(folder: Path, **changes: object) -> Path:
     document = whole_document(
         {"mine": {"group_match,none": 0.5, "group_match_stderr,none": 0.1}},
         tracks={"mine": {"group_match,none": "matching"}},
-        artifacts={"run_samples_mine.jsonl": {"kind": "samples", "sha256": DIGEST, "bytes": 1}},
+        artifacts={"run_samples_mine.jsonl": {"kind": "samples", "task": "mine", "sha256": DIGEST, "bytes": 1}},
     )
     document.update(changes)
     folder.mkdir(exist_ok=True)
@@ -476,7 +476,9 @@ def test_escapes():
 @pytest.mark.parametrize("name", ["../secret_samples_mine.jsonl", "/etc/s_samples_mine.jsonl", "a\\b_samples.jsonl"])
 def test_samples_are_read_beside_their_document_only(tmp_path, capsys, name):
     (tmp_path / "secret_samples_mine.jsonl").write_text("{}\n")
-    path = run_document(tmp_path / "runs", artifacts={name: {"kind": "samples", "sha256": DIGEST, "bytes": 1}})
+    path = run_document(
+        tmp_path / "runs", artifacts={name: {"kind": "samples", "task": "mine", "sha256": DIGEST, "bytes": 1}}
+    )
     assert "is in another folder" in refused(capsys, "compare", path, code=4)
 
 

@@ -134,12 +134,3 @@ def _plain_numbers(path: Path, name: str, array: np.ndarray) -> np.ndarray:
     if array.dtype.kind in "iu" and array.size and max(int(array.max()), -int(array.min())) > EXACT:
         raise DataError(f"{path}: array {name!r:.80} holds integers beyond 2^53, which are not exact as floats")
     return array.astype(array.dtype.newbyteorder("="), copy=False)
-
-
-def too_large(array: np.ndarray) -> bool:
-    """Whether a finite number of an array is larger than any logit or feature.
-
-    >>> too_large(np.array([1e31])), too_large(np.array([-3.0]))
-    (True, False)
-    """
-    return bool(array.size) and bool(np.abs(array).max() > LARGEST)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ttmbench._util.arrays import Arrays, read_arrays, too_large
+from ttmbench._util.arrays import LARGEST, Arrays, read_arrays
 from ttmbench._util.file_io import file_digest
 from ttmbench.data.task_file import TaskSpec
 from ttmbench.errors import DataError, UsageError
@@ -173,7 +173,7 @@ def _from_scores(
         scores = arrays["scores"]
         if scores.ndim != 2 or 0 in scores.shape:
             raise DataError(f"{path}: 'scores' should be [images, captions or classes], got shape {list(scores.shape)}")
-        if not all(np.isfinite(row).all() and not too_large(row) for row in scores):
+        if not all((np.abs(row) <= LARGEST).all() for row in scores):
             raise DataError(f"{path}: 'scores' has a number that is not finite, or larger than a logit")
         sizes, form = scores.shape, "matrix"
         of_images, of_captions = lambda rows: scores[rows], lambda rows: scores[:, rows].T

@@ -16,7 +16,7 @@ from typing import Annotated, Any
 import numpy as np
 from pydantic import BaseModel, Field, Json, ValidationError
 
-from ttmbench._util.arrays import EXACT, LARGEST, NPY, Arrays, read_arrays, refuse_pickle, too_large
+from ttmbench._util.arrays import EXACT, LARGEST, NPY, Arrays, read_arrays, refuse_pickle
 from ttmbench._util.file_io import check_no_pointer, read_json_lines
 from ttmbench._util.third_party_errors import describe
 from ttmbench.errors import DataError
@@ -291,7 +291,7 @@ def _scores_of(
 
 def check_pairs(where: str, array: np.ndarray | None, *shape: int) -> None:
     """DataError if there are scores across groups that are not finite, too large, or of another shape."""
-    if array is not None and (array.shape != shape or not np.isfinite(array).all() or too_large(array)):
+    if array is not None and (array.shape != shape or not (np.abs(array) <= LARGEST).all()):
         raise DataError(f"{where} should be finite logits {list(shape)}, got {list(array.shape)}")
 
 
@@ -382,7 +382,7 @@ def _samples(path: Path, lines: _Lines, shape: GroupShape | None) -> StoredScore
         for group in sorted(set(group_ids) ^ set(table)):
             raise DataError(f"{path}: group {group} is not there for every method and seed ({name}, {index})")
         array = np.stack([table[group] for group in group_ids])
-        if not too_large(array) and np.array_equal(small := array.astype(np.float32), array):
+        if (np.abs(array) <= LARGEST).all() and np.array_equal(small := array.astype(np.float32), array):
             array = small  # as the scores of a run are
         scores.setdefault(name, []).append(Scores(checked_scores(path, array, shape, group_ids)))
     named = [about[group].get("cluster") for group in group_ids]
