@@ -114,7 +114,7 @@ def test_every_published_task_has_a_page_with_chance_and_nothing_below_it_is_bol
 
 
 def test_humans_sources_and_documents_are_linked(runs, tmp_path):
-    tables = ["--published", "winoground_main", "--published", "mteb_winoground"]
+    tables = ["--published", "winoground_main,mteb_winoground"]
     assert main(["leaderboard", str(runs), *tables, "--site", str(tmp_path / "site"), "--docs", ".."]) == 0
     page = (tmp_path / "site" / "tasks" / "winoground.html").read_text()
     row = r'<tr class="reference">\s*<td class="rank"[^>]*></td>\s*<th[^>]*><bdi>human</bdi>.*?</tr>'

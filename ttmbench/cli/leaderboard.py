@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from ttmbench._util.console import echo
 from ttmbench._util.file_io import to_json, write_text
+from ttmbench.config import split_names
 from ttmbench.errors import UsageError
 
 if TYPE_CHECKING:
@@ -18,7 +19,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``ttmbench leaderboard``."""
     parser.add_argument("folder", metavar="DIR", help="Directory with results files, searched recursively")
     published = "Published numbers: a CSV file, a table name, or all"
-    parser.add_argument("--published", metavar="FILE|TABLE", action="append", help=published)
+    parser.add_argument("--published", metavar="FILE|TABLE", type=split_names, action="extend", help=published)
     output = "Output directory, or a .json, .csv or .html file (default: tables are only printed)"
     parser.add_argument("--output_path", "-o", metavar="DIR|FILE", help=output)
     parser.add_argument("--site", metavar="OUT", help="Write a static website to this directory instead")
