@@ -16,10 +16,6 @@ Fits = dict[str, dict[str, str]]
 MODULES, OPEN_CLIP, CONFIG, PEFT = "modules.json", "open_clip_config.json", "config.json", "adapter_config.json"
 OF_LIBRARY = "config_sentence_transformers.json"
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
-KINDS = (  # that this module names
-    *("hf", "open_clip", "embeddings", "itm", "blip-itc", "vqascore", "visualgpt", "choice", "blind"),
-    *("sentence_transformers", "multi_vector", "cross_encoder"),
-)
 _CHECKPOINTS = (".safetensors", ".pt", ".pth", ".bin", ".ckpt")
 _OF_KIND = {"MultiVectorEncoder": "multi_vector", "CrossEncoder": "cross_encoder"}
 _HEADS = {

@@ -90,6 +90,11 @@ def test_another_adapter_names_that_of_the_files(model, tiny_hf_clip, capsys):
     assert error_of(capsys, model, "-a", given).endswith(f"; run it with: {command}\n")
 
 
+def test_files_where_the_command_runs_say_nothing_of_a_named_model(tiny_hf_clip, monkeypatch, capsys):
+    monkeypatch.chdir(tiny_hf_clip)
+    assert "run it with" not in error_of(capsys, "clip-b32", "--offline")
+
+
 def test_a_model_with_two_heads_gets_the_matching_one(tiny_vlm, capsys):
     assert "run it with: ttmbench --model itm " in error_of(capsys, "hf", "-a", f"pretrained={tiny_vlm('blip')}")
 

@@ -11,7 +11,7 @@ from ttmbench.cli.parser import MACHINE, WHAT, add_run_options
 from ttmbench.cli.run import settings_of, terminated_like_interrupted
 from ttmbench.config import make_run_config, parse_pairs
 from ttmbench.errors import INTERRUPTED
-from ttmbench.plugins.registry import command_of
+from ttmbench.results.models import command_line
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -54,6 +54,7 @@ def finetune(options: argparse.Namespace) -> int:
     for note in record["notes"]:
         echo(f"note: {note}")
     echo(f"weights: {finetuned.folder}")
-    loaded = loads_as(chosen.registry.adapters[config.model].target, config.model, str(config.output_path))
-    echo(f"evaluate: {command_of(*loaded, ['TASKS'])}    # results are in the supervised track")
+    model, given = loads_as(chosen.registry.adapters[config.model].target, config.model, str(config.output_path))
+    again = command_line(["ttmbench"], {"model": model, "model_args": given, "tasks": ["TASKS"]})
+    echo(f"evaluate: {again}    # results are in the supervised track")
     return 0

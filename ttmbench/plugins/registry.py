@@ -468,14 +468,15 @@ def commands_for(
         if fits == {}:
             raise DataError("no model adapter reads the files there; `ttmbench score` reads scores of other code")
         named = list((fits or {}).items())[:1]
-    return " or ".join(dict.fromkeys(command_of(model, given, tasks) for model, given in named)) or None
+    return _commands(named, tasks) or None
 
 
-def command_of(model: str, model_args: Mapping[str, object], tasks: Sequence[str] = ()) -> str:
-    """The command line of a run, for a shell."""
-    given = {"--model": model, "--model_args": ",".join(f"{key}={value}" for key, value in model_args.items())}
-    given["--tasks"] = ",".join(tasks)
-    return shlex.join(["ttmbench", *(word for pair in given.items() if pair[1] for word in pair)])
+def _commands(models: Iterable[tuple[str, Mapping[str, str]]], tasks: Sequence[str]) -> str:
+    """The command lines that run models with their arguments."""
+    from ttmbench.results.models import command_line  # with pydantic's classes of a document
+
+    lines = [command_line(["ttmbench"], {"model": name, "model_args": of, "tasks": list(tasks)}) for name, of in models]
+    return " or ".join(dict.fromkeys(lines))
 
 
 @contextmanager
@@ -486,22 +487,21 @@ def naming_what_fits(
     try:
         yield
     except (UsageError, DataError) as error:
-        from ttmbench.model_adapters._shared.fitting import KINDS, fitting
+        from ttmbench.model_adapters._shared.fitting import fitting
 
         place = next((str(model_args[key]) for key in WEIGHTS_ARE_NAMED_BY if model_args.get(key)), "")
         target_of, fits = {one.name: one.target for one in catalog.adapters()}, None
-        if spec.target in {target_of[kind] for kind in KINDS}:
+        if place and spec.target in target_of.values():
             with suppress(DataError):
                 place = place.removeprefix("local-dir:").removeprefix("hf-hub:")
                 fits = fitting(place, offline=offline, guesses=False)
         others = list((fits or {}).items())
-        for kind, named in others:
-            if target_of[kind] == spec.target and list(named.items())[-1] in model_args.items():
-                raise  # it is the right one, and the error is about something else
-        if not others:
+        is_right = any(
+            target_of[kind] == spec.target and list(named.items())[-1] in model_args.items() for kind, named in others
+        )
+        if is_right or not others:  # the error is about something else
             raise
-        model, given = others[0]
-        raise type(error)(f"{error}; run it with: {command_of(model, given, tasks)}") from error
+        raise type(error)(f"{error}; run it with: {_commands(others[:1], tasks)}") from error
 
 
 def model_arguments(spec: AdapterSpec, model_args: Mapping[str, Any]) -> dict[str, Any]:
