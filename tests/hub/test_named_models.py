@@ -14,11 +14,8 @@ from support.hub_server import HubServer
 
 RAW = f"--tasks shapes_color --limit {LIMIT} --device cpu --bootstrap_iters 0 --use_cache off"
 TTM = f"{RAW} --ttm --ttm_args iterations=1,epochs=1"
-FORMATS = (
-    *("negclip", "ce-clip", "dac-llm", "clove", "con-clip-b32", "cs-clip", "read-clip"),
-    *("siglip2-so400m", "metaclip2-b32"),
-)
-FETCHED = ("fsc-clip-lora-laioncoco-l14", "clic-clipa-l14-pixelprose", "open_clip-vit-b32-datacomp")
+FORMATS = ("negclip", "dac-llm", "clove", "read-clip", "siglip2-so400m")  # every name scores in the slow test
+FETCHED = ("fsc-clip-lora-laioncoco-l14", "clic-clipa-l14-pixelprose")
 
 
 @pytest.fixture(scope="module")

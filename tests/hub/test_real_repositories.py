@@ -155,6 +155,7 @@ def test_a_token_that_the_hub_does_not_know_is_told(hub, home):
         assert done.code == 4 and "does not know the token that it was shown: HF_TOKEN" in done.out, done
 
 
+@pytest.mark.slow
 def test_a_hub_that_falters_is_asked_again(hub, home):
     write_copies(hub.root, [CLIP, "MMVP/MMVP_VLM"])
     hub.misbehave("/api/models/openai/clip-vit-base-patch32", 429)

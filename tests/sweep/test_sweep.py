@@ -66,6 +66,7 @@ def test_cells_equal_single_runs_although_one_is_killed(here, alone, capsys):
     assert not begun and "2 of 2 cells are already done" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_killed_command_resumes_at_the_last_iteration(here):
     write_plan(here, **LONG)
     command = ["-c", "from ttmbench.cli import command; command()", "sweep", "plan.yaml", "-o", "board"]
