@@ -98,8 +98,9 @@ def test_lists_of_captions_and_empty_texts_as_in_the_authors_files(tmp_path):
 
 BAD = {
     "captions,pos_captions\na,b\n": "has no column 'neg_captions'",
-    ",".join(COLUMNS) + "\n\"['a', 'b']\",['a'],['a'],['a']\n": "is not a CSV file of rewritten captions",
-    ",".join(COLUMNS) + "\na,b,c,d\na,b,c,e\n": "rewrites 'a' in two ways",
+    ",".join(COLUMNS) + "\n\"['a', 'b']\",['a'],['a'],['a']\n": "row 0 must have equally many texts",
+    ",".join(COLUMNS) + "\na,b,c,d\na,b,c,e\n": "'a' is rewritten in two ways",
+    ",".join(COLUMNS) + "\n": "has no rows of rewritten captions",
     ",".join(COLUMNS) + "\nelsewhere,a,b,c\n": "has none of the task's",
 }
 

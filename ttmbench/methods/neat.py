@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import ast
-import csv
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import torch
 from pydantic import AfterValidator, Field
 from torch.nn.functional import normalize, pairwise_distance
 
 from ttmbench._util.file_io import file_digest
-from ttmbench.errors import UsageError
+from ttmbench.data.rows import csv_rows, listed, read_text
+from ttmbench.errors import DataError, UsageError
 from ttmbench.methods.losses import column_entropy
 from ttmbench.methods.parameters import Train, is_of_captions
 from ttmbench.methods.task import Clusters, MethodStep, ResetEvery, TrainingTask
@@ -122,20 +121,18 @@ def negation_loss(
 def rewritten(path: str) -> dict[str, tuple[str, str, str]]:
     """Caption -> what it affirms, what it denies, and its reversal; UsageError for a file that does not say so."""
     found: dict[str, tuple[str, str, str]] = {}
-    origin = f"--method_args neat.rewrites={path}"
     try:
-        with Path(path).open(encoding="utf-8-sig", newline="") as file:
-            for line in csv.DictReader(file):
-                cells = [line[column] for column in COLUMNS]
-                sides = [ast.literal_eval(cell) if cells[0].startswith("[") else [cell] for cell in cells]
-                for text, *others in zip(*sides, strict=True):
-                    p, negated, r = (side.strip() for side in others)
-                    if found.setdefault(text.strip(), (p, negated, r)) != (p, negated, r):
-                        raise UsageError(f"{origin} rewrites '{text:.80}' in two ways; leave one of them in the file")
-    except OSError as error:
-        raise UsageError(f"{origin}: {error.strerror}") from None
-    except KeyError as error:
-        raise UsageError(f"{origin} has no column {error}; needed are {', '.join(COLUMNS)}") from None
-    except (ValueError, SyntaxError, TypeError, AttributeError, csv.Error) as error:
-        raise UsageError(f"{origin} is not a CSV file of rewritten captions: {error}") from None
+        for row in csv_rows(read_text(Path(path)), path):
+            has_lists = row.cell(COLUMNS[0]).startswith("[")
+            sides: list[Any] = [listed(row, column) if has_lists else [row.cell(column)] for column in COLUMNS]
+            if len(set(map(len, sides))) > 1 or not all(isinstance(text, str) for side in sides for text in side):
+                raise DataError(f"{path}: row {row.index} must have equally many texts in each column")
+            for text, *others in zip(*sides, strict=True):
+                p, negated, r = (side.strip() for side in others)
+                if found.setdefault(text.strip(), (p, negated, r)) != (p, negated, r):
+                    raise DataError(f"{path}: '{text:.80}' is rewritten in two ways; leave one of them in the file")
+        if not found:
+            raise DataError(f"{path}: has no rows of rewritten captions")
+    except DataError as error:
+        raise UsageError(f"--method_args neat.rewrites: {error}; needed are columns {', '.join(COLUMNS)}") from None
     return found
