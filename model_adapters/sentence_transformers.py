@@ -25,6 +25,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from ttmbench._util import hub
 from ttmbench._util.file_io import json_digest
+from ttmbench._util.hub import ADAPTER_CONFIG, MODULES
 from ttmbench.errors import DataError, UsageError
 from ttmbench.model_adapters._shared.contrastive import ContrastiveModel, Tower, longer_than, on_device
 from ttmbench.model_adapters._shared.image_text import ImageMemory, PreparedImage
@@ -38,7 +39,6 @@ from ttmbench.model_adapters._shared.options import (
 )
 from ttmbench.model_adapters._shared.pair_model import TrainablePairModel
 from ttmbench.model_adapters._shared.pretrained import (
-    ADAPTER_CONFIG,
     KEPT,
     LoadedModel,
     Pretrained,
@@ -53,7 +53,6 @@ from ttmbench.model_adapters._shared.pretrained import (
 )
 from ttmbench.types import ModelFiles
 
-MODULES = "modules.json"
 TEMPERATURE = 0.02
 QUERY, DOCUMENT = "query", ("document", "passage", "corpus")  # names of prompts, as encode_query and encode_document
 IDS = "input_ids"

@@ -9,13 +9,12 @@ from typing import Any
 
 from ttmbench._util import hub
 from ttmbench._util.file_io import Unreadable, read_json
+from ttmbench._util.hub import ADAPTER_CONFIG, CONFIG, HUB_ID, MODULES, OPEN_CLIP_CONFIG
 from ttmbench.errors import DataError
 
 Fits = dict[str, dict[str, str]]
 """Name of a model adapter -> its arguments, the one that names the files last; the most fitting adapter first."""
-MODULES, OPEN_CLIP, CONFIG, PEFT = "modules.json", "open_clip_config.json", "config.json", "adapter_config.json"
 OF_LIBRARY = "config_sentence_transformers.json"
-_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 _CHECKPOINTS = (".safetensors", ".pt", ".pth", ".bin", ".ckpt")
 _OF_KIND = {"MultiVectorEncoder": "multi_vector", "CrossEncoder": "cross_encoder"}
 _HEADS = {
@@ -50,11 +49,11 @@ def fitting(place: str, *, offline: bool = False, guesses: bool = True) -> Fits 
     if not path.is_dir():
         if path.suffix in (*_CHECKPOINTS, ".npz") or place.startswith((".", "/", "~")):
             raise DataError("there is no such file or folder")
-        if not _HUB_ID.fullmatch(place):
+        if not HUB_ID.fullmatch(place):
             return None
         from huggingface_hub import snapshot_download
 
-        patterns = [MODULES, OF_LIBRARY, OPEN_CLIP, CONFIG, PEFT]
+        patterns = [MODULES, OF_LIBRARY, OPEN_CLIP_CONFIG, CONFIG, ADAPTER_CONFIG]
         try:
             with hub.quiet_hub():
                 path = Path(snapshot_download(place, allow_patterns=patterns, local_files_only=offline))
@@ -68,13 +67,13 @@ def fitting(place: str, *, offline: bool = False, guesses: bool = True) -> Fits 
     if (path / MODULES).is_file():
         kind = str(_content(path / OF_LIBRARY).get("model_type"))
         fits[_OF_KIND.get(kind, "sentence_transformers")] = {"pretrained": place}
-    if (path / OPEN_CLIP).is_file():
+    if (path / OPEN_CLIP_CONFIG).is_file():
         fits["open_clip"] = {"model": f"{'local-dir' if Path(place).is_dir() else 'hf-hub'}:{place}"}
     if (path / CONFIG).is_file():
         fits |= {kind: {"pretrained": place} for kind in _of_transformers(_content(path / CONFIG))}
-    elif (path / PEFT).is_file():
-        base = str(_content(path / PEFT).get("base_model_name_or_path"))
-        named = {"pretrained": place} if _HUB_ID.fullmatch(base) else {"pretrained": "BASE", "peft": place}
+    elif (path / ADAPTER_CONFIG).is_file():
+        base = str(_content(path / ADAPTER_CONFIG).get("base_model_name_or_path"))
+        named = {"pretrained": place} if HUB_ID.fullmatch(base) else {"pretrained": "BASE", "peft": place}
         fits |= dict.fromkeys(_guessed(base), named)
     return fits
 

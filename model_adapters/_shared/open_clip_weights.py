@@ -28,6 +28,7 @@ from open_clip.transform import PreprocessCfg, merge_preprocess_dict
 from safetensors import safe_open
 
 from ttmbench._util.file_io import check_no_pointer
+from ttmbench._util.hub import OPEN_CLIP_CONFIG as CONFIG
 from ttmbench.errors import DataError, UsageError
 from ttmbench.model_adapters._shared.contrastive import ADVICE_ON_GELU, QUICK
 from ttmbench.model_adapters._shared.options import OpenClipFiles
@@ -42,7 +43,6 @@ from ttmbench.model_adapters._shared.pretrained import (
 )
 from ttmbench.types import ModelFiles
 
-CONFIG = "open_clip_config.json"
 WEIGHTS = "open_clip_model.safetensors"
 FOLDER, HUB = "local-dir:", "hf-hub:"
 _SAFE = ".safetensors"

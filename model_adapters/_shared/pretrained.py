@@ -30,6 +30,7 @@ from safetensors.torch import load_file
 from ttmbench._util import hub
 from ttmbench._util.console import one_line, warn
 from ttmbench._util.file_io import Unreadable, check_no_pointer, json_digest, read_json, tensors_digest
+from ttmbench._util.hub import ADAPTER_CONFIG, CONFIG, HUB_ID
 from ttmbench._util.third_party_errors import is_out_of_memory
 from ttmbench.errors import DataError, UsageError
 from ttmbench.model_adapters._shared.options import ChatOptions, DualEncoderFiles, HubFiles, LanguageOptions, takes
@@ -396,11 +397,9 @@ class _Weights(Mapping[str, torch.Tensor]):
             return getattr(module, attribute).detach().cpu().clone()
 
 
-ADAPTER_CONFIG = "adapter_config.json"
 NAME = "default"  # peft's name of the one adapter, a part of the names of its parameters
 _WEIGHTS = ("adapter_model.safetensors", "adapter_model.bin")
 KEPT = "_ttmbench_peft"  # of a model with an adapter: what a fingerprint says of it, and peft's model if not merged
-_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 # Where it came from and which version wrote it: a copy of the same adapter has other values.
 _OF_A_COPY = ("base_model_name_or_path", "revision", "inference_mode", "peft_version", "auto_mapping")
 
@@ -483,7 +482,6 @@ def merged(model: PreTrainedModel) -> PreTrainedModel:
 SAFETENSORS = ("model.safetensors", "model.safetensors.index.json")
 PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json")
 INDEX = ".index.json"
-CONFIG = "config.json"
 NOT_HERE = {
     "CLIPT5ForConditionalGeneration": (
         "its code is t2v_metrics' own, for transformers 4. InstructBLIP with Flan-T5 is asked by --model vqascore "
@@ -619,7 +617,7 @@ def _with_adapter(asked: HubFiles, repository: Repository) -> Pretrained:
     base, revision = (str(stated.get(key) or "") for key in ("base_model_name_or_path", "revision"))
     changes: dict[str, object] = {"peft": None}
     if is_alone:
-        if not _HUB_ID.fullmatch(base):
+        if not HUB_ID.fullmatch(base):
             named = f"the folder {one_line(base, 200)} as its" if base else "no"
             raise UsageError(f"{name} names {named} base, and paths in files are not followed; give the base yourself")
         changes = {"pretrained": base, "revision": revision or None}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -13,6 +14,9 @@ UNKNOWN_TOKEN = (
     "the hub does not know the token that it was shown: HF_TOKEN, or what `hf auth login` stored; renew or unset it"
 )
 ACCEPT_TERMS = "it is gated: accept its terms at {} and set HF_TOKEN to a token of that account"
+HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
+CONFIG, ADAPTER_CONFIG = "config.json", "adapter_config.json"
+OPEN_CLIP_CONFIG, MODULES = "open_clip_config.json", "modules.json"
 PASSING = (429, 500, 502, 503, 504)  # statuses of temporary errors
 TRIES = 4
 T = TypeVar("T")
