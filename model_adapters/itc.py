@@ -32,7 +32,7 @@ class ContrastiveHalf(TransformersModel):
     """A contrastive half as an adapter; subclasses know one architecture."""
 
     temperature: float | None = TEMPERATURE
-    not_logits: str | None = "its temperature is not stored, and 0.07 is assumed; --model blip-itm gives them"
+    not_logits: str | None = "the temperature is not stored, 0.07 is assumed; use a matching head, as --model blip-itm"
     trained_tokens: int | None = None
 
     def _longest(self, asked: ItcOptions) -> int:

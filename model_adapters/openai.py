@@ -101,7 +101,7 @@ class VqaScoreModel(_ServedModel, PairScorer):
         super().__init__(chat)
         self._score_as, self.refusals_are_wrong = score_as, refusals_are_wrong
         if score_as != "log_odds":
-            self.not_logits = f"score_as={score_as} gives probabilities; omit it, or --model_args score_as=log_odds"
+            self.not_logits = f"score_as={score_as} gives probabilities; use --model_args score_as=log_odds"
         self._bounded: Counter[str] = Counter()
         self._silent: list[str] = []
         self._decisions = Decisions()

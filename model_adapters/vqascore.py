@@ -193,7 +193,7 @@ class VQAScore(TrainablePairModel):
         super().__init__(chat.loaded, asked)
         self.chat, self.score, self.template = chat, asked.score, asked.template
         if self.score != "log_odds":
-            self.not_logits = f"score={self.score} gives probabilities; omit it, or --model_args score=log_odds"
+            self.not_logits = f"score={self.score} gives probabilities; use --model_args score=log_odds"
         self.answer_prefix = asked.answer_prefix
         self.shows_frames = isinstance(chat, ImageTextModel) and bool(chat.processor.chat_template)
         self.decisions = Decisions()

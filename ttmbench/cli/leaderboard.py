@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``ttmbench leaderboard``."""
     parser.add_argument("folder", metavar="DIR", help="Directory with results files, searched recursively")
-    published = "Published numbers: a CSV file, a table name, or all"
+    published = "Published numbers: CSV files or names of tables, separated by commas, or all"
     parser.add_argument("--published", metavar="FILE|TABLE", type=split_names, action="extend", help=published)
     output = "Output directory, or a .json, .csv or .html file (default: tables are only printed)"
     parser.add_argument("--output_path", "-o", metavar="DIR|FILE", help=output)

@@ -23,7 +23,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     allowed = "Tasks whose images you may copy, whatever their licence field says"
     add("--allow_images", metavar="A,B", type=split_names, help=allowed)
     add("--max_images", metavar="N", type=count, default=2000, help="Maximum number of thumbnails per task")
-    published = "Published numbers: a CSV file, a table name, or all"
+    published = "Published numbers: CSV files or names of tables, separated by commas, or all"
     add("--published", metavar="FILE|TABLE", type=split_names, action="extend", help=published)
     add("--figures", metavar="DIR", help="Also draw figures for a paper (PDF, SVG) into this directory")
     add_run_options(parser, "data_dir", "include_path", title="")

@@ -339,11 +339,11 @@ class Output:
             before = previous.model_info.get("fingerprint")
             if before is not None and (not fingerprint or before != json.loads(json.dumps(fingerprint, default=str))):
                 why = "states no fingerprint" if not fingerprint else "is not the one"
-                if self._local.save_adapted is not None or Path(self._local.output_path or "").suffix == ".json":
-                    raise UsageError(
-                        f"the model {why} of {files.results}; name another --output_path (and --save_adapted), or "
-                        "replace it with --overwrite always"
-                    )
+                if self._local.save_adapted is not None:  # whose models are of the other weights
+                    raise UsageError(f"the model {why} of {files.results}; name new --output_path and --save_adapted")
+                if Path(self._local.output_path or "").suffix == ".json":
+                    instead = "name another --output_path, or replace it with --overwrite always"
+                    raise UsageError(f"the model {why} of {files.results}; {instead}")
                 warn(f"the model {why} of {files.results}; every task is run")
                 self._lock.release()
                 files = open_run_files(str(self._local.output_path), self._local.model_name, self._started)

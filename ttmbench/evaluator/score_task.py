@@ -153,7 +153,7 @@ def plan_task(
     """
     model, config, spec = run.model, run.config, task.spec
     metrics = [metric_for(run.registry.metrics[name], spec.shape) for name in dict.fromkeys(spec.metrics)]
-    answers = None if isinstance(model, DualEncoder | PairScorer) else f"model {config.model} answers in words"
+    answers = None if isinstance(model, DualEncoder | PairScorer) else f"model {config.model} answers in words; omit it"
     refuse_unless_logits(metrics, model.not_logits or answers)
     adapts = run.registry.adapts(config) and model.trainable and spec.shape.true_captions == 1
     if adapts and settings is not None and spec.is_global and not isinstance(model, DualEncoder):
