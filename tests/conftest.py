@@ -32,8 +32,9 @@ from support import processes  # noqa: F401 - remembers the environment that its
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 
-settings.register_profile("untimed", deadline=None)  # on a busy machine an example may take any time
-settings.load_profile("untimed")
+settings.register_profile("search", deadline=None)  # on a busy machine an example may take any time
+settings.register_profile("same", deadline=None, derandomize=True)  # every run tries the same examples
+settings.load_profile("same")
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -29,7 +29,7 @@ def naive(scores, side):
         images, captions = len(group), len(group[0])
         for i in range(images):
             row = group[i] if side == "text" else [group[j][i] for j in range(images)]
-            weights = [math.exp(value) for value in row]
+            weights = [math.exp(value - max(row)) for value in row]  # so that ties are exactly 1/n, on a bin's edge
             confidence = max(weights) / sum(weights)
             right = all(row[i] > row[j] for j in range(captions if side == "text" else images) if j != i)
             place = next(m for m in range(15) if confidence <= (m + 1) / 15 or m == 14)
