@@ -85,16 +85,6 @@ def given_captions(captions: Int[np.ndarray, "images ..."]) -> list[int | list[i
     return [None if caption == -1 else caption for caption in captions.tolist()]
 
 
-def chosen_positions(scores: Real[np.ndarray, "groups rows options"]) -> list[float]:
-    """Share of rows whose largest score stands at each position; of equal ones the first counts.
-
-    >>> chosen_positions(np.array([[[2., 1.], [3., 4.]], [[5., 1.], [2., 1.]]]))
-    [0.75, 0.25]
-    """
-    chosen = np.bincount(scores.argmax(axis=2).reshape(-1), minlength=scores.shape[2])
-    return [float(share) for share in chosen / scores[..., 0].size]
-
-
 def assign(scores: Real[np.ndarray, "images captions"], each: int = 1) -> GlobalMatching:
     """Gives every image ``each`` captions so that the total score of all pairs is largest.
 

@@ -121,7 +121,6 @@ def method_record(**changes: object) -> dict:
         **{"seeds": [0], "turns": 1, "updates": 1, "loss": [0.5], "trained": None, "cost": [cost]},
         **{
             "chance": {"distribution": "standard normal scores", "draws": 2000},
-            "positions": [0.5, 0.5],
             "notes": ["n"],
         },
         **changes,

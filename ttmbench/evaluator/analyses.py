@@ -372,14 +372,13 @@ def _gain(config: RunConfig, scored: Scored, baseline: MetricSpec, metric: Metri
 
 
 def _cost(registry: Registry, document: ResultsDocument, scored: Scored, name: str) -> Record:
-    """What a method cost (passes through each tower, and seconds of one seed), its calibration and positions."""
+    """What a method cost (passes through each tower, and seconds of one seed), and its calibration."""
     record = document.methods.get(scored.spec.task, {}).get(name)
     errors = seed_values(registry.metrics["text_ece"], scored.scores[name])
     costs = [] if record is None else record.cost
     passes = float(np.mean([cost.encoder_passes for cost in costs])) if costs else None
     return {
         "text_ece": None if errors is None else float(np.mean(errors)),
-        "positions": None if record is None else record.positions,
         "passes": 2.0 if name == RAW else passes,
         "seconds": float(np.mean([cost.seconds for cost in costs])) if costs else None,
     }

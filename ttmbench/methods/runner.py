@@ -18,7 +18,6 @@ from typing import Any, cast
 import numpy as np
 import torch
 
-from ttmbench._arrays import chosen_positions
 from ttmbench._util.third_party_errors import foreign_errors
 from ttmbench.config import TTMConfig, read_references
 from ttmbench.errors import DivergedError, TtmbenchError, UsageError
@@ -517,13 +516,6 @@ class MethodRun:
             **({"references": references[0]} if references else {}),
             **({"reward_model": rewards[0]} if rewards else {}),
         }
-        if not self.is_global:
-            shares = [
-                chosen_positions(self._shuffled(spec, run.scores.groups, seed))
-                for seed, run in runs.items()
-                if run.scores is not None
-            ]
-            record["positions"] = np.mean(shares, axis=0).tolist()
         if first.steps:
             steps = [(step, seed) for seed, run in runs.items() for step in run.steps]
             record["iterations"] = [self.iteration_record(*step).model_dump() for step in steps]

@@ -647,8 +647,7 @@ def methods_of(run: ResultsFile) -> Iterator[dict[str, Any]]:
     """The methods of a run, task by task, as fractions: gains are over SimpleMatch, of group scores over the raw model.
 
     Scores that assume a matching are compared with SimpleMatch in both. Cost is that of one seed; passes are encoder
-    passes over the data (scoring once is 2); ``position`` is the fraction of rows that choose the most frequent
-    of the shuffled positions.
+    passes over the data (scoring once is 2).
     """
     numbers = {(row.task, row.metric, row.method): row for row in run.numbers}
     values = {key: row.value for key, row in numbers.items()}
@@ -665,7 +664,6 @@ def methods_of(run: ResultsFile) -> Iterator[dict[str, Any]]:
                 "passes": fmean(cost.encoder_passes for cost in record.cost),
                 "seconds": fmean(cost.seconds for cost in record.cost),
                 "parameters": None if record.trained is None else record.trained.parameters,
-                "position": max(record.positions) if record.positions else None,
                 **{"scope": record.scope, "source": run.file, "published": False},
                 "number": numbers.get((task, "group_match", key)),
             }

@@ -462,11 +462,6 @@ class MethodRecord(Part):
     chance: MethodChance | None = Field(
         description="How its chance levels were found; null if they are those of the metrics."
     )
-    positions: list[Fraction] | Absent = Field(
-        None,
-        description="Fraction of rows whose best caption is at each position of the shuffled group; equal "
-        "unless a method prefers a position. Absent for global tasks.",
-    )
     notes: list[str] = Field([], description="Remarks on its numbers.")
     iterations: list[IterationRecord] | Absent = Field(
         None, description="Iterations of all seeds, seed by seed; absent for a method without iterations."
