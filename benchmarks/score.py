@@ -25,7 +25,7 @@ from transformers.utils import logging
 import ttmbench
 from ttmbench.model_adapters import tiny_clip
 
-TO_FIRST_SCORE = ("load", "look_up", "prepare")
+TO_FIRST_SCORE = ("load", "prepare")
 
 
 def beside_forward_pass(limit: int | None, calls: int = 20) -> float:

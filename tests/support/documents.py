@@ -143,7 +143,7 @@ def full_document() -> dict:
     document["n-samples"]["t"]["clusters"] = 1
     document["datasets"]["t"]["groups_sha256"] = DIGEST
     document["datasets"]["t"]["from_store"] = {
-        **{"key": "k", "date": "2026", "blocks": 1, "of": 2},
+        **{"key": "k", "date": "2026", "blocks": 1},
         "hardware": [{"machine": "x"}],
     }
     return document | {

@@ -487,6 +487,20 @@ def save_sealed(path: Path, tensors: Mapping[str, torch.Tensor], about: Mapping[
     path.chmod(mode)  # which safetensors restricts to the owner
 
 
+def replace_sealed(
+    path: Path, tensors: Mapping[str, torch.Tensor], about: Mapping[str, Any], to_disk: bool = True
+) -> str | None:
+    """Atomically replaces a file of `save_sealed`; returns the error if it cannot be written, else None."""
+    from safetensors import SafetensorError
+
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, lambda target: save_sealed(target, tensors, about), to_disk)
+    except (OSError, SafetensorError, UsageError) as error:
+        return str(error) if isinstance(error, UsageError) else f"{path} cannot be written: {error}"
+    return None
+
+
 def separated(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """Tensors made contiguous, on the CPU, and without shared memory; copied only if needed."""
     apart: dict[str, torch.Tensor] = {}

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 
 from ttmbench._util.console import warn
-from ttmbench._util.file_io import Unreadable, load_sealed, separated, tensors_digest, write_atomically
+from ttmbench._util.file_io import Unreadable, load_sealed, replace_sealed, separated, tensors_digest, write_atomically
 from ttmbench._util.third_party_errors import error_line, phase
 from ttmbench._version import __version__
 from ttmbench.config import RunConfig, TTMConfig, parse_pairs, read_references
@@ -36,7 +36,6 @@ from ttmbench.methods.checkpoint import (
     Metadata,
     TaskCheckpoint,
     Tensors,
-    replace_sealed,
     score_tensors,
     scores_of,
 )

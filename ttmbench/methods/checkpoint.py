@@ -18,8 +18,7 @@ import numpy as np
 import torch
 
 from ttmbench._util.console import warn
-from ttmbench._util.file_io import Unreadable, load_sealed, save_sealed, separated, tensors_digest, write_atomically
-from ttmbench.errors import TtmbenchError
+from ttmbench._util.file_io import Unreadable, load_sealed, replace_sealed, separated, tensors_digest
 from ttmbench.methods.training import Iteration, TrainingState
 from ttmbench.types import Record, Scores
 
@@ -220,18 +219,6 @@ class TaskCheckpoint:
         if not self._warned:
             warn(f"{why}; the run continues, but an interrupted run would resume from an earlier point")
         self._warned = True
-
-
-def replace_sealed(path: Path, tensors: Tensors, about: Metadata) -> str | None:
-    """Atomically replaces a file with a digest; returns the error if it cannot be written, else None."""
-    from safetensors import SafetensorError
-
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(path, lambda target: save_sealed(target, tensors, about))
-    except (OSError, SafetensorError, TtmbenchError) as error:
-        return str(error) if isinstance(error, TtmbenchError) else f"{path} cannot be written: {error}"
-    return None
 
 
 _ARRAYS = ("groups", "all_pairs", "caption_pairs")

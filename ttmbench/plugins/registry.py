@@ -114,7 +114,7 @@ _NAMES: dict[type[Any], tuple[str, str]] = {  # specification -> form of its nam
     SourceSpec: (r"[A-Za-z0-9][A-Za-z0-9._-]*", "letters, digits and . _ -"),
 }
 _TARGET = re.compile(r"[^\W\d]\w*(?:\.[^\W\d]\w*)*:[^\W\d]\w*")
-_STEPS = ("load", "look_up", "prepare", "score")  # keys of ``timing`` beside names of methods
+_STEPS = ("load", "prepare", "score")  # keys of ``timing`` beside names of methods
 _RESULT_ENDINGS = ("_stderr", "_seed_std")  # suffixes of keys that results add to each metric
 T = TypeVar("T")
 

@@ -234,7 +234,6 @@ class StoreEntry(Part):
     key: str
     date: str | Absent = None
     blocks: AtLeastOne | Absent = None
-    of: AtLeastOne | Absent = None
     hardware: list[dict[str, Any]] | Absent = Field(None, description="Hardware that computed the scores.")
 
 
@@ -585,8 +584,7 @@ class ResultsDocument(Part):
     )
     datasets: ByTask[Dataset] = Field(description="Task -> where its data came from.")
     timing: ByTask[dict[str, Real]] = Field(
-        description="Task -> stage -> seconds: load, look_up (data compared with the cache), prepare, score, and each "
-        "method that was run."
+        description="Task -> stage -> seconds: load, prepare, score, and each method that was run."
     )
     efficiency: ByTask[Efficiency] = Field({}, description="Task -> speed of scoring, and memory.")
     baseline: BaselineRecord | Absent = Field(None, description="Differences to another results document (--baseline).")
