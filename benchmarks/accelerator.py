@@ -30,7 +30,7 @@ from ttmbench.methods.model_task import ModelTask
 from ttmbench.methods.ttm import ttm
 from ttmbench.model_adapters import hf
 from ttmbench.scoring.dual_encoder import PreparedTask
-from ttmbench.scoring.inputs import images_on_device, prepare, take
+from ttmbench.scoring.inputs import Inputs, images_on_device, prepare, take
 from ttmbench.types import Group
 
 RATE = 1e-5
@@ -42,7 +42,7 @@ def time_run(model: Path, groups: list[Group], dtype: str, options: argparse.Nam
         torch.cuda.reset_peak_memory_stats()
     adapter = hf.load(pretrained=str(model), device=options.device, dtype=dtype)
     started = time.perf_counter()
-    prepared, _ = prepare(adapter, groups, 64)
+    prepared = prepare(adapter, Inputs(groups))
     prepare_seconds, started = time.perf_counter() - started, time.perf_counter()
     stage = PreparedTask(adapter, images_on_device(adapter, prepared), 256, False, False)
     raw = stage.score()

@@ -34,7 +34,7 @@ from ttmbench.metrics import group_match
 from ttmbench.model_adapters import hf
 from ttmbench.scoring.batches import BlockStore
 from ttmbench.scoring.dual_encoder import PreparedTask
-from ttmbench.scoring.inputs import prepare
+from ttmbench.scoring.inputs import Inputs, prepare
 from ttmbench.types import Group, Scores
 
 STAGES = ("prepare", "score", "match", "train")
@@ -59,7 +59,7 @@ def run_package(
     adapter = hf.load(pretrained=str(model), device="cpu", dtype=dtype)
     clock, started = Clock(), time.perf_counter()
     with clock.stage("prepare"):
-        prepared, _ = prepare(adapter, groups, 64)
+        prepared = prepare(adapter, Inputs(groups))
     stage = TimedStage(adapter, prepared, 64, False, False, clock)
     config = TTMConfig(
         iterations=settings.iterations,

@@ -17,6 +17,7 @@ from ttmbench.methods.training import TrainingPairs as _TrainingPairs
 from ttmbench.model import ChoiceModel, ChoiceQuestion, DualEncoder, Model, PairScorer, as_model
 from ttmbench.plugins.registry import build_registry, load_target
 from ttmbench.scoring.dual_encoder import encode, score_features
+from ttmbench.scoring.inputs import Inputs as _Inputs
 from ttmbench.scoring.inputs import Prepared as _Prepared
 from ttmbench.scoring.inputs import concatenate, n_rows, prepare, take
 from ttmbench.scoring.pairs import pair_table
@@ -204,7 +205,7 @@ def _check_training(
 
 def _prepared(adapter: DualEncoder | PairScorer, pil_images: list[Image.Image]) -> _Prepared:
     images = tuple(ImageRef(str(index), pil_image.copy) for index, pil_image in enumerate(pil_images))
-    return prepare(adapter, [Group("0", images, CAPTIONS)], batch_size=len(pil_images))[0]
+    return prepare(adapter, _Inputs([Group("0", images, CAPTIONS)]), batch_size=len(pil_images))
 
 
 def _all_scores(adapter: DualEncoder, prepared: _Prepared, batch_size: int) -> np.ndarray:

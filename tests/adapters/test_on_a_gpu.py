@@ -30,7 +30,7 @@ from ttmbench.methods.training import Iteration, TrainingPairs, _step
 from ttmbench.model_adapters import hf, vqascore
 from ttmbench.scoring.batches import BatchSizer
 from ttmbench.scoring.dual_encoder import PreparedTask
-from ttmbench.scoring.inputs import images_on_device, prepare, take
+from ttmbench.scoring.inputs import Inputs, images_on_device, prepare, take
 from ttmbench.types import ScheduleSpec
 
 TTM = {"ttm": {"iterations": 1, "epochs": 2, "batch_groups": 2, "lr": 1e-7}, "seeds": [0]}
@@ -179,7 +179,7 @@ def test_tf32_is_switched_for_the_run_and_stated(monkeypatch, tiny_hf_clip):
 
 def ready(adapter, limit: int = 4) -> tuple[PreparedTask, TrainingPairs]:
     """A small task for an adapter, and its true pairs; of a model that scores pairs, all pairs of each group."""
-    prepared, _ = prepare(adapter, groups_of("shapes_color", limit), 32)
+    prepared = prepare(adapter, Inputs(groups_of("shapes_color", limit)), 32)
     rows = prepared.rows
     pairs = TrainingPairs(rows.images, rows.captions)
     if not hasattr(adapter, "matching_loss"):

@@ -24,7 +24,7 @@ from ttmbench.model_adapters import choice, visualgpt, vqascore
 from ttmbench.model_adapters._shared.options import QUESTION, VqascoreOptions
 from ttmbench.model_adapters._shared.pair_model import projected
 from ttmbench.model_adapters.vqascore import answer_tokens
-from ttmbench.scoring.inputs import prepare
+from ttmbench.scoring.inputs import Inputs, prepare
 from ttmbench.scoring.pairs import pair_table
 from ttmbench.testing import check_adapter
 from ttmbench.types import Group, ImageRef
@@ -126,7 +126,7 @@ def test_images_of_several_sizes_and_captions_of_several_lengths_in_one_batch(ki
     pil_images = [Image.fromarray(rng.randint(0, 256, (h, w, 3), dtype=np.uint8)) for w, h in sizes]
     captions = ("a red circle", "two dogs on the left of a blue square and a green star", "cat", "a yellow star")
     images = tuple(ImageRef(str(index), lambda p=p: p) for index, p in enumerate(pil_images))
-    prepared, _ = prepare(adapter, [Group("0", images, captions)], 2)
+    prepared = prepare(adapter, Inputs([Group("0", images, captions)]), 2)
     expected = own_answers(folder, [own_logits(kind, folder, p, c) for p in pil_images for c in captions])
     expected = np.log(expected[:, 0] / expected[:, 1]).reshape(4, 4)
     for batch_size in (3, 16):

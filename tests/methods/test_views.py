@@ -100,7 +100,7 @@ def images() -> Counted:
 
 def test_the_first_view_has_the_features_of_the_plain_image_and_crops_have_others(images):
     groups, adapter = [images.group(0, 1), images.group(1, 2), images.group(3, 4)], tiny_clip.load(device="cpu")
-    plain = encode(adapter, prepare(adapter, groups, 64)[0], 64).images.features
+    plain = encode(adapter, prepare(adapter, Inputs(groups)), 64).images.features
     features = made(groups, adapter)
     assert features.shape == (5, 6, plain.shape[1]) and features.dtype == torch.float32
     torch.testing.assert_close(features[:, 0], plain, atol=1e-6, rtol=0)

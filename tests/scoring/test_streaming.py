@@ -120,11 +120,11 @@ def decoded(monkeypatch):
 
 @pytest.mark.parametrize("enlarge", [None, 1.2])
 def test_preparing_never_holds_more_than_a_batch_of_decoded_images(decoded, tiny_siglip, enlarge):
-    prepared, digest = prepare(hf.load(pretrained=str(tiny_siglip), device="cpu"), groups(10 * BATCH), BATCH, enlarge)
+    model, data = hf.load(pretrained=str(tiny_siglip), device="cpu"), Inputs(groups(10 * BATCH))
+    prepared = prepare(model, data, BATCH, enlarge)
     assert decoded["all"] == 10 * BATCH and 0 < decoded["most"] <= BATCH and decoded["alive"] == 0
     pixels = prepared.images["pixel_values"]
     assert pixels.dtype == torch.uint8 and pixels.shape == (10 * BATCH, 3, 32, 32), "the model's own size, as bytes"
-    assert len(digest) == 64
 
 
 # --- a dual encoder ------------------------------------------------------------------------------------------
@@ -139,11 +139,11 @@ def streamed(model, data, batch_size=64) -> torch.Tensor:
 def test_what_is_streamed_equals_what_is_held_in_memory(threads, batch_size, four_threads):
     """Features, fingerprint, and the very batches that the model gets."""
     data, model, other = groups(600), Tower(threads), Tower(threads)
-    prepared, digest = prepare(other, data, 64)
-    inputs = Inputs(data)
+    held, inputs = Inputs(data), Inputs(data)
+    prepared = prepare(other, held)
     features = encode(model, inputs, batch_size)
     assert torch.equal(features.images.features, encode(other, prepared, batch_size).images.features)
-    assert model.batches == other.batches and inputs.digest() == digest and inputs.waited > 0
+    assert model.batches == other.batches and inputs.digest() == held.digest() and inputs.waited > 0
 
 
 def test_images_in_memory_do_not_grow_with_the_task(four_threads):
@@ -159,7 +159,7 @@ def test_images_in_memory_do_not_grow_with_the_task(four_threads):
 @pytest.mark.parametrize("threads", [True, False])
 def test_a_broken_image_is_named_as_without_threads(threads, four_threads):
     data = groups(400, broken=(300, 301, 350))
-    for work in (streamed, lambda model, data: prepare(model, data, 64)):
+    for work in (streamed, lambda model, data: prepare(model, Inputs(data))):
         with pytest.raises(DataError, match=r"^image 300\.png of group g300 cannot be read: [^\n]*$"):
             work(Tower(threads), data)
         assert not [one for one in threading.enumerate() if one.name.startswith("ttmbench-images")]
@@ -193,14 +193,14 @@ class Pairs(Tower, PairScorer):
 
 def test_pairs_are_streamed_to_the_same_bits_in_little_memory(four_threads):
     data, model, other = groups(500), Pairs(threads=False), Pairs(threads=False)
-    inputs = Inputs(data)
+    inputs, held = Inputs(data), Inputs(data)
     table = pair_table(model, inputs, 30, all_pairs=False)
-    prepared, expected = prepare(other, data, 64)
-    assert inputs.digest() == expected and table.values is None
+    prepared = prepare(other, held)
+    assert inputs.digest() == held.digest() and table.values is None
     assert np.array_equal(table.groups, pair_table(other, prepared, 30, all_pairs=False).groups)
     assert model.most <= 30 + 2 * 64
     assert table.scores(False).groups.shape == (500, 1, 2)
-    some = prepare(other, data[:40], 64)[0]
+    some = prepare(other, Inputs(data[:40]))
     every = pair_table(other, some, 30, all_pairs=True)
     assert np.array_equal(every.every[some.rows.images[:, :, None], some.rows.captions[:, None, :]], every.groups)
     assert np.array_equal(every.groups, table.groups[:40])

@@ -30,7 +30,7 @@ from ttmbench.methods.training import Iteration, snapshot
 from ttmbench.model_adapters import hf
 from ttmbench.plugins.registry import build_registry
 from ttmbench.scoring.dual_encoder import PreparedTask
-from ttmbench.scoring.inputs import prepare
+from ttmbench.scoring.inputs import Inputs, prepare
 from ttmbench.types import ScheduleSpec, Scores
 
 LINEAR = ScheduleSpec("linear", schedules.linear)
@@ -111,7 +111,7 @@ def test_every_iteration_equals_a_naive_algorithm_1(kind, task, n, batch, tiny_s
     folder = tiny_siglip if kind == "sigmoid" else tiny_hf_clip
     groups = load(task, n)
     adapter = hf.load(pretrained=str(folder), device="cpu")
-    stage = PreparedTask(adapter, prepare(adapter, groups, 32)[0], 32, False, False)
+    stage = PreparedTask(adapter, prepare(adapter, Inputs(groups), 32), 32, False, False)
     raw = stage.score()
     config = TTMConfig(iterations=3, epochs=2, batch_groups=batch)
     steps = list(adapt(stage, raw, config=config, schedule=LINEAR, learning_rate=1e-3, seed=5))

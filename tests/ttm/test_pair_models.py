@@ -21,7 +21,7 @@ from ttmbench.errors import UsageError
 from ttmbench.model_adapters import vqascore
 from ttmbench.model_adapters._shared.options import LORA_TARGETS
 from ttmbench.scoring.dual_encoder import PreparedTask
-from ttmbench.scoring.inputs import prepare
+from ttmbench.scoring.inputs import Inputs, prepare
 from ttmbench.types import ScheduleSpec
 
 LINEAR = ScheduleSpec("linear", schedules.linear)
@@ -30,7 +30,7 @@ SHORT = {"iterations": 2, "epochs": 2, "lr": 1e-3}
 
 
 def phase_of(adapter, groups, batch_size=64):
-    stage = PreparedTask(adapter, prepare(adapter, groups, 8)[0], batch_size, False, False)
+    stage = PreparedTask(adapter, prepare(adapter, Inputs(groups), 8), batch_size, False, False)
     return stage, stage.score()
 
 

@@ -232,7 +232,7 @@ def score(plan: TaskPlan, run: Run, inputs: Inputs) -> Scored:
     cache, expected = _cache(plan, run, inputs)
     if plan.in_memory and inputs.prepared is None:
         with phase("prepare"):  # which opens all images, so that the look into the cache opens none
-            prepared, _ = prepare(model, inputs, DECODED, plan.enlarge)
+            prepared = prepare(model, inputs, DECODED, plan.enlarge)
             inputs.prepared = images_on_device(model, prepared) if run.config.methods else prepared
         seconds["prepare"], clock = time.perf_counter() - clock, time.perf_counter()
     with phase("score"):

@@ -42,7 +42,7 @@ from ttmbench.plugins.registry import Registry, build_registry
 from ttmbench.results.document import SCHEMA_VERSION
 from ttmbench.scoring.batches import BatchSizer
 from ttmbench.scoring.dual_encoder import PreparedTask
-from ttmbench.scoring.inputs import DECODED, images_on_device, prepare
+from ttmbench.scoring.inputs import Inputs, images_on_device, prepare
 from ttmbench.types import Group, Record, Scores
 
 STATE, LOCK = ".finetune", "lock"
@@ -84,7 +84,8 @@ def finetune_model(
         loss = "contrastive" if isinstance(adapter, DualEncoder) else "matching"
         settings, usual = (settings_of(registry, preset, loss, given) for given in (changes, {}))
         groups, about = _load(registry, config, tasks)
-        prepared, data = prepare(adapter, groups, DECODED)
+        inputs = Inputs(groups)
+        prepared, data = prepare(adapter, inputs), inputs.digest()
         content = {"run": ConfigKey.of(registry, config, tasks, {}, {}).sha256, "settings": settings}
         content |= {"model": model_info(model)["fingerprint"], "data": data}
         key = json_digest(content, default=str)

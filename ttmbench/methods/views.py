@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated
 
@@ -104,7 +105,7 @@ class Views:
         with (
             torch.no_grad(),
             progress_bar(count_images, "encoding views", "images") as shown,
-            self.inputs.made_of(self.adapter, one_each, prepared, decoded) as coming,
+            closing(self.inputs.made_of(self.adapter, one_each, prepared, decoded)) as coming,
         ):
             for _ in range(count_images):
                 with phase("prepare"):

@@ -5,8 +5,8 @@ Only features stay in memory: images are opened as their turn comes, so that mem
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
@@ -183,10 +183,10 @@ def encode_side(
     count = len(inputs.images) if isinstance(inputs, Inputs) else n_rows(inputs)
     wanted = [np.arange(span.start, span.stop) for span in spans(count, FEATURES, batch_sizer.rows)]
     if isinstance(inputs, Inputs):
-        opened: AbstractContextManager[Iterator[Batch]] = inputs.parts(adapter, wanted)
+        opened = inputs.parts(adapter, wanted)
     else:
-        opened = nullcontext(take(inputs, slice(int(rows[0]), int(rows[-1]) + 1)) for rows in wanted)
-    with torch.inference_mode(), progress_bar(count, f"encoding {side}", side) as shown, opened as coming:
+        opened = (take(inputs, slice(int(rows[0]), int(rows[-1]) + 1)) for rows in wanted)
+    with torch.inference_mode(), progress_bar(count, f"encoding {side}", side) as shown, closing(opened) as coming:
         for rows in wanted:
             with phase("prepare"):
                 batch = next(coming)

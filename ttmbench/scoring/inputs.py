@@ -9,9 +9,9 @@ from __future__ import annotations
 import hashlib
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import islice
@@ -36,7 +36,6 @@ _TOGETHER = 8  # images that a thread takes at a time, at most
 SHOWN = 8  # group ids in a message
 
 T = TypeVar("T")
-Job = TypeVar("Job")
 
 
 def threads_beside_the_model() -> int:
@@ -47,48 +46,19 @@ def threads_beside_the_model() -> int:
     return max(1, min(torch.get_num_threads(), machine.cores()))
 
 
-@contextmanager
-def ahead(
-    jobs: Sequence[Job], work: Callable[[Job], T], threads: int, held: int, apart: Callable[[Job], bool]
-) -> Iterator[Iterator[T]]:
-    """Does jobs in threads and yields their results in order; no thread goes on once the block is left.
-
-    At most ``held`` jobs are begun whose results have not been taken. A job that may not be done ``apart``, in another
-    thread, is done when its result is asked for. The error of a job is raised in place of its result.
-    """
-    pool = ThreadPoolExecutor(threads, thread_name_prefix="ttmbench-images", initializer=quiet_thread)
-
-    def results() -> Iterator[T]:
-        rest, begun = iter(jobs), deque[Callable[[], T]]()
-        while True:
-            for job in islice(rest, held - len(begun)):
-                begun.append(pool.submit(work, job).result if apart(job) else partial(work, job))
-            if not begun:
-                return
-            yield begun.popleft()()
-
-    try:
-        with quiet_decoding():
-            yield results()
-    finally:
-        pool.shutdown(wait=True, cancel_futures=True)
-
-
-@contextmanager
-def _reading(image: ImageRef, group_id: str) -> Iterator[None]:
-    """Errors inside become DataErrors that name the image and the group."""
-    try:
-        yield
-    except Exception as error:
-        if isinstance(error, TtmbenchError) and not isinstance(error, BadImage):
-            raise
-        raise DataError(f"image {image.name} of group {group_id} cannot be read: {error}") from error
-
-
 def open_upright(image: ImageRef, group_id: str) -> Image:
     """Opens an image as RGB, turned upright unless its source ignores that; DataError if it cannot be read."""
-    with _reading(image, group_id):
+    try:
         return as_rgb(image.open(), turn=image.exif == "apply")
+    except Exception as error:
+        raise _unreadable(image, group_id, error) from error
+
+
+def _unreadable(image: ImageRef, group_id: str, error: Exception) -> TtmbenchError:
+    """The error that names the image and the group, or ttmbench's own error."""
+    if isinstance(error, TtmbenchError) and not isinstance(error, BadImage):
+        return error
+    return DataError(f"image {image.name} of group {group_id} cannot be read: {error}")
 
 
 def pixels_digest(image: Image) -> str:
@@ -136,13 +106,14 @@ def take(batch: Batch, index: np.ndarray | slice) -> Batch:
 
 def concatenate(parts: Sequence[Batch]) -> Batch:
     """Prepared inputs, one after the other."""
-    mappings = [part for part in parts if isinstance(part, Mapping)]
-    if mappings:
-        return {name: torch.cat([part[name] for part in mappings]) for name in mappings[0]}
-    lists = [part for part in parts if isinstance(part, list)]
-    if lists:
-        return [row for part in lists for row in part]
-    return torch.cat([part for part in parts if isinstance(part, torch.Tensor)])
+    first = parts[0]
+    if len(parts) == 1:
+        return first
+    if isinstance(first, Mapping):
+        return {name: torch.cat([part[name] for part in parts]) for name in first}  # type: ignore[index, call-overload]
+    if isinstance(first, list):
+        return [row for part in parts for row in part]
+    return torch.cat(parts)  # type: ignore[arg-type]  # all are tensors
 
 
 def images_on_device(adapter: Model, prepared: Prepared) -> Prepared:
@@ -229,8 +200,7 @@ class Inputs:
 
     def open(self, name: str) -> Image:
         """Opens an image as `open_upright`, and takes it in."""
-        group_id, image = self._named[name]
-        opened = open_upright(image, group_id)
+        opened = open_upright(self._named[name][1], self._named[name][0])
         if name not in self.contents:
             self._take_in(name, opened)
         return opened
@@ -239,12 +209,14 @@ class Inputs:
         """Takes in an image; one that has encoded bytes need not be opened."""
         group_id, image = self._named[name]
         if image.encoded is None:
-            content = how = pixels_digest(opened or open_upright(image, group_id))
-        else:
-            with _reading(image, group_id):
-                content = hashlib.sha256(image.encoded()).hexdigest()
-            how = hashlib.sha256(f"{content} exif {image.exif}; {image.variant}".encode()).hexdigest()
-        self.contents[name], self.digests[name] = content, how
+            self.contents[name] = self.digests[name] = pixels_digest(opened or open_upright(image, group_id))
+            return
+        try:
+            self.contents[name] = hashlib.sha256(image.encoded()).hexdigest()
+        except Exception as error:
+            raise _unreadable(image, group_id, error) from error
+        how = f"{self.contents[name]} exif {image.exif}; {image.variant}"
+        self.digests[name] = hashlib.sha256(how.encode()).hexdigest()
 
     def digest(self) -> str:
         """The data digest: sha256 over every group's images and captions in order; takes in what was not opened yet.
@@ -253,39 +225,33 @@ class Inputs:
         those that plugins open, by their pixels.
         """
         if not self._digest:
-            names, threads = [name for name in self._named if name not in self.contents], threads_beside_the_model()
-            with ahead(
-                names, self._take_in, threads, 4 * threads, lambda name: bool(self._named[name][1].read)
-            ) as done:
+            names = [name for name in self._named if name not in self.contents]
+            with ThreadPoolExecutor(threads_beside_the_model(), initializer=quiet_thread) as pool:
+                done = (pool.map if all(self._named[name][1].read for name in names) else map)(self._take_in, names)
                 for _ in progress_bar(len(names), "looking at data", "images", done):
                     pass
             digest = hashlib.sha256()
             for group in self.groups:
-                for image in group.images:
-                    digest.update(self.digests[image.name].encode())
-                for caption in group.captions:
-                    digest.update(hashlib.sha256(caption.encode()).digest())
+                digest.update("".join(self.digests[image.name] for image in group.images).encode())
+                digest.update(b"".join(hashlib.sha256(caption.encode()).digest() for caption in group.captions))
             self._digest = digest.hexdigest()
         return self._digest
 
-    @contextmanager
-    def parts(self, model: DualEncoder | PairScorer, wanted: Sequence[np.ndarray]) -> Iterator[Iterator[Batch]]:
+    def parts(self, model: DualEncoder | PairScorer, wanted: Sequence[np.ndarray]) -> Generator[Batch]:
         """Prepared rows, a batch for each list of rows (int [n]), in order; the next ones are prepared meanwhile.
 
-        DataError where an image cannot be read.
+        No thread goes on once it is closed. DataError where an image cannot be read.
         """
-        with self.made_of(model, wanted, model.prepare_images) as made:
-            # By map, which holds no part while the next one comes.
-            yield map(lambda parts: parts[0] if len(parts) == 1 else concatenate(parts), made)
+        with closing(self.made_of(model, wanted, model.prepare_images)) as made:
+            yield from map(concatenate, made)  # which holds no part while the next one comes
 
-    @contextmanager
     def made_of(
         self,
         model: DualEncoder | PairScorer,
         wanted: Sequence[np.ndarray],
         make: Callable[[list[Image]], T],
         decoded: int = DECODED,
-    ) -> Iterator[Iterator[list[T]]]:
+    ) -> Generator[list[T]]:
         """As `parts`, with what ``make`` makes of opened images: a list for each list of rows, an item a few images.
 
         At most ``decoded`` images are held decoded at a time.
@@ -294,26 +260,31 @@ class Inputs:
         threads = min(threads_beside_the_model(), max(1, decoded // 2))
         size = max(1, min(_TOGETHER, decoded // (2 * threads)))
         pieces = [[rows[start : start + size] for start in range(0, len(rows), size)] for rows in wanted]
-        jobs = [[self.images[row][1].name for row in piece] for listed in pieces for piece in listed]
+        rest, begun = iter([piece for listed in pieces for piece in listed]), deque[Callable[[], Callable[[], T]]]()
 
-        def work(names: Sequence[str]) -> Callable[[], T]:
-            opened = [self.open(name) for name in names]
+        def work(piece: np.ndarray) -> Callable[[], T]:
+            opened = [self.open(self.images[row][1].name) for row in piece]
             if not model.prepares_in_threads:
-                return lambda: make(opened)
+                return partial(make, opened)
             made = make(opened)
             return lambda: made
 
-        def take_next(count: int) -> list[T]:
+        def take_next() -> T:
             clock = time.perf_counter()
-            made = [next(results)() for _ in range(count)]
+            for piece in islice(rest, max(1, decoded // size) - len(begun)):
+                has_bytes = all(self.images[row][1].read is not None for row in piece)
+                begun.append(pool.submit(work, piece).result if has_bytes else partial(work, piece))
+            made = begun.popleft()()()
             self.waited += time.perf_counter() - clock
             return made
 
-        def has_bytes(names: Sequence[str]) -> bool:
-            return all(self._named[name][1].read is not None for name in names)
-
-        with ahead(jobs, work, threads, max(1, decoded // size), has_bytes) as results:
-            yield (take_next(len(listed)) for listed in pieces)
+        pool = ThreadPoolExecutor(threads, thread_name_prefix="ttmbench-images", initializer=quiet_thread)
+        try:
+            with quiet_decoding():
+                for listed in pieces:
+                    yield [take_next() for _ in listed]
+        finally:
+            pool.shutdown(wait=True, cancel_futures=True)
 
 
 class Window:
@@ -336,38 +307,33 @@ class Window:
 
 
 def prepare(
-    model: DualEncoder | PairScorer,
-    groups: Sequence[Group] | Inputs,
-    batch_size: int = DECODED,
-    enlarge: float | None = None,
-) -> tuple[Prepared, str]:
+    model: DualEncoder | PairScorer, inputs: Inputs, batch_size: int = DECODED, enlarge: float | None = None
+) -> Prepared:
     """Decodes and preprocesses every distinct image once and tokenises every distinct caption once, into memory.
 
     Also prepares the images ``enlarge`` times as large, for augmentation; UsageError if the model cannot. At most
-    ``batch_size`` images are held decoded. The data digest is returned, too.
+    ``batch_size`` images are held decoded.
     """
     augmented = model if isinstance(model, DualEncoder) and model.augments else None
     if enlarge is not None and augmented is None:
         raise UsageError("this model's adapter cannot augment (prepare_enlarged, crop); use --ttm_args augment=false")
-    inputs = groups if isinstance(groups, Inputs) else Inputs(groups)
-    made: list[tuple[Batch, Batch | None]] = []
 
     def make(opened: list[Image]) -> tuple[Batch, Batch | None]:
-        batch = model.prepare_images(opened)
-        if enlarge is None or augmented is None:
-            return batch, None
-        return batch, augmented.prepare_enlarged(opened, enlarge)
+        larger = augmented.prepare_enlarged(opened, enlarge) if augmented and enlarge else None
+        return model.prepare_images(opened), larger
 
-    count = len(inputs.images)
-    wanted = [np.arange(start, min(start + batch_size, count)) for start in range(0, count, batch_size)]
-    with progress_bar(count, "preparing", "images") as shown:
-        with inputs.made_of(model, wanted, make, batch_size) as pieces:
-            for rows, listed in zip(wanted, pieces, strict=True):
-                made += listed
-                shown.update(len(rows))
-    larger = [enlarged for _, enlarged in made if enlarged is not None]
-    images, captions = concatenate([batch for batch, _ in made]), model.prepare_captions(inputs.captions)
-    return Prepared(images, captions, inputs.rows, concatenate(larger) if larger else None), inputs.digest()
+    rows, made = np.arange(len(inputs.images)), list[tuple[Batch, Batch | None]]()
+    wanted = [rows[start : start + batch_size] for start in range(0, len(rows), batch_size)]
+    with (
+        progress_bar(len(rows), "preparing", "images") as shown,
+        closing(inputs.made_of(model, wanted, make, batch_size)) as blocks,
+    ):
+        for block, listed in zip(wanted, blocks, strict=True):
+            made += listed
+            shown.update(len(block))
+    images, larger = concatenate([one for one, _ in made]), [one for _, one in made if one is not None]
+    captions = model.prepare_captions(inputs.captions)
+    return Prepared(images, captions, inputs.rows, concatenate(larger) if larger else None)
 
 
 def stored(adapter: StoredFeatures, shape: GroupShape, limit: int | None) -> Inputs:
@@ -411,33 +377,36 @@ def usable_scores(model: Model, scores: Scores, groups: Sequence[Group]) -> tupl
     A group with a missing score (of a model whose refusals count as wrong) ties everywhere, and a tie is never correct.
     TtmbenchError if a score is infinite or missing, and the model does not say that missing ones count as wrong.
     """
-    notes = []
+    notes: list[str] = []
     if isinstance(model, PairScorer) and model.refusals_are_wrong is not None:
-        missing = np.isnan(scores.groups).any(axis=(1, 2))
-        if scores.all_pairs is not None and np.isnan(scores.all_pairs).any():
-            count = int(np.isnan(scores.all_pairs).sum())
-            raise TtmbenchError(
-                f"the model gave no score for {count} pairs, and one assignment over all pairs needs every one of them"
-            )
-        ids = [groups[index].group_id for index in np.flatnonzero(missing).tolist()]
-        if ids and not model.refusals_are_wrong:
-            taken = model.take_undecided()
-            shown = ", ".join(ids[:SHOWN]) + (f" and {len(ids) - SHOWN} more" if len(ids) > SHOWN else "")
-            raise TtmbenchError(
-                f"the model gave no score for a pair of {len(ids)} of {len(groups)} groups: {shown}. "
-                "--model_args on_refusal=wrong counts such groups as wrong"
-                + (f"; {taken.remedy}" if taken is not None and taken.instead else "")
-            )
-        if ids:
-            which = f"{len(ids)} of {len(groups)} groups have a pair without a score"
-            notes = [f"{which} and count as wrong in every metric: {', '.join(ids)}"]
-        scores = Scores(np.where(missing[:, None, None], np.float32(0), scores.groups), scores.all_pairs)
+        scores, notes = _without_refused(model, scores, groups)
     for array in (scores.groups, scores.all_pairs):
         if array is not None and not np.isfinite(array).all():
             finite = np.isfinite(array).reshape(len(groups), -1).all(axis=1)
             group_id = groups[int(np.argmin(finite))].group_id
             raise TtmbenchError(f"the model gave group {group_id} a score that is NaN or infinite")
     return scores, notes
+
+
+def _without_refused(model: PairScorer, scores: Scores, groups: Sequence[Group]) -> tuple[Scores, list[str]]:
+    """Scores of a model that may refuse pairs: zeros for groups with a refused one, and the note on these."""
+    if scores.all_pairs is not None and (count := int(np.isnan(scores.all_pairs).sum())):
+        raise TtmbenchError(
+            f"the model gave no score for {count} pairs, and one assignment over all pairs needs every one of them"
+        )
+    missing = np.isnan(scores.groups).any(axis=(1, 2))
+    ids = [groups[index].group_id for index in np.flatnonzero(missing).tolist()]
+    if ids and not model.refusals_are_wrong:
+        taken = model.take_undecided()
+        shown = ", ".join(ids[:SHOWN]) + (f" and {len(ids) - SHOWN} more" if len(ids) > SHOWN else "")
+        raise TtmbenchError(
+            f"the model gave no score for a pair of {len(ids)} of {len(groups)} groups: {shown}. "
+            "--model_args on_refusal=wrong counts such groups as wrong"
+            + (f"; {taken.remedy}" if taken is not None and taken.instead else "")
+        )
+    which = f"{len(ids)} of {len(groups)} groups have a pair without a score"
+    notes = [f"{which} and count as wrong in every metric: {', '.join(ids)}"] if ids else []
+    return Scores(np.where(missing[:, None, None], np.float32(0), scores.groups), scores.all_pairs), notes
 
 
 def check_captions(model: Model, inputs: Inputs) -> None:
@@ -454,17 +423,16 @@ def check_captions(model: Model, inputs: Inputs) -> None:
                 f"group {group_id}: the caption {one_line(caption, 200)!r} contains {token!r}, which this model reads "
                 "as a special token and not as text; change the caption, or leave the group out (--samples)"
             )
-    said = model.truncated(captions)
-    if said is None:
+    if (said := model.truncated(captions)) is None:
         return
     answers = np.asarray(said, dtype=bool)
     if answers.shape != (len(captions),):
         raise TtmbenchError(
-            f"truncated() of {type(model).__name__} gave an array of shape {list(answers.shape)} for {len(captions)} "
-            "captions; one answer each is expected"
+            f"truncated() of {type(model).__name__} must give one answer for each of {len(captions)} captions, and "
+            f"gave an array of shape {list(answers.shape)}"
         )
-    cut = {caption for caption, is_cut in zip(captions, answers.tolist(), strict=True) if is_cut}
-    touched = sum(any(caption in cut for caption in group.captions) for group in groups)
+    cut = set(np.array(captions, dtype=object)[answers])
+    touched = sum(not cut.isdisjoint(group.captions) for group in groups)
     inputs.truncated = {"captions": len(cut), "of": len(captions), "groups": touched}
     if cut:
         inputs.notes = [

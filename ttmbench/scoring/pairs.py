@@ -7,7 +7,7 @@ Pairs are taken image by image, so that an encoded image stays in memory only as
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, TypeAlias
@@ -154,7 +154,7 @@ def score_pairs(
     @contextmanager
     def streamed(opened: np.ndarray) -> Iterator[Callable[[], _Score]]:
         lists = [opened[start : start + _TOGETHER] for start in range(0, len(opened), _TOGETHER)]
-        with inputs.parts(model, lists) as parts:
+        with closing(inputs.parts(model, lists)) as parts:
             window = Window(parts, lists)
             yield lambda: _PreparedBatches(model, window.get, captions, wanted).score
 
