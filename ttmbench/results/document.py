@@ -201,7 +201,7 @@ class Truncated(Part):
 
 
 class Efficiency(Part):
-    """Speed of scoring a task, and memory. Unknown keys are omitted."""
+    """Speed of scoring a task. Unknown keys are omitted."""
 
     images_per_second: Positive | Absent = Field(
         None, description="Distinct images per second of scoring; absent if scores came from the cache."
@@ -211,11 +211,6 @@ class Efficiency(Part):
     )
     tokens_per_second: Positive | Absent = Field(
         None, description="Tokens that a chat model read per second of scoring; absent likewise."
-    )
-    peak_memory_bytes: Count | Absent = Field(None, description="Peak memory of the whole task, methods included.")
-    peak_memory_of: Literal["cuda", "process"] | Absent = Field(
-        None,
-        description="cuda: tensors on all GPUs during the task; process: resident memory since the process started.",
     )
 
 
