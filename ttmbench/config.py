@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypedDict, TypeGuard
@@ -53,9 +53,8 @@ RENAMED = {
 _DTYPES = {"float32": "fp32", "float": "fp32", "bfloat16": "bf16", "float16": "fp16", "half": "fp16"}
 _DEVICE = re.compile(r"(auto|cpu|mps)(?::0)?|(cuda|xpu|hpu|npu|xla):?(\d*)")
 _KNOWN_DEVICES = "known: auto, cpu, cuda, cuda:1, mps"
-_ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.:-]+://")
+_ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.:-]+:/")  # s3:/x too, but not C:/x
 _PASSWORD = re.compile(r"\w://[^/\s@,]*:(?!\d+[,/])[^/\s]*@")  # but not http://host:8000,user=a@b
-_HALF_ADDRESS = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/(?!/)")  # gs:/x, but not C:/x
 
 
 class TTMConfig(BaseModel):
@@ -136,11 +135,6 @@ class TTMConfig(BaseModel):
         """``KIND.KEY`` settings of parts go to ``part_args``, and ``tau_start=auto`` is none."""
         if not isinstance(values, Mapping):
             return values
-        if values.get("lr") == "auto":
-            raise ValueError(
-                "'lr': must be a number, since no rule without labels chooses it well on all built-in tasks "
-                "(docs/finetune.md); 'ttmbench analyze lr' compares learning rates"
-            )
         dotted = [key for key in values if key.partition(".")[0] in PART_KINDS and "." in key]
         read: Arguments = {key: value for key, value in values.items() if key not in dotted}
         if dotted:
@@ -157,11 +151,6 @@ class TTMConfig(BaseModel):
         dumped = {key: value for key, value in dump(self).items() if key not in UNSAID or value != fields[key].default}
         of_parts = dumped.pop("part_args", {})
         return dumped | {f"{kind}.{key}": value for kind, each in of_parts.items() for key, value in each.items()}
-
-    @model_validator(mode="after")
-    def _shares_are_shares(self) -> TTMConfig:
-        self.by_share(is_global=False)
-        return self
 
     def by_share(self, is_global: bool) -> bool:
         """Whether tau_t is a fraction; UsageError if it is and ``tau_start`` or ``tau_end`` is outside [0, 1]."""
@@ -342,33 +331,17 @@ def refuse_password(name: str, value: object) -> None:
         )
 
 
-def read_place(name: str, given: object, may_be_address: bool = False) -> Any:
-    """The file or folder of an option; the path of a ``file://`` address.
-
-    Other addresses, except those of web pages, are returned if the option ``may_be_address``, else a UsageError.
-
-    >>> read_place("output_path", "file:///data/my%20results"), read_place("data_dir", "data")
-    ('/data/my results', 'data')
-    """
-    if isinstance(given, str) and _HALF_ADDRESS.match(given):
-        raise UsageError(f"{name} {given} must be an address with ://, or a path: ./{given} is a local folder")
-    if not is_address(given):
-        return given
-    refuse_password(name, given)
-    scheme, _, rest = given.partition("://")
-    if scheme.lower() == "file":
-        host, slash, path = rest.partition("/")
-        if host.lower() not in ("", "localhost") or not slash:
-            raise UsageError(f"{name} must name a local file or folder, such as file:///folder, got {given}")
-        from urllib.request import url2pathname  # with http and ssl, which no start-up should wait for
-
-        return url2pathname(f"/{path}")
-    if may_be_address and scheme.lower() not in ("http", "https"):
-        return given
-    raise UsageError(
-        f"{name} must be a local path, and {given} is an address: give a local folder and copy it with a "
-        f"tool for {scheme}, or mount it as a folder"
-    )
+def read_place(name: str, given: Any, may_be_address: bool = False) -> Any:
+    """The file or folder of an option; UsageError for an address, unless the option ``may_be_address`` of a storage."""
+    if is_address(given):
+        refuse_password(name, given)
+        scheme = given.partition(":")[0].lower()
+        if not may_be_address or scheme in ("http", "https"):
+            raise UsageError(
+                f"{name} must be a local path, and {given} is an address: give a local folder and copy it with a "
+                f"tool for {scheme}, or mount it as a folder"
+            )
+    return given
 
 
 # One set of weights can be scored in each of these ways, so the way belongs to the name of the model.
@@ -521,7 +494,7 @@ class RunConfig(BaseModel):
     seeds: Annotated[list[int], BeforeValidator(split_names)] | None = _option(
         "Test-time training seeds (default: one seed)", metavar="0,1,2,3", default=None, min_length=1
     )
-    methods: Names = _option(
+    methods: Annotated[Names, AfterValidator(lambda names: list(dict.fromkeys(names)))] = _option(
         "Test-time methods from `ttmbench ls methods`: ttm, overfit, tent, ...\n`oracle`, `placebo` and `shuffle` are "
         "[upper bound and controls](ttm.md#controls)",
         default=[],
@@ -642,24 +615,15 @@ class RunConfig(BaseModel):
         """The short form ``ttm`` as a name in ``methods``, with its settings, so that a run is written in one way."""
         if not isinstance(values, Mapping):
             return values
-        options, ttm, asked = dict(values), values.get("ttm"), values.get("methods") or ()
+        options, ttm, asked = dict(values), values.get("ttm"), split_names(values.get("methods") or [])
+        options.pop("ttm", None)
         if isinstance(ttm, TTMConfig | Mapping):
             given = ttm.model_dump(exclude_unset=True) if isinstance(ttm, TTMConfig) else ttm
             ttm, options["ttm_args"] = True, {**given, **parse_pairs(values.get("ttm_args", {}))}
-        options.pop("ttm", None)
-        ttm = read_value(ttm) if isinstance(ttm, str) else ttm
         if not isinstance(ttm, bool | None):
             raise UsageError(f"'ttm' must be true or false, got {ttm!r:.80}")
-        if isinstance(asked, Mapping) or not isinstance(asked, Iterable):
-            return options  # which is refused with the other options
-        names = list(split_names(asked))
-        old = next((name for name in RENAMED if name in options or (name == "simple_match" and name in names)), None)
-        if old is not None:
-            raise UsageError(f"'{old}' is now written: {RENAMED[old]}")
-        if ttm:
-            names = ["ttm", *names]
-        if names:
-            options["methods"] = list(dict.fromkeys(names)) if all(isinstance(name, str) for name in names) else names
+        if ttm and isinstance(asked, Sequence):  # other methods are refused with the other options
+            options["methods"] = ["ttm", *asked]
         return options
 
     @field_validator("model_args")
@@ -671,11 +635,10 @@ class RunConfig(BaseModel):
     @field_validator("output_path", "save_adapted", "use_cache", "data_dir", "samples", "baseline", "include_path")
     @classmethod
     def _read_places(cls, value: Any, info: ValidationInfo) -> Any:
-        """Paths in place of ``file://`` addresses; only results may lie at another address."""
-        name = str(info.field_name)
-        if isinstance(value, list):
-            return [read_place(name, folder) for folder in value]
-        return read_place(name, value, may_be_address=name == "output_path")
+        """Only results may lie at an address."""
+        for place in value if isinstance(value, list) else [value]:
+            read_place(str(info.field_name), place, may_be_address=info.field_name == "output_path")
+        return value
 
     @property
     def arithmetic(self) -> tuple[object, str, int | None]:
@@ -700,7 +663,9 @@ def make_run_config(settings: Settings, origin: str = "the run's settings") -> R
     try:
         config = RunConfig.model_validate(settings)
     except ValidationError as error:
-        raise UsageError(f"{origin}: {_describe(error, RunConfig)}") from None
+        old = next((name for name in RENAMED if name in settings), None)
+        why = _describe(error, RunConfig) if old is None else f"'{old}' is now written: {RENAMED[old]}"
+        raise UsageError(f"{origin}: {why}") from None
     except UsageError as error:  # of one of its readers
         raise UsageError(f"{origin}: {error}") from None
     for key, name in config.model_args.items():

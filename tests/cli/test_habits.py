@@ -110,18 +110,6 @@ def test_every_command_has_examples_that_it_takes(name):
         assert options.command == name and options.execute
 
 
-@pytest.mark.parametrize(
-    ("command", "option"),
-    [
-        ("--model a --model=b -t shapes_color", "--model"),
-        ("-M hf -a pretrained=x -a revision=y -t x", "-a"),
-        ("doctor -M tiny-clip -M blip-itm", "-M"),
-    ],
-)
-def test_an_option_that_is_given_twice_is_an_error(command, option, capsys):
-    assert f"{option} is given twice" in refused(capsys, *command.split())
-
-
 def model_of(module):
     return type("CLIP", (torch.nn.Module,), {"__module__": module, "save_pretrained": 0, "get_image_features": 0})()
 

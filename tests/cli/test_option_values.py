@@ -71,7 +71,7 @@ def test_a_device_that_is_not_here_is_one_line(device, capsys):
 
 
 @pytest.mark.parametrize("address", ["s3://bucket/x", "gs://bucket/x", "hdfs://host/x", "https://host/x.json"])
-@pytest.mark.parametrize("option", ["--data_dir", "--use_cache", "--save_adapted", "--include_path", "--config"])
+@pytest.mark.parametrize("option", ["--data_dir", "--use_cache", "--save_adapted", "--include_path"])
 def test_an_address_is_no_folder(option, address, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert main([*BASE, option, address]) == 2
@@ -91,18 +91,6 @@ def test_pages_and_what_other_commands_write_are_no_folders_either(command, tmp_
     monkeypatch.chdir(tmp_path)
     assert main(command.split()) == 2
     assert "is an address: give a local folder" in capsys.readouterr().err and not list(tmp_path.iterdir())
-
-
-def test_a_file_address_is_the_path_that_it_is(tmp_path, capsys):
-    folder = tmp_path / "my results"
-    assert main([*BASE, "--output_path", f"file://{folder}".replace(" ", "%20"), "--use_cache", "file:///nowhere"]) == 0
-    (document,) = folder.glob("tiny-clip/results_*.json")
-    assert json.loads(document.read_text())["config"]["output_path"] == str(folder)
-    assert main(["leaderboard", f"file://localhost{tmp_path}/my%20results", "-o", str(folder)]) == 0
-    assert (folder / "leaderboard.json").exists()
-    capsys.readouterr()
-    assert main(["leaderboard", f"file://elsewhere{tmp_path}"]) == 2
-    assert "must name a local file or folder" in capsys.readouterr().err
 
 
 def test_a_page_that_is_named_and_not_read_may_be_an_address(tmp_path):

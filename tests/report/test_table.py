@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support import processes
 
+from ttmbench._util.console import SPELT
 from ttmbench.cli import main
 from ttmbench.data.benchmarks import benchmarks
 from ttmbench.data.task_file import all_tasks
@@ -135,7 +136,7 @@ class Windows(io.TextIOWrapper):
     """Stdout as a Windows program has it that is piped, or whose console is old."""
 
     def __init__(self) -> None:
-        super().__init__(io.BytesIO(), encoding="cp1252", newline="\n")
+        super().__init__(io.BytesIO(), encoding="cp1252", errors=SPELT, newline="\n")
 
     def isatty(self) -> bool:
         return True

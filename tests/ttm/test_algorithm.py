@@ -166,9 +166,9 @@ def test_a_constant_scorer_selects_nothing_and_is_not_trained(is_global):
 def test_a_share_above_one_is_refused():
     for name in ("tau_start", "tau_end"):
         with pytest.raises(UsageError, match=rf"{name} must be a fraction between 0 and 1 for threshold=share"):
-            TTMConfig().with_changes({"threshold": "share", name: 2}, "--ttm_args")
+            TTMConfig().with_changes({"threshold": "share", name: 2}, "--ttm_args").by_share(is_global=False)
         with pytest.raises(UsageError, match=rf"{name}"):
-            TTMConfig().with_changes({"threshold": "share", name: -0.5}, "--ttm_args")
+            TTMConfig().with_changes({"threshold": "share", name: -0.5}, "--ttm_args").by_share(is_global=False)
     assert TTMConfig(threshold="share", tau_start=1, tau_end=0).by_share(is_global=False)
     assert TTMConfig(threshold="absolute", tau_start=2).by_share(is_global=True) is False
     with pytest.raises(UsageError, match=r"tau_start must be .*share \(the default of the global variant\).*got 2"):

@@ -229,13 +229,3 @@ def test_an_adapter_without_crops_says_so():
     model.__class__ = type("Plain", (hf.TransformersModel,), {"augments": False})
     with pytest.raises(UsageError, match="cannot augment"):
         ttmbench.simple_evaluate(model, "shapes_color", ttm={**SHORT, "augment": True}, **QUICK)
-
-
-# --- settings -------------------------------------------------------------------------------------------------
-
-
-def test_a_learning_rate_is_not_chosen_by_itself(capsys):
-    """No rule held (docs/finetune.md), and the message says where to look instead."""
-    assert main(["run", "--model", "tiny-clip", "--tasks", "shapes_color", "--ttm", "--ttm_args", "lr=auto"]) == 2
-    said = capsys.readouterr().err
-    assert "'lr': must be a number" in said and "'ttmbench analyze lr'" in said and "docs/finetune.md" in said

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import codecs
 import os
 import sys
 import unicodedata
-from collections.abc import Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
-from contextvars import ContextVar
+from collections.abc import Iterable
+from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import IO, TYPE_CHECKING, Any, TextIO
 
 from ttmbench.errors import TtmbenchError
@@ -16,10 +16,20 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 UNLIMITED = 10_000  # characters of a line in a file or a pipe, where COLUMNS is not set
+SPELT = "ttmbench.spelt"  # how a stream writes what its encoding lacks: ``+/-`` for ``±`` and the like, and escapes
+SAID: set[str] = set()
+"""What `warn` printed since a command or a run began, which empties it."""
 _SPELT = str.maketrans({"±": "+/-", "─": "-", "–": "-", "—": "-", "→": "->", "×": "x", "…": "..."})
 _OBEYED = ("Cc", "Cf", "Cs", "Zl", "Zp")  # categories of characters that a terminal obeys
-_SHOWN_AS: dict[str, str] = {}  # a folder that stands for an address -> the address
-_SAID: ContextVar[set[str] | None] = ContextVar("lines that were printed", default=None)
+
+
+def _spelt(error: UnicodeError) -> tuple[str, int]:
+    assert isinstance(error, UnicodeEncodeError), "streams write with it"
+    text = error.object[error.start : error.end].translate(_SPELT)
+    return text.encode("ascii", "backslashreplace").decode(), error.end
+
+
+codecs.register_error(SPELT, _spelt)
 
 
 def echo(text: str = "", stream: TextIO | None = None, flush: bool = False) -> None:
@@ -32,8 +42,7 @@ def echo(text: str = "", stream: TextIO | None = None, flush: bool = False) -> N
         aside = tqdm.external_write_mode(file=stream)
     with aside:
         try:
-            shown = encodable(plain(text), getattr(stream, "encoding", None) or "utf-8")
-            print(shown, file=stream, flush=flush or stream is sys.stderr)
+            print(plain(text), file=stream, flush=flush or stream is sys.stderr)
         except OSError as error:
             _missed(stream, error)
 
@@ -46,18 +55,20 @@ def put(text: str) -> None:
         _missed(sys.stdout, error)
 
 
+def flush_output() -> None:
+    """Writes buffered output; TtmbenchError if that fails, unless its reader has stopped reading."""
+    try:
+        sys.stdout.flush()
+    except OSError as error:
+        _missed(sys.stdout, error)
+
+
 def warn(text: str) -> None:
-    """Prints one line on stderr; inside `each_note_once` the same one no second time."""
-    line, printed = f"ttmbench: {one_line(text)}", _SAID.get()
-    if printed is None or line not in printed:
+    """Prints one line on stderr, but the same one no second time in a run."""
+    line = f"ttmbench: {one_line(text)}"
+    if line not in SAID:
+        SAID.add(line)
         echo(line, sys.stderr)
-    if printed is not None:
-        printed.add(line)
-
-
-def show_as(path: str, address: str) -> None:
-    """From now on texts name an address where they would name the folder into which it was fetched."""
-    _SHOWN_AS[path] = address
 
 
 def print_traceback() -> None:
@@ -67,34 +78,7 @@ def print_traceback() -> None:
     echo(traceback.format_exc().rstrip("\n"), sys.stderr)
 
 
-def output_code() -> int | None:
-    """Writes buffered output: None if that is done, else the exit code, with the rest dropped and so reported once.
-
-    It is 0 for a reader that has stopped reading.
-    """
-    try:
-        if not sys.stdout.closed:
-            sys.stdout.flush()
-    except OSError as error:
-        try:
-            _missed(sys.stdout, error)
-        except TtmbenchError as unwritten:
-            warn(str(unwritten))
-            return unwritten.exit_code
-        return 0
-    except KeyboardInterrupt:  # the reader has stopped, as a pager does
-        _drop_rest(sys.stdout)
-        raise
-    return None
-
-
-def _missed(stream: TextIO, error: OSError) -> None:
-    _drop_rest(stream)
-    if stream is sys.stdout and not isinstance(error, BrokenPipeError):
-        raise TtmbenchError(f"the output cannot be written: {error.strerror or error}") from None
-
-
-def _drop_rest(stream: IO[str]) -> None:
+def _missed(stream: IO[str], error: OSError) -> None:
     """Discards what a stream holds and all that follows: its reader is gone, or its disk is full."""
     with suppress(OSError, ValueError, AttributeError):  # a stream that a program made may have no number
         nowhere = os.open(os.devnull, os.O_WRONLY)
@@ -102,6 +86,8 @@ def _drop_rest(stream: IO[str]) -> None:
             os.dup2(nowhere, stream.fileno())
         finally:
             os.close(nowhere)
+    if stream is sys.stdout and not isinstance(error, BrokenPipeError):
+        raise TtmbenchError(f"the output cannot be written: {error.strerror or error}") from None
 
 
 def clear_bars() -> None:
@@ -111,50 +97,23 @@ def clear_bars() -> None:
             bar.clear()
 
 
-@contextmanager
-def each_note_once() -> Iterator[None]:
-    """Inside, `warn` prints each line once; a nested context belongs to the outer one."""
-    token = None if _SAID.get() is not None else _SAID.set(set())
-    try:
-        yield
-    finally:
-        if token is not None:
-            _SAID.reset(token)
-
-
-def encodable(text: str, encoding: str) -> str:
-    """A text as it is if an encoding has all its characters; else with ``+/-`` for ``±`` and the like, and escapes."""
-    try:
-        text.encode(encoding)
-    except UnicodeEncodeError:
-        return text.translate(_SPELT).encode(encoding, "backslashreplace").decode(encoding)
-    return text
-
-
 def console(width: int | None = None) -> Console:
     """A console on stdout without markup; by default as wide as the terminal, else as ``COLUMNS``, else unlimited."""
     from rich.console import Console
 
-    class Pipe(Console):
-        def on_broken_pipe(self) -> None:
-            _drop_rest(self.file)
+    is_known = sys.stdout.isatty() or os.environ.get("COLUMNS", "").strip("0").isdecimal()
+    return Console(width=width or (None if is_known else UNLIMITED), highlight=False, markup=False, emoji=False)
 
-    if not width and not sys.stdout.isatty():
-        columns = os.environ.get("COLUMNS", "")
-        width = int(columns) if columns.isdecimal() and int(columns) > 0 else UNLIMITED
-    return Pipe(width=width or None, highlight=False, markup=False, emoji=False)
+
+def put_styled(text: str, width: int | None = None, style: str = "", soft_wrap: bool = False) -> None:
+    """Prints a text on stdout as it is, in a style of rich, wrapped unless ``soft_wrap``."""
+    with (screen := console(width)).capture() as written:
+        screen.print(text, style=style, soft_wrap=soft_wrap)
+    put(written.get())
 
 
 def plain(text: str, keep: str = "\n\t") -> str:
-    r"""Text with control characters, half surrogates and direction marks as escapes, all but those to ``keep``.
-
-    Folders that stand for an address (`show_as`) become the address.
-
-    >>> plain("a\x1b[2Jb\u202ec\n")
-    'a\\x1b[2Jb\\u202ec\n'
-    """
-    for path, address in _SHOWN_AS.items():
-        text = text.replace(path, address)
+    """Text with control characters, half surrogates and direction marks as escapes, all but those to ``keep``."""
     if text.isascii() and text.isprintable():
         return text
     return "".join(

@@ -6,11 +6,10 @@ import functools
 import os
 import platform
 import random
-import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from ttmbench._version import __version__
-from ttmbench.errors import TtmbenchError, UsageError
+from ttmbench.errors import UsageError
 
 PACKAGES = "ttmbench torch torchvision transformers numpy scipy datasets open_clip_torch pillow".split()
 
@@ -69,24 +68,6 @@ def hardware() -> dict[str, object]:
     }
 
 
-def peak_memory(restart: bool = False) -> dict[str, int | str]:
-    """The most memory held: by tensors on all GPUs since the last ``restart``, else by this process, if known."""
-    torch = sys.modules.get("torch")
-    if torch and torch.cuda.is_available() and torch.cuda.is_initialized():
-        gpus = range(torch.cuda.device_count())
-        if restart:
-            for gpu in gpus:
-                torch.cuda.reset_peak_memory_stats(gpu)
-        most = sum(torch.cuda.max_memory_allocated(gpu) for gpu in gpus)
-        return {"peak_memory_bytes": most, "peak_memory_of": "cuda"}
-    try:
-        import resource
-    except ImportError:  # Windows
-        return {}
-    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
-    return {"peak_memory_bytes": most, "peak_memory_of": "process"}
-
-
 def git_hash() -> str | None:
     """Commit of the working folder; None outside a repository."""
     try:
@@ -101,7 +82,6 @@ def git_hash() -> str | None:
 THREADS = 1  # another number adds in another order; one is the only number that every machine has
 WORKSPACE = "CUBLAS_WORKSPACE_CONFIG"
 _FIXED_WORKSPACES = (":4096:8", ":16:8")  # those that torch takes as deterministic
-_LACKING = re.compile(r"^(?P<operation>[^\n]{1,100}?) does not have a deterministic implementation")
 
 
 @contextmanager
@@ -126,52 +106,31 @@ def deterministic(seed: int) -> Iterator[None]:
         yield
 
 
-@contextmanager
-def arithmetic_of(dtype: object, device: str, seed: int | None) -> Iterator[None]:
+def arithmetic_of(dtype: object, device: str, seed: int | None) -> AbstractContextManager[None]:
     """Inside, torch computes the same bits every time if there is a ``seed``, or in TF32 if that is the ``dtype``.
 
     UsageError for TF32 without an NVIDIA GPU.
     """
-    import torch
-
     if seed is not None:
-        with deterministic(seed):
-            yield
-    elif dtype != "tf32":
-        yield
-    elif device.startswith("cpu") or not torch.cuda.is_available():
-        where = "it runs on the CPU" if device.startswith("cpu") else "torch finds none"
-        raise UsageError(f"--dtype tf32 needs an NVIDIA GPU, and {where}; use --dtype fp32")
-    else:
-        with ExitStack() as stack:
-            stack.callback(_precision())
-            backends: Any = torch.backends
-            if hasattr(backends.cuda.matmul, "fp32_precision"):
-                backends.cuda.matmul.fp32_precision = backends.cudnn.conv.fp32_precision = "tf32"
-            else:  # torch before 2.9
-                backends.cuda.matmul.allow_tf32 = backends.cudnn.allow_tf32 = True
-            yield
+        return deterministic(seed)
+    return _tf32(device) if dtype == "tf32" else nullcontext()
 
 
 @contextmanager
-def naming_what_cannot() -> Iterator[None]:
-    """Turns torch's refusal of a nondeterministic operation into a TtmbenchError that names a remedy."""
-    try:
+def _tf32(device: str) -> Iterator[None]:
+    import torch
+
+    if device.startswith("cpu") or not torch.cuda.is_available():
+        where = "it runs on the CPU" if device.startswith("cpu") else "torch finds none"
+        raise UsageError(f"--dtype tf32 needs an NVIDIA GPU, and {where}; use --dtype fp32")
+    with ExitStack() as stack:
+        stack.callback(_precision())
+        backends: Any = torch.backends
+        if hasattr(backends.cuda.matmul, "fp32_precision"):
+            backends.cuda.matmul.fp32_precision = backends.cudnn.conv.fp32_precision = "tf32"
+        else:  # torch before 2.9
+            backends.cuda.matmul.allow_tf32 = backends.cudnn.allow_tf32 = True
         yield
-    except RuntimeError as error:
-        detail = str(error)
-        lacking = _LACKING.match(detail)
-        if lacking:
-            raise TtmbenchError(
-                f"torch has no deterministic version of {lacking['operation']} on this device, so this cannot be "
-                "computed with --deterministic; use --device cpu, or omit it"
-            ) from error
-        if WORKSPACE in detail and "deterministic" in detail.lower():
-            raise TtmbenchError(
-                f"CUDA was started before --deterministic without a fixed workspace; set {WORKSPACE}=:4096:8 in the "
-                "environment before Python starts"
-            ) from error
-        raise
 
 
 def conditions(batch_size: int | str) -> dict[str, Any]:

@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 
-from ttmbench._util.console import show_as
 from ttmbench._util.file_io import limit, raised_by
 from ttmbench._util.third_party_errors import error_line
 from ttmbench.errors import DataError, UsageError
@@ -72,7 +71,6 @@ def fetched(address: str, what: str) -> Path:
     remote = RemoteFolder(folder, what)
     home = Path(tempfile.mkdtemp(prefix="ttmbench-"))
     atexit.register(shutil.rmtree, home, ignore_errors=True)
-    show_as(str(home), remote.url)
     if not remote.get(home, PurePosixPath(name).stem.removeprefix("results_")) or not (home / name).exists():
         raise UsageError(f"{what} {address}: there is no such file, and no folder with results in it")
     return home / name

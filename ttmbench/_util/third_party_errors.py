@@ -112,7 +112,8 @@ def foreign_errors(whose: str, kind: type[TtmbenchError] = TtmbenchError, functi
     except TtmbenchError:
         raise
     except (Exception, SystemExit) as error:
-        detail = kind(f"{whose} failed: {error_with_place(error, function)}")
+        hint = " (--deterministic asks for it; use --device cpu, or omit it)" if "deterministic" in str(error) else ""
+        detail = kind(f"{whose} failed: {error_with_place(error, function)}{hint}")
         if hasattr(error, "ttmbench_stage"):  # see `phase`
             detail.ttmbench_stage = error.ttmbench_stage  # type: ignore[attr-defined]
         raise detail from error

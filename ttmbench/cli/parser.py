@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 import re
 import shutil
 import sys
@@ -13,19 +12,10 @@ from collections import ChainMap
 from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 from importlib import import_module
-from pathlib import Path
+from io import TextIOWrapper
 from typing import Any, Literal, NoReturn, get_args, get_origin
 
-from ttmbench._util.console import (
-    clear_bars,
-    each_note_once,
-    echo,
-    one_line,
-    output_code,
-    print_traceback,
-    put,
-    warn,
-)
+from ttmbench._util.console import SAID, SPELT, clear_bars, echo, flush_output, one_line, print_traceback, put, warn
 from ttmbench._util.third_party_errors import error_line, near_name
 from ttmbench._version import __version__
 from ttmbench.config import RENAMED, RunConfig, TTMConfig, is_address, read_place, refuse_password
@@ -193,24 +183,6 @@ def _width() -> int:
     return shutil.get_terminal_size().columns - 2
 
 
-_ONCE = ("model", "models", "tasks", "model_args", "task_args", "ttm_args", "output_path")
-
-
-class _Store(argparse.Action):
-    """Stores a value; rejects a second one where one is expected."""
-
-    def __call__(
-        self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, option: str | None = None
-    ) -> None:
-        """Set the attribute of the namespace."""
-        before = getattr(namespace, self.dest, None)
-        if option and self.dest in _ONCE and before not in (None, self.default, values):
-            shown = [",".join(value) if isinstance(value, list) else value for value in (before, values)]
-            several = "separate several by commas" if "," in str(self.metavar) else "run the command once for each"
-            parser.error(f"{option} is given twice ({shown[0]} and {shown[1]}): {several}")
-        setattr(namespace, self.dest, values)
-
-
 class _Parser(argparse.ArgumentParser):
     """A parser with one-line errors that suggest the nearest option."""
 
@@ -336,11 +308,10 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         add_help=False,
         allow_abbrev=False,
     )
-    for action in (None, "store"):
-        parser.register("action", action, _Store)
     parser.add_argument("-h", "--help", action="help", default=argparse.SUPPRESS, help="Show this help and exit")
     module.add_options(parser)
-    add_choice(parser, "--verbosity", "info|debug", "info", "Log level; debug shows tracebacks")
+    log: dict[str, Any] = {"metavar": "info|debug", "choices": ("info", "debug"), "default": "info", "type": str.lower}
+    parser.add_argument("--verbosity", help="Log level; debug shows tracebacks", **log)
     options, unknown = parser.parse_known_args(rest)
     if unknown:
         parser.reject(unknown[0])
@@ -374,7 +345,7 @@ def _overview() -> str:
 
 
 def read_places(options: argparse.Namespace) -> None:
-    """Reads ``file://`` addresses as paths, and fetches those that a command of `READ` reads; UsageError for others.
+    """Fetches what lies at addresses that a command of `READ` reads; UsageError for other addresses.
 
     Also where a command would write into the address that it reads.
     """
@@ -383,17 +354,14 @@ def read_places(options: argparse.Namespace) -> None:
         if name in WEB_PAGES or not isinstance(value, str | list):
             continue
         reads = name == READ.get(command)
-        may_be_address = reads or (command, name) == ("run", "output_path")
-        paths = [
-            read_place(f"--{name}", path, may_be_address) for path in ([value] if isinstance(value, str) else value)
-        ]
+        paths = [read_place(f"--{name}", path, reads) for path in ([value] if isinstance(value, str) else value)]
         if reads and any(map(is_address, paths)):
             from ttmbench._util.remote import fetched
 
             if command in ("report", "leaderboard") and not (options.output_path or getattr(options, "site", None)):
                 raise UsageError(f"{command} of an address needs --output_path: a local place for what it writes")
             paths = [str(fetched(path, command)) if is_address(path) else path for path in paths]
-        setattr(options, name, paths[0] if isinstance(value, str) else paths)
+            setattr(options, name, paths[0] if isinstance(value, str) else paths)
 
 
 def command() -> NoReturn:
@@ -405,33 +373,28 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command line, by default that of the process, and return the exit code that ``--help`` explains."""
     # A library's notices are for us (the weekly workflow), a hook's are for plugins. Filters of the user come first.
     warnings.filterwarnings("ignore", "(?!ttmbench_)", FutureWarning, append=True)
-    for name in ("stdin", "stdout", "stderr"):  # closed before the program began (>&-, a daemon's); in this order,
-        if getattr(sys, name) is None:  # so that no file of a run takes one of their numbers
-            setattr(sys, name, Path(os.devnull).open("r" if name == "stdin" else "w", encoding="utf-8"))
-    with each_note_once():
-        code = _execute(list(sys.argv[1:] if arguments is None else arguments))
-        try:
-            return code or output_code() or 0
-        except KeyboardInterrupt:
-            return INTERRUPTED
-
-
-def _execute(argv: list[str]) -> int:
-    """Run a command line and print its error, if any; returns the exit code."""
-    debug = False
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors=SPELT)
+    argv, debug = list(sys.argv[1:] if arguments is None else arguments), False
     shown, warnings.formatwarning = warnings.formatwarning, _one_line_warning
+    SAID.clear()
     try:
         refuse_password("the command", argv)
         try:
             options = parse(argv)
         except SystemExit as stop:  # argparse has printed the error or the help
-            return stop.code if isinstance(stop.code, int) else 2
-        debug = getattr(options, "verbosity", "info") == "debug"
-        from ttmbench._util.file_io import limit
+            code = stop.code if isinstance(stop.code, int) else 2
+        else:
+            debug = options.verbosity == "debug"
+            from ttmbench._util.file_io import limit
 
-        limit("yaml_bytes")  # a wrong TTMBENCH_LIMITS is an error at once
-        read_places(options)
-        return int(options.execute(options))
+            limit("yaml_bytes")  # a wrong TTMBENCH_LIMITS is an error at once
+            if options.command != "run":
+                read_places(options)
+            code = options.execute(options)
+        flush_output()
+        return code
     except TtmbenchError as error:
         if debug:
             print_traceback()
@@ -443,8 +406,6 @@ def _execute(argv: list[str]) -> int:
     except BaseException as error:
         if debug:
             print_traceback()
-        if isinstance(error, OSError) and error.filename is None and (code := output_code()) is not None:
-            return code
         warn(f"{error_line(error)} (--verbosity debug shows the traceback)")
         return 1
     finally:

@@ -11,8 +11,7 @@ from dataclasses import asdict
 from itertools import groupby
 from pathlib import Path
 
-from ttmbench._util import console as terminal
-from ttmbench._util.console import echo, plain, warn
+from ttmbench._util.console import echo, warn
 from ttmbench._util.file_io import to_json, write_text
 from ttmbench.cli.parser import add_run_options
 from ttmbench.config import split_names
@@ -135,13 +134,9 @@ def _counts(rows: Sequence[ComparedRow]) -> dict[str, int]:
 
 
 def _print(table: PublishedTable, rows: Sequence[ComparedRow], *, with_ours: bool) -> None:
-    spec, console = table.spec, terminal.console()
-
-    def say(text: str) -> None:
-        console.print(plain(text), soft_wrap=True)
-
-    say(f"{spec.paper}, {spec.source}, {spec.where}: percent")
-    say(f"{spec.shows[:1].upper()}{spec.shows[1:]}.")
+    spec = table.spec
+    echo(f"{spec.paper}, {spec.source}, {spec.where}: percent")
+    echo(f"{spec.shows[:1].upper()}{spec.shows[1:]}.")
     for subject, rule in spec.rules.items():
         print_line(f"{spec.source}, {subject}: {rule}.")
     has_tracks = len({row.number.track for row in rows}) > 1
@@ -162,10 +157,10 @@ def _print(table: PublishedTable, rows: Sequence[ComparedRow], *, with_ours: boo
             shown.append([*cells, *(_ours(row, spec.decimals) if with_ours else (_here(row, table),))])
     print_table(columns, shown)
     for line in _remarks(table, rows):
-        say(line)
+        echo(line)
     if with_ours:
         counts = ", ".join(f"{verdict} {count}" for verdict, count in _counts(rows).items() if count)
-        console.print(f"{len(rows)} numbers: {counts}")
+        echo(f"{len(rows)} numbers: {counts}")
 
 
 def _ours(row: ComparedRow, decimals: int) -> list[str]:

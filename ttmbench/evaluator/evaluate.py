@@ -11,9 +11,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ttmbench._util.console import each_note_once, progress_bar, warn
+from ttmbench._util.console import SAID, progress_bar, warn
 from ttmbench._util.file_io import Unreadable, read_json
-from ttmbench._util.machine import arithmetic_of, naming_what_cannot
+from ttmbench._util.machine import arithmetic_of
 from ttmbench._util.third_party_errors import error_line, foreign_errors, phase
 from ttmbench.config import RunConfig, TTMConfig
 from ttmbench.data.loader import reach_data
@@ -106,7 +106,8 @@ def evaluate(
     from ttmbench.evaluator.one_task import run_task  # these import torch
     from ttmbench.evaluator.score_task import Run, data_now
 
-    with each_note_once(), arithmetic_of(*config.arithmetic), ExitStack() as stack:
+    SAID.clear()
+    with arithmetic_of(*config.arithmetic), ExitStack() as stack:
         key, tasks, registry = chosen.key(config, adapter), chosen.tasks, chosen.registry
         output = Output(config, registry, tasks, key, command)
         stack.enter_context(output.recording())
@@ -133,7 +134,7 @@ def evaluate(
                 continue
             state = None if document is None else state_of(document) / "tasks" / name
             with output.task(name, state, goes_on=config.on_error != "raise"):
-                with foreign_errors(f"task '{name}' with model '{config.model}'"), naming_what_cannot():
+                with foreign_errors(f"task '{name}' with model '{config.model}'"):
                     settings, adapt = chosen.settings[name], lambda _, scored: scored
                     if methods is not None:
                         adapt = partial(methods.applied_to, settings=settings, state=state)
@@ -251,7 +252,7 @@ def run_part() -> None:
     settings, left, key, document, folder, part, of = json.loads(sys.argv[1])
     config = RunConfig.model_validate(settings)
     try:
-        with each_note_once(), arithmetic_of(*config.arithmetic):
+        with arithmetic_of(*config.arithmetic):
             chosen = resolve(config)
             model = make_adapter(chosen.registry, config.model, config.model_args, config)
             if overrides(model, "usage"):
@@ -260,7 +261,7 @@ def run_part() -> None:
             methods = Methods(config, list(chosen.tasks))
             for name in left:
                 state = state_of(Path(document)) / "tasks" / name
-                with foreign_errors(f"task '{name}' with model '{config.model}'"), naming_what_cannot():
+                with foreign_errors(f"task '{name}' with model '{config.model}'"):
                     scored = Path(folder) / f"{name}.scored"
                     do_part(run, methods, chosen.tasks[name], chosen.settings[name], state, scored, (part, of))
     except Exception as error:

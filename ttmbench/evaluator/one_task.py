@@ -369,7 +369,7 @@ def refusal(spec: MethodSpec, task: TaskSpec, adapter: Model | None, settings: M
         return f"it chooses views by their answers among captions, and a {task.shape} group has one caption"
     if "views" in spec.needs and task.video is not None:
         return "it needs views of images, and the items are videos"
-    references = read_references(settings.get("references"))
+    references = read_references(settings["references"]) if "references" in settings else None
     if "references" in spec.needs and references is not None and references[0] == task.task:
         return "its references are the task itself; name another task, or give references=task"
     if adapter is None:

@@ -26,7 +26,7 @@ import filelock
 from pydantic import ValidationError
 
 from ttmbench._util import machine
-from ttmbench._util.console import one_line, show_as, warn
+from ttmbench._util.console import one_line, warn
 from ttmbench._util.file_io import (
     OWN,
     Unreadable,
@@ -257,7 +257,6 @@ class Output:
         self._states: list[Path] = []  # checkpoints of tasks that are done
         self._document: ResultsDocument  # as last saved
         self._whole: EvalResults | None = None  # of a run that is over
-        self._used: dict[str, Record] = {}  # task -> memory that it took
         self._earlier: dict[str, Record] = {}  # task -> its entries in the document of an earlier run
         self._earlier_seconds, self._earlier_usage = 0.0, Record()
         self._remote: RemoteFolder | None = None  # where the folder is put
@@ -395,11 +394,7 @@ class Output:
         """
         self._task, began = name, time.perf_counter()
         try:
-            machine.peak_memory(restart=True)
-            try:
-                yield
-            finally:
-                self._used[name] = machine.peak_memory()
+            yield
         except Exception as error:
             self._fail(name, error)
             if not goes_on:
@@ -490,8 +485,8 @@ class Output:
         known = dict(self._earlier)
         for name, result in self.results.items():
             known[name] = _entries(result, self.model_info)
-            if name in self._used:
-                known[name]["efficiency"] = {**result.rates(), **self._used[name]}
+            if rates := result.rates():
+                known[name]["efficiency"] = rates
         order = [name for name in dict.fromkeys([*self._tasks, *known]) if name in known]
         per_task = {key: {name: known[name][key] for name in order if key in known[name]} for key in keys_by_task()}
         per_task = {key: entries for key, entries in per_task.items() if entries or key not in _RARE}
@@ -653,7 +648,6 @@ def _local(config: RunConfig, key: ConfigKey | None) -> tuple[RunConfig, RemoteF
     remote = RemoteFolder(address, "--output_path")
     remote = RemoteFolder(place if name else f"{place}/{safe_name(config.model_name)}", "--output_path")
     own = OutputFiles.of(str(local / name), config.model_name, "").results.parent
-    show_as(str(own), remote.url)
     try:
         if not own.exists():
             remote.get(own, Path(name).stem)

@@ -16,7 +16,7 @@ import numpy as np
 from ttmbench._util import machine
 from ttmbench._util.console import warn
 from ttmbench._util.file_io import json_digest, take_lock, tensors_digest
-from ttmbench._util.machine import arithmetic_of, naming_what_cannot
+from ttmbench._util.machine import arithmetic_of
 from ttmbench._util.third_party_errors import foreign_errors
 from ttmbench._version import __version__
 from ttmbench.config import RunConfig, TTMConfig, read_place
@@ -72,7 +72,7 @@ def finetune_model(
     if "," in config.device:
         raise UsageError(f"--device {config.device} names several devices, and only `run` divides its work; name one")
     folder = Path(read_place("--output_path", config.output_path))
-    with arithmetic_of(*config.arithmetic), naming_what_cannot(), _locked(folder):
+    with arithmetic_of(*config.arithmetic), _locked(folder):
         before = finetuned(folder)
         if before is None and any(inside.name != STATE for inside in folder.iterdir()):
             raise UsageError(f"--output_path {folder} is not empty and has no earlier fine-tuning; choose a new folder")

@@ -16,8 +16,7 @@ from typing import Any
 from rich.cells import cell_len
 
 from ttmbench import stats
-from ttmbench._util import console as terminal
-from ttmbench._util.console import echo, plain
+from ttmbench._util.console import console, echo, plain, put_styled
 from ttmbench.results.document import ResultsDocument, Transfer
 from ttmbench.results.numbers import (
     BUILT_IN_METHODS,
@@ -132,12 +131,12 @@ def print_table(columns: Sequence[TableColumn], rows: Rows, *, title: str = "", 
     A row is a text for each column; an empty row separates, and a single text spans the table. It is as wide as the
     terminal; in a file or a pipe as ``COLUMNS``, else unlimited.
     """
-    console = terminal.console()
+    screen = console().width
     heads = [column.name for column in columns]
-    table = [[terminal.encodable(plain(cell, ""), console.encoding) for cell in row] for row in (heads, *rows)]
+    table = [[plain(cell, "") for cell in row] for row in (heads, *rows)]
     natural = {at: max(1, *(cell_len(row[at]) for row in table if len(row) == len(heads))) for at in range(len(heads))}
     while True:
-        widths, excess = dict(natural), sum(natural.values()) + GAP * (len(natural) - 1) - console.width
+        widths, excess = dict(natural), sum(natural.values()) + GAP * (len(natural) - 1) - screen
         others = [at for at in natural if columns[at].kind != "key"]
         least = {"text": TEXT, "key": KEY} if len(others) > 1 else {"text": LEAST, "key": LEAST if others else 1}
         bound = {at: max(least.get(columns[at].kind, width), cell_len(heads[at])) for at, width in widths.items()}
@@ -162,18 +161,17 @@ def print_table(columns: Sequence[TableColumn], rows: Rows, *, title: str = "", 
             lines.append((" " * GAP).join(padded).rstrip())
     if title:
         print_line(f"{title}\n", style="bold")
-    console.print(lines[0], style="bold", soft_wrap=True)
-    echo("\n".join([terminal.encodable("─", console.encoding) * total, *lines[1:]]))  # as tables of rich, but fast
+    put_styled(lines[0], style="bold", soft_wrap=True)
+    echo("\n".join(["─" * total, *lines[1:]]))  # as tables of rich, but fast
     if dropped := ", ".join(name for at, name in enumerate(heads) if at not in widths):
-        caption += f"\nColumns that do not fit in {console.width} characters: {dropped}"
+        caption += f"\nColumns that do not fit in {screen} characters: {dropped}"
     if caption:
-        print_line("\n" + caption.strip(), min(console.width, max(total, 60)), style="dim")
+        print_line("\n" + caption.strip(), min(screen, max(total, 60)), style="dim")
 
 
 def print_line(text: str = "", width: int | None = None, style: str = "") -> None:
     """Print a text, wrapped as tables are."""
-    console = terminal.console(width)
-    console.print(terminal.encodable(plain(text, "\n"), console.encoding), style=style)
+    put_styled(plain(text, "\n"), width, style)
 
 
 def print_results(results: ResultsDocument | Mapping[str, Any]) -> None:
