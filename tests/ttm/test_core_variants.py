@@ -14,7 +14,6 @@ from ttmbench.config import TTMConfig
 from ttmbench.errors import AssertionNotMet, TtmbenchError
 from ttmbench.methods import runner as runner
 from ttmbench.methods.audit import compare_selections
-from ttmbench.methods.checkpoint import AfterSeed
 from ttmbench.methods.runner import MethodRun
 from ttmbench.methods.training import Iteration, Original
 from ttmbench.metrics import METRICS, group_match
@@ -109,7 +108,7 @@ def test_every_seed_starts_from_the_same_model_and_leaves_it():
         assert not is_restored(model, before)
         ended.append((seed, about))
 
-    result = one.column(TTM, {}, after=AfterSeed(finished))
+    result = one.column(TTM, {}, after=finished)
     assert is_restored(model, before)
     assert ended == [(seed, {"settings": result.record["settings"]}) for seed in (3, 5)]
     lines = result.record["iterations"]

@@ -113,9 +113,11 @@ def evaluate(
         stack.enter_context(output.recording())
         methods = None
         if config.methods:
-            from ttmbench.evaluator.one_task import Methods
+            from ttmbench.evaluator.one_task import Methods, check_folder
 
-            methods = Methods(config, list(tasks), chosen.also, is_resumed=output.previous is not None)
+            methods = Methods(list(tasks), chosen.also)
+            if config.save_adapted is not None:
+                check_folder(config, is_resumed=output.previous is not None)
         asked, document = config, None if output.files is None else output.files.results
         if "," in config.device:
             from ttmbench.evaluator.devices import divided
@@ -258,7 +260,7 @@ def run_part() -> None:
             if overrides(model, "usage"):
                 raise UsageError(f"model {config.model} asks a server, whose requests are made side by side already")
             run = Run.of(chosen.registry, config, model, key, chosen.samples, as_loaded=True)
-            methods = Methods(config, list(chosen.tasks))
+            methods = Methods(list(chosen.tasks))
             for name in left:
                 state = state_of(Path(document)) / "tasks" / name
                 with foreign_errors(f"task '{name}' with model '{config.model}'"):

@@ -1,12 +1,11 @@
 """One task of a run: scored, then adapted to by the methods of the run, which are checked before anything is scored.
 
-With ``--also``, adapted models are measured on other tasks, whatever their kind. Each measurement is stored with the
-seed's other files until the task is done, so that a resumed run repeats none.
+With ``--also``, adapted models are measured on other tasks, whatever their kind. What was measured is stored with the
+finished seed.
 """
 
 from __future__ import annotations
 
-import json
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -19,7 +18,7 @@ import numpy as np
 import torch
 
 from ttmbench._util.console import warn
-from ttmbench._util.file_io import Unreadable, load_sealed, replace_sealed, separated, tensors_digest, write_atomically
+from ttmbench._util.file_io import to_json, write_text
 from ttmbench._util.third_party_errors import error_line, phase
 from ttmbench._version import __version__
 from ttmbench.config import RunConfig, TTMConfig, parse_pairs, read_references
@@ -29,16 +28,8 @@ from ttmbench.errors import DivergedError, NotRestoredError, TtmbenchError, Usag
 from ttmbench.evaluator.adapters import finetuned, make_adapter, model_info, remarks, write_record
 from ttmbench.evaluator.eval_results import Answered, Scored, TaskResult, TransferResult
 from ttmbench.evaluator.ranking_task import rank_task
-from ttmbench.evaluator.score_task import Run, TaskCache, ask, check_training, plan_task, score
-from ttmbench.methods.checkpoint import (
-    AFTER_SEED,
-    AfterSeed,
-    Metadata,
-    TaskCheckpoint,
-    Tensors,
-    score_tensors,
-    scores_of,
-)
+from ttmbench.evaluator.score_task import Run, ScoreCache, TaskCache, ask, check_training, plan_task, score
+from ttmbench.methods.checkpoint import Left, Metadata, TaskCheckpoint, Tensors, score_tensors, scores_of
 from ttmbench.methods.features import ReferenceSet, RewardModel, scale_and_bias
 from ttmbench.methods.parameters import SETS, is_added, low_rank_removed, parameters_of
 from ttmbench.methods.parts import check_parts
@@ -289,6 +280,8 @@ def check_methods(
             what = f"--methods {spec.name}: 'ttmbench finetune' trains on labels"
             raise UsageError(f"{what}; evaluate the weights it writes")
     reference_tasks(registry, config)
+    if config.save_adapted is not None and adapter is not None and not adapter.savable:
+        raise UsageError(f"model {config.model} cannot be saved (it has no save); omit --save_adapted")
     for option, is_given in (("--also", bool(config.also)), ("--save_adapted", config.save_adapted is not None)):
         if is_given and not any(spec.leaves_model for spec in specs):
             whose = "; ".join(f"method '{spec.name}' {_left_out(spec)}" for spec in specs)
@@ -412,101 +405,48 @@ def runnable(run: Run, task: TaskSpec) -> tuple[list[MethodSpec], list[str]]:
     return defined, notes
 
 
-Gains = Mapping[str, Record]
-"""Metric -> its difference, as results documents have it."""
-Measurement = tuple[Tensors, Metadata]
-"""Score arrays of an adapted model on another task, if it has any; its ``results``, ``ties`` and ``seconds``."""
 STAGE = "also"
 
 
-@dataclass
-class TransferEvaluation:
-    """The measurements for one task: for every method and seed each other task, stored as soon as it is made."""
-
-    score: Callable[[str], TaskResult]  # another task with the model as it is now
-    others: Mapping[str, TaskResult]  # with the original model
-    config: RunConfig  # the run
-    start: str  # digest of what the models start from; stored measurements are for it alone
-    folder: Path | None  # for what a stopped run resumes from; None to store nothing
-    _made: dict[tuple[str, int, str], Measurement] = field(default_factory=dict)
-
-    def measure(self, seed: int, method: str) -> None:
-        """Scores every other task that is not measured yet with the model as a seed of a method has trained it."""
-        for name in self.others:
-            if self._known(method, seed, name) is not None:
-                continue
-            with phase(STAGE):
-                result = self.score(name)
-            tensors = score_tensors(result.raw) if isinstance(result, Scored) else {}
-            seconds, entries = math.fsum(result.seconds.values()), as_entries(result.numbers)
-            about = {"results": entries["results"], "ties": entries["ties"], "seconds": seconds}
-            self._made[method, seed, name] = tensors, about
-            if self.folder is not None:
-                whole = {**about, "of": self._identity(method, seed, name)}
-                why = replace_sealed(self._path(self.folder, method, seed, name), separated(tensors), whole)
-                if why is not None:
-                    warn(f"{why}; if the run is stopped, task {name} is measured again")
-                    self.folder = None
-
-    def complete(self, seed: int, method: str) -> bool:
-        """Whether every other task was measured with this seed of a method."""
-        return all(self._known(method, seed, name) is not None for name in self.others)
-
-    def outcomes(self, seeds: Mapping[str, Sequence[int]]) -> dict[str, TransferResult]:
-        """Every other task over the seeds of each method, all of which are complete."""
-        outcomes = {}
-        for name, raw in self.others.items():
-            made = {method: [self._made[method, seed, name] for seed in of] for method, of in seeds.items()}
-            result: TaskResult
-            if isinstance(raw, Scored):
-                scores = {method: [scores_of(tensors) for tensors, _ in each] for method, each in made.items()}
-                columns = [raw.columns[0], *(MethodScores(method, each) for method, each in scores.items())]
-                how = self.config.bootstrap_iters, self.config.seed, self.config.interval
-                result = replace(raw, columns=columns).summarised(how)
-                gains = {method: gains_of(raw, each, self.config) for method, each in scores.items()}
-            else:  # means over seeds, without intervals over groups
-                gains, numbers = {}, list(raw.numbers)
-                for method, each in made.items():
-                    of_method, gains[method] = _numbers_over_seeds(raw, method, each)
-                    numbers += of_method
-                result = replace(raw, numbers=numbers)
-            seconds = math.fsum(about["seconds"] for each in made.values() for _, about in each)
-            outcomes[name] = TransferResult(result, seeds, gains, seconds)
-        return outcomes
-
-    def _known(self, method: str, seed: int, name: str) -> Measurement | None:
-        """A measurement of this process or of a stopped run; None if it has to be made."""
-        if (method, seed, name) not in self._made and self.folder is not None:
-            path = self._path(self.folder, method, seed, name)
-            try:
-                stored = load_sealed(path)
-                if stored[1].get("of") == self._identity(method, seed, name):
-                    self._made[method, seed, name] = stored
-            except FileNotFoundError:
-                pass
-            except (Unreadable, OSError) as error:
-                warn(f"cannot resume from {path}: {error}; task {name} is measured again")
-        return self._made.get((method, seed, name))
-
-    def _identity(self, method: str, seed: int, name: str) -> list[object]:
-        return [method, seed, name, self.start, self.others[name].data.fingerprint]
-
-    @staticmethod
-    def _path(folder: Path, method: str, seed: int, name: str) -> Path:
-        return folder / STAGE / method / f"seed_{seed}" / f"{name}.safetensors"
+def measured(result: TaskResult) -> tuple[Tensors, Metadata]:
+    """What is stored of another task with an adapted model: its scores, if it has any, and its numbers."""
+    entries = as_entries(result.numbers)
+    about = {"results": entries["results"], "ties": entries["ties"], "seconds": math.fsum(result.seconds.values())}
+    return score_tensors(result.raw) if isinstance(result, Scored) else {}, about
 
 
-def gains_of(raw: Scored, adapted: Sequence[Scores], config: RunConfig) -> Gains:
+def transfer_of(name: str, raw: TaskResult, columns: Sequence[MethodScores], config: RunConfig) -> TransferResult:
+    """Another task with the original model (``raw``) and with that of every seed of methods, which have measured it."""
+    made = {column.name: [left[name] for left in column.left] for column in columns}
+    result: TaskResult
+    if isinstance(raw, Scored):
+        scores = {method: [scores_of(dict(tensors)) for tensors, _ in each] for method, each in made.items()}
+        every = [raw.columns[0], *(MethodScores(method, each) for method, each in scores.items())]
+        result = replace(raw, columns=every).summarised((config.bootstrap_iters, config.seed, config.interval))
+        gains = {method: gains_of(raw, each, config) for method, each in scores.items()}
+    else:  # means over seeds, without intervals over groups
+        gains, numbers = {}, list(raw.numbers)
+        for method, each in made.items():
+            of_method, gains[method] = _numbers_over_seeds(raw, method, [about for _, about in each])
+            numbers += of_method
+        result = replace(raw, numbers=numbers)
+    seconds = math.fsum(about["seconds"] for each in made.values() for _, about in each)
+    return TransferResult(result, dict.fromkeys(made, config.run_seeds), gains, seconds)
+
+
+def gains_of(raw: Scored, adapted: Sequence[Scores], config: RunConfig) -> Mapping[str, Record]:
     """Every metric after adaptation minus before it, group by group."""
     return differences(raw.metrics, raw.raw, adapted, raw.data.clusters, config.bootstrap_iters, config.seed)
 
 
-def _numbers_over_seeds(raw: TaskResult, method: str, made: Sequence[Measurement]) -> tuple[list[Number], Gains]:
+def _numbers_over_seeds(
+    raw: TaskResult, method: str, made: Sequence[Mapping[str, Any]]
+) -> tuple[list[Number], Mapping[str, Record]]:
     """A method's numbers on a task whose single groups are not kept, and its differences."""
     numbers, gains = list[Number](), dict[str, Any]()
     for before in (number for number in raw.numbers if number.method == RAW):
-        by_seed = [about["results"].get(before.key) for _, about in made]
-        ties = [about["ties"].get(before.key) for _, about in made]
+        by_seed = [about["results"].get(before.key) for about in made]
+        ties = [about["ties"].get(before.key) for about in made]
         known: dict[str, Any] = {"value": None, "chance": before.chance}
         if None not in by_seed:
             known["value"], known["seed_std"] = over_seeds(np.array(by_seed))
@@ -516,48 +456,35 @@ def _numbers_over_seeds(raw: TaskResult, method: str, made: Sequence[Measurement
     return numbers, {metric: gain for metric, gain in gains.items() if gain is not None}
 
 
+def check_folder(config: RunConfig, is_resumed: bool) -> None:
+    """Makes the folder of ``--save_adapted``; UsageError if that fails, or if it is to be new and is not empty."""
+    folder = Path(config.save_adapted or "")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if not is_resumed and any(folder.iterdir()):
+            raise UsageError(f"--save_adapted {folder} is not empty; name a new folder")
+    except OSError as error:
+        raise UsageError(f"--save_adapted {folder} cannot be written to: {error.strerror or error}") from None
+
+
+@dataclass(frozen=True)
 class Methods:
-    """The test-time methods of a run, and what follows each finished seed while the model is adapted.
+    """The test-time methods of a run, and what follows each finished seed while the model is adapted."""
 
-    UsageError if the folder of ``--save_adapted`` cannot be made, or if it is to be new (``is_resumed`` is false) and
-    is not empty. Adapted models are measured on ``others``, too.
-    """
-
-    def __init__(
-        self, config: RunConfig, tasks: Sequence[str], others: Mapping[str, TaskFile] = {}, is_resumed: bool = True
-    ) -> None:
-        self._others = others
-        self._raw: dict[str, TaskResult] = {}  # other tasks with the original model, scored once a run
-        self._is_one = len(tasks) == len(config.run_seeds) == 1  # the model to save, which has the folder to itself
-        if config.save_adapted is None:
-            return
-        folder = Path(config.save_adapted)
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            if not is_resumed and any(folder.iterdir()):
-                raise UsageError(f"--save_adapted {folder} is not empty; name a new folder")
-        except OSError as error:
-            raise UsageError(f"--save_adapted {folder} cannot be written to: {error.strerror or error}") from None
+    tasks: Sequence[str]  # all of the run
+    others: Mapping[str, TaskFile] = field(default_factory=dict)  # on which adapted models are measured, too
 
     def applied_to(self, run: Run, scored: Scored, settings: TTMConfig, state: Path | None) -> Scored:
         """The task with the columns of all methods; if some fail, with those of the others and the first failure."""
         specs, notes = runnable(run, scored.spec)
         columns, seconds, failures = list(scored.columns), dict(scored.seconds), dict[str, Exception]()
-        transfers, measured = None, dict[str, list[int]]()
-        others = [name for name in self._others if name != scored.spec.task]
+        others = dict[str, TaskResult]()  # with the original model, once a run
         try:
-            if others and any(spec.leaves_model for spec in specs):
-                score = partial(self._score_elsewhere, run)
-                with phase(STAGE):
-                    for name in others:
-                        if name not in self._raw:
-                            self._raw[name] = score(name, False)
-                digest = tensors_digest({"raw": score_tensors(scored.raw)["scores.groups"]})
-                start, raw = f"{run.key}:{scored.data.fingerprint}:{digest}", {name: self._raw[name] for name in others}
-                transfers = TransferEvaluation(score, raw, run.config, start, state)
-            for column in self.columns(run, scored, settings, state, specs, failures, transfers):
-                if transfers is not None and column.name in run.left_models:
-                    measured[column.name] = run.config.run_seeds
+            for name in self.others if any(spec.leaves_model for spec in specs) else ():
+                if name != scored.spec.task:
+                    others[name] = run.once(STAGE, name, partial(self._score_elsewhere, run, name, run.cache))
+            for column in self.columns(run, scored, settings, state, specs, failures, others):
+                if any(column.left):
                     gains = gains_of(scored, column.scores, run.config)
                     column = replace(column, record={**column.record, "differences": gains})
                 columns.append(column)
@@ -565,6 +492,7 @@ class Methods:
                 notify_scored(run, scored, column)
         except Exception as error:
             failures[""] = error
+        left = [column for column in columns if any(column.left)]
         first, *further = failures.values() or [None]
         failed = [f"a further method failed: {error_line(error)}" for error in further if error]
         return replace(
@@ -572,7 +500,7 @@ class Methods:
             columns=columns,
             seconds=seconds,
             notes=[*scored.notes, *notes, *failed],
-            elsewhere=transfers.outcomes(measured) if transfers is not None and measured else {},
+            elsewhere={name: transfer_of(name, raw, left, run.config) for name, raw in others.items() if left},
             failure=first,
         )
 
@@ -599,21 +527,28 @@ class Methods:
         state: Path | None,
         specs: Sequence[MethodSpec],
         failures: dict[str, Exception],
-        transfers: TransferEvaluation | None = None,
+        others: Mapping[str, TaskResult] = {},
     ) -> Iterator[MethodScores]:
-        """The columns of methods on a task, of which ``settings`` are TTM's.
+        """The columns of methods on a task, of which ``settings`` are TTM's; adapted models are measured on ``others``.
 
         A failure is added to ``failures`` and does not stop the other methods, unless the model is no longer what it
         was.
         """
-        stage, config, task, groups = scored.stage, run.config, scored.spec, scored.data.groups
-        inputs = Inputs(groups)
-        rows, data = inputs.rows if stage is None else stage.prepared.rows, scored.data.fingerprint
+        stage, config, task, data = scored.stage, run.config, scored.spec, scored.data
+        inputs = Inputs(data.groups)
+        rows = inputs.rows if stage is None else stage.prepared.rows
         with_features = any(spec.takes_features for spec in specs)
 
         def iterated(method: str, record: IterationRecord) -> None:
             run.registry.notify("ttmbench_iteration_finished", task=task.task, method=method, record=record)
 
+        def after(method: str, seed: int, about: Record) -> Left:
+            if config.save_adapted is not None:
+                self._save(run, scored, method, seed, about)
+            with phase(STAGE):
+                return {name: measured(self._score_elsewhere(run, name)) for name in others}
+
+        digests = ":".join([data.fingerprint, *(other.data.fingerprint for other in others.values())])
         runner = MethodRun(
             raw=scored.raw,
             shape=task.shape,
@@ -626,59 +561,47 @@ class Methods:
             items=(len(np.unique(rows.images)), len(np.unique(rows.captions))),
             is_global=task.is_global,
             views=views_of(cast("DualEncoder", run.model), inputs, run.sizer) if with_features else None,
-            checkpoint=TaskCheckpoint(state, data, run.key),
+            checkpoint=TaskCheckpoint(state, digests, run.key),
             texts=() if isinstance(run.model, StoredFeatures) else inputs.captions,
             audit=config.audit_labels,
             holdout=config.holdout,
-            clusters=None if scored.data.clusters is None else scored.data.clusters.groups,
+            clusters=None if data.clusters is None else data.clusters.groups,
             seed=config.seed,
             references=lambda name: run.once("references", name, lambda: reference_set(run, name)),
-            rewards=lambda name: run.once("reward model", f"{name} {data}", lambda: reward_model(run, scored, name)),
+            rewards=lambda name: run.once(
+                "reward model", f"{name} {data.fingerprint}", lambda: reward_model(run, scored, name)
+            ),
             iterated=iterated,
             divided="," in config.device,
         )
         for spec in specs:
-            clock, name = time.perf_counter(), spec.name
+            clock, leaves = time.perf_counter(), {"after": partial(after, spec.name)} if spec.leaves_model else {}
             try:
-                with phase(name):
-                    after = self._after(run, scored, name, transfers) if spec.leaves_model else AFTER_SEED
-                    made = runner.column(spec, settings_for(config, name), after)
+                with phase(spec.name):
+                    made = runner.column(spec, settings_for(config, spec.name), **leaves)
             except Exception as error:
                 if isinstance(error, DivergedError):
                     error.usual = usual_rate(run.registry, config, task)
-                failures[name] = error
+                failures[spec.name] = error
                 if isinstance(error, NotRestoredError):
                     return
             else:
                 yield replace(made, seconds=time.perf_counter() - clock)
 
-    def _score_elsewhere(self, run: Run, name: str, is_adapted: bool = True) -> TaskResult:
+    def _score_elsewhere(self, run: Run, name: str, cache: ScoreCache | None = None) -> TaskResult:
         """Scores another task with the model as it is now; scores of an adapted one are not cached."""
         off: Record = {"methods": [], "method_args": {}, "samples": None, "also": [], "save_adapted": None}
-        config, cache = run.config.model_copy(update=off), None if is_adapted else run.cache
-        return run_task(replace(run, config=config, samples=None, cache=cache), self._others[name], TTMConfig())
-
-    def _after(self, run: Run, scored: Scored, name: str, transfers: TransferEvaluation | None) -> AfterSeed:
-        """What follows each trained seed of a method: its model is saved and measured elsewhere, if it is to be."""
-        saves = run.config.save_adapted is not None
-        if saves and not run.model.savable:
-            raise UsageError(f"model {run.config.model} cannot be saved (it has no save); omit --save_adapted")
-
-        def do(seed: int, about: Record) -> None:
-            if saves:
-                self._save(run, scored, name, seed, about)
-            if transfers is not None:
-                transfers.measure(seed, name)
-
-        return AfterSeed(do, lambda seed: transfers is None or transfers.complete(seed, name))
+        config = run.config.model_copy(update=off)
+        return run_task(replace(run, config=config, samples=None, cache=cache), self.others[name], TTMConfig())
 
     def _save(self, run: Run, scored: Scored, name: str, seed: int, about: Record) -> None:
         """Writes the model as it is now: into the folder itself for one task, seed and method, else one for each."""
-        spec, folder = scored.spec, Path(run.config.save_adapted or "")
-        folder = folder / name if len(run.left_models) > 1 else folder
-        folder = folder if self._is_one else folder / spec.task / f"seed_{seed}"
+        spec, config, folder = scored.spec, run.config, Path(run.config.save_adapted or "")
+        leaving = [method for method in config.methods if run.registry.methods[method].leaves_model]
+        folder = folder / name if len(leaving) > 1 else folder
+        folder = folder if len(self.tasks) == len(config.run_seeds) == 1 else folder / spec.task / f"seed_{seed}"
         card = {
-            "model": run.config.model_name,
+            "model": config.model_name,
             "task": spec.task,
             "task_version": spec.version,
             "data_sha256": scored.data.fingerprint,
@@ -696,5 +619,4 @@ class Methods:
         except OSError as error:
             why = error.strerror or error
             raise TtmbenchError(f"the adapted model cannot be written to {folder}: {why}") from None
-        text = json.dumps(card, indent=2) + "\n"
-        write_atomically(folder / "ttmbench.json", lambda path: path.write_text(text, encoding="utf-8"))
+        write_text(folder / "ttmbench.json", to_json(card))

@@ -89,12 +89,6 @@ class Run:
         made: T = self.helpers[stage, name]
         return made
 
-    @property
-    def left_models(self) -> list[str]:
-        """The methods that leave a trained model."""
-        config = self.config
-        return [name for name in config.methods if self.registry.methods[name].leaves_model]
-
     def on(self, spec: TaskSpec) -> Run:
         """The run with the model as it takes a task's images or videos; UsageError if it takes no videos."""
         model = loaded = self.model if self.loaded is None else self.loaded  # a task before may have given it videos

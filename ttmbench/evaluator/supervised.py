@@ -33,7 +33,7 @@ from ttmbench.evaluator.adapters import (
 )
 from ttmbench.evaluator.evaluate import read_samples, tasks_named
 from ttmbench.evaluator.output import ConfigKey
-from ttmbench.methods.checkpoint import AfterSeed, TaskCheckpoint
+from ttmbench.methods.checkpoint import Left, TaskCheckpoint
 from ttmbench.methods.finetuned import PRESET_NOTES, PRESETS, course
 from ttmbench.methods.runner import MethodRun
 from ttmbench.methods.settings import checked_settings, recorded
@@ -116,25 +116,26 @@ def finetune_model(
             checkpoint=TaskCheckpoint(folder / STATE, data, key),
         )
 
-        def save(seed: int, about: Record) -> None:
+        def save(seed: int, about: Record) -> Left:
             try:
                 adapter.save(folder)
             except OSError as error:
                 raise TtmbenchError(f"the model cannot be written to {folder}: {error.strerror or error}") from None
+            return {"weights": ({}, {"sha256": tensors_digest(adapter.state_dict())})}
 
-        spec, after = registry.methods[FINETUNED], AfterSeed(save, is_done=lambda seed: False)
+        spec = registry.methods[FINETUNED]
         with foreign_errors(f"finetuning of model '{config.model}'"):
             try:
-                losses = method.seed_run(spec, settings, config.seed, after=after).losses
+                trained = method.seed_run(spec, settings, config.seed, after=save)
             except DivergedError as error:
                 error.option, error.usual = "--finetune_args", usual["lr"]
                 raise
-        rates = [settings["lr"] * course(settings["schedule"], len(losses), epoch) for epoch in range(len(losses))]
+        rates = [course(settings["schedule"], len(trained.losses), epoch) for epoch in range(len(trained.losses))]
         epochs = [
-            {"epoch": epoch, "loss": loss, "learning_rate": rate}
-            for epoch, (loss, rate) in enumerate(zip(losses, rates, strict=True), start=1)
+            {"epoch": epoch, "loss": loss, "learning_rate": settings["lr"] * rate}
+            for epoch, (loss, rate) in enumerate(zip(trained.losses, rates, strict=True), start=1)
         ]
-        record |= {"status": "done", "epochs": epochs, "weights_sha256": tensors_digest(adapter.state_dict())}
+        record |= {"status": "done", "epochs": epochs, "weights_sha256": trained.left["weights"][1]["sha256"]}
         write_record(folder, record)
         return Finetuned(folder, record)
 

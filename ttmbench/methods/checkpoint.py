@@ -9,7 +9,7 @@ from __future__ import annotations
 import shutil
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -24,8 +24,12 @@ from ttmbench.types import Record, Scores
 
 Tensors = dict[str, torch.Tensor]
 Metadata = dict[str, Any]
+Left = Mapping[str, tuple[Tensors, Metadata]]
+"""What is made of a trained model while it is there, by name: tensors and JSON values, stored with the seed."""
+AfterSeed = Callable[[int, Record], Left | None]
+"""Makes it, of a seed and the record of its run."""
 TRAINING, _FINAL, _STEP = "training.safetensors", "final.safetensors", "iteration_{}.safetensors"
-_FORMAT = 3  # version of the files; other versions are not read
+_FORMAT = 4  # version of the files; other versions are not read
 _MAX_SAVING = 0.1  # largest fraction of the time spent on writing files
 _PARTS = ("model", "random", "extra")
 _STEP_ARRAYS = ("captions", "selected", "tie")
@@ -41,19 +45,8 @@ class SeedProgress:
     # final ones of a finished seed; while it runs, in the shuffled order, of groups that had a turn
     scores: Scores | None = None
     about: Metadata = field(default_factory=dict)  # other stored values
+    left: Left = field(default_factory=dict)  # of a finished seed
     is_finished: bool = False
-
-
-@dataclass(frozen=True)
-class AfterSeed:
-    """A step after the training of a seed, while the model is still adapted."""
-
-    do: Callable[[int, Record], object] = lambda seed, about: None  # gets the seed and the record of its run
-    # whether it was done for a seed that an interrupted run had finished; if not, the seed is rerun
-    is_done: Callable[[int], bool] = lambda seed: True
-
-
-AFTER_SEED = AfterSeed()
 
 
 @dataclass
@@ -71,17 +64,12 @@ class SeedCheckpoint:
     _saved: float = field(default_factory=time.monotonic)
     _took: float = 0.0  # seconds of writing the last state
 
-    def read(self, is_done: Callable[[], bool] = lambda: True) -> SeedProgress:
-        """Progress of an earlier run; empty if a file is damaged or has another start.
-
-        Empty also for a finished seed whose following step is not done (``is_done``).
-        """
+    def read(self) -> SeedProgress:
+        """Progress of an earlier run; empty if a file is damaged or has another start."""
         if self.folder is None or not self.folder.is_dir():
             return SeedProgress()
         try:
-            progress = self._read(self.folder)
-            if not progress.is_finished or is_done():
-                return progress
+            return self._read(self.folder)
         except FileNotFoundError:
             pass  # stopped before its first turn was over
         except Exception as error:
@@ -117,12 +105,16 @@ class SeedCheckpoint:
         self._saved = time.monotonic()
         self._took = self._saved - began
 
-    def finish(self, final: Scores, steps: int, about: Metadata | None = None) -> None:
-        """Stores the scores of a finished seed and removes the training state."""
+    def finish(self, final: Scores, steps: int, about: Metadata | None = None, left: Left | None = None) -> None:
+        """Stores the scores of a finished seed and what is left of it, and removes the training state."""
         self.finish_writing()
         if self.folder is None:
             return
-        self._write(_FINAL, score_tensors(final), {"steps": steps, "about": about or {}})
+        left, tensors = left or {}, score_tensors(final)
+        for number, (of_one, _) in enumerate(left.values()):
+            tensors |= {f"left.{number}.{name}": tensor for name, tensor in of_one.items()}
+        more = {"left": {name: values for name, (_, values) in left.items()}}
+        self._write(_FINAL, tensors, {"steps": steps, "about": about or {}, **more})
         (self.folder / TRAINING).unlink(missing_ok=True)
 
     def remove(self) -> None:
@@ -134,7 +126,15 @@ class SeedCheckpoint:
     def _read(self, folder: Path) -> SeedProgress:
         if (folder / _FINAL).exists():
             tensors, about = self._load(folder / _FINAL)
-            return SeedProgress(self._steps(folder, about["steps"]), None, scores_of(tensors), about["about"], True)
+            left = {}
+            for index, (kind, values) in enumerate(about["left"].items()):
+                start = f"left.{index}."
+                left[kind] = (
+                    {key.removeprefix(start): of for key, of in tensors.items() if key.startswith(start)},
+                    values,
+                )
+            steps = self._steps(folder, about["steps"])
+            return SeedProgress(steps, None, scores_of(tensors), about["about"], left, is_finished=True)
         tensors, about = self._load(folder / TRAINING)
         steps = self._steps(folder, about["steps"])
         parts: dict[str, Tensors] = {name: {} for name in _PARTS}

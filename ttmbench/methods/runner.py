@@ -22,7 +22,7 @@ from ttmbench._util.third_party_errors import foreign_errors
 from ttmbench.config import TTMConfig, read_references
 from ttmbench.errors import DivergedError, TtmbenchError, UsageError
 from ttmbench.methods.audit import compare_matchings, compare_selections, held_out_record
-from ttmbench.methods.checkpoint import AFTER_SEED, AfterSeed, TaskCheckpoint
+from ttmbench.methods.checkpoint import AfterSeed, Left, TaskCheckpoint
 from ttmbench.methods.features import (
     FeatureTask,
     Logits,
@@ -131,10 +131,11 @@ class MethodSeed:
     cost: Cost = field(default_factory=Cost)  # likewise
     seconds: float = 0.0  # wall time
     trained: Mapping[str, int] = field(default_factory=dict)  # name of a parameter -> how many numbers it has
+    left: Left = field(default_factory=dict)  # what was made of the trained model
 
     def about(self) -> dict[str, Any]:
         """What a checkpoint stores in addition to scores and state."""
-        values = {name: value for name, value in vars(self).items() if name not in ("scores", "steps")}
+        values = {name: value for name, value in vars(self).items() if name not in ("scores", "steps", "left")}
         return {**values, "cost": asdict(self.cost)}
 
     def add(self, step: MethodStep | Iteration, task: TrainingTask | ModelTask, seconds: float) -> None:
@@ -263,7 +264,7 @@ class MethodRun:
     iterated: Callable[[str, IterationRecord], object] = lambda method, record: None
     divided: bool = False  # whether processes on other devices ran the seeds; their iterations are reported here
 
-    def column(self, spec: MethodSpec, given: Mapping[str, object], after: AfterSeed = AFTER_SEED) -> MethodScores:
+    def column(self, spec: MethodSpec, given: Mapping[str, object], after: AfterSeed = lambda *_: None) -> MethodScores:
         """Runs the method with every seed and the user's settings; returns its scores, chance levels and record.
 
         UsageError for a wrong setting, or a task that the method is not defined for; TtmbenchError if it gave no finite
@@ -292,6 +293,7 @@ class MethodRun:
             iterations=[[step.scores for step in run.steps[:-1]] for run in runs.values() if run.steps],
             chance=chance,
             track=spec.track,
+            left=[run.left for run in runs.values()],
         )
 
     def seed_run(
@@ -299,7 +301,7 @@ class MethodRun:
         spec: MethodSpec,
         settings: Settings,
         seed: int,
-        after: AfterSeed = AFTER_SEED,
+        after: AfterSeed = lambda *_: None,
         held: Callable[[], Scores] | None = None,
     ) -> MethodSeed:
         """Runs one seed of a method with all of its settings; a method that trains resumes, and the model is restored.
@@ -315,13 +317,13 @@ class MethodRun:
             return MethodSeed(final, notes=scored.notes, cost=cost, seconds=time.perf_counter() - clock)
         rewards = {name: model.scores for name, model in self._others(spec, recorded(settings))[1].items()}
         checkpoint = self.checkpoint.seed(f"{spec.name}_held_out" if held else spec.name, seed, self.raw, rewards)
-        kept = checkpoint.read(partial(after.is_done, seed))
+        kept = checkpoint.read()
         about = {**kept.about, "cost": Cost(**kept.about["cost"])} if kept.about else {}
         run = MethodSeed(None, list(kept.steps), **about)
         for iteration in run.steps if self.divided else ():
             self.iterated(spec.name, self.iteration_record(iteration, seed))
         if kept.is_finished:
-            run.scores = kept.scores
+            run.scores, run.left = kept.scores, kept.left
             return run
         with nullcontext() if self.original is None else self.original.adapted():
             task = self._trained_task(spec, settings, seed, kept.state)
@@ -349,10 +351,10 @@ class MethodRun:
                 final = run.steps[-1].scores
             else:
                 final = self._in_task_order(spec, scores, scores.shape, seed)
-            after.do(seed, {"settings": recorded(settings)})
+            run.left = after(seed, {"settings": recorded(settings)}) or {}
             run.scores = final if held is None else held()
         run.seconds += time.perf_counter() - clock
-        checkpoint.finish(run.scores, len(run.steps), run.about())
+        checkpoint.finish(run.scores, len(run.steps), run.about(), run.left)
         return run
 
     def order(self, seed: int, draw: int = 0) -> np.ndarray:

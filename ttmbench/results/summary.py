@@ -44,6 +44,8 @@ class MethodScores:
     seconds: float = 0.0  # wall time
     track: Track | None = None  # of all its numbers; None: as `ttmbench.results.numbers.track_of` says
     chance: Mapping[str, float | None] | None = None  # metric -> its own level; None: it is the metric's
+    # of each seed what was made of its model: name -> tensors and JSON values
+    left: Sequence[Mapping[str, tuple[Mapping[str, Any], Mapping[str, Any]]]] = ()
 
 
 def metric_values(metric: MetricSpec, scores: Scores) -> np.ndarray | None:
