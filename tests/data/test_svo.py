@@ -189,7 +189,7 @@ def test_a_run_says_what_its_numbers_are_of(ran, capsys):
     assert not any("text_score" in key for key in numbers)
     assert document["chance"]["svo_probes"]["image_score"] == 0.5
     assert document["methods"]["svo_probes"]["ttm"]["audit_labels"]["passed"] is True
-    found = next(one for one in ResultsDocument.of(document).numbers if one.key == "image_score,none")
+    found = next(one for one in ResultsDocument.model_validate(document).numbers if one.key == "image_score,none")
     assert found.extent.words == "9 of 12" and not found.limited
 
 

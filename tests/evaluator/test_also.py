@@ -81,7 +81,7 @@ def test_a_task_keeps_its_own_numbers_and_no_other_number_ranks(document):
     gain = document["methods"]["shapes_color"]["ttm"]["differences"]["group_match"]["value"]
     numbers = plain["results"]["shapes_color"]
     assert gain == pytest.approx(numbers["group_match,ttm"] - numbers["group_match,none"])
-    assert {one.task for one in ResultsDocument.of(document).numbers} == {"shapes_color"}
+    assert {one.task for one in ResultsDocument.model_validate(document).numbers} == {"shapes_color"}
 
 
 def test_tables_of_numbers_have_them_under_names_of_their_own(whole, document, tmp_path, capsys):
@@ -198,7 +198,7 @@ def test_models_of_other_methods_are_measured_and_saved_too(tmp_path):
     assert "differences" not in document["methods"]["shapes_color"]["dn"]
     stored = read_scores(tmp_path / "x_also_scores_shapes_color@shapes_place.safetensors", None)
     assert {key: len(arrays) for key, arrays in stored.scores.items()} == {"none": 1, "selftrain": 2, "tent": 2}
-    rows = ResultsDocument.of(document).transfers
+    rows = ResultsDocument.model_validate(document).transfers
     assert {(row.adapted_to, row.measured_on) for row in rows} == {
         (f"shapes_color by {name}", task) for name in ("selftrain", "tent") for task in ("shapes_color", "shapes_place")
     }

@@ -73,7 +73,7 @@ def test_results_of_such_weights_have_a_track_of_their_own(made, tmp_path):
     assert document["model_info"]["finetuned"]["tasks"][0]["task"] == "shapes_color"
     assert any("finetuned on groups of shapes_color" in note for note in document["notes"]["shapes_color"])
     assert not any("finetuned" in note for note in document["notes"].get("shapes_place", []))
-    names = {(one.metric, one.method): one.column for one in ResultsDocument.of(document).numbers}
+    names = {(one.metric, one.method): one.column for one in ResultsDocument.model_validate(document).numbers}
     assert names["group_score", "none"] == "raw" and names["group_match", "none"] == "SimpleMatch"
     ttmbench.simple_evaluate("tiny-clip", "shapes_color", output_path=str(tmp_path / "y.json"), **QUICK)
     assert main(["leaderboard", str(tmp_path), "-o", str(tmp_path / "board")]) == 0

@@ -76,7 +76,7 @@ def on_hub(document, task="shapes_color"):
 
 
 def run_of(document, path="x.json"):
-    return ResultsFile(Path(path), ResultsDocument.of(document))
+    return ResultsFile(Path(path), ResultsDocument.model_validate(document))
 
 
 def text_of(export, runs):

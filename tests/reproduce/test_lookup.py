@@ -84,7 +84,7 @@ def test_weights_that_are_downloaded_by_hand_are_known_by_the_name_alone(registr
 
     def verdicts(model, arguments):
         document = raw_run(model, {"winoground": (400, {"group_score": 0.0475})}, arguments)
-        rows = compare(table, [(Path("x.json"), ResultsDocument.of(document))], registry)
+        rows = compare(table, [(Path("x.json"), ResultsDocument.model_validate(document))], registry)
         return {row.number.metric: row.verdict for row in rows}
 
     file = {"pretrained": "LLM_cp.pt"}

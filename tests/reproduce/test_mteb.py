@@ -44,7 +44,7 @@ def number_of(table, model, metric):
 def run_of(model, tasks, *more, **ties):
     document = raw_run(model, tasks, *more, **ties)
     document["versions"] |= {task: 2 for task in tasks if task.startswith("sugarcrepe")}
-    return [(Path("made_up.json"), ResultsDocument.of(document))]
+    return [(Path("made_up.json"), ResultsDocument.model_validate(document))]
 
 
 def test_the_list_has_every_table_and_its_number_of_rows(capsys):

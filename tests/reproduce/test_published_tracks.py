@@ -197,4 +197,4 @@ def test_a_csv_states_the_track_of_each_line(tmp_path, row, message):
 
 def test_a_finetuned_model_that_chooses_stays_supervised():
     document = whole_document({"t": {"group_score,choice": 0.3}}, tracks={"t": {"group_score,choice": "supervised"}})
-    assert [one.track for one in ResultsDocument.of(document).numbers] == ["supervised"]
+    assert [one.track for one in ResultsDocument.model_validate(document).numbers] == ["supervised"]

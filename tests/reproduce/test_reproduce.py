@@ -63,7 +63,9 @@ def as_run(document, **changes):
 
 
 def compare(table, documents, registry):
-    return compare_typed(table, [(path, ResultsDocument.of(document)) for path, document in documents], registry)
+    return compare_typed(
+        table, [(path, ResultsDocument.model_validate(document)) for path, document in documents], registry
+    )
 
 
 def write_table(folder, rows, **spec):

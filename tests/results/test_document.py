@@ -97,15 +97,15 @@ def test_the_model_takes_nothing_that_its_schema_refuses():
 @pytest.mark.parametrize(
     ("results", "changes", "message"),
     [
-        ({"t": {"group_match,none": 1.5}}, {}, "1.5 for 'group_match,none' of task 't', which is not a fraction"),
-        ({"t": {"mine_stderr,none": -0.1}}, {}, "which is a negative spread"),
-        ({"t": {"mine,none": 1e301}}, {}, "which is not a finite number"),
+        ({"t": {"group_match,none": 1.5}}, {}, "less than or equal to 1"),
+        ({"t": {"mine_stderr,none": -0.1}}, {}, "greater than or equal to 0"),
+        ({"t": {"mine,none": 1e301}}, {}, "less than or equal to 1"),
         ({"t": {"mine,none": float("nan")}}, {}, "finite number"),
         ({"t": {"mine,none": True}}, {}, "valid"),
         ({"t": {}}, {"versions": {}}, "'versions' lacks task 't'"),
         ({"t": {}}, {"versions": {"t": -1}}, "greater than or equal to 0"),
         ({"t": {}}, {"n-samples": {"t": {"original": 2**53, "effective": 1}}}, "less than 9007199254740992"),
-        ({"t": {}}, {"date": 1e200}, "'date' is 1e\\+200, which is not a time"),
+        ({"t": {}}, {"date": 1e200}, "date\n.*less than"),
         ({"t": {}}, {"baseline": None}, "is omitted, not null"),
     ],
 )

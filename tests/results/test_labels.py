@@ -31,7 +31,7 @@ def test_the_terminal_shows_them_under_their_names(capsys):
 
 def test_the_table_of_columns_is_whole():
     assert labels.TRACK_ORDER == ("zero_shot", "forced_choice", "matching", "test_time", "supervised", "oracle")
-    assert labels.UNRANKED == ("placebo", "shuffle")
+    assert [labels.track_of(name, "matching") for name in ("placebo", "shuffle")] == [None, None]
     of_filter = {"ttm": "test_time", "overfit": "test_time", "oracle": "oracle", "choice": "forced_choice"}
     assert {name: labels.track_of(name, "matching") for name in of_filter} == of_filter
     assert labels.name_of("mine") == "mine" and labels.name_of("none", "oracle") == "raw"

@@ -27,7 +27,7 @@ MODELS, TASKS = ("clip", "other"), ("shapes_color", "shapes_place")
 
 
 def names(*documents):
-    return tell_apart([stated_model(ResultsDocument.of(one)) for one in documents])
+    return tell_apart([stated_model(ResultsDocument.model_validate(one)) for one in documents])
 
 
 def document(path=None, weights="w", name=None, date=0.0, model="hf", **fingerprint):
@@ -99,7 +99,7 @@ def test_documents_without_a_fingerprint_go_by_name():
     assert names(old, old, document("y", weights=None)) == ["x", "x", "y"]
     several = names(old, document("a/x", "w1"), document("b/x", "w2"))
     assert len(set(several)) == 3 and several[1:] == ["a/x", "b/x"]
-    odd = {**old, "model_name": "", "config": {}, "model_info": {"fingerprint": "?"}}
+    odd = {**old, "model_name": "", "config": {}, "model_info": {}}
     assert names(odd) == ["unnamed"]
 
 
@@ -251,11 +251,13 @@ def test_a_command_is_made_of_the_configuration_and_quoted():
     settings = {"model": "hf", "model_args": {"pretrained": "a/b"}, "tasks": ["t", "u"], "ttm": True, "seeds": [0, 1]}
     of_the_sender = {"output_path": "$(curl${IFS}x)", "data_dir": "/home/me", "save_scores": True}
     config = RunConfig(**settings, model_name="$(curl${IFS}x)", **of_the_sender).model_dump(mode="json")
-    document = ResultsDocument.of(whole_document({}, config=config, command="rm -rf /"))
+    document = ResultsDocument.model_validate(whole_document({}, config=config, command="rm -rf /"))
     shown = (
         "ttmbench --model hf --model_args pretrained=a/b --name '$(curl${IFS}x)' --tasks t,u --seeds 0,1 --methods ttm"
     )
     assert command_of(document) == shown
-    scored = ResultsDocument.of(whole_document({}, config={"scores": "a b.npz", "task": "t", "limit": None}))
+    scored = ResultsDocument.model_validate(
+        whole_document({}, config={"scores": "a b.npz", "task": "t", "limit": None})
+    )
     assert command_of(scored) == "ttmbench score 'a b.npz' --task t"
-    assert command_of(ResultsDocument.of(whole_document({}, command="rm -rf /"))) == ""
+    assert command_of(ResultsDocument.model_validate(whole_document({}, command="rm -rf /"))) == ""

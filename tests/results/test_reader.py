@@ -68,11 +68,11 @@ def test_every_required_key_is_missed_by_name(tmp_path, document, key):
     ("change", "key"),
     [
         ({"results": {"shapes_color": {"group_match,none": "0.5"}}}, "results.shapes_color.group_match,none"),
-        ({"results": {"shapes_color": {"group_match,none": 1.5}}}, "not a fraction"),
+        ({"results": {"shapes_color": {"group_match,none": 1.5}}}, "less than or equal to 1"),
         ({"versions": {}}, "'versions' lacks task 'shapes_color'"),
         ({"n-samples": {"shapes_color": {}}}, "n-samples.shapes_color.original"),
         ({"mood": 1}, "unknown key 'mood'"),
-        ({"date": 1e200}, "not a time"),
+        ({"date": 1e200}, "'date': must be less than"),
     ],
 )
 def test_what_is_there_but_of_another_kind(tmp_path, document, change, key):

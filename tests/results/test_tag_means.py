@@ -165,7 +165,7 @@ def test_a_run_states_error_spread_and_interval(place):
         f"{metric},{name}" for metric in ("text_score", "group_match") for name in ("none", "ttm")
     }
     assert mean["numbers"]["text_score_seed_std,ttm"] is not None and "text_score_seed_std,none" not in mean["numbers"]
-    numbers = {(one.task, one.key): one for one in ResultsDocument.of(document).numbers}
+    numbers = {(one.task, one.key): one for one in ResultsDocument.model_validate(document).numbers}
     one = numbers["mine/relations", "group_match,ttm"]
     assert (one.column, one.track, one.n_seeds, one.parts) == ("TTM", "test_time", 2, mean["cells"])
     raw = numbers["mine/relations", "text_score,none"]
@@ -184,7 +184,7 @@ def test_the_cells_of_a_part_are_not_checked(place):
     four.write_text(text.replace("at_least: 2", "cells: 4"), encoding="utf-8")
     run = ttmbench.simple_evaluate("tiny-clip", str(four), limit=3, device="cpu", bootstrap_iters=0)
     assert run["tag_means"]["mine"]["relations"]["groups"] == 3
-    assert all(one.interval is None for one in ResultsDocument.of(run).numbers)
+    assert all(one.interval is None for one in ResultsDocument.model_validate(run.document).numbers)
 
 
 def test_tables_pages_and_exports_name_them(place, tmp_path, capsys):
@@ -238,7 +238,7 @@ def test_runs_are_compared_by_them_group_by_group(place, tmp_path):
 
 def test_assertions_reach_them(place, capsys):
     document = document_of(place)
-    document = ResultsDocument.of(document)
+    document = ResultsDocument.model_validate(document)
     document.check(["mine/relations.text_score,ttm>=0"])
     with pytest.raises(AssertionNotMet, match=r"mine/relations\.text_score,none>1: it is 0"):
         document.check(["mine/relations.text_score,none>1"])

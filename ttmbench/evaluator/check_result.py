@@ -128,7 +128,7 @@ class Checked:
     def data(self, name: str, task: TaskFile) -> Data | None:
         """The task's data; None, with a note, if they are not available locally or a part of them was used."""
         document, stated = self.document, self.document.datasets[name]
-        if document.is_stored(name) or document.source_kind(name) == "stored_features" or not self.with_data:
+        if document.is_stored(name) or stated.source.get("kind") == "stored_features" or not self.with_data:
             return None
         try:
             if document.config.get("samples") is not None:
@@ -239,7 +239,7 @@ class Checked:
     def values(self, name: str, result: TaskResult) -> None:
         """Compares everything that follows from the values of a task's groups."""
         document, entries = self.document, as_entries(result.numbers)
-        tracks = entries["tracks"] if not document.finetuned else supervised_tracks(entries["tracks"])
+        tracks = entries["tracks"] if not document.model_info.finetuned else supervised_tracks(entries["tracks"])
         for key in ("results", "ci", "chance", "ties"):
             self.same(f"{key}.{name}", getattr(document, key)[name], entries[key])
         self.same(f"tracks.{name}", document.tracks[name], tracks)

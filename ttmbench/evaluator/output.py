@@ -335,8 +335,8 @@ class Output:
         previous, files, done = self.previous, self.files, list[str]()
         fingerprint = self.model_info["fingerprint"]
         if previous is not None and files is not None:
-            before = previous.model_info.get("fingerprint")
-            if before is not None and (not fingerprint or before != json.loads(json.dumps(fingerprint, default=str))):
+            before, is_stated = previous.model_info.fingerprint, "fingerprint" in previous.model_info.model_fields_set
+            if is_stated and (not fingerprint or before != json.loads(json.dumps(fingerprint, default=str))):
                 why = "states no fingerprint" if not fingerprint else "is not the one"
                 if self._local.save_adapted is not None:  # whose models are of the other weights
                     raise UsageError(f"the model {why} of {files.results}; name new --output_path and --save_adapted")
@@ -377,7 +377,7 @@ class Output:
             self.errors.extend(error for error in document["errors"] if error["task"] in done)
             self._date = datetime.fromtimestamp(previous.date).astimezone()
             self._earlier_seconds = previous.total_evaluation_time_seconds
-            self._earlier_usage = previous.model_info.get("usage") or {}
+            self._earlier_usage = previous.model_info.usage
             left = len(previous.task_status) - len(done)
             how_far = f"{', '.join(done) or 'no task'} done, {left} left"
             how_far = how_far if left else "every task is done (--overwrite always runs them again)"
@@ -523,7 +523,7 @@ class Output:
             "artifacts": {} if self.files is None else dict(self.files.artifacts),
         }
         try:
-            return ResultsDocument.of(document)
+            return ResultsDocument.model_validate(document, strict=False)
         except ValidationError as error:  # a plugin's metric or a mistake of ours: what no reader would take
             raise TtmbenchError(f"the results document is not as its schema says: {describe(error)}") from None
 

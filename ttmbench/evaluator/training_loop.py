@@ -104,7 +104,9 @@ class Evaluator:
                     result = score(plan, run, inputs).summarised((config.bootstrap_iters, config.seed, config.interval))
                     numbers += result.numbers
                     for mean, of in result.tag_means.items():
-                        numbers += from_entries(f"{plan.task.spec.task}{SLASH}{mean}", of["numbers"], of["ci"])
+                        numbers += from_entries(
+                            f"{plan.task.spec.task}{SLASH}{mean}", {"results": of["numbers"], "ci": of["ci"]}
+                        )
         self.numbers = numbers
         return {f"{one.task}/{one.metric}": one.value for one in numbers if one.value is not None}
 

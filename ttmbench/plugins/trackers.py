@@ -126,7 +126,7 @@ class TrackerPlugin:
     def ttmbench_task_scored(self, task: str, results: Mapping[str, float | None], tracks: Mapping[str, str]) -> None:
         """Logs the new numbers of a task as ``track/task/method/metric``; controls have no track."""
         values: dict[str, float | None] = {}
-        for number in from_entries(task, results, tracks=tracks):
+        for number in from_entries(task, {"results": results, "tracks": tracks}):
             name = f"{number.track or 'unranked'}/{task}/{number.method}/{number.metric}"
             values |= {name: number.value, f"{name}_stderr": number.stderr, f"{name}_seed_std": number.seed_std}
         if new := {name: float(x) for name, x in values.items() if x is not None and self._logged.get(name) != x}:

@@ -176,7 +176,7 @@ def print_line(text: str = "", width: int | None = None, style: str = "") -> Non
 
 def print_results(results: ResultsDocument | Mapping[str, Any]) -> None:
     """Print the headline (if a model was adapted), every metric, and the notes."""
-    document = ResultsDocument.of(results)
+    document = ResultsDocument.model_validate(results, strict=False)
     if document.methods:
         _print_headline(document)
         print_line()

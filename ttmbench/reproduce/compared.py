@@ -176,7 +176,7 @@ def _differences(
         yield "other images or captions"
     if changes := mapping(document.config.get("task_args")):
         yield f"another source ({_pairs(changes)})"
-    groups = sum(int(mapping(task).get("groups") or 0) for task in document.finetuned.get("tasks") or ())
+    groups = sum(int(mapping(task).get("groups") or 0) for task in document.model_info.finetuned.get("tasks") or ())
     if finetuned is not None and finetuned.groups not in (None, groups):
         yield f"finetuned on {groups} groups, not {finetuned.groups}"
 
@@ -203,9 +203,9 @@ def _notes(
         from ttmbench.evaluator.supervised import settings_of  # with torch, which no listing of tables should wait for
 
         preset, args = model.finetuned.preset, model.finetuned.args
-        is_matching = document.finetuned.get("loss") == "matching"
+        is_matching = document.model_info.finetuned.get("loss") == "matching"
         wanted = settings_of(registry, preset, "matching" if is_matching else "contrastive", args)
-        actual = mapping(document.finetuned.get("hyperparameters"))
+        actual = mapping(document.model_info.finetuned.get("hyperparameters"))
         if changed := _pairs({key: actual.get(key) for key, value in wanted.items() if actual.get(key) != value}):
             yield f"finetuning's settings were changed ({changed})"
     # A source may be a code base of its own, with its rule for ties and its commit of the model.
@@ -251,7 +251,7 @@ def _is_model(entry: ModelEntry, called: str, document: ResultsDocument, registr
         return True
     loaded: Mapping[str, object] = document.config
     if entry.finetuned is not None:
-        record = document.finetuned
+        record = document.model_info.finetuned
         tasks = [mapping(task).get("task") for task in record.get("tasks") or ()]
         if (tasks, record.get("preset")) != (entry.finetuned.tasks, entry.finetuned.preset):
             return False
@@ -290,7 +290,7 @@ def plan(
             needed.setdefault((row.number.model, task), set()).update({row.number.method} - {RAW, CHOICE})
     alike: dict[tuple[str, tuple[str, ...], str | None], list[str]] = {}
     for (model, task), methods in needed.items():
-        preset = str(table.spec.settings.get("ttm_preset", "auto")) if methods & BUILT_IN_METHODS else None
+        preset = str(table.spec.settings.get("ttm_preset", "auto")) if methods & BUILT_IN_METHODS.keys() else None
         name = table.spec.models[model].model
         if preset == "paper" and (
             name is None or registry.adapters[name].name not in find_task(registry, task).spec.ttm

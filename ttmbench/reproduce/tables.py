@@ -541,7 +541,9 @@ def under_names_of_runs(board: Leaderboard, published: Published) -> tuple[Leade
         config = run.document.config
         arguments = mapping(config.get("model_args"))
         keys = {"hf": ("pretrained",), "open_clip": ("model", "pretrained")}.get(str(config.get("model")), ())
-        is_plain = bool(keys) and {*keys} <= arguments.keys() <= {*keys, "revision"} and not run.document.finetuned
+        is_plain = (
+            bool(keys) and {*keys} <= arguments.keys() <= {*keys, "revision"} and not run.document.model_info.finetuned
+        )
         if is_plain and run.ranked and not run.ranked[0].setting:
             names[" ".join(str(arguments[key]) for key in keys)] = run.ranked[0].model
 

@@ -268,9 +268,14 @@ def _transfer_record(document: ResultsDocument, task: str) -> AlsoRecord | None:
     return document.also.get(adapted_to, {}).get(measured_on)
 
 
+def _kind(document: ResultsDocument, task: str) -> str:
+    """The kind of source of a task's data; empty for another task that an adapted model was measured on."""
+    return str(document.datasets[task].source.get("kind")) if task in document.datasets else ""
+
+
 def clusters_unknown(documents: Iterable[ResultsDocument], task: str) -> str:
     """Why results documents do not say which groups of a task share images."""
-    kinds = {document.source_kind(task) for document in documents}
+    kinds = {_kind(document, task) for document in documents}
     if "stored_features" in kinds:
         return "precomputed embeddings have no images, so which groups share one is unknown"
     if STORED_SCORES in kinds:
@@ -295,7 +300,8 @@ def why_not_same(baseline: ResultsFile, other: ResultsFile, task: str) -> str | 
             extents = [_extent(run.document, task) for run in (baseline, other)]
             about = " and ".join(extent.words for extent in extents)
             why = f" ({about} groups)" if any(extent.limited for extent in extents) else ""
-            if what != "version" and baseline.document.is_stored(task) != other.document.is_stored(task):
+            kinds = {_kind(run.document, task) for run in (baseline, other)}
+            if what != "version" and len(kinds) > 1 and STORED_SCORES in kinds:
                 why += " (one of them was scored from a file, which does not say what its images and captions were)"
             where = f"{what} {earlier} in {baseline.path} and {later} in {other.path}"
             return f"task '{task}' has {where}: they are not the same groups{why}"
@@ -307,7 +313,7 @@ def _version_and_data(document: ResultsDocument, task: str) -> tuple[int | None,
         record = _transfer_record(document, task)
         return (None, None) if record is None else (record.version, record.fingerprint)
     version, data = document.versions.get(task), document.task_hashes.get(task)
-    if document.source_kind(task) == "stored_features":  # the fingerprint is of the model's embeddings
+    if _kind(document, task) == "stored_features":  # the fingerprint is of the model's embeddings
         data = f"none (precomputed embeddings of {_extent(document, task).words} groups)"
     return version, data
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import operator
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import cached_property, partial
@@ -24,6 +24,7 @@ from ttmbench.model import UndecidedPairs
 from ttmbench.results.numbers import (
     AT,
     CHOICE,
+    ENTRIES,
     RAW,
     SLASH,
     STORED_SCORES,
@@ -31,11 +32,9 @@ from ttmbench.results.numbers import (
     Extent,
     Number,
     Origin,
-    columns_in,
     from_entries,
     read_key,
     together,
-    wrong_number,
 )
 from ttmbench.types import Need, Track
 
@@ -64,7 +63,12 @@ def _distinct(values: list[Any]) -> list[Any]:
 # A whole number stays one: JSON has but one kind, and files say 0 where 0 was meant. No table should show -0.0.
 Real = Annotated[int | float, AfterValidator(partial(operator.add, 0)), WithJsonSchema({"type": "number"})]
 Positive = Annotated[int | float, Field(gt=0), WithJsonSchema({"type": "number", "exclusiveMinimum": 0})]
-Fraction = Annotated[int | float, Field(ge=0, le=1), WithJsonSchema({"type": "number", "minimum": 0, "maximum": 1})]
+Fraction = Annotated[
+    int | float,
+    Field(ge=0, le=1),
+    AfterValidator(partial(operator.add, 0)),
+    WithJsonSchema({"type": "number", "minimum": 0, "maximum": 1}),
+]
 NotNegative = Annotated[int | float, Field(ge=0), WithJsonSchema({"type": "number", "minimum": 0})]
 Interval = Annotated[list[Real], Field(min_length=2, max_length=2)]
 Digest = Annotated[str, Field(pattern=_DIGITS)]
@@ -274,13 +278,27 @@ class Artifact(Part):
     measured_on: str | Absent = Field(None, description="Other task that the file belongs to (--also).")
 
 
+class ModelInfo(Part):
+    """What is known of the model; nothing of that of stored scores."""
+
+    model_config = ConfigDict(extra="allow")
+
+    capabilities: list[str] = Field([], description="Base classes of the model.")
+    fingerprint: dict[str, Any] = Field({}, description="What it states of itself.")
+    trained_on: list[str] | None = Field(None, description="Image collections that it was trained on; null if unknown.")
+    finetuned: dict[str, Any] = Field(
+        {}, description="Tasks, loss, hyperparameters, preset, seed and base of finetuned weights."
+    )
+    usage: dict[str, Any] = Field({}, description="Requests, tokens and cost of a model behind a server.")
+
+
 class TagMeanRecord(Part):
     """A mean of means over the values of tags."""
 
     by: Annotated[list[str], Field(min_length=1)] = Field(description="Tags, outermost first.")
     cells: Count = Field(description="Number of combinations of values in the mean.")
     groups: Count = Field(description="Number of groups in these combinations.")
-    numbers: dict[Key, Real | None] = Field(description="As in results.")
+    numbers: dict[Key, Fraction | None] = Field(description="As in results.")
     ci: dict[Key, Interval | None] = Field({}, description="95 % interval over groups; cells are strata.")
 
 
@@ -360,7 +378,9 @@ class AlsoMethod(Part):
 class AlsoRecord(Part):
     """Another task, measured with the model that was adapted to this one."""
 
-    results: dict[Key, Real | None] = Field(description="Methods: none (before), and names of methods (after each).")
+    results: dict[Key, Fraction | None] = Field(
+        description="Methods: none (before), and names of methods (after each)."
+    )
     ci: dict[Key, Interval | None]
     chance: dict[str, Real | None]
     ties: dict[Key, Real | None]
@@ -502,7 +522,7 @@ class ResultsDocument(Part):
         {}, description="Every task of the run; a failed one keeps the numbers that it had reached."
     )
     track: Track = Field(description="The track of the run's numbers that is furthest from plain scoring.")
-    groups: dict[str, dict[str, Real | None]] = Field(
+    groups: dict[str, dict[str, Fraction | None]] = Field(
         {}, description="Dataset -> unweighted mean of its tasks, when all of them were run."
     )
     group_subtasks: dict[str, list[str]] = Field({}, description="Dataset -> its tasks.")
@@ -512,7 +532,7 @@ class ResultsDocument(Part):
     tracks: ByTask[dict[Key, Track]] = Field(
         description="Task -> metric,method -> track; controls have none. Tracks are never ranked together."
     )
-    results: ByTask[dict[Key, Real | None]] = Field(
+    results: ByTask[dict[Key, Fraction | None]] = Field(
         description="Task -> metric,method -> mean over groups (and over seeds). Methods: none (raw), or a test-time "
         "method's name. Also metric_stderr,method (over groups) and "
         "metric_seed_std,method (over seeds)."
@@ -529,7 +549,7 @@ class ResultsDocument(Part):
         description="Task -> metric,method -> 95 % interval over groups, by config.interval; null if undefined, for "
         "fewer than two groups or with --bootstrap_iters 0."
     )
-    chance: ByTask[dict[str, Real | None]] = Field(
+    chance: ByTask[dict[str, Fraction | None]] = Field(
         description="Task -> metric -> expected value of i.i.d. continuous scores; of random answers for forced "
         "choices. Task -> metric,method -> that of a test-time method, which has a chance level of its own."
     )
@@ -579,7 +599,8 @@ class ResultsDocument(Part):
     )
     datasets: ByTask[Dataset] = Field(description="Task -> where its data came from.")
     timing: ByTask[dict[str, Real]] = Field(
-        description="Task -> stage -> seconds: load, prepare, score, and each method that was run."
+        {},
+        description="Task -> stage -> seconds: load, prepare, score, and each method that was run.",
     )
     efficiency: ByTask[Efficiency] = Field({}, description="Task -> speed of scoring, and memory.")
     baseline: BaselineRecord | Absent = Field(None, description="Differences to another results document (--baseline).")
@@ -595,12 +616,10 @@ class ResultsDocument(Part):
     model_name: str = Field(
         description="--name, else where the weights came from (Hub id or folder), else the name given to --model."
     )
-    model_info: dict[str, Any] = Field(
-        description="capabilities: base classes of the model. fingerprint: what it states of itself. trained_on: "
-        "image collections that it was trained on; null if unknown. finetuned: tasks, loss, hyperparameters, preset, "
-        "seed and base of finetuned weights. usage: requests, tokens and cost of a model behind a server."
+    model_info: ModelInfo = Field(description="What is known of the model.")
+    date: Annotated[int | float, Field(ge=0, lt=253402300800), WithJsonSchema({"type": "number", "minimum": 0})] = (
+        Field(description="Start of the run, seconds since 1970.")
     )
-    date: Real = Field(description="Start of the run, seconds since 1970.")
     git_hash: str | None = Field(description="Commit of the folder in which the command was run; null outside.")
     packages: dict[str, str] = Field(description="Package -> version, for packages that can change numbers.")
     code: dict[str, Digest | None] = Field(
@@ -617,104 +636,77 @@ class ResultsDocument(Part):
     command: str = Field(description="Command line; empty from Python without one.")
     artifacts: dict[str, Artifact] = Field(description="Name -> file next to the document.")
 
-    @classmethod
-    def of(cls, document: ResultsDocument | Mapping[str, Any]) -> ResultsDocument:
-        """A document that a program holds as a mapping, checked; of tuples it makes lists."""
-        return document if isinstance(document, cls) else cls.model_validate(document, strict=False)
-
     def to_dict(self) -> dict[str, Any]:
         """The document as JSON has it; keys of a newer minor version are not in it."""
         return self.model_dump(mode="json", by_alias=True, exclude_unset=True)
 
     @property
-    def fingerprint(self) -> Mapping[str, Any]:
-        """What the model's adapter states of it; nothing of stored scores."""
-        return mapping(self.model_info.get("fingerprint"))
-
-    @property
     def model_digest(self) -> str | None:
         """`fingerprint_of` its model; None of stored scores."""
-        return fingerprint_of(self.fingerprint)
-
-    @property
-    def finetuned(self) -> Mapping[str, Any]:
-        """What is stated of the finetuning of the model; nothing of another model."""
-        return mapping(self.model_info.get("finetuned"))
+        return fingerprint_of(self.model_info.fingerprint)
 
     def extent(self, task: str) -> Extent:
         """How many groups of a task were scored, of how many.
 
-        ``n-samples`` tells where the task file states its size. Where it does not, both counts of ``n-samples`` are
-        what was scored: then a run with a limit that was reached, or with ``samples``, is one of a part of unknown
-        size.
+        Where the task file does not state its size, both counts of ``n-samples`` are what was scored: then a run with
+        a limit that was reached, or with ``samples``, is one of a part of unknown size.
         """
         counts, coverage = self.n_samples[task], self.datasets[task].coverage
-        scored, total = counts.effective, counts.original
+        scored, total, limit = counts.effective, counts.original, self.config.get("limit")
         if coverage is not None and scored == coverage.here:
             return Extent(scored, coverage.rows, False)
-        if scored != total:
-            return Extent(scored, total, scored < total)
-        limit = self.config.get("limit")
-        cut = (type(limit) is int and scored >= limit) or self.config.get("samples") is not None
-        states_size = mapping(self.configs[task].get("group")).get("n_groups") is not None
-        # Of stored scores the limit itself may be written down as the task's size.
-        if cut and (self.source_kind(task) == STORED_SCORES or not states_size):
+        is_cut = (isinstance(limit, int) and scored >= limit) or self.config.get("samples") is not None
+        if scored == total and is_cut and mapping(self.configs[task].get("group")).get("n_groups") is None:
             return Extent(scored, None, True)
-        return Extent(scored, total, False)
-
-    def source_kind(self, task: str) -> str | None:
-        """The kind of source that a task was read from: ``folder``, ``stored_features``, ..."""
-        kind = self.datasets[task].source.get("kind") if task in self.datasets else None
-        return kind if isinstance(kind, str) else None
+        return Extent(scored, total, scored < total)
 
     def is_stored(self, task: str) -> bool:
         """Whether a task's numbers are of a file of scores, ranks or answers, and not of a run on the data."""
-        return self.source_kind(task) == STORED_SCORES
+        return self.datasets[task].source.get("kind") == STORED_SCORES
 
     @cached_property
     def numbers(self) -> list[Number]:
         """Every number, undefined ones too; a task's means over values of tags behind its own."""
         numbers = list[Number]()
-        for task, results in self.results.items():
-            entries = results, self.ci[task], self.chance[task], self.ties[task], self.tracks[task]
+        for task in self.results:
+            entries, records = {key: getattr(self, key)[task] for key in ENTRIES}, self.methods.get(task, {})
             about = {"version": self.versions[task], "data": self.task_hashes[task], "from_file": self.is_stored(task)}
-            known = from_entries(task, *entries, **self._of_model([task], **about), extent=self.extent(task))
-            records, up = self.methods.get(task, {}), self.higher_is_better[task]
-            seeds = {name: tuple(record.seeds) for name, record in records.items()}
-            own = [
-                replace(one, seeds=seeds.get(one.method, ()), higher_is_better=up.get(one.metric, True))
-                for one in known
-            ]
-            metrics = list(dict.fromkeys(number.metric for number in own))
-            methods = [column.method for column in columns_in(number.method for number in own)]
-            own.sort(key=lambda one: (metrics.index(one.metric), methods.index(one.method)))
+            own = from_entries(task, entries, **self._of_model([task], **about), extent=self.extent(task))
+            for at, number in enumerate(own):
+                seeds = tuple(records[number.method].seeds) if number.method in records else ()
+                up = self.higher_is_better[task].get(number.metric, True)
+                own[at] = replace(number, seeds=seeds, higher_is_better=up)
             numbers += own
-            for name, mean in self.tag_means.get(task, {}).items():
-                means = {number.key: number for number in from_entries("", mean.numbers, mean.ci)}
-                numbers += [
-                    replace(
-                        number,
-                        task=f"{task}{SLASH}{name}",
-                        **{key: getattr(means[number.key], key) for key in ("value", "stderr", "interval", "seed_std")},
-                        ties=None,
-                        extent=Extent(
-                            mean.groups, None if number.extent.limited else mean.groups, number.extent.limited
-                        ),
-                        parts=mean.cells,
-                    )
-                    for number in own
-                    if number.key in means
-                ]
+            if task in self.tag_means:
+                numbers += self._of_tags(task, own)
         return numbers
+
+    def _of_tags(self, task: str, numbers: Sequence[Number]) -> Iterator[Number]:
+        """The means of a task's numbers over values of tags."""
+        for name, mean in self.tag_means[task].items():
+            means = {one.key: one for one in from_entries("", {"results": mean.numbers, "ci": mean.ci})}
+            for number in (number for number in numbers if number.key in means):
+                is_limited = number.extent.limited
+                yield replace(
+                    number,
+                    task=f"{task}{SLASH}{name}",
+                    **{key: getattr(means[number.key], key) for key in ("value", "stderr", "interval", "seed_std")},
+                    ties=None,
+                    extent=Extent(mean.groups, None if is_limited else mean.groups, is_limited),
+                    parts=mean.cells,
+                )
 
     def _of_model(self, tasks: Iterable[str], **about: Any) -> dict[str, Any]:
         """What numbers of some tasks have in common: the model, and where they come from."""
-        collections = self.model_info.get("trained_on")
-        listed = ", ".join(map(str, collections)) or "none" if isinstance(collections, list) else UNKNOWN
-        seen = dict.fromkeys(name for task in tasks for name in self.seen_in_training.get(task, ()))
-        date = datetime.fromtimestamp(self.date, UTC).isoformat(timespec="seconds")
-        model = {"date": date, "fingerprint": fingerprint_of(self.fingerprint), "trained_on": listed}
-        return {"model": self.model_name, "origin": Origin(**{**model, "seen": ", ".join(seen) or None, **about})}
+        collections = self.model_info.trained_on
+        about = {
+            "date": datetime.fromtimestamp(self.date, UTC).isoformat(timespec="seconds"),
+            "fingerprint": self.model_digest,
+            "trained_on": UNKNOWN if collections is None else ", ".join(collections) or "none",
+            "seen": ", ".join({name: None for task in tasks for name in self.seen_in_training.get(task, ())}) or None,
+            **about,
+        }
+        return {"model": self.model_name, "origin": Origin(**about)}
 
     @cached_property
     def means(self) -> list[Number]:
@@ -725,7 +717,7 @@ class ResultsDocument(Part):
             if tasks and self.results.keys() >= {*tasks}:
                 extent, up = together(self.extent(task) for task in tasks), self.higher_is_better[tasks[0]]
                 about = {"parts": len(tasks), "extent": extent, **self._of_model(tasks)}
-                known = from_entries(dataset, values, tracks=self.tracks[tasks[0]], **about)
+                known = from_entries(dataset, {"results": values, "tracks": self.tracks[tasks[0]]}, **about)
                 means += [replace(number, higher_is_better=up.get(number.metric, True)) for number in known]
         return means
 
@@ -768,7 +760,7 @@ class ResultsDocument(Part):
     def _elsewhere(self, adapted_to: str, measured_on: str) -> list[Number]:
         """Method ``none`` is the model before adaptation; others, such as ``ttm``, are trained ones."""
         other = self.also[adapted_to][measured_on]
-        known = from_entries(f"{adapted_to}{AT}{measured_on}", other.results, other.ci, other.chance, other.ties)
+        known = from_entries(f"{adapted_to}{AT}{measured_on}", dict(other))
         about = self._of_model((), version=other.version, data=other.fingerprint, trained_on=None)
         about |= {"extent": other.extent, "adapted_to": adapted_to}
         seeds = {name: tuple(record.seeds) for name, record in other.methods.items() if name != RAW}
@@ -787,48 +779,31 @@ class ResultsDocument(Part):
         """UsageError if the baseline cannot be compared; AssertionNotMet, naming each assertion that is not met."""
         if self.baseline is not None and self.baseline.refused:
             raise UsageError(self.baseline.refused)
-        compare = {">=": operator.ge, "<=": operator.le, ">": operator.gt, "<": operator.lt, "==": operator.eq}
-        failures: list[str] = []
-        for text in assertions:
-            task, key, sign, wanted = parse_assertion(text)
-            name, value = read_key(key), None
-            if key == COVERAGE and task in self.results:
-                coverage = self.datasets[task].coverage
-                value = 1.0 if coverage is None else coverage.here / coverage.rows
-            for number in self.numbers:
-                if (number.task, number.metric, number.method) == (task, name.metric, name.method):
-                    value = getattr(number, name.part)
-            if value is None:
-                failures.append(f"{text}: the run has no such number")
-            elif not compare[sign](value, wanted):
-                failures.append(f"{text}: it is {value:.6g}")
-        if failures:
+        if failures := [f"{text}: {why}" for text in assertions if (why := self._why_not(text)) is not None]:
             raise AssertionNotMet("; ".join(failures))
 
+    def _why_not(self, assertion: str) -> str | None:
+        task, key, sign, wanted = parse_assertion(assertion)
+        name, value = read_key(key), None
+        if key == COVERAGE and task in self.results:
+            coverage = self.datasets[task].coverage
+            value = 1.0 if coverage is None else coverage.here / coverage.rows
+        for number in self.numbers:
+            if (number.task, number.metric, number.method) == (task, name.metric, name.method):
+                value = getattr(number, name.part)
+        if value is None:
+            return "the run has no such number"
+        compare = {">=": operator.ge, "<=": operator.le, ">": operator.gt, "<": operator.lt, "==": operator.eq}
+        return None if compare[sign](value, wanted) else f"it is {value:.6g}"
+
     @model_validator(mode="after")
-    def _is_consistent(self) -> ResultsDocument:
-        """What a JSON Schema cannot say: no task is half there, and no number is one that its metric cannot have."""
-        for key in _WHOLE:
-            for task in self.results:
-                if task not in getattr(self, key.replace("-", "_")):
-                    raise ValueError(f"'{key}' lacks task '{task:.60}'")
-        for task, numbers in self.results.items():
-            for key, value in numbers.items():
-                wrong = wrong_number(key, value)
-                if wrong:
-                    raise ValueError(f"{value!r:.40} for '{key:.80}' of task '{task:.80}', {wrong}")
-        try:
-            datetime.fromtimestamp(self.date, UTC)
-        except (ValueError, OverflowError, OSError):
-            raise ValueError(f"'date' is {self.date!r:.40}, which is not a time") from None
+    def _is_whole(self) -> ResultsDocument:
+        """What a JSON Schema cannot say: no task of ``results`` is only half there."""
+        for name, about in type(self).model_fields.items():
+            if _BY_TASK in about.metadata and about.is_required() and self.results.keys() - getattr(self, name):
+                lacking = min(self.results.keys() - getattr(self, name))
+                raise ValueError(f"'{about.alias or name}' lacks task '{lacking:.60}'")
         return self
-
-
-_WHOLE = (
-    *("tracks", "ci", "chance", "ties", "configs", "versions", "n-samples", "higher_is_better", "task_hashes"),
-    "datasets",
-)
-"""A task in ``results`` has to be in each of these, or its numbers cannot be identified or explained."""
 
 
 @dataclass(frozen=True)
@@ -874,7 +849,7 @@ def mapping(value: object) -> Mapping[str, Any]:
 def keys_by_task() -> list[str]:
     """The keys of a results document that hold one entry a task, in its order."""
     fields = ResultsDocument.model_fields.items()
-    return [field.alias or name for name, field in fields if _BY_TASK in field.metadata]
+    return [about.alias or name for name, about in fields if _BY_TASK in about.metadata]
 
 
 # ---- conditions on results, for scripts that have to stop when a number is not what it should be

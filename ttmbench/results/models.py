@@ -54,7 +54,7 @@ class StatedModel:
 
 def stated_model(document: ResultsDocument) -> StatedModel:
     """What a results document says of its model; of stored scores little."""
-    config, declared, name = document.config, document.fingerprint, document.model_name or "unnamed"
+    config, declared, name = document.config, document.model_info.fingerprint, document.model_name or "unnamed"
     words = [str(value) for value in (mapping(config.get("model_args")).get(key) for key in _ARGUMENTS) if value]
     dtype = declared.get("dtype") or config.get("dtype")
     base = name.partition("+")[0] if "peft" in mapping(config.get("model_args")) else name

@@ -7,13 +7,10 @@ lm-evaluation-harness does (`as_entries`, `from_entries`). Its column is what re
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache
 from math import sqrt
 from operator import attrgetter, mul
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
 from ttmbench.types import Track
@@ -108,8 +105,13 @@ COLUMNS = (
 )
 """Every built-in column, in the order in which tables have them."""
 
-BUILT_IN_METHODS = frozenset(map(attrgetter("method"), COLUMNS))
-"""Every other name is that of a test-time method."""
+BUILT_IN_METHODS = {column.method: column for column in reversed(COLUMNS)}
+"""Built-in method -> its column (raw for the model without training); every other method has one of its own name."""
+
+
+def column_of(method: str) -> Column:
+    """The column of a method; of the model without training, that of its scores."""
+    return BUILT_IN_METHODS.get(method) or Column(method, method, "test_time")
 
 
 def columns_in(methods: Iterable[str]) -> list[Column]:
@@ -118,15 +120,16 @@ def columns_in(methods: Iterable[str]) -> list[Column]:
     >>> [column.name for column in columns_in(["none", "tent", "ttm", "zero"])][2:6]
     ['overfit', 'TTM', 'tent', 'zero']
     """
-    others = [Column(name, name, "test_time") for name in dict.fromkeys(methods) if name not in BUILT_IN_METHODS]
     at = COLUMNS.index(TTM_COLUMN) + 1
+    others = (column_of(name) for name in dict.fromkeys(methods) if name not in BUILT_IN_METHODS)
     return [*COLUMNS[:at], *others, *COLUMNS[at:]]
 
 
 PUBLISHED = {column.published: column for column in COLUMNS if column.published is not None}
 """Name in the CSV of a published table -> column."""
 
-UNRANKED = (PLACEBO, SHUFFLE)
+MATCHES = ("group_match", "global_assignment_accuracy")
+"""The metrics that match; of the model without training they are called SimpleMatch."""
 
 NO_MODEL = "no_model"
 PublishedTrack = Literal["zero_shot", "forced_choice", "supervised", "no_model"]
@@ -155,15 +158,10 @@ UNRANKED_TITLE = "Controls: they explain a number and rank nowhere"
 def track_of(method: str, metric_track: Track, stated: Track | None = None) -> Track | None:
     """The track of a number: that which its column states, else the method's; a metric's own for the raw model alone.
 
-    >>> track_of("none", "matching"), track_of("tent", "zero_shot"), track_of("sinkhorn", "zero_shot", "matching")
-    ('matching', 'test_time', 'matching')
-    >>> track_of("placebo", "matching") is None
-    True
+    >>> track_of("none", "matching"), track_of("sinkhorn", "zero_shot", "matching"), track_of("placebo", "matching")
+    ('matching', 'matching', None)
     """
-    if method in UNRANKED:
-        return None
-    own: Track | None = next((column.track for column in COLUMNS if column.method == method), "test_time")
-    return stated or (metric_track if method == RAW else own)
+    return stated or (metric_track if method == RAW else column_of(method).track)
 
 
 def supervised_tracks(tracks: Mapping[str, Track]) -> dict[str, Track]:
@@ -175,21 +173,16 @@ def supervised_tracks(tracks: Mapping[str, Track]) -> dict[str, Track]:
     return {key: track if track == "oracle" else "supervised" for key, track in tracks.items()}
 
 
-@cache
 def name_of(method: str, track: str | None = None, metric: str | None = None) -> str:
-    """The name of a number's column; of a plugin's method, its own. ``metric`` helps where no track does.
+    """The name of a number's column; of a plugin's method, its own. ``metric`` helps where the track does not.
 
-    >>> name_of("none", "matching"), name_of("none", "zero_shot"), name_of("none"), name_of("overfit", "test_time")
-    ('SimpleMatch', 'raw', 'raw', 'overfit')
+    >>> name_of("none", "matching"), name_of("none"), name_of("overfit", "test_time")
+    ('SimpleMatch', 'raw', 'overfit')
     >>> name_of("none", "supervised", "group_match"), name_of("none", "supervised", "group_score")
     ('SimpleMatch', 'raw')
     """
-    if track == "supervised" or (track is None and metric is not None and method == RAW):
-        from ttmbench.metrics import METRICS  # which needs scipy, and tables of other models do not
-
-        track = next((spec.track for spec in METRICS if spec.name == metric), None)
-    mine = [column for column in COLUMNS if column.method == method]
-    return next((column.name for column in mine if column.track == track), mine[0].name if mine else method)
+    is_match = track == "matching" or (track in (None, "supervised") and metric in MATCHES)
+    return SIMPLE_MATCH_COLUMN.name if is_match and method == RAW else column_of(method).name
 
 
 class Key(NamedTuple):
@@ -316,60 +309,41 @@ class Number:
         return len(self.seeds) or None
 
 
-Entries = dict[str, dict[str, Any]]
-"""``results``, ``ci``, ``chance``, ``ties`` and ``tracks`` of a task in a results document."""
+ENTRIES = ("results", "ci", "chance", "ties", "tracks")
+"""The keys of a results document that have a task's numbers."""
 UNTRAINED = (RAW, CHOICE)  # methods without seeds
 
 
-def as_entries(numbers: Iterable[Number]) -> Entries:
-    """The entries of a task's numbers in a results document, by ``metric,method``; chance by metric, too."""
-    entries: Entries = {"results": {}, "ci": {}, "chance": {}, "ties": {}, "tracks": {}}
+def as_entries(numbers: Iterable[Number]) -> dict[str, dict[str, Any]]:
+    """The `ENTRIES` of a task's numbers in a results document, by ``metric,method``; chance by metric, too."""
+    entries = {name: dict[str, Any]() for name in ENTRIES}
+    results, ci, chance, ties, tracks = entries.values()
     for number in numbers:
         key, metric, method = number.key, number.metric, number.method
-        entries["results"] |= {key: number.value, key_of(metric, method, "stderr"): number.stderr}
+        results |= {key: number.value, key_of(metric, method, "stderr"): number.stderr}
         if method not in UNTRAINED and number.value is not None:
-            entries["results"][key_of(metric, method, "seed_std")] = number.seed_std
-        entries["ci"][key] = None if number.interval is None else list(number.interval)
-        entries["ties"][key] = number.ties
+            results[key_of(metric, method, "seed_std")] = number.seed_std
+        ci[key] = None if number.interval is None else list(number.interval)
+        ties[key] = number.ties
         if number.own_chance:
-            entries["chance"][key] = number.chance
-        entries["chance"].setdefault(metric, None if number.own_chance else number.chance)
+            chance[key] = number.chance
+        chance.setdefault(metric, None if number.own_chance else number.chance)
         if number.track is not None:
-            entries["tracks"][key] = number.track
+            tracks[key] = number.track
     return entries
 
 
-def from_entries(
-    task: str,
-    results: Mapping[str, float | None],
-    ci: Mapping[str, Sequence[float] | None] = MappingProxyType({}),
-    chance: Mapping[str, float | None] = MappingProxyType({}),
-    ties: Mapping[str, float | None] = MappingProxyType({}),
-    tracks: Mapping[str, str] = MappingProxyType({}),
-    **known: Any,
-) -> list[Number]:
-    """The numbers of a task from its entries in a results document; ``known`` are attributes of all of them."""
+def from_entries(task: str, entries: Mapping[str, Any], **known: Any) -> list[Number]:
+    """The numbers of a task from its `ENTRIES` in a results document; ``known`` are attributes of all of them."""
+    results, ci, chance, ties, tracks = (entries.get(name, {}) for name in ENTRIES)
     numbers = []
     for key, value in results.items():
         metric, method, part = read_key(key)
         if method and part == "value":
-            low, high = ci.get(key) or (None, None)
-            numbers.append(
-                Number(
-                    task,
-                    metric,
-                    method,
-                    value,
-                    stderr=results.get(key_of(metric, method, "stderr")),
-                    interval=None if low is None or high is None else (low, high),
-                    chance=chance[key] if key in chance else chance.get(metric),
-                    own_chance=key in chance,
-                    ties=ties.get(key),
-                    seed_std=results.get(key_of(metric, method, "seed_std")),
-                    track=tracks.get(key),
-                    **known,
-                )
-            )
+            about = {part: results.get(key_of(metric, method, part)) for part in ("stderr", "seed_std")}
+            about |= {"chance": chance.get(key, chance.get(metric)), "ties": ties.get(key), "track": tracks.get(key)}
+            about["interval"] = tuple(ends) if (ends := ci.get(key)) else None
+            numbers.append(Number(task, metric, method, value, own_chance=key in chance, **about, **known))
     return numbers
 
 
@@ -471,34 +445,10 @@ def to_frame(numbers: Iterable[Number]) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=columns, dtype=object).astype(kinds)
 
 
-FRACTIONS = (
-    *("text_score", "image_score", "group_score", "group_match", "individual_match", "global_assignment_accuracy"),
-    *("text_accuracy", "image_accuracy", "original_accuracy", "augmented_accuracy", "brittleness", "text_only_score"),
-)
-_RANKED = re.compile(r"(?:(?:i2t|t2i)_recall_at_|accuracy_top)\d+(?:_as_topk)?")
-LARGEST = 1e300
-
-
-def wrong_number(key: str, value: object) -> str | None:
-    """What is wrong with a number of results or samples, in words that follow it; None if nothing is.
-
-    >>> wrong_number("group_match,none", 1.5)
-    'which is not a fraction'
-    """
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= LARGEST:
-        return "which is not a finite number"
-    metric, _, part = read_key(key)
-    if (metric in FRACTIONS or _RANKED.fullmatch(metric)) and not 0 <= value <= 1:
-        return "which is not a fraction"
-    return "which is a negative spread" if part != "value" and value < 0 else None
-
-
 def sample_value(metrics: object) -> dict[str, float] | None:
     """The defined numbers of a samples line; None if they are no such thing."""
     if not isinstance(metrics, Mapping):
         return None
-    if any(wrong_number(str(key), value) for key, value in metrics.items()):
-        return None
-    return {str(key): float(value) for key, value in metrics.items() if value is not None}
+    known = {str(key): value for key, value in metrics.items() if value is not None}
+    is_rate = all(type(value) in (int, float) and 0 <= value <= 1 for value in known.values())
+    return {key: float(value) for key, value in known.items()} if is_rate else None

@@ -435,7 +435,7 @@ def read_sample_log(path: Path) -> ResultsDocument:
         "notes": ["read from a sample log of lm-evaluation-harness or lmms-eval: values are those of its own metrics"],
     }
     file = {"kind": "samples", "task": task, "sha256": file_digest(path), "bytes": about.st_size}
-    return ResultsDocument.of(
+    return ResultsDocument.model_validate(
         {
             **{"schema_version": SCHEMA_VERSION, "status": "done", "track": "zero_shot"},
             **{key: {task: entry} for key, entry in by_task.items()},

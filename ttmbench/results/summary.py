@@ -507,7 +507,7 @@ def mean_of_tasks(results: Sequence[Mapping[str, float | None]]) -> dict[str, fl
     {'m,none': 0.75, 'm_stderr,none': 0.025}
     """
     means: dict[str, float | None] = {}
-    tasks = [{number.key: number for number in from_entries("", of_task)} for of_task in results]
+    tasks = [{number.key: number for number in from_entries("", {"results": of_task})} for of_task in results]
     for key in (key for key in tasks[0] if all(key in numbers for numbers in tasks)):
         same = [numbers[key] for numbers in tasks]
         values = [number.value for number in same if number.value is not None]

@@ -156,9 +156,9 @@ def facts_of(document: ResultsDocument) -> Iterator[tuple[str, str]]:
     yield "packages", ", ".join(f"{name} {version}" for name, version in document.packages.items())
     yield "commit", document.git_hash or ""
     yield "run key", document.run_key or ""
-    plain = {key: value for key, value in document.fingerprint.items() if not isinstance(value, Mapping)}
+    plain = {key: value for key, value in document.model_info.fingerprint.items() if not isinstance(value, Mapping)}
     yield "the model states", _words(plain)
-    yield from ((str(key), _words(value)) for key, value in document.fingerprint.items() if key not in plain)
+    yield from ((str(key), _words(value)) for key, value in document.model_info.fingerprint.items() if key not in plain)
 
 
 def _words(value: object, depth: int = 3) -> str:
@@ -512,7 +512,9 @@ class _Site:
     def size(self, row: Number) -> float | None:
         """How many parameters the model of a number has; None if that is unknown."""
         run = self.runs.get(row.origin.file)
-        stated = run.document.fingerprint.get("n_parameters") if run else self.published.parameters.get(row.model)
+        stated = (
+            run.document.model_info.fingerprint.get("n_parameters") if run else self.published.parameters.get(row.model)
+        )
         return float(stated) if isinstance(stated, int | float) and stated > 0 else None
 
 
