@@ -136,26 +136,26 @@ class Model(ABC):
 
     def parameters(self) -> Iterable[torch.nn.Parameter]:
         """The parameters that adaptation trains; by default those of its `torch_module`, as for the next two."""
-        parameters: Iterable[torch.nn.Parameter] = self._of_module("parameters")()
-        return parameters
+        return self._trained.parameters()
 
     def state_dict(self) -> Mapping[str, torch.Tensor]:
         """All tensors that training changes, by name."""
-        state: Mapping[str, torch.Tensor] = self._of_module("state_dict")()
-        return state
+        return self._trained.state_dict()
 
     def load_state_dict(self, state: Mapping[str, torch.Tensor]) -> Any:
         """Restores a state that ``state_dict`` returned."""
-        return self._of_module("load_state_dict")(state)
+        return self._trained.load_state_dict(state)
 
-    def _of_module(self, method: str) -> Any:
+    @property
+    def _trained(self) -> torch.nn.Module:
+        """The `torch_module` with torch's own methods; UsageError if there is none."""
         module = self.torch_module
         if module is None:
             raise UsageError(
-                f"{type(self).__name__} has no {method}() to train it by: derive it from torch.nn.Module too, keep a "
-                "module in its attribute `model`, or write parameters(), state_dict() and load_state_dict()"
+                f"{type(self).__name__} has no parameters to train: derive it from torch.nn.Module too, keep a module "
+                "in its attribute `model`, or write parameters(), state_dict() and load_state_dict()"
             )
-        return getattr(super() if isinstance(self, torch.nn.Module) else module, method)
+        return super() if isinstance(self, torch.nn.Module) else module  # type: ignore[return-value]
 
 
 class PairScorer(Model):
@@ -436,8 +436,11 @@ def as_model(adapter: object) -> Model:
     UsageError for any other object, with what to change: also where a default would hide what the object has outside
     its class (set on it, a parameter of torch, or answered by ``__getattr__``).
     """
-    if isinstance(adapter, DualEncoder | PairScorer | ChoiceModel):
-        return adapter
+    return adapter if isinstance(adapter, DualEncoder | PairScorer | ChoiceModel) else _with_base(adapter)
+
+
+def _with_base(adapter: object) -> Model:
+    """`as_model` of an object without a base class."""
     kind, name = type(adapter), type(adapter).__name__
     needed = {base: [one for one in base.__abstractmethods__ if one != "fingerprint"] for base in _BASES}
     bases = [base for base in _BASES if all(callable(getattr(kind, one, None)) for one in needed[base])]

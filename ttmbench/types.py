@@ -92,11 +92,6 @@ class ImageRef:
     variant: str = field(default="", compare=False, repr=False)
     of_plugin: bool = field(default=False, compare=False, repr=False)
 
-    @property
-    def encoded(self) -> Callable[[], bytes] | None:
-        """``read``, if the encoded bytes and the reading options determine the pixels."""
-        return None if self.of_plugin else self.read
-
 
 @dataclass(frozen=True)
 class Group:
@@ -410,8 +405,8 @@ class MethodSpec:
             `TrainingTask`. ``labels`` and ``random_labels`` are for built-in methods only.
         scope: what the scores of an image depend on: the ``row`` of one image, its ``group``, a ``batch`` of groups,
             the ``stream`` of groups so far, or the whole ``task``.
-        reset: when the model is restored: before each ``group``, each ``batch``, or ``never``; None if nothing is
-            trained.
+        reset: when the model is restored: before each ``group``, each ``batch``, or ``never``, which leaves a trained
+            model to be saved and evaluated on other tasks; None if nothing is trained.
         settings: values that replace the target's defaults; ``--method_args NAME.KEY=VALUE`` overrides them.
         sources: setting -> source of its value (paper or code).
         order_dependent: whether the order of the groups changes its scores.
@@ -439,11 +434,6 @@ class MethodSpec:
     takes_ttm_args: bool = False
 
     @property
-    def is_finetuning(self) -> bool:
-        """Whether it is supervised finetuning before the test, run by ``ttmbench finetune``."""
-        return "labels" in self.needs and not self.takes_ttm_args
-
-    @property
     def needs_model(self) -> bool:
         """Whether it needs the whole model, of any kind, to train it: its task is a `ModelTask`."""
         return self.takes_ttm_args or "labels" in self.needs
@@ -454,27 +444,17 @@ class MethodSpec:
         return "gradients" in self.needs
 
     @property
-    def leaves_model(self) -> bool:
-        """Whether it ends with a trained model, which can be saved and evaluated on other tasks."""
-        return self.trains and self.reset == "never"
-
-    @property
-    def uses_matching(self) -> bool:
-        """Whether its scores use the matching assumption without training.
-
-        SimpleMatch is then the fair baseline in every metric; for other methods the baseline is the same metric of the
-        raw model. A trained model scores each pair separately, so training on matchings does not count.
-        """
-        return self.assumes_matching and not self.trains
-
-    @property
     def track(self) -> Literal["matching", "test_time", "supervised", "oracle"] | None:
-        """Leaderboard track of its numbers: ``matching`` if it uses a matching without training; None for controls."""
+        """Leaderboard track of its numbers; None for controls.
+
+        ``matching`` if its scores use the matching assumption without training: SimpleMatch is then the fair baseline
+        in every metric, for other methods the raw model's same metric. A trained model scores each pair separately.
+        """
         if "random_labels" in self.needs:
             return None
         if "labels" in self.needs:
-            return "supervised" if self.is_finetuning else "oracle"
-        return "matching" if self.uses_matching else "test_time"
+            return "oracle" if self.takes_ttm_args else "supervised"
+        return "matching" if self.assumes_matching and not self.trains else "test_time"
 
     @property
     def takes_features(self) -> bool:

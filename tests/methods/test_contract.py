@@ -20,7 +20,7 @@ from ttmbench.testing import ContractError, check_method
 from ttmbench.types import MethodSpec
 
 FEWER = {"views": 5, "steps": 1, "rounds": 1, "wrappers": ("{}", "a photo of {}"), "rewrites": FILE}
-SHIPPED = [one for one in METHODS if not (one.takes_ttm_args or one.is_finetuning)]
+SHIPPED = [one for one in METHODS if not one.needs_model]
 TRAINS = {"needs": ("gradients",), "reset": "never", "scope": "stream", "order_dependent": True}
 
 

@@ -33,7 +33,7 @@ from ttmbench.types import GroupShape, MethodSpec
 
 LABELS = {"labels", "random_labels"}
 # TTM has its own protocol, and tests/ttm.
-UNLABELLED = [one for one in METHODS if not LABELS & set(one.needs) and not (one.takes_ttm_args or one.is_finetuning)]
+UNLABELLED = [one for one in METHODS if not LABELS & set(one.needs) and not one.needs_model]
 FUNCTIONS = [spec for spec in UNLABELLED if not spec.trains]
 TRAINING = [spec for spec in UNLABELLED if spec.trains]
 # Of every method that has such a setting; several batches, too.

@@ -19,7 +19,7 @@ FEW = {
     "neat": {"rewrites": FILE, "captions": 2},
     **{name: {"images": 2} for name in ("tent", "cliptta")},
 }  # `check_method` stops each of them too (test_contract.py)
-TRAINING = [spec.name for spec in METHODS if spec.trains and not (spec.takes_ttm_args or spec.is_finetuning)]
+TRAINING = [spec.name for spec in METHODS if spec.trains and not spec.needs_model]
 
 
 def evaluate(model, method, **settings):

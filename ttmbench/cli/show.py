@@ -200,7 +200,7 @@ def _method(spec: MethodSpec, plugin: str) -> Page:
         for each in arguments(spec)
     ]
     shown = {**vars(spec), "track": spec.track, "trains": spec.trains, "plugin": plugin, "arguments": rows}
-    shown["option"] = "ttmbench finetune --finetune_args NAME=VALUE" if spec.is_finetuning else option
+    shown["option"] = "ttmbench finetune --finetune_args NAME=VALUE" if spec.track == "supervised" else option
     text = inspect.getdoc(load_target(spec.target)) or ""
     return shown, {
         spec.name: spec.summary or "-",
@@ -216,7 +216,7 @@ def _method(spec: MethodSpec, plugin: str) -> Page:
         "units": None if spec.gives_logits else "no logits, so calibration errors mean nothing",
         "track": spec.track or "none: a control, which ranks nowhere",
         "baseline": "SimpleMatch (group_match,none) for every metric: its scores use the matching"
-        if spec.uses_matching
+        if spec.track == "matching"
         else "the raw model, same metric (METRIC,none); for group match SimpleMatch",
         "code": f"{spec.target} (plugin {plugin})",
     }

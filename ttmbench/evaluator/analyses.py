@@ -341,7 +341,7 @@ def _methods(runs: Trials) -> Iterator[Record]:
                 row["value"], row["seed_std"] = over_seeds(means)
                 row |= costs[name]
                 if name != RAW:
-                    knows = registry.methods[name].uses_matching and "group_match" in metrics
+                    knows = registry.methods[name].track == "matching" and "group_match" in metrics
                     row |= _gain(config, scored, metrics["group_match"] if knows else metric, metric, values)
                 of_metric.append(row)
             compared = [row for row in of_metric if "p" in row]

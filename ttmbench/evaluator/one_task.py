@@ -276,14 +276,14 @@ def check_methods(
             )
     specs = [registry.methods[name] for name in config.methods]
     for spec in specs:
-        if spec.is_finetuning:
+        if spec.track == "supervised":
             what = f"--methods {spec.name}: 'ttmbench finetune' trains on labels"
             raise UsageError(f"{what}; evaluate the weights it writes")
     reference_tasks(registry, config)
     if config.save_adapted is not None and adapter is not None and not adapter.savable:
         raise UsageError(f"model {config.model} cannot be saved (it has no save); omit --save_adapted")
     for option, is_given in (("--also", bool(config.also)), ("--save_adapted", config.save_adapted is not None)):
-        if is_given and not any(spec.leaves_model for spec in specs):
+        if is_given and not any(spec.reset == "never" for spec in specs):
             whose = "; ".join(f"method '{spec.name}' {_left_out(spec)}" for spec in specs)
             raise UsageError(f"{option} needs a method that leaves a trained model, such as ttm: {whose}")
     for spec in specs:
@@ -325,7 +325,7 @@ def _checked(
         if config.dtype == "fp16" and (which is not None or "caption_embeddings" in spec.needs):
             raise UsageError(f"method '{name}' needs gradients, which underflow in fp16; use --dtype bf16 or fp32")
         if isinstance(which, str):
-            if spec.leaves_model and config.save_adapted is not None and is_added(which):
+            if spec.reset == "never" and config.save_adapted is not None and is_added(which):
                 raise UsageError(
                     f"method '{name}': --save_adapted cannot save what train={which} adds; train a set of weights"
                 )
@@ -400,7 +400,7 @@ def runnable(run: Run, task: TaskSpec) -> tuple[list[MethodSpec], list[str]]:
     wanted = {"measured on other tasks": run.config.also, "saved": run.config.save_adapted}
     what = " or ".join(words for words, is_wanted in wanted.items() if is_wanted)
     for spec in defined if what else ():
-        if not spec.leaves_model:
+        if spec.reset != "never":
             notes.append(f"what method '{spec.name}' does is not {what}: it {_left_out(spec)}")
     return defined, notes
 
@@ -480,7 +480,7 @@ class Methods:
         columns, seconds, failures = list(scored.columns), dict(scored.seconds), dict[str, Exception]()
         others = dict[str, TaskResult]()  # with the original model, once a run
         try:
-            for name in self.others if any(spec.leaves_model for spec in specs) else ():
+            for name in self.others if any(spec.reset == "never" for spec in specs) else ():
                 if name != scored.spec.task:
                     others[name] = run.once(STAGE, name, partial(self._score_elsewhere, run, name, run.cache))
             for column in self.columns(run, scored, settings, state, specs, failures, others):
@@ -575,7 +575,7 @@ class Methods:
             divided="," in config.device,
         )
         for spec in specs:
-            clock, leaves = time.perf_counter(), {"after": partial(after, spec.name)} if spec.leaves_model else {}
+            clock, leaves = time.perf_counter(), {"after": partial(after, spec.name)} if spec.reset == "never" else {}
             try:
                 with phase(spec.name):
                     made = runner.column(spec, settings_for(config, spec.name), **leaves)
@@ -597,7 +597,7 @@ class Methods:
     def _save(self, run: Run, scored: Scored, name: str, seed: int, about: Record) -> None:
         """Writes the model as it is now: into the folder itself for one task, seed and method, else one for each."""
         spec, config, folder = scored.spec, run.config, Path(run.config.save_adapted or "")
-        leaving = [method for method in config.methods if run.registry.methods[method].leaves_model]
+        leaving = [method for method in config.methods if run.registry.methods[method].reset == "never"]
         folder = folder / name if len(leaving) > 1 else folder
         folder = folder if len(self.tasks) == len(config.run_seeds) == 1 else folder / spec.task / f"seed_{seed}"
         card = {

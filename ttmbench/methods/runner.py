@@ -283,7 +283,7 @@ class MethodRun:
         record = self._record(spec, recorded(settings), runs, estimated)
         if self.audit and not {"labels", "random_labels"} & {*spec.needs}:
             record["audit_labels"] = self._audit(spec, settings, runs)
-        if self.holdout is not None and spec.leaves_model:
+        if self.holdout is not None and spec.reset == "never":
             record["holdout"] = self._held_out(spec, settings, seeds)
         are_logits = spec.gives_logits and self.raw.are_logits
         return MethodScores(

@@ -496,7 +496,7 @@ class MethodRecord(Part):
 
     @property
     def uses_matching(self) -> bool:
-        """As `ttmbench.types.MethodSpec.uses_matching`."""
+        """Whether its scores use the matching assumption without training."""
         return self.assumes_matching and "gradients" not in self.needs
 
 

@@ -208,11 +208,11 @@ class Inputs:
     def _take_in(self, name: str, opened: Image | None = None) -> None:
         """Takes in an image; one that has encoded bytes need not be opened."""
         group_id, image = self._named[name]
-        if image.encoded is None:
+        if image.of_plugin or image.read is None:  # its pixels identify it
             self.contents[name] = self.digests[name] = pixels_digest(opened or open_upright(image, group_id))
             return
         try:
-            self.contents[name] = hashlib.sha256(image.encoded()).hexdigest()
+            self.contents[name] = hashlib.sha256(image.read()).hexdigest()
         except Exception as error:
             raise _unreadable(image, group_id, error) from error
         how = f"{self.contents[name]} exif {image.exif}; {image.variant}"
