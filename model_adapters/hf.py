@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from ttmbench._util.images import frames_of
-from ttmbench.errors import DataError, UsageError
+from ttmbench.errors import UsageError
 from ttmbench.model_adapters._shared.contrastive import (
     ADVICE_ON_GELU,
     GELU,
@@ -101,10 +101,8 @@ class TransformersModel(ContrastiveModel[Mapping[str, torch.Tensor]]):
     preprocessor = "AutoImageProcessor"
 
     def __init__(self, loaded: LoadedModel, asked: HfOptions | ItcOptions) -> None:
-        stated, note = activation(loaded.model.config, asked.pretrained)
-        model = loaded.model
-        towers = self._towers(model)
-        super().__init__(model, towers, device=asked.device, dtype=asked.dtype, compile=asked.compile)
+        model, device = loaded.model, asked.device
+        super().__init__(model, self._towers(model), device=device, dtype=asked.dtype, compile=asked.compile)
         self.loaded, self.files, self.name = loaded, loaded.files, asked.pretrained
         self.image_processor = loaded.image_processor
         self.tokenizer, self.special_tokens = as_text(loaded.tokenizer)
@@ -112,8 +110,8 @@ class TransformersModel(ContrastiveModel[Mapping[str, torch.Tensor]]):
         self.max_tokens = self._longest(asked)
         kinds = self.model.config.model_type, type(loaded.tokenizer).__name__.removesuffix("Fast")
         self._cleaning = next((CLEANING[kind] for kind in kinds if kind in CLEANING), None)
-        self._notes = [note] if note and getattr(asked, QUICK, None) is None else []
-        self._stated = stated
+        stated, notes = activation(model.config, asked.pretrained)
+        self._notes = notes if getattr(asked, QUICK, None) is None else []
         self._declared = {
             **loaded.describe(self.name, self.state_sha256, self.device, asked.dtype),
             "image_processor": type(self.image_processor).__name__,
@@ -121,7 +119,6 @@ class TransformersModel(ContrastiveModel[Mapping[str, torch.Tensor]]):
             **stated,
         }
         self._scale, self._size = scale_and_size(self.image_processor, self.device)
-        check_image_size(self, self._size, self.model.config)
 
     def _longest(self, asked: HfOptions | ItcOptions) -> int:
         """The longest caption in tokens."""
@@ -137,9 +134,7 @@ class TransformersModel(ContrastiveModel[Mapping[str, torch.Tensor]]):
 
     def save(self, folder: Path) -> None:
         """Weights, tokenizer and preprocessing, as ``from_pretrained`` loads them."""
-        vars(self.model.config).update(self._stated)  # for `activation`, when they are loaded again
         self.loaded.save(folder)
-        vars(self.model.config).pop(QUICK, None)
 
     def prepare_images(self, images: Sequence[Image]) -> dict[str, torch.Tensor]:
         """The model's own preprocessing: uint8 pixels still to be normalised, where the preprocessing allows that."""
@@ -210,14 +205,7 @@ class TransformersModel(ContrastiveModel[Mapping[str, torch.Tensor]]):
 
     def _trimmed(self, prepared: Mapping[str, torch.Tensor]) -> Mapping[str, torch.Tensor]:
         # A causal tower, and one with an attention mask, never looks at padding; SigLIP's does.
-        if self.is_sigmoid:
-            return prepared
-        tokens = trimmed(prepared)
-        # CLIP's causal tower needs no mask; on an accelerator transformers would wait to see whether it masks anything.
-        behind = self.model.config.model_type == "clip" and self.tokenizer.padding_side == "right"
-        if self.device.type == "cpu" or not behind:
-            return tokens
-        return {name: tensor for name, tensor in tokens.items() if name != "attention_mask"}
+        return prepared if self.is_sigmoid else trimmed(prepared)
 
     def _tower(self, tower: Tower, inputs: Mapping[str, torch.Tensor]) -> torch.Tensor:
         output = tower(**{name: normalised(value, self._scale) for name, value in inputs.items()})
@@ -349,24 +337,6 @@ class VideoPrism(VideoModel):
         return video, model.get_text_features
 
 
-def check_image_size(adapter: Any, size: tuple[int, int], config: PretrainedConfig) -> None:
-    """DataError where preprocessing makes images of another size than the model's, which the model does not take."""
-    from PIL import Image
-
-    vision = getattr(config, "vision_config", None) or getattr(config, "image_config", None)
-    height, width = np.broadcast_to(getattr(vision, "image_size", None) or size, 2)
-    if size in ((0, 0), (height, width)):
-        return
-    try:
-        with torch.inference_mode():
-            adapter.encode_images(adapter.prepare_images([Image.new("RGB", size[::-1])]))
-    except (RuntimeError, ValueError) as error:  # some towers take every size
-        raise DataError(
-            f"the image processor of {adapter.name} makes images of {size[0]}x{size[1]} pixels and the model takes "
-            f"{height}x{width}; use the image processor that belongs to these weights"
-        ) from error
-
-
 def scale_and_size(processor: BaseImageProcessor, device: torch.device) -> tuple[PixelScale | None, tuple[int, int]]:
     """How to normalise this processor's uint8 pixels, and their height and width.
 
@@ -379,39 +349,30 @@ def scale_and_size(processor: BaseImageProcessor, device: torch.device) -> tuple
     try:
         raw = processor(images=probe, return_tensors="pt", **UNSCALED)
     except TypeError:  # EfficientNet's (ALIGN) may normalise once more, which integers cannot be
-        return None, (0, 0)
-    if set(raw) - {"pixel_mask"} != {PIXELS} or raw[PIXELS].dtype != torch.uint8 or raw[PIXELS].ndim != 4:
-        return None, (0, 0)
-    channels, height, width = raw[PIXELS].shape[1:]
-    own = (
-        (processor.image_mean, processor.image_std) if processor.do_normalize else ([0.0] * channels, [1.0] * channels)
-    )
-    rescale = float(processor.rescale_factor) if processor.do_rescale else 1.0
-    scale = pixel_scale(rescale, *own, torch.device("cpu"))
-    if not torch.allclose(normalised(raw[PIXELS], scale), plain[PIXELS], atol=1e-5, rtol=0):
-        return None, (0, 0)
-    return (scale[0].to(device), scale[1].to(device)), (height, width)
+        raw = plain
+    if set(raw) - {"pixel_mask"} == {PIXELS} and raw[PIXELS].dtype == torch.uint8 and raw[PIXELS].ndim == 4:
+        channels, *size = raw[PIXELS].shape[1:]
+        normalises, rescale = processor.do_normalize, processor.rescale_factor if processor.do_rescale else 1.0
+        mean, std = (processor.image_mean, processor.image_std) if normalises else ([0.0] * channels, [1.0] * channels)
+        scale = pixel_scale(rescale, mean, std, device)
+        if torch.allclose(normalised(raw[PIXELS].to(device), scale).cpu(), plain[PIXELS], atol=1e-5, rtol=0):
+            return scale, (size[0], size[1])
+    return None, (0, 0)
 
 
-def activation(config: PretrainedConfig, name: str) -> tuple[dict[str, bool | None], str | None]:
+def activation(config: PretrainedConfig, name: str) -> tuple[dict[str, bool | None], list[str]]:
     """A CLIP's ``quick_gelu`` for its fingerprint, and a note where the conversion of OpenAI's may have lost it.
 
-    The entry is None if the two towers differ, and empty for other models; the key ``quick_gelu`` of a configuration
-    that was saved here is removed. There is no note for QuickGELU, nor for what cannot descend from OpenAI's.
+    The entry is None if the two towers differ; of what cannot descend from OpenAI's there is no note.
     """
-    confirmed = vars(config).pop(QUICK, None) is not None
     if config.model_type != "clip":
-        return {}, None
+        return {}, []
     image, text = config.vision_config.hidden_act, config.text_config.hidden_act
-    is_quick = {act == QUICK for act in (image, text)}
-    stated = {QUICK: is_quick.pop() if len(is_quick) == 1 else None}
-    if image != text:
-        which = f"{image} for images and {text} for captions."
-    elif image == GELU and config.vision_config.hidden_size <= _WIDEST and not name.startswith(_TRAINED_WITH_GELU):
-        which = f"{GELU}, so GELU is used."
-    else:
-        return stated, None
-    return stated, None if confirmed else f"config.json of {name} states hidden_act {which} {ADVICE_ON_GELU}"
+    stated = {QUICK: image == QUICK if (image == QUICK) == (text == QUICK) else None}
+    is_small = config.vision_config.hidden_size <= _WIDEST and not name.startswith(_TRAINED_WITH_GELU)
+    if image == text and not (image == GELU and is_small):
+        return stated, []
+    return stated, [f"config.json of {name} states hidden_act {image} for images, {text} for text. {ADVICE_ON_GELU}"]
 
 
 VIDEO_MODELS: dict[str, type[VideoModel]] = {"xclip": XClip, "videoprism": VideoPrism}

@@ -37,7 +37,7 @@ from ttmbench.model_adapters._shared.pretrained import (
     load_whole,
     locate,
 )
-from ttmbench.model_adapters.hf import UNSCALED, check_image_size, scale_and_size
+from ttmbench.model_adapters.hf import UNSCALED, scale_and_size
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -91,8 +91,7 @@ class MatchingModel(TrainablePairModel):
         self.image_processor = loaded.image_processor
         self.max_tokens = caption_tokens(asked.max_tokens, self.trained_tokens, self.model.config, self.tokenizer)
         if self.one_size:
-            self._scale, size = scale_and_size(self.image_processor, self.device)
-            check_image_size(self, size, self.model.config)
+            self._scale, _ = scale_and_size(self.image_processor, self.device)
         full_precision(self._head())
         read = caption_inputs(self.tokenizer, PROBES, self.max_tokens)["input_ids"]
         self._declared["captions"] = captions_read(read, None, "longest", self.max_tokens, self.special_tokens)

@@ -7,12 +7,14 @@ import logging
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from copy import copy
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
 import open_clip
+import regex  # type: ignore[import-untyped,unused-ignore]
 import torch
 from open_clip.tokenizer import HFTokenizer
 from open_clip.transform import (
@@ -115,7 +117,7 @@ class OpenClipModel(ContrastiveModel[torch.Tensor]):
         towers = (model.encode_image, text.encode)
         super().__init__(model, towers, device=asked.device, dtype=asked.dtype, compile=asked.compile)
         self.config, self._transform = config, transform
-        self.tokenizer, self.special_tokens = as_text(tokenizer)
+        self.tokenizer, self.special_tokens = without_special_tokens(tokenizer)
         self._notes, self.files = notes, files
         self.preprocessing = PreprocessCfg(**getattr(model.visual, "preprocess_cfg", {}))
         usual = image_transform_v2(self.preprocessing, is_train=False).transforms
@@ -293,6 +295,17 @@ class _TextTower(torch.nn.Module):
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
         """open_clip's own."""
         return self.model.encode_text(tokens, normalize=False)
+
+
+def without_special_tokens(tokenizer: Tokenizer) -> tuple[Tokenizer, frozenset[str]]:
+    """As `as_text`, of open_clip's wrapper and of its own tokenizer, which splits by a pattern and remembers words."""
+    made: Any = copy(tokenizer)
+    if hasattr(made, "tokenizer"):
+        made.tokenizer, special = as_text(made.tokenizer, getattr(made, "clean_fn", str))
+        return made, special
+    first = "|".join(made.decoder[number] for number in made.all_special_ids)
+    made.pat, made.cache = regex.compile(made.pat.pattern.removeprefix(f"{first}|"), made.pat.flags), {}
+    return made, frozenset()
 
 
 def _resizing(step: Any) -> Any:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import glob
 import inspect
+import itertools
 import json
 import re
 import shlex
@@ -21,6 +22,7 @@ from contextlib import AbstractContextManager, nullcontext
 from copy import copy, deepcopy
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from importlib import resources
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -31,7 +33,6 @@ from ttmbench._util import hub
 from ttmbench._util.console import one_line, warn
 from ttmbench._util.file_io import Unreadable, check_no_pointer, json_digest, read_json, tensors_digest
 from ttmbench._util.hub import ADAPTER_CONFIG, CONFIG, HUB_ID
-from ttmbench._util.third_party_errors import is_out_of_memory
 from ttmbench.errors import DataError, UsageError
 from ttmbench.model_adapters._shared.options import ChatOptions, DualEncoderFiles, HubFiles, LanguageOptions, takes
 from ttmbench.types import ModelFiles
@@ -76,7 +77,7 @@ class _Skipped:
 
 
 _NUMBERS = ("numpy.dtype", "numpy._core.multiarray.scalar", "numpy.core.multiarray.scalar")  # the last in numpy 1
-_SKIPPED: list[Any] = [(_Skipped, name) for name in (*_NUMBERS, "argparse.Namespace")]
+_SKIPPED: list[Any] = list(itertools.product([_Skipped], (*_NUMBERS, "argparse.Namespace")))
 
 
 def read_weights(path: Path) -> object:
@@ -158,16 +159,28 @@ class Repository:
         return DataError(f"{self.name} is incomplete: missing {listed}; {advice}")
 
 
+BUILT_IN = Path(str(resources.files("ttmbench.model_adapters"))) / "assets"  # folders of weights in the package
+
+
 def find_repository(name: str, revision: str | None = None, *, offline: bool = False) -> Repository:
-    """Lists a folder or a repository of the Hub, of its cache if ``offline``; DataError if there is none such."""
+    """Lists a folder, one in `BUILT_IN` by its name, or a repository of the Hub, of its cache if ``offline``.
+
+    DataError if there is none such.
+    """
     if Path(name).is_file():
         raise DataError(f"{name} is a file; give a folder, or the name of a repository of the Hub")
-    if not Path(name).is_dir():
-        return _on_hub(name, revision, offline)
-    return Repository(name, None, None, _files_in(Path(name)), Path(name))
+    folder, commit = next((path for path in (Path(name), BUILT_IN / name) if path.is_dir()), None), None
+    if folder is None:
+        found = _on_hub(name, revision, offline)
+        if isinstance(found, Repository):
+            return found
+        folder, commit = found, found.name
+    paths = (file for pattern in ("*", "*/*") for file in folder.glob(pattern))  # models need nothing below
+    files = frozenset(file.relative_to(folder).as_posix() for file in paths if file.is_file())
+    return Repository(name if commit else str(folder), revision, commit, files, folder)
 
 
-def _on_hub(name: str, revision: str | None, offline: bool) -> Repository:
+def _on_hub(name: str, revision: str | None, offline: bool) -> Repository | Path:
     """A repository of the Hub; its copy in the cache, which may be incomplete, where the Hub gives no answer."""
     from huggingface_hub import HfApi, snapshot_download
     from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
@@ -184,8 +197,7 @@ def _on_hub(name: str, revision: str | None, offline: bool) -> Repository:
     # Without a status there was no answer.
     if refused is None or hub.status_of(refused) is None or hub.trouble(refused) in ("gated", "unreachable"):
         try:
-            folder = Path(snapshot_download(name, revision=revision, allow_patterns=[], local_files_only=True))
-            return Repository(name, revision, folder.name, _files_in(folder), folder)
+            return Path(snapshot_download(name, revision=revision, allow_patterns=[], local_files_only=True))
         except LocalEntryNotFoundError:
             pass
         except HFValidationError:
@@ -199,12 +211,6 @@ def read_json_file(path: Path) -> object:
         return read_json(path)
     except Unreadable as error:
         raise DataError(f"{path} {error}") from None
-
-
-def _files_in(folder: Path) -> frozenset[str]:
-    """Files of a folder and of the folders in it: models need nothing below."""
-    paths = (file for pattern in ("*", "*/*") for file in folder.glob(pattern))
-    return frozenset(file.relative_to(folder).as_posix() for file in paths if file.is_file())
 
 
 _CLASS = re.compile(r"<class '(?:\w+\.)*(\w+)'>")
@@ -329,21 +335,11 @@ def remember_inputs(model: PreTrainedModel) -> None:
 
 
 def settle(model: torch.nn.Module, device: torch.device) -> torch.device:
-    """Moves a model to a device, unless accelerate placed it, and returns that of its inputs; or UsageError."""
+    """Moves a model to a device, unless accelerate placed it, and returns that of its inputs."""
     placed: torch.device | None = getattr(model, _INPUTS, None)
-    if placed is not None:
-        return placed
-    try:
+    if placed is None:
         model.to(device)
-    except RuntimeError as error:
-        if not is_out_of_memory(error):
-            raise
-        size = sum(parameter.nbytes for parameter in model.parameters())
-        raise UsageError(
-            f"device {device} has too little free memory for the model's weights ({size / 1e9:.3g} GB); use a smaller "
-            "model or another device, or for chat models --model_args weights_dtype=bf16 or device_map=auto"
-        ) from None
-    return device
+    return placed or device
 
 
 def untrainable(model: PreTrainedModel) -> str | None:
@@ -482,15 +478,6 @@ def merged(model: PreTrainedModel) -> PreTrainedModel:
 SAFETENSORS = ("model.safetensors", "model.safetensors.index.json")
 PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json")
 INDEX = ".index.json"
-NOT_HERE = {
-    "CLIPT5ForConditionalGeneration": (
-        "its code is t2v_metrics' own, for transformers 4. InstructBLIP with Flan-T5 is asked by --model vqascore "
-        "--model_args pretrained=Salesforce/instructblip-flan-t5-xl,score=yes_and_end, and scores of t2v_metrics "
-        "are read by `ttmbench score FILE --task TASK`"
-    ),
-    "LlavaLlamaForCausalLM": "transformers reads the same weights as llava-hf/llava-1.5-7b-hf (or -13b-hf)",
-}
-"""Architectures whose code is in none of our dependencies, and what to use instead."""
 UNUSED = "image_codebook."  # tensors of FLAVA that no score needs
 Part = TypeVar("Part")
 
@@ -542,9 +529,7 @@ class LoadedModel:
 
     def describe(self, name: str, weights: str, device: torch.device, dtype: str) -> dict[str, object]:
         """Entries of a fingerprint: all that changes a score, with the ``weights``' digest and the kind of device."""
-        processor, declared, model = self.processor, dict[str, object](), self.model
-        # Offloading separates parameters that share their weights.
-        tied = (getattr(model, "all_tied_weights_keys", None) or {}) if spread(model) else {}
+        processor, model, declared = self.processor, self.model, dict[str, object]()
         if processor is not None:
             known = {name: value for name, value in vars(processor).items() if isinstance(value, str | int | float)}
             declared["processor_sha256"] = json_digest(plain({"class": type(processor).__name__, **known}))
@@ -553,18 +538,19 @@ class LoadedModel:
         if getattr(model, "is_quantized", False) and (settings := getattr(model.config, "quantization_config", None)):
             known = settings if isinstance(settings, dict) else settings.to_dict()
             declared["quantization"] = json.loads(json.dumps(known, default=str))
+        if hasattr(model, KEPT):
+            declared["peft"] = getattr(model, KEPT)[0]
         return {
             "pretrained": declared_name(name),
             "architecture": type(model).__name__,
             "weights_sha256": weights,
             "dtype": DTYPE_NAMES[dtype],
-            "n_parameters": sum(one.numel() for name, one in model.named_parameters() if name not in tied),
+            "n_parameters": model.num_parameters(),
             "config_sha256": json_digest(plain(model.config.to_dict())),
             "attn_implementation": getattr(model.config, "_attn_implementation", None),
             "device": device.type,
             "tokenizer_sha256": tokenizer_digest(self.tokenizer),
             **declared,
-            **({"peft": getattr(model, KEPT)[0]} if hasattr(model, KEPT) else {}),
         }
 
 
@@ -575,19 +561,15 @@ def declared_name(pretrained: str) -> str:
 
 def find(asked: HubFiles) -> Pretrained:
     """The repository of a model with one set of weights chosen; its small files are fetched; or DataError."""
-    name = asked.pretrained
-    repository = find_repository(name, asked.revision, offline=asked.offline)
+    repository = find_repository(asked.pretrained, asked.revision, offline=asked.offline)
     if asked.peft is not None or (ADAPTER_CONFIG in repository.files and CONFIG not in repository.files):
         return _with_adapter(asked, repository)
     chosen = next((file for file in (*SAFETENSORS, *PICKLES) if file in repository.files), None)
     if chosen is None or CONFIG not in repository.files:
         raise _unreadable(repository, SAFETENSORS[0] if chosen is None else CONFIG)
     folder = repository.get()
-    text = (folder / CONFIG).read_text(encoding="utf-8", errors="replace")
-    for architecture in [one for one in NOT_HERE if f'"{one}"' in text and not asked.trust_remote_code]:
-        raise UsageError(f"{name} is not supported ({architecture}): {NOT_HERE[architecture]}")
     weights = (chosen, *(_shards(repository, folder / chosen) if chosen.endswith(INDEX) else ()))
-    found = Pretrained(asked, repository, ModelFiles(name, folder, weights, repository.commit))
+    found = Pretrained(asked, repository, ModelFiles(repository.name, folder, weights, repository.commit))
     processor = getattr(asked, "processor", None)
     return found if processor is None else _with_processor(found, processor)
 
@@ -747,18 +729,16 @@ _VOLATILE = {"_name_or_path", "name_or_path", "transformers_version", "torch_dty
 def tokenizer_digest(tokenizer: PreTrainedTokenizerBase) -> str:
     """sha256 of everything that determines the tokens, without the current padding and truncation."""
     names = ("model_max_length", "padding_side", "truncation_side", "context_length", "special_tokens_map")
-    settings = {"class": type(tokenizer).__name__, **{name: getattr(tokenizer, name, None) for name in names}}
-    backend = getattr(tokenizer, "backend_tokenizer", None)
-    content: dict[str, object]
-    if backend is not None:
-        stored = json.loads(backend.to_str())
-        content = {"backend": {name: value for name, value in stored.items() if name not in ("padding", "truncation")}}
+    content = {"class": type(tokenizer).__name__, **{name: getattr(tokenizer, name, None) for name in names}}
+    if hasattr(tokenizer, "backend_tokenizer"):
+        stored = json.loads(tokenizer.backend_tokenizer.to_str())
+        content["backend"] = {key: value for key, value in stored.items() if key not in ("padding", "truncation")}
     elif hasattr(tokenizer, "get_vocab"):
-        content = {"vocabulary": dict(tokenizer.get_vocab())}
+        content["vocabulary"] = dict(tokenizer.get_vocab())
     else:  # open_clip's own
         merges = [(*pair, rank) for pair, rank in sorted(getattr(tokenizer, "bpe_ranks", {}).items())]
-        content = {"vocabulary": getattr(tokenizer, "encoder", None), "merges": merges}
-    return json_digest(plain(settings | content))
+        content |= {"vocabulary": getattr(tokenizer, "encoder", None), "merges": merges}
+    return json_digest(plain(content))
 
 
 def plain(value: object) -> object:
@@ -782,13 +762,13 @@ def check_files(tokenizer: PreTrainedTokenizerBase, folder: Path, name: str) -> 
     Tokenizers that read bytes need no vocabulary; those written in Python open their files themselves.
     """
     kind = type(tokenizer)
-    named = {key: file for key, file in kind.vocab_files_names.items() if key != "tokenizer_file"}
     if not kind.vocab_files_names or not kind.__module__.startswith("transformers."):
         return  # code of a repository finds its files in its own way
-    present = {file.name for file in folder.iterdir()} if folder.is_dir() else set[str]()
+    present = {file.name for file in folder.glob("*")}
     absent = [] if SETTINGS in present or _reads_as(tokenizer, folder / WHOLE) else [SETTINGS]
     if getattr(tokenizer, "is_fast", False) and not any(_WHOLE.fullmatch(file) for file in present):
-        apart = [file for file in named.values() if file not in present]
+        named = [file for key, file in kind.vocab_files_names.items() if key != "tokenizer_file"]
+        apart = [file for file in named if file not in present]
         if apart or not named:
             absent.append(WHOLE + (f" (or {' and '.join(apart)})" if apart else ""))
     if absent:
@@ -826,43 +806,22 @@ def check_size(tokenizer: PreTrainedTokenizerBase, rows: int | None, name: str) 
         )
 
 
-def as_text(tokenizer: Any) -> tuple[Any, frozenset[str]]:
-    """A copy of a tokenizer, of transformers' or open_clip's, that takes special tokens in a caption for plain text.
+def as_text(tokenizer: Any, clean: Callable[[str], str] = str) -> tuple[Any, frozenset[str]]:
+    """A copy of a tokenizer of transformers that takes special tokens in a caption for plain text.
 
     Also those that keep their meaning all the same, as the ones of a Unigram vocabulary do.
     """
     made = copy(tokenizer)
-    if not hasattr(made, "added_tokens_decoder") and hasattr(
-        made, "bpe_ranks"
-    ):  # open_clip's own, which splits by a pattern and remembers words
-        import regex  # type: ignore[import-untyped,unused-ignore]
-
-        special = "|".join(made.decoder[number] for number in made.all_special_ids)
-        made.pat, made.cache = regex.compile(made.pat.pattern.removeprefix(f"{special}|"), made.pat.flags), {}
-        return made, frozenset()
-    inner = copy(made.tokenizer) if hasattr(made, "tokenizer") else made  # open_clip's wrapper has one
-    if inner is not made:
-        made.tokenizer = inner
-    inner.split_special_tokens = True
-    if not hasattr(inner, "added_tokens_decoder"):
-        return made, frozenset()
-    known, clean = inner.get_vocab(), getattr(made, "clean_fn", str)
-    tokens = special_tokens(inner) - {inner.unk_token}
-    found = {one: inner(clean(one), add_special_tokens=False)["input_ids"] for one in tokens}
+    made.split_special_tokens = True
+    known, tokens = made.get_vocab(), special_tokens(made) - {made.unk_token}
+    found = {one: made(clean(one), add_special_tokens=False)["input_ids"] for one in tokens}
     return made, frozenset(one for one, ids in found.items() if known.get(one) in ids)
 
 
 def captions_read(
-    read: Iterable[Iterable[int]],
-    cleaning: str | None,
-    padding: str,
-    max_tokens: int | None,
-    special: frozenset[str] = frozenset(),
+    read: Iterable[Iterable[int]], cleaning: str | None, padding: str, max_tokens: int | None, special: frozenset[str]
 ) -> dict[str, object]:
-    """What a fingerprint and ``ttmbench show`` say of a caption on its way to a text encoder.
-
-    ``read`` are the tokens of `PROBES`, cleaned as captions are: they show what becomes of case and punctuation.
-    """
+    """What a fingerprint and ``show`` say of captions; ``read`` are the tokens of `PROBES`, cleaned as captions are."""
     upper, lower, ended = ([int(token) for token in row] for row in read)
     return {
         "cleaning": cleaning,

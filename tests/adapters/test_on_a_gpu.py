@@ -139,16 +139,13 @@ def test_every_stage_gives_the_numbers_of_the_processor(settings, gpu, tiny_hf_c
 
 
 def test_too_little_memory_is_said_with_what_would_fit(monkeypatch, tiny_hf_clip):
-    """For the weights when they are loaded, for training before anything is scored, and for the optimizer's state."""
+    """For training before anything is scored, and for the optimizer's state."""
     model = {"model": "hf", "model_args": {"pretrained": str(tiny_hf_clip)}, "device": "cuda", "use_cache": "off"}
     with stand_in_gpu(), monkeypatch.context() as small:
         small.setattr(torch.cuda, "mem_get_info", lambda device: (1000, 2000))
         small.setattr("ttmbench.evaluator.one_task.score", lambda *_: pytest.fail("scored before memory was computed"))
         with pytest.raises(UsageError, match=r"training needs .* cuda has 0 GB free; .*--ttm_args train=norm"):
             ttmbench.simple_evaluate(**model, tasks=["shapes_color"], **TTM)
-        small.setattr(torch.nn.Module, "to", lambda *_: (_ for _ in ()).throw(torch.OutOfMemoryError()))
-        with pytest.raises(UsageError, match=r"too little free memory for the model's weights \([\d.e-]+ GB\)"):
-            hf.load(pretrained=str(tiny_hf_clip), device="cuda")
     optimizer = torch.optim.AdamW([torch.nn.Parameter(torch.zeros(7))])
     monkeypatch.setattr(optimizer, "step", lambda: (_ for _ in ()).throw(torch.OutOfMemoryError()))
     with pytest.raises(TtmbenchError, match="step of the optimizer, which keeps two numbers for each of 7 trained"):

@@ -15,7 +15,7 @@ from support import siglip_tokenizers, tiny_models
 
 from ttmbench import Task, simple_evaluate
 from ttmbench.errors import TtmbenchError
-from ttmbench.model_adapters import tiny_clip
+from ttmbench.model_adapters import hf
 
 
 def siglip(folder: Path, tokenizer: Callable[[Path], Path]) -> Path:
@@ -141,10 +141,10 @@ def test_an_encoder_reads_a_special_token_as_text(tmp_path, name):
 def test_open_clips_tokenizer_reads_its_special_tokens_as_text():
     import open_clip
 
-    from ttmbench.model_adapters._shared.pretrained import as_text
+    from ttmbench.model_adapters.open_clip import without_special_tokens
 
     own = open_clip.SimpleTokenizer()
-    plain, special = as_text(own)
+    plain, special = without_special_tokens(own)
     captions = ["A dog's 2 bowls, <start> of_text?", "", "naïve ﬁ &amp; “quoted”", "word " * 100]
     assert plain(captions).equal(own(captions)) and not special
     assert not set(plain.encode("a <end_of_text> b <START_OF_TEXT>")) & set(own.all_special_ids)
@@ -158,6 +158,6 @@ def test_a_special_token_that_stays_one_is_refused():
 
     pieces = ["<pad>", "</s>", "<unk>", "▁", "▁a", "<", "/", "s", ">"]
     unigram = transformers.T5Tokenizer(vocab=[(piece, -float(at)) for at, piece in enumerate(pieces)], extra_ids=0)
-    model = tiny_clip.load(device="cpu")
+    model = hf.load(pretrained="tiny_clip", device="cpu")
     model.special_tokens = as_text(unigram)[1]
     assert model.refused(["a </s> a", "a </S>", "a < / s >"]) == ["</s>", "</s>", None]
