@@ -23,14 +23,14 @@ from material import make_siglip, make_task
 from transformers.utils import logging
 
 import ttmbench
-from ttmbench.model_adapters import tiny_clip
+from ttmbench.model_adapters import hf
 
 TO_FIRST_SCORE = ("load", "prepare")
 
 
 def beside_forward_pass(limit: int | None, calls: int = 20) -> float:
     """Median time of a call of `Evaluator` after the first, as a multiple of the forward pass in it."""
-    model: Any = tiny_clip.load(device="cpu")
+    model: Any = hf.load(pretrained="tiny_clip", device="cpu")
     evaluator, towers, seconds = ttmbench.Evaluator("shapes_color", limit=limit), model._features, [0.0]
 
     def timed(*given: Any) -> torch.Tensor:

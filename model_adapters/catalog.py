@@ -17,6 +17,7 @@ _HERE = "ttmbench.model_adapters"
 _NEEDS = {"open_clip": ("open_clip_torch",), "openai": ("ttmbench[api]",)} | dict.fromkeys(
     ("sentence_transformers", "multi_vector", "cross_encoder"), ("ttmbench[sentence-transformers]",)
 )
+_FILES = dict.fromkeys(("multi_vector", "cross_encoder"), "sentence_transformers:load_{}")  # others are named as kinds
 
 
 def adapters() -> list[AdapterSpec]:
@@ -32,14 +33,15 @@ def adapters() -> list[AdapterSpec]:
             trained_on = None if card.get("trained_on") is None else tuple(card["trained_on"])
             captions = known["captions"].get(card.get("captions"))
             row["card"] = ModelCard(**{**card, "trained_on": trained_on, "captions": captions})
-    rows = (*_BUILT_IN, *_KINDS, *known["models"], *_SERVED, *known["finetuned"])
-    return [_spec(**row) for row in rows]
-
-
-def _spec(name: str, kind: str, summary: str, **more: Any) -> AdapterSpec:
-    options = f"{_HERE}._shared.options:{kind.title().replace('_', '')}Options"
-    load = f"sentence_transformers:load_{kind}" if kind in ("multi_vector", "cross_encoder") else f"{kind}:load"
-    return AdapterSpec(name, f"{_HERE}.{load}", summary, _NEEDS.get(kind, ()), options=options, **more)
+    kinds = [{"name": kind, "kind": kind, "summary": summary} for kind, summary in _KINDS.items()]
+    specs = []
+    for row in (*_BUILT_IN, *kinds, *known["models"], *_SERVED, *known["finetuned"]):
+        kind = row["kind"]
+        target = f"{_HERE}.{_FILES.get(kind, '{}:load').format(kind)}"
+        options = f"{_HERE}._shared.options:{kind.title().replace('_', '')}Options"
+        more = {key: value for key, value in row.items() if key != "kind"}
+        specs.append(AdapterSpec(target=target, needs=_NEEDS.get(kind, ()), options=options, **more))
+    return specs
 
 
 Row = dict[str, Any]
@@ -53,38 +55,40 @@ _TINY_CARD = ModelCard(
         cleaning=None, case="lower", punctuation="kept", padding="longest", max_tokens=16, special_tokens="text"
     ),
 )
-_TINY = {"kind": "tiny_clip", "card": _TINY_CARD, "ttm_defaults": {"lr": 5e-4, "epochs": 5}}
+_TINY = {"kind": "hf", "card": _TINY_CARD, "ttm_defaults": {"lr": 5e-4, "epochs": 5}}
 _BUILT_IN: list[Row] = [
+    {
+        "name": "embeddings",
+        "kind": "embeddings",
+        "summary": "stored features with trainable residual heads: --model_args path=FILE",
+        "ttm_defaults": {"lr": 3e-4},
+    },
     {
         "name": "tiny-clip",
         "summary": "built-in CLIP trained on rendered scenes; needs no download",
-        "model_args": {"training_seed": 0},
+        "model_args": {"pretrained": "tiny_clip"},
         **_TINY,
     },
     {
         "name": "tiny-clip-seed1",
         "summary": "tiny-clip trained with another seed",
-        "model_args": {"training_seed": 1},
+        "model_args": {"pretrained": "tiny_clip_seed1"},
         **_TINY,
     },
 ]
 _ANY_CHAT = "any model with a chat template: --model_args pretrained=<hub id>"
-_KINDS: list[Row] = [
-    {"name": kind, "kind": kind, "summary": summary, "ttm_defaults": {"lr": 3e-4} if kind == "embeddings" else {}}
-    for kind, summary in {
-        "hf": "any CLIP or SigLIP of transformers: --model_args pretrained=<hub id or folder>",
-        "open_clip": "any model of open_clip: --model_args model=<name>,pretrained=<tag or file>, or model=hf-hub:<id>",
-        "embeddings": "stored features with trainable residual heads: --model_args path=FILE",
-        "itm": "matching head of BLIP, BLIP-2, FLAVA, ViLT or BridgeTower: --model_args pretrained=<hub id>",
-        "sentence_transformers": "any embedding model with images of Sentence Transformers: -a pretrained=<hub id>",
-        "multi_vector": "late interaction (ColQwen2, ColPali, ...) of Sentence Transformers: -a pretrained=<hub id>",
-        "cross_encoder": "any reranker of Sentence Transformers that reads images: -a pretrained=<hub id>",
-        "vqascore": f"P(yes) of {_ANY_CHAT}",
-        "visualgpt": "P(caption|image) of a generative model: --model_args pretrained=<hub id>",
-        "choice": f"forced choices of {_ANY_CHAT}[,side_by_side=true]",
-        "blind": "P(caption) without the image: --model_args pretrained=<hub id>",
-    }.items()
-]
+_KINDS = {
+    "hf": "any CLIP or SigLIP of transformers: --model_args pretrained=<hub id or folder>",
+    "open_clip": "any model of open_clip: --model_args model=<name>,pretrained=<tag or file>, or model=hf-hub:<id>",
+    "itm": "matching head of BLIP, BLIP-2, FLAVA, ViLT or BridgeTower: --model_args pretrained=<hub id>",
+    "sentence_transformers": "any embedding model with images of Sentence Transformers: -a pretrained=<hub id>",
+    "multi_vector": "late interaction (ColQwen2, ColPali, ...) of Sentence Transformers: -a pretrained=<hub id>",
+    "cross_encoder": "any reranker of Sentence Transformers that reads images: -a pretrained=<hub id>",
+    "vqascore": f"P(yes) of {_ANY_CHAT}",
+    "visualgpt": "P(caption|image) of a generative model: --model_args pretrained=<hub id>",
+    "choice": f"forced choices of {_ANY_CHAT}[,side_by_side=true]",
+    "blind": "P(caption) without the image: --model_args pretrained=<hub id>",
+}
 _ANY_SERVED = "any model behind an OpenAI-compatible server: --model_args model=<name>[,base_url=...][,scorer=choice]"
 _GPT = "GPT-4.1 of 2025-04-14, VQAScore from log-probabilities; prices as OpenAI listed them at its release"
 _SERVED: list[Row] = [

@@ -149,14 +149,14 @@ def _built_in_model_once():
 
     def load_target(path, *needs):
         factory = target(path, *needs)
-        if getattr(factory, "__module__", "") != "ttmbench.model_adapters.tiny_clip":
+        if getattr(factory, "__module__", "") != "ttmbench.model_adapters.hf":
             return factory
 
         @functools.wraps(factory)
         def load(**arguments):
             given = {name: value for name, value in arguments.items() if value not in (None, False)}
-            key = given.pop("training_seed", 0)
-            if given != usual:
+            key = given.pop("pretrained", "")
+            if given != usual or key not in ("tiny_clip", "tiny_clip_seed1"):
                 return factory(**arguments)
             if key not in loaded:
                 loaded[key] = factory(**arguments)

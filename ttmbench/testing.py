@@ -98,7 +98,7 @@ def check_method(
     """
     spec = build_registry(quiet=True).methods[method] if isinstance(method, str) else method
     if adapter is None:
-        adapter = load_target("ttmbench.model_adapters.tiny_clip:load")(device="cpu")
+        adapter = load_target("ttmbench.model_adapters.hf:load")(pretrained="tiny_clip", device="cpu")
     made = []
     try:
         for name, holds, otherwise in outcomes(spec, adapter, settings or {}):

@@ -100,7 +100,7 @@ class HubRepository(Options):
     """Which repository a model is loaded from."""
 
     pretrained: Text
-    """Hub ID, or a folder written by ``save_pretrained``."""
+    """Hub ID, or a folder written by ``save_pretrained``; ``tiny_clip`` and ``tiny_clip_seed1`` are in the package."""
     revision: Text | None = None
     """Commit, tag or branch on the Hub."""
     trust_remote_code: bool = False
@@ -277,15 +277,6 @@ class BlindOptions(NoiseOptions):
 
     noise_images: Count = 3
     """Number of noise images for a generative model."""
-
-
-class TinyClipOptions(Compiled, InPrecision):
-    """The built-in model."""
-
-    training_seed: Literal[0, 1] = 0
-    """Training run of the weights: 0 or 1."""
-    attn_implementation: Text | None = None
-    """As for ``hf``."""
 
 
 class EmbeddingsOptions(Options):

@@ -42,7 +42,7 @@ MODEL_FAMILIES = (
     ("CS-CLIP, SPEC-CLIP, TripletCLIP", "cs-clip*", "spec-clip", "tripletclip-*"),
 )
 # Kinds of models that the test-time stage can train.
-TRAINED = ("hf", "open_clip", "itc", "itm", "vqascore", "tiny_clip", "sentence_transformers")
+TRAINED = ("hf", "open_clip", "itc", "itm", "vqascore", "sentence_transformers")
 METHOD_HEAD = ("method", "what it does", "paper")
 
 FAMILY_HEAD = (
@@ -107,7 +107,7 @@ def model_families() -> str:
 
 
 def _fetched(spec: AdapterSpec) -> str:
-    if spec.target.partition(":")[0].endswith("tiny_clip"):
+    if spec.name.startswith("tiny-clip"):
         return "built in"
     return "not loaded" if spec.card.refused else "manual" if spec.card.page else "Hub"
 
@@ -139,7 +139,7 @@ def models() -> str:
         cells = (
             f"`{name}`",
             f"[download]({card.page})" if card.page else _repository(kind, arguments),
-            f"`{commit}`" if commit else "-" if kind == "tiny_clip" or card.page else "newest",
+            f"`{commit}`" if commit else "-" if name.startswith("tiny-clip") or card.page else "newest",
             card.weights,
             card.size,
             card.license or "none declared",
@@ -152,7 +152,7 @@ def models() -> str:
 
 
 def _repository(kind: str, arguments: dict[str, str]) -> str:
-    if kind == "tiny_clip":
+    if str(arguments.get("pretrained")).startswith("tiny_clip"):
         return "[part of ttmbench](builtin.md)"
     if kind != "open_clip":
         return f"[{arguments['pretrained']}](https://huggingface.co/{arguments['pretrained']})"

@@ -10,7 +10,7 @@ from support.tiny_models import FEW_WORDS
 
 import ttmbench
 from ttmbench.errors import TtmbenchError
-from ttmbench.model_adapters import hf, itc, itm, open_clip, tiny_clip
+from ttmbench.model_adapters import hf, itc, itm, open_clip
 from ttmbench.report.terminal import print_results
 
 CAPTIONS = ["a red circle on the left", "two dogs", "cat", "a blue square and a red circle on top"]
@@ -49,16 +49,17 @@ def test_unknown_words(tiny_hf_clip, tiny_vlm):
     assert words.has_unknown_words([FEW_WORDS[0], "a red zebra", ""]) == [False, True, False]
     parts = open_clip.load(model=f"local-dir:{tiny_vlm('open_clip')}", device="cpu")
     assert parts.has_unknown_words(["a red zebra", "qwxz"]) == [False, False]
-    assert tiny_clip.load(device="cpu").has_unknown_words(["a photo of", "a thing on the left"]) == [True, False]
+    built_in = hf.load(pretrained="tiny_clip", device="cpu")
+    assert built_in.has_unknown_words(["a photo of", "a thing on the left"]) == [True, False]
 
 
 @pytest.fixture(params=["hf-clip", "hf-siglip", "itc-blip", "itc-blip2", "itm-flava", "itm-blip", "open_clip", "tiny"])
 def adapter(request, tiny_vlm):
     kind, _, name = request.param.partition("-")
-    if not name:
-        folder = f"local-dir:{tiny_vlm('open_clip')}"
-        return tiny_clip.load(device="cpu") if kind == "tiny" else open_clip.load(model=folder, device="cpu")
-    return {"hf": hf, "itc": itc, "itm": itm}[kind].load(pretrained=str(tiny_vlm(name)), device="cpu")
+    if kind == "open_clip":
+        return open_clip.load(model=f"local-dir:{tiny_vlm(kind)}", device="cpu")
+    folder = "tiny_clip" if kind == "tiny" else str(tiny_vlm(name))
+    return {"itc": itc, "itm": itm}.get(kind, hf).load(pretrained=folder, device="cpu")
 
 
 def tokens_of(adapter, count):

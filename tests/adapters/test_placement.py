@@ -13,7 +13,7 @@ from PIL import Image
 from ttmbench.cli import main
 from ttmbench.errors import DataError, UsageError
 from ttmbench.model import ChoiceQuestion
-from ttmbench.model_adapters import choice, tiny_clip, visualgpt, vqascore
+from ttmbench.model_adapters import choice, hf, visualgpt, vqascore
 from ttmbench.model_adapters._shared.options import ChatOptions
 from ttmbench.model_adapters._shared.pretrained import placement_of, untrainable
 
@@ -139,7 +139,7 @@ def test_quantisation_is_handed_on_and_named(monkeypatch):
     assert four["quantization_config"].bnb_4bit_compute_dtype == torch.bfloat16
     other = placement(device="cpu", quantization_config={"quant_method": "torchao", "quant_type": "int8"})
     assert other["quantization_config"] == {"quant_method": "torchao", "quant_type": "int8"}
-    loaded = tiny_clip.load(device="cpu").loaded
+    loaded = hf.load(pretrained="tiny_clip", device="cpu").loaded
     loaded.model.is_quantized = True
     loaded.model.config.quantization_config = {"load_in_4bit": True, "bnb_4bit_compute_dtype": torch.bfloat16}
     stated = loaded.describe("name", "0", torch.device("cpu"), "fp32")

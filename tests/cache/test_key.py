@@ -13,7 +13,7 @@ from ttmbench.data.task_file import find_task
 from ttmbench.evaluator import score_task as module
 from ttmbench.evaluator.score_task import model_description, score_key
 from ttmbench.model import PairScorer
-from ttmbench.model_adapters import hf, itm, open_clip, tiny_clip, vqascore
+from ttmbench.model_adapters import hf, itm, open_clip, vqascore
 from ttmbench.plugins.registry import build_registry
 
 
@@ -74,7 +74,7 @@ def test_code_is_that_of_every_class_of_an_adapter(tmp_path, monkeypatch):
     (tmp_path / "other_adapter.py").write_text(f"{text}edited = True\n", encoding="utf-8")
     assert code(one_adapter.Model()) == one
     assert code(other_adapter.Model()) != other and code(both()) != together
-    assert code(tiny_clip.load(device="cpu")) == {}, "of this package: by its version"
+    assert code(hf.load(pretrained="tiny_clip", device="cpu")) == {}, "of this package: by its version"
 
 
 def test_everything_that_changes_a_score_changes_its_key(spec, monkeypatch):

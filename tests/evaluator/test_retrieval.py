@@ -16,7 +16,7 @@ import ttmbench
 from ttmbench.cli import main
 from ttmbench.errors import DataError, UsageError
 from ttmbench.hookspecs import hookimpl
-from ttmbench.model_adapters.tiny_clip import load as load_tiny_clip
+from ttmbench.model_adapters import hf
 from ttmbench.types import AdapterSpec
 
 QUICK = {"device": "cpu", "bootstrap_iters": 50}
@@ -45,7 +45,7 @@ def _table(limit: int = 100) -> tuple[np.ndarray, np.ndarray]:
     """The whole matrix of logits of the built-in model, and whose each caption is: the slow way."""
     import torch
 
-    model, (images, captions, owner) = load_tiny_clip(device="cpu"), _pool(limit)
+    model, (images, captions, owner) = hf.load(pretrained="tiny_clip", device="cpu"), _pool(limit)
     with torch.inference_mode():
         encoded = model.encode_images(model.prepare_images(images))
         return model.logits(encoded, model.encode_captions(model.prepare_captions(captions))).numpy(), owner
@@ -136,7 +136,7 @@ def test_ranks_come_from_the_cache(tmp_path, monkeypatch, ranked):
     common = {**QUICK, "use_cache": str(tmp_path / "cache"), "model_name": "m"}
     tasks = ["shapes_retrieval", "shapes_naming"]
     first = ttmbench.simple_evaluate("tiny-clip", tasks, **common)
-    model = load_tiny_clip(device="cpu")
+    model = hf.load(pretrained="tiny_clip", device="cpu")
     monkeypatch.setattr(type(model), "encode_images", lambda *_: pytest.fail("the model was asked"))
     again = ttmbench.simple_evaluate(model, tasks, **common)
     assert again.results == first.results == ranked.results and again["ci"] == first["ci"]
@@ -214,7 +214,7 @@ def test_ranks_of_pairs_are_kept_with_the_first_stage_and_k(tmp_path):
 
     first = pairs(k=4)
     assert first > 0 and pairs(k=4) == 0
-    assert pairs(k=5) > 0 and pairs(k=4, training_seed=1) > 0 and pairs(k=4) == 0
+    assert pairs(k=5) > 0 and pairs(k=4, pretrained="tiny_clip_seed1") > 0 and pairs(k=4) == 0
 
 
 class Generative(PixelsAndLetters):

@@ -184,16 +184,15 @@ def test_packages_that_changed_are_named_with_their_versions(key_of, monkeypatch
 
 PACKAGE = "my_adapter"
 MODEL = """
-from ttmbench.model_adapters import tiny_clip
+from ttmbench.model_adapters import hf
 from ttmbench.model_adapters.hf import TransformersModel
-from ttmbench.model_adapters.tiny_clip import load
 
 class Louder(TransformersModel):
     def loss_of(self, images, captions):
         return super().loss_of(images, captions) * 1
 
 def louder(device="auto"):
-    model = load(device=device)
+    model = hf.load(pretrained="tiny_clip", device=device)
     model.__class__ = Louder
     return model
 """

@@ -39,7 +39,7 @@ from ttmbench.methods.tpt import tpt
 from ttmbench.methods.views import view_logits
 from ttmbench.methods.watt import watt
 from ttmbench.methods.zero import zero
-from ttmbench.model_adapters import tiny_clip
+from ttmbench.model_adapters import hf
 from ttmbench.model_adapters._shared.contrastive import normalised
 
 DATA = "data data.datautils data.imagenet_prompts data.cls_to_names clip clip.custom_clip utils utils.tools utils.misc"
@@ -293,7 +293,7 @@ class Clip(torch.nn.Module):
 @pytest.mark.parametrize(("kind", "size"), [("clip", 3), ("siglip", 8)])
 def test_weights_after_all_rounds(original, tiny_siglip, kind, size, variant):
     """One group is a batch whose classes are its captions."""
-    adapter = tiny_clip.load(device="cpu") if kind == "clip" else load(tiny_siglip)
+    adapter = hf.load(pretrained="tiny_clip", device="cpu") if kind == "clip" else load(tiny_siglip)
     task, model = training_task(adapter, groups=1, m=size, n=size), Clip(adapter)
     # With one pseudo-caption for all, the original steps along rounding noise, and ttmbench makes no step.
     assert len(set(task.scores[0].argmax(dim=1).tolist())) > 1

@@ -22,7 +22,7 @@ from ttmbench.methods.views import Views, crop_box, random_crop, views_of
 from ttmbench.methods.vte import vte
 from ttmbench.methods.zero import zero
 from ttmbench.model import DualEncoder
-from ttmbench.model_adapters import tiny_clip
+from ttmbench.model_adapters import hf
 from ttmbench.scoring.dual_encoder import encode
 from ttmbench.scoring.inputs import Inputs, prepare
 from ttmbench.types import Group, ImageRef
@@ -99,7 +99,8 @@ def images() -> Counted:
 
 
 def test_the_first_view_has_the_features_of_the_plain_image_and_crops_have_others(images):
-    groups, adapter = [images.group(0, 1), images.group(1, 2), images.group(3, 4)], tiny_clip.load(device="cpu")
+    groups = [images.group(0, 1), images.group(1, 2), images.group(3, 4)]
+    adapter = hf.load(pretrained="tiny_clip", device="cpu")
     plain = encode(adapter, prepare(adapter, Inputs(groups)), 64).images.features
     features = made(groups, adapter)
     assert features.shape == (5, 6, plain.shape[1]) and features.dtype == torch.float32
@@ -109,7 +110,7 @@ def test_the_first_view_has_the_features_of_the_plain_image_and_crops_have_other
     assert not features.is_inference() and not features.requires_grad
 
 
-@pytest.mark.parametrize("adapter", [Pixels, NoFixedSize, lambda: tiny_clip.load(device="cpu")])
+@pytest.mark.parametrize("adapter", [Pixels, NoFixedSize, lambda: hf.load(pretrained="tiny_clip", device="cpu")])
 def test_a_view_depends_on_its_image_and_the_seed_alone_bit_for_bit(adapter, images):
     groups = [images.group(0, 1), images.group(2, 3), images.group(4, 5)]
     features = made(groups, adapter())

@@ -13,7 +13,7 @@ from ttmbench.errors import UsageError
 from ttmbench.methods import watt as module
 from ttmbench.methods.settings import checked_settings
 from ttmbench.methods.watt import watt
-from ttmbench.model_adapters import tiny_clip
+from ttmbench.model_adapters import hf
 from ttmbench.model_adapters._shared.contrastive import normalised
 from ttmbench.plugins.method_functions import METHODS
 
@@ -192,7 +192,7 @@ def test_caption_parameters_are_trained_on_wrapped_captions_too(adapter):
 def test_words_that_the_model_does_not_know_are_refused_in_one_line(adapter):
     with pytest.raises(UsageError, match=r"not applicable to this model: its vocabulary lacks .*'a picture of {}'"):
         next(watt(training_task(adapter)))
-    built_in = tiny_clip.load(device="cpu")
+    built_in = hf.load(pretrained="tiny_clip", device="cpu")
     with pytest.raises(UsageError, match="not applicable to this model") as refused:
         next(watt(training_task(built_in)))
     assert "\n" not in str(refused.value) and "'{}'" not in str(refused.value)

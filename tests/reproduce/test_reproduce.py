@@ -291,8 +291,9 @@ def test_a_model_is_known_by_what_loads_it(reference, registry):
         return {row.verdict for row in rows} == {"missing"}
 
     assert not missing({"model": "tiny-clip", "model_args": {}})
-    assert not missing({"model": "tiny-clip-seed1", "model_args": {"training_seed": 0}})
-    assert missing({"model": "tiny-clip-seed1"}) and missing({"model": "tiny-clip", "model_args": {"training_seed": 1}})
+    assert not missing({"model": "tiny-clip-seed1", "model_args": {"pretrained": "tiny_clip"}})
+    assert missing({"model": "tiny-clip-seed1"})
+    assert missing({"model": "tiny-clip", "model_args": {"pretrained": "tiny_clip_seed1"}})
     assert missing({"model": "not-registered"}) and missing({})
     no_answer = {"concurrency": 4, "max_cost": 5, "cache": "x"}
     assert not missing({"model": "tiny-clip", "model_args": no_answer})

@@ -14,7 +14,7 @@ from ttmbench._util.images import frames_in, frames_of
 from ttmbench.cli import main
 from ttmbench.errors import UsageError
 from ttmbench.model import ChoiceStyle
-from ttmbench.model_adapters import tiny_clip
+from ttmbench.model_adapters import hf
 from ttmbench.scoring.videos import AFTER, BEFORE, on_videos
 
 QUICK = {"limit": 3, "device": "cpu", "bootstrap_iters": 0}
@@ -23,7 +23,7 @@ FRAMES = 8
 
 @pytest.fixture(scope="module")
 def model():
-    return tiny_clip.load(device="cpu")
+    return hf.load(pretrained="tiny_clip", device="cpu")
 
 
 @pytest.fixture(scope="module")

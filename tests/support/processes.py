@@ -41,7 +41,7 @@ WHOLE = (
     *("transformers.models.clip.modeling_clip", "transformers.models.clip.image_processing_clip"),
     *("transformers.models.siglip.modeling_siglip", "transformers.models.clip.tokenization_clip"),
     *("ttmbench.cli.run", "ttmbench.evaluator.evaluate", "ttmbench.evaluator.public_api", "ttmbench.methods.runner"),
-    *("ttmbench.model_adapters.tiny_clip", "ttmbench.data.memory", "ttmbench.data.sources.rendered"),
+    *("ttmbench.model_adapters.hf", "ttmbench.data.memory", "ttmbench.data.sources.rendered"),
     "ttmbench.report.terminal",
 )
 

@@ -14,7 +14,7 @@ from ttmbench.errors import UsageError
 from ttmbench.methods.model_task import ModelTask
 from ttmbench.methods.parts import matching
 from ttmbench.methods.settings import task_settings
-from ttmbench.model_adapters import tiny_clip
+from ttmbench.model_adapters import hf
 from ttmbench.plugins.registry import build_registry
 from ttmbench.scoring.dual_encoder import PreparedTask
 from ttmbench.scoring.inputs import Inputs, prepare
@@ -52,7 +52,7 @@ def test_repeated_captions_in_a_global_task_by_both_rules_for_ties(ties, selecte
 
 def test_a_constant_scorer_learns_nothing_of_the_truth_where_ties_are_included():
     """The solver's first choice is among captions that were shuffled by seed."""
-    adapter = tiny_clip.load(device="cpu")
+    adapter = hf.load(pretrained="tiny_clip", device="cpu")
     stage = PreparedTask(adapter, prepare(adapter, Inputs(repeating_task().groups), 32), 32, True, True)
     right = []
     for seed in range(4):

@@ -18,7 +18,7 @@ from ttmbench.errors import AssertionNotMet, UsageError
 from ttmbench.methods.controls import random_matchings
 from ttmbench.methods.oracle import oracle
 from ttmbench.methods.parts import Selection, SelectionProposal
-from ttmbench.model_adapters import hf, tiny_clip
+from ttmbench.model_adapters import hf
 
 QUICK = {"limit": 12, "device": "cpu", "bootstrap_iters": 20}
 SHORT = {"iterations": 2, "epochs": 2}
@@ -225,7 +225,7 @@ def test_augmentation_changes_training_and_is_drawn_by_seed():
 
 
 def test_an_adapter_without_crops_says_so():
-    model = tiny_clip.load(device="cpu")
+    model = hf.load(pretrained="tiny_clip", device="cpu")
     model.__class__ = type("Plain", (hf.TransformersModel,), {"augments": False})
     with pytest.raises(UsageError, match="cannot augment"):
         ttmbench.simple_evaluate(model, "shapes_color", ttm={**SHORT, "augment": True}, **QUICK)

@@ -202,7 +202,7 @@ def finetuning_shown(record: Mapping[str, object]) -> Record:
 def loads_as(target: str, model: str, folder: str) -> tuple[str, Record]:
     """The model name and arguments that load finetuned weights from ``folder``; ``target`` is ``module:Class``."""
     kind = target.partition(":")[0].rpartition(".")[2]
-    name = {"open_clip": "open_clip", "tiny_clip": "hf"}.get(kind, model)
+    name = kind if kind in ("open_clip", "hf") else model
     return name, {"model": f"local-dir:{folder}"} if kind == "open_clip" else {"pretrained": folder}
 
 
