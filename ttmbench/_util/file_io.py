@@ -65,8 +65,6 @@ LIMITS: dict[str, int] = {
     "jpeg_scans": 100,  # passes over a JPEG's pixels; encoders write about ten
     "remote_files": 100_000,  # below an address such as s3://bucket/results
     "remote_bytes": 100_000_000_000,  # fetched from there for one command
-    "captions": 10_000,  # in a group
-    "groups": 10_000_000,  # that a task file may promise
     "rendered_groups": 100_000,  # drawn for one task
     "caption_characters": 100_000,  # of a caption, an id or an image name
 }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from importlib.resources.abc import Traversable
@@ -18,29 +18,28 @@ from pydantic import (
     ConfigDict,
     Field,
     ValidationError,
-    ValidationInfo,
-    field_validator,
     model_validator,
 )
 
 from ttmbench._arrays import count_matchings
 from ttmbench._util.console import warn
-from ttmbench._util.file_io import limit, read_yaml
+from ttmbench._util.file_io import read_yaml
 from ttmbench._util.third_party_errors import describe, listed
 from ttmbench.config import TTMConfig, nested, refuse_password
-from ttmbench.data.paths import HUB_KINDS, TagFile, local_path
+from ttmbench.data.paths import HUB_KINDS, FirstKey, TagFile, local_path
 from ttmbench.data.rows import PathPart, Picks, Where
 from ttmbench.data.video import Video
 from ttmbench.errors import UsageError
 from ttmbench.matching import MAX_INJECTIONS
-from ttmbench.plugins.registry import ENDINGS, Registry, load_target, unknown
+from ttmbench.plugins.registry import ENDINGS, Registry, unknown
 from ttmbench.results.summary import TagMean
-from ttmbench.types import Group, GroupShape, SourceRequest
+from ttmbench.types import Group, GroupShape
 
 Tags = list[str] | dict[str, str | PathPart]
 Defect = Literal["equal_captions", "equal_images", "equal_groups"]
 Fact = Literal["groups", "format", "pairs", "aggregation"]
 Evidence = Literal["file", "scores", "stated", "inferred", "unknown"]
+Number = Annotated[int, Field(ge=1, le=10_000)]  # of images or captions in a group
 Crop = Annotated[list[str], Field(min_length=4, max_length=4)]
 OF_EACH_SOURCE = ("revision", "exif")  # options that --task_args reaches inside a list of sources
 OneOrMany = Annotated[list[str], BeforeValidator(lambda value: [value] if isinstance(value, str) else value)]
@@ -58,14 +57,6 @@ def _has_place(template: str) -> str:
     if template.count("{}") != 1:
         raise ValueError(f"{template!r:.80} should have {{}} once, where the caption goes, as in 'a photo of {{}}'")
     return template
-
-
-def _parts(source: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    found = [source]
-    for one in found:  # which grows
-        listed = one.get("of")
-        found += [part for part in listed if isinstance(part, Mapping)] if isinstance(listed, list) else []
-    return found
 
 
 Template = Annotated[str, AfterValidator(_has_place)]
@@ -159,23 +150,14 @@ class GroupSpec(Columns):
             ``{file: PATH, get: ORIGIN}``; a missing file adds nothing.
     """
 
-    shape: tuple[int, int] | None = None
-    true_captions: int = Field(1, ge=1)
-    n_groups: int | None = Field(None, ge=1)
+    shape: tuple[Number, Number] | None = None
+    true_captions: Number = 1
+    n_groups: int | None = Field(None, ge=1, le=10_000_000)
     n_captions: int | None = Field(None, ge=1)
     wrong_sizes: dict[int, str] = {}
     known_defects: list[Defect] = []
     constant_tags: dict[str, str] = {}
     tag_files: dict[str, TagFile] = {}
-
-    @model_validator(mode="after")
-    def _shape_is_one(self) -> GroupSpec:
-        captions = 0 if self.shape is None else GroupShape(*self.shape, self.true_captions).captions
-        if captions > limit("captions"):
-            raise ValueError(f"a group of {captions} captions is too large: at most {limit('captions')}")
-        if self.n_groups is not None and self.n_groups > limit("groups"):
-            raise ValueError(f"{self.n_groups} groups are too many: at most {limit('groups')}")
-        return self
 
 
 class TaskSpec(BaseModel):
@@ -239,66 +221,49 @@ class TaskSpec(BaseModel):
     noise_images: int | None = Field(None, ge=1)
     caption_template: Template | None = Field(None, exclude_if=not_)
 
-    @field_validator("task", "source", "metrics")
-    @classmethod
-    def _is_known(cls, value: Any, info: ValidationInfo) -> Any:
-        """Where a file is read, its context looks names up, so that unknown ones are reported with other errors."""
-        if info.context is not None:
-            info.context(info.field_name, value)
-        return value
-
     @model_validator(mode="after")
-    def _consistent(self) -> TaskSpec:
-        if wrong := list(self._contradictions()):
-            raise ValueError(listed(wrong))
-        return self
-
-    def _contradictions(self) -> Iterator[str]:
-        """What is wrong with keys together, each of which is right."""
-        group, kind = self.group, self.kind
-        if kind == "groups" and group.shape is None:
-            yield "group.shape: images and captions of a group are needed"
-        if kind != "groups" and group.shape is not None:
-            yield f"group.shape: a task of kind {kind} has no groups, so omit it"
-        if kind == "classification" and self.classes is None:
-            yield "classes: names and templates are needed"
-        if kind != "classification" and self.classes is not None:
-            yield f"classes: a task of kind {kind} has none"
-        for key, stated, its_kind in (
-            ("group.n_captions", group.n_captions is not None, "retrieval"),
-            ("rerank_k", self.rerank_k is not None, "retrieval"),
-            ("group.label", group.label is not None, "classification"),
-            ("ttm", bool(self.ttm), "groups"),
-            ("caption_template", self.caption_template is not None and kind == "classification", "groups or retrieval"),
-            ("matching: global", self.matching == "global", "groups"),
-        ):
-            if stated and kind != its_kind:
-                yield f"{key}: only a task of kind {its_kind} has it, this one is of kind {kind}"
-        if group.n_groups is not None and group.n_captions is not None and group.n_captions < group.n_groups:
-            yield f"group.n_captions: {group.n_captions} captions are too few for {group.n_groups} images"
-        if kind == "groups" and group.shape is not None:
-            shape = self.shape
-            if self.is_global and shape.more_images:
-                yield f"a {shape} task has images without a caption, so it cannot be matched globally"
-            count = 0 if self.is_global else count_matchings(shape.images, shape.captions, shape.true_captions)
-            if count > MAX_INJECTIONS:
-                most = f"more than {MAX_INJECTIONS} matchings"
-                yield f"a {shape} group has {most}; use smaller groups or matching: global"
+    def _is_consistent(self) -> TaskSpec:
+        """Checks keys together, each of which is right alone."""
+        group, kind, most = self.group, self.kind, MAX_INJECTIONS
+        kinds = {
+            "group.shape": (group.shape, "groups"),
+            "group.n_captions": (group.n_captions, "retrieval"),
+            "rerank_k": (self.rerank_k, "retrieval"),
+            "group.label": (group.label, "classification"),
+            "classes": (self.classes, "classification"),
+            "ttm": (self.ttm or None, "groups"),
+            "matching: global": (self.is_global or None, "groups"),
+            "caption_template": (self.caption_template, "groups or retrieval"),
+        }
+        wrong = []
+        for key, (value, its) in kinds.items():
+            if value is not None and kind not in its:
+                wrong.append(f"{key}: only a task of kind {its} has it, this one is of kind {kind}")
+            if value is None and kind == its and key in ("group.shape", "classes"):
+                wrong.append(f"{key}: a task of kind {kind} needs it")
+        if group.n_captions is not None and group.n_captions < (group.n_groups or 0):
+            wrong.append(f"group.n_captions: {group.n_captions} captions are too few for {group.n_groups} images")
         if not all(isinstance(source.get("kind"), str) for source in self.sources):
-            yield "every source needs a 'kind'"
+            wrong.append("every source needs a 'kind'")
+        for name, settings in self.ttm.items():
+            try:
+                TTMConfig(**settings)
+            except ValidationError as error:
+                wrong.append(f"ttm.{name}: {describe(error, TTMConfig)}")
         try:
             if self.video is not None and group.crop is not None:
-                yield "group.crop: boxes are for images, and source.video says that the files are videos"
+                wrong.append("group.crop: boxes are for images, and source.video says that the files are videos")
         except ValidationError as error:
-            yield f"source.video: {describe(error, Video)}"
-        for name, settings in self.ttm.items():
-            unknown = sorted(key for key in settings if not TTMConfig.takes(key))
-            for key in unknown:
-                yield f"unknown key 'ttm.{name}.{key}'; known: {', '.join(TTMConfig.model_fields)}"
-            try:
-                TTMConfig(**{key: value for key, value in settings.items() if key not in unknown})
-            except ValidationError as error:
-                yield f"ttm.{name}: {describe(error)}"
+            wrong.append(f"source.video: {describe(error, Video)}")
+        if group.shape is not None and not wrong:
+            shape = self.shape
+            if self.is_global and shape.more_images:
+                wrong.append(f"a {shape} task has images without a caption, so it cannot be matched globally")
+            elif not self.is_global and count_matchings(shape.images, shape.captions, shape.true_captions) > most:
+                wrong.append(f"a {shape} group has more than {most} matchings; use smaller groups or matching: global")
+        if wrong:
+            raise ValueError(listed(wrong))
+        return self
 
     @property
     def shape(self) -> GroupShape:
@@ -310,7 +275,11 @@ class TaskSpec(BaseModel):
     @property
     def sources(self) -> list[Mapping[str, Any]]:
         """The source, and those that it combines (``of``), at any depth."""
-        return _parts(self.source)
+        found: list[Mapping[str, Any]] = [self.source]
+        for source in found:  # which grows
+            inner = source.get("of")
+            found += [part for part in inner if isinstance(part, Mapping)] if isinstance(inner, list) else []
+        return found
 
     @property
     def video(self) -> Video | None:
@@ -379,7 +348,7 @@ class TaskFile:
     def with_metrics(self, registry: Registry, names: Sequence[str]) -> Self:
         """The task with further metrics (``--metrics``); UsageError for one that is unknown or of another kind."""
         metrics = list(dict.fromkeys([*self.spec.metrics, *names]))
-        return _checked(registry, replace(self, spec=self.spec.model_copy(update={"metrics": metrics})))
+        return checked(registry, replace(self, spec=self.spec.model_copy(update={"metrics": metrics})))
 
 
 MAX_INCLUDES = 8
@@ -391,51 +360,20 @@ AnyTask = TypeVar("AnyTask", bound=TaskFile)
 def find_task(registry: Registry, name: str, read: AlreadyRead | None = None) -> TaskFile:
     """A task by name, or by the path of its file, whose name must be that of the task; ``read``: `AlreadyRead`.
 
-    UsageError for none, or a file that cannot be read or is no YAML mapping; with all its wrong keys for others.
+    UsageError for none, or a file that cannot be read or is not a task; with all its wrong keys.
     """
-    path: Traversable
-    if name.endswith(ENDINGS) and name not in registry.task_files:
-        path = Path(name)
-        if not path.is_file():
-            raise UsageError(f"task file {name} does not exist")
-    else:
-        path = registry.task_files[name]
-    stem = path.name.rsplit(".", 1)[0]
-    folder = path.parent if isinstance(path, Path) else None
-
-    def check(key: str, value: Any) -> None:
-        """ValueError for what a key names and nothing has, and for options that the source does not take."""
-        own, wrong = folder if name.endswith(ENDINGS) else None, []
-        if key == "task" and value != stem:
-            wrong.append(f"the file is named {path.name}; write 'task: {stem}', or rename the file to {value}.yaml")
-        named: Sequence[Any] = _parts(value) if key == "source" else value if key == "metrics" else ()
-        for one in named:
-            try:
-                _check_source(registry, one, own) if key == "source" else registry.metrics[one]
-            except UsageError as error:
-                wrong.append(str(error).removeprefix("source: "))
-        if wrong:
-            raise ValueError("; ".join(wrong))
-
+    is_own = name.endswith(ENDINGS) and name not in registry.task_files
+    path: Traversable = Path(name) if is_own else registry.task_files[name]
+    if not path.is_file():
+        raise UsageError(f"task file {name} does not exist")
     try:
-        spec = TaskSpec.model_validate(_read(path, 0, {} if read is None else read), context=check)
+        spec = TaskSpec.model_validate(_read(path, 0, {} if read is None else read))
     except ValidationError as error:
         raise UsageError(f"{path}: {describe(error, TaskSpec)}") from None
-    return _checked(registry, TaskFile(spec, folder))
-
-
-def _check_source(registry: Registry, source: Mapping[str, Any], folder: Path | None) -> None:
-    """UsageError for an unknown kind, and for options that it does not take if the file has a ``folder``."""
-    spec = registry.sources[source["kind"]] if isinstance(source.get("kind"), str) else None
-    if spec is None or not spec.needs or folder is None or {"of", "columns"} & source.keys():
-        return  # a source of sources reads them with options of its own
-    options = {key: value for key, value in source.items() if key != "kind"}
-    try:
-        load_target(spec.needs)(SourceRequest(options, {}, GroupShape(1, 2), folder=folder))
-    except UsageError:
-        raise
-    except Exception:  # it is called again with all that it needs
-        return
+    stem = path.name.rsplit(".", 1)[0]
+    if spec.task != stem:
+        raise UsageError(f"{path}: write 'task: {stem}', or rename the file to {spec.task}.yaml")
+    return checked(registry, TaskFile(spec, path.parent if isinstance(path, Path) else None))
 
 
 def all_tasks(registry: Registry) -> dict[str, TaskFile]:
@@ -466,21 +404,19 @@ def select_tasks(registry: Registry, patterns: Sequence[str]) -> dict[str, TaskF
     chosen: dict[str, TaskFile] = {}
     for pattern in patterns:
         if is_named(registry, pattern):
-            task = find_task(registry, pattern)
-            chosen.setdefault(task.spec.task, task)
-            continue
-        everything = all_tasks(registry)
-        fitting = [name for name, task in everything.items() if pattern in task.spec.tag or fnmatchcase(name, pattern)]
+            fitting = [find_task(registry, pattern)]
+        else:
+            everything = all_tasks(registry)
+            fitting = [
+                task for name, task in everything.items() if pattern in task.spec.tag or fnmatchcase(name, pattern)
+            ]
+        if not fitting and Path(pattern).exists():
+            raise UsageError(f"{pattern} is not a task file (.yaml); `ttmbench new task NAME` writes one to start from")
         if not fitting:
             tags = {tag for task in everything.values() for tag in task.spec.tag}
-            if Path(pattern).exists():
-                raise UsageError(
-                    f"{pattern} is not a task file (.yaml), which says what the columns of a table and the files of a "
-                    "folder are; `ttmbench new task NAME` writes one to start from"
-                )
             raise UsageError(unknown("task", pattern, [*everything, *tags], registry.broken))
-        for name in fitting:
-            chosen.setdefault(name, everything[name])
+        for task in fitting:
+            chosen.setdefault(task.spec.task, task)
     return chosen
 
 
@@ -491,25 +427,26 @@ def take_in(registry: Registry, tasks: Sequence[AnyTask]) -> dict[str, AnyTask]:
         name = task.spec.task
         if name in registry.task_files or name in named:
             raise UsageError(f"two tasks are named '{name}'; give the one in memory another name")
-        named[name] = _checked(registry, task)
+        named[name] = checked(registry, task)
     return named
 
 
-def _checked(registry: Registry, task: AnyTask) -> AnyTask:
-    """The task; UsageError unless its metrics and schedules are registered, and fit it."""
+def checked(registry: Registry, task: AnyTask) -> AnyTask:
+    """The task; UsageError unless its sources, metrics and schedules are registered, and its metrics fit its kind."""
     spec = task.spec
     try:
-        metrics = {metric: registry.metrics[metric].scope for metric in spec.metrics}
+        for source in spec.sources if task.groups is None else ():
+            registry.sources[source["kind"]]
         for settings in spec.ttm.values():
-            if "schedule" in settings:
-                registry.schedules[settings["schedule"]]
+            registry.schedules[settings.get("schedule", "linear")]
+        scopes = {name: registry.metrics[name].scope for name in spec.metrics}
     except UsageError as error:
         raise UsageError(f"task {spec.task}: {error}") from None
-    for metric, scope in metrics.items():
+    for name, scope in scopes.items():
         if scope not in SCOPES[spec.kind]:
             kind = next(kind for kind, scopes in SCOPES.items() if scope in scopes)
             raise UsageError(
-                f"task {spec.task}: metric '{metric}' is one of kind {kind}, the task is of kind {spec.kind}"
+                f"task {spec.task}: metric '{name}' is one of kind {kind}, the task is of kind {spec.kind}"
             )
     return task
 
@@ -524,37 +461,38 @@ def _read(path: Traversable, depth: int, read: AlreadyRead) -> dict[str, object]
     if not isinstance(content, dict):
         raise UsageError(f"{path}: a task file is a mapping of keys, got {type(content).__name__}")
     refuse_password(str(path), content)
-    merged: dict[str, object] = {}
-    includes = content.get("include", [])
+    fields, merged = dict(content), dict[str, object]()
+    includes = fields.pop("include", [])
     for entry in includes if isinstance(includes, list) else [includes]:
-        name, without = (entry.get("file"), entry.get("without", [])) if isinstance(entry, dict) else (entry, [])
-        is_known = not isinstance(entry, dict) or entry.keys() <= {"file", "without"}
-        if not (is_known and isinstance(name, str) and isinstance(without, list)):
-            raise UsageError(
-                f"{path}: 'include' must be a file name, {{file: name, without: [keys]}}, or a list of these, "
-                f"got {entry!r:.80}"
-            )
-        parent = getattr(path, "parent", None)
-        file = None if parent is None or set(name) & set("/\\") else parent / name
-        if file is None or not name.endswith(ENDINGS) or not file.is_file():
-            raise UsageError(f"{path}: 'include' names '{name}', which is not a file of the same folder")
-        included = _read(file, depth + 1, read)
-        absent = [key for key in without if key not in included]
-        if absent:
-            raise UsageError(f"{path}: 'include' leaves out '{absent[0]}', which {name} does not have")
-        merged = _merge(merged, {key: value for key, value in included.items() if key not in without})
-    return _merge(merged, {key: value for key, value in content.items() if key != "include"})
+        merged = _merge(merged, _included(path, entry, depth, read))
+    return _merge(merged, fields)
 
 
-def _merge(below: Mapping[str, object], above: Mapping[str, object]) -> dict[str, object]:
-    """The fields of both; nothing is shared with either, so that a file read once can be included again."""
-    merged = dict(below)
-    for key, value in above.items():
-        if isinstance(value, dict):
-            underneath = merged.get(key)
-            merged[key] = _merge(underneath if isinstance(underneath, dict) else {}, value)
-        elif isinstance(value, list):
-            merged[key] = [_merge({}, item) if isinstance(item, dict) else item for item in value]
-        else:
-            merged[key] = value
-    return merged
+class Include(FirstKey):
+    """A task file of the same folder, and the keys of it that are not taken."""
+
+    file: str
+    without: tuple[str, ...] = ()
+
+
+def _included(path: Traversable, entry: object, depth: int, read: AlreadyRead) -> dict[str, object]:
+    """The fields that an entry of ``include`` adds."""
+    try:
+        include = Include.model_validate(entry)
+    except ValidationError:
+        forms = "a file name, {file: name, without: [keys]}, or a list of these"
+        raise UsageError(f"{path}: 'include' must be {forms}, got {entry!r:.80}") from None
+    name, parent = include.file, getattr(path, "parent", None)
+    file = None if parent is None or set(name) & set("/\\") else parent / name
+    if file is None or not name.endswith(ENDINGS) or not file.is_file():
+        raise UsageError(f"{path}: 'include' names '{name}', which is not a file of the same folder")
+    included = _read(file, depth + 1, read)
+    if absent := [key for key in include.without if key not in included]:
+        raise UsageError(f"{path}: 'include' leaves out '{absent[0]}', which {name} does not have")
+    return {key: value for key, value in included.items() if key not in include.without}
+
+
+def _merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of both; neither is changed."""
+    both = {key for key in below.keys() & above.keys() if isinstance(below[key], dict) and isinstance(above[key], dict)}
+    return {**below, **above, **{key: _merge(below[key], above[key]) for key in both}}

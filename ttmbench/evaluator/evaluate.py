@@ -76,7 +76,7 @@ def resolve(
     if is_registered and config.model not in registry.adapters:
         table = registry.adapters
         raise UsageError(unknown("model", config.model, table, table.broken, config.tasks, config.offline))
-    given = take_in(registry, in_memory)
+    given = take_in(registry, in_memory) if in_memory else {}
     tasks = tasks_named(registry, config, config.tasks, given)
     settings = {name: task_settings(registry, config, task.spec) for name, task in tasks.items()}
     if not registry.adapts(config) and (config.ttm_args or config.ttm_preset != "auto"):
@@ -152,13 +152,13 @@ def evaluate(
 
 
 def _report_missing_data(config: RunConfig, chosen: Chosen, output: Output) -> None:
-    """DataError for the first task that is not done and whose data a run cannot have."""
+    """DataError or UsageError for the first task that is not done and whose data a run cannot have."""
     done = {} if output.previous is None else output.previous.task_status
     for name, task in chosen.tasks.items():
         try:
             if done.get(name) != "done":
                 reach_data(chosen.registry, task, config)
-        except DataError as error:
+        except (DataError, UsageError) as error:
             with output.task(name, None, goes_on=False), phase("load"):
                 raise error
         except Exception:  # the run meets it again, and says what failed
@@ -281,7 +281,8 @@ def tasks_named(
     tasks: dict[str, TaskFile] = {}
     for word in words:
         for name, task in ({word: in_memory[word]} if word in in_memory else select_tasks(registry, [word])).items():
-            tasks.setdefault(name, task.with_source(config.task_args).with_metrics(registry, config.metrics))
+            changed = task.with_source(config.task_args) if config.task_args else task
+            tasks.setdefault(name, changed.with_metrics(registry, config.metrics) if config.metrics else changed)
     return tasks
 
 
