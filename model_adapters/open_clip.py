@@ -82,9 +82,8 @@ def wrap(
     asked = OpenClipOptions.read({"model": name, "device": device, "dtype": dtype, "compile": compile})
     quick = any(type(module).__name__ == "QuickGELU" for module in model.modules())
     heads = [module.num_heads for module in model.modules() if hasattr(module, "num_heads")]
-    modules = repr(model).replace("PatchProduct(", "Conv2d(")  # what an adapter before this one may have put in
     masks = tensors_digest({key: buffer for key, buffer in model.named_buffers() if buffer is not None})
-    config = {"model_cfg": {QUICK: quick, "modules": modules, "heads": heads, "buffers_sha256": masks}}
+    config = {"model_cfg": {QUICK: quick, "modules": repr(model), "heads": heads, "buffers_sha256": masks}}
     usual = getattr(model.visual, "preprocess_cfg", None)
     known = usual and repr(image_transform_v2(PreprocessCfg(**usual), is_train=False)) == repr(preprocess)
     return LoadedOpenClip(model, tokenizer, asked, name, config, transform=None if known else preprocess)

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 import numpy as np
 import torch
 from torch import nn
-from torch.autograd.function import once_differentiable
 from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
@@ -36,13 +35,7 @@ ADVICE_ON_GELU = (
     "If the weights were fine-tuned from OpenAI's CLIP (NegCLIP, CE-CLIP and others), set --model_args "
     "quick_gelu=true; quick_gelu=false silences this"
 )
-_QUICK_GELUS = {
-    "transformers.activations.QuickGELUActivation",
-    "open_clip.transformer.QuickGELU",
-    "timm.layers.activations.QuickGELU",
-}
 FP16 = "fp16 cannot train (its gradients underflow); use --dtype bf16 or fp32"
-_PART = 2**18  # numbers: what is done with three tensors of them one after the other stays in a CPU's cache
 
 
 class ContrastiveModel(DualEncoder, Generic[Prepared]):
@@ -68,8 +61,6 @@ class ContrastiveModel(DualEncoder, Generic[Prepared]):
         self.state_sha256: str = tensors_digest(model.state_dict())  # before the weights leave for a device
         self.device = settle(model, torch.device(pick_device(device)))
         self.model: Any = model.eval()
-        if not compile:
-            use_cpu_layers(model)
         self._image_tower, self._text_tower = map(torch.compile, towers) if compile else towers
 
     @abstractmethod
@@ -264,73 +255,3 @@ def random_crop(
         top, left = int(down * (image.shape[1] - size[0] + 1)), int(right * (image.shape[2] - size[1] + 1))
         windows.append(image[:, top : top + size[0], left : left + size[1]])
     return torch.stack(windows).to(device, non_blocking=True)
-
-
-class PatchProduct(nn.Conv2d):
-    """A convolution whose windows neither overlap nor leave gaps: one matrix product of patches and weights.
-
-    On a CPU this is faster, most of all the backward pass in bf16.
-    """
-
-    def forward(self, input: torch.Tensor) -> torch.Tensor:
-        """Features of every patch, [images, out, rows, columns]."""
-        if input.device.type != "cpu" or input.ndim != 4:
-            return super().forward(input)
-        (height, width), dtype = self.kernel_size, input.dtype
-        if torch.is_autocast_enabled("cpu"):  # cast before the copy below, which is slower from float32
-            dtype = torch.get_autocast_dtype("cpu")
-        rows, columns = input.shape[2] // height, input.shape[3] // width
-        whole = input[:, :, : rows * height, : columns * width].to(dtype)
-        windows = whole.reshape(*input.shape[:2], rows, height, columns, width)
-        patches = windows.permute(0, 2, 4, 1, 3, 5).flatten(3)
-        return functional.linear(patches, self.weight.flatten(1), self.bias).permute(0, 3, 1, 2)
-
-
-class _QuickGELU(torch.autograd.Function):
-    """``x * sigmoid(1.702 x)``: the operations of the libraries' layers, on parts that a CPU's cache holds."""
-
-    @staticmethod
-    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
-        """The libraries' operations in the libraries' order, so that rounding is the same."""
-        ctx.save_for_backward(x)
-        x, y = x.contiguous(), torch.empty_like(x, memory_format=torch.contiguous_format)
-        for x_part, y_part in zip(*(torch.split(tensor.view(-1), _PART) for tensor in (x, y)), strict=True):
-            torch.mul(x_part, 1.702, out=y_part).sigmoid_().mul_(x_part)
-        return y
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
-        """Computes the sigmoid again: cheaper than to write it to memory and read it."""
-        x, gradient = ctx.saved_tensors[0].contiguous(), gradient.contiguous()
-        result = torch.empty_like(x)
-        parts = (torch.split(tensor.view(-1), _PART) for tensor in (x, gradient, result))
-        for x_part, gradient_part, part in zip(*parts, strict=True):
-            sigmoid = torch.mul(x_part, 1.702).sigmoid_()
-            torch.mul(gradient_part, x_part, out=part)
-            torch.ops.aten.sigmoid_backward.grad_input(part, sigmoid, grad_input=part)
-            part.mul_(1.702).add_(sigmoid.mul_(gradient_part))
-        return result
-
-
-class QuickGELU(nn.Module):
-    """QuickGELU of transformers, open_clip and timm, three times as fast where a batch exceeds a CPU's cache."""
-
-    forward = staticmethod(_QuickGELU.apply)
-
-
-def use_cpu_layers(model: nn.Module) -> None:
-    """Replaces two layers of a model on a CPU in place: patch convolutions (`PatchProduct`) and `QuickGELU`."""
-    if any(weights.device.type != "cpu" for weights in model.parameters()):
-        return
-    for layer in model.modules():
-        if f"{type(layer).__module__}.{type(layer).__name__}" in _QUICK_GELUS:
-            layer.__class__ = QuickGELU
-        elif (
-            type(layer) is nn.Conv2d
-            and layer.kernel_size == layer.stride != (1, 1)
-            and layer.groups == 1
-            and tuple(layer.dilation) == (1, 1)
-            and layer.padding in ("valid", (0, 0))
-        ):
-            layer.__class__ = PatchProduct
