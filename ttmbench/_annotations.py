@@ -11,6 +11,7 @@ import os
 import sys
 from collections.abc import Mapping
 from importlib import import_module
+from types import ModuleType
 from typing import TYPE_CHECKING, Annotated, Any, ForwardRef, TypeAlias
 
 import numpy as np
@@ -30,16 +31,13 @@ if TYPE_CHECKING:
     """An image: a Pillow image, an array uint8 [height, width, 3], or the path of a file."""
 else:
 
-    class _Later:
+    class _Later(ModuleType):
         """A module that is imported at its first attribute access."""
-
-        def __init__(self, name: str) -> None:
-            self._name = name
 
         def __getattr__(self, name: str) -> Any:
             if name.startswith("__"):  # inspection of module globals reads these and must not trigger the import
                 raise AttributeError(name)
-            return getattr(import_module(self._name), name)
+            return getattr(import_module(self.__name__), name)
 
     pd, torch = _Later("pandas"), _Later("torch")
     Image = ForwardRef("import_module('PIL.Image').Image", module=__name__)

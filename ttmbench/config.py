@@ -331,17 +331,15 @@ def refuse_password(name: str, value: object) -> None:
         )
 
 
-def read_place(name: str, given: Any, may_be_address: bool = False) -> Any:
-    """The file or folder of an option; UsageError for an address, unless the option ``may_be_address`` of a storage."""
-    if is_address(given):
-        refuse_password(name, given)
-        scheme = given.partition(":")[0].lower()
-        if not may_be_address or scheme in ("http", "https"):
-            raise UsageError(
-                f"{name} must be a local path, and {given} is an address: give a local folder and copy it with a "
-                f"tool for {scheme}, or mount it as a folder"
-            )
-    return given
+def refuse_address(name: str, address: str, may_be_address: bool = False) -> None:
+    """UsageError for an address, given for a file or folder, unless the option ``may_be_address`` of a storage."""
+    refuse_password(name, address)
+    scheme = address.partition(":")[0].lower()
+    if not may_be_address or scheme in ("http", "https"):
+        raise UsageError(
+            f"{name} must be a local path, and {address} is an address: give a local folder and copy it with a "
+            f"tool for {scheme}, or mount it as a folder"
+        )
 
 
 # One set of weights can be scored in each of these ways, so the way belongs to the name of the model.
@@ -355,10 +353,8 @@ def name_of_model(settings: Mapping[str, Any]) -> str:
     ('google/siglip', 'tiny')
     >>> name_of_model({"model": "open_clip", "model_args": {"model": "RN50", "pretrained": "cc12m"}})
     'RN50/cc12m'
-    >>> name_of_model({"model": "vqascore", "model_args": {"pretrained": "llava-hf/llava"}})
-    'vqascore/llava-hf/llava'
-    >>> name_of_model({"model": "hf", "model_args": {"pretrained": "openai/clip", "peft": "me/adapter"}})
-    'openai/clip+me/adapter'
+    >>> name_of_model({"model": "vqascore", "model_args": {"pretrained": "llava-hf/llava", "peft": "me/adapter"}})
+    'vqascore/llava-hf/llava+me/adapter'
     """
     model, model_args = settings.get("model", ""), settings.get("model_args", {})
     given = [model_args.get(key) for key in ("model", "pretrained", "path")]
@@ -636,8 +632,8 @@ class RunConfig(BaseModel):
     @classmethod
     def _read_places(cls, value: Any, info: ValidationInfo) -> Any:
         """Only results may lie at an address."""
-        for place in value if isinstance(value, list) else [value]:
-            read_place(str(info.field_name), place, may_be_address=info.field_name == "output_path")
+        for address in filter(is_address, value if isinstance(value, list) else [value]):
+            refuse_address(str(info.field_name), address, may_be_address=info.field_name == "output_path")
         return value
 
     @property

@@ -21,7 +21,7 @@ from typing import Literal
 
 import numpy as np
 
-from ttmbench import chance
+import ttmbench.chance as chance
 from ttmbench._annotations import Bool, Float, Int, Real
 from ttmbench._arrays import check_scores, fewer_first, more_images
 from ttmbench.matching import match_global, match_groups

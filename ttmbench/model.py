@@ -132,6 +132,8 @@ class Model(ABC):
     @property
     def torch_module(self) -> torch.nn.Module | None:
         """The torch module that the model is, or that it has as its attribute ``model``."""
+        import torch
+
         return next((one for one in (self, getattr(self, "model", None)) if isinstance(one, torch.nn.Module)), None)
 
     def parameters(self) -> Iterable[torch.nn.Parameter]:
@@ -155,7 +157,8 @@ class Model(ABC):
                 f"{type(self).__name__} has no parameters to train: derive it from torch.nn.Module too, keep a module "
                 "in its attribute `model`, or write parameters(), state_dict() and load_state_dict()"
             )
-        return super() if isinstance(self, torch.nn.Module) else module  # type: ignore[return-value]
+        own: object = self
+        return super() if module is own else module  # type: ignore[return-value]
 
 
 class PairScorer(Model):

@@ -18,7 +18,7 @@ from support.plans import cells_of
 
 import ttmbench
 from ttmbench._util import machine
-from ttmbench._util.file_io import digests_of_modules, digests_of_object
+from ttmbench._util.file_io import digests_of_modules, modules_of
 from ttmbench.cli import main
 from ttmbench.config import RunConfig, TTMConfig, make_run_config
 from ttmbench.data.task_file import find_task
@@ -409,7 +409,7 @@ def test_code_that_cannot_be_read_is_never_resumed(tmp_path, capsys):
             return np.arange(len(captions), dtype=np.float32)
 
     Typed.__module__ = "nowhere_to_be_found"
-    assert digests_of_object(Typed()) == {"nowhere_to_be_found": None}
+    assert digests_of_modules(modules_of(Typed())) == {"nowhere_to_be_found": None}
     for _ in range(2):
         done = ttmbench.simple_evaluate(
             Typed(), "shapes_color", limit=4, bootstrap_iters=0, output_path=str(tmp_path), model_name="typed"

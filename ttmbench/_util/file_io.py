@@ -15,11 +15,10 @@ import json
 import math
 import os
 import re
-import stat
 import sys
 import zlib
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from secrets import token_hex
 from typing import TYPE_CHECKING, Any
@@ -96,47 +95,36 @@ class Unreadable(ValueError):
     """A file cannot be read; the message does not name it."""
 
 
-@contextmanager
-def _reading(path: Traversable, most: str) -> Iterator[None]:
-    """Checks that a file is a regular one of at most so many bytes; errors of opening and reading it are Unreadable."""
-    try:
-        if isinstance(path, Path):
-            about = path.stat()
-            if stat.S_ISDIR(about.st_mode):
-                raise Unreadable("cannot be read (Is a directory)")
-            if not stat.S_ISREG(about.st_mode):
-                raise Unreadable("is not a regular file")
-            if about.st_size > limit(most):
-                raise Unreadable(f"is too large: {about.st_size} bytes, at most {limit(most)}; {raised_by(most)}")
-        yield
-    except Unreadable:
-        raise
-    except (OSError, ValueError, EOFError, zlib.error) as error:  # ValueError: a null character in the path
-        raise Unreadable(f"cannot be read ({getattr(error, 'strerror', None) or error})") from None
-
-
 def read_text(path: Traversable, most: str = "text_bytes") -> str:
     """A file's UTF-8 text without a byte-order mark; Unreadable if it exceeds the limit ``most`` or is not UTF-8."""
-    with _reading(path, most), path.open("rb") as file:
-        content = file.read() if isinstance(path, Path) else file.read(limit(most) + 1)  # of a zip, not known before
-        if len(content) > limit(most):
-            raise Unreadable(f"is too large: at most {limit(most)} bytes are read; {raised_by(most)}")
-        return _decoded(content)
-
-
-def _decoded(content: bytes, first_line: int = 1) -> str:
-    """UTF-8 text that begins with line ``first_line``; Unreadable with line and character of another byte."""
-    if first_line == 1 and content.startswith(POINTER):
+    try:
+        if isinstance(path, Path) and path.exists() and not (path.is_file() or path.is_dir()):
+            raise Unreadable("is not a regular file")
+        with path.open("rb") as file:
+            content = file.read(limit(most) + 1)
+    except (OSError, ValueError) as error:  # ValueError: a null character in the path
+        raise error if isinstance(error, Unreadable) else _not_read(error) from None
+    if len(content) > limit(most):
+        raise Unreadable(f"is too large: at most {limit(most)} bytes are read; {raised_by(most)}")
+    if content.startswith(POINTER):
         raise Unreadable(IS_POINTER)
     try:
-        return content.decode("utf-8-sig" if first_line == 1 else "utf-8")
+        return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        before = error.object[: error.start]
-        line = before.count(b"\n") + first_line
-        character = len(before[before.rfind(b"\n") + 1 :].decode("utf-8", "replace")) + 1
-        position = f"line {line}, character {character}"
-        byte = f"{error.object[error.start]:#04x}"
-        raise Unreadable(f"is not UTF-8 text: {position} is byte {byte}; save the file as UTF-8") from None
+        raise _not_utf8(error, 1) from None
+
+
+def _not_read(error: Exception) -> Unreadable:
+    return Unreadable(f"cannot be read ({getattr(error, 'strerror', None) or error})")
+
+
+def _not_utf8(error: UnicodeDecodeError, first_line: int) -> Unreadable:
+    """Names line, from ``first_line`` on, and character of the byte that is not UTF-8."""
+    before, byte = error.object[: error.start], f"{error.object[error.start]:#04x}"
+    line = before.count(b"\n") + first_line
+    character = len(before[before.rfind(b"\n") + 1 :].decode("utf-8", "replace")) + 1
+    position = f"line {line}, character {character}"
+    return Unreadable(f"is not UTF-8 text: {position} is byte {byte}; save the file as UTF-8")
 
 
 def check_no_pointer(path: Path) -> None:
@@ -182,23 +170,27 @@ def read_json_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     """
     longest, most = limit("line_bytes"), limit("text_bytes")
     try:
-        with _reading(path, "text_bytes"), gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
             for number, line in enumerate(iter(lambda: file.readline(longest + 1), b""), start=1):
                 if len(line) > longest:
                     raise Unreadable(f"line {number} is longer than {longest} bytes; {raised_by('line_bytes')}")
                 if file.tell() > most:  # unpacked
                     raise Unreadable(f"is too large: at most {most} bytes are read; {raised_by('text_bytes')}")
-                if not (text := _decoded(line, number).lstrip("\ufeff\x1e")).strip():
-                    continue
+                if number == 1 and line.startswith(POINTER):
+                    raise Unreadable(IS_POINTER)
                 try:
+                    if not (text := line.decode("utf-8").lstrip("\ufeff\x1e")).strip():
+                        continue
                     value = parse_json(text, finite=False)
+                except UnicodeDecodeError as error:
+                    raise _not_utf8(error, number) from None
                 except Unreadable as error:
                     raise Unreadable(f"line {number} {error}") from None
                 if not isinstance(value, dict):
                     raise Unreadable(f"line {number} is not a JSON object")
                 yield number, value
-    except Unreadable as error:
-        raise DataError(f"{path}: {error}") from None
+    except (Unreadable, OSError, ValueError, EOFError, zlib.error) as error:
+        raise DataError(f"{path}: {error if isinstance(error, Unreadable) else _not_read(error)}") from None
 
 
 def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
@@ -320,15 +312,10 @@ def take_lock(path: Path, timeout: float = 0.0) -> BaseFileLock:
     """Takes an exclusive lock, creating its folder, which the holder may remove; filelock.Timeout, or OSError."""
     import filelock
 
+    path.parent.mkdir(parents=True, exist_ok=True)
     lock = filelock.FileLock(path)
-    while True:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        lock.acquire(timeout=timeout)
-        descriptor = lock._context.lock_file_fd
-        with suppress(FileNotFoundError):  # the previous holder may have removed the folder before it was locked
-            if descriptor is None or os.path.samestat(os.fstat(descriptor), path.stat()):
-                return lock
-        lock.release()
+    lock.acquire(timeout=timeout)
+    return lock
 
 
 def to_json(document: Mapping[str, object]) -> str:
@@ -384,23 +371,19 @@ def digests_of_modules(modules: Iterable[str]) -> Digests:
     return dict(sorted(digests.items()))
 
 
-def digests_of_object(value: object) -> Digests:
-    """As `digests_of_modules`, for the classes of a model; None if one of its `METHODS` was replaced in the object."""
-    digests = digests_of_modules(modules_of(value))
-    if METHODS & set(getattr(value, "__dict__", ())):
-        digests[type(value).__module__.partition(".")[0]] = None
-    return digests
-
-
 def modules_of(value: Any) -> list[str]:
-    """The modules that define an object: of a function or module, or of all classes of an instance."""
+    """The modules that define an object: of a function or module, or of all classes of an instance.
+
+    One that is nowhere is among them if one of its `METHODS` was replaced in the object.
+    """
     while isinstance(value, functools.partial) or hasattr(value, "__wrapped__"):
         value = value.func if isinstance(value, functools.partial) else value.__wrapped__
     if inspect.ismodule(value):
         return [value.__name__]
     if inspect.isroutine(value) or isinstance(value, type):
         return [getattr(value, "__module__", None) or "(unknown)"]
-    return [kind.__module__ for kind in type(value).__mro__]
+    replaced = METHODS & set(getattr(value, "__dict__", ()))
+    return [*(kind.__module__ for kind in type(value).__mro__), *(f"(replaced {name})" for name in sorted(replaced))]
 
 
 def _package_of(module: str) -> tuple[str, Path | None]:
@@ -521,8 +504,8 @@ def load_sealed(path: Path) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
         with safe_open(path, framework="pt") as file:
             stated = file.metadata() or {}
             tensors = {name: file.get_tensor(name) for name in list(file.keys())}
-        about, seal = parse_json(stated[_ABOUT]), stated[_SEAL]
-    except (SafetensorError, Unreadable, KeyError) as error:
+        about, seal = json.loads(stated[_ABOUT]), stated[_SEAL]
+    except (SafetensorError, ValueError, KeyError, RecursionError) as error:
         raise Unreadable(" ".join(str(error).split())[:120]) from None
     if not isinstance(about, dict) or seal != json_digest([stated[_ABOUT], tensors_digest(tensors)]):
         raise Unreadable("its digest does not fit its content")

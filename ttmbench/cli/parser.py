@@ -18,7 +18,7 @@ from typing import Any, Literal, NoReturn, get_args, get_origin
 from ttmbench._util.console import SAID, SPELT, clear_bars, echo, flush_output, one_line, print_traceback, put, warn
 from ttmbench._util.third_party_errors import error_line, near_name
 from ttmbench._version import __version__
-from ttmbench.config import RENAMED, RunConfig, TTMConfig, is_address, read_place, refuse_password
+from ttmbench.config import RENAMED, RunConfig, TTMConfig, is_address, refuse_address, refuse_password
 from ttmbench.errors import INTERRUPTED, TtmbenchError, UsageError
 
 EXAMPLES = {
@@ -351,17 +351,15 @@ def read_places(options: argparse.Namespace) -> None:
     """
     command = options.command
     for name, value in vars(options).items():
-        if name in WEB_PAGES or not isinstance(value, str | list):
-            continue
-        reads = name == READ.get(command)
-        paths = [read_place(f"--{name}", path, reads) for path in ([value] if isinstance(value, str) else value)]
-        if reads and any(map(is_address, paths)):
-            from ttmbench._util.remote import fetched
-
+        paths, reads = value if isinstance(value, list) else [value], name == READ.get(command)
+        for address in filter(is_address, () if name in WEB_PAGES else paths):
+            refuse_address(f"--{name}", address, reads)
             if command in ("report", "leaderboard") and not (options.output_path or getattr(options, "site", None)):
                 raise UsageError(f"{command} of an address needs --output_path: a local place for what it writes")
-            paths = [str(fetched(path, command)) if is_address(path) else path for path in paths]
-            setattr(options, name, paths[0] if isinstance(value, str) else paths)
+            from ttmbench._util.remote import fetched
+
+            paths = [str(fetched(path, command)) if path == address else path for path in paths]
+        setattr(options, name, paths if isinstance(value, list) else paths[0])
 
 
 def command() -> NoReturn:

@@ -223,7 +223,7 @@ def check_groups(spec: TaskSpec, groups: Sequence[Group], asked: int | None = No
                 raise DataError(f"{task}: means.{name} {problem}")
     if not groups:
         raise DataError(f"{task}: the source gave no group")
-    most, raised = limit("caption_characters"), raised_by("caption_characters")
+    most = limit("caption_characters")
     for group in groups:
         for what, text in (
             ("the id", group.group_id),
@@ -234,7 +234,9 @@ def check_groups(spec: TaskSpec, groups: Sequence[Group], asked: int | None = No
             if not isinstance(text, str):
                 raise DataError(f"{where} is {type(text).__name__}, not a text")
             if len(text) > most:
-                raise DataError(f"{where} has {len(text)} characters, more than {most}; {raised}")
+                raise DataError(
+                    f"{where} has {len(text)} characters, more than {most}; {raised_by('caption_characters')}"
+                )
             if re.search("[\0\ud800-\udfff]", text):
                 raise DataError(f"{where} holds a null character or half a surrogate pair, which no file can hold")
         images, captions = shape = (len(group.images), len(group.captions))

@@ -17,7 +17,7 @@ from ttmbench._util.third_party_errors import foreign_errors
 from ttmbench.config import RunConfig
 from ttmbench.errors import DataError, UsageError
 from ttmbench.model import ChoiceModel, DualEncoder, Model, PairScorer, StoredFeatures, as_model
-from ttmbench.plugins.registry import Registry, load_target, model_arguments, naming_what_fits
+from ttmbench.plugins.registry import Registry, load_target, model_arguments, name_what_fits
 from ttmbench.types import ModelFiles, Record
 
 RECORD = "ttmbench_finetune.json"
@@ -51,8 +51,12 @@ def make_adapter(
     except TypeError as error:
         known = ", ".join(key for key in signature.parameters if key not in (*settings, "compile")) or "none"
         raise UsageError(f"model '{name}': {error} (--model_args); it has: {known}") from None
-    with foreign_errors(whose), naming_what_fits(spec, model_args, config.tasks, config.offline):
-        adapter = factory(**given)
+    try:
+        with foreign_errors(whose):
+            adapter = factory(**given)
+    except (UsageError, DataError) as error:
+        name_what_fits(error, spec, model_args, config.tasks, config.offline)
+        raise
     return checked(f"model '{name}'", adapter)
 
 

@@ -31,9 +31,9 @@ from ttmbench._util.file_io import (
     OWN,
     Unreadable,
     digests_of_modules,
-    digests_of_object,
     file_digest,
     json_digest,
+    modules_of,
     read_json,
     safe_name,
     take_lock,
@@ -47,7 +47,7 @@ from ttmbench.errors import DataError, TtmbenchError, UsageError
 from ttmbench.evaluator.adapters import finetuned, finetuning_shown, model_info
 from ttmbench.evaluator.eval_results import Baseline, EvalResults, Scored, TaskResult
 from ttmbench.model import Model, overrides
-from ttmbench.plugins.registry import Registry, Table
+from ttmbench.plugins.registry import BUILTIN, Registry, Table
 from ttmbench.results.document import SCHEMA_VERSION, ResultsDocument, keys_by_task
 from ttmbench.results.numbers import CHOICE, TRACK_ORDER, as_entries, supervised_tracks
 from ttmbench.results.reader import TaskGroups, read_document, stored_groups
@@ -108,11 +108,12 @@ class ConfigKey:
         for table in (
             one for one in vars(registry).values() if isinstance(one, Table) and one is not registry.task_files
         ):
-            for name in table.plugins:
-                if re.search(f'"{re.escape(name.rpartition("=")[2])}[":]', text):  # a reward is written NAME:KEY=VALUE
+            for name, plugin in table.plugins.items():
+                # A reward is written NAME:KEY=VALUE.
+                if plugin != BUILTIN and re.search(f'"{re.escape(name.rpartition("=")[2])}[":]', text):
                     modules |= {*table.modules_of(name, registry.manager)}
-        objects = {} if adapter is None else digests_of_object(adapter)
-        code = content["code"] = dict(sorted({**digests_of_modules({OWN, *modules}), **objects}.items()))
+        objects = [] if adapter is None else modules_of(adapter)
+        code = content["code"] = digests_of_modules({OWN, *modules, *objects})
         content["once"] = uuid4().hex if None in code.values() else None
         return cls(content, json_digest(content))
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from ttmbench._annotations import ArrayLike
 from ttmbench._util.console import warn
-from ttmbench.config import RunConfig, RunOptions, is_address, make_run_config, read_place, split_names
+from ttmbench.config import RunConfig, RunOptions, is_address, make_run_config, refuse_address, split_names
 from ttmbench.data.memory import Task
 from ttmbench.data.task_file import all_tasks
 from ttmbench.errors import DataError, UsageError
@@ -267,9 +267,9 @@ def _run(source: EvalResults | PathLike) -> ResultsFile:
 
 def _place(given: object, what: str = "the path") -> Path:
     """A local path; results at an address are fetched with the files beside them."""
-    location = read_place(what, given, may_be_address=True)
-    if not is_address(location):
-        return Path(location)
+    if not is_address(given):
+        return Path(str(given))
     from ttmbench._util.remote import fetched
 
-    return fetched(location, what)
+    refuse_address(what, given, may_be_address=True)
+    return fetched(given, what)

@@ -18,9 +18,10 @@ from ttmbench._util.console import warn
 from ttmbench._util.file_io import (
     OWN,
     Unreadable,
-    digests_of_object,
+    digests_of_modules,
     json_digest,
     load_sealed,
+    modules_of,
     replace_sealed,
     tensors_digest,
 )
@@ -395,7 +396,7 @@ def model_description(model: Model, as_loaded: bool = False) -> Record | str:
     refuses = isinstance(model, PairScorer) and model.refusals_are_wrong is not None
     if refuses or isinstance(model, StoredFeatures) or model.pairs_at_once is not None or overrides(model, "usage"):
         return ""
-    code = digests_of_object(model)
+    code = digests_of_modules(modules_of(model))
     if not declared:
         return f"{kind.__name__} has no fingerprint, so its scores are not cached"
     if None in code.values():

@@ -19,7 +19,7 @@ from ttmbench._util.file_io import json_digest, take_lock, tensors_digest
 from ttmbench._util.machine import arithmetic_of
 from ttmbench._util.third_party_errors import foreign_errors
 from ttmbench._version import __version__
-from ttmbench.config import RunConfig, TTMConfig, read_place
+from ttmbench.config import RunConfig, TTMConfig, is_address, refuse_address
 from ttmbench.data.loader import load_task_data
 from ttmbench.data.task_file import TaskFile
 from ttmbench.errors import DataError, DivergedError, TtmbenchError, UsageError
@@ -71,7 +71,9 @@ def finetune_model(
         raise UsageError("finetune writes a folder of weights, so it needs --output_path DIR")
     if "," in config.device:
         raise UsageError(f"--device {config.device} names several devices, and only `run` divides its work; name one")
-    folder = Path(read_place("--output_path", config.output_path))
+    if is_address(config.output_path):
+        refuse_address("--output_path", config.output_path)
+    folder = Path(config.output_path)
     with arithmetic_of(*config.arithmetic), _locked(folder):
         before = finetuned(folder)
         if before is None and any(inside.name != STATE for inside in folder.iterdir()):

@@ -11,13 +11,13 @@ import re
 import shlex
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, redirect_stdout, suppress
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import redirect_stdout, suppress
 from dataclasses import dataclass, fields, replace
 from difflib import get_close_matches
 from functools import partial
 from importlib import import_module
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint, entry_points
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from pathlib import Path
@@ -28,7 +28,7 @@ import pluggy
 from pydantic import ConfigDict, ValidationError
 from pydantic.dataclasses import dataclass as dataclass_of_pydantic
 
-from ttmbench import hookspecs
+import ttmbench.hookspecs as hookspecs
 from ttmbench._util.console import one_line, warn
 from ttmbench._util.file_io import modules_of, read_yaml
 from ttmbench._util.third_party_errors import describe, error_line, error_with_place, place_of, place_of_function
@@ -117,6 +117,8 @@ _TARGET = re.compile(r"[^\W\d]\w*(?:\.[^\W\d]\w*)*:[^\W\d]\w*")
 _STEPS = ("load", "prepare", "score")  # keys of ``timing`` beside names of methods
 _RESULT_ENDINGS = ("_stderr", "_seed_std")  # suffixes of keys that results add to each metric
 T = TypeVar("T")
+Entries = dict[str, tuple[Any, str]]
+"""Name -> what is registered, and by which plugin."""
 
 
 class BrokenPlugin(NamedTuple):
@@ -142,15 +144,12 @@ class Table(dict[str, T]):
         raise UsageError(unknown(self.what, name, self, self.broken))
 
     def modules_of(self, name: str, manager: pluggy.PluginManager) -> list[str]:
-        """The modules that define an entry and its plugin; none for built-in or unknown names."""
-        plugin = self.plugins.get(name, BUILTIN)
-        if plugin == BUILTIN:
-            return []
+        """The modules that define a plugin's entry and the plugin."""
         spec: Any = self[name]
         values = [getattr(spec, field.name) for field in fields(spec)]
         functions = [module for value in values if callable(value) for module in modules_of(value)]
         targets = [value.partition(":")[0] for value in (getattr(spec, "target", ""),) if value]
-        return [*modules_of(manager.get_plugin(plugin)), *functions, *targets]
+        return [*modules_of(manager.get_plugin(self.plugins[name])), *functions, *targets]
 
 
 @dataclass(frozen=True)
@@ -213,24 +212,7 @@ def build_registry(
     manager, installed, broken = pluggy.PluginManager(hookspecs.PROJECT), dict[str, str](), list[BrokenPlugin]()
     manager.add_hookspecs(hookspecs)
     for point in sorted(entry_points(group=hookspecs.PROJECT), key=lambda point: point.name):
-        own = point.dist is None or point.dist.name == point.name
-        name = point.name if own or point.dist is None else f"{point.dist.name}:{point.name}"
-        try:
-            with redirect_stdout(sys.stderr):
-                plugin = point.load()
-        except KeyboardInterrupt:
-            raise
-        except BaseException as error:  # any exception of third-party code
-            broken.append(BrokenPlugin(name, point.value, f"could not be imported: {error_with_place(error)}"))
-            continue
-        try:
-            _register(manager, name, plugin)
-        except UsageError as error:
-            if manager.get_plugin(name) is plugin:
-                manager.unregister(plugin, name)
-            broken.append(BrokenPlugin(name, point.value, str(error).removeprefix(f"plugin '{name}' ")))
-        else:
-            installed[name] = point.value
+        _load(manager, point, installed, broken)
     for name, plugin in extra:
         _register(manager, name, plugin)
     built_in: dict[str, Iterable[Any]] = {
@@ -244,22 +226,54 @@ def build_registry(
         "schedules": SCHEDULES,
         "methods": (*METHODS, *PARTS),
     }
-    found = {what: _collect(manager, installed, broken, what, items) for what, items in built_in.items()}
+    found: dict[str, Entries] = {
+        what: {name: (entry, BUILTIN) for item in items for name, entry in _named(item)}
+        for what, items in built_in.items()
+    }
+    if manager.get_plugins():
+        found = {what: _with_plugins(manager, installed, broken, what, own) for what, own in found.items()}
     for include in include_paths:
-        if not Path(include).is_dir():
-            raise UsageError(f"--include_path {include} is not a folder")
-        for name, entry in _named(Path(include)):
-            if name in found["task_dirs"]:
-                first = found["task_dirs"][name][1]
-                raise UsageError(f"task '{name}' is defined by both '{first}' and '{include}'; rename one")
-            found["task_dirs"][name] = (entry, str(include))
+        _add_folder(found["task_dirs"], include)
     found["parts"] = {key: one for key, one in found["methods"].items() if isinstance(one[0], MethodPart)}
     found["methods"] = {key: one for key, one in found["methods"].items() if key not in found["parts"]}
     tables = {what: Table[Any](_TABLES[what], broken, entries) for what, entries in found.items()}
-    registry = Registry(manager, installed, broken, task_files=tables.pop("task_dirs"), **tables)
     for failed in () if quiet else broken:
         warn(f"{failed}; everything else works")
-    return registry
+    return Registry(manager, installed, broken, task_files=tables.pop("task_dirs"), **tables)
+
+
+def _load(
+    manager: pluggy.PluginManager, point: EntryPoint, installed: dict[str, str], broken: list[BrokenPlugin]
+) -> None:
+    """Imports and registers an installed plugin; it is broken if that fails."""
+    own = point.dist is None or point.dist.name == point.name
+    name = point.name if own or point.dist is None else f"{point.dist.name}:{point.name}"
+    try:
+        with redirect_stdout(sys.stderr):
+            plugin = point.load()
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # any exception of third-party code
+        broken.append(BrokenPlugin(name, point.value, f"could not be imported: {error_with_place(error)}"))
+        return
+    try:
+        _register(manager, name, plugin)
+    except UsageError as error:
+        if manager.get_plugin(name) is plugin:
+            manager.unregister(plugin, name)
+        broken.append(BrokenPlugin(name, point.value, str(error).removeprefix(f"plugin '{name}' ")))
+    else:
+        installed[name] = point.value
+
+
+def _add_folder(tasks: Entries, include: str | Path) -> None:
+    """Adds the task files of a folder; UsageError if there is none, or for a name that another task has."""
+    if not Path(include).is_dir():
+        raise UsageError(f"--include_path {include} is not a folder")
+    for name, entry in _named(Path(include)):
+        if name in tasks:
+            raise UsageError(f"task '{name}' is defined by both '{tasks[name][1]}' and '{include}'; rename one")
+        tasks[name] = (entry, str(include))
 
 
 def _register(manager: pluggy.PluginManager, name: str, plugin: object) -> None:
@@ -288,20 +302,19 @@ def _named(item: Any) -> list[tuple[str, Any]]:
     return [(item.kind if isinstance(item, SourceSpec) else item.name, item)]
 
 
-def _collect(
+def _with_plugins(
     manager: pluggy.PluginManager,
     installed: Mapping[str, str],
     broken: list[BrokenPlugin],
     what: str,
-    built_in: Iterable[Any],
-) -> dict[str, tuple[Any, str]]:
-    """All that is built in or registered through a hook, by name, each with its plugin.
+    registered: Entries,
+) -> Entries:
+    """What is built in, and all that plugins register through a hook, by name.
 
     Invalid items are skipped. If two entries have the same name, only a built-in one is accepted. UsageError for an
     error in a plugin that a program passed.
     """
     hook = f"ttmbench_register_{what}"
-    registered = {name: (entry, BUILTIN) for item in built_in for name, entry in _named(item)}
     doubled, problems = set[str](), list[tuple[str, str]]()
     calls = getattr(manager.hook, hook).get_hookimpls()
     for call in sorted(calls, key=lambda call: str(call.plugin_name)):
@@ -432,18 +445,19 @@ def _why_not_here(name: str) -> str | None:
 def load_target(target: str, needs: Sequence[str] = ()) -> Any:
     """Imports ``"module:callable"``; UsageError, with the packages to install, if that fails."""
     module, _, name = target.partition(":")
-    if not module or not name:
-        raise UsageError(f"'{target}' is not module:callable")
     try:
         return getattr(import_module(module), name)
-    except ImportError as error:
-        install = f"; pip install {shlex.join(needs)}" if needs else ""
-        where = place_of(error)
-        raise UsageError(f"{target} cannot be imported: {error}{f' ({where})' if where else ''}{install}") from error
-    except AttributeError as error:
-        raise UsageError(f"{target} does not exist: {error}") from error
     except (Exception, SystemExit) as error:
-        raise UsageError(f"{target} cannot be imported: {error_with_place(error)}") from error
+        raise UsageError(_not_loaded(target, needs, error)) from error
+
+
+def _not_loaded(target: str, needs: Sequence[str], error: BaseException) -> str:
+    if isinstance(error, AttributeError):
+        return f"{target} does not exist: {error}"
+    if not isinstance(error, ImportError):
+        return f"{target} cannot be imported: {error_with_place(error)}"
+    place, install = place_of(error), f"; pip install {shlex.join(needs)}" if needs else ""
+    return f"{target} cannot be imported: {error}{f' ({place})' if place else ''}{install}"
 
 
 def commands_for(
@@ -479,28 +493,27 @@ def _commands(models: Iterable[tuple[str, Mapping[str, str]]], tasks: Sequence[s
     return " or ".join(dict.fromkeys(lines))
 
 
-@contextmanager
-def naming_what_fits(
-    spec: AdapterSpec, model_args: Mapping[str, object], tasks: Sequence[str] = (), offline: bool = False
-) -> Iterator[None]:
-    """Adds to an error of a model adapter the command with the one that reads the files, if it is another."""
-    try:
-        yield
-    except (UsageError, DataError) as error:
-        from ttmbench.model_adapters._shared.fitting import fitting
+def name_what_fits(
+    error: UsageError | DataError,
+    spec: AdapterSpec,
+    model_args: Mapping[str, object],
+    tasks: Sequence[str] = (),
+    offline: bool = False,
+) -> None:
+    """Raises an error of a model adapter with the command of the one that reads the files, if it is another."""
+    from ttmbench.model_adapters._shared.fitting import fitting
 
-        place = next((str(model_args[key]) for key in WEIGHTS_ARE_NAMED_BY if model_args.get(key)), "")
-        target_of, fits = {one.name: one.target for one in catalog.adapters()}, None
-        if place and spec.target in target_of.values():
-            with suppress(DataError):
-                place = place.removeprefix("local-dir:").removeprefix("hf-hub:")
-                fits = fitting(place, offline=offline, guesses=False)
-        others = list((fits or {}).items())
-        is_right = any(
-            target_of[kind] == spec.target and list(named.items())[-1] in model_args.items() for kind, named in others
-        )
-        if is_right or not others:  # the error is about something else
-            raise
+    place = next((str(model_args[key]) for key in WEIGHTS_ARE_NAMED_BY if model_args.get(key)), "")
+    target_of, fits = {one.name: one.target for one in catalog.adapters()}, None
+    if place and spec.target in target_of.values():
+        with suppress(DataError):
+            place = place.removeprefix("local-dir:").removeprefix("hf-hub:")
+            fits = fitting(place, offline=offline, guesses=False)
+    others = list((fits or {}).items())
+    is_right = any(
+        target_of[kind] == spec.target and list(named.items())[-1] in model_args.items() for kind, named in others
+    )
+    if others and not is_right:  # else the error is about something else
         raise type(error)(f"{error}; run it with: {_commands(others[:1], tasks)}") from error
 
 
@@ -540,8 +553,11 @@ def locate_files(spec: AdapterSpec, model_args: Mapping[str, Any], offline: bool
     needed = [name for name, parameter in parameters.items() if parameter.default is parameter.empty]
     if any(name not in arguments for name in needed):
         return None
-    with naming_what_fits(spec, model_args, offline=offline):
+    try:
         files: list[ModelFiles] = locate(**{name: value for name, value in arguments.items() if name in parameters})
+    except (UsageError, DataError) as error:
+        name_what_fits(error, spec, model_args, offline=offline)
+        raise
     return files
 
 

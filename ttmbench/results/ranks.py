@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from ttmbench import stats
+import ttmbench.stats as stats
 from ttmbench._annotations import Bool, Int
 from ttmbench._util.third_party_errors import foreign_errors
 from ttmbench.errors import TtmbenchError
