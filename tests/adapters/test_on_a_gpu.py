@@ -143,7 +143,7 @@ def test_too_little_memory_is_said_with_what_would_fit(monkeypatch, tiny_hf_clip
     model = {"model": "hf", "model_args": {"pretrained": str(tiny_hf_clip)}, "device": "cuda", "use_cache": "off"}
     with stand_in_gpu(), monkeypatch.context() as small:
         small.setattr(torch.cuda, "mem_get_info", lambda device: (1000, 2000))
-        small.setattr("ttmbench.evaluator.one_task.score", lambda *_: pytest.fail("scored before memory was computed"))
+        small.setattr("ttmbench.evaluator.score_task.score", lambda *_: pytest.fail("scored before memory was known"))
         with pytest.raises(UsageError, match=r"training needs .* cuda has 0 GB free; .*--ttm_args train=norm"):
             ttmbench.simple_evaluate(**model, tasks=["shapes_color"], **TTM)
     optimizer = torch.optim.AdamW([torch.nn.Parameter(torch.zeros(7))])

@@ -15,7 +15,7 @@ from support.documents import schema, without_times
 import ttmbench
 from ttmbench.cli import main
 from ttmbench.errors import UsageError
-from ttmbench.evaluator import one_task
+from ttmbench.evaluator import evaluate as evaluation
 from ttmbench.results.document import ResultsDocument
 from ttmbench.results.stored_files import read_scores
 from ttmbench.results.summary import difference_of, seed_interval
@@ -147,16 +147,16 @@ def test_tables_and_pages_show_them_in_a_block_of_their_own(whole, document, cap
 
 def test_a_stopped_run_measures_no_finished_seed_twice(tmp_path, monkeypatch):
     """Stopped in the measurements of seed 1, which are made again when it resumes."""
-    expected, found, stop_at, real = evaluate().document, [], 4, one_task.run_task
+    expected, found, stop_at, real = evaluate().document, [], 4, evaluation.run_task
 
-    def run_task(run, task, settings, *more):
+    def run_task(run, task, *more):
         if run.cache is None:
             found.append(task.spec.task)
             if stop_at == len(found):
                 raise KeyboardInterrupt
-        return real(run, task, settings, *more)
+        return real(run, task, *more)
 
-    monkeypatch.setattr("ttmbench.evaluator.one_task.run_task", run_task)
+    monkeypatch.setattr("ttmbench.evaluator.evaluate.run_task", run_task)
     settings = {"use_cache": str(tmp_path / "cache")}
     with pytest.raises(KeyboardInterrupt):
         evaluate(tmp_path / "b.json", **settings)

@@ -102,7 +102,7 @@ def test_a_finished_run_is_compared_without_running_anything(earlier, tmp_path, 
     settings = {"output_path": str(tmp_path / "x.json"), **QUICK}
     first = ttmbench.simple_evaluate("tiny-clip-seed1", "shapes_color", **settings)
     assert "baseline" not in first.document
-    monkeypatch.setattr("ttmbench.evaluator.one_task.run_task", no_model)
+    monkeypatch.setattr("ttmbench.evaluator.evaluate.run_task", no_model)
     again = ttmbench.simple_evaluate(
         "tiny-clip-seed1", "shapes_color", baseline=str(earlier / "samples.json"), **settings
     )

@@ -24,7 +24,7 @@ from support.documents import schema, without_times
 import ttmbench
 from ttmbench.cli import main
 from ttmbench.errors import DataError, TtmbenchError, UsageError
-from ttmbench.evaluator import one_task as evaluator
+from ttmbench.evaluator import evaluate as evaluator
 from ttmbench.hookspecs import hookimpl
 from ttmbench.methods import checkpoint as checkpoints
 from ttmbench.methods.checkpoint import SeedCheckpoint, TaskCheckpoint
@@ -116,7 +116,7 @@ def test_done_tasks_are_not_run_again(tmp_path, capsys, monkeypatch, finished):
     def no_task(*_):
         raise AssertionError("a task was run")
 
-    monkeypatch.setattr("ttmbench.evaluator.one_task.run_task", no_task)
+    monkeypatch.setattr("ttmbench.evaluator.evaluate.run_task", no_task)
     again = evaluate(tmp_path, batch_size=3)
     assert without_times(again.document) == without_times(document) and again.path == path
     assert "every task is done (--overwrite always runs them again)" in capsys.readouterr().err
@@ -427,10 +427,7 @@ def test_a_checkpoint_in_anothers_place_is_not_used(kept_seed, tmp_path, where):
 
 
 def test_a_run_that_cannot_keep_its_state_says_so_once_and_ends_well(tmp_path, monkeypatch, capsys):
-    def full(path, write):
-        raise UsageError(f"{path} cannot be written: No space left on device")
-
-    monkeypatch.setattr(checkpoints, "write_atomically", full)
+    monkeypatch.setattr(checkpoints, "replace_sealed", lambda path, *_: f"{path}: No space left on device")
     assert evaluate(tmp_path / "x.json")["status"] == "done"
     told = capsys.readouterr().err
     assert told.count("No space left on device; the run continues") == 2, "once a task"

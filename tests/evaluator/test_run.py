@@ -221,10 +221,9 @@ THREE = ["shapes_color", "shapes_place", "shapes_replace"]
 
 def failing_at(monkeypatch, name, where="run_task", error=TtmbenchError):
     """Makes one task fail: when it is run, or when its files are written."""
-    from ttmbench.evaluator import one_task as one_task
-    from ttmbench.evaluator import output
+    from ttmbench.evaluator import evaluate, output
 
-    owner = one_task if where == "run_task" else output.OutputFiles
+    owner = evaluate if where == "run_task" else output.OutputFiles
     before = getattr(owner, where)
 
     def wrapped(*arguments, **more):

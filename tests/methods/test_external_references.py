@@ -94,7 +94,7 @@ def test_the_order_of_references_says_nothing_of_pairs(monkeypatch):
 @pytest.mark.parametrize(
     ("references", "message"),
     [
-        ("shapes_plac", "dn.references: must be task, others or a task's name: unknown task 'shapes_plac'"),
+        ("shapes_plac", "unknown task 'shapes_plac'"),
         ("shapes_naming", "--method_args dn.references: task 'shapes_naming' has classes and no captions"),
         ("shapes_color", "cannot be run on task 'shapes_color': its references are the task itself"),
         ("shapes_retrieval:1", "method 'dn': references=shapes_retrieval:1 needs at least two reference images"),

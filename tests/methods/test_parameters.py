@@ -9,7 +9,8 @@ import pytest
 import torch
 from support.small_models import Towers
 
-from ttmbench.config import RunConfig
+from ttmbench.config import RunConfig, TTMConfig
+from ttmbench.data.task_file import find_task
 from ttmbench.errors import UsageError
 from ttmbench.evaluator.one_task import check_methods
 from ttmbench.methods.features import FeatureTask
@@ -167,8 +168,10 @@ def test_what_a_model_lacks_is_refused_with_what_it_has():
 )
 def test_what_cannot_be_trained_is_refused_before_anything_is_scored(dtype, which, message):
     config = RunConfig(model="x", tasks=("y",), methods=("tent",), method_args={"tent.train": which}, dtype=dtype)
+    registry = build_registry()
+    task = find_task(registry, "shapes_color")
     with pytest.raises(UsageError, match=message):
-        check_methods(build_registry(), config, {}, embeddings())
+        check_methods(registry, config, {"y": task}, {"y": TTMConfig()}, embeddings())
 
 
 def training_task(adapter, groups: int = 4, seed: int = 0) -> TrainingTask:

@@ -263,7 +263,7 @@ def test_a_model_of_pairs_gives_its_scores(monkeypatch, tmp_path):
 @pytest.mark.parametrize(
     ("reward", "message"),
     [
-        ("tiny-clop", "--method_args rlcf.reward: must be self or a model: unknown model 'tiny-clop'; did you mean"),
+        ("tiny-clop", "unknown model 'tiny-clop'; did you mean"),
         ("tiny-clip:oops", "arguments must be key=value"),
         ("tiny-clip:oops=1", "model 'tiny-clip': got an unexpected keyword argument 'oops'"),
     ],

@@ -187,7 +187,7 @@ def _alpha(runs: Trials) -> Iterator[Record]:
         raise UsageError(f"model {config.model} has no log P(t) to subtract, so 'alpha' does not apply to it")
     for task in runs.chosen.tasks.values():
         of_run = Run.of(registry, config, model).on(task.spec)
-        plan = plan_task(of_run, task, with_parts=True)
+        plan = plan_task(of_run, task.spec, with_parts=True)
         scored = score(plan, of_run, of_run.load(task))
         assert scored.parts is not None, "parts were asked for"
         metric = metric_for(registry.metrics["group_score"], task.spec.shape)

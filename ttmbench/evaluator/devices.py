@@ -88,9 +88,9 @@ def do_part(
     if task.spec.kind != "groups":
         return
     run, (part, of) = run.on(task.spec), part_of
-    plan, config = plan_task(run, task, settings), run.config
-    if isinstance(run.model, PairScorer) and not isinstance(run.model, DualEncoder) and not plan.adapts:
-        score_share(plan, run, part, of)
+    config, plan = run.config, plan_task(run, task.spec, methods.defined_on(run, task.spec)[0], settings)
+    if isinstance(run.model, PairScorer) and not isinstance(run.model, DualEncoder) and not plan.in_memory:
+        score_share(plan, run, run.load(task), slice(part, None, of))
     seeds = config.run_seeds[part::of]
     trains = any(run.registry.methods[name].trains for name in config.methods)
     if not seeds or not trains or len(config.run_seeds) == 1:

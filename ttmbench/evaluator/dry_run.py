@@ -80,7 +80,7 @@ def _model(config: RunConfig, chosen: Chosen) -> tuple[list[str], Model | None]:
     if config.methods:
         from ttmbench.evaluator.one_task import check_methods
 
-        check_methods(registry, config, chosen.tasks, model)
+        check_methods(registry, config, chosen.tasks, chosen.settings, model)
     sizes = [sum((file.folder / name).stat().st_size for name in file.weights) for file in files or ()]
     return [f"{file.name}, {amount(size)}" for file, size in zip(files or (), sizes, strict=True) if size], model
 

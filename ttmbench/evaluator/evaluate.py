@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ttmbench._util.console import SAID, progress_bar, warn
 from ttmbench._util.file_io import Unreadable, read_json
@@ -25,12 +26,17 @@ from ttmbench.evaluator.adapters import check_model, make_adapter, needs_data, r
 from ttmbench.evaluator.eval_results import Baseline, EvalResults, Ranked, Scored, TaskResult, sample_lines
 from ttmbench.evaluator.output import ConfigKey, Output, OutputFiles, state_of
 from ttmbench.methods.settings import task_settings
-from ttmbench.model import DualEncoder, Model, PairScorer, overrides
+from ttmbench.model import ChoiceModel, DualEncoder, Model, PairScorer, overrides
 from ttmbench.plugins.registry import Registry, build_registry, unknown
 from ttmbench.plugins.trackers import make_trackers
 from ttmbench.results.document import check_names, parse_assertion
 from ttmbench.results.numbers import CHOICE, RAW, SLASH
 from ttmbench.results.stored_files import save_ranks, save_scores
+from ttmbench.results.summary import breakdowns
+
+if TYPE_CHECKING:
+    from ttmbench.evaluator.one_task import Methods
+    from ttmbench.evaluator.score_task import Run
 
 
 @dataclass(frozen=True)
@@ -78,7 +84,12 @@ def resolve(
         raise UsageError(unknown("model", config.model, table, table.broken, config.tasks, config.offline))
     given = take_in(registry, in_memory) if in_memory else {}
     tasks = tasks_named(registry, config, config.tasks, given)
-    settings = {name: task_settings(registry, config, task.spec) for name, task in tasks.items()}
+    settings = dict.fromkeys(tasks, TTMConfig())
+    if config.methods:
+        settings = {name: task_settings(registry, config, task.spec) for name, task in tasks.items()}
+    for spec in (task.spec for task in tasks.values() if config.rerank):
+        if spec.kind != "retrieval":
+            raise UsageError(f"task '{spec.task}' is of kind {spec.kind}: --rerank is for retrieval; omit it")
     if not registry.adapts(config) and (config.ttm_args or config.ttm_preset != "auto"):
         option = "--ttm_args" if config.ttm_args else "--ttm_preset"
         raise UsageError(f"{option} is for test-time training, so it needs --ttm, or a variant of it in --methods")
@@ -92,7 +103,7 @@ def resolve(
     if config.methods:  # last, since their settings are those of code that needs torch
         from ttmbench.evaluator.one_task import check_methods
 
-        check_methods(registry, config, tasks)
+        check_methods(registry, config, tasks, settings)
     return Chosen(registry, tasks, settings, also, samples, baseline, in_memory, plugins, is_registered)
 
 
@@ -103,8 +114,7 @@ def evaluate(
 
     ``adapter`` is a model that was given as an object.
     """
-    from ttmbench.evaluator.one_task import run_task  # these import torch
-    from ttmbench.evaluator.score_task import Run, data_now
+    from ttmbench.evaluator.score_task import Run, data_now  # imports torch
 
     SAID.clear()
     with arithmetic_of(*config.arithmetic), ExitStack() as stack:
@@ -115,7 +125,7 @@ def evaluate(
         if config.methods:
             from ttmbench.evaluator.one_task import Methods, check_folder
 
-            methods = Methods(list(tasks), chosen.also)
+            methods = Methods(len(tasks) == len(config.run_seeds) == 1, chosen.also, run_task)
             if config.save_adapted is not None:
                 check_folder(config, is_resumed=output.previous is not None)
         asked, document = config, None if output.files is None else output.files.results
@@ -137,10 +147,7 @@ def evaluate(
             state = None if document is None else state_of(document) / "tasks" / name
             with output.task(name, state, goes_on=config.on_error != "raise"):
                 with foreign_errors(f"task '{name}' with model '{config.model}'"):
-                    settings, adapt = chosen.settings[name], lambda _, scored: scored
-                    if methods is not None:
-                        adapt = partial(methods.applied_to, settings=settings, state=state)
-                    result = output.results[name] = run_task(run, task, settings, adapt)
+                    result = output.results[name] = run_task(run, task, chosen.settings[name], methods, state)
                     if isinstance(result, Scored) and result.failure is not None:
                         raise result.failure
                 if output.files is not None:
@@ -149,6 +156,62 @@ def evaluate(
         if chosen.baseline is not None:
             output.compare_with(chosen.baseline)
     return output.evaluated()
+
+
+def run_task(
+    run: Run,
+    task: TaskFile,
+    settings: TTMConfig | None = None,
+    methods: Methods | None = None,
+    state: Path | None = None,
+) -> TaskResult:
+    """Scores a task and applies methods, with TTM's ``settings`` on it; the model is restored afterwards.
+
+    Without ``settings``, where an adapted model is only measured, plugins hear of nothing. The failure of a method
+    becomes part of the result; errors before it are those of `ttmbench.evaluator.score_task.score`.
+    """
+    from ttmbench.evaluator.score_task import ask, blind_note, notify_scored, plan_task, score, undecided
+
+    run = run.on(task.spec)
+    model, config, notes = run.model, run.config, list[str]()
+    model.notes()  # those of a task that failed are not this one's
+    scorer = model if isinstance(model, PairScorer) else None
+    if scorer is not None:
+        scorer.take_undecided()
+    result: TaskResult
+    read = model.tokens_read
+    if task.spec.kind != "groups":
+        from ttmbench.evaluator.ranking_task import rank_task
+
+        result = rank_task(run, task)
+    else:
+        specs, skipped = ([], []) if methods is None else methods.defined_on(run, task.spec)
+        plan, clock = plan_task(run, task.spec, specs, settings), time.perf_counter()
+        inputs = run.load(task)
+        loading = time.perf_counter() - clock
+        if isinstance(model, ChoiceModel) and scorer is None and not isinstance(model, DualEncoder):
+            result = ask(plan, run, model, inputs)
+        else:
+            result = score(plan, run, inputs)
+            notes = [*inputs.notes, *skipped]
+        result = replace(result, seconds={"load": loading, **result.seconds})
+    found, said = (None, []) if scorer is None else undecided(scorer, result.data.groups)
+    notes = [*result.notes, *said, *model.notes(), *notes]
+    result = replace(result, notes=notes, undecided=found, tokens=model.tokens_read - read)
+    if isinstance(result, Scored):
+        if settings is not None:
+            notify_scored(run, result, result.columns[0])
+        if methods is not None and settings is not None:
+            result = methods.applied_to(run, result, specs, settings, state)
+        by_tag = breakdowns(result.data.groups, result.scores, result.metrics, result.spec.means)
+        result = replace(result, breakdowns=by_tag, stage=None, parts=None)  # prepared inputs are not needed any more
+    result = result.summarised((config.bootstrap_iters, config.seed, config.interval))
+    if isinstance(result, Scored):
+        blind = [blind_note(result)] if scorer is not None and scorer.blind else []
+        return replace(result, notes=[*result.notes, *blind])
+    if settings is not None:
+        notify_scored(run, result)
+    return result
 
 
 def _report_missing_data(config: RunConfig, chosen: Chosen, output: Output) -> None:
@@ -179,7 +242,7 @@ def _load_model(config: RunConfig, chosen: Chosen, adapter: Model | None, output
     if config.methods:
         from ttmbench.evaluator.one_task import check_methods
 
-        check_methods(registry, config, chosen.tasks, model)
+        check_methods(registry, config, chosen.tasks, chosen.settings, model)
     return model
 
 
@@ -260,7 +323,7 @@ def run_part() -> None:
             if overrides(model, "usage"):
                 raise UsageError(f"model {config.model} asks a server, whose requests are made side by side already")
             run = Run.of(chosen.registry, config, model, key, chosen.samples, as_loaded=True)
-            methods = Methods(list(chosen.tasks))
+            methods = Methods(False, {}, run_task)
             for name in left:
                 state = state_of(Path(document)) / "tasks" / name
                 with foreign_errors(f"task '{name}' with model '{config.model}'"):

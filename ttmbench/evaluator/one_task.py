@@ -1,4 +1,4 @@
-"""One task of a run: scored, then adapted to by the methods of the run, which are checked before anything is scored.
+"""Test-time methods on a task of a run; which are possible is checked before anything is scored.
 
 With ``--also``, adapted models are measured on other tasks, whatever their kind. What was measured is stored with the
 finished seed.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
@@ -26,148 +26,49 @@ from ttmbench.data.loader import load_task_data
 from ttmbench.data.task_file import TaskFile, TaskSpec, find_task
 from ttmbench.errors import DivergedError, NotRestoredError, TtmbenchError, UsageError
 from ttmbench.evaluator.adapters import finetuned, make_adapter, model_info, remarks, write_record
-from ttmbench.evaluator.eval_results import Answered, Scored, TaskResult, TransferResult
-from ttmbench.evaluator.ranking_task import rank_task
-from ttmbench.evaluator.score_task import Run, ScoreCache, TaskCache, ask, check_training, plan_task, score
+from ttmbench.evaluator.eval_results import Scored, TaskResult, TransferResult
+from ttmbench.evaluator.score_task import Run, ScoreCache, TaskCache, notify_scored, plan_task, score
 from ttmbench.methods.checkpoint import Left, Metadata, TaskCheckpoint, Tensors, score_tensors, scores_of
 from ttmbench.methods.features import ReferenceSet, RewardModel, scale_and_bias
 from ttmbench.methods.parameters import SETS, is_added, low_rank_removed, parameters_of
 from ttmbench.methods.parts import check_parts
 from ttmbench.methods.runner import MethodRun, named
-from ttmbench.methods.settings import checked_settings, recorded, usual_rate
+from ttmbench.methods.settings import Settings, checked_settings, recorded, usual_rate
 from ttmbench.methods.training import Original
 from ttmbench.methods.views import views_of
-from ttmbench.model import ChoiceModel, DualEncoder, Model, PairScorer, StoredFeatures
+from ttmbench.model import DualEncoder, Model, PairScorer, StoredFeatures
 from ttmbench.plugins.registry import Registry
-from ttmbench.results.document import MOST_UNDECIDED, IterationRecord
-from ttmbench.results.numbers import CHOICE, RAW, Number, as_entries, supervised_tracks
+from ttmbench.results.document import IterationRecord
+from ttmbench.results.numbers import RAW, Number, as_entries
 from ttmbench.results.summary import (
     MethodScores,
-    breakdowns,
     difference_of,
     differences,
     metric_mean,
     over_seeds,
-    summarise,
 )
 from ttmbench.scoring.dual_encoder import encode_captions, encode_images
 from ttmbench.scoring.inputs import Inputs, unknown_wrappers
-from ttmbench.types import Group, MethodSpec, Record, Scores
-
-ASKED_AGAIN = 8  # pairs, where all scores came from the cache
+from ttmbench.types import MethodSpec, Record, Scores
 
 
-def run_task(
-    run: Run, task: TaskFile, settings: TTMConfig, adapt: Callable[[Run, Scored], Scored] | None = None
-) -> TaskResult:
-    """Scores a task and adapts the model to it as ``adapt`` does; the model is restored afterwards.
-
-    Without ``adapt``, where an adapted model is only measured, plugins hear of nothing. The failure of a method becomes
-    part of the result; errors before it are those of `score`.
-    """
-    run = run.on(task.spec)
-    run.model.notes()  # those of a task that failed are not this one's
-    scorer = run.model if isinstance(run.model, PairScorer) else None
-    if scorer is not None:
-        scorer.take_undecided()
-    result: TaskResult
-    read = run.model.tokens_read
-    if task.spec.kind != "groups":
-        result = rank_task(run, task)
-    else:
-        plan, clock = plan_task(run, task, settings), time.perf_counter()
-        inputs = run.load(task)
-        loading = time.perf_counter() - clock
-        if isinstance(run.model, ChoiceModel) and not isinstance(run.model, DualEncoder | PairScorer):
-            result = ask(plan, run, run.model, inputs)
-        else:
-            result = score(plan, run, inputs)
-        result = replace(result, seconds={"load": loading, **result.seconds})
-    tokens = run.model.tokens_read - read
-    undecided = None if scorer is None else _undecided(scorer, result.data.groups)
-    found = {"pairs": 0, "of": 1, "mass": 1.0, **(undecided or {})}
-    is_mentioned = found["mass"] >= 0.5 or found["pairs"] > MOST_UNDECIDED * found["of"]  # as undecided, with a remedy
-    said = [] if is_mentioned else [f"P(yes) + P(no) is {found['mass']:.2g} on average: often something else is said"]
-    result = replace(result, notes=[*result.notes, *said, *run.model.notes()], undecided=undecided, tokens=tokens)
-    if isinstance(result, Scored):
-        result = replace(result, notes=[*result.notes, *inputs.notes])
-        if adapt is not None:
-            notify_scored(run, result, result.columns[0])
-            result = adapt(run, result)
-        by_tag = breakdowns(result.data.groups, result.scores, result.metrics, result.spec.means)
-        result = replace(result, breakdowns=by_tag, stage=None, parts=None)  # prepared inputs are not needed any more
-    result = result.summarised((run.config.bootstrap_iters, run.config.seed, run.config.interval))
-    if isinstance(result, Scored):
-        is_blind = scorer is not None and scorer.blind
-        return replace(result, notes=[*result.notes, *_blind_notes(result)]) if is_blind else result
-    if adapt is not None:
-        _notify(run, result.spec.task, CHOICE if isinstance(result, Answered) else RAW, result.numbers)
-    return result
-
-
-def notify_scored(run: Run, scored: Scored, column: MethodScores) -> None:
-    """Tells plugins of a finished column."""
-    if run.registry.manager.hook.ttmbench_task_scored.get_hookimpls():
-        numbers = summarise([column], scored.metrics, (0, run.config.seed, "wilson"))
-        _notify(run, scored.spec.task, column.name, numbers)
-
-
-def _undecided(scorer: PairScorer, groups: Sequence[Group]) -> Record | None:
-    """Pairs that the model left undecided since it was last asked; None where it was not asked, or never says.
-
-    Scores from the cache or another device say nothing: some of the ``groups`` are then asked about again.
-    """
-    taken = scorer.take_undecided()
-    if taken is None:
-        return None
-    if not taken.of and groups:
-        for group in groups[:: max(1, len(groups) // ASKED_AGAIN)][:ASKED_AGAIN]:
-            scorer.score_pairs([group.images[0].open()], [group.captions[0]])
-        taken = scorer.take_undecided() or taken
-    return {name: value for name, value in taken._asdict().items() if value is not None} if taken.of else None
-
-
-def _notify(run: Run, task: str, name: str, numbers: Sequence[Number]) -> None:
-    entries = as_entries(numbers)
-    tracks = entries["tracks"] if finetuned(run.model) is None else supervised_tracks(entries["tracks"])
-    run.registry.notify("ttmbench_task_scored", task=task, method=name, results=entries["results"], tracks=tracks)
-
-
-def _blind_notes(result: Scored) -> list[str]:
-    """How far the captions alone give the answer, measured by a scorer that never sees the image."""
-    shape = result.spec.shape
-    if shape.images > 1:
-        return [
-            f"the scorer never sees an image: in {shape} groups all images get equal scores, so text, image and group "
-            "score and group match are 0 by construction; a task of this shape cannot be solved by its captions alone"
-        ]
-    for metric in ("text_score", "group_match"):
-        number = next((one for one in result.numbers if (one.metric, one.method) == (metric, RAW)), None)
-        if number is not None and number.value is not None and number.chance is not None:
-            return [
-                f"the scorer never sees an image, and is right in {100 * number.value:.2f} % of the groups, "
-                f"{100 * (number.value - number.chance):+z.2f} points from chance: so much do the captions alone give "
-                "away"
-            ]
-    return ["the scorer never sees an image"]
+def settings_for(config: RunConfig, method: str) -> Record:
+    """The settings of a method that the user gives."""
+    split = {key: key.partition(".") for key in config.method_args}
+    return {split[key][2]: value for key, value in config.method_args.items() if split[key][0] == method}
 
 
 def reference_tasks(registry: Registry, config: RunConfig) -> dict[str, TaskFile]:
     """The tasks that ``METHOD.references`` of the run's methods name; UsageError for a wrong one."""
     tasks: dict[str, TaskFile] = {}
-    for method in config.methods:
-        spec, key = registry.methods[method], f"{method}.references"
-        given = config.method_args.get(key, spec.settings.get("references"))
+    for spec in (registry.methods[name] for name in config.methods):
+        given = settings_for(config, spec.name).get("references", spec.settings.get("references"))
         asked = read_references(given) if "references" in spec.needs else None
-        if asked is None:
-            continue
-        try:
-            task = find_task(registry, asked[0])
-        except UsageError as error:
-            raise UsageError(f"--method_args {key}: must be task, others or a task's name: {error}") from None
-        if task.spec.kind == "classification":
-            raise UsageError(f"--method_args {key}: task '{asked[0]}' has classes and no captions; give another")
-        tasks[asked[0]] = task
+        if asked is not None:
+            tasks[asked[0]] = find_task(registry, asked[0])
+            if tasks[asked[0]].spec.kind == "classification":
+                what = f"--method_args {spec.name}.references: task '{asked[0]}'"
+                raise UsageError(f"{what} has classes and no captions; give another")
     return tasks
 
 
@@ -229,8 +130,8 @@ def reward_model(run: Run, scored: Scored, reward: str) -> RewardModel:
     asked = {"model": name, "model_args": arguments, "limit": None, "samples": None, **off}
     config: RunConfig = run.config.model_copy(update=asked)
     helper = replace(Run.of(run.registry, config, model), cache=run.cache, key=run.key, helpers=run.helpers)
-    plan = plan_task(helper, TaskFile(scored.spec, None, tuple(groups)))
-    raw = score(replace(plan, metrics=[], all_pairs=False), helper, helper.load(plan.task)).raw
+    plan = replace(plan_task(helper, scored.spec), metrics=[], all_pairs=False)
+    raw = score(plan, helper, helper.load(TaskFile(scored.spec, None, tuple(groups)))).raw
     values, are_cosines = torch.from_numpy(raw.groups), False
     rows = Inputs(groups).rows
     if not isinstance(model, DualEncoder):
@@ -265,9 +166,16 @@ def planned_settings(config: RunConfig, spec: MethodSpec, of_run: TTMConfig) -> 
 
 
 def check_methods(
-    registry: Registry, config: RunConfig, tasks: Mapping[str, TaskFile], adapter: Model | None = None
+    registry: Registry,
+    config: RunConfig,
+    tasks: Mapping[str, TaskFile],
+    settings: Mapping[str, TTMConfig],
+    model: Model | None = None,
 ) -> None:
-    """UsageError for an unknown method or setting, or a method that a task, or the model, does not allow."""
+    """UsageError for an unknown method or setting, or a method that the tasks, or the model, do not allow.
+
+    ``settings`` are TTM's on each task.
+    """
     for key in config.method_args:
         if key.partition(".")[0] not in config.methods:
             raise UsageError(
@@ -275,23 +183,23 @@ def check_methods(
                 "the method to --methods, or omit the setting"
             )
     specs = [registry.methods[name] for name in config.methods]
-    for spec in specs:
-        if spec.track == "supervised":
-            what = f"--methods {spec.name}: 'ttmbench finetune' trains on labels"
-            raise UsageError(f"{what}; evaluate the weights it writes")
-    reference_tasks(registry, config)
-    if config.save_adapted is not None and adapter is not None and not adapter.savable:
-        raise UsageError(f"model {config.model} cannot be saved (it has no save); omit --save_adapted")
     for option, is_given in (("--also", bool(config.also)), ("--save_adapted", config.save_adapted is not None)):
         if is_given and not any(spec.reset == "never" for spec in specs):
             whose = "; ".join(f"method '{spec.name}' {_left_out(spec)}" for spec in specs)
             raise UsageError(f"{option} needs a method that leaves a trained model, such as ttm: {whose}")
+    if config.save_adapted is not None and model is not None and not model.savable:
+        raise UsageError(f"model {config.model} cannot be saved (it has no save); omit --save_adapted")
+    reference_tasks(registry, config)
     for spec in specs:
-        settings = _checked(registry, config, spec, tasks, adapter)
-        why = [refusal(spec, task.spec, adapter, settings) for task in tasks.values()]
+        why = list[str | None]()
+        for name, task in tasks.items():
+            checked = checked_settings(spec, settings_for(config, spec.name), settings[name])
+            why.append(refusal(spec, task.spec, model, recorded(checked)))
+            if why[-1] is None:
+                check_settings(registry, config, spec, task.spec, checked, model)
         if None not in why:  # where another task allows it, this one has a note
-            model = "" if adapter is None else f" with model {config.model}"
-            raise UsageError(f"method '{spec.name}' cannot be run on task '{next(iter(tasks))}'{model}: {why[0]}")
+            whose = "" if model is None else f" with model {config.model}"
+            raise UsageError(f"method '{spec.name}' cannot be run on task '{next(iter(tasks))}'{whose}: {why[0]}")
 
 
 def _left_out(spec: MethodSpec) -> str:
@@ -299,110 +207,94 @@ def _left_out(spec: MethodSpec) -> str:
     return f"restores the model before each {spec.reset}" if spec.trains else "trains nothing"
 
 
-def _checked(
-    registry: Registry, config: RunConfig, spec: MethodSpec, tasks: Mapping[str, TaskFile], adapter: Model | None
-) -> Record:
-    """The settings of a method; UsageError for one that is wrong, or that a task, the model or the run does not allow.
+def check_settings(
+    registry: Registry, config: RunConfig, spec: MethodSpec, task: TaskSpec, settings: Settings, model: Model | None
+) -> None:
+    """UsageError for settings of a method that a task, the model or the run does not allow.
 
     For example for parts that cannot be used together, parameters that the model lacks, a precision in which none are
     trained, or a reward model that no one has registered.
     """
-    name, given = spec.name, settings_for(config, spec.name)
-    checked, encoder = checked_settings(spec, given), adapter if isinstance(adapter, DualEncoder) else None
-    settings = recorded(checked)
-    which, reward, wrappers = (settings.get(key) for key in ("train", "reward", "wrappers"))
-    if isinstance(checked, TTMConfig):
-        for key in ("augment", "augment_scale"):
-            if key in given:
-                raise UsageError(
-                    f"--method_args {name}.{key}: images are prepared once for a run; use --ttm_args {key}"
-                )
-        for task in (task.spec for task in tasks.values() if task.spec.kind == "groups"):
-            check_parts(registry, checked, task.shape, task.is_global)
-        if adapter is not None:
-            check_training(adapter, config, checked)
-    elif adapter is not None:
-        if config.dtype == "fp16" and (which is not None or "caption_embeddings" in spec.needs):
-            raise UsageError(f"method '{name}' needs gradients, which underflow in fp16; use --dtype bf16 or fp32")
-        if isinstance(which, str):
-            if spec.reset == "never" and config.save_adapted is not None and is_added(which):
-                raise UsageError(
-                    f"method '{name}': --save_adapted cannot save what train={which} adds; train a set of weights"
-                )
-            is_known = which in SETS or is_added(which)  # a method may call something else ``train``
-            if encoder is not None and encoder.trainable and is_known:
-                with named(spec, registry), low_rank_removed(encoder):
-                    parameters_of(encoder, which)
+    name, known, of_ttm = spec.name, recorded(settings), settings if isinstance(settings, TTMConfig) else None
+    train, reward, wrappers = (known.get(key) for key in ("train", "reward", "wrappers"))
+    if of_ttm is not None:
+        check_parts(registry, of_ttm, task.shape, task.is_global)
+        if {"augment", "augment_scale"} & settings_for(config, name).keys():
+            raise UsageError(f"--method_args {name}.augment: images are prepared once for a run; use --ttm_args")
     if "reward_model" in spec.needs and isinstance(reward, str) and reward != "self":
-        try:
-            registry.adapters[_read(reward)[0]]
-        except UsageError as error:
-            raise UsageError(f"--method_args {name}.reward: must be self or a model: {error}") from None
+        registry.adapters[_read(reward)[0]]
+    if model is None:
+        return
+    encoder = model if isinstance(model, DualEncoder) else None
+    by_features = train is not None or "caption_embeddings" in spec.needs if of_ttm is None else of_ttm.loss != "own"
+    if by_features and config.dtype == "fp16":
+        raise UsageError(f"method '{name}' needs gradients, which underflow in fp16; use --dtype bf16 or fp32")
+    if of_ttm is not None and by_features and not (encoder is not None and encoder.gives_gradients):
+        raise UsageError(
+            f"loss={of_ttm.loss} (--ttm_args) needs features with gradients, which model {config.model} does not give "
+            "(it has no train_images and train_captions)"
+        )
     if "caption_texts" in spec.needs and isinstance(wrappers, tuple) and encoder is not None:
         if unknown := unknown_wrappers(encoder, wrappers):
             raise UsageError(f"method '{name}' cannot be run with model {config.model}: {unknown}")
-    return settings
+    # a method may call something else ``train``
+    if isinstance(train, str) and (train in SETS or is_added(train)) and model.trainable:
+        if spec.reset == "never" and config.save_adapted is not None and is_added(train):
+            what = f"method '{name}': --save_adapted cannot save what train={train} adds"
+            raise UsageError(f"{what}; train a set of weights")
+        with named(spec, registry), low_rank_removed(model):
+            trained = list(model.parameters()) if train == "all" else list(parameters_of(model, train).values())
+        if model.device.type == "cuda" and of_ttm is not None:
+            _check_memory(model, trained)
 
 
-def settings_for(config: RunConfig, method: str) -> Record:
-    """The settings of a method that the user gives."""
-    split = {key: key.partition(".") for key in config.method_args}
-    return {split[key][2]: value for key, value in config.method_args.items() if split[key][0] == method}
+def _check_memory(model: Model, trained: Sequence[torch.nn.Parameter]) -> None:
+    """UsageError unless a GPU has room for a gradient and AdamW's two means of each parameter."""
+    need, free = 3 * sum(parameter.nbytes for parameter in trained), torch.cuda.mem_get_info(model.device)[0]
+    if need > free:
+        raise UsageError(
+            f"training needs {need / 1e9:.0f} GB of memory for gradients and the optimizer, and {model.device} has "
+            f"{free / 1e9:.0f} GB free; train fewer parameters: --ttm_args train=norm or train=lora:16, or for chat "
+            "models --model_args lora=16,weights_dtype=bf16"
+        )
 
 
-def refusal(spec: MethodSpec, task: TaskSpec, adapter: Model | None, settings: Mapping[str, object]) -> str | None:
+def refusal(spec: MethodSpec, task: TaskSpec, model: Model | None, settings: Mapping[str, object]) -> str | None:
     """Why a method with these settings cannot be run on a task, and with a model if one is given; None if it can."""
     if task.kind != "groups":
         return "it works on groups, but the task has no groups"
+    needs, several, encoder = spec.needs, task.shape.true_captions, model if isinstance(model, DualEncoder) else None
+    references = read_references(settings.get("references")) if "references" in needs else None
+    if spec.track == "supervised":
+        return "'ttmbench finetune' trains on labels; evaluate the weights it writes"
     if task.is_global and not spec.needs_model:
         return "it works inside groups, and the task is matched globally"
-    if task.shape.true_captions > 1 and (spec.assumes_matching or spec.trains):
-        return f"{task.shape.true_captions} captions are true for each image, and it is defined for one"
-    if "views" in spec.needs and task.shape.captions == 1:
-        return f"it chooses views by their answers among captions, and a {task.shape} group has one caption"
-    if "views" in spec.needs and task.video is not None:
-        return "it needs views of images, and the items are videos"
-    references = read_references(settings["references"]) if "references" in settings else None
-    if "references" in spec.needs and references is not None and references[0] == task.task:
+    if several > 1 and (spec.assumes_matching or spec.trains):
+        return f"{several} captions are true for each image, and it is defined for one"
+    if "views" in needs and (task.shape.captions == 1 or task.video is not None):
+        return "it chooses views of images by their answers among captions, and the task has one caption or videos"
+    if references is not None and references[0] == task.task:
         return "its references are the task itself; name another task, or give references=task"
-    if adapter is None:
+    if model is None:
         return None
+    gives_gradients = encoder is not None and encoder.gives_gradients
+    if spec.needs_model and not model.trainable:
+        return "the model cannot be adapted (it has no matching_loss or pair_loss)"
+    if spec.needs_model and task.is_global and encoder is None:
+        return "the model learns which pairs inside a group match, and the task is matched globally"
+    if spec.needs_model and task.video is not None and not gives_gradients:
+        return "the items are videos, and the model has no train_images and train_captions"
     if spec.needs_model:
-        if not adapter.trainable:
-            return "the model cannot be adapted (it has no matching_loss or pair_loss)"
-        if task.is_global and not isinstance(adapter, DualEncoder):
-            return "the model learns which pairs inside a group match, and the task is matched globally"
         return None
-    encoder = adapter if isinstance(adapter, DualEncoder) else None
     if spec.takes_features and (encoder is None or encoder.vectors == "many"):
         return "it needs the features of a dual encoder, one vector for each image and caption"
-    if isinstance(adapter, StoredFeatures) and references is not None:
-        return "it encodes references of another task, and the model reads stored features"
-    if "views" in spec.needs and isinstance(adapter, StoredFeatures):
-        return "it needs views of images, and the model reads stored features"
-    if "caption_texts" in spec.needs and isinstance(adapter, StoredFeatures):
-        return "it encodes captions in other words, and the model reads stored features"
-    if spec.trains and not (encoder is not None and encoder.gives_gradients and encoder.trains_in_parts):
+    if isinstance(model, StoredFeatures) and (references is not None or {"views", "caption_texts"} & {*needs}):
+        return "it encodes references, views or other words, and the model reads stored features"
+    if spec.trains and not (encoder is not None and gives_gradients and encoder.trains_in_parts):
         return "it needs gradients of image and caption features, which the model does not give"
-    if "caption_embeddings" in spec.needs and (encoder is None or encoder.caption_width is None):
+    if "caption_embeddings" in needs and (encoder is None or encoder.caption_width is None):
         return "it shifts the token embeddings of captions, and the model's cannot be shifted"
     return None
-
-
-def runnable(run: Run, task: TaskSpec) -> tuple[list[MethodSpec], list[str]]:
-    """The methods of the run that are defined on a task, and a sentence for each of the others."""
-    defined, notes = list[MethodSpec](), list[str]()
-    for name in run.config.methods:
-        spec = run.registry.methods[name]
-        why = refusal(spec, task, run.model, settings_for(run.config, name))
-        defined += [spec] if why is None else []
-        notes += [] if why is None else [f"method '{name}' was not run: {why}"]
-    wanted = {"measured on other tasks": run.config.also, "saved": run.config.save_adapted}
-    what = " or ".join(words for words, is_wanted in wanted.items() if is_wanted)
-    for spec in defined if what else ():
-        if spec.reset != "never":
-            notes.append(f"what method '{spec.name}' does is not {what}: it {_left_out(spec)}")
-    return defined, notes
 
 
 STAGE = "also"
@@ -471,12 +363,29 @@ def check_folder(config: RunConfig, is_resumed: bool) -> None:
 class Methods:
     """The test-time methods of a run, and what follows each finished seed while the model is adapted."""
 
-    tasks: Sequence[str]  # all of the run
-    others: Mapping[str, TaskFile] = field(default_factory=dict)  # on which adapted models are measured, too
+    is_one: bool  # whether one model is saved, which has the folder to itself
+    others: Mapping[str, TaskFile]  # on which adapted models are measured, too
+    score: Callable[[Run, TaskFile], TaskResult]  # scores one of them with the model as it is
 
-    def applied_to(self, run: Run, scored: Scored, settings: TTMConfig, state: Path | None) -> Scored:
-        """The task with the columns of all methods; if some fail, with those of the others and the first failure."""
-        specs, notes = runnable(run, scored.spec)
+    def defined_on(self, run: Run, task: TaskSpec) -> tuple[list[MethodSpec], list[str]]:
+        """The methods of the run that are defined on a task, and a sentence for each of the others."""
+        config, defined, notes = run.config, list[MethodSpec](), list[str]()
+        wanted = {"measured on other tasks": config.also, "saved": config.save_adapted}
+        what = " or ".join(words for words, is_wanted in wanted.items() if is_wanted)
+        for spec in (run.registry.methods[name] for name in config.methods):
+            why = refusal(spec, task, run.model, settings_for(config, spec.name))
+            if why is not None:
+                notes.append(f"method '{spec.name}' was not run: {why}")
+                continue
+            defined.append(spec)
+            if what and spec.reset != "never":
+                notes.append(f"what method '{spec.name}' does is not {what}: it {_left_out(spec)}")
+        return defined, notes
+
+    def applied_to(
+        self, run: Run, scored: Scored, specs: Sequence[MethodSpec], settings: TTMConfig, state: Path | None
+    ) -> Scored:
+        """The task with the columns of methods; if some fail, with those of the others and the first failure."""
         columns, seconds, failures = list(scored.columns), dict(scored.seconds), dict[str, Exception]()
         others = dict[str, TaskResult]()  # with the original model, once a run
         try:
@@ -499,7 +408,7 @@ class Methods:
             scored,
             columns=columns,
             seconds=seconds,
-            notes=[*scored.notes, *notes, *failed],
+            notes=[*scored.notes, *failed],
             elsewhere={name: transfer_of(name, raw, left, run.config) for name, raw in others.items() if left},
             failure=first,
         )
@@ -512,7 +421,7 @@ class Methods:
         # The audit compares all seeds, and no later run finds its scores or those of held-out groups.
         changes = {"seeds": list(seeds), "audit_labels": False, "holdout": None}
         part, failures = replace(run, config=run.config.model_copy(update=changes)), dict[str, Exception]()
-        specs = [spec for spec in runnable(part, scored.spec)[0] if spec.trains]
+        specs = [spec for spec in self.defined_on(part, scored.spec)[0] if spec.trains]
         for _ in self.columns(part, scored, settings, state, specs, failures):
             pass
         for error in failures.values():
@@ -592,14 +501,14 @@ class Methods:
         """Scores another task with the model as it is now; scores of an adapted one are not cached."""
         off: Record = {"methods": [], "method_args": {}, "samples": None, "also": [], "save_adapted": None}
         config = run.config.model_copy(update=off)
-        return run_task(replace(run, config=config, samples=None, cache=cache), self.others[name], TTMConfig())
+        return self.score(replace(run, config=config, samples=None, cache=cache), self.others[name])
 
     def _save(self, run: Run, scored: Scored, name: str, seed: int, about: Record) -> None:
         """Writes the model as it is now: into the folder itself for one task, seed and method, else one for each."""
         spec, config, folder = scored.spec, run.config, Path(run.config.save_adapted or "")
         leaving = [method for method in config.methods if run.registry.methods[method].reset == "never"]
         folder = folder / name if len(leaving) > 1 else folder
-        folder = folder if len(self.tasks) == len(config.run_seeds) == 1 else folder / spec.task / f"seed_{seed}"
+        folder = folder if self.is_one else folder / spec.task / f"seed_{seed}"
         card = {
             "model": config.model_name,
             "task": spec.task,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -33,13 +33,15 @@ from ttmbench.data.loader import check_count, load_task_data
 from ttmbench.data.paths import cache_folder
 from ttmbench.data.task_file import TaskFile, TaskSpec
 from ttmbench.errors import DataError, UsageError
-from ttmbench.evaluator.eval_results import Answered, Data, Scored
+from ttmbench.evaluator.adapters import finetuned
+from ttmbench.evaluator.eval_results import Answered, Data, Scored, TaskResult
 from ttmbench.evaluator.output import DataNow, groups_digest
 from ttmbench.evaluator.stored_ranks import stored_pool
 from ttmbench.model import ChoiceModel, DualEncoder, Model, PairScorer, StoredFeatures, overrides
 from ttmbench.plugins.registry import Registry, metric_for
-from ttmbench.results.numbers import RAW
-from ttmbench.results.summary import MethodScores, refuse_unless_logits
+from ttmbench.results.document import MOST_UNDECIDED
+from ttmbench.results.numbers import CHOICE, RAW, as_entries, supervised_tracks
+from ttmbench.results.summary import MethodScores, refuse_unless_logits, summarise
 from ttmbench.scoring.batches import BatchSizer, BlockStore
 from ttmbench.scoring.choice_arrays import choice_values, unread_notes
 from ttmbench.scoring.debiasing import Likelihoods, Prior, likelihoods, prior_for
@@ -47,7 +49,7 @@ from ttmbench.scoring.dual_encoder import PreparedTask, caption_pairs, encode, s
 from ttmbench.scoring.forced_choice import ask_choices, choices_of, image_prompt, text_prompt
 from ttmbench.scoring.inputs import DECODED, Inputs, check_captions, images_on_device, prepare, stored, usable_scores
 from ttmbench.scoring.pairs import PairTable, pair_table
-from ttmbench.types import MetricSpec, Record, Scores
+from ttmbench.types import Group, MethodSpec, MetricSpec, Record, Scores
 
 T = TypeVar("T")
 
@@ -117,99 +119,43 @@ class Run:
 class TaskPlan:
     """One task of a run, as this model can do it."""
 
-    task: TaskFile  # the task file
+    spec: TaskSpec  # the task
     metrics: list[MetricSpec]  # to compute
     all_pairs: bool  # whether every image meets every caption
-    adapts: bool  # whether the run adapts the model to the task
-    in_memory: bool  # whether inputs are prepared once and held, for the test-time stage or to be scored again
+    in_memory: bool  # whether inputs are prepared once and held, for methods or to be scored again
     prior: Prior | None  # where log P(t) comes from; None if it is not taken off
     enlarge: float | None  # also keep the images so many times as large, for augmentation
-
-    @property
-    def frames(self) -> int:
-        """How many frames of each video a model sees; 1 for images."""
-        return 1 if self.task.spec.video is None else self.task.spec.video.frames
 
 
 def plan_task(
     run: Run,
-    task: TaskFile,
+    spec: TaskSpec,
+    methods: Sequence[MethodSpec] = (),
     settings: TTMConfig | None = None,
     *,
     with_parts: bool = False,
 ) -> TaskPlan:
-    """Decides what is done with a task; UsageError for an unknown metric, or training that it has no pairs for.
+    """Decides how a task is scored for ``methods``; UsageError for a metric that the model's scores are not for.
 
-    ``settings`` is None if nothing is trained; ``with_parts`` keeps log P(t|i) and log P(t) apart whatever the model's
-    alpha.
+    ``settings`` are TTM's; ``with_parts`` keeps log P(t|i) and log P(t) apart whatever the model's alpha.
     """
-    model, config, spec = run.model, run.config, task.spec
-    metrics = [metric_for(run.registry.metrics[name], spec.shape) for name in dict.fromkeys(spec.metrics)]
-    answers = None if isinstance(model, DualEncoder | PairScorer) else f"model {config.model} answers in words; omit it"
-    refuse_unless_logits(metrics, model.not_logits or answers)
-    adapts = run.registry.adapts(config) and model.trainable and spec.shape.true_captions == 1
-    if adapts and settings is not None and spec.is_global and not isinstance(model, DualEncoder):
-        raise UsageError(
-            f"model {config.model} learns which pairs inside a group match, and task '{spec.task}' is matched "
-            "globally, without groups; use a task inside groups, or omit the test-time stage"
-        )
-    if adapts and settings is not None:
-        check_training(model, config, settings)
-        if spec.video is not None and not (isinstance(model, DualEncoder) and model.gives_gradients):
-            raise UsageError(
-                f"task '{spec.task}' has videos, whose pooled features model {config.model} cannot be trained on (it "
-                "has no train_images and train_captions); omit the test-time stage"
-            )
+    model, registry = run.model, run.registry
+    metrics = [metric_for(registry.metrics[name], spec.shape) for name in dict.fromkeys(spec.metrics)]
     has_scores, is_encoder = isinstance(model, DualEncoder | PairScorer), isinstance(model, DualEncoder)
-    if not has_scores and spec.shape.true_captions > 1:
-        raise UsageError(
-            f"model {config.model} chooses one caption, and in task '{spec.task}' {spec.shape.true_captions} captions "
-            "are true for an image; omit the task"
-        )
-    takes_features = is_encoder and any(run.registry.methods[name].takes_features for name in config.methods)
+    answers = None if has_scores else f"model {run.config.model} answers in words; omit it"
+    refuse_unless_logits(metrics, model.not_logits or answers)
+    adapts = any(method.needs_model for method in methods)
     prior = None
     if isinstance(model, PairScorer) and not is_encoder and not adapts:
         prior = prior_for(model, spec.noise_images, with_parts)
     return TaskPlan(
-        task=task,
+        spec=spec,
         metrics=metrics,
         all_pairs=spec.is_global or any(metric.scope == "global" for metric in metrics),
-        adapts=adapts,
-        in_memory=has_scores and (adapts or takes_features),
+        in_memory=has_scores and any(method.takes_features or method.needs_model for method in methods),
         prior=prior,
         enlarge=settings.augment_scale if adapts and settings is not None and settings.augment else None,
     )
-
-
-def check_training(model: Model, config: RunConfig, settings: TTMConfig) -> None:
-    """UsageError if TTM cannot train what the settings name, or not by their loss."""
-    if model.trainable:
-        trained = list(model.parameters())
-        if settings.train != "all":
-            from ttmbench.methods.parameters import is_added, low_rank_removed, parameters_of  # used for this alone
-
-            with low_rank_removed(model):
-                trained = list(parameters_of(model, settings.train).values())
-            if config.save_adapted is not None and is_added(settings.train):
-                raise UsageError(f"--save_adapted cannot save what train={settings.train} adds; train a set of weights")
-        device = model.device
-        if device.type == "cuda":  # a gradient and AdamW's two means of each parameter
-            need, free = 3 * sum(parameter.nbytes for parameter in trained), torch.cuda.mem_get_info(device)[0]
-            if need > free:
-                raise UsageError(
-                    f"training needs {need / 1e9:.0f} GB of memory for gradients and the optimizer, and {device} has "
-                    f"{free / 1e9:.0f} GB free; train fewer parameters: --ttm_args train=norm or train=lora:16, or for "
-                    "chat models --model_args lora=16,weights_dtype=bf16"
-                )
-    if settings.loss == "own":
-        return
-    why = None
-    if not (isinstance(model, DualEncoder) and model.gives_gradients):
-        why = f"model {config.model} does not give (it has no train_images and train_captions)"
-    elif config.dtype == "fp16":
-        why = "underflow in fp16; use --dtype bf16 or fp32"
-    if why is not None:
-        raise UsageError(f"loss={settings.loss} (--ttm_args) needs features with gradients, which {why}")
 
 
 def score(plan: TaskPlan, run: Run, inputs: Inputs) -> Scored:
@@ -218,7 +164,7 @@ def score(plan: TaskPlan, run: Run, inputs: Inputs) -> Scored:
     Raises DataError for images that cannot be read, TtmbenchError for unusable scores, UsageError for a model without
     scores.
     """
-    model, spec, seconds, parts, clock = run.model, plan.task.spec, dict[str, float](), None, time.perf_counter()
+    model, spec, seconds, parts, clock = run.model, plan.spec, dict[str, float](), None, time.perf_counter()
     if not isinstance(model, DualEncoder | PairScorer):
         raise UsageError(f"model {run.config.model} answers in words and has no scores; only `run` can evaluate it")
     if inputs.prepared is None:
@@ -273,14 +219,14 @@ def score(plan: TaskPlan, run: Run, inputs: Inputs) -> Scored:
 
 def _cache(plan: TaskPlan, run: Run, inputs: Inputs) -> tuple[TaskCache, dict[str, tuple[int, ...]]]:
     """The cache of a task's scores, and what it has of them: name -> shape."""
-    shape, groups = plan.task.spec.shape, len(inputs.groups)
+    shape, groups = plan.spec.shape, len(inputs.groups)
     expected: dict[str, tuple[int, ...]] = {"groups": (groups, shape.images, shape.captions)}
     if plan.all_pairs:
         expected["all_pairs"] = (groups * shape.images, groups * shape.captions)
     if plan.prior is not None:
         expected["prior"] = (groups, shape.captions)
     settings = {"all_pairs": plan.all_pairs, "debiasing": None if plan.prior is None else plan.prior.declared}
-    return TaskCache(run.cache, run.model, plan.task.spec, inputs, settings), expected
+    return TaskCache(run.cache, run.model, plan.spec, inputs, settings), expected
 
 
 def _score_pairs(plan: TaskPlan, run: Run, model: PairScorer, inputs: Inputs, cache: TaskCache) -> PairTable:
@@ -289,11 +235,16 @@ def _score_pairs(plan: TaskPlan, run: Run, model: PairScorer, inputs: Inputs, ca
 
 
 def ask(plan: TaskPlan, run: Run, model: ChoiceModel, inputs: Inputs) -> Answered:
-    """Asks a task's forced choices; errors as for `ttmbench.evaluator.one_task.run_task`."""
-    config, spec, style, clock = run.config, plan.task.spec, model.choice_style, time.perf_counter()
-    groups = inputs.groups
+    """Asks a task's forced choices; errors as for `score`."""
+    config, spec, style, clock = run.config, plan.spec, model.choice_style, time.perf_counter()
+    groups, frames = inputs.groups, 1 if spec.video is None else spec.video.frames
+    if spec.shape.true_captions > 1:
+        raise UsageError(
+            f"model {config.model} chooses one caption, and in task '{spec.task}' {spec.shape.true_captions} captions "
+            "are true for an image; omit the task"
+        )
     check_captions(model, inputs)
-    given = ask_choices(model, inputs, run.sizer, config.seed, plan.frames)
+    given = ask_choices(model, inputs, run.sizer, config.seed, frames)
     choices, seconds = choices_of(given, len(groups), spec.shape), {"score": time.perf_counter() - clock}
     answers: list[list[Record]] = [[] for _ in groups]
     unread: list[tuple[str, str, str | None]] = []
@@ -312,9 +263,9 @@ def ask(plan: TaskPlan, run: Run, model: ChoiceModel, inputs: Inputs) -> Answere
         )
     if config.save_scores:
         notes.append("forced choices have no scores, so --save_scores wrote none; --log_samples writes the answers")
-    prompts = {} if spec.shape.more_images else {"text": text_prompt(["{caption}"] * spec.shape.captions, plan.frames)}
+    prompts = {} if spec.shape.more_images else {"text": text_prompt(["{caption}"] * spec.shape.captions, frames)}
     if spec.shape.images > 1:
-        prompts["image"] = image_prompt("{caption}", spec.shape.images, plan.frames)
+        prompts["image"] = image_prompt("{caption}", spec.shape.images, frames)
     return Answered(
         spec=spec,
         metrics=[run.registry.metrics[name] for name in choice_values(choices)],
@@ -335,16 +286,67 @@ def ask(plan: TaskPlan, run: Run, model: ChoiceModel, inputs: Inputs) -> Answere
     )
 
 
-def score_share(plan: TaskPlan, run: Run, part: int, of: int) -> None:
-    """Scores part ``part`` (from 0) of ``of`` of a task's pairs into the cache."""
+def score_share(plan: TaskPlan, run: Run, inputs: Inputs, share: slice) -> None:
+    """Scores a share of the spans of a task's pairs into the cache."""
     if isinstance(run.model, PairScorer):
-        inputs = run.load(plan.task)
         check_captions(run.model, inputs)
         cache, expected = _cache(plan, run, inputs)
-        cache.share = slice(part, None, of)
+        cache.share = share
         if cache.find(expected) is None and cache.blocks is not None:
             with phase("score"):
                 _score_pairs(plan, run, run.model, inputs, cache)
+
+
+def notify_scored(run: Run, result: TaskResult, column: MethodScores | None = None) -> None:
+    """Tells plugins of a finished task, or of one of its columns."""
+    if run.registry.manager.hook.ttmbench_task_scored.get_hookimpls():
+        numbers = result.numbers
+        if column is not None:
+            numbers = summarise([column], result.metrics, (0, run.config.seed, "wilson"))
+        entries, name = as_entries(numbers), CHOICE if isinstance(result, Answered) else RAW
+        tracks = entries["tracks"] if finetuned(run.model) is None else supervised_tracks(entries["tracks"])
+        about = {"task": result.spec.task, "results": entries["results"], "tracks": tracks}
+        run.registry.notify("ttmbench_task_scored", method=name if column is None else column.name, **about)
+
+
+ASKED_AGAIN = 8  # pairs, where all scores came from the cache
+
+
+def undecided(scorer: PairScorer, groups: Sequence[Group]) -> tuple[Record | None, list[str]]:
+    """Pairs that the model left undecided since it was last asked (None where it was not asked, or never says), a note.
+
+    Scores from the cache or another device say nothing: some of the ``groups`` are then asked about again.
+    """
+    taken = scorer.take_undecided()
+    if taken is not None and not taken.of and groups:
+        for group in groups[:: max(1, len(groups) // ASKED_AGAIN)][:ASKED_AGAIN]:
+            scorer.score_pairs([group.images[0].open()], [group.captions[0]])
+        taken = scorer.take_undecided() or taken
+    if taken is None or not taken.of:
+        return None, []
+    found = {name: value for name, value in taken._asdict().items() if value is not None}
+    mass = found.get("mass", 1.0)
+    is_mentioned = mass >= 0.5 or found["pairs"] > MOST_UNDECIDED * found["of"]  # as undecided, with a remedy
+    return found, [] if is_mentioned else [f"P(yes) + P(no) is {mass:.2g} on average: often something else is said"]
+
+
+def blind_note(result: Scored) -> str:
+    """How far the captions alone give the answer, measured by a scorer that never sees the image."""
+    shape = result.spec.shape
+    if shape.images > 1:
+        return (
+            f"the scorer never sees an image: in {shape} groups all images get equal scores, so text, image and group "
+            "score and group match are 0 by construction; a task of this shape cannot be solved by its captions alone"
+        )
+    for metric in ("text_score", "group_match"):
+        number = next((one for one in result.numbers if (one.metric, one.method) == (metric, RAW)), None)
+        if number is not None and number.value is not None and number.chance is not None:
+            return (
+                f"the scorer never sees an image, and is right in {100 * number.value:.2f} % of the groups, "
+                f"{100 * (number.value - number.chance):+z.2f} points from chance: so much do the captions alone give "
+                "away"
+            )
+    return "the scorer never sees an image"
 
 
 def feature_limit(run: Run, spec: TaskSpec, unit: str) -> int | None:

@@ -105,7 +105,7 @@ class Evaluator:
                     numbers += result.numbers
                     for mean, of in result.tag_means.items():
                         numbers += from_entries(
-                            f"{plan.task.spec.task}{SLASH}{mean}", {"results": of["numbers"], "ci": of["ci"]}
+                            f"{plan.spec.task}{SLASH}{mean}", {"results": of["numbers"], "ci": of["ci"]}
                         )
         self.numbers = numbers
         return {f"{one.task}/{one.metric}": one.value for one in numbers if one.value is not None}
@@ -127,7 +127,7 @@ class Evaluator:
         self._tasks = list[tuple[TaskPlan, Run, Inputs]]()
         for task in self._chosen.tasks.values():
             run, loaded = whole.on(task.spec), self._loaded[task.spec.task]
-            plan = replace(plan_task(run, task), in_memory=holds)
+            plan = replace(plan_task(run, task.spec), in_memory=holds)
             self._tasks.append((plan, run, Inputs(loaded.groups, loaded.source)))
         self._model = model
         return adapter

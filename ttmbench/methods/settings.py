@@ -93,8 +93,6 @@ def _of_ttm() -> Iterator[Argument]:
 
 def task_settings(registry: Registry, config: RunConfig, spec: TaskSpec) -> TTMConfig:
     """Package defaults, the model's, the task's, the paper's preset if asked for, and what the user says."""
-    if config.rerank and spec.kind != "retrieval":
-        raise UsageError(f"task '{spec.task}' is of kind {spec.kind}: --rerank is for retrieval; omit it")
     settings, adapts = TTMConfig(), registry.adapts(config)
     name = config.model
     if name in registry.adapters:
@@ -113,10 +111,6 @@ def task_settings(registry: Registry, config: RunConfig, spec: TaskSpec) -> TTMC
     registry.schedules[settings.schedule]
     if adapts and spec.kind == "groups":
         settings.by_share(spec.is_global)
-        if settings.other_parts:
-            from ttmbench.methods.parts import check_parts  # imports torch, which the defaults need later
-
-            check_parts(registry, settings, spec.shape, spec.is_global)
         if settings.ties == "include" and not spec.is_global:
             raise UsageError(
                 f"task '{spec.task}' is matched inside groups, where a tied matching is never a pseudo-label; "
