@@ -108,11 +108,11 @@ def test_a_global_task_is_matched_over_all_images():
         ({"ids": ["a", "b", "a"]}, DataError, "group id a is given to several groups"),
         ({"tags": {"light": ["day"]}}, DataError, "tag 'light' should have one value for each of 3 groups"),
         ({"tags": [{"color": "red"}]}, DataError, "tags must be a mapping"),
-        ({"images": [[wall("red")] * 2, [wall("red")], [wall("red")] * 2]}, DataError, "group 1 is 1x2"),
+        ({"images": [[wall("red")] * 2, [wall("red")], [wall("red")] * 2]}, DataError, "group '1' is 1x2"),
         ({"images": [[wall("red")]] * 3, "captions": [["a wall"]] * 3}, UsageError, "at least 2 images or 2 captions"),
-        ({"captions": [["a red wall", " "]] * 3}, DataError, "caption 1 of group 0 is empty"),
+        ({"captions": [["a red wall", " "]] * 3}, DataError, "group '0' has an empty caption"),
         ({"captions": ["a red wall"] * 3}, DataError, "captions of group 0 are a str; expected a list"),
-        ({"captions": [["a red wall", 7]] * 3}, DataError, "a caption of group '0' is int, not a text"),
+        ({"captions": [["a red wall", 7]] * 3}, DataError, "group '0': 7 is int, not a text"),
         ({"images": [Image.new("RGB", (8, 8))] * 3}, DataError, "images of group 0 are a Image; expected a list"),
         ({"images": [["no.png", "no.png"]] * 3}, DataError, "image 'no.png' of group 0 is not a file"),
         ({"images": [[wall("red").astype(float)] * 2] * 3}, DataError, "array float64 [8, 8, 3]; expected uint8"),
@@ -223,7 +223,7 @@ def test_columns_that_a_dataset_does_not_have_are_named(change, words):
 def test_rows_that_are_not_like_the_first_are_named():
     table = rows(*walls())
     table[1]["texts"] = ["a red wall"]
-    with pytest.raises(DataError, match="group g1 is 2x1"):
+    with pytest.raises(DataError, match="group 'g1' is 2x1"):
         Task.from_dataset(table, images=["left", "right"], captions="texts", id="key", name="walls")
     with pytest.raises(DataError, match="has no row"):
         Task.from_dataset([], images="a", captions="b", name="walls")

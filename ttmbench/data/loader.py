@@ -37,30 +37,33 @@ def load_task_data(
     """
     spec, folder = task.spec, data_folder(data_dir, is_read=True)
     asked = groups_of(limit, spec.group.n_groups) if samples is None else None
-    request = replace(_request(registry, task, folder), limit=asked, offline=offline)
-    try:
-        loaded = Loaded(list(task.groups[:asked]), dict(spec.source)) if task.groups is not None else None
-        loaded = _read_source(registry, spec.source, request) if loaded is None else loaded
-    except OutOfReachError as error:
-        kind = "" if spec.source.get("repo_type") == "model" else "datasets/"
-        page = f"https://huggingface.co/{kind}{spec.source.get('path')}"
-        text = str(error)
-        if not ("gated" in text or "ttmbench download" in text or is_local(str(spec.source.get("path")))):
-            text += f"; `ttmbench download {spec.task}` fetches what it can"
-        if spec.gated and "path" in spec.source and page not in text:
-            text += f". It is gated: before the first run accept its terms at {page} and set HF_TOKEN"
-        raise OutOfReachError(text) from error
-    loaded = finished(spec, loaded, folder)
-    if task.groups is None:  # those in memory were checked when the task was made
-        if spec.video is not None:  # with its defaults
-            loaded = replace(loaded, source={**loaded.source, "video": spec.video.model_dump()})
-        check_groups(spec, loaded.groups, asked, len((loaded.source.get("coverage") or {"missing": ()})["missing"]))
+    if task.groups is not None:  # which were checked when the task was made
+        loaded = Loaded(list(task.groups[:asked]), dict(spec.source))
+    else:
+        request = replace(_request(registry, task, folder), limit=asked, offline=offline)
+        try:
+            loaded = _read_source(registry, spec.source, request)
+        except OutOfReachError as error:
+            raise _with_advice(error, spec) from error
+        loaded = finished(spec, loaded, folder)
+        check_groups(spec, loaded.groups, asked, len(loaded.source.get("coverage", {}).get("missing", ())))
     groups = loaded.groups
     if samples is not None:
         groups = [group for group in groups if group.group_id in samples]
         if absent := samples - {group.group_id for group in groups}:
             raise DataError(f"task '{spec.task}' has no group {min(absent)} (--samples)")
     return replace(loaded, groups=groups[: groups_of(limit, len(groups)) if asked is None else asked])
+
+
+def _with_advice(error: OutOfReachError, spec: TaskSpec) -> OutOfReachError:
+    """The error with what a user can do about it."""
+    text, path = str(error), str(spec.source.get("path"))
+    page = f"https://huggingface.co/{'' if spec.source.get('repo_type') == 'model' else 'datasets/'}{path}"
+    if not ("gated" in text or "ttmbench download" in text or is_local(path)):
+        text += f"; `ttmbench download {spec.task}` fetches what it can"
+    if spec.gated and "path" in spec.source and page not in text:
+        text += f". It is gated: before the first run accept its terms at {page} and set HF_TOKEN"
+    return OutOfReachError(text)
 
 
 def data_locations(registry: Registry, task: TaskFile, data_dir: Path) -> tuple[list[DataLocation], list[DataNeed]]:
@@ -83,20 +86,22 @@ def reach_data(
     """
     if task.groups is not None:
         return None, None
-    places, _ = data_locations(registry, task, data_folder(config.data_dir))
-    if (here := next((place for place in places if place.is_here is not False), None)) is not None:
-        return here, None
-    lacking = [[need for need in place.needs or () if need.missing() is not None] for place in places]
-    for place, needs in zip(places, lacking, strict=True):
-        if config.offline or fetch or not all(need.in_run for need in needs):
-            continue
+    places = _locations(registry, task.spec.source, _request(registry, task, data_folder(config.data_dir)))
+    lacking: list[tuple[DataLocation, list[DataNeed]]] = []
+    for place in places:
+        needs = [need for need in place.needs or () if need.missing() is not None]
+        if not needs:
+            return place, None
+        lacking.append((place, needs))
+    for place, needs in [] if config.offline or fetch else lacking:
         try:
-            sizes = [need.size() for need in needs]
+            sizes = [need.size() for need in needs if need.in_run]
         except OutOfReachError:  # where there are other places, the message below names each
             if len(places) == 1:
                 raise
             continue
-        return place, -1 if None in sizes else sum(size or 0 for size in sizes)
+        if len(sizes) == len(needs):
+            return place, -1 if None in sizes else sum(size or 0 for size in sizes)
     load_task_data(registry, task, config.limit, config.offline or not fetch, config.data_dir)
     return places[0], None
 
@@ -131,23 +136,22 @@ def _locations(registry: Registry, source: Mapping[str, object], request: Source
 
 def _read_source(registry: Registry, source: Mapping[str, object], request: SourceRequest) -> Loaded:
     """The data of one source mapping; sources that combine others call this for each of them."""
-    spec = registry.sources[str(source.get("kind"))]
+    spec, plugin = registry.sources[str(source.get("kind"))], registry.sources.plugins[str(source.get("kind"))]
     request = replace(request, options={key: value for key, value in source.items() if key != "kind"})
-    reader, plugin = load_target(spec.target), registry.sources.plugins[spec.kind]
-    what = f"source '{spec.kind}' of plugin '{plugin}'"
+    reader, what = load_target(spec.target), f"source '{spec.kind}' of plugin '{plugin}'"
     with foreign_errors(what, DataError):
         result = reader(request)
         loaded = result if isinstance(result, Loaded) else Loaded(list(result))
-    groups = loaded.groups
-    strange = [group for group in groups if not isinstance(group, Group)]
-    if strange:
-        raise DataError(f"{what} gave a {type(strange[0]).__name__} in place of a group")
-    if plugin != BUILTIN:
-        groups = [
-            replace(group, images=tuple(replace(image, of_plugin=True) for image in group.images)) for group in groups
-        ]
+    groups = loaded.groups if plugin == BUILTIN else [_of_plugin(group, what) for group in loaded.groups]
     # The record of a reader that names its kind is complete; others get the options.
     return Loaded(groups, loaded.source if "kind" in loaded.source else {**source, **loaded.source})
+
+
+def _of_plugin(group: object, what: str) -> Group:
+    """A group whose images are known by their pixels; DataError if a plugin gave something else."""
+    if not isinstance(group, Group):
+        raise DataError(f"{what} gave a {type(group).__name__} in place of a group")
+    return replace(group, images=tuple(replace(image, of_plugin=True) for image in group.images))
 
 
 def finished(spec: TaskSpec, loaded: Loaded, data_dir: Path) -> Loaded:
@@ -156,28 +160,19 @@ def finished(spec: TaskSpec, loaded: Loaded, data_dir: Path) -> Loaded:
     A file of tags in the data folder is a JSON object, group id -> tag or list of tags; a missing one adds nothing. The
     record has the digest of each file, or None. DataError if a file is wrong.
     """
-    record, tags = dict(loaded.source), dict[str, dict[str, str]]()
+    record, files, template = dict(loaded.source), dict[str, dict[str, str]](), spec.caption_template
     for tag, stated in spec.group.tag_files.items():
         file = below(data_dir, stated.file, "group.tag_files")
         found = {"file": stated.file, "sha256": file_digest(file)} if file.is_file() else None
         record["tag_files"] = {**record.get("tag_files", {}), tag: found}
-        if found is not None:
-            tags[tag] = _tags_in(file)
-    template = spec.caption_template
-    if template is not None:
-        record["caption_template"] = template
-    groups = [
-        replace(
-            group,
-            captions=group.captions if template is None else tuple(template.replace("{}", x) for x in group.captions),
-            tags={
-                **spec.group.constant_tags,
-                **group.tags,
-                **{tag: of.get(group.group_id, "") for tag, of in tags.items()},
-            },
-        )
-        for group in loaded.groups
-    ]
+        files |= {tag: _tags_in(file)} if found else {}
+    record |= {"caption_template": template} if template else {}
+    record |= {"video": spec.video.model_dump()} if spec.video else {}  # with its defaults
+    groups = []
+    for group in loaded.groups:
+        tags = {tag: of.get(group.group_id, "") for tag, of in files.items()}
+        captions = tuple(template.replace("{}", text) for text in group.captions) if template else group.captions
+        groups.append(replace(group, captions=captions, tags={**spec.group.constant_tags, **group.tags, **tags}))
     return Loaded(groups, record)
 
 
@@ -213,52 +208,40 @@ def check_groups(spec: TaskSpec, groups: Sequence[Group], asked: int | None = No
 
     ``asked``: the source was asked for no more groups than this; ``left_out``: how many groups it skipped.
     """
-    task = f"task '{spec.task}'"
-    whole = asked is None or (spec.group.n_groups is not None and asked >= spec.group.n_groups)
+    task, stated = f"task '{spec.task}'", spec.group
+    whole = asked is None or (stated.n_groups is not None and asked >= stated.n_groups)
     if whole:
         check_count(spec, len(groups) + left_out, f"the data of {task}")
-        for name, mean in spec.means.items():
-            problem = mean.problem(groups) if groups and not left_out else None
-            if problem is not None:
-                raise DataError(f"{task}: means.{name} {problem}")
     if not groups:
         raise DataError(f"{task}: the source gave no group")
+    if whole and not left_out:
+        total = sum(len(group.captions) for group in groups)
+        if total != (stated.n_captions or total):
+            says = f"the task (version {spec.version}) has {stated.n_captions}"
+            raise DataError(f"the data of {task} has {total} captions, but {says}")
+        for name, mean in spec.means.items():
+            if (problem := mean.problem(groups)) is not None:
+                raise DataError(f"{task}: means.{name} {problem}")
     most = limit("caption_characters")
     for group in groups:
-        for what, text in (
-            ("the id", group.group_id),
-            *(("a caption", caption) for caption in group.captions),
-            *(("the name of an image", image.name) for image in group.images),
-        ):
-            where = f"task '{spec.task}': {what} of group {group.group_id!r:.80}"
+        where = f"{task}: group {group.group_id!r:.80}"
+        for text in (group.group_id, *group.captions, *(image.name for image in group.images)):
             if not isinstance(text, str):
-                raise DataError(f"{where} is {type(text).__name__}, not a text")
+                raise DataError(f"{where}: {text!r:.80} is {type(text).__name__}, not a text")
             if len(text) > most:
-                raise DataError(
-                    f"{where} has {len(text)} characters, more than {most}; {raised_by('caption_characters')}"
-                )
+                raised = raised_by("caption_characters")
+                raise DataError(f"{where}: {text!r:.80} has {len(text)} characters, more than {most}; {raised}")
             if re.search("[\0\ud800-\udfff]", text):
-                raise DataError(f"{where} holds a null character or half a surrogate pair, which no file can hold")
-        images, captions = shape = (len(group.images), len(group.captions))
-        where = f"task '{spec.task}': group {group.group_id}"
-        if spec.kind == "groups" and shape != spec.group.shape:
-            raise DataError(f"{where} is {images}x{captions}, the task says {spec.shape}")
-        if spec.kind == "retrieval" and (images != 1 or not captions):
-            raise DataError(
-                f"{where} has {images} images and {captions} captions; retrieval needs one image and captions"
-            )
-        if spec.kind == "classification" and shape != (1, 1):
-            raise DataError(f"{where} has {images} images and {captions} labels; classification needs one of each")
-        empty = next((position for position, caption in enumerate(group.captions) if not caption.strip()), None)
-        if empty is not None:
-            raise DataError(f"task '{spec.task}': caption {empty} of group {group.group_id} is empty")
-    captions = sum(len(group.captions) for group in groups)
-    if whole and not left_out and spec.group.n_captions not in (None, captions):
-        stated = f"the task (version {spec.version}) has {spec.group.n_captions}"
-        raise DataError(f"the data of {task} has {captions} captions, but {stated}")
-    doubled = [group_id for group_id, count in Counter(group.group_id for group in groups).items() if count > 1]
-    if doubled:
-        raise DataError(f"{task}: group id {doubled[0]} is given to several groups")
+                raise DataError(f"{where}: {text!r:.80} holds a null character or half a surrogate pair")
+        images, captions = len(group.images), len(group.captions)
+        wanted = {"groups": stated.shape, "retrieval": (1, captions or 1), "classification": (1, 1)}[spec.kind]
+        if (images, captions) != wanted:
+            says = f"the task says {spec.shape}" if stated.shape else f"{spec.kind} needs one image and its text"
+            raise DataError(f"{where} is {images}x{captions}, {says}")
+        if not all(caption.strip() for caption in group.captions):
+            raise DataError(f"{where} has an empty caption")
+    if repeated := [name for name, count in Counter(group.group_id for group in groups).items() if count > 1]:
+        raise DataError(f"{task}: group id {repeated[0]} is given to several groups")
 
 
 @dataclass
