@@ -66,7 +66,7 @@ def analyze(options: argparse.Namespace) -> int:
             if by and row[by] != above:
                 above = row[by]
                 rows.append([f"{by.replace('_', ' ')} {above}"])
-            rows.append([_cell(key, row, len(document["seeds"])) for key in heads])
+            rows.append([_cell(key, row) for key in heads])
         kinds = ("key", *["number"] * (len(heads) - 1))
         print_table(list(map(TableColumn, heads.values(), kinds)), rows, caption="\n".join(document.get("notes", ())))
         for file in write_analysis(Path(config.output_path or "."), document):
@@ -78,7 +78,7 @@ _FORMS = {"band": ".3f", "final_loss": ".3g", "p_holm": ".2g", "passes": ".1f", 
 _FORMS |= {"first_selected": ".0%", "confident_kept": ".2%", "agreement": ".1%"}
 
 
-def _cell(key: str, row: Record, seeds: int) -> str:
+def _cell(key: str, row: Record) -> str:
     """A value of a row as a table shows it; of a list its mean, if all seeds have a value; fractions in percent."""
     value = row.get(key)
     if key == "ci":
@@ -91,4 +91,4 @@ def _cell(key: str, row: Record, seeds: int) -> str:
         return points(value) + (" *" if row.get("differs") else "")
     if key in _FORMS:
         return format(value, _FORMS[key])
-    return percent(value) + spread_text(row.get("seed_std") if key == "value" else None, seeds)
+    return percent(value) + spread_text(row.get("seed_std") if key == "value" else None)

@@ -199,4 +199,4 @@ def _remarks(table: PublishedTable, rows: Sequence[ComparedRow]) -> list[str]:
 
 def _percent(number: Number, decimals: int) -> str:
     value = f"{100 * (number.value or 0):.{decimals}f}"
-    return value + spread_text(number.seed_std, len(number.seeds))
+    return value + spread_text(number.seed_std)

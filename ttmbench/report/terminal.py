@@ -8,25 +8,22 @@ from __future__ import annotations
 import re
 from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby, product, zip_longest
+from itertools import groupby, zip_longest
 from operator import attrgetter
 from textwrap import TextWrapper
 from typing import Any
 
 from rich.cells import cell_len
 
-from ttmbench import stats
 from ttmbench._util.console import console, echo, plain, put_styled
-from ttmbench.results.document import ResultsDocument, Transfer
+from ttmbench.results.document import MethodHoldout, ResultsDocument, Transfer
 from ttmbench.results.numbers import (
-    BUILT_IN_METHODS,
-    CHOICE,
     DISAGREES_MARK,
-    OVERFIT,
     RAW,
     SEEN_MARK,
+    UNTRAINED,
     Number,
-    columns_in,
+    column_of,
 )
 
 NOTHING = "-"  # a cell without a value
@@ -49,14 +46,14 @@ def percent(value: float | None, digits: int = 2) -> str:
     return NOTHING if value is None else f"{100 * value:.{digits}f}"
 
 
-def spread_text(std: float | None, seeds: int) -> str:
-    """The standard deviation over seeds, or how many gave one number, behind a number; empty where it is unknown."""
-    return "" if std is None else f" ({seeds} seeds, identical)" if std == 0 and seeds > 1 else f" ± {percent(std)}"
+def spread_text(std: float | None) -> str:
+    """The standard deviation over seeds, behind a number; empty where it is unknown."""
+    return "" if std is None else f" ± {percent(std)}"
 
 
 def number_text(row: Number | None) -> str:
     """A number in percent, with its spread over seeds."""
-    return NOTHING if row is None else percent(row.value) + spread_text(row.seed_std, len(row.seeds))
+    return NOTHING if row is None else percent(row.value) + spread_text(row.seed_std)
 
 
 def points(difference: float | None, digits: int = 2) -> str:
@@ -84,15 +81,6 @@ def p_value(value: float | None) -> str:
 def marks(number: Number) -> str:
     """The marks beside a number, which `ttmbench.report.board.legends` explains."""
     return (SEEN_MARK if number.origin.seen else "") + (DISAGREES_MARK if number.origin.disagrees else "")
-
-
-def gains(before: Number | None, after: Number | None) -> tuple[str, str, str]:
-    """The gain of a number: in points, relative, and as a reduction of the error."""
-    if before is None or after is None or before.value is None or after.value is None:
-        return NOTHING, NOTHING, NOTHING
-    fractions = stats.relative_gain(before.value, after.value), stats.error_reduction(before.value, after.value)
-    relative, reduction = (NOTHING if part is None else f"{points(part, 1)}%" for part in fractions)
-    return points(after.value - before.value), relative, reduction
 
 
 TRANSFER_TITLE = "Adapted to one task, measured on another: what adaptation costs elsewhere, in no ranking"
@@ -175,25 +163,13 @@ def print_line(text: str = "", width: int | None = None, style: str = "") -> Non
 
 
 def print_results(results: ResultsDocument | Mapping[str, Any]) -> None:
-    """Print the headline (if a model was adapted), every metric, and the notes."""
+    """Print every number, what adapted models are on other tasks, means, and notes."""
     document = ResultsDocument.model_validate(results, strict=False)
-    if document.methods:
-        _print_headline(document)
-        print_line()
-    _print_metrics(document)
+    _print_numbers(document)
     print_line()
-    if transfers := [row for row in document.transfers if row.shown]:
-        heads = {"raw": 1, "adapted": 2, "difference": 3, "95 % interval": 1, "over seeds": 0}
-        columns = [TableColumn("measured on", "key"), TableColumn("metric", "key")]
-        columns += [TableColumn(name, "number", rank) for name, rank in heads.items()]
-        rows: list[list[str]] = []
-        for name, of_name in groupby(transfers, attrgetter("adapted_to")):
-            rows.append([f"adapted to {name}"])
-            rows += ([cells[column.name] for column in columns] for cells in map(transfer_cells, of_name))
-        caption = "Percent. Intervals are of the difference: paired over groups, and over seeds."
-        print_table(columns, rows, title=TRANSFER_TITLE, caption=caption)
-        print_line()
-    for line in _notes(document):
+    if document.also:
+        _print_transfers(document)
+    for line in (*(_means(document) if document.groups or document.tag_means else ()), *_notes(document)):
         print_line(line)
 
 
@@ -204,69 +180,64 @@ def headline(metrics: Container[str], is_global: bool) -> tuple[str, str]:
     return ("group_score" if "group_score" in metrics else "text_score"), "group_match"
 
 
-def _print_headline(document: ResultsDocument) -> None:
-    """One row per task and method; two for methods whose scores are numbers without matching too."""
-    heads = {"value": 3, "gain": 1, "rel.": 0, "err. red.": 0, "chance": 2, "ties": 0}
-    columns = [TableColumn("", "key"), *(TableColumn(name, "number", rank) for name, rank in heads.items())]
-    rows: list[list[str]] = []
-    for task in document.results:
-        numbers = {(row.method, row.metric): row for row in document.numbers if row.task == task}
-        is_global = document.configs[task]["matching"] == "global"
-        raw, match = headline({metric for method, metric in numbers if method == RAW}, is_global)
-        if (RAW, raw) not in numbers and (RAW, match) not in numbers:
-            continue  # a task that ranks
-        shape = "x".join(map(str, document.datasets[task].shape)) + (", matched globally" if is_global else "")
-        rows += [[], [f"{task}: {document.extent(task).brief} groups, {shape}"]]
-        order = {column.method: column for column in columns_in(method for method, _ in numbers)}
-        for (method, column), metric in product(order.items(), (raw, match)):
-            row, record = numbers.get((method, metric)), document.methods.get(task, {}).get(method)
-            is_built_in = method in BUILT_IN_METHODS and method != RAW
-            if row is None or method == CHOICE or (is_built_in and metric != (raw if method == OVERFIT else match)):
-                continue
-            before = match if metric == match or (record is not None and record.uses_matching) else raw
-            gained = ("", "", "") if method in (RAW, OVERFIT) else gains(numbers.get((RAW, before)), row)
-            name = f"{row.column} ({column.remark})" if column.remark else row.column
-            name += f": {metric.replace('_accuracy', '').replace('_', ' ')}"
-            ties = NOTHING if row.ties is None else f"{row.ties:g}"
-            rows.append([name, number_text(row), *gained, percent(row.chance), ties])
-    shown = "".join(map("".join, rows))
-    caption = "± is the standard deviation over seeds. " if "±" in shown else ""
-    caption += "Gain: over SimpleMatch for group match and for methods that output a matching, else over raw."
-    print_table(columns, rows[1:], title=f"{document.model_name}: percent", caption=caption)
-
-
-def _print_metrics(document: ResultsDocument) -> None:
-    baseline = document.baseline
+def _print_numbers(document: ResultsDocument) -> None:
+    """A row a task, metric and method."""
+    baseline, is_adapted = document.baseline, bool(document.methods)
     compared = {} if baseline is None else {(row.task, row.metric, row.method): row for row in baseline.rows}
-    heads = [("value", 4), ("± stderr", 1), ("95% interval", 1), ("chance", 3), ("ties", 0)]
-    heads += [("difference", 3), ("95% interval", 1), ("p", 2)] if compared else []
+    heads = [("value", 5), *([("gain", 3)] if is_adapted else []), ("± stderr", 0), ("95% interval", 2), ("chance", 4)]
+    heads += [("ties", 1), *([("difference", 4), ("95% interval", 1), ("p", 2)] if compared else [])]
     columns = [TableColumn("metric", "key"), TableColumn("", "key")]
     columns += [TableColumn(name, "number", rank) for name, rank in heads]
+    raw = {(one.task, one.metric): one.value for one in document.numbers if one.method == RAW}
     rows: list[list[str]] = []
     for task, numbers in groupby(document.numbers, attrgetter("task")):
         for at, one in enumerate(numbers):
             if at == 0:
-                about = f"{one.extent.brief} groups{', undecided' if task in document.undecided_tasks() else ''}"
-                rows.append([f"{task}: {about}"])
-            ties = NOTHING if one.ties is None else f"{one.ties:g}"
-            cells = [one.metric, one.column, percent(one.value), percent(one.stderr), interval_text(one.interval)]
-            cells += [percent(one.chance), ties]
+                undecided = ", undecided" if task in document.undecided_tasks() else ""
+                rows.append([f"{task}: {one.extent.brief} groups{undecided}"])
+            remark, record = column_of(one.method).remark, document.methods.get(one.own_task, {}).get(one.method)
+            cells = [one.metric, f"{one.column} ({remark})" if remark else one.column, number_text(one)]
+            if is_adapted:
+                is_matched = record is not None and record.uses_matching and one.metric == "group_score"
+                before = raw.get((task, "group_match" if is_matched else one.metric))
+                gain = None if before is None or one.value is None else one.value - before
+                cells.append("" if one.method in UNTRAINED else points(gain))
+            cells += [percent(one.stderr), interval_text(one.interval), percent(one.chance)]
+            cells.append(NOTHING if one.ties is None else f"{one.ties:g}")
             if compared:
                 row = compared.get((task, one.metric, one.method))
                 ends = NOTHING if row is None else interval_text(row.ci, True) if row.paired else "unpaired"
                 cells += [NOTHING, ends, NOTHING] if row is None else [points(row.difference), ends, p_value(row.p)]
             rows.append(cells)
-    caption = ""
+    captions = []
+    if is_adapted:
+        captions.append(
+            "± is the standard deviation over seeds. Gain: over the same metric of the raw model, and over SimpleMatch "
+            "for the group score of a method that outputs a matching."
+        )
     if baseline is not None and compared:
-        caption = (
+        captions.append(
             f"Difference to {baseline.model_name} in {baseline.file}, paired group by group where both runs have the "
             "values of single groups; p is not adjusted for several tasks."
         )
-    print_table(columns, rows, title=f"{document.model_name}: every metric, percent", caption=caption)
+    print_table(columns, rows, title=f"{document.model_name}: every metric, percent", caption=" ".join(captions))
 
 
-def _notes(document: ResultsDocument) -> Iterator[str]:
-    """The lines below the tables: means, each note once with its tasks, and failures."""
+def _print_transfers(document: ResultsDocument) -> None:
+    heads = {"raw": 1, "adapted": 2, "difference": 3, "95 % interval": 1, "over seeds": 0}
+    columns = [TableColumn("measured on", "key"), TableColumn("metric", "key")]
+    columns += [TableColumn(name, "number", rank) for name, rank in heads.items()]
+    rows: list[list[str]] = []
+    for name, of_name in groupby((row for row in document.transfers if row.shown), attrgetter("adapted_to")):
+        rows.append([f"adapted to {name}"])
+        rows += ([cells[column.name] for column in columns] for cells in map(transfer_cells, of_name))
+    caption = "Percent. Intervals are of the difference: paired over groups, and over seeds."
+    print_table(columns, rows, title=TRANSFER_TITLE, caption=caption)
+    print_line()
+
+
+def _means(document: ResultsDocument) -> Iterator[str]:
+    """A line for each mean over tasks or over values of tags."""
     for name, means in groupby(document.means, attrgetter("task")):
         values = {f"{one.metric}{'' if one.method == RAW else f' ({one.column})'}": one for one in means}
         listed = ", ".join(f"{metric} {percent(one.value)}" for metric, one in values.items())
@@ -274,18 +245,14 @@ def _notes(document: ResultsDocument) -> Iterator[str]:
     for task, tag_means in document.tag_means.items():
         for name, mean in tag_means.items():
             yield f"{task}/{name}: mean over {mean.cells} of {', '.join(mean.by)} ({mean.groups} groups)"
+
+
+def _notes(document: ResultsDocument) -> Iterator[str]:
+    """Each note once with its tasks, and failures."""
     notes: dict[str, dict[str, None]] = {}
     for task, records in document.methods.items():
         for name, record in records.items():
-            lines, match = list(record.notes), record.holdout and record.holdout.metrics.get("group_match")
-            if record.holdout and match and match.raw is not None and match.gain is not None:
-                before, gain = match.raw, match.gain
-                ends = "" if gain.ci is None else f" (95 % interval {' .. '.join(map(points, gain.ci))})"
-                lines.append(
-                    f"group match of {record.holdout.scored} held-out groups: {percent(before)} raw, "
-                    f"{percent(before + gain.value)} adapted, gain {points(gain.value)}{ends}"
-                )
-            for line in lines:
+            for line in (*record.notes, *([] if record.holdout is None else _of_holdout(record.holdout))):
                 notes.setdefault(line if line.startswith(name) else f"{name}: {line}", {})[task] = None
     for task, lines in (*document.notes.items(), *document.group_notes.items()):
         for line in lines:
@@ -293,3 +260,14 @@ def _notes(document: ResultsDocument) -> Iterator[str]:
     yield from (f"{', '.join(tasks)}: {note}" for note, tasks in notes.items())
     yield from (f"undecided: {task}: {why}" for task, why in document.undecided_tasks().items())
     yield from (f"failed: {error.task}: {error.message}" for error in document.errors)
+
+
+def _of_holdout(holdout: MethodHoldout) -> Iterator[str]:
+    match = holdout.metrics.get("group_match")
+    if match and match.raw is not None and match.gain is not None:
+        before, gain = match.raw, match.gain
+        ends = "" if gain.ci is None else f" (95 % interval {' .. '.join(map(points, gain.ci))})"
+        yield (
+            f"group match of {holdout.scored} held-out groups: {percent(before)} raw, "
+            f"{percent(before + gain.value)} adapted, gain {points(gain.value)}{ends}"
+        )
