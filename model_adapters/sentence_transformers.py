@@ -28,6 +28,7 @@ from ttmbench._util.file_io import json_digest
 from ttmbench._util.hub import ADAPTER_CONFIG, MODULES
 from ttmbench.errors import DataError, UsageError
 from ttmbench.model_adapters._shared.contrastive import ContrastiveModel, Tower, longer_than, on_device
+from ttmbench.model_adapters._shared.fitting import library_class
 from ttmbench.model_adapters._shared.image_text import ImageMemory, PreparedImage
 from ttmbench.model_adapters._shared.options import (
     CrossEncoderOptions,
@@ -101,15 +102,15 @@ def locate(asked: HubFiles) -> list[ModelFiles]:
 def _fetched(asked: HubFiles) -> tuple[ModelFiles, Pretrained | None]:
     """Files of every module, each in its folder: safetensors, or else pickles; and an adapter of peft."""
     repository = find_repository(asked.pretrained, asked.revision, offline=asked.offline)
-    if MODULES not in repository.files:  # the library would guess a pooling, or draw a projection at random
-        raise UsageError(f"{asked.pretrained} has no {MODULES}, so it is not a model of Sentence Transformers")
     files = sorted(name for name in repository.files if not name.startswith(("onnx/", "openvino/")))
     weights = [name for name in files if name.endswith(".safetensors")]
     folders = {name.rpartition("/")[0] for name in weights}
     weights += [name for name in files if _PICKLE.fullmatch(name) and name.rpartition("/")[0] not in folders]
     if not weights:
         raise DataError(f"{asked.pretrained} has no weights in safetensors or pytorch_model.bin")
-    folder = repository.get([*weights, *filter(_SMALL.fullmatch, files)])
+    if library_class(repository.get(filter(_SMALL.fullmatch, files))) is None:
+        raise UsageError(f"{asked.pretrained} has no {MODULES}, so it is not a model of Sentence Transformers")
+    folder = repository.get(weights)
     found = ModelFiles(asked.pretrained, folder, tuple(weights), repository.commit)
     if asked.peft is None:
         return found, None
@@ -128,6 +129,8 @@ def _load(kind: str, asked: LanguageOptions) -> tuple[Any, LoadedModel]:
     import sentence_transformers
 
     (files, adapter), trusts = _fetched(asked), asked.trust_remote_code
+    if (saved := library_class(files.folder)) != kind:  # the library would guess a pooling, or draw a projection
+        raise UsageError(f"{asked.pretrained} is a {saved} of Sentence Transformers, and this model reads a {kind}")
     offline = not trusts or asked.offline
     with hub.quiet_hub(offline=offline):
         try:

@@ -64,8 +64,7 @@ def fitting(place: str, *, offline: bool = False, guesses: bool = True) -> Fits 
                 ) from None
             return _guessed(place) if guesses else None
     fits: Fits = {}
-    if (path / MODULES).is_file():
-        kind = str(_content(path / OF_LIBRARY).get("model_type"))
+    if (kind := library_class(path)) is not None:
         fits[_OF_KIND.get(kind, "sentence_transformers")] = {"pretrained": place}
     if (path / OPEN_CLIP_CONFIG).is_file():
         fits["open_clip"] = {"model": f"{'local-dir' if Path(place).is_dir() else 'hf-hub'}:{place}"}
@@ -76,6 +75,17 @@ def fitting(place: str, *, offline: bool = False, guesses: bool = True) -> Fits 
         named = {"pretrained": place} if HUB_ID.fullmatch(base) else {"pretrained": "BASE", "peft": place}
         fits |= dict.fromkeys(_guessed(base), named)
     return fits
+
+
+def library_class(folder: Path) -> str | None:
+    """The class of Sentence Transformers that reads a folder; None if none does. DataError for damaged files.
+
+    Late interaction models of transformers are read without its files.
+    """
+    if (folder / MODULES).is_file():
+        return str(_content(folder / OF_LIBRARY).get("model_type", "SentenceTransformer"))
+    classes = _content(folder / CONFIG).get("architectures") or []
+    return "MultiVectorEncoder" if str(classes[:1]).endswith("ForRetrieval']") else None
 
 
 def _of_file(place: str) -> Fits | None:

@@ -21,6 +21,8 @@ KINDS = {
     "sentence_transformers": (adapters.load, "SentenceTransformer", "qwen3_vl"),
     "clip": (adapters.load, "SentenceTransformer", "clip"),
     "multi_vector": (adapters.load_multi_vector, "MultiVectorEncoder", "qwen3_vl"),
+    "colqwen2": (adapters.load_multi_vector, "MultiVectorEncoder", "ColQwen2"),
+    "colpali": (adapters.load_multi_vector, "MultiVectorEncoder", "ColPali"),
 }
 IMAGES = [*random_images(2, (50, 40)), *random_images(1, (70, 30))]
 
@@ -45,16 +47,16 @@ def test_scores_are_the_librarys_similarity(name, folders):
     load, kind, _ = KINDS[name]
     adapter = load(pretrained=str(folders[name]), device="cpu")
     scale = 1 / adapter.fingerprint()["temperature"]
-    assert adapter.fingerprint()["caption_prompt"] == tiny_models.PROMPTS["query"]
+    assert adapter.fingerprint()["caption_prompt"] == ("" if name.startswith("col") else tiny_models.PROMPTS["query"])
     assert scale == pytest.approx(float(torch.tensor(2.6592).exp()) if name == "clip" else 50, rel=1e-3)
     together = logits_of(adapter, IMAGES) / scale
     for size in (1, 32):
-        assert torch.allclose(together, own_similarity(folders[name], kind, batch_size=size), atol=1e-5, rtol=0)
+        assert torch.allclose(together, own_similarity(folders[name], kind, batch_size=size), atol=1e-5, rtol=2e-6)
     single = torch.cat([logits_of(adapter, [image]) for image in IMAGES]) / scale
-    assert torch.allclose(single, together, atol=1e-5, rtol=0) and together.std() > 1e-3
+    assert torch.allclose(single, together, atol=1e-5, rtol=2e-6) and together.std() > 1e-3
 
 
-@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize("name", [*KINDS][:3])
 def test_prompts_and_temperature_are_as_asked(name, folders):
     load, kind, _ = KINDS[name]
     own = load(pretrained=str(folders[name]), device="cpu")
@@ -130,17 +132,18 @@ def test_adapters_keep_the_contract(name, folders):
 
 
 @pytest.mark.parametrize("train", ["all", "lora:4", "last_block"])
-@pytest.mark.parametrize("name", ["sentence_transformers", "multi_vector", "cross_encoder"])
+@pytest.mark.parametrize("name", ["sentence_transformers", "multi_vector", "colqwen2", "cross_encoder"])
 def test_ttm_trains_and_what_it_saves_scores_alike(name, train, folders, tmp_path):
     how = {"limit": 4, "device": "cpu", "bootstrap_iters": 0, "methods": "ttm", "batch_size": 3}
     how |= {"ttm_args": f"iterations=2,epochs=1,lr=0.01,train={train}", "use_cache": "off"}
     how |= {"model_args": f"pretrained={folders[name]}", "dtype": "bf16" if train == "all" else "fp32"}
     saved = {"save_adapted": str(tmp_path)} if train == "last_block" else {}
-    results = simple_evaluate(name, "shapes_color", **how, **saved)["results"]["shapes_color"]
+    kind = "multi_vector" if name == "colqwen2" else name
+    results = simple_evaluate(kind, "shapes_color", **how, **saved)["results"]["shapes_color"]
     assert "group_match,ttm" in results and "group_score,none" in results
     for folder in (file.parent for file in tmp_path.rglob("modules.json")):
         raw = {"limit": 4, "device": "cpu", "bootstrap_iters": 0, "use_cache": "off", "batch_size": 2}
-        again = simple_evaluate(name, "shapes_color", model_args=f"pretrained={folder}", **raw)
+        again = simple_evaluate(kind, "shapes_color", model_args=f"pretrained={folder}", **raw)
         for metric in ("text_score", "image_score", "group_match"):
             assert again["results"]["shapes_color"][f"{metric},none"] == results[f"{metric},ttm"]
     assert [*tmp_path.rglob("modules.json")] or not saved
@@ -251,6 +254,8 @@ def test_what_cannot_be_read_is_said(folders, tmp_path):
         (text, {}, UsageError, "text alone"),
         (bare, {}, DataError, "image processor|processor"),
         (plain, {}, UsageError, "modules.json"),
+        (folders["multi_vector"], {}, UsageError, "is a MultiVectorEncoder"),
+        (folders["colpali"], {}, UsageError, "is a MultiVectorEncoder"),
         (coded, {}, DataError, "--trust_remote_code"),
         (folder, {"caption_prompt": "no-such-name"}, UsageError, "caption_prompt=no-such-name.*query, document"),
         (folder, {"dimensions": 33}, UsageError, "the model's vectors have 32"),

@@ -610,6 +610,18 @@ CHATS: dict[str, Callable[[], Chat]] = {
 }
 
 
+def retriever(folder: Path, kind: str) -> Path:
+    """ColQwen2 or ColPali of transformers, which Sentence Transformers reads without files of its own."""
+    torch.manual_seed(4)
+    base = {"ColQwen2": "qwen2_vl", "ColPali": "paligemma"}[kind]
+    model, parts, _ = CHATS[base]()
+    config = getattr(tf, f"{kind}Config")(vlm_config={**model.config.to_dict(), "model_type": base}, embedding_dim=16)
+    processor = getattr(tf, f"{kind}Processor")(parts.image_processor, parts.tokenizer)
+    made = getattr(tf, f"{kind}ForRetrieval")(config)
+    torch.nn.init.normal_(made.embedding_proj_layer.bias, std=0.02)  # the vector of a padding token is not 0
+    return _write(folder, made, processor, scale=3.0)
+
+
 MODELS: dict[str, Callable[..., Path]] = {
     **{"clip": clip, "siglip": siglip, "metaclip2": metaclip2, "open_clip": open_clip, "flava": flava},
     "open_clip_siglip": open_clip_siglip,
@@ -632,6 +644,8 @@ PROMPTS = {"query": "Describe ", "document": "Answer the photo "}
 
 def sentence_model(folder: Path, kind: str, family: str = "qwen3_vl", prompts: Mapping[str, str] = PROMPTS) -> Path:
     """A model of Sentence Transformers: SentenceTransformer, MultiVectorEncoder or CrossEncoder, saved by itself."""
+    if family.startswith("Col"):
+        return retriever(folder, family)
     import sentence_transformers as library
     from sentence_transformers.base.modules import Transformer
     from sentence_transformers.cross_encoder.modules import LogitScore
