@@ -23,7 +23,8 @@ def world(tmp_path_factory):
     """The folder of the runs, what each command printed, and the weights that a stand-in for the Hub sent."""
     root = tmp_path_factory.mktemp("named")
     names = {*FORMATS, *FETCHED}
-    write_copies(root / "hub", ["openai/clip-vit-base-patch32", "jinaai/jina-clip-v2", family_copies.OPENAI])
+    write_copies(root / "hub", ["openai/clip-vit-base-patch32", family_copies.OPENAI])
+    write_copies(root / "hub", [family_copies.repository_of(NAMES[name]) for name in family_copies.CODED])
     write_copies(root / "hub", [family_copies.repository_of(NAMES[name]) for name in names if name not in BY_HAND])
     for name in names & {*BY_HAND}:
         torch.save(family_copies.file_content(name), root / f"{name}.pt")

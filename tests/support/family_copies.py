@@ -30,7 +30,8 @@ ARCHITECTURES = {
 RANK = 4
 _KNOWN = json.loads(Path(catalog.__file__).with_name("named_models.json").read_text(encoding="utf-8"))
 NAMES = {spec.name: spec for spec in catalog.adapters() if spec.name in {row["name"] for row in _KNOWN["finetuned"]}}
-REFUSED = [name for name, spec in NAMES.items() if spec.card and spec.card.refused] + ["jina-clip-v2"]
+CODED = ("jina-clip-v2", "jina-embeddings-v4", "gme-qwen2-vl-2b")
+REFUSED = [*(name for name, spec in NAMES.items() if spec.card and spec.card.refused), *CODED]
 BY_HAND = [name for name, spec in NAMES.items() if spec.card and spec.card.page]
 
 
@@ -135,6 +136,8 @@ def _with_code(root: Path, repo: str, commit: str) -> None:
         "AutoModel": f"{code}modeling_clip.JinaCLIPModel",
     }
     config = {"model_type": "jina_clip", "architectures": ["JinaCLIPModel"], "auto_map": classes}
+    modules = [{"idx": 0, "name": "0", "path": "", "type": "custom_st.Transformer"}]
+    (folder / "modules.json").write_text(json.dumps(modules), encoding="utf-8")
     (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
     save_file({"logit_scale": torch.ones(1)}, folder / "model.safetensors", {"format": "pt"})
 
@@ -159,7 +162,9 @@ def _writers() -> dict[str, Callable[[Path], None]]:
             continue
         repo, place = repository_of(spec), str(spec.model_args.get("pretrained", ""))
         commits[repo] = spec.model_args.get("revision") or made_up_commit(repo)
-        if ".hf:" in spec.target:
+        if name in CODED:
+            made[repo] = _with_code
+        elif ".hf:" in spec.target:
             made[repo] = OF_TRANSFORMERS[name]
         elif place.startswith("hf-hub:") and not repo.startswith(("juns/", "Nano1337/")):
             file = place.removeprefix(f"hf-hub:{repo}").strip("/")
@@ -181,6 +186,5 @@ OF_TRANSFORMERS = {
     "read-clip": partial(_of_transformers, make=tiny_models.clip, alone=True),
     "siglip2-so400m": partial(_of_transformers, make=partial(hub_models.siglip, version=2)),
     "metaclip2-b32": partial(_of_transformers, make=tiny_models.metaclip2),
-    "jina-clip-v2": _with_code,
 }
 WRITERS = _writers()

@@ -16,7 +16,8 @@ from safetensors.torch import load_file, save_file
 from support import siglip_tokenizers, tiny_models
 from support.hub_repos import made_up_commit, write_repository
 
-SENTENCES = "Qwen/Qwen3-VL-Embedding-2B"
+EMBEDDING, RERANKER = "Qwen/Qwen3-VL-Embedding-2B", "Qwen/Qwen3-VL-Reranker-2B"
+COLQWEN = "vidore/colqwen2-v1.0-hf"
 Saved = Literal["safetensors", "pickle", "both"]
 
 
@@ -190,6 +191,21 @@ MODELS: dict[str, dict[str, object]] = {  # repository -> arguments of `write_mo
         **{"make": bridgetower, "saved": "pickle"},
         "main": "6cfb318bb08588808368a9ab1fe26609bc148f1f",
     },
+    "florence-community/Florence-2-base": {
+        **{"make": tiny_models.florence2, "dtype": "float16", "main": "00921df66db728a9ceb750f5eca43e5c203a2051"},
+    },
+    "microsoft/kosmos-2-patch14-224": {
+        **{"make": tiny_models.kosmos2, "saved": "both", "main": "e91cfbcb4ce051b6a55bfb5f96165a3bbf5eb82c"},
+    },
+    **{
+        name: {"make": partial(make, kind=kind), "dtype": "bfloat16", "main": commit}
+        for name, make, kind, commit in (
+            (EMBEDDING, tiny_models.sentence_model, "SentenceTransformer", "9f2f7e710d6d81056aa5c0a4f04764fec6bb7bda"),
+            (RERANKER, tiny_models.sentence_model, "CrossEncoder", "4bd860ac4f15ad1897a214615cccc700f8f71818"),
+            (COLQWEN, tiny_models.retriever, "ColQwen2", "ddc07d2317c80f75fc742b7362ee9ad1912908f9"),
+            ("vidore/colpali-v1.3-hf", tiny_models.retriever, "ColPali", "133a9eb02947310513f52f8f0d39d622e0eab8dc"),
+        )
+    },
     **{
         name: {"make": make, "saved": "pickle", "main": made_up_commit(name)}
         for name, make in (
@@ -197,10 +213,6 @@ MODELS: dict[str, dict[str, object]] = {  # repository -> arguments of `write_mo
             ("dandelin/vilt-b32-finetuned-coco", tiny_models.vilt),
             ("microsoft/git-base-coco", tiny_models.git),
         )
-    },
-    SENTENCES: {
-        "make": partial(tiny_models.sentence_model, kind="SentenceTransformer"),
-        "main": made_up_commit(SENTENCES),
     },
 }
 WRITERS: dict[str, Callable[..., None]] = {  # repository -> what writes it below a root

@@ -24,6 +24,7 @@ NAMED = (
     *("siglip-b16", "siglip-l16", "clip-b16", "clip-b32"),
     *("blip-itc", "blip-itm", "blip2-itc", "blip2-itm", "flava-itc", "flava-itm"),
     *("vqascore-smolvlm-256m", "visualgpt-blip", "visualgpt-blip2", "visualgpt-git"),
+    *("visualgpt-florence2", "visualgpt-kosmos2", "colqwen2", "colpali", "qwen3-vl-reranker-2b"),
     *("vilt-itm-flickr30k", "vilt-itm-coco", "bridgetower-itm", "xclip-b32", "videoprism-lvt-b"),
 )
 TAGS = {  # named models of open_clip, whose tags build full-size models; repository of the weights
@@ -45,7 +46,7 @@ KINDS = (  # models without a name: kind, its arguments
     ("open_clip", f"model=hf-hub:{TAGS['open_clip-vit-b16']},revision=refs/pr/2"),
 )
 WEIGHTS = (".safetensors", ".bin", ".h5", ".msgpack", ".onnx", ".ot", ".tflite")
-UNTRAINED = ("choice", "blind", "visualgpt-blip", "visualgpt-blip2", "visualgpt-git")
+UNTRAINED = ("choice", "blind", *(f"visualgpt-{name}" for name in ("blip", "blip2", "git", "florence2", "kosmos2")))
 PAIRS = {"a": ("whatsup_a_left_right", "whatsup_a_on_under"), "b": ("whatsup_b_left_right", "whatsup_b_front_behind")}
 TASKS = (
     *("colorswap", "winoground", "mmvp_vlm", *(f"sugarcrepe_{subset}" for subset in SUGARCREPE)),
