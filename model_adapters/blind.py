@@ -26,7 +26,7 @@ def load(asked: BlindOptions) -> BlindLanguageModel | BlindCaptioner:
     import transformers
 
     pretrained = find(asked)
-    config = pretrained.config
+    config = load_part(transformers.AutoConfig, pretrained)
     if hasattr(config, "vision_config"):
         return BlindCaptioner(visualgpt.load(**asked.model_dump()))
     if type(config) in transformers.AutoModelForSeq2SeqLM._model_mapping:

@@ -62,7 +62,7 @@ def load(asked: HfOptions) -> TransformersModel:
     import transformers
 
     pretrained, quick = find(asked), asked.quick_gelu
-    config = pretrained.config
+    config = load_part(transformers.AutoConfig, pretrained)
     if config.model_type in ("blip", "blip-2", "flava"):
         raise UsageError(f"{asked.pretrained} is a {config.model_type} model, whose scores need its own heads")
     if quick is not None:
@@ -108,6 +108,7 @@ class TransformersModel(ContrastiveModel[Mapping[str, torch.Tensor]]):
         self.tokenizer, self.special_tokens = as_text(loaded.tokenizer)
         self.is_sigmoid = self._scale_and_bias()[1] is not None
         self.max_tokens = self._longest(asked)
+        self._padding = "max_length" if self.is_sigmoid else "longest"  # SigLIP was trained so
         kinds = self.model.config.model_type, type(loaded.tokenizer).__name__.removesuffix("Fast")
         self._cleaning = next((CLEANING[kind] for kind in kinds if kind in CLEANING), None)
         stated, notes = activation(model.config, asked.pretrained)
@@ -127,9 +128,8 @@ class TransformersModel(ContrastiveModel[Mapping[str, torch.Tensor]]):
 
     def fingerprint(self) -> Mapping[str, object]:
         """Digest of the weights as they were loaded, and what else changes a score."""
-        padding = "max_length" if self.is_sigmoid else "longest"
         ids = self.prepare_captions(PROBES)["input_ids"]
-        read = captions_read(ids, self._cleaning, padding, self.max_tokens, self.special_tokens)
+        read = captions_read(ids, self._cleaning, self._padding, self.max_tokens, self.special_tokens)
         return {**self._declared, "captions": read}
 
     def save(self, folder: Path) -> None:
@@ -167,17 +167,10 @@ class TransformersModel(ContrastiveModel[Mapping[str, torch.Tensor]]):
         return {PIXELS: random_crop(larger, corners, self._size, self.device)}
 
     def prepare_captions(self, captions: Sequence[str]) -> dict[str, torch.Tensor]:
-        """Tokens: padded to the model's maximum for SigLIP, which was trained so; else to the longest caption."""
-        return dict(
-            self.tokenizer(
-                self._cleaned(captions),
-                padding="max_length" if self.is_sigmoid else "longest",
-                max_length=self.max_tokens,
-                truncation=True,
-                return_token_type_ids=False,  # all zero, as towers that know types assume; others may warn of them
-                return_tensors="pt",
-            )
-        )
+        """Tokens: padded to the model's maximum for SigLIP, else to the longest caption."""
+        how = {"padding": self._padding, "max_length": self.max_tokens, "truncation": True, "return_tensors": "pt"}
+        # Token types are all zero, as towers that know them assume; others may warn of them.
+        return dict(self.tokenizer(self._cleaned(captions), **how, return_token_type_ids=False))
 
     def truncated(self, captions: Sequence[str]) -> list[bool]:
         """Which captions have more tokens than the text tower has positions."""

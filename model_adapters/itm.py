@@ -34,6 +34,7 @@ from ttmbench.model_adapters._shared.pretrained import (
     as_text,
     captions_read,
     find,
+    load_part,
     load_whole,
     locate,
 )
@@ -71,7 +72,7 @@ def load_family(asked: HubModel, readers: Mapping[str, type[Kind]], part: str) -
     import transformers
 
     pretrained = find(asked)
-    family = pretrained.config.model_type
+    family = load_part(transformers.AutoConfig, pretrained).model_type
     if family not in readers:
         raise UsageError(
             f"{asked.pretrained} is of type '{family}', whose {part} is not known; known: {', '.join(readers)}"

@@ -52,7 +52,6 @@ from ttmbench.model_adapters._shared.pretrained import (
     PROBES,
     as_text,
     captions_read,
-    declared_name,
     plain,
     tokenizer_digest,
 )
@@ -135,8 +134,8 @@ class OpenClipModel(ContrastiveModel[torch.Tensor]):
         folder = sources.FOLDER
         prepared = asdict(self.preprocessing) if transform is None else re.sub(" at 0x[0-9a-f]+", "", repr(transform))
         self._declared = {
-            "model": f"{folder}{declared_name(name.removeprefix(folder))}" if name.startswith(folder) else name,
-            "pretrained": declared_name(asked.pretrained) if asked.pretrained else None,
+            "model": f"{folder}{Path(name).name}" if name.startswith(folder) else name,
+            "pretrained": Path(asked.pretrained).name if Path(asked.pretrained or "").is_file() else asked.pretrained,
             "architecture": type(self.model).__name__,
             QUICK: self._is_quick,
             "weights_sha256": self.state_sha256,

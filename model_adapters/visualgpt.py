@@ -41,10 +41,10 @@ _OF_PRIOR = ("alpha", "prior", "noise_images", "noise_mean", "noise_std", "noise
 @takes(VisualgptOptions)
 def load(asked: VisualgptOptions) -> Captioner:
     """Loads a model in `FAMILIES` or with a chat template, from the Hub or a folder; errors as for `hf.load`."""
-    from transformers import AutoModelForImageTextToText, AutoProcessor
+    from transformers import AutoConfig, AutoModelForImageTextToText, AutoProcessor
 
     pretrained = find(asked)
-    kind = FAMILIES.get(pretrained.config.model_type)
+    kind = FAMILIES.get(load_part(AutoConfig, pretrained).model_type)
     if kind is None:
         return ChatCaptioner(load_image_text(pretrained, asked), asked)
     refuse_chat_arguments(asked)

@@ -176,8 +176,10 @@ _STARTS = ("", "▁", "Ġ")  # how vocabularies write a space before a word
 @takes(VqascoreOptions)
 def load(asked: VqascoreOptions) -> VQAScore:
     """Loads a model with a chat template, BLIP-2 or InstructBLIP, from the Hub or a folder; errors as for `hf.load`."""
+    import transformers
+
     pretrained = find(asked)
-    family = pretrained.config.model_type
+    family = load_part(transformers.AutoConfig, pretrained).model_type
     if family not in CLASSES:
         return VQAScore(load_image_text(pretrained, asked), asked)
     refuse_chat_arguments(asked)

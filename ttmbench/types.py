@@ -121,14 +121,9 @@ class Scores:
     are_logits: bool = True
 
     @property
-    def shape(self) -> GroupShape:
-        """Images and captions per group; the array does not say how many captions are true."""
-        return GroupShape(*self.groups.shape[1:])
-
-    @property
     def truth(self) -> Int[np.ndarray, " all_images"]:
         """True column of ``all_pairs`` for each of its rows, if one caption is true for an image."""
-        return self.shape.truth(len(self.groups))[:, 0]
+        return GroupShape(*self.groups.shape[1:]).truth(len(self.groups))[:, 0]
 
 
 @dataclass(frozen=True)

@@ -49,13 +49,7 @@ class ContrastiveModel(DualEncoder, Generic[Prepared]):
     _notes: Sequence[str] = ()  # for readers of its scores
 
     def __init__(
-        self,
-        model: torch.nn.Module,
-        towers: tuple[Tower, Tower],
-        *,
-        device: str,
-        dtype: str,
-        compile: bool = False,
+        self, model: torch.nn.Module, towers: tuple[Tower, Tower], *, device: str, dtype: str, compile: bool = False
     ) -> None:
         self.dtype, self.is_compiled = TORCH_DTYPES[dtype], compile
         self.state_sha256: str = tensors_digest(model.state_dict())  # before the weights leave for a device

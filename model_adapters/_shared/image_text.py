@@ -507,9 +507,9 @@ def refuse_chat_arguments(asked: ChatOptions) -> None:
 
 def _padding(pretrained: Pretrained, processor: BaseImageProcessor, pad: bool) -> BaseImageProcessor:
     """LLaVA-1.5's image processor with the checkpoint's settings and this padding."""
-    from transformers import LlavaImageProcessor
+    from transformers import AutoConfig, LlavaImageProcessor
 
-    if pretrained.config.model_type != "llava":
+    if load_part(AutoConfig, pretrained).model_type != "llava":
         raise UsageError(f"{pretrained.files.name} is not a LLaVA-1.5, and only its images are padded; omit pad_images")
     settings = processor.to_dict()
     for name in ("image_processor_type", "processor_class", "do_pad"):

@@ -21,7 +21,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from copy import copy, deepcopy
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from importlib import resources
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -163,10 +162,7 @@ BUILT_IN = Path(str(resources.files("ttmbench.model_adapters"))) / "assets"  # f
 
 
 def find_repository(name: str, revision: str | None = None, *, offline: bool = False) -> Repository:
-    """Lists a folder, one in `BUILT_IN` by its name, or a repository of the Hub, of its cache if ``offline``.
-
-    DataError if there is none such.
-    """
+    """Lists a folder, also one in `BUILT_IN`, or a repository of the Hub, of its cache if ``offline``; or DataError."""
     if Path(name).is_file():
         raise DataError(f"{name} is a file; give a folder, or the name of a repository of the Hub")
     folder, commit = next((path for path in (Path(name), BUILT_IN / name) if path.is_dir()), None), None
@@ -266,14 +262,13 @@ DTYPE_NAMES = {"fp32": "float32", "tf32": "tf32", "bf16": "bfloat16", "fp16": "f
 
 def pick_device(device: str) -> str:
     """The device, with ``auto`` resolved; UsageError for one that torch cannot use here."""
-    if device == "auto":
-        return "cuda" if torch.cuda.is_available() else "cpu"
+    found = device.replace("auto", "cuda" if torch.cuda.is_available() else "cpu")
     try:
-        torch.empty(0, device=device)
+        torch.empty(0, device=found)
     except (RuntimeError, AssertionError) as error:  # also for several, among which `run` alone divides its work
         why = one_line(str(error), 160)
         raise UsageError(f"device {device} was requested, but torch cannot use it ({why}); use --device cpu") from None
-    return device
+    return found
 
 
 _AWAY = ("cpu", "disk", "meta")  # parts of a model that is spread are stored there and computed elsewhere
@@ -492,13 +487,6 @@ class Pretrained:
     adapter: Pretrained | None = None  # of peft, for the weights
     processor: Pretrained | None = None  # where tokenizer and image processor come from, if not from here
 
-    @cached_property
-    def config(self) -> PretrainedConfig:
-        """The configuration; DataError if it is damaged, or of a model that transformers does not know."""
-        from transformers import AutoConfig
-
-        return load_part(AutoConfig, self)
-
 
 @dataclass(frozen=True)
 class LoadedModel:
@@ -541,7 +529,7 @@ class LoadedModel:
         if hasattr(model, KEPT):
             declared["peft"] = getattr(model, KEPT)[0]
         return {
-            "pretrained": declared_name(name),
+            "pretrained": Path(name).name if Path(name).exists() else name,
             "architecture": type(model).__name__,
             "weights_sha256": weights,
             "dtype": DTYPE_NAMES[dtype],
@@ -552,11 +540,6 @@ class LoadedModel:
             "tokenizer_sha256": tokenizer_digest(self.tokenizer),
             **declared,
         }
-
-
-def declared_name(pretrained: str) -> str:
-    """The name of weights in a fingerprint: a Hub id, or the last part of a path."""
-    return Path(pretrained).name if Path(pretrained).exists() else pretrained
 
 
 def find(asked: HubFiles) -> Pretrained:
@@ -765,13 +748,11 @@ def check_files(tokenizer: PreTrainedTokenizerBase, folder: Path, name: str) -> 
     if not kind.vocab_files_names or not kind.__module__.startswith("transformers."):
         return  # code of a repository finds its files in its own way
     present = {file.name for file in folder.glob("*")}
-    absent = [] if SETTINGS in present or _reads_as(tokenizer, folder / WHOLE) else [SETTINGS]
-    if getattr(tokenizer, "is_fast", False) and not any(_WHOLE.fullmatch(file) for file in present):
-        named = [file for key, file in kind.vocab_files_names.items() if key != "tokenizer_file"]
-        apart = [file for file in named if file not in present]
-        if apart or not named:
-            absent.append(WHOLE + (f" (or {' and '.join(apart)})" if apart else ""))
-    if absent:
+    named = {file for key, file in kind.vocab_files_names.items() if key != "tokenizer_file"}
+    is_whole = any(map(_WHOLE.fullmatch, present)) or (named and named <= present)
+    words = [] if is_whole or not getattr(tokenizer, "is_fast", False) else [" or ".join([WHOLE, *sorted(named)])]
+    settings = [] if SETTINGS in present or _reads_as(tokenizer, folder / WHOLE) else [SETTINGS]
+    if absent := settings + words:
         where = "" if str(folder) == name else f" in {folder}"
         raise DataError(f"{name} is incomplete: the tokenizer lacks {' and '.join(absent)}{where}; {_ADVICE}")
 

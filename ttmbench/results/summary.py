@@ -118,7 +118,7 @@ def metric_chance(metric: MetricSpec, scores: Scores) -> float | None:
     inputs = _inputs(metric, scores)
     if metric.chance is None or inputs is None:
         return None
-    shape = inputs[0].shape if metric.scope == "global" else (scores.shape.images, scores.shape.captions)
+    shape = inputs[0].shape if metric.scope == "global" else scores.groups.shape[1:]
     with foreign_errors(f"chance of {whose_metric(metric)}"):
         level = metric.chance(*shape)
         chance = None if level is None else float(level)
@@ -197,7 +197,7 @@ def metric_units(metric: MetricSpec, clusters: Clusters | None) -> np.ndarray | 
 def _inputs(metric: MetricSpec, scores: Scores) -> tuple[Any, ...] | None:
     """What the metric is computed from; None if it is undefined for the shape, or the scores lack it."""
     with foreign_errors(f"defined of {whose_metric(metric)}"):
-        if not metric.defined(scores.shape.images, scores.shape.captions) or metric.needs_logits > scores.are_logits:
+        if not metric.defined(*scores.groups.shape[1:]) or metric.needs_logits > scores.are_logits:
             return None
     if metric.scope == "global":
         return None if scores.all_pairs is None else (scores.all_pairs, scores.truth)
