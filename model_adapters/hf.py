@@ -26,7 +26,6 @@ from ttmbench.model_adapters._shared.contrastive import (
     normalised,
     pixel_scale,
     random_crop,
-    trimmed,
 )
 from ttmbench.model_adapters._shared.options import HfOptions, ItcOptions, takes
 from ttmbench.model_adapters._shared.pretrained import (
@@ -197,8 +196,12 @@ class TransformersModel(ContrastiveModel[Mapping[str, torch.Tensor]]):
         return model.get_image_features, model.get_text_features
 
     def _trimmed(self, prepared: Mapping[str, torch.Tensor]) -> Mapping[str, torch.Tensor]:
-        # A causal tower, and one with an attention mask, never looks at padding; SigLIP's does.
-        return prepared if self.is_sigmoid else trimmed(prepared)
+        """Tokens without columns of padding: a causal tower, or one with a mask, never looks at it; SigLIP's does."""
+        mask = None if self.is_sigmoid else prepared.get("attention_mask")
+        length = 0 if mask is None else int(mask.sum(dim=1).max())
+        if mask is None or mask[:, length:].any():  # padded on the left: the columns cannot be dropped
+            return prepared
+        return {name: tensor[:, :length] if tensor.shape == mask.shape else tensor for name, tensor in prepared.items()}
 
     def _tower(self, tower: Tower, inputs: Mapping[str, torch.Tensor]) -> torch.Tensor:
         output = tower(**{name: normalised(value, self._scale) for name, value in inputs.items()})

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from ttmbench.model_adapters._shared.contrastive import Tower, key_mask
+from ttmbench.model_adapters._shared.contrastive import Tower
 from ttmbench.model_adapters._shared.options import ItcOptions, takes
 from ttmbench.model_adapters._shared.pretrained import locate
 from ttmbench.model_adapters.hf import TransformersModel
@@ -62,8 +62,7 @@ class BlipContrastive(ContrastiveHalf):
             return model.vision_proj(model.vision_model(pixel_values=pixel_values).last_hidden_state[:, 0, :])
 
         def text(input_ids: torch.Tensor, attention_mask: torch.Tensor, **unused: torch.Tensor) -> torch.Tensor:
-            mask = key_mask(attention_mask, model.text_encoder.config)
-            states = model.text_encoder(input_ids=input_ids, attention_mask=mask).last_hidden_state
+            states = model.text_encoder(input_ids=input_ids, attention_mask=attention_mask).last_hidden_state
             return model.text_proj(states[:, 0, :])
 
         return image, text
@@ -92,7 +91,7 @@ class Blip2Contrastive(ContrastiveHalf):
             states = model.qformer(
                 query_embeds=model.embeddings(input_ids=input_ids),
                 query_length=0,
-                attention_mask=key_mask(attention_mask, model.qformer.config),
+                attention_mask=attention_mask,
             )
             return model.text_projection(states.last_hidden_state[:, 0, :])
 
@@ -111,8 +110,7 @@ class FlavaContrastive(ContrastiveHalf):
             return flava.image_projection(flava.image_model(pixel_values=pixel_values).last_hidden_state[:, 0, :])
 
         def text(input_ids: torch.Tensor, attention_mask: torch.Tensor, **unused: torch.Tensor) -> torch.Tensor:
-            mask = key_mask(attention_mask, flava.text_model.config)
-            states = flava.text_model(input_ids=input_ids, attention_mask=mask).last_hidden_state
+            states = flava.text_model(input_ids=input_ids, attention_mask=attention_mask).last_hidden_state
             return flava.text_projection(states[:, 0, :])
 
         return image, text

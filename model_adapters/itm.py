@@ -18,14 +18,7 @@ from torch.nn import functional
 
 from ttmbench.errors import UsageError
 from ttmbench.model import Batch, Prepared
-from ttmbench.model_adapters._shared.contrastive import (
-    PIXELS,
-    key_mask,
-    longer_than,
-    normalised,
-    on_device,
-    trimmed,
-)
+from ttmbench.model_adapters._shared.contrastive import PIXELS, longer_than, normalised, on_device
 from ttmbench.model_adapters._shared.options import HubModel, ItmOptions, takes
 from ttmbench.model_adapters._shared.pair_model import TrainablePairModel, full_precision
 from ttmbench.model_adapters._shared.pretrained import (
@@ -159,8 +152,10 @@ class MatchingModel(TrainablePairModel):
             return self._encode(normalised(on_device(prepared, self.device), self._scale))
 
     def _logits(self, states: torch.Tensor, captions: dict[str, torch.Tensor]) -> torch.Tensor:
+        length = int(captions["attention_mask"].sum(dim=1).max())
+        tokens = {name: tensor[:, :length] for name, tensor in captions.items()}
         with self.arithmetic():
-            logits = self._match(states, **on_device(trimmed(captions), self.device)).float()
+            logits = self._match(states, **on_device(tokens, self.device)).float()
         return logits if logits.shape[1] == 2 else functional.pad(logits, (1, 0))
 
 
@@ -202,7 +197,7 @@ class BlipMatching(MatchingModel):
     def _match(self, states: torch.Tensor, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
         text = self.model.text_encoder(
             input_ids=input_ids,
-            attention_mask=key_mask(attention_mask, self.model.text_encoder.config),
+            attention_mask=attention_mask,
             encoder_hidden_states=states,
         )
         return self.model.itm_head(text.last_hidden_state[:, 0, :])
@@ -220,7 +215,7 @@ class Blip2Matching(MatchingModel):
         joint = self.model.qformer(
             query_embeds=self.model.embeddings(input_ids=input_ids, query_embeds=queries),
             query_length=count,
-            attention_mask=key_mask(torch.cat([seen, attention_mask], dim=1), self.model.qformer.config),
+            attention_mask=torch.cat([seen, attention_mask], dim=1),
             encoder_hidden_states=states,
         )
         return self.model.itm_head(joint.last_hidden_state[:, :count, :]).mean(dim=1)
@@ -241,14 +236,14 @@ class FlavaMatching(MatchingModel):
         flava = self.model.flava
         text = flava.text_model(
             input_ids=input_ids,
-            attention_mask=key_mask(attention_mask, flava.text_model.config),
+            attention_mask=attention_mask,
             output_hidden_states=True,
             return_dict=True,
         )
         words = flava.text_to_mm_projection(text.hidden_states[-1])
         image_tokens = states.shape[1] + int(flava.multimodal_model.use_cls_token)
         seen = torch.ones(len(states), image_tokens, device=states.device)
-        mask = key_mask(torch.cat([seen, attention_mask], dim=1), flava.multimodal_model.config)
+        mask = torch.cat([seen, attention_mask], dim=1)
         joint = flava.multimodal_model(torch.cat([states, words], dim=1), attention_mask=mask, return_dict=True)
         return self.model.itm_head(joint.last_hidden_state)
 

@@ -68,9 +68,8 @@ def load(asked: OpenClipOptions) -> OpenClipModel:
         source = sources.find(asked, asked.quick_gelu)
         with hub.quiet_hub(offline=True):
             tokenizer = sources.tokenizer_of(source)
-            built, changes = sources.build(source)
-    notes = (*source.notes, *changes)
-    return OpenClipModel(built, tokenizer, asked, source.model, source.config, files=source.files, notes=notes)
+            built = sources.build(source)
+    return OpenClipModel(built, tokenizer, asked, source.model, source.config, files=source.files, notes=source.notes)
 
 
 def wrap(

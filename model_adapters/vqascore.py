@@ -16,7 +16,7 @@ import torch
 from ttmbench._util.images import about_frames
 from ttmbench.errors import UsageError
 from ttmbench.model import UndecidedPairs
-from ttmbench.model_adapters._shared.contrastive import PIXELS, key_mask, on_device
+from ttmbench.model_adapters._shared.contrastive import PIXELS, on_device
 from ttmbench.model_adapters._shared.decisions import Decisions
 from ttmbench.model_adapters._shared.image_text import (
     EncodedImage,
@@ -138,8 +138,7 @@ class QFormerModel(PromptedModel):
         if self._reads_question:
             mask = tokens[f"{ASKED_QUERIES}attention_mask"]
             options["input_ids"] = tokens[f"{ASKED_QUERIES}input_ids"]
-            whole = torch.cat([mask.new_ones(len(states), count), mask], dim=1)
-            options["attention_mask"] = key_mask(whole, model.qformer.config)
+            options["attention_mask"] = torch.cat([mask.new_ones(len(states), count), mask], dim=1)
         read = model.qformer(query_embeds=queries, encoder_hidden_states=states, **options).last_hidden_state[:, :count]
         return model.language_projection(read.to(model.language_projection.weight.dtype))
 

@@ -430,7 +430,6 @@ def _hides(base: type[Model], name: str, adapter: object) -> bool:
 
 
 _BASES = (StoredFeatures, DualEncoder, PairScorer, ChoiceModel)
-_RENAMED = {"take_notes": "notes", "model_notes": "notes", "save_pretrained": "save"}
 
 
 def as_model(adapter: object) -> Model:
@@ -447,13 +446,8 @@ def _with_base(adapter: object) -> Model:
     kind, name = type(adapter), type(adapter).__name__
     needed = {base: [one for one in base.__abstractmethods__ if one != "fingerprint"] for base in _BASES}
     bases = [base for base in _BASES if all(callable(getattr(kind, one, None)) for one in needed[base])]
-    said = [f"its {old} is {new}() there" for old, new in _RENAMED.items() if hasattr(adapter, old)]
     hidden = [one for base in bases for one in dir(base) if one[0] != "_" and _hides(base, one, adapter)]
-    if hidden:
-        hidden.sort(key=lambda one: isinstance(getattr(bases[0], one, None), property))  # which follow from the others
-        names = ", ".join(list(dict.fromkeys(hidden))[:5])
-        said.append(f"what it has outside its class would be hidden by defaults, so define it in the class: {names}")
-    if bases and not said and not any(vars(one).get("__slots__") for one in kind.__mro__):
+    if bases and not hidden and not any(vars(one).get("__slots__") for one in kind.__mro__):
         body: dict[str, Any] = {key: getattr(kind, key) for key in ("__module__", "__qualname__", "__doc__")}
         body |= {"_given": adapter, "__del__": lambda _: None}  # it stays alive with the model, and is closed once
         if not hasattr(kind, "fingerprint"):
@@ -465,7 +459,10 @@ def _with_base(adapter: object) -> Model:
             return model
     alike = bases or [base for base in _BASES if all(hasattr(adapter, one) for one in needed[base])]
     if alike:
-        raise UsageError("; ".join([f"write `class {name}(ttmbench.{alike[0].__name__})`", *said]))
+        hidden.sort(key=lambda one: isinstance(getattr(alike[0], one, None), property))  # which follow from the others
+        names = ", ".join(list(dict.fromkeys(hidden))[:5])
+        why = f"; defaults would hide what it has outside its class, so define it in the class: {names}" * bool(hidden)
+        raise UsageError(f"write `class {name}(ttmbench.{alike[0].__name__})`{why}")
     raise UsageError(
         f"{name} can neither score pairs (score_pairs) nor encode (prepare_images, prepare_captions, encode_images, "
         "encode_captions, logits) nor answer questions (answer); docs/add-an-adapter.md shows how to wrap a model"

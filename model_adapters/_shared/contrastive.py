@@ -20,10 +20,10 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from ttmbench._util.file_io import tensors_digest
 from ttmbench.errors import UsageError
 from ttmbench.model import DualEncoder
-from ttmbench.model_adapters._shared.pretrained import TORCH_DTYPES, pick_device, settle
+from ttmbench.model_adapters._shared.pretrained import TORCH_DTYPES, pick_device
 
 if TYPE_CHECKING:
-    from transformers import PretrainedConfig, PreTrainedTokenizerBase
+    from transformers import PreTrainedTokenizerBase
 
 PIXELS = "pixel_values"
 Prepared = TypeVar("Prepared", torch.Tensor, Mapping[str, torch.Tensor])
@@ -53,8 +53,8 @@ class ContrastiveModel(DualEncoder, Generic[Prepared]):
     ) -> None:
         self.dtype, self.is_compiled = TORCH_DTYPES[dtype], compile
         self.state_sha256: str = tensors_digest(model.state_dict())  # before the weights leave for a device
-        self.device = settle(model, torch.device(pick_device(device)))
-        self.model: Any = model.eval()
+        self.device = torch.device(pick_device(device))
+        self.model: Any = model.to(self.device).eval()
         self._image_tower, self._text_tower = map(torch.compile, towers) if compile else towers
 
     @abstractmethod
@@ -177,17 +177,6 @@ def _ids(prepared: Any) -> torch.Tensor:
     return prepared if isinstance(prepared, torch.Tensor) else prepared["input_ids"]
 
 
-def trimmed(tokens: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Tokens without columns that are padding in every row, for towers whose features do not depend on padding."""
-    mask = tokens.get("attention_mask")
-    if mask is None:
-        return dict(tokens)
-    length = int(mask.sum(dim=1).max())
-    if bool(mask[:, length:].any()):  # padded on the left: the columns cannot be dropped
-        return dict(tokens)
-    return {name: tensor[:, :length] if tensor.shape == mask.shape else tensor for name, tensor in tokens.items()}
-
-
 def on_device(inputs: Prepared, device: torch.device) -> Prepared:
     """Tensors, by name or alone, on a device; to a GPU from pinned memory, so that the program does not wait."""
     if isinstance(inputs, Mapping):
@@ -197,21 +186,6 @@ def on_device(inputs: Prepared, device: torch.device) -> Prepared:
     if device.type == "cuda" and inputs.device.type == "cpu":
         inputs = inputs.pin_memory()
     return inputs.to(device, non_blocking=True)
-
-
-def key_mask(mask: torch.Tensor, config: PretrainedConfig) -> torch.Tensor:
-    """A mask [rows, keys] of padding, as a bidirectional encoder of transformers takes it.
-
-    On an accelerator transformers would wait to see whether it masks anything; one of four axes is taken as it is.
-    """
-    from transformers import __version__
-
-    if mask.device.type == "cpu" or config._attn_implementation not in ("sdpa", "eager"):
-        return mask
-    if config.model_type == "blip_text_model" and __version__.startswith("4."):  # takes no other
-        return mask
-    seen = mask[:, None, None, :].to(torch.bool)
-    return seen if config._attn_implementation == "sdpa" else torch.where(seen, 0.0, torch.finfo(torch.float32).min)
 
 
 def longer_than(tokenizer: PreTrainedTokenizerBase, captions: Sequence[str], read: int | Sequence[int]) -> list[bool]:

@@ -22,7 +22,7 @@ import open_clip
 import torch
 from open_clip import CLIP
 from open_clip.convert import convert_state_dict
-from open_clip.model import convert_to_custom_text_state_dict, resize_pos_embed, resize_text_pos_embed
+from open_clip.model import convert_to_custom_text_state_dict
 from open_clip.tokenizer import HFTokenizer
 from open_clip.transform import PreprocessCfg, merge_preprocess_dict
 from safetensors import safe_open
@@ -39,7 +39,6 @@ from ttmbench.model_adapters._shared.pretrained import (
     described,
     find_repository,
     read_weights,
-    what_to_install,
 )
 from ttmbench.types import ModelFiles
 
@@ -138,8 +137,8 @@ def find(asked: OpenClipFiles, quick_gelu: bool | None = None) -> Source:
     return Source(model, config, files, *folders, notes, asked, base_file)
 
 
-def build(source: Source) -> tuple[open_clip.CLIP, tuple[str, ...]]:
-    """The model with its weights, float32, on the CPU, and notes on changed weights; DataError if they do not fit."""
+def build(source: Source) -> open_clip.CLIP:
+    """The model with its weights, float32, on the CPU; DataError if they do not fit."""
     config = source.config
     if source.text_config is not None:
         text = {**config["model_cfg"]["text_cfg"], "hf_model_name": str(source.text_config)}
@@ -155,11 +154,11 @@ def build(source: Source) -> tuple[open_clip.CLIP, tuple[str, ...]]:
     if source.base is not None:
         tensors = interpolated(tensors_in(source.base), tensors, asked.interpolate or 0.0)
     try:
-        resampled = fill(model, tensors, asked.resample_positions)
+        fill(model, tensors)
     except Exception as error:
         hint = "" if source.model.startswith((FOLDER, HUB)) else f"; {_OWN}"
         raise DataError(f"{path} does not fit {source.model} ({described(error)}){hint}") from error
-    return model, tuple(f"resample_positions changed the position embeddings {change}" for change in resampled)
+    return model
 
 
 def tokenizer_of(source: Source) -> open_clip.SimpleTokenizer | HFTokenizer:
@@ -174,7 +173,7 @@ def tokenizer_of(source: Source) -> open_clip.SimpleTokenizer | HFTokenizer:
             mode = text.get("tokenizer_mode")
             made = HFTokenizer(str(where), tokenizer_mode=mode, local_files_only=True, **options)
         except Exception as error:
-            why = described(error) if (command := what_to_install(error)) is None else f"it needs `{command}`"
+            why = described(error)
             raise DataError(f"the tokenizer of {source.model} cannot be loaded from {where} ({why})") from error
         check_files(made.tokenizer, where, source.model)
     check_size(getattr(made, "tokenizer", made), text.get("vocab_size"), source.model)
@@ -457,11 +456,11 @@ def interpolated(base: Tensors, tensors: Tensors, weight: float) -> Tensors:
     return result
 
 
-def fill(model: CLIP, tensors: Tensors, resample: bool = False) -> list[str]:
+def fill(model: CLIP, tensors: Tensors) -> None:
     """Loads every tensor as it is, under the names that open_clip's ``load_checkpoint`` gives it.
 
-    Returns the position embeddings that were resampled, if ``resample``, with both shapes. ValueError for others,
-    RuntimeError for a tensor that is missing, not in the model, or of another shape.
+    ValueError for position embeddings of another size, RuntimeError for a tensor that is missing, not in the model, or
+    of another shape.
     """
     tensors = convert_state_dict(model, tensors)
     if POSITIONS in tensors and not hasattr(model, POSITIONS):
@@ -472,23 +471,16 @@ def fill(model: CLIP, tensors: Tensors, resample: bool = False) -> list[str]:
             tensors[name] = tensors[name].reshape(expected[name].shape)
     if _IDS not in expected:
         tensors.pop(_IDS, None)
-    other = {
-        name: (tuple(tensors[name].shape), tuple(tensor.shape))
+    other = [
+        f"{name} {list(tensors[name].shape)}, not {list(tensor.shape)}"
         for name, tensor in expected.items()
         if ("position" in name or "pos_embed" in name) and tensors.get(name, tensor).shape != tensor.shape
-    }
-    advice = ""
-    if resample:
-        resize_pos_embed(tensors, model)
-        resize_text_pos_embed(tensors, model)
-    else:
-        advice = ", or resample_positions=true, which changes scores"
-    left = [name for name, (_, wanted) in other.items() if tuple(tensors[name].shape) != wanted]
-    if left:
-        shapes = ", ".join(f"{name} {list(other[name][0])}, not {list(other[name][1])}" for name in left)
-        raise ValueError(f"position embeddings are {shapes}: give image_size and context_length of the weights{advice}")
+    ]
+    if other:
+        raise ValueError(
+            f"position embeddings are {', '.join(other)}; give the image_size and context_length of the weights"
+        )
     model.load_state_dict(tensors)
-    return [f"{name} from {list(found)} to {list(wanted)}" for name, (found, wanted) in other.items()]
 
 
 def _changed(weight: torch.Tensor, a: torch.Tensor, b: torch.Tensor, alpha: float) -> torch.Tensor:

@@ -346,10 +346,6 @@ class OpenClipFiles(Options):
     """
     base: Text = "openai"
     """Base weights for ``interpolate``: a tag of the same architecture, or a file."""
-    resample_positions: bool = False
-    """Resample position embeddings where the weights are for another image size or caption length than the
-    architecture; without it such weights are refused.
-    """
     offline: bool = False
     """Use files on this machine only."""
 

@@ -14,7 +14,6 @@ import inspect
 import itertools
 import json
 import re
-import shlex
 import warnings
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -39,32 +38,6 @@ from ttmbench.types import ModelFiles
 if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase, ProcessorMixin
     from transformers.image_processing_utils import BaseImageProcessor
-
-_EXTRAS = {  # module, also by the name in a message of transformers -> what pip installs; others install themselves
-    **dict(accelerate="large", av="video", bitsandbytes="quantized", num2words="smolvlm", openai="api", peft="lora"),
-    "sentence_transformers": "sentence-transformers",
-}
-_NAME = r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?(?:\[[a-z0-9,_-]+\])?"
-_INSTALL = re.compile(rf"pip install ((?:{_NAME}(?: |(?=[`.,;'\n]|$)))+)")
-
-
-def what_to_install(error: BaseException | None) -> str | None:
-    """The command that installs a missing package; None if an error and its causes are about something else.
-
-    >>> what_to_install(ModuleNotFoundError("No module named 'peft'", name="peft"))
-    "pip install 'ttmbench[lora]'"
-    >>> what_to_install(OSError("no such file")) is None
-    True
-    """
-    while error is not None:
-        asked = _INSTALL.search(str(error))
-        absent = error.name if isinstance(error, ModuleNotFoundError) else None
-        names = asked[1].split() if asked else [str(absent)]
-        if asked or names[0] in _EXTRAS:
-            named = (f"ttmbench[{_EXTRAS[name]}]" if name in _EXTRAS else name for name in names)
-            return shlex.join(["pip", "install", *dict.fromkeys(named)])
-        error = error.__cause__
-    return None
 
 
 class _Skipped:
@@ -244,9 +217,7 @@ def _out_of_reach(name: str, revision: str | None, error: Exception | None) -> D
 def not_loaded(name: str, error: Exception, part: str = "") -> DataError:
     """The error to raise for files that are here and cannot be loaded; ``part`` is the class that was to read them."""
     what = f"the model in folder {name}" if Path(name).is_dir() else f"model {name}"
-    command, why = what_to_install(error), described(error)
-    if command is not None:
-        return DataError(f"{what} needs packages that are not installed: `{command}`")
+    why = described(error)
     if "trust_remote_code=True" in str(error):
         advice = "--trust_remote_code runs it: read it first, and pin its commit (--model_args revision=...)"
         return DataError(f"{what} is built by code of its repository, which is not run; {advice}")

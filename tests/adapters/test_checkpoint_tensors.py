@@ -195,33 +195,18 @@ def test_other_positions_are_refused(tmp_path, shape, direction, tower, form):
     elif form == "pickle":
         given["pretrained"] = str(path.with_suffix(".pt"))
         torch.save(load_file(path), given["pretrained"])
-    with pytest.raises(DataError, match=r"position embeddings .* resample_positions=true"):
+    with pytest.raises(DataError, match="position embeddings"):
         open_clip_models.load(**given, device="cpu")
     config.write_text(json.dumps({"model_cfg": held}), encoding="utf-8")
     assert not open_clip_models.load(**given, device="cpu").notes()
-
-
-def test_positions_are_resampled_when_asked(base, tmp_path):
-    """As open_clip resamples them, and the run says so."""
-    path = saved(tmp_path / "held", changed(QUICK, 64, 31))
-    arguments = {"model": NAME, "pretrained": str(path), "device": "cpu"}
-    adapter = open_clip_models.load(**arguments, resample_positions=True)
-    own = open_clip.CLIP(**QUICK)
-    open_clip.load_checkpoint(own, str(path))
-    assert all(torch.equal(tensor, own.state_dict()[name]) for name, tensor in adapter.model.state_dict().items())
-    assert len(adapter.notes()) == 2 and all("position" in note for note in adapter.notes())
-    exact = saved(tmp_path / "exact", QUICK)
-    plain = open_clip_models.load(model=NAME, pretrained=str(exact), device="cpu", resample_positions=True)
-    assert not plain.notes()
 
 
 def test_positions_of_timm_are_refused_too(tmp_path):
     path, name = saved(tmp_path, TIMM), "visual.trunk.pos_embed"
     tensors = load_file(path)
     save_file({**tensors, name: torch.cat([tensors[name]] * 4, dim=1)}, path)
-    for asked in ({}, {"resample_positions": True}):
-        with pytest.raises(DataError, match="position embeddings"):
-            open_clip_models.load(model=f"local-dir:{path.parent}", device="cpu", **asked)
+    with pytest.raises(DataError, match="position embeddings"):
+        open_clip_models.load(model=f"local-dir:{path.parent}", device="cpu")
 
 
 @pytest.mark.parametrize("shape", [*SHAPES, TIMM])

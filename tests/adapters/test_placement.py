@@ -126,7 +126,7 @@ def test_a_map_and_a_device_and_models_without_a_template(folder, tiny_vlm, caps
         with pytest.raises(UsageError, match="is loaded whole, on one device: device_map and quantisation are for"):
             kind.load(pretrained=str(blip2), device_map="auto")
     monkeypatch.setattr("transformers.integrations.accelerate.is_accelerate_available", lambda: False)
-    with pytest.raises(DataError, match=r"`pip install 'ttmbench\[large\]'`"):
+    with pytest.raises(DataError, match="accelerate"):
         vqascore.load(pretrained=folder, device_map="auto")
 
 

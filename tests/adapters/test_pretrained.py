@@ -21,7 +21,7 @@ from support.adapter_inputs import Reduced
 from ttmbench.errors import DataError
 from ttmbench.model_adapters import catalog
 from ttmbench.model_adapters._shared.options import HubFiles
-from ttmbench.model_adapters._shared.pretrained import find, find_repository, locate, read_weights, what_to_install
+from ttmbench.model_adapters._shared.pretrained import find, find_repository, locate, read_weights
 from ttmbench.plugins.registry import model_arguments
 
 OLD, NEW = "a" * 40, "b" * 40
@@ -151,26 +151,3 @@ def test_every_dependency_has_a_lower_bound_alone():
     lists = [PROJECT["dependencies"], *PROJECT["optional-dependencies"].values()]
     needs = [need for needs in lists for need in needs if not need.startswith("ttmbench[")]
     assert [need for need in needs if not re.fullmatch(r"[\w.-]+>=[\d.]+", need)] == []
-
-
-def missing(module: str) -> ModuleNotFoundError:
-    return ModuleNotFoundError(f"No module named {module!r}", name=module)
-
-
-@pytest.mark.parametrize(
-    ("error", "command"),
-    [
-        (missing("peft"), "pip install 'ttmbench[lora]'"),
-        (missing("openai"), "pip install 'ttmbench[api]'"),
-        (ImportError("Package `num2words` is required. `pip install num2words`"), "pip install 'ttmbench[smolvlm]'"),
-        (ImportError("packages not found: einops, timm. Run `pip install einops timm`"), "pip install einops timm"),
-        (ImportError("You can install them: `pip install transformers[audio]`."), "pip install 'transformers[audio]'"),
-        (OSError("openai/clip does not appear to have a file named model.safetensors"), None),
-        (ImportError("cannot import name 'AutoModelForImageTextToText' from 'transformers'"), None),
-        (missing("configuration_of_some_repository"), None),
-        (ValueError("pip install"), None),
-    ],
-    ids=str,
-)
-def test_an_error_about_a_missing_package_becomes_a_command(error, command):
-    assert what_to_install(error) == command

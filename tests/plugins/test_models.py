@@ -133,9 +133,8 @@ def test_a_dual_encoder_without_a_loss_is_not_trained():
         (given(Lengths(), usage=dict), r"class Lengths\(ttmbench.PairScorer\).*outside its class.*: usage"),
         (Logged(ModuleLast()), r"class Logged\(ttmbench.PairScorer\).*outside its class.*: .*fingerprint"),
         (Scaled(), r"class Scaled\(ttmbench.PairScorer\).*outside its class.*: alpha"),
-        (given(Lengths(), model_notes=["a"]), r"model_notes is notes\(\)"),
     ],
-    ids=["delegating", "number", "set", "logged", "parameter", "older notes"],
+    ids=["delegating", "number", "set", "logged", "parameter"],
 )
 def test_what_is_no_model_is_told_what_to_change(model, what):
     with pytest.raises(ttmbench.UsageError, match=what):

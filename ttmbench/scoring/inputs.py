@@ -314,7 +314,7 @@ def prepare(
     Also prepares the images ``enlarge`` times as large, for augmentation; UsageError if the model cannot. At most
     ``batch_size`` images are held decoded.
     """
-    augmented = model if isinstance(model, DualEncoder) and model.augments else None
+    augmented = model if enlarge is not None and isinstance(model, DualEncoder) and model.augments else None
     if enlarge is not None and augmented is None:
         raise UsageError("this model's adapter cannot augment (prepare_enlarged, crop); use --ttm_args augment=false")
 
