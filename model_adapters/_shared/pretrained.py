@@ -489,6 +489,8 @@ class LoadedModel:
     def describe(self, name: str, weights: str, device: torch.device, dtype: str) -> dict[str, object]:
         """Entries of a fingerprint: all that changes a score, with the ``weights``' digest and the kind of device."""
         processor, model, declared = self.processor, self.model, dict[str, object]()
+        # Offloading separates parameters that share their weights.
+        tied = model.all_tied_weights_keys if getattr(model, "hf_device_map", None) else {}
         if processor is not None:
             known = {name: value for name, value in vars(processor).items() if isinstance(value, str | int | float)}
             declared["processor_sha256"] = json_digest(plain({"class": type(processor).__name__, **known}))
@@ -504,7 +506,7 @@ class LoadedModel:
             "architecture": type(model).__name__,
             "weights_sha256": weights,
             "dtype": DTYPE_NAMES[dtype],
-            "n_parameters": model.num_parameters(),
+            "n_parameters": sum(one.numel() for name, one in model.named_parameters() if name not in tied),
             "config_sha256": json_digest(plain(model.config.to_dict())),
             "attn_implementation": getattr(model.config, "_attn_implementation", None),
             "device": device.type,
