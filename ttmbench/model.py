@@ -57,7 +57,6 @@ class Model(ABC):
         files: of the weights, for the results' record of where they came from.
         model_name: name in results of a model that is given as an object.
         trained_on: names of the image collections that it was trained on; None if unknown.
-        tokens_read: tokens that a language model has read so far.
         untrainable: why a model that could be trained cannot be as it was loaded; None if it can.
         not_logits: why its scores are no logits, and what makes it give logits; None if they are.
         state_sha256: digest of ``state_dict()`` as it was loaded; None if unknown.
@@ -74,7 +73,6 @@ class Model(ABC):
     files: ModelFiles | None = None
     model_name: str | None = None
     trained_on: Sequence[str] | None = None
-    tokens_read: int = 0
     untrainable: str | None = None
     not_logits: str | None = None
     state_sha256: str | None = None

@@ -60,11 +60,6 @@ class FrozenModel(Model):
         """Digest of the weights as they were loaded, and what else changes a score."""
         return self._declared
 
-    @property
-    def tokens_read(self) -> int:  # type: ignore[override]
-        """Tokens that a chat model has read so far; 0 for other models."""
-        return int(getattr(getattr(self, "chat", None), "tokens_read", 0))
-
     def arithmetic(self) -> AbstractContextManager[object]:
         """A context that computes in ``dtype``, whatever the dtype of the weights is."""
         return torch.autocast(self.device.type, self.dtype, enabled=self.dtype != torch.float32)

@@ -13,7 +13,7 @@ import ttmbench
 from ttmbench._util.remote import RemoteFolder
 from ttmbench.cli import main
 from ttmbench.errors import TtmbenchError, UsageError
-from ttmbench.evaluator import one_task as run_module
+from ttmbench.evaluator import evaluate as run_module
 
 TASKS = "shapes_color,shapes_spatial"
 RUN = ["--tasks", TASKS, "--limit", "4", "--bootstrap_iters", "0", "--device", "cpu", "--log_samples", "--save_scores"]

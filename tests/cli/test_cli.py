@@ -115,7 +115,7 @@ def wrong_inputs(tmp_path, tiny_hf_clip) -> list[tuple[str, int, str]]:
         (f"{base} --model_args size=3", 2, "size"),
         (f"{base} --model_args size", 2, "must be key=value, separated by commas, got 'size'"),
         (f"{base} -o {here}/file/below", 2, "cannot be written to"),
-        (f"{base} -o {here}/x.json", 2, "cannot be written to"),
+        (f"{base} -o {here}/x.json", 2, "Is a directory"),
         (f"score {here}/7.npz --task winoground", 4, "has 7 groups, but task 'winoground'"),
         (f"score {here}/401.npz --task winoground", 4, "has 401 groups"),
         (f"score {here}/7.npz --task winoground --limit 7 -o {here}/file/x.json", 2, "cannot be written to"),

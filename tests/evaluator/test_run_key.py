@@ -20,10 +20,10 @@ import ttmbench
 from ttmbench._util import machine
 from ttmbench._util.file_io import digests_of_modules, modules_of
 from ttmbench.cli import main
-from ttmbench.config import RunConfig, TTMConfig, make_run_config
+from ttmbench.config import RunConfig, TTMConfig
 from ttmbench.data.task_file import find_task
-from ttmbench.evaluator import output as module
-from ttmbench.evaluator.evaluate import resolve
+from ttmbench.errors import UsageError
+from ttmbench.evaluator.evaluate import Chosen, resolve
 from ttmbench.evaluator.output import ConfigKey
 from ttmbench.plugins.registry import build_registry
 from ttmbench.sweep.execute import write_run
@@ -87,7 +87,7 @@ def key_of(tasks):
     def make(settings=None, also=None, names=("shapes_color",), **changes) -> ConfigKey:
         config = RunConfig(**{**BASE, "tasks": list(names), **changes})
         settings = settings or {name: TTMConfig() for name in names}
-        return ConfigKey.of(REGISTRY, config, {name: tasks[name] for name in names}, settings, also or {})
+        return Chosen(REGISTRY, {name: tasks[name] for name in names}, settings, also or {}).key(config)
 
     return make
 
@@ -114,7 +114,7 @@ def test_tasks_count_by_their_content_and_not_by_their_order(key, tasks):
     assert key(names=both) == key(names=turned) != key()
     other = tasks["shapes_color"].spec.model_copy(update={"version": 99})
     changed = {"shapes_color": type(tasks["shapes_color"])(**{**vars(tasks["shapes_color"]), "spec": other})}
-    assert ConfigKey.of(REGISTRY, RunConfig(**BASE), changed, {"shapes_color": TTMConfig()}, {}).sha256 != key()
+    assert Chosen(REGISTRY, changed, {"shapes_color": TTMConfig()}, {}).key(RunConfig(**BASE)).sha256 != key()
 
 
 def test_settings_of_the_test_time_stage_count_where_there_is_one(key):
@@ -132,7 +132,7 @@ def test_tasks_that_adapted_models_are_measured_on_count_by_their_content(key, t
     also = {"shapes_place": tasks["shapes_place"]}
     assert key(also=also) != key() == key(also={})
     paths = [RunConfig(**BASE, also=[name]) for name in ("a.yaml", "b.yaml")]
-    keys = {ConfigKey.of(REGISTRY, config, tasks, {}, also).sha256 for config in paths}
+    keys = {Chosen(REGISTRY, tasks, {}, also).key(config).sha256 for config in paths}
     assert len(keys) == 1, "a path is not a content"
 
 
@@ -148,7 +148,7 @@ def test_packages_count(key, monkeypatch):
     before, packages = key(), machine.packages()
     for name in packages:
         with monkeypatch.context() as patched:
-            patched.setattr(module.machine, "packages", lambda name=name: {**packages, name: "0"})
+            patched.setattr(machine, "packages", lambda name=name: {**packages, name: "0"})
             assert key() != before, name
 
 
@@ -159,27 +159,18 @@ def test_where_bits_count_so_does_the_batch_size(key, monkeypatch):
     assert key(deterministic=True) == key(deterministic=True, batch_size=3)
 
 
-def stored(key: ConfigKey, **changes):
-    """What a results document of a key_of states of its key."""
-    return {
-        "run_key": key.sha256,
-        "packages": key.content["packages"],
-        "code": key.content.get("code"),
-        "config": dict(key.content["config"]),
-        "task_status": {"shapes_color": "done"},
-        **changes,
-    }
+def test_what_differs_from_an_earlier_run_is_named(tmp_path, monkeypatch):
+    def evaluate(tasks="shapes_color", **more):
+        settings = {"limit": 4, "bootstrap_iters": 0, "device": "cpu", "output_path": str(tmp_path / "x.json"), **more}
+        return ttmbench.simple_evaluate("tiny-clip", tasks, **settings)
 
-
-def test_packages_that_changed_are_named_with_their_versions(key_of, monkeypatch):
-    packages = machine.packages()
-    with monkeypatch.context() as patched:
-        patched.setattr(module.machine, "packages", lambda: {**packages, "numpy": "1.0"})
-        older = key_of()
-    now = f"numpy 1.0 became {packages['numpy']}"
-    assert key_of().changes_since(stored(older)) == now
-    monkeypatch.setattr(module, "digests_of_modules", lambda modules: {"ttmbench": "b"})
-    assert key_of().changes_since(stored(older)) == f"the source of package ttmbench changed and {now}"
+    evaluate()
+    with pytest.raises(UsageError, match="other --limit, --seed, --tasks"):
+        evaluate("shapes_place", limit=3, seed=1)
+    packages = {**machine.packages(), "numpy": "99"}
+    monkeypatch.setattr(machine, "packages", lambda: packages)
+    with pytest.raises(UsageError, match=r"numpy .* became 99"):
+        evaluate()
 
 
 PACKAGE = "my_adapter"
@@ -373,13 +364,6 @@ def test_other_parts_of_a_plugin_count_where_a_run_uses_them(
     plugin.edit(file, old, new)
     run(tmp_path / "out", *command)
     assert "the source of package my_adapter changed since results_" in capsys.readouterr().err
-
-
-def test_a_plugin_that_a_run_does_not_use_changes_nothing(tmp_path, plugin):
-    config = make_run_config({"model": "tiny-clip", "tasks": ["shapes_color"]})
-    before = resolve(config).key(config)
-    plugin.edit("model.py", "* 1", "* 100")
-    assert resolve(config).key(config).sha256 == before.sha256 and set(before.content["code"]) == {"ttmbench"}
 
 
 def test_every_python_file_of_ttmbench_is_in_its_digest(tmp_path):

@@ -116,5 +116,5 @@ def test_what_no_schema_can_say(results, changes, message):
 
 def test_keys_that_hold_an_entry_a_task():
     found = keys_by_task()
-    assert len(found) == 24 and found[:2] == ["tracks", "results"] and {"n-shot", "methods", "timing"} <= set(found)
+    assert len(found) == 23 and found[:2] == ["tracks", "results"] and {"n-shot", "methods", "timing"} <= set(found)
     assert "group_subtasks" not in found and "packages" not in found

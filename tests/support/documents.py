@@ -217,9 +217,6 @@ def full_document() -> dict:
             }
         },
         "truncated": {"t": {"captions": 1, "of": 2, "groups": 1}},
-        "efficiency": {
-            "t": {"images_per_second": 2.0, "pairs_per_second": 4.0, "tokens_per_second": 9.5},
-        },
         "seen_in_training": {"t": ["coco"]},
         "notes": {"t": ["n"]},
         "undecided": {"t": {"pairs": 3, "of": 4}},

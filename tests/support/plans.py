@@ -26,7 +26,6 @@ _VOLATILE = {
     "command",
     "total_evaluation_time_seconds",
     "timing",
-    "efficiency",
     "artifacts",
     "config",
 }

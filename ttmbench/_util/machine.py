@@ -1,4 +1,4 @@
-"""What numbers are computed with: packages, the commit, hardware and its memory, and how torch is set to compute."""
+"""What numbers are computed with: packages, the commit, hardware, and how torch is set to compute."""
 
 from __future__ import annotations
 

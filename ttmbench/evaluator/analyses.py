@@ -107,7 +107,7 @@ def _about(result: TaskResult) -> Record:
         "task": result.spec.task,
         "task_version": result.spec.version,
         "matching": result.spec.matching,
-        "n_groups": result.n_groups,
+        "n_groups": result.counts()["effective"],
         "source": result.data.source,
         "data_sha256": result.data.fingerprint,
     }

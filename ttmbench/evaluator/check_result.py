@@ -248,7 +248,7 @@ class Checked:
         counts, stated = result.counts(), document.n_samples[name]
         for key, count in counts.items():
             self.same(f"n-samples.{name}.{key}", getattr(stated, key), count)
-        self.same(f"datasets.{name}.n_groups", document.datasets[name].n_groups, result.n_groups)
+        self.same(f"datasets.{name}.n_groups", document.datasets[name].n_groups, counts["effective"])
         self.same(f"datasets.{name}.shape", document.datasets[name].shape, result.shape)
 
     def training(self, name: str, result: Scored) -> None:

@@ -22,21 +22,22 @@ from ttmbench.data.paths import cache_folder
 from ttmbench.data.task_file import TaskFile
 from ttmbench.errors import UsageError
 from ttmbench.evaluator.one_task import Methods
-from ttmbench.evaluator.output import Output
 from ttmbench.evaluator.score_task import Run, plan_task, score, score_share
 from ttmbench.model import DualEncoder, PairScorer
 
 
 @contextmanager
 def divided(
-    config: RunConfig, tasks: Sequence[str], objects: Mapping[str, object], output: Output
+    config: RunConfig, left: Sequence[str], objects: Mapping[str, object], key: str, results: Path | None
 ) -> Iterator[tuple[RunConfig, Path]]:
-    """Has each device of a run do its part; yields the run with their cache, and the document that names their state.
+    """Has each device of a run do its part of the tasks that are ``left``.
+
+    Yields the run with their cache, and the document that names their state.
 
     Both are temporary for a run without a cache or an output folder. UsageError for a run that cannot be divided: with
     ``objects`` of this program in place of registered ones.
     """
-    names, before = config.device.split(","), output.previous
+    names = config.device.split(",")
     for what, given in objects.items():
         if given:
             raise UsageError(
@@ -49,9 +50,8 @@ def divided(
             raise UsageError(f"device {name} was requested, but torch finds {torch.cuda.device_count()} CUDA devices")
     if config.also:
         raise UsageError(f"--also measures on one device, and --device has {len(names)}; omit one of them")
-    left = [name for name in tasks if before is None or before.task_status.get(name) != "done"]
     with tempfile.TemporaryDirectory(prefix="ttmbench-") as folder:
-        document = (Path(folder) / "results.json" if output.files is None else output.files.results).absolute()
+        document = (results or Path(folder) / "results.json").absolute()
         if cache_folder(config.use_cache) is None:
             config = config.model_copy(update={"use_cache": str(Path(folder) / "cache")})
         whole = config.model_copy(update={"track": [], "track_args": {}, "baseline": None})
@@ -59,7 +59,7 @@ def divided(
         try:
             for part, name in enumerate(names if left else ()):
                 settings = whole.model_copy(update={"device": name}).model_dump(mode="json")
-                request = json.dumps([settings, left, output.key, str(document), folder, part, len(names)])
+                request = json.dumps([settings, left, key, str(document), folder, part, len(names)])
                 log = Path(folder) / f"{part}.log"
                 function = "ttmbench.evaluator.evaluate:run_part"
                 processes[log] = name, start(function, [request], log, threads if name == "cpu" else {})

@@ -12,7 +12,7 @@ from ttmbench.data.paths import is_local
 from ttmbench.errors import DataError, UsageError
 from ttmbench.evaluator.adapters import check_model, make_adapter, needs_data
 from ttmbench.evaluator.evaluate import Chosen
-from ttmbench.evaluator.output import OutputFiles
+from ttmbench.evaluator.output import results_file
 from ttmbench.model import Model, StoredFeatures
 from ttmbench.plugins.registry import load_target, locate_files, model_arguments
 from ttmbench.types import Record
@@ -89,7 +89,7 @@ def _results(config: RunConfig) -> str | None:
     """The results document that a run would write; UsageError for a place that cannot be written to."""
     if config.output_path is None or is_address(config.output_path):
         return config.output_path
-    file = OutputFiles.of(config.output_path, config.model_name, "DATE").results
+    file = results_file(config.output_path, config.model_name, "DATE")
     above = next(folder for folder in file.parents if folder.exists())
     if file.is_dir() or not above.is_dir() or not os.access(above, os.W_OK):
         raise UsageError(f"--output_path {config.output_path} cannot be written to: see {above}")

@@ -10,13 +10,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Self, cast
 
 import numpy as np
 
 from ttmbench._annotations import pd
 from ttmbench._arrays import given_captions
 from ttmbench._util.file_io import file_digest
+from ttmbench.config import RunConfig
 from ttmbench.data.task_file import TaskFile, TaskSpec
 from ttmbench.errors import UsageError
 from ttmbench.matching import match_groups
@@ -33,6 +34,7 @@ from ttmbench.results.numbers import (
 )
 from ttmbench.results.ranks import Ranks, rank_values, ranking_record, summarise_ranks
 from ttmbench.results.reader import ResultsFile, TaskGroups, Values, stored_groups, values_of_lines
+from ttmbench.results.stored_files import save_ranks, save_scores
 from ttmbench.results.summary import (
     Clusters,
     MethodScores,
@@ -417,22 +419,18 @@ class TaskResult:
     seconds: Mapping[str, float] = field(default_factory=dict)  # step -> wall time
     # which raw scores an earlier run had cached: key and date of an entry, or blocks; None for none
     from_store: Record | None = None
-    tokens: int = 0  # that a chat model read to score or answer; 0 where it does not count them
     # pairs whose score is a bound or missing, and how many were scored; None for none
     undecided: Record | None = None
     numbers: Sequence[Number] = ()  # none until `summarised`
     # name -> a mean of means over the values of tags; likewise
     tag_means: Mapping[str, Record] = field(default_factory=dict)
-
-    @property
-    def n_groups(self) -> int:
-        """Number of groups; of a task that ranks, of images."""
-        return len(self.data.groups)
+    pool: tuple[int, int] | None = None  # of a task that ranks: number of images, and of captions or classes
+    stored_as: ClassVar[str | None] = None  # kind of the file that `save` writes; None where there is nothing to write
 
     @property
     def shape(self) -> list[int]:
         """Images and captions of a group; of a task that ranks, all images and captions or classes."""
-        return list(self.spec.group.shape or ())
+        return list(self.pool or self.spec.group.shape or ())
 
     def summarised(self, resampling: Resampling) -> Self:
         """The result with every metric, its interval and the means over tags."""
@@ -442,26 +440,17 @@ class TaskResult:
         """The document's records of this task: ``methods``, ``ranking`` or ``choice``."""
         raise NotImplementedError
 
-    def rates(self) -> dict[str, float]:
-        """The document's ``efficiency``, as far as it is about speed; nothing where scores came from the cache."""
-        seconds, tokens = self.seconds.get("score", 0.0), self.tokens
-        if not seconds or self.from_store is not None:
-            return {}
-        images = len({image.name for group in self.data.groups for image in group.images})
-        done = {"images": images, "pairs": self.n_pairs, "tokens": tokens}
-        return {f"{what}_per_second": count / seconds for what, count in done.items() if count}
-
-    @property
-    def n_pairs(self) -> int:
-        """How many scores of an image with a caption or class were computed; 0 where that is not known."""
-        return 0
+    def save(self, path: Path, config: RunConfig, adapted_on: str | None = None) -> None:
+        """Writes scores or ranks of the task for `ttmbench score`, after the model was ``adapted_on`` another one."""
+        raise NotImplementedError
 
     def counts(self) -> dict[str, int]:
         """The document's ``n-samples``: how many groups the task has, how many were scored, how many clusters."""
         coverage = self.data.source.get("coverage")  # the data say how many there are where images are missing
         original = self.spec.group.n_groups if coverage is None else int(coverage["rows"])
         clusters = {} if self.data.clusters is None else {"clusters": len(np.unique(self.data.clusters.groups))}
-        return {"original": original or self.n_groups, "effective": self.n_groups, **clusters}
+        scored = len(self.data.groups) if self.pool is None else self.pool[0]
+        return {"original": original or scored, "effective": scored, **clusters}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -480,6 +469,7 @@ class Scored(TaskResult):
     # other task -> what the model adapted to this one is on it
     elsewhere: Mapping[str, TransferResult] = field(default_factory=dict)
     failure: Exception | None = None  # what ended the test-time stage early; what was reached before it is here
+    stored_as = "scores"
 
     @property
     def raw(self) -> Scores:
@@ -491,11 +481,6 @@ class Scored(TaskResult):
         """Name of a column -> score arrays, one per seed."""
         return {column.name: column.scores for column in self.columns}
 
-    @property
-    def n_pairs(self) -> int:
-        """Scores of the raw model: of every image with every caption where the task needs these."""
-        return (self.raw.groups if self.raw.all_pairs is None else self.raw.all_pairs).size
-
     def summarised(self, resampling: Resampling) -> Self:
         """As `TaskResult.summarised`: every metric of every column."""
         groups, clusters = self.data.groups, self.data.clusters
@@ -504,9 +489,32 @@ class Scored(TaskResult):
         return replace(self, numbers=numbers, tag_means=tag_means(groups, rows, self.spec.means, clusters, resampling))
 
     def records(self) -> Record:
-        """The document's records of the methods."""
-        records = {column.name: dict(column.record) for column in self.columns if column.record}
-        return {"methods": records} if records else {}
+        """The document's records of the methods, of tags, of captions that were cut, and of other tasks."""
+        return {
+            "methods": {column.name: dict(column.record) for column in self.columns if column.record},
+            "breakdowns": self.breakdowns,
+            "truncated": self.truncated,
+            "also": {name: other.record() for name, other in self.elsewhere.items()},
+        }
+
+    def save(self, path: Path, config: RunConfig, adapted_on: str | None = None) -> None:
+        """Writes the scores of every method, seed and iteration."""
+        spec, data, several = self.spec, self.data, self.spec.group.true_captions
+        about = {
+            "task": spec.task,
+            "task_version": str(spec.version),
+            "model": config.model_name,
+            "seeds": json.dumps(config.run_seeds),
+            "group_ids": json.dumps([group.group_id for group in data.groups]),
+            **({"true_captions": str(several)} if several > 1 else {}),
+            **({} if self.raw.are_logits else {"logits": "false"}),
+            "data_sha256": data.fingerprint,
+            **({} if adapted_on is None else {"adapted_on": adapted_on}),
+        }
+        if data.clusters is not None and data.shares_images:
+            about["clusters"] = json.dumps(data.clusters.groups.tolist())
+            about["image_clusters"] = json.dumps(data.clusters.images.reshape(-1).tolist())
+        save_scores(path, self.scores, about, {column.name: column.iterations for column in self.columns})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -515,32 +523,19 @@ class Ranked(TaskResult):
 
     ranks: Mapping[str, Ranks]  # scope -> ranks of its queries
     of_query: Mapping[str, np.ndarray]  # scope -> the image that each query is about, where that is known
-    pool: tuple[int, int]  # number of images, and of captions or classes
+    pool: tuple[int, int]
     # what results report beside the numbers: classes, reranking
     about: Mapping[str, object] = field(default_factory=dict)
     # of ranks from a file: scope -> a number for each query, equal for those that are about one image; intervals go by
     # them, and without them by the images' clusters
     units: Mapping[str, np.ndarray] | None = None
 
-    @property
-    def n_groups(self) -> int:
-        """Number of images."""
-        return self.pool[0]
-
-    @property
-    def n_pairs(self) -> int:
-        """Every image with every caption or class, unless only some were ranked again."""
-        return 0 if "rerank" in self.about else self.pool[0] * self.pool[1]
-
-    @property
-    def shape(self) -> list[int]:
-        """Number of images, and of captions or classes."""
-        return list(self.pool)
+    stored_as = "ranks"
 
     def summarised(self, resampling: Resampling) -> Self:
         """As `TaskResult.summarised`: every metric of the ranks."""
         clock, clusters = time.perf_counter(), self.data.clusters
-        images = np.arange(self.n_groups) if clusters is None else clusters.groups
+        images = np.arange(self.pool[0]) if clusters is None else clusters.groups
         among = {scope: images[of] for scope, of in self.of_query.items()} if self.units is None else self.units
         numbers = summarise_ranks(self.ranks, self.metrics, *resampling, among, self.spec.task)
         return replace(self, numbers=numbers, seconds={**self.seconds, "count": time.perf_counter() - clock})
@@ -548,6 +543,13 @@ class Ranked(TaskResult):
     def records(self) -> Record:
         """The document's ``ranking``."""
         return {"ranking": ranking_record(self.spec.kind, self.ranks, self.about)}
+
+    def save(self, path: Path, config: RunConfig, adapted_on: str | None = None) -> None:
+        """Writes the ranks of both sides."""
+        data = self.data
+        about = {"task": self.spec.task, "model": config.model_name, "data_sha256": data.fingerprint}
+        clusters = data.clusters.groups if data.clusters is not None and data.shares_images else None
+        save_ranks(path, self.ranks, self.of_query, about, clusters)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from uuid import uuid4
 
+from ttmbench._util import machine
 from ttmbench._util.console import SAID, progress_bar, warn
-from ttmbench._util.file_io import Unreadable, read_json
+from ttmbench._util.file_io import (
+    Unreadable,
+    digests_of_modules,
+    file_digest,
+    json_digest,
+    modules_of,
+    read_json,
+)
 from ttmbench._util.machine import arithmetic_of
 from ttmbench._util.third_party_errors import error_line, foreign_errors, phase
 from ttmbench.config import RunConfig, TTMConfig
@@ -21,22 +30,40 @@ from ttmbench.data.loader import reach_data
 from ttmbench.data.memory import Task
 from ttmbench.data.paths import data_folder
 from ttmbench.data.task_file import TaskFile, select_tasks, take_in
-from ttmbench.errors import DataError, TtmbenchError, UsageError
-from ttmbench.evaluator.adapters import check_model, make_adapter, needs_data, remarks, trained_on
-from ttmbench.evaluator.eval_results import Baseline, EvalResults, Ranked, Scored, TaskResult, sample_lines
-from ttmbench.evaluator.output import ConfigKey, Output, OutputFiles, state_of
+from ttmbench.errors import TtmbenchError, UsageError
+from ttmbench.evaluator.adapters import (
+    check_model,
+    finetuned,
+    finetuning_shown,
+    make_adapter,
+    model_info,
+    needs_data,
+    remarks,
+    trained_on,
+)
+from ttmbench.evaluator.eval_results import Baseline, EvalResults, Scored, TaskResult
+from ttmbench.evaluator.output import ConfigKey, Output, state_of
 from ttmbench.methods.settings import task_settings
 from ttmbench.model import ChoiceModel, DualEncoder, Model, PairScorer, overrides
 from ttmbench.plugins.registry import Registry, build_registry, unknown
 from ttmbench.plugins.trackers import make_trackers
 from ttmbench.results.document import check_names, parse_assertion
 from ttmbench.results.numbers import CHOICE, RAW, SLASH
-from ttmbench.results.stored_files import save_ranks, save_scores
 from ttmbench.results.summary import breakdowns
+from ttmbench.types import Record
 
 if TYPE_CHECKING:
     from ttmbench.evaluator.one_task import Methods
     from ttmbench.evaluator.score_task import Run
+
+# What neither changes a number nor asks for another file.
+INDIFFERENT = frozenset(
+    {
+        *("output_path", "batch_size", "on_error", "overwrite", "assertions", "offline", "data_dir", "include_path"),
+        *("use_cache", "baseline", "track", "track_args", "model_name", "device"),
+        "deterministic",  # which adds what bits depend on, where it is on
+    }
+)
 
 
 @dataclass(frozen=True)
@@ -54,14 +81,35 @@ class Chosen:
     is_registered: bool = True  # whether the model is one that has a name here; else it was given as an object
 
     def key(self, config: RunConfig, adapter: Model | None = None) -> ConfigKey:
-        """What makes the run the same as another; ``adapter`` counts where it was given as an object."""
-        unregistered, others = None if self.is_registered else adapter, dict(self.also)
+        """What makes the run the same as another; ``adapter`` counts where it was given as an object.
+
+        Code is that of ttmbench, of such an adapter, and of every package that registered something. Where it cannot be
+        read, the key is unique.
+        """
+        registry, also = self.registry, dict(self.also)
         if config.methods:
             from ttmbench.evaluator.one_task import reference_tasks  # its code needs torch
 
-            others |= reference_tasks(self.registry, config)
-        settings = self.settings if self.registry.adapts(config) else {}
-        return ConfigKey.of(self.registry, config, self.tasks, settings, others, unregistered)
+            also |= reference_tasks(registry, config)
+        asked = config.model_dump(mode="json", exclude={*INDIFFERENT, "also", "samples"})
+        given = [value for value in (config.method_args | config.ttm_args).values() if isinstance(value, str)]
+        files = [name for name in given if os.path.isfile(name)]  # noqa: PTH113 - which allows for long texts
+        objects = [] if adapter is None or self.is_registered else modules_of(adapter)
+        code = digests_of_modules({*registry.modules, *objects})
+        settings = self.settings.items() if registry.adapts(config) else ()
+        content: Record = {
+            "config": {**asked, "tasks": sorted(self.tasks), "seeds": config.run_seeds},
+            "samples": None if config.samples is None else file_digest(Path(config.samples)),
+            "tasks": {name: task.spec.model_dump(mode="json") for name, task in self.tasks.items()},
+            "also": {name: task.spec.model_dump(mode="json") for name, task in also.items()},
+            "settings": {name: of.model_dump(mode="json") for name, of in settings},
+            "packages": machine.packages(),
+            "files": {name: file_digest(Path(name)) for name in files},
+            "deterministic": machine.conditions(config.batch_size) if config.deterministic else None,
+            "code": code,
+            "once": uuid4().hex if None in code.values() else None,
+        }
+        return ConfigKey(content, json_digest(content))
 
 
 def resolve(
@@ -94,7 +142,7 @@ def resolve(
         option = "--ttm_args" if config.ttm_args else "--ttm_preset"
         raise UsageError(f"{option} is for test-time training, so it needs --ttm, or a variant of it in --methods")
     if config.assertions:
-        check_names(config.assertions, metrics_by_task(tasks), methods_of(config))
+        check_names(config.assertions, metrics_by_task(tasks), [RAW, *config.methods, CHOICE])
     also = tasks_named(registry, config, config.also, given)
     if len(also) == 1 and set(also) == set(tasks):
         raise UsageError(f"--also names no task but {next(iter(also))}, which is adapted to; name another")
@@ -119,43 +167,50 @@ def evaluate(
     SAID.clear()
     with arithmetic_of(*config.arithmetic), ExitStack() as stack:
         key, tasks, registry = chosen.key(config, adapter), chosen.tasks, chosen.registry
-        output = Output(config, registry, tasks, key, command)
-        stack.enter_context(output.recording())
+        output = stack.enter_context(Output(config, registry, tasks, key, command).recording())
+        earlier = {} if output.previous is None else output.previous.task_status
+        left = [name for name in tasks if earlier.get(name) != "done"]
         methods = None
         if config.methods:
-            from ttmbench.evaluator.one_task import Methods, check_folder
+            from ttmbench.evaluator.one_task import Methods, check_folder, check_methods
 
             methods = Methods(len(tasks) == len(config.run_seeds) == 1, chosen.also, run_task)
             if config.save_adapted is not None:
                 check_folder(config, is_resumed=output.previous is not None)
-        asked, document = config, None if output.files is None else output.files.results
+        asked, document = config, output.path
         if "," in config.device:
             from ttmbench.evaluator.devices import divided
 
             objects = {"a model": adapter, "a task": chosen.in_memory, "a plugin": chosen.plugins}
-            asked, document = stack.enter_context(divided(config, list(tasks), objects, output))
+            asked, document = stack.enter_context(divided(config, left, objects, key.sha256, output.path))
         if adapter is None and config.on_error == "raise" and needs_data(registry, config.model):
-            _report_missing_data(config, chosen, output)  # before weights are loaded, which may take minutes
-        model = _load_model(config, chosen, adapter, output)
+            for name in left:  # before weights are loaded, which may take minutes
+                with output.task(name, None, goes_on=False), phase("load"):
+                    reach_data(registry, tasks[name], config)
+        with phase("model"):
+            model = adapter or make_adapter(registry, config.model, config.model_args, config, True)
+            output.model, finetuning = model, finetuned(model)
+            seen = trained_on(registry, config.model, config.model_args, model)
+            shown = {} if finetuning is None else {"finetuned": finetuning_shown(finetuning)}
+            output.model_info = {**model_info(model), "trained_on": seen, **shown}
+        check_model(config, model, registry.adapts(config))
+        if config.methods:
+            check_methods(registry, config, tasks, chosen.settings, model)
+        for remark in remarks(model):
+            warn(remark)
         run = Run.of(registry, asked, model, key.sha256, chosen.samples, as_loaded=adapter is None)
         done = output.resume(lambda name: data_now(run, tasks[name]))
-        if output.files is not None:
-            document = output.files.results  # another one than before, if an earlier run had another model
+        document = output.path or document  # another one than before, if an earlier run had another model
         for name, task in progress_bar(len(tasks), "tasks", "tasks", tasks.items()):
             if name in done:
                 continue
             state = None if document is None else state_of(document) / "tasks" / name
             with output.task(name, state, goes_on=config.on_error != "raise"):
                 with foreign_errors(f"task '{name}' with model '{config.model}'"):
-                    result = output.results[name] = run_task(run, task, chosen.settings[name], methods, state)
-                    if isinstance(result, Scored) and result.failure is not None:
-                        raise result.failure
-                if output.files is not None:
-                    with phase("save"):
-                        _write_artifacts(output.files, config, result)
+                    output.add(run_task(run, task, chosen.settings[name], methods, state))
         if chosen.baseline is not None:
             output.compare_with(chosen.baseline)
-    return output.evaluated()
+    return output.evaluated
 
 
 def run_task(
@@ -179,7 +234,6 @@ def run_task(
     if scorer is not None:
         scorer.take_undecided()
     result: TaskResult
-    read = model.tokens_read
     if task.spec.kind != "groups":
         from ttmbench.evaluator.ranking_task import rank_task
 
@@ -197,7 +251,7 @@ def run_task(
         result = replace(result, seconds={"load": loading, **result.seconds})
     found, said = (None, []) if scorer is None else undecided(scorer, result.data.groups)
     notes = [*result.notes, *said, *model.notes(), *notes]
-    result = replace(result, notes=notes, undecided=found, tokens=model.tokens_read - read)
+    result = replace(result, notes=notes, undecided=found)
     if isinstance(result, Scored):
         if settings is not None:
             notify_scored(run, result, result.columns[0])
@@ -212,100 +266,6 @@ def run_task(
     if settings is not None:
         notify_scored(run, result)
     return result
-
-
-def _report_missing_data(config: RunConfig, chosen: Chosen, output: Output) -> None:
-    """DataError or UsageError for the first task that is not done and whose data a run cannot have."""
-    done = {} if output.previous is None else output.previous.task_status
-    for name, task in chosen.tasks.items():
-        try:
-            if done.get(name) != "done":
-                reach_data(chosen.registry, task, config)
-        except (DataError, UsageError) as error:
-            with output.task(name, None, goes_on=False), phase("load"):
-                raise error
-        except Exception:  # the run meets it again, and says what failed
-            continue
-
-
-def _load_model(config: RunConfig, chosen: Chosen, adapter: Model | None, output: Output) -> Model:
-    """The model, which the output describes; made by its name unless it was given as an object."""
-    registry = chosen.registry
-    with phase("model"):
-        model = adapter or make_adapter(registry, config.model, config.model_args, config, True)
-        output.describe_model(model, trained_on(registry, config.model, config.model_args, model))
-        if config.assertions:
-            check_names(config.assertions, metrics_by_task(chosen.tasks), methods_of(config, model))
-    check_model(config, model, registry.adapts(config))
-    for remark in remarks(model):
-        warn(remark)
-    if config.methods:
-        from ttmbench.evaluator.one_task import check_methods
-
-        check_methods(registry, config, chosen.tasks, chosen.settings, model)
-    return model
-
-
-def _write_artifacts(files: OutputFiles, config: RunConfig, result: TaskResult) -> None:
-    """Writes the files of a task: samples, iterations of methods, and scores if the run asks for them."""
-    task, data = result.spec.task, result.data
-    if data.groups or not isinstance(result, Ranked):  # else nothing is known of single queries
-        _write_samples(files, config, result)
-    if config.save_scores and isinstance(result, Ranked):
-        about = {"task": task, "model": config.model_name, "data_sha256": data.fingerprint}
-        clusters = data.clusters.groups if data.clusters is not None and data.shares_images else None
-        files.write("ranks", task, lambda path: save_ranks(path, result.ranks, result.of_query, about, clusters))
-    if not isinstance(result, Scored):
-        return
-    if config.save_scores:
-        files.write("scores", task, partial(_save_scores, config, result))
-    for name, elsewhere in result.elsewhere.items():
-        other = elsewhere.result
-        if isinstance(other, Scored):
-            _write_samples(files, config, other, task)
-        if config.save_scores and isinstance(other, Scored):
-            files.write("also_scores", task, partial(_save_scores, config, other, adapted_on=task), name)
-    # Times stay in the results document, so that the same run writes the same lines.
-    lines = [
-        {"method": column.name, **{key: value for key, value in record.items() if key != "seconds"}}
-        for column in result.columns
-        for record in column.record.get("iterations", ())
-    ]
-    if lines:
-        files.write("iterations", task, lines)
-
-
-_LOGGED = {"captions", "images", "answers", "matching", "margin", "tie"}  # in samples with ``log_samples`` alone
-
-
-def _write_samples(files: OutputFiles, config: RunConfig, result: TaskResult, adapted_to: str | None = None) -> None:
-    """Writes ids, scores, metrics and tags of single groups, packed, or with ``log_samples`` everything, as text."""
-    task, other = (result.spec.task, None) if adapted_to is None else (adapted_to, result.spec.task)
-    lines = sample_lines(result, config.run_seeds)
-    if not config.log_samples:
-        lines = ({key: value for key, value in line.items() if key not in _LOGGED} for line in lines)
-    files.write("samples" if other is None else "also_samples", task, lines, other, packed=not config.log_samples)
-
-
-def _save_scores(config: RunConfig, result: Scored, path: Path, **more: str) -> None:
-    """Writes the score arrays of a task."""
-    spec, data, several = result.spec, result.data, result.spec.group.true_captions
-    about = {
-        "task": spec.task,
-        "task_version": str(spec.version),
-        "model": config.model_name,
-        "seeds": json.dumps(config.run_seeds),
-        "group_ids": json.dumps([group.group_id for group in data.groups]),
-        **({"true_captions": str(several)} if several > 1 else {}),
-        **({} if result.raw.are_logits else {"logits": "false"}),
-        "data_sha256": data.fingerprint,
-        **more,
-    }
-    if data.clusters is not None and data.shares_images:
-        about["clusters"] = json.dumps(data.clusters.groups.tolist())
-        about["image_clusters"] = json.dumps(data.clusters.images.reshape(-1).tolist())
-    iterations = {column.name: column.iterations for column in result.columns}
-    save_scores(path, result.scores, about, iterations)
 
 
 def run_part() -> None:
@@ -356,13 +316,6 @@ def metrics_by_task(tasks: Mapping[str, TaskFile]) -> dict[str, list[str]]:
         known = list(task.spec.metrics)
         metrics |= {name: known, **{f"{name}{SLASH}{mean}": known for mean in task.spec.means}}
     return metrics
-
-
-def methods_of(config: RunConfig, model: Model | None = None) -> list[str]:
-    """The methods that a run's numbers can have; of a model that is loaded, those that it can give."""
-    if not (model is None or isinstance(model, DualEncoder | PairScorer)):
-        return [CHOICE]
-    return [RAW, *config.methods, *([CHOICE] if model is None else [])]
 
 
 def read_samples(path: str) -> set[str]:

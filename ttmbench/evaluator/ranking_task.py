@@ -67,7 +67,7 @@ def rank_task(run: Run, task: TaskFile) -> Ranked:
             f"model {run.config.model} scores pair by pair; task '{spec.task}' needs a model that encodes images "
             "and captions, since a class is a mean of encoded prompts"
         )
-    if spec.kind == "retrieval" and spec.group.n_groups not in (None, result.n_groups):
+    if spec.kind == "retrieval" and spec.group.n_groups not in (None, result.pool[0]):
         note = "with a part of the images there is a smaller pool to search: numbers are higher than on the whole task"
         return replace(result, notes=[*result.notes, note])
     return result

@@ -21,7 +21,7 @@ from ttmbench.data.loader import check_count
 from ttmbench.data.rows import read_text
 from ttmbench.data.task_file import SCOPES, GroupSpec, TaskFile, TaskSpec, all_tasks, find_task, is_named, select_tasks
 from ttmbench.errors import DataError, UsageError
-from ttmbench.evaluator.eval_results import Answered, Data, EvalResults, Judged, Scored, TaskResult, sample_lines
+from ttmbench.evaluator.eval_results import Answered, Data, EvalResults, Judged, Scored, TaskResult
 from ttmbench.evaluator.output import Output
 from ttmbench.evaluator.stored_ranks import stored_ranks
 from ttmbench.plugins.registry import Registry, build_registry, metric_for
@@ -230,10 +230,8 @@ def score_stored(
     with output.recording():
         for result in tasks:
             with output.task(result.spec.task, None, goes_on=False):
-                output.results[result.spec.task] = result
-                if output.files is not None:
-                    output.files.write("samples", result.spec.task, sample_lines(result))
-    return output.evaluated()
+                output.add(result)
+    return output.evaluated
 
 
 def _tasks(registry: Registry, task: str | TaskFile | None) -> list[TaskFile]:

@@ -31,8 +31,7 @@ from ttmbench.evaluator.adapters import (
     trained_on,
     write_record,
 )
-from ttmbench.evaluator.evaluate import read_samples, tasks_named
-from ttmbench.evaluator.output import ConfigKey
+from ttmbench.evaluator.evaluate import Chosen, read_samples, tasks_named
 from ttmbench.methods.checkpoint import Left, TaskCheckpoint
 from ttmbench.methods.finetuned import PRESET_NOTES, PRESETS, course
 from ttmbench.methods.runner import MethodRun
@@ -88,7 +87,7 @@ def finetune_model(
         groups, about = _load(registry, config, tasks)
         inputs = Inputs(groups)
         prepared, data = prepare(adapter, inputs), inputs.digest()
-        content = {"run": ConfigKey.of(registry, config, tasks, {}, {}).sha256, "settings": settings}
+        content = {"run": Chosen(registry, tasks, {}, {}).key(config).sha256, "settings": settings}
         content |= {"model": model_info(model)["fingerprint"], "data": data}
         key = json_digest(content, default=str)
         if before is not None and before.get("key") != key:

@@ -143,14 +143,6 @@ class Table(dict[str, T]):
     def __missing__(self, name: str) -> NoReturn:
         raise UsageError(unknown(self.what, name, self, self.broken))
 
-    def modules_of(self, name: str, manager: pluggy.PluginManager) -> list[str]:
-        """The modules that define a plugin's entry and the plugin."""
-        spec: Any = self[name]
-        values = [getattr(spec, field.name) for field in fields(spec)]
-        functions = [module for value in values if callable(value) for module in modules_of(value)]
-        targets = [value.partition(":")[0] for value in (getattr(spec, "target", ""),) if value]
-        return [*modules_of(manager.get_plugin(self.plugins[name])), *functions, *targets]
-
 
 @dataclass(frozen=True)
 class Registry:
@@ -172,6 +164,17 @@ class Registry:
     schedules: Table[ScheduleSpec]
     methods: Table[MethodSpec]
     parts: Table[MethodPart]  # keys are KIND=NAME
+
+    @property
+    def modules(self) -> set[str]:
+        """The modules of ttmbench, of plugins that registered something, and of what they registered."""
+        modules = {BUILTIN}
+        for table in (self.adapters, self.sources, self.metrics, self.schedules, self.methods, self.parts):
+            for name in (name for name, plugin in table.plugins.items() if plugin != BUILTIN):
+                values = [getattr(table[name], field.name) for field in fields(table[name])]
+                made = (self.manager.get_plugin(table.plugins[name]), *filter(callable, values))
+                modules.update(*map(modules_of, made), [getattr(table[name], "target", BUILTIN).partition(":")[0]])
+        return modules
 
     def part(self, kind: str, name: str) -> MethodPart:
         """Returns a part of TTM by kind and name; UsageError with similar names if unknown."""

@@ -204,20 +204,6 @@ class Truncated(Part):
     groups: Count = Field(description="Groups with at least one truncated caption.")
 
 
-class Efficiency(Part):
-    """Speed of scoring a task. Unknown keys are omitted."""
-
-    images_per_second: Positive | Absent = Field(
-        None, description="Distinct images per second of scoring; absent if scores came from the cache."
-    )
-    pairs_per_second: Positive | Absent = Field(
-        None, description="Pairs of image and caption per second of scoring; absent likewise."
-    )
-    tokens_per_second: Positive | Absent = Field(
-        None, description="Tokens that a chat model read per second of scoring; absent likewise."
-    )
-
-
 class Undecided(Part):
     """Pairs whose score is a bound or missing, or for which yes and no are improbable, and how many were scored."""
 
@@ -602,7 +588,6 @@ class ResultsDocument(Part):
         {},
         description="Task -> stage -> seconds: load, prepare, score, and each method that was run.",
     )
-    efficiency: ByTask[Efficiency] = Field({}, description="Task -> speed of scoring, and memory.")
     baseline: BaselineRecord | Absent = Field(None, description="Differences to another results document (--baseline).")
     errors: list[TaskError] = Field(description="Tasks and stages that failed.")
     config: dict[str, Any] = Field(description="The run's configuration.")
