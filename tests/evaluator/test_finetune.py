@@ -178,7 +178,7 @@ def test_a_damaged_record_is_no_reason_to_rank_the_model_with_others(made, tmp_p
     with pytest.raises(DataError, match=f"{RECORD}.*records what the weights next to it were fine-tuned on"):
         ttmbench.simple_evaluate("hf", "shapes_color", model_args={"pretrained": str(folder)}, **QUICK)
     (folder / RECORD).write_text("{}")
-    with pytest.raises(DataError, match="is not a fine-tuning record"):
+    with pytest.raises(DataError, match=f"{RECORD} is damaged"):
         ttmbench.simple_evaluate("hf", "shapes_color", model_args={"pretrained": str(folder)}, **QUICK)
 
 

@@ -93,25 +93,16 @@ def checked(what: str, adapter: object) -> Model:
 
 def _instead_of(model: object) -> str | None:
     """What to do with a model or a part of one that a library made; None for anything else."""
-    library, name = type(model).__module__.partition(".")[0], type(model).__name__
-    without = "and no adapter, since it comes without its preprocessing; give"
-    if library == "transformers" and hasattr(model, "save_pretrained") and hasattr(model, "state_dict"):
-        path, kind = getattr(model, "name_or_path", "") or "FOLDER", "vqascore"
-        if hasattr(model, "get_image_features"):
-            kind = "hf"
-            without += f" simple_evaluate(model, ..., processor=AutoProcessor.from_pretrained('{path}')), or"
-        return (
-            f"{name} is a model of transformers {without} simple_evaluate('{kind}', ..., model_args={{'pretrained': "
-            f"'{path}'}}), and where you changed its weights save_pretrained it and its processor to a folder first"
-        )
-    if library == "open_clip":
-        return (
-            f"{name} is a model of open_clip {without} simple_evaluate((model, preprocess, tokenizer), ...), or "
-            "simple_evaluate('open_clip', ..., model_args={'model': NAME, 'pretrained': TAG_OR_FILE})"
-        )
-    if library == "sentence_transformers":
-        return f"{name} is not an adapter; docs/add-an-adapter.md shows how to wrap a model"
-    return None
+    name, path = type(model).__name__, getattr(model, "name_or_path", "") or "FOLDER"
+    kind = "hf" if hasattr(model, "get_image_features") else "vqascore"
+    ways = {
+        "transformers": f"simple_evaluate(model, ..., processor=AutoProcessor.from_pretrained('{path}')), or save both "
+        f"to a folder and give simple_evaluate('{kind}', ..., model_args={{'pretrained': '{path}'}})",
+        "open_clip": "simple_evaluate((model, preprocess, tokenizer), ...)",
+        "sentence_transformers": "an adapter: docs/add-an-adapter.md shows how to wrap a model",
+    }
+    how = ways.get(type(model).__module__.partition(".")[0])
+    return how and f"{name} is no adapter, since it comes without its preprocessing; give {how}"
 
 
 def name_of_adapter(adapter: Model, written: bool) -> str:
@@ -182,15 +173,14 @@ def finetuned(place: Model | Path) -> Record | None:
         return None
     path = folder / RECORD
     try:
-        content = read_json(path)
-        names = [*(task["task"] for task in content["tasks"]), *(content.get("trained_on") or ()), content["kind"]]
-    except Unreadable as error:
-        raise DataError(f"{path} {error}; it records what the weights next to it were fine-tuned on") from None
-    except (AttributeError, KeyError, TypeError):
-        names = []
-    if names[-1:] != [KIND] or not all(isinstance(name, str) for name in names):
-        raise DataError(f"{path} is not a fine-tuning record, which states what the weights next to it were trained on")
-    return dict(content)
+        content = dict(read_json(path))
+        names = [*(task["task"] for task in content["tasks"]), *(content.get("trained_on") or ())]
+        if content["kind"] == KIND and all(isinstance(name, str) for name in names):
+            return content
+        why = "is not a fine-tuning record"
+    except (Unreadable, KeyError, TypeError, ValueError) as error:
+        why = f"is damaged ({error})"
+    raise DataError(f"{path} {why}; it records what the weights next to it were fine-tuned on")
 
 
 def write_record(folder: Path, record: Mapping[str, object]) -> None:
@@ -236,39 +226,29 @@ def as_adapter(model: object, processor: object, settings: dict[str, str | bool]
         return _of_open_clip(list(model), processor, settings)
     if processor is None:
         return model
-    name, why = type(model).__name__, None
-    if isinstance(model, str):
-        why = "processor is for a model given as an object; a name brings its own, and 'hf' takes model_args="
-        why += "{'processor': ID}"
-    elif library_of(model) != "transformers":
-        why = f"processor is for a model of transformers, but {name} is not one; omit it"
-    elif not all(hasattr(model, part) for part in ("get_image_features", "get_text_features", "logit_scale")):
-        why = f"{name} is not a contrastive dual encoder with a temperature; "
-        why += "give simple_evaluate('vqascore', ..., model_args={'pretrained': FOLDER}) a model that writes text"
-    elif not all(hasattr(processor, part) for part in ("tokenizer", "image_processor")):
-        why = f"processor must have a tokenizer and an image_processor, got {_kind(processor)}; "
-        why += "give that of AutoProcessor.from_pretrained"
-    if why is not None:
-        raise UsageError(why)
+    parts = "get_image_features", "get_text_features", "logit_scale"
+    if library_of(model) != "transformers" or not all(hasattr(model, part) for part in parts):
+        raise UsageError(
+            f"processor is for a contrastive dual encoder of transformers, and {_kind(model)} is not one; omit it (a "
+            "model that writes text: simple_evaluate('vqascore', ..., model_args={'pretrained': FOLDER}))"
+        )
+    if not all(hasattr(processor, part) for part in ("tokenizer", "image_processor")):
+        raise UsageError(
+            f"processor must have a tokenizer and an image_processor, got {_kind(processor)}; give that of "
+            "AutoProcessor.from_pretrained"
+        )
     return load_target("ttmbench.model_adapters.hf:wrap")(model, processor, **_placed(model, settings))
 
 
 def _of_open_clip(objects: list[object], processor: object, settings: dict[str, str | bool]) -> object:
     model, preprocess, tokenizer = objects if len(objects) == 3 else (None, None, None)
-    why = None
-    if library_of(model) != "open_clip":
-        why = f", got ({', '.join(map(_kind, objects))})"
-    elif processor is not None:
-        why = ", so omit processor"
-    elif library_of(tokenizer) != "open_clip":
-        why = f": the third must be open_clip.get_tokenizer(NAME), got {_kind(tokenizer)}"
-    elif not callable(preprocess) or library_of(preprocess) == "open_clip":
-        why = f": the second must turn an image into a tensor, got {_kind(preprocess)}"
-    elif "Random" in repr(preprocess):
-        why = ": the second is the transform for training; the one for validation is the third object that "
-        why += "open_clip.create_model_and_transforms returns"
-    if why is not None:
-        raise UsageError(f"a model of open_clip is given as (model, preprocess, tokenizer){why}")
+    fits = library_of(model) == library_of(tokenizer) == "open_clip" and library_of(preprocess) != "open_clip"
+    if not fits or not callable(preprocess) or "Random" in repr(preprocess) or processor is not None:
+        raise UsageError(
+            "a model of open_clip is given without processor as (model, preprocess, tokenizer), with the transform for "
+            "validation (the third object of open_clip.create_model_and_transforms) and open_clip.get_tokenizer(NAME), "
+            f"got ({', '.join(map(_kind, objects))})"
+        )
     wrap = load_target("ttmbench.model_adapters.open_clip:wrap", ("open_clip_torch",))
     return wrap(model, preprocess, tokenizer, **_placed(model, settings))
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -12,6 +10,7 @@ from dataclasses import replace
 import numpy as np
 
 from ttmbench._util.console import warn
+from ttmbench._util.file_io import json_digest
 from ttmbench._util.third_party_errors import phase
 from ttmbench.data.classes import Classes, labels_of, load_classes
 from ttmbench.data.task_file import TaskFile, TaskSpec
@@ -119,14 +118,10 @@ def _classification(run: Run, model: DualEncoder, task: TaskFile) -> Ranked:
         inputs = run.load(task)
         groups, labels = inputs.groups, labels_of(spec, classes, inputs.groups)
         loading = time.perf_counter() - clock
-    digest = hashlib.sha256(json.dumps([classes.names, classes.templates]).encode()).hexdigest()
-    about = {
-        "classes": {
-            **{"names": classes.origin_of_names, "templates": classes.origin_of_templates},
-            **{"n_classes": len(classes.names), "n_templates": len(classes.templates)},
-            **{"sha256": digest, "doubled": doubled_names(classes.names)},
-        }
-    }
+    digest = json_digest([classes.names, classes.templates])
+    record: Record = {"names": classes.origin_of_names, "templates": classes.origin_of_templates}
+    record |= {"n_classes": len(classes.names), "n_templates": len(classes.templates)}
+    about = {"classes": record | {"sha256": digest, "doubled": doubled_names(classes.names)}}
     cache = TaskCache(run.cache, model, spec, inputs, about, "ranks")
     pool, clock = (len(groups), len(classes.names)), time.perf_counter()
     with phase("score"):
@@ -203,11 +198,10 @@ def doubled_names(names: Sequence[str]) -> dict[str, list[int]]:
 
 def _notes_on_classes(classes: Classes, labels: np.ndarray) -> list[str]:
     doubled = doubled_names(classes.names)
-    if not doubled:
-        return []
     images = int(np.isin(labels, [index for indices in doubled.values() for index in indices]).sum())
     words = "; ".join(f"{name}: {', '.join(map(str, indices))}" for name, indices in doubled.items())
-    return [f"classes of one name always tie ({words}): {images} images, which accuracy_top1 counts as wrong"]
+    note = f"classes of one name always tie ({words}): {images} images, which accuracy_top1 counts as wrong"
+    return [note] if doubled else []
 
 
 class RetrievalPool:

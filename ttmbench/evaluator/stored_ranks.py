@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -26,18 +26,9 @@ _EXPECTED = (
     "[images, captions or classes]"
 )
 OWNER, LABEL = "image_of_caption", "label"
-
-
-@dataclass(frozen=True)
-class _Stored:
-    """What files of ranks hold."""
-
-    format: str
-    pool: tuple[int, int]  # number of images, and of captions or classes
-    ranks: dict[str, Ranks]  # scope -> ranks
-    of_query: dict[str, np.ndarray]  # scope -> the image of each query, where known
-    clusters: dict[str, np.ndarray] = field(default_factory=dict)  # scope -> equal numbers for equal pixels
-    notes: Sequence[str] = ()
+_Stored = tuple[tuple[int, int], dict[str, Ranks], dict[str, np.ndarray], dict[str, np.ndarray], list[str]]
+"""Number of images, and of captions or classes; by scope ranks, each query's image where known, equal numbers for equal
+pixels; notes."""
 
 
 def stored_ranks(
@@ -50,22 +41,24 @@ def stored_ranks(
     contents = [read_arrays(path) for path in paths]
     first = contents[0]
     if len(paths) == 1 and first.about.get("format") == RANKS:
-        stored = _saved(paths[0], first, spec, limit)
+        form, found = "ttmbench ranks", _saved(paths[0], first, spec, limit)
     elif len(paths) == 1 and ({"img", "cap"} <= first.arrays.keys() or "scores" in first.arrays):
-        stored = _from_scores(paths[0], first.arrays, spec, limit, logit_scale)
+        form = "matrix" if "scores" in first.arrays else "embeddings"
+        found = _from_scores(paths[0], first.arrays, spec, limit, logit_scale)
     else:
-        stored = _plain(list(zip(paths, contents, strict=True)), spec, limit)
+        form, found = "ranks", _plain(list(zip(paths, contents, strict=True)), spec, limit)
+    pool, ranks, of_query, clusters, notes = found
     names = "+".join(path.name for path in paths)
-    source = {"kind": STORED_SCORES, "file": names, "format": stored.format, "sha256": file_digest(*paths)}
+    source = {"kind": STORED_SCORES, "file": names, "format": form, "sha256": file_digest(*paths)}
     return Ranked(
         spec=spec,
         metrics=[registry.metrics[name] for name in spec.metrics],
-        data=Data.of_file(spec, source, pool=stored.pool),
-        notes=[STORED_NOTE, *stored.notes],
-        ranks=stored.ranks,
-        of_query=stored.of_query,
-        pool=stored.pool,
-        units={**stored.of_query, **stored.clusters},
+        data=Data.of_file(spec, source, pool=pool),
+        notes=[STORED_NOTE, *notes],
+        ranks=ranks,
+        of_query=of_query,
+        pool=pool,
+        units={**of_query, **clusters},
     )
 
 
@@ -78,8 +71,7 @@ def _sizes(spec: TaskSpec, limit: int | None) -> tuple[int | None, int | None]:
 
 
 def _check_sizes(spec: TaskSpec, limit: int | None, pool: tuple[int, int], where: str) -> None:
-    others = "captions" if spec.classes is None else "classes"
-    for what, wanted, found in zip(("images", others), _sizes(spec, limit), pool, strict=True):
+    for what, wanted, found in zip(("images", "captions or classes"), _sizes(spec, limit), pool, strict=True):
         if wanted not in (None, found):
             raise DataError(f"{where} has {found} {what}, but task '{spec.task}' has {wanted}")
 
@@ -107,7 +99,7 @@ def _saved(path: Path, content: Arrays, spec: TaskSpec, limit: int | None) -> _S
             clusters[scope] = arrays["cluster"]
     pool = len(ranks[scopes[0]]), ranks[scopes[0]].candidates
     _check_sizes(spec, limit, pool, str(path))
-    return _Stored("ttmbench ranks", pool, ranks, images, clusters)
+    return pool, ranks, images, clusters, []
 
 
 def _plain(contents: Sequence[tuple[Path, Arrays]], spec: TaskSpec, limit: int | None) -> _Stored:
@@ -152,7 +144,7 @@ def _plain(contents: Sequence[tuple[Path, Arrays]], spec: TaskSpec, limit: int |
             f"too narrow; add '{OWNER}' to the file of ranks"
         )
     of_query = {T2I: owner} if owner is not None and T2I in ranks else {}
-    return _Stored("ranks", (n_images or 1, n_others or 1), ranks, of_query, notes=notes)
+    return (n_images or 1, n_others or 1), ranks, of_query, {}, notes
 
 
 def _check_ranks(path: Path, values: np.ndarray, candidates: int) -> None:
@@ -175,12 +167,12 @@ def _from_scores(
             raise DataError(f"{path}: 'scores' should be [images, captions or classes], got shape {list(scores.shape)}")
         if not all((np.abs(row) <= LARGEST).all() for row in scores):
             raise DataError(f"{path}: 'scores' has a number that is not finite, or larger than a logit")
-        sizes, form = scores.shape, "matrix"
+        sizes = scores.shape
         of_images, of_captions = lambda rows: scores[rows], lambda rows: scores[:, rows].T
     else:
         check_embeddings(path, arrays)
         left, right = (arrays[name].astype(np.float32, copy=False) for name in ("img", "cap"))
-        sizes, form, scale = (len(left), len(right)), "embeddings", np.float32(logit_scale)
+        sizes, scale = (len(left), len(right)), np.float32(logit_scale)
         of_images, of_captions = (
             lambda rows: scale * (left[rows] @ right.T),
             lambda rows: scale * (right[rows] @ left.T),
@@ -188,7 +180,7 @@ def _from_scores(
     images, others = _labels_of_pool(spec, sizes[0], sizes[1], arrays, str(path), limit)
     ranks = pool_ranks(spec.kind, of_images, of_captions, images, others)
     of_query = {CLASS: np.arange(len(images))} if spec.kind == "classification" else {I2T: images, T2I: others}
-    return _Stored(form, (len(images), len(others)), ranks, of_query)
+    return (len(images), len(others)), ranks, of_query, {}, []
 
 
 def _labels_of_pool(
