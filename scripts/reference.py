@@ -33,9 +33,9 @@ sys.path.append(str(Path(__file__).with_name("docs")))
 from page_parts import between, table
 
 from ttmbench.report.terminal import headline, print_results
+from ttmbench.reproduce.tables import PUBLISHED
 from ttmbench.results.numbers import (
     OVERFIT_COLUMN,
-    PUBLISHED,
     RAW,
     RAW_COLUMN,
     SIMPLE_MATCH_COLUMN,

@@ -25,7 +25,7 @@ from ttmbench.report.board import answer_of
 from ttmbench.report.charts import courses_of, curves_of, draw_curve
 from ttmbench.report.html.render import json_block
 from ttmbench.report.load import ThumbnailOptions, copies_allowed, gather, read_groups, thumbnails_for
-from ttmbench.results.numbers import name_of
+from ttmbench.results.numbers import Number
 
 
 @pytest.fixture
@@ -55,7 +55,7 @@ def test_every_number_is_on_the_page(reported_runs, capsys):
         for key, interval in document["ci"][task].items():
             metric, name = key.split(",")
             track = document["tracks"][task].get(key)
-            wanted = (task, metric.replace("_", " "), name_of(name, track))
+            wanted = (task, metric.replace("_", " "), Number("", "", name, None, track=track).column)
             rows = page.rows(track or "unranked")
             (row,) = [row for row in rows if (row["task"], row["metric"], row["method"]) == wanted]
             value, seeds = f"{100 * values[key]:.2f}", "-"

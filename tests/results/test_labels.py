@@ -32,5 +32,9 @@ def test_the_table_of_columns_is_whole():
     assert [labels.track_of(name, "matching") for name in ("placebo", "shuffle")] == [None, None]
     of_filter = {"ttm": "test_time", "overfit": "test_time", "oracle": "oracle", "choice": "forced_choice"}
     assert {name: labels.track_of(name, "matching") for name in of_filter} == of_filter
-    assert labels.name_of("mine") == "mine" and labels.name_of("none", "oracle") == "raw"
-    assert set(labels.PUBLISHED) == {"raw", "simple_match", "overfit", "ttm", "oracle"}
+    assert labels.column_of("mine").name == "mine"
+    shown = {("none", "matching"): "SimpleMatch", ("none", "oracle"): "raw", ("overfit", "test_time"): "overfit"}
+    shown |= {("none", "supervised"): "SimpleMatch", ("none", None): "SimpleMatch"}
+    for (method, track), name in shown.items():
+        assert labels.Number("t", "group_match", method, None, track=track).column == name
+    assert labels.Number("t", "group_score", "none", None, track="supervised").column == "raw"

@@ -69,7 +69,7 @@ def test_captions_of_one_image_are_one_observation():
 def test_a_plugins_metric_of_ranks_gives_one_fraction_a_query():
     good = MetricSpec("mrr", lambda ranks: 1 / (1 + ranks.strict), scope="i2t")
     assert rank_values(good, LITERAL).tolist() == [1.0, 0.5, 0.5, 1 / 6]
-    with pytest.raises(TtmbenchError, match="one fraction each is needed"):
+    with pytest.raises(TtmbenchError, match="fractions from 0 to 1 are expected"):
         rank_values(MetricSpec("wrong", lambda ranks: ranks.strict, scope="i2t", plugin="mine"), LITERAL)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping, Sequence
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from ttmbench.report.paper_table import markdown, markdown_table
 from ttmbench.report.terminal import TableColumn, interval_text, p_value, points, print_table
 from ttmbench.results.comparison import adjust_for_several, compare_runs, pairs_of, read_run, runs_in
 from ttmbench.results.models import names_of_runs
-from ttmbench.results.numbers import SLASH, name_of
+from ttmbench.results.numbers import SLASH, Number
 from ttmbench.results.reader import NOT_A_DOCUMENT, ResultsFile
 from ttmbench.results.summary import clusters_note
 
@@ -136,10 +137,12 @@ def _adjustment(rows: Sequence[Row], tables: int) -> str:
 
 def _cells(row: Row, tracks: Tracks) -> list[str]:
     task, metric = row["task"].partition(SLASH)[0], row["metric"]
+    methods = row["method"].split(">")
+    named = (Number(task, metric, name, None, track=tracks.get((task, metric, name))) for name in methods)
     return [
         row["task"],
         row["metric"],
-        ">".join(name_of(name, tracks.get((task, metric, name)), metric) for name in row["method"].split(">")),
+        ">".join(map(attrgetter("column"), named)),
         f"{100 * row['baseline']:.2f}",
         f"{100 * row['other']:.2f}",
         points(row["difference"]),

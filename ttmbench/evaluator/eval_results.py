@@ -485,8 +485,10 @@ class Scored(TaskResult):
         """As `TaskResult.summarised`: every metric of every column."""
         groups, clusters = self.data.groups, self.data.clusters
         numbers = summarise(self.columns, self.metrics, resampling, clusters, self.spec.task)
-        rows = group_rows(self.scores, self.metrics) if self.spec.means else {}
-        return replace(self, numbers=numbers, tag_means=tag_means(groups, rows, self.spec.means, clusters, resampling))
+        if not self.spec.means:
+            return replace(self, numbers=numbers)
+        means = tag_means(groups, group_rows(self.scores, self.metrics), self.spec.means, clusters, resampling)
+        return replace(self, numbers=numbers, tag_means=means)
 
     def records(self) -> Record:
         """The document's records of the methods, of tags, of captions that were cut, and of other tasks."""

@@ -46,8 +46,8 @@ from ttmbench.results.numbers import (
     TTM,
     TTM_COLUMN,
     Number,
+    column_of,
     merged,
-    name_of,
     rows_of,
     same_rows,
     together,
@@ -658,7 +658,7 @@ def methods_of(run: ResultsFile) -> Iterator[dict[str, Any]]:
                 continue
             score, match = (values.get((task, metric, key)) for metric in ("group_score", "group_match"))
             yield {
-                **{"task": task, "model": run.model, "method": name_of(key), "key": key, "match": match},
+                **{"task": task, "model": run.model, "method": column_of(key).name, "key": key, "match": match},
                 **{"gain": _difference(match, raw_match), "interval": None, "score": score},
                 "score_gain": _difference(score, raw_match if record.uses_matching else raw_score),
                 "passes": fmean(cost.encoder_passes for cost in record.cost),

@@ -27,7 +27,7 @@ from ttmbench.report.board import NOT_RANKED, AnswerRow
 from ttmbench.report.load import HEADLINE
 from ttmbench.report.terminal import interval_text, percent
 from ttmbench.results.document import IterationRecord, ResultsDocument
-from ttmbench.results.numbers import RAW, TTM, Number, name_of
+from ttmbench.results.numbers import RAW, TTM, Number, column_of
 from ttmbench.results.reader import ResultsFile
 from ttmbench.results.summary import cluster_numbers, number_of
 
@@ -116,7 +116,7 @@ def courses_of(document: ResultsDocument) -> list[tuple[str, str]]:
 
 def title_of(method: str) -> str:
     """A method with a remark why it does not rank."""
-    return name_of(method) + (f" ({NOT_RANKED[method]})" if method in NOT_RANKED else "")
+    return column_of(method).name + (f" ({NOT_RANKED[method]})" if method in NOT_RANKED else "")
 
 
 def curves_of(document: ResultsDocument, task: str, method: str) -> dict[str, tuple[list[Line], float]]:

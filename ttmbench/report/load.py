@@ -26,7 +26,7 @@ from ttmbench.config import groups_of
 from ttmbench.data.loader import load_task_data
 from ttmbench.data.task_file import TaskSpec, find_task
 from ttmbench.errors import DataError, TtmbenchError, UsageError
-from ttmbench.results.numbers import RAW, TTM, name_of
+from ttmbench.results.numbers import RAW, TTM, column_of
 from ttmbench.results.reader import ResultsFile, read_files, sample_lines
 from ttmbench.types import Exif, Group
 
@@ -110,7 +110,7 @@ def read_groups(run: ResultsFile, task: str, path: Path) -> GroupSet:
         ]
         compact.append([group_id, *texts, values, per_method])
     described = [
-        {"name": name, "words": name_of(name), "seeds": [seeds[index] for index in sorted(seeds)]}
+        {"name": name, "words": column_of(name).name, "seeds": [seeds[index] for index in sorted(seeds)]}
         for name, seeds in methods.items()
     ]
     names, metric = list(methods), [*metrics].index(HEADLINE) if HEADLINE in metrics else 0

@@ -29,7 +29,7 @@ from ttmbench.reproduce.tables import (
     model_identity,
     tolerance,
 )
-from ttmbench.results.document import ResultsDocument, mapping
+from ttmbench.results.document import ResultsDocument, fingerprint_of, mapping
 from ttmbench.results.models import command_line
 from ttmbench.results.numbers import BUILT_IN_METHODS, CHOICE, RAW, TTM, Number, key_of, together
 
@@ -100,7 +100,7 @@ def compare(
     of_model: dict[str, dict[str | None, list[Run]]] = {number.model: {} for number in table.numbers}
     for run, name in product(documents, of_model):
         if _is_model(table.spec.models[name], name, run[1], registry):  # which may know it under another name
-            of_model[name].setdefault(run[1].model_digest, []).append(run)
+            of_model[name].setdefault(fingerprint_of(run[1].model_info.fingerprint), []).append(run)
     return [_row(table, number, of_model[number.model], registry) for number in table.numbers]
 
 

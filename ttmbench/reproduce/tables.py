@@ -40,8 +40,8 @@ from ttmbench.results.document import mapping
 from ttmbench.results.numbers import (
     BUILT_IN_METHODS,
     CHOICE,
+    COLUMNS,
     NO_MODEL,
-    PUBLISHED,
     RAW_COLUMN,
     SLASH,
     Extent,
@@ -53,6 +53,8 @@ from ttmbench.results.reader import CELL
 from ttmbench.scoring.choice_arrays import choice_chance
 from ttmbench.types import MetricSpec
 
+PUBLISHED = {column.published: column for column in COLUMNS if column.published is not None}
+"""Name in the CSV of a published table -> column."""
 NOISY = 0.95
 """Our own spread counts up to this quantile of what the paper's would lead to: a noisy run does not agree by noise."""
 

@@ -625,11 +625,6 @@ class ResultsDocument(Part):
         """The document as JSON has it; keys of a newer minor version are not in it."""
         return self.model_dump(mode="json", by_alias=True, exclude_unset=True)
 
-    @property
-    def model_digest(self) -> str | None:
-        """`fingerprint_of` its model; None of stored scores."""
-        return fingerprint_of(self.model_info.fingerprint)
-
     def extent(self, task: str) -> Extent:
         """How many groups of a task were scored, of how many.
 
@@ -686,7 +681,7 @@ class ResultsDocument(Part):
         collections = self.model_info.trained_on
         about = {
             "date": datetime.fromtimestamp(self.date, UTC).isoformat(timespec="seconds"),
-            "fingerprint": self.model_digest,
+            "fingerprint": fingerprint_of(self.model_info.fingerprint),
             "trained_on": UNKNOWN if collections is None else ", ".join(collections) or "none",
             "seen": ", ".join({name: None for task in tasks for name in self.seen_in_training.get(task, ())}) or None,
             **about,

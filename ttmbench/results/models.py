@@ -62,7 +62,7 @@ def stated_model(document: ResultsDocument) -> StatedModel:
         name,
         "model" in config and not _is_made_of(base, str(config["model"]), words),
         _parts(words[-1]) if words else (),
-        document.model_digest,
+        fingerprint_of(declared),
         None if dtype is None else str(dtype),
         document.date,
     )

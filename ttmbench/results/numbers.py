@@ -125,9 +125,6 @@ def columns_in(methods: Iterable[str]) -> list[Column]:
     return [*COLUMNS[:at], *others, *COLUMNS[at:]]
 
 
-PUBLISHED = {column.published: column for column in COLUMNS if column.published is not None}
-"""Name in the CSV of a published table -> column."""
-
 MATCHES = ("group_match", "global_assignment_accuracy")
 """The metrics that match; of the model without training they are called SimpleMatch."""
 
@@ -171,18 +168,6 @@ def supervised_tracks(tracks: Mapping[str, Track]) -> dict[str, Track]:
     {'group_score,none': 'supervised', 'group_match,oracle': 'oracle'}
     """
     return {key: track if track == "oracle" else "supervised" for key, track in tracks.items()}
-
-
-def name_of(method: str, track: str | None = None, metric: str | None = None) -> str:
-    """The name of a number's column; of a plugin's method, its own. ``metric`` helps where the track does not.
-
-    >>> name_of("none", "matching"), name_of("none"), name_of("overfit", "test_time")
-    ('SimpleMatch', 'raw', 'overfit')
-    >>> name_of("none", "supervised", "group_match"), name_of("none", "supervised", "group_score")
-    ('SimpleMatch', 'raw')
-    """
-    is_match = track == "matching" or (track in (None, "supervised") and metric in MATCHES)
-    return SIMPLE_MATCH_COLUMN.name if is_match and method == RAW else column_of(method).name
 
 
 class Key(NamedTuple):
@@ -281,7 +266,8 @@ class Number:
     @property
     def column(self) -> str:
         """What readers call the method: ``raw``, ``SimpleMatch``, ``TTM``, ..."""
-        return name_of(self.method, self.track, self.metric)
+        is_match = self.track == "matching" or (self.track in (None, "supervised") and self.metric in MATCHES)
+        return SIMPLE_MATCH_COLUMN.name if is_match and self.method == RAW else column_of(self.method).name
 
     @property
     def own_model(self) -> str:

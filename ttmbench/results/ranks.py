@@ -17,9 +17,8 @@ import numpy as np
 import ttmbench.stats as stats
 from ttmbench._annotations import Bool, Int
 from ttmbench._util.third_party_errors import foreign_errors
-from ttmbench.errors import TtmbenchError
 from ttmbench.results.numbers import RAW, Number
-from ttmbench.results.summary import number_of, whose_metric
+from ttmbench.results.summary import number_of, refuse_unless_fractions, whose_metric
 from ttmbench.types import MetricSpec
 
 I2T, T2I, CLASS = "i2t", "t2i", "class"  # scopes: who looks for what
@@ -119,16 +118,12 @@ def rank_values(metric: MetricSpec, ranks: Ranks) -> np.ndarray | None:
 
     TtmbenchError if a plugin's metric does not give one fraction for each query.
     """
-    whose = whose_metric(metric)
-    with foreign_errors(whose):
+    with foreign_errors(whose_metric(metric)):
         result = metric.compute(ranks)
     if result is None:
         return None
     values = np.asarray(result).astype(np.float64)
-    if values.shape != (len(ranks),) or not ((values >= 0) & (values <= 1)).all():
-        raise TtmbenchError(
-            f"{whose} gave an array of shape {list(values.shape)} for {len(ranks)} queries; one fraction each is needed"
-        )
+    refuse_unless_fractions(metric, values, len(ranks))
     return values
 
 

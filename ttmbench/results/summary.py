@@ -55,21 +55,20 @@ def metric_values(metric: MetricSpec, scores: Scores) -> np.ndarray | None:
         return None
     with foreign_errors(whose_metric(metric), function=metric.compute):
         values = np.atleast_1d(metric.compute(*inputs)).astype(np.float64)
-    each = {"global": "image", "task": "task"}.get(metric.scope, "group")
-    count = 1 if each == "task" else len(scores.groups if each == "group" else scores.all_pairs)  # type: ignore[arg-type]
-    if values.shape != (count,) or not np.isfinite(values).all():
-        raise TtmbenchError(
-            f"{whose_metric(metric)} gave an array of shape {list(values.shape)} for {count} {each}s; one finite "
-            f"number each is expected{_where(metric)}"
-        )
-    outside = (values < 0) | (values > 1)
-    if outside.any():
-        index = int(np.argmax(outside))
-        raise TtmbenchError(
-            f"{whose_metric(metric)} gave {values[index]:g} for {each} {index}; a metric is a fraction from 0 to 1"
-            f"{_where(metric)}"
-        )
+    refuse_unless_fractions(metric, values, 1 if metric.scope == "task" else len(inputs[0]))
     return values
+
+
+def refuse_unless_fractions(metric: MetricSpec, values: np.ndarray, count: int, part: str = "") -> None:
+    """TtmbenchError unless a metric gave so many numbers from 0 to 1, one for each group, image or query."""
+    if values.shape != (count,) or not ((values >= 0) & (values <= 1)).all():
+        wrong = [f"{value:g} for {at}" for at, value in enumerate(values.ravel()) if not 0 <= value <= 1]
+        found = ", ".join(wrong[:1]) or f"an array of shape {list(values.shape)}"
+        where = place_of_function(metric.compute)
+        raise TtmbenchError(
+            f"{part}{whose_metric(metric)} gave {found}; {count} fractions from 0 to 1 are expected, one a group "
+            f"(image, query){f' ({where})' if where else ''}"
+        )
 
 
 def refuse_unless_logits(metrics: Iterable[MetricSpec], why: str | None) -> None:
@@ -81,11 +80,6 @@ def refuse_unless_logits(metrics: Iterable[MetricSpec], why: str | None) -> None
 def whose_metric(metric: MetricSpec) -> str:
     """A metric in messages, with the plugin that it is of."""
     return f"metric '{metric.name}'" + (f" of plugin '{metric.plugin}'" if metric.plugin else "")
-
-
-def _where(metric: MetricSpec) -> str:
-    location = place_of_function(metric.compute)
-    return f" ({location})" if location else ""
 
 
 def seed_values(metric: MetricSpec, per_seed: Sequence[Scores]) -> np.ndarray | None:
@@ -121,11 +115,9 @@ def metric_chance(metric: MetricSpec, scores: Scores) -> float | None:
     shape = inputs[0].shape if metric.scope == "global" else scores.groups.shape[1:]
     with foreign_errors(f"chance of {whose_metric(metric)}"):
         level = metric.chance(*shape)
-        chance = None if level is None else float(level)
-    if chance is not None and not 0 <= chance <= 1:
-        what = f"{whose_metric(metric)} says that its chance level is {chance:g}"
-        raise TtmbenchError(f"{what}; it is a fraction from 0 to 1{_where(metric)}")
-    return chance
+    if level is not None:
+        refuse_unless_fractions(metric, np.array([level], np.float64), 1, "chance of ")
+    return None if level is None else float(level)
 
 
 def number_of(
@@ -144,9 +136,12 @@ def number_of(
     if values is None:
         return Number(task, metric, method, None, **known)
     iterations, seed, interval = resampling
-    about: dict[str, Any] = {"value": stats.mean(values), "stderr": stats.standard_error(values, clusters)}
-    about["interval"] = stats.interval(values, interval, iterations, seed, clusters=clusters)
-    return Number(task, metric, method, **{**about, **known})
+    known = {"value": stats.mean(values), **known}
+    error, ends = (
+        stats.standard_error(values, clusters),
+        stats.interval(values, interval, iterations, seed, clusters=clusters),
+    )
+    return Number(task, metric, method, stderr=error, interval=ends, **known)
 
 
 def summarise(
@@ -167,23 +162,21 @@ def summarise(
     """
     numbers = []
     for metric in metrics:
-        level = metric_chance(metric, columns[0].scores[0])
+        level, among = metric_chance(metric, columns[0].scores[0]), metric_units(metric, clusters)
         for column in columns:
-            known: dict[str, Any] = {
-                "chance": level if column.chance is None else column.chance.get(metric.name),
-                "own_chance": column.chance is not None,
-                "track": track_of(column.name, metric.track, column.track),
-            }
-            values, among = seed_values(metric, column.scores), metric_units(metric, clusters)
+            known: dict[str, Any] = {"own_chance": column.chance is not None}
+            known["chance"] = level if column.chance is None else column.chance.get(metric.name)
+            known["track"] = track_of(column.name, metric.track, column.track)
+            values = seed_values(metric, column.scores)
             if values is not None:
                 value, known["seed_std"] = over_seeds(np.array([stats.mean(one) for one in values]))
                 known["value"] = stats.mean(values.reshape(-1)) if known["seed_std"] else value  # exact for counts
+                values = mean_over_seeds(values)
                 if metric.ties is not None:
                     with foreign_errors(f"ties of {whose_metric(metric)}", function=metric.ties):
                         ties = [int(np.sum(metric.ties(*(_inputs(metric, one) or ())))) for one in column.scores]
                     known["ties"] = float(np.mean(ties)) if len(ties) > 1 else ties[0]
-            of_groups = None if values is None else mean_over_seeds(values)
-            numbers.append(number_of(task, metric.name, column.name, of_groups, resampling, among, **known))
+            numbers.append(number_of(task, metric.name, column.name, values, resampling, among, **known))
     return numbers
 
 
@@ -250,8 +243,9 @@ def over_seeds(values: Float[np.ndarray, " seeds"]) -> tuple[float, float | None
     >>> over_seeds(np.array([0.7, 0.7, 0.7])), over_seeds(np.array([0.7]))
     ((0.7, 0.0), (0.7, None))
     """
-    std = stats.seed_std(values)
-    return (float(values[0]), None if std is None else 0.0) if np.ptp(values) == 0 else (stats.mean(values) or 0.0, std)
+    if np.ptp(values) == 0:
+        return float(values[0]), 0.0 if len(values) > 1 else None
+    return stats.mean(values) or 0.0, stats.seed_std(values)
 
 
 def mean_over_seeds(rows: Float[np.ndarray, "seeds groups"]) -> Float[np.ndarray, " groups"]:
@@ -307,18 +301,14 @@ def connected(keys: Iterable[Iterable[Hashable]]) -> list[int]:
     >>> connected([["a", "b"], ["c"], ["b", "d"], ["d"], []])
     [0, 1, 0, 0, 2]
     """
-    from scipy.sparse import csr_matrix
-    from scipy.sparse.csgraph import connected_components
+    from scipy.cluster.hierarchy import DisjointSet
 
-    number: dict[Hashable, int] = {}
-    listed = [[number.setdefault(key, len(number)) for key in of_item] for of_item in keys]
-    # Items first and keys behind them, so that components are counted in the order of items.
-    rows = np.repeat(np.arange(len(listed)), [len(of_item) for of_item in listed])
-    columns = len(listed) + np.array([key for of_item in listed for key in of_item], dtype=np.int64)
-    size = len(listed) + len(number)
-    graph = csr_matrix((np.ones(len(rows), dtype=np.int8), (rows, columns)), shape=(size, size))
-    _, component = connected_components(graph, directed=False)
-    return [int(label) for label in component[: len(listed)]]
+    listed = list(keys)
+    joined, first, number = DisjointSet(range(len(listed))), dict[Hashable, int](), dict[int, int]()
+    for item, of_item in enumerate(listed):
+        for key in of_item:
+            joined.merge(item, first.setdefault(key, item))
+    return [number.setdefault(joined[item], len(number)) for item in range(len(listed))]
 
 
 def held_out(clusters: Int[np.ndarray, " groups"], share: float, seed: int) -> Bool[np.ndarray, " groups"]:
@@ -474,20 +464,14 @@ def breakdowns(
         of this value was scored. Tags with one value, or with more than 24, are omitted, but for values that a named
         mean goes by.
     """
-    places: dict[str, dict[str, list[int]]] = {}  # tag -> value -> positions of its groups
+    members: dict[str, dict[str, list[int]]] = {}  # tag -> value -> positions of its groups
     for position, group in enumerate(groups):
         for tag, text in group.tags.items():
             for value in str(text).split(SEPARATOR) if text else [NO_VALUE]:
-                places.setdefault(tag, {}).setdefault(value, []).append(position)
-    members = {tag: values for tag, values in places.items() if 1 < len(values) <= MOST_VALUES}
-    of_means: dict[str, dict[str, list[int]]] = {}
-    for mean in means.values():
-        for cell, positions in mean.members(groups).items():
-            for tag, value in zip(mean.by, cell, strict=True):
-                of_means.setdefault(tag, {}).setdefault(value or NO_VALUE, []).extend(positions)
-    for tag, values in of_means.items():
-        if len(values) > 1 and len({group.tags.get(tag) for group in groups}) > MOST_VALUES:
-            members[tag] = {value: sorted({*positions}) for value, positions in values.items()}
+                members.setdefault(tag, {}).setdefault(value, []).append(position)
+    named = _values_of_means(groups, means) if means else {}
+    shown = {tag: values if len(values) <= MOST_VALUES else named.get(tag, {}) for tag, values in members.items()}
+    members = {tag: values for tag, values in shown.items() if len(values) > 1}
     numbers: dict[str, dict[str, dict[str, float | None]]] = {
         tag: {value: {"groups": len(values[value])} for value in sorted(values)} for tag, values in members.items()
     }
@@ -496,6 +480,16 @@ def breakdowns(
             for value, positions in values.items():
                 numbers[tag][value][key_of(*key)] = stats.mean(rows[:, positions].reshape(-1))
     return numbers
+
+
+def _values_of_means(groups: Sequence[Group], means: Mapping[str, TagMean]) -> dict[str, dict[str, list[int]]]:
+    """Tag -> value that a named mean goes by -> positions of its groups."""
+    values: dict[str, dict[str, set[int]]] = {}
+    for mean in means.values():
+        for cell, positions in mean.members(groups).items():
+            for tag, value in zip(mean.by, cell, strict=True):
+                values.setdefault(tag, {}).setdefault(value or NO_VALUE, set()).update(positions)
+    return {tag: {value: sorted(of) for value, of in of_tag.items()} for tag, of_tag in values.items()}
 
 
 def mean_of_tasks(results: Sequence[Mapping[str, float | None]]) -> dict[str, float | None]:
