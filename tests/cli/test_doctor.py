@@ -12,7 +12,6 @@ import pytest
 from ttmbench._util.machine import installed_version
 from ttmbench.cli import main
 from ttmbench.cli.doctor import check_model, check_task
-from ttmbench.data.benchmarks import benchmarks
 from ttmbench.data.task_file import find_task
 from ttmbench.plugins.registry import build_registry
 from ttmbench.types import AdapterSpec
@@ -63,15 +62,14 @@ def adapter(**arguments: object) -> AdapterSpec:
     return AdapterSpec("mine", HF, model_args=arguments)
 
 
-def test_without_names_it_informs_about_everything(capsys, tmp_path, monkeypatch):
+def test_without_names_it_lists_what_is_here(capsys, tmp_path, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     code, out, err = run(capsys, "doctor", "--data_dir", tmp_path / "data")
     assert code == 0 and err == ""
     lines, words = out.splitlines(), re.split(r"[\s,]+", out)
     assert max(map(len, lines)) <= 80 and ".." not in out, "nothing is cut"
-    assert all(sum(line.startswith(one.title + " ") for line in lines) == 1 for one in benchmarks())
-    assert all(words.count(name) == 1 for name in {spec.name for spec in build_registry().adapters.values()})
-    assert re.search("^Built-in tasks +8 of 8$", out, re.M) and "0 of 7  ttmbench download sugarcrepe\n" in out
+    assert {"shapes_color", "tiny-clip"} <= set(words) and "winoground" not in words
+    assert re.search("^[0-9]+ other tasks and models: `ttmbench doctor NAME`", out, re.M)
     for word in ("python", "torch", "transformers", "open_clip_torch", "datasets", "devices", "hub cache", "free"):
         assert word in out
     assert f"{tmp_path / 'data'}(doesnotexistyet)" in "".join(words) and not (tmp_path / "data").exists()

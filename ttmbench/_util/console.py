@@ -47,18 +47,10 @@ def echo(text: str = "", stream: TextIO | None = None, flush: bool = False) -> N
             _missed(stream, error)
 
 
-def put(text: str) -> None:
-    """Prints a text on stdout as it is, for programs that read it."""
+def put(text: str, flush: bool = False) -> None:
+    """Prints a text on stdout as it is, for programs that read it; TtmbenchError if it cannot be written."""
     try:
-        print(text, end="")
-    except OSError as error:
-        _missed(sys.stdout, error)
-
-
-def flush_output() -> None:
-    """Writes buffered output; TtmbenchError if that fails, unless its reader has stopped reading."""
-    try:
-        sys.stdout.flush()
+        print(text, end="", flush=flush)
     except OSError as error:
         _missed(sys.stdout, error)
 

@@ -19,13 +19,12 @@ from ttmbench._util.machine import installed_version
 from ttmbench.cli.parser import add_run_options
 from ttmbench.config import split_names
 from ttmbench.data.availability import DataLocation, amount
-from ttmbench.data.benchmarks import Benchmark, benchmark_of, benchmarks
 from ttmbench.data.loader import data_locations
 from ttmbench.data.paths import cache_folder, data_folder
 from ttmbench.data.task_file import TaskFile, all_tasks, is_named, select_tasks
 from ttmbench.errors import DataError, TtmbenchError, UsageError
 from ttmbench.plugins.registry import Registry, build_registry, locate_files, unknown
-from ttmbench.report.terminal import TableColumn, print_line, print_table
+from ttmbench.report.terminal import TableColumn, print_table
 from ttmbench.types import AdapterSpec, Record
 
 PACKAGES = ("ttmbench", "torch", "transformers", "open_clip_torch", "datasets", "huggingface_hub")
@@ -43,7 +42,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def doctor(options: argparse.Namespace) -> int:
-    """Print a line for each required task and model, else for each benchmark; exit code 4 if one is unavailable."""
+    """Print each required task and model, else those that are here; exit code 4 if one is unavailable."""
     registry = build_registry(options.include_path or [], quiet=True)  # the table below has the broken plugins
     named_tasks, named_models = _required(registry, options)
     is_named_any = bool(options.names) or options.tasks is not None or options.models is not None
@@ -63,10 +62,11 @@ def doctor(options: argparse.Namespace) -> int:
     else:
         _print_environment(environment, broken)
         echo()
-        if is_named_any:
-            _print_findings(findings, environment["folders"])
-        else:
-            _print_overview(findings)
+        shown = [finding for finding in findings if is_named_any or finding.state == "present"]
+        _print_findings(shown, environment["folders"])
+        if not is_named_any:
+            others = len(findings) - len(shown)
+            echo(f"\n{others} other tasks and models: `ttmbench doctor NAME` says how to get one, or those of a tag")
     unavailable = [finding.name for finding in findings if finding.state != "present"]
     if is_named_any and unavailable:
         warn(f"unavailable: {', '.join(unavailable)}")
@@ -120,32 +120,6 @@ def _print_findings(findings: list[Finding], folders: Record) -> None:
         rows.append([finding.kind, finding.name, finding.state, detail])
     columns = [TableColumn("kind"), TableColumn("name", "key"), TableColumn("state", "key"), TableColumn("detail")]
     print_table(columns, rows)
-
-
-def _print_overview(findings: list[Finding]) -> None:
-    """A line for each benchmark, and for models that are available in the same way."""
-    tasks: dict[Benchmark | None, list[Finding]] = {benchmark: [] for benchmark in (*benchmarks(), None)}
-    models: dict[str, list[str]] = {}
-    how = {"present": "available", "unknown": "with --model_args that name weights or a server"}
-    for finding in findings:
-        if finding.kind == "task":
-            tasks[benchmark_of(finding.name)].append(finding)
-            continue
-        is_automatic = finding.fix.startswith("ttmbench download")
-        missing = "ttmbench download --model NAME" if is_automatic else "by hand: ttmbench doctor NAME"
-        models.setdefault(how.get(finding.state, missing), []).append(finding.name)
-    rows = []
-    for benchmark, of in ((benchmark, of) for benchmark, of in tasks.items() if of):
-        absent = [finding for finding in of if finding.state != "present"]
-        names = benchmark.run if benchmark else ",".join(finding.name for finding in absent)
-        command = "gated: ttmbench doctor" if absent and absent[0].state == "gated" else "ttmbench download"
-        title, here = benchmark.title if benchmark else "other tasks", f"{len(of) - len(absent)} of {len(of)}"
-        rows.append([title, here, f"{command} {names}" if absent else ""])
-    columns = (TableColumn("benchmark", "key"), TableColumn("tasks here", "number", 1), TableColumn("to get it"))
-    print_table(columns, rows)
-    for way, found in models.items():
-        print_line(f"\nmodels ({way}): {', '.join(found)}")
-    print_line("\n`ttmbench doctor NAME` has the details of a task, tag or model.", style="dim")
 
 
 class Finding(NamedTuple):

@@ -15,7 +15,7 @@ from importlib import import_module
 from io import TextIOWrapper
 from typing import Any, Literal, NoReturn, get_args, get_origin
 
-from ttmbench._util.console import SAID, SPELT, clear_bars, echo, flush_output, one_line, print_traceback, put, warn
+from ttmbench._util.console import SAID, SPELT, clear_bars, echo, one_line, print_traceback, put, warn
 from ttmbench._util.third_party_errors import error_line, near_name
 from ttmbench._version import __version__
 from ttmbench.config import RENAMED, RunConfig, TTMConfig, is_address, refuse_address, refuse_password
@@ -73,31 +73,6 @@ EXAMPLES = {
     "new": ("ttmbench new task my_colors", "ttmbench new method my_method"),
 }
 
-NOT_TAKEN = {
-    "--num_fewshot": "every task is zero-shot; omit it",
-    "-f": "every task is zero-shot; omit it",
-    "--apply_chat_template": "chat models always use their own template; omit it",
-    "--system_instruction": "vqascore takes the question as --model_args template=...",
-    "--gen_kwargs": "only forced choices generate text; --model_args max_tokens=N limits an answer",
-    "--max_batch_size": "--batch_size auto finds a size that fits",
-    "--predict_only": "--save_scores and --log_samples save the outputs; `ttmbench score` evaluates them later",
-    "-x": "--save_scores and --log_samples save the outputs; `ttmbench score` evaluates them later",
-    "--write_out": "`ttmbench validate TASK` shows a group",
-    "-w": "`ttmbench validate TASK` shows a group",
-    "--show_config": "--dry_run --json prints all settings",
-    "--check_integrity": "`ttmbench validate TASK` checks a task's data",
-    "--cache_requests": "raw scores are always cached; --use_cache DIR|off sets where",
-    "--wandb_args": "--track wandb, with --track_args project=...,name=...",
-    "--hf_hub_log_args": "`ttmbench export RESULTS --to model-index` writes a model card's metadata for the Hub",
-    "--metadata": "--task_args K=V,... changes the source of the tasks",
-    "-c": "use --use_cache DIR",
-    "-s": "use --log_samples",
-    "-v": "use --verbosity debug",
-    "-E": "use --samples FILE",
-}
-"""Options of lm-evaluation-harness that ttmbench does not have -> what to use instead."""
-
-
 COMMAND_GROUPS = {
     "evaluate": {
         "run": "Evaluate a model on tasks; --ttm adapts it at test time",
@@ -123,7 +98,7 @@ COMMAND_GROUPS = {
         "submit": "Check a run and copy it into the leaderboard's repository",
     },
     "extend": {
-        "new": "Create a task, model adapter, method or plugin from a template",
+        "new": "Create a task, model adapter or method from a template",
     },
 }
 """Heading of `ttmbench --help` -> its commands; a command is a module here with `add_options` and a function."""
@@ -194,8 +169,6 @@ class _Parser(argparse.ArgumentParser):
     def reject(self, word: str) -> NoReturn:
         """Report an unknown argument."""
         name = word.partition("=")[0]
-        if name in NOT_TAKEN:
-            self.error(f"{name} is not supported: {NOT_TAKEN[name]}")
         if name[2:] in RENAMED:
             self.error(f"{name} is now --{RENAMED[name[2:]]}")
         known = re.findall(r"(?<![\w-])--?\w+", self.format_help())
@@ -391,7 +364,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             if options.command != "run":
                 read_places(options)
             code = options.execute(options)
-        flush_output()
+        put("", flush=True)  # what cannot be written is an error here
         return code
     except TtmbenchError as error:
         if debug:
