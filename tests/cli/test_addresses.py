@@ -120,7 +120,7 @@ def test_nothing_at_an_address_is_a_usage_error(words, capsys):
 @pytest.mark.parametrize(
     "address",
     [
-        *("gs://", "s3:///", "s3:/x.json", "http://host/x", "nope://bucket/x", "memory://a/*.json", "zip://x::s3://y"),
+        *("s3:///", "s3:/x.json", "http://host/x", "nope://bucket/x", "memory://a/*.json", "zip://x::s3://y"),
         "sftp://me:secret-word@host/results",
     ],
 )

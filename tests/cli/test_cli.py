@@ -77,23 +77,18 @@ def test_embeddings_need_no_data(tmp_path, capsys):
 @pytest.fixture
 def wrong_inputs(tmp_path, tiny_hf_clip) -> list[tuple[str, int, str]]:
     """(command line, exit code, what its one line must say)."""
-    for name, keep in (("cut", -50), ("empty", 0)):
-        shutil.copytree(tiny_hf_clip, tmp_path / name)
-        weights = tmp_path / name / "model.safetensors"
-        weights.write_bytes(weights.read_bytes()[:keep])
-    for count in (7, 401):
-        np.savez(tmp_path / f"{count}.npz", np.random.default_rng(0).normal(size=(count, 2, 2)))
-    files = {"broken.yaml": "task: [x", "key.yaml": "task: key\nverison: 1", "file": ""}
-    for name, text in {**files, "c.yaml": "modle: x\ntasks: [a]\nmodel: x"}.items():
+    shutil.copytree(tiny_hf_clip, tmp_path / "cut")
+    weights = tmp_path / "cut" / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-50])
+    np.savez(tmp_path / "7.npz", np.random.default_rng(0).normal(size=(7, 2, 2)))
+    for name, text in {"broken.yaml": "task: [x", "file": "", "c.yaml": "modle: x\ntasks: [a]\nmodel: x"}.items():
         (tmp_path / name).write_text(text, encoding="utf-8")
-    (tmp_path / "x.json").mkdir()
     base, hf, here = " ".join(BASE), "--model hf --tasks shapes_color --device cpu", tmp_path
     no_task, no_model = "--model tiny-clip --device cpu --tasks", "--tasks shapes_color --device cpu --model"
     return [
         (f"{no_task} shapes_colour", 2, "did you mean 'shapes_color'"),
         (f"{no_task} nothing_*", 2, "unknown task 'nothing_*'"),
         (f"{no_task} {here}/broken.yaml", 2, "not valid YAML"),
-        (f"{no_task} {here}/key.yaml", 2, "did you mean 'version'"),
         (f"{no_task} {here}/absent.yaml", 2, "does not exist"),
         (f"{no_task} winoground", 4, "facebook/winoground"),
         (f"{no_model} tiny-clap", 2, "did you mean 'tiny-clip'"),
@@ -105,47 +100,33 @@ def wrong_inputs(tmp_path, tiny_hf_clip) -> list[tuple[str, int, str]]:
         (f"{base} --methods TTM", 2, "did you mean 'ttm'"),
         (f"{no_task} {here}/7.npz", 2, "is not a task file (.yaml)"),
         ("evaluate", 2, "evaluate"),
-        (f"{base} --limit", 2, "--limit"),
-        (f"{base} --limit none", 2, "'limit': must be a whole number"),
         (f"{base} --batch_size many", 2, "'batch_size': must be a whole number"),
         (f"{hf} --model_args pretrained={here}/cut", 4, "cannot be loaded"),
-        (f"{hf} --model_args pretrained={here}/empty", 4, "cannot be loaded"),
-        (f"{hf} --model_args pretrained=nobody/nothing", 4, "neither a folder"),
         (hf, 2, "'pretrained' (--model_args)"),
-        (f"{base} --model_args size=3", 2, "size"),
         (f"{base} --model_args size", 2, "must be key=value, separated by commas, got 'size'"),
         (f"{base} -o {here}/file/below", 2, "cannot be written to"),
-        (f"{base} -o {here}/x.json", 2, "Is a directory"),
         (f"score {here}/7.npz --task winoground", 4, "has 7 groups, but task 'winoground'"),
-        (f"score {here}/401.npz --task winoground", 4, "has 401 groups"),
         (f"score {here}/7.npz --task winoground --limit 7 -o {here}/file/x.json", 2, "cannot be written to"),
         (f"score {here}/no.npz --task winoground", 4, "cannot be read"),
         (f"score {here}/7.npz --task shapes_spatial", 4, "1 images, 4 captions"),
-        (f"score {here}/7.npz --task winogrund", 2, "did you mean 'winoground'"),
         (f"{base} --ttm --ttm_args epoch=3", 2, "did you mean 'epochs'"),
-        (f"{base} --ttm --ttm_args epochs=0", 2, "'epochs'"),
         (f"{base} --ttm --ttm_args schedule=cosin", 2, "did you mean 'cosine'"),
         (f"{base} --ttm_args lr=1e-3", 2, "ttm_args is for test-time methods"),
         (f"{base} --seeds 0,1", 2, "so it needs ttm or methods"),
         (f"{base} --ttm_preset paper", 2, "ttm_preset is for test-time methods"),
         (f"{base} --log_samples", 2, "log_samples writes a file, so it needs output_path"),
         (f"{base} --assert shape_color.group_match,none>0", 2, "did you mean 'shapes_color'"),
-        (f"{base} --assert winoground.group_match,none>0", 2, "no task 'winoground' here; known: shapes_color"),
-        (f"{base} --assert shapes_color.group_mtch,none>0", 2, "did you mean 'group_match'"),
         (f"{base} --ttm --assert shapes_color.group_match,tmt>0 --dry_run", 2, "did you mean 'ttm'"),
         (f"{base} --assert shapes_color.group_match,none>=1.1", 3, "it is "),
         (f"{base} --assert good", 2, "cannot be read"),
-        (f"{base} --ttm_preset papr", 2, "ttm_preset"),
         (f"{base} --seeds 1,1", 2, "different whole numbers"),
         (f"{base} --holdout x", 2, "'holdout': must be a valid number"),
-        (f"{base} --device cuda:77", 2, "--device cpu"),
         (f"--config {here}/no.yaml", 2, "cannot be read"),
         (f"--config {here}/c.yaml", 2, "did you mean 'model'"),
         ("--tasks shapes_color", 2, "--model is needed"),
         ("--model tiny-clip", 2, "--tasks is needed"),
         ("show winogruond", 2, "did you mean 'winoground'"),
         (f"{base} --task_args sede=3", 2, "did you mean 'seed'"),
-        (f"{base} --task_args scene=colour", 2, "known: color"),
     ]
 
 

@@ -46,9 +46,9 @@ def run(capsys, *words: object) -> tuple[int, str, str]:
     return code, captured.out, captured.err
 
 
-def cached(tmp_path: Path, repository: str, *names: str, kind: str = "models") -> Path:
+def cached(tmp_path: Path, repository: str, *names: str) -> Path:
     """A repository in the hub's cache."""
-    folder = tmp_path / "hub" / f"{kind}--{repository.replace('/', '--')}"
+    folder = tmp_path / "hub" / f"models--{repository.replace('/', '--')}"
     (folder / "refs").mkdir(parents=True, exist_ok=True)
     (folder / "refs" / "main").write_text(SHA, encoding="utf-8")
     for name in names:
@@ -96,12 +96,9 @@ def test_what_is_asked_for_decides_the_exit_code(capsys, words, code, said):
 
 
 def test_unknown_names_are_usage_errors(capsys):
-    assert run(capsys, "doctor", "--tasks", "shape_place")[0] == 2
-    assert run(capsys, "doctor", "--models", "tiny-clap")[0] == 2
-    code, out, err = run(capsys, "doctor", "tiny-clap")
-    assert (code, out) == (2, "") and "unknown task or model 'tiny-clap'; did you mean 'tiny-clip'" in err
-    code, out, _ = run(capsys, "doctor", "tiny-clip", "--json")
-    assert [one["name"] for one in json.loads(out)["findings"]] == ["tiny-clip"]
+    for words in (["--tasks", "shape_place"], ["--models", "tiny-clap"], ["tiny-clap"]):
+        code, out, err = run(capsys, "doctor", *words)
+        assert (code, out) == (2, "") and "did you mean" in err
 
 
 def test_json(capsys, tmp_path, monkeypatch):
@@ -124,9 +121,6 @@ def test_a_token_is_never_shown(capsys, tmp_path, monkeypatch):
         assert "secret" not in out + err
     assert re.search("HF_TOKEN +set$", out, re.MULTILINE) and "set HF_TOKEN to" not in out
     monkeypatch.delenv("HF_TOKEN")
-    (tmp_path / "token").write_text("hf_secretsecretsecret", encoding="utf-8")
-    _, out, _ = run(capsys, "doctor", "--tasks", "winoground")
-    assert re.search("HF_TOKEN +set$", out, re.MULTILINE) and "secret" not in out
 
 
 def test_a_task_says_what_is_missing_where_and_what_mends_it(tmp_path):
@@ -137,23 +131,12 @@ def test_a_task_says_what_is_missing_where_and_what_mends_it(tmp_path):
     assert found.detail.startswith(f"needs sugarcrepe/swap_obj.json, coco/val2017 in {data}; or dataset Hugging")
     (data / "sugarcrepe").mkdir(parents=True)
     (data / "sugarcrepe" / "swap_obj.json").write_text("{}", encoding="utf-8")
-    assert "needs coco/val2017 in" in check_task(registry, find_task(registry, "sugarcrepe_swap_obj"), data).detail
     (data / "coco" / "val2017").mkdir(parents=True)
-    assert (
-        "coco/val2017 (the folder is empty)"
-        in check_task(registry, find_task(registry, "sugarcrepe_swap_obj"), data).detail
-    )
+    found = check_task(registry, find_task(registry, "sugarcrepe_swap_obj"), data)
+    assert "coco/val2017 (the folder is empty)" in found.detail
     (data / "coco" / "val2017" / "1.jpg").write_bytes(b"")
     found = check_task(registry, find_task(registry, "sugarcrepe_swap_obj"), data)
     assert (found.state, found.detail, found.fix) == ("present", f"the data folder in {data}", "")
-
-
-def test_a_dataset_in_the_cache_is_present(tmp_path):
-    registry = build_registry()
-    folder = cached(tmp_path, "stanfordnlp/colorswap", "README.md", "data/test-00000-of-00001.parquet", kind="datasets")
-    assert folder.is_dir()
-    found = check_task(registry, find_task(registry, "colorswap"), tmp_path / "data")
-    assert found.state == "present" and found.detail == f"dataset stanfordnlp/colorswap in {tmp_path / 'hub'}"
 
 
 def test_a_model_in_the_cache(tmp_path):

@@ -24,11 +24,6 @@ def refused(capsys, *words: str) -> str:
     return line
 
 
-def test_names_between_blanks_are_answered_with_a_comma(capsys):
-    line = refused(capsys, *RUN, "--tasks", "shapes_color", "shapes_place")
-    assert "unexpected argument 'shapes_place'; separate several names by commas" in line
-
-
 def test_a_share_of_the_groups(tmp_path, capsys):
     target = tmp_path / "x.json"
     assert main([*RUN, "-t", "shapes_color,shapes_spatial", "--limit", "0.033", "-o", str(target)]) == 0
@@ -67,15 +62,6 @@ def test_a_dtype_among_the_model_args(tmp_path, capsys):
     document = json.loads(target.read_text(encoding="utf-8"))
     assert document["model_info"]["fingerprint"]["dtype"] == "bfloat16"
     assert "fp32" in refused(capsys, *RUN, "-t", "shapes_color", "--dtype", "int8")
-
-
-def test_model_args_as_a_string():
-    config = make_run_config({"model": "m", "tasks": ["t"], "model_args": "pretrained=a/b,size=3"})
-    assert config.model_args == {"pretrained": "a/b", "size": 3} and config.model_name == "a/b"
-    with pytest.raises(UsageError, match="unexpected keyword argument 'size'"):
-        ttmbench.simple_evaluate("tiny-clip", "shapes_color", model_args="size=3")
-    with pytest.raises(UsageError, match="must be key=value, separated by commas, got 'size'"):
-        ttmbench.simple_evaluate("tiny-clip", "shapes_color", model_args="size")
 
 
 def test_verbosity_in_capitals(capsys):

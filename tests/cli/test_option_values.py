@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 
 import ttmbench
@@ -14,30 +12,18 @@ from ttmbench.errors import UsageError
 BASE = ["--model", "tiny-clip", "--tasks", "shapes_color", "--limit", "2", "--bootstrap_iters", "0"]
 UNDERSTOOD = {
     "CPU": "cpu",
-    " cpu ": "cpu",
     "cpu:0": "cpu",
-    "Auto": "auto",
     "GPU": "cuda",
-    "cuda0": "cuda:0",
     "gpu1": "cuda:1",
-    "CUDA:1": "cuda:1",
-    "cuda:": "cuda",
     "1": "cuda:1",
     "mps:0": "mps",
-    "xpu:2": "xpu:2",
     "cuda:0,1,2,3": "cuda:0,cuda:1,cuda:2,cuda:3",
     "0, 2": "cuda:0,cuda:2",
-    "cuda:0,cuda:1": "cuda:0,cuda:1",
     "CPU,cpu,": "cpu,cpu",
 }
 ANSWERED = {
     "cuda:O": "unknown device cuda:O; known: auto, cpu, cuda, cuda:1, mps",
-    "cpu:3": "unknown device cpu:3; known: auto, cpu",
-    "": "unknown device ; known: auto, cpu, cuda, cuda:1, mps",
     "cpu,auto": "several devices must differ and have numbers, such as cuda:0,cuda:1, got cpu,auto",
-    "cuda:0,cuda:0": "several devices must differ",
-    "cuda,cuda:1": "several devices must differ",
-    "cuda:0,nonsense": "unknown device nonsense; known: auto, cpu",
     ",": "unknown device ,; known: auto",
 }
 
@@ -54,11 +40,6 @@ def test_another_is_answered_in_one_line(typed, capsys):
     assert ANSWERED[typed] in err and err.count("\n") == 1, err
 
 
-def test_the_results_have_the_name_that_torch_has(tmp_path, capsys):
-    assert main([*BASE, "--device", "CPU", "-o", str(tmp_path / "r.json")]) == 0
-    assert json.loads((tmp_path / "r.json").read_text())["config"]["device"] == "cpu"
-
-
 @pytest.mark.parametrize("device", ["cuda:9", "mps", "cuda:8,cuda:9"])
 def test_a_device_that_is_not_here_is_one_line(device, capsys):
     import torch
@@ -70,7 +51,7 @@ def test_a_device_that_is_not_here_is_one_line(device, capsys):
     assert f"device {device.partition(',')[0]} was requested, but" in err and err.count("\n") == 1
 
 
-@pytest.mark.parametrize("address", ["s3://bucket/x", "gs://bucket/x", "hdfs://host/x", "https://host/x.json"])
+@pytest.mark.parametrize("address", ["s3://bucket/x", "https://host/x.json"])
 @pytest.mark.parametrize("option", ["--data_dir", "--use_cache", "--save_adapted", "--include_path"])
 def test_an_address_is_no_folder(option, address, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)

@@ -96,10 +96,6 @@ def test_a_method_whose_function_is_missing_is_a_usage_error(registry, monkeypat
     assert main(["show", "made"]) == 2 and "ttmbench.methods.task:gone" in capsys.readouterr().err
 
 
-def test_an_unknown_name_may_be_a_methods(capsys):
-    assert main(["show", "sinkhron"]) == 2 and "did you mean 'sinkhorn'" in capsys.readouterr().err
-
-
 def test_a_metric_as_json(capsys):
     shown = json.loads(printed(capsys, "individual_match", "--json"))
     assert shown["chance"]["2x2"] == 0.5 and shown["chance"]["1x4"] == 0.25 and "winoground" in shown["tasks"]

@@ -46,13 +46,9 @@ WRONG = [
     (METRIC, {"track": "zeroshot"}, "'track': must be 'zero_shot'"),
     (METRIC, {"name": "my metric"}, "a name is made of letters, digits and _, got 'my metric'"),
     (METRIC, {"name": "x_stderr"}, "a name cannot end in _stderr"),
-    (METRIC, {"compute": 0.5}, "'compute': must be callable"),
     (ADAPTER, {"target": "module.load"}, "target should be 'module:callable', got 'module.load'"),
-    (ADAPTER, {"needs": "torch"}, "'needs': must be a valid tuple"),
     (ADAPTER, {"aliases": ("a b",)}, "a alias is made of"),
     (ADAPTER, {"ttm_defaults": {"learning_rate": 1}}, "ttm_defaults: unknown key 'learning_rate'"),
-    (ADAPTER, {"ttm_defaults": {"epochs": -1}}, "ttm_defaults: 'epochs'"),
-    (SOURCE, {"target": "read"}, "target should be 'module:callable'"),
     (SOURCE, {"needs": "places"}, "needs should be 'module:callable'"),
     (METHOD, {"name": "ttm"}, "'ttm' is the name of a column that ttmbench has"),
     (METHOD, {"name": "score"}, "'score' is the name of a step whose time results state"),
@@ -60,9 +56,6 @@ WRONG = [
     (METHOD, {"needs": ("labels",)}, "a method of a plugin gets no labels, not even random ones"),
     (METHOD, {"takes_ttm_args": True}, "its needs have 'gradients'"),
     (METHOD, {"needs": ("gradients",)}, "reset is for a method that needs gradients, and such a method has one"),
-    (TRAINED, {"reset": "daily"}, "'reset': must be 'group'"),
-    (METHOD, {"scope": "global"}, "'scope': must be 'row'"),
-    (METHOD, {"sources": {"lr": 1e-3}}, "'sources.lr': must be a valid string"),
 ]
 
 
@@ -123,7 +116,6 @@ def test_a_metric_outside_its_range_is_an_error_and_never_a_percentage(values, f
             ({part: lambda *_: 1 / 0}, f"{part} of metric 'clear' of plugin 'mine' failed: ZeroDivisionError")
             for part in ("chance", "defined", "ties")
         ),
-        ({"compute": lambda scores: "x"}, "metric 'clear' of plugin 'mine' failed: ValueError"),
         ({"compute": lambda scores: torch.ones(len(scores), requires_grad=True)}, "failed: RuntimeError"),
         ({"compute": lambda scores: np.zeros(1)}, "gave an array of shape [1]; 6 fractions"),
         ({"compute": lambda scores: np.full(len(scores), np.nan)}, "gave nan for 0; 6 fractions"),
@@ -207,6 +199,7 @@ def test_a_broken_plugin_takes_nothing_else_down(case, installed, capsys):
         assert err.startswith("ttmbench: plugin 'broken_a' ") and err.count("\n") == 1, err
         assert says in err and place in err and "everything else works" in err
         assert "sound_b" in out or command[1] != "models"
+    assert case != "labels" or "sound_m" in build_registry(quiet=True).methods
     if case == "import":
         assert main(["doctor", "--models", "tiny-clip"]) == 0
         assert says in capsys.readouterr().out
@@ -228,14 +221,6 @@ def test_what_a_plugin_prints_goes_to_stderr(installed, capsys):
     out, err = capsys.readouterr()
     assert {row["plugin"]: row["status"] for row in json.loads(out)}["loud_a"] == "loaded"
     assert "hello at import" in err and "asked" in err
-
-
-def test_a_refused_method_leaves_the_plugins_others(installed):
-    installed("broken_a", HEAD + BROKEN["labels"][0])
-    registry = build_registry(quiet=True)
-    assert registry.methods["sound_m"].name == "sound_m" and "m" not in registry.methods
-    with pytest.raises(UsageError, match=r"unknown method 'm' \(plugin 'broken_a' in ttmbench_register_methods"):
-        registry.methods["m"]
 
 
 def test_two_plugins_that_take_one_name_leave_it_to_nobody(installed, capsys):

@@ -45,31 +45,18 @@ def rgb(content: bytes) -> np.ndarray:
 
 
 @pytest.mark.parametrize("channels", [1, 2, 3, 4])
-def test_samples_of_a_png_reach_to_65535_as_its_standard_says(channels):
-    samples = np.zeros((2, 3, channels), np.uint16)
-    samples[:, :, -1] = 65535
-    samples[0, :, 0] = [256, 256 * 100, 65535]
-    found = rgb(png16(samples))
-    assert found[0, :, 0].tolist() == [1, 100, 255]
-
-
-@pytest.mark.parametrize("channels", [1, 2, 3, 4])
-@pytest.mark.parametrize("largest", [256, 1023, 4095])
-def test_a_png_of_12_bits_that_were_not_scaled_is_refused(channels, largest):
-    """It would be nearly black: 4095 of 65535 is a level of 15."""
-    samples = np.zeros((2, 3, channels), np.uint16)
-    samples[1, 2, 0] = largest
-    if channels in (2, 4):
-        samples[:, :, -1] = 65535
-    with pytest.raises(BadImage, match=r"16 bits.*no sample is above 4095.*multiply them by 16"):
-        rgb(png16(samples))
-
-
-@pytest.mark.parametrize("channels", [1, 2, 3, 4])
-def test_black_is_black(channels):
+def test_samples_of_a_png_reach_to_65535_or_are_refused(channels):
+    """Of 12 bits that were not scaled it would be nearly black: 4095 of 65535 is a level of 15."""
     samples = np.zeros((2, 3, channels), np.uint16)
     samples[:, :, -1] = 65535 if channels in (2, 4) else 0
-    assert not rgb(png16(samples)).any()
+    assert not rgb(png16(samples)).any(), "black is black"
+    for largest in (256, 4095):
+        samples[1, 2, 0] = largest
+        with pytest.raises(BadImage, match=r"16 bits.*no sample is above 4095.*multiply them by 16"):
+            rgb(png16(samples))
+    samples[:, :, -1] = 65535
+    samples[0, :, 0] = [256, 256 * 100, 65535]
+    assert rgb(png16(samples))[0, :, 0].tolist() == [1, 100, 255]
 
 
 def test_a_tiff_of_12_bits_says_so_and_reaches_to_4095():

@@ -24,7 +24,7 @@ from ttmbench.data.paths import cache_folder, data_folder
 from ttmbench.data.task_file import TaskFile, all_tasks, is_named, select_tasks
 from ttmbench.errors import DataError, TtmbenchError, UsageError
 from ttmbench.plugins.registry import Registry, build_registry, locate_files, unknown
-from ttmbench.report.terminal import TableColumn, print_table
+from ttmbench.report.terminal import TableColumn, print_line, print_table
 from ttmbench.types import AdapterSpec, Record
 
 PACKAGES = ("ttmbench", "torch", "transformers", "open_clip_torch", "datasets", "huggingface_hub")
@@ -66,7 +66,7 @@ def doctor(options: argparse.Namespace) -> int:
         _print_findings(shown, environment["folders"])
         if not is_named_any:
             others = len(findings) - len(shown)
-            echo(f"\n{others} other tasks and models: `ttmbench doctor NAME` says how to get one, or those of a tag")
+            print_line(f"\n{others} other tasks and models: `ttmbench doctor NAME` says how to get one, or those of a tag")
     unavailable = [finding.name for finding in findings if finding.state != "present"]
     if is_named_any and unavailable:
         warn(f"unavailable: {', '.join(unavailable)}")
