@@ -66,7 +66,9 @@ def doctor(options: argparse.Namespace) -> int:
         _print_findings(shown, environment["folders"])
         if not is_named_any:
             others = len(findings) - len(shown)
-            print_line(f"\n{others} other tasks and models: `ttmbench doctor NAME` says how to get one, or those of a tag")
+            print_line(
+                f"\n{others} other tasks and models: `ttmbench doctor NAME` says how to get one, or those of a tag"
+            )
     unavailable = [finding.name for finding in findings if finding.state != "present"]
     if is_named_any and unavailable:
         warn(f"unavailable: {', '.join(unavailable)}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -405,7 +406,7 @@ def model_description(model: Model, as_loaded: bool = False) -> Record | str:
         return f"the source of {kind.__name__} is in no file, so its scores are not cached"
     description: Record = {
         "adapter": f"{kind.__module__}:{kind.__qualname__}",
-        "fingerprint": dict(declared) if isinstance(declared, Mapping) else str(declared),
+        "fingerprint": json.loads(json.dumps(dict(declared) if isinstance(declared, Mapping) else str(declared))),
         "code": {name: digest for name, digest in code.items() if name != OWN},
     }
     is_own = isinstance(model, torch.nn.Module) or overrides(model, "state_dict")
