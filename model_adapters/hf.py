@@ -279,6 +279,7 @@ class XClip(VideoModel):
     """
 
     vectors = "many"
+    towers = (("vision", "visual", "mit."), ("text",))
 
     def logits(self, image_features: torch.Tensor, caption_features: torch.Tensor) -> torch.Tensor:
         """Temperature times cosine of each video with captions as the prompt generator changes them for it."""
@@ -314,6 +315,7 @@ class VideoPrism(VideoModel):
     """
 
     preprocessor = "AutoVideoProcessor"
+    towers = (("video",), ("text",))
 
     def fingerprint(self) -> Mapping[str, object]:
         """As for other dual encoders, and the temperature."""

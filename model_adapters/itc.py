@@ -73,6 +73,7 @@ class Blip2Contrastive(ContrastiveHalf):
 
     trained_tokens = 32
     vectors = "many"
+    towers = (("vision", "query_tokens"), ("text", "embeddings."))
 
     def logits(self, image_features: torch.Tensor, caption_features: torch.Tensor) -> torch.Tensor:
         """The largest cosine over query tokens, divided by the temperature; [images, captions]."""
@@ -102,6 +103,7 @@ class FlavaContrastive(ContrastiveHalf):
     """FLAVA (arXiv:2112.04482): projections of both encoders' first states, and the model's own temperature."""
 
     temperature = not_logits = None
+    towers = (("flava.image",), ("flava.text",))
 
     def _towers(self, model: Any) -> tuple[Tower, Tower]:
         flava = model.flava

@@ -48,12 +48,12 @@ if TYPE_CHECKING:
     from ttmbench.methods.features import FeatureTask as FeatureTask
     from ttmbench.methods.features import ScoreTask as ScoreTask
     from ttmbench.methods.model_task import ModelTask as ModelTask
-    from ttmbench.methods.parts import PseudoLabels as PseudoLabels
     from ttmbench.methods.parts import Round as Round
-    from ttmbench.methods.parts import Selection as Selection
     from ttmbench.methods.task import MethodStep as MethodStep
     from ttmbench.methods.task import TrainingTask as TrainingTask
     from ttmbench.methods.training import LabelledBatch as LabelledBatch
+    from ttmbench.methods.ttm import PseudoLabels as PseudoLabels
+    from ttmbench.methods.ttm import Selection as Selection
     from ttmbench.model import ChoiceModel as ChoiceModel
     from ttmbench.model import ChoiceQuestion as ChoiceQuestion
     from ttmbench.model import ChoiceStyle as ChoiceStyle
@@ -98,7 +98,8 @@ _HOME = {
     ),
     "methods.training": ("LabelledBatch",),
     "methods.model_task": ("ModelTask",),
-    "methods.parts": ("PseudoLabels", "Round", "Selection"),
+    "methods.parts": ("Round",),
+    "methods.ttm": ("PseudoLabels", "Selection"),
     "results.document": ("IterationRecord",),
     "types": (
         *("AdapterSpec", "Group", "GroupShape", "ImageRef", "Loaded", "MethodPart", "MethodSpec"),

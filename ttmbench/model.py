@@ -8,7 +8,7 @@ answers. Optional methods say no by default. A model contains nothing that is sp
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -67,6 +67,8 @@ class Model(ABC):
         shows_frames: whether it is given videos as they are, with their ``frames``; or the number of frames that it
             takes. A video is one image, which `ttmbench._util.images.frames_of` divides. A dual encoder that does not
             encodes each frame as an image, and its features are averaged.
+        towers: how names of the parameters of its image tower, and of its caption tower, begin; others are shared.
+        added: functions that undo what ``train=`` has added to the model for the time of a method.
         special_tokens: texts that it cannot read as text in a caption, such as special tokens of its prompts.
     """
 
@@ -80,6 +82,11 @@ class Model(ABC):
     prepares_in_threads: bool = False
     frames: int = 1
     shows_frames: bool | int = False
+    towers: tuple[tuple[str, ...], tuple[str, ...]] = (
+        ("vision", "visual", "image"),
+        ("text", "caption", "transformer.", "token_embedding", "positional_embedding", "ln_final"),
+    )
+    added: Sequence[Callable[[], object]] = ()
     special_tokens: frozenset[str] = frozenset()
 
     @abstractmethod

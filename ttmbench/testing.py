@@ -9,13 +9,13 @@ import numpy as np
 import torch
 from PIL import Image
 
-from ttmbench.config import TTMConfig
 from ttmbench.errors import TtmbenchError
 from ttmbench.methods.contract import BrokenMethodError, outcomes
-from ttmbench.methods.training import TOLERANCE, finetune, make_optimizer, restore, snapshot
-from ttmbench.methods.training import TrainingPairs as _TrainingPairs
+from ttmbench.methods.training import TOLERANCE, gradient, restore, snapshot
+from ttmbench.model import Batch as _Batch
 from ttmbench.model import ChoiceModel, ChoiceQuestion, DualEncoder, Model, PairScorer, as_model
 from ttmbench.plugins.registry import build_registry, load_target
+from ttmbench.scoring.batches import BatchSizer as _BatchSizer
 from ttmbench.scoring.dual_encoder import encode, score_features
 from ttmbench.scoring.inputs import Inputs as _Inputs
 from ttmbench.scoring.inputs import Prepared as _Prepared
@@ -68,8 +68,8 @@ def check_adapter(adapter: object, *, image_size: tuple[int, int] = (64, 48)) ->
             n = np.arange(len(CAPTIONS))
             loss = model.matching_loss(take(prepared.images, n), take(prepared.captions, n))
             check("loss is a finite scalar", loss.ndim == 0 and bool(torch.isfinite(loss)), f"got {loss}")
-            pairs = _TrainingPairs(n[:, None], np.roll(n, 1)[:, None])
-            _check_training(model, prepared, pairs, lambda: _all_scores(model, prepared, len(n)), check)
+            batch = take(prepared.images, n), take(prepared.captions, np.roll(n, 1)), None
+            _check_training(model, batch, lambda: _all_scores(model, prepared, len(n)), check)
     return made
 
 
@@ -159,8 +159,8 @@ def _check_pair_loss(adapter: PairScorer, prepared: _Prepared, check: _Check) ->
         ]
         mean = np.array(np.mean([float(part.detach()) for part in parts]))
         check("pairs: loss is the mean over pairs", _close(whole, mean), _difference(whole, mean))
-    pairs = _TrainingPairs(n[:, None], n[:, None], matched[:, None])
-    _check_training(adapter, prepared, pairs, lambda: _all_pairs(adapter, prepared, len(n) ** 2), check, "pairs: ")
+    pairs = take(prepared.images, n), take(prepared.captions, n), matched
+    _check_training(adapter, pairs, lambda: _all_pairs(adapter, prepared, len(n) ** 2), check, "pairs: ")
 
 
 def _check_dual_encoder(adapter: DualEncoder, images: list[Image.Image], check: _Check) -> _Prepared:
@@ -185,15 +185,16 @@ def _check_dual_encoder(adapter: DualEncoder, images: list[Image.Image], check: 
 
 def _check_training(
     adapter: Model,
-    prepared: _Prepared,
-    pairs: _TrainingPairs,
+    batch: tuple[_Batch, _Batch, np.ndarray | None],
     score: Callable[[], np.ndarray],
     check: _Check,
     what: str = "",
 ) -> None:
-    config, before, scores = TTMConfig(epochs=2), snapshot(adapter), score()
-    optimizer, rng = make_optimizer(adapter, config), np.random.default_rng(0)
-    finetune(adapter, prepared, pairs, optimizer, config=config, learning_rate=1e-2, batch=len(CAPTIONS), rng=rng)
+    before, scores = snapshot(adapter), score()
+    optimizer = torch.optim.AdamW(list(adapter.parameters()), lr=1e-2)
+    for _ in range(2):
+        gradient(adapter, *batch, optimizer, _BatchSizer())
+        optimizer.step()
     trained = score()
     check(
         f"{what}training changes the scores", not _close(scores, trained), "they stay the same; is parameters() empty?"

@@ -30,18 +30,18 @@ def apart(tmp_path_factory):
     found = {}
     for device in ("cpu", "cpu,cpu"):
         folder = tmp_path_factory.mktemp(device.replace(",", "_"))
-        trained, told, finish = [], [], SeedCheckpoint.finish
+        trained, told, keep = [], [], SeedCheckpoint.keep
         with pytest.MonkeyPatch.context() as patched, forked_children():
 
-            def finished(self, *given, finish=finish, trained=trained):
-                trained.append(self)
-                return finish(self, *given)
+            def kept(self, run, state=None, keep=keep, trained=trained):
+                trained.extend([self] if run.is_finished else [])
+                return keep(self, run, state)
 
             def notify(self, hook, told=told, **values):
                 if hook == "ttmbench_iteration_finished":
                     told.append((values["record"].seed, values["record"].iteration))
 
-            patched.setattr(SeedCheckpoint, "finish", finished)
+            patched.setattr(SeedCheckpoint, "keep", kept)
             patched.setattr(Registry, "notify", notify)
             results = ttmbench.simple_evaluate(
                 *("tiny-clip", "shapes_color"),

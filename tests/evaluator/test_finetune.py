@@ -20,8 +20,8 @@ from ttmbench.errors import DataError, UsageError
 from ttmbench.evaluator.adapters import RECORD
 from ttmbench.evaluator.supervised import settings_of
 from ttmbench.methods import checkpoint, runner
-from ttmbench.methods import model_task as trainer
 from ttmbench.methods.finetuned import course
+from ttmbench.methods.model_task import ModelTask
 from ttmbench.plugins.registry import build_registry
 from ttmbench.results.document import ResultsDocument
 from ttmbench.scoring.dual_encoder import PreparedTask
@@ -96,16 +96,16 @@ def test_results_of_such_weights_have_a_track_of_their_own(made, tmp_path):
 
 def stopped_after(monkeypatch, epochs: int):
     """A Ctrl-C once so many epochs are over."""
-    real = trainer.finetune
+    real = ModelTask.fit
     count = [0]
 
-    def finetune(*args, **kwargs):
+    def fit(*args):
         if count[0] == epochs:
             raise KeyboardInterrupt
         count[0] += 1
-        return real(*args, **kwargs)
+        return real(*args)
 
-    monkeypatch.setattr(trainer, "finetune", finetune)
+    monkeypatch.setattr(ModelTask, "fit", fit)
     return count
 
 
@@ -237,7 +237,7 @@ def test_pairs_are_the_true_ones_and_for_a_head_all_of_the_group():
     stage = PreparedTask(Towers(), Prepared(torch.zeros(3, 1), torch.zeros(3, 1), rows), 64, False, False)
 
     def labelled(adapter, **how):
-        return trainer.ModelTask(replace(stage, adapter=adapter), None, TTMConfig(), 0, **how).labelled_pairs()
+        return ModelTask(replace(stage, adapter=adapter), None, TTMConfig(), 0, **how).labelled_pairs()
 
     pairs = labelled(Towers(), with_labels=True)
     assert pairs.images.ravel().tolist() == [0, 1, 2, 0] and pairs.captions.ravel().tolist() == [0, 1, 1, 2]

@@ -19,6 +19,7 @@ import pytest
 import torch
 from PIL import Image
 from support import processes
+from support.checkpoints import finished_iterations
 from support.documents import schema, without_times
 
 import ttmbench
@@ -27,12 +28,11 @@ from ttmbench.errors import DataError, TtmbenchError, UsageError
 from ttmbench.evaluator import evaluate as evaluator
 from ttmbench.hookspecs import hookimpl
 from ttmbench.methods import checkpoint as checkpoints
-from ttmbench.methods.checkpoint import SeedCheckpoint, TaskCheckpoint
+from ttmbench.methods.checkpoint import SeedCheckpoint, SeedRun, TaskCheckpoint
 from ttmbench.methods.training import Iteration, TrainingState
 
 QUICK = {"limit": 6, "device": "cpu", "bootstrap_iters": 20}
 SHORT = {"iterations": 3, "epochs": 1, "keep_optimizer_state": True}
-CHECKPOINTS = ["iteration_1.safetensors", "iteration_2.safetensors", "training.safetensors"]
 
 
 class Killed(BaseException):
@@ -49,10 +49,10 @@ def killed_after(monkeypatch, iterations: int) -> list[int]:
     trained: list[int] = []
     keep = SeedCheckpoint.keep
 
-    def kept(self, state, *given):
-        keep(self, state, *given)
-        trained.append(state.turns)
-        if len(trained) == iterations:
+    def kept(self, run, state=None):
+        keep(self, run, state)
+        trained.extend([] if state is None else [state.turns])
+        if state is not None and len(trained) == iterations:
             raise Killed
 
     monkeypatch.setattr(SeedCheckpoint, "keep", kept)
@@ -345,8 +345,7 @@ def test_a_loss_that_is_not_finite_keeps_what_was_reached_before(tmp_path, monke
     assert document["errors"][0]["stage"] == "ttm"
     assert set(document["results"]["shapes_color"]) >= {"group_match,none"}
     assert not any(key.endswith(",ttm") for key in document["results"]["shapes_color"])
-    seed = tmp_path / ".x.state" / "tasks" / "shapes_color" / "ttm" / "seed_0"
-    assert sorted(file.name for file in seed.iterdir()) == CHECKPOINTS
+    assert len(finished_iterations(tmp_path)) == 2
     monkeypatch.undo()
     assert evaluate(path, tasks="shapes_color")["task_status"] == {"shapes_color": "done"}
 
@@ -390,7 +389,7 @@ def test_a_damaged_checkpoint_is_named_and_never_used(tmp_path, capsys, killed, 
     shutil.copytree(killed, tmp_path, dirs_exist_ok=True)
     path = tmp_path / "x.json"
     expected, _ = finished(tmp_path / "expected" / "x.json", "shapes_color")
-    (training,) = (file for file in kept_files(path) if file.name == "training.safetensors")
+    (training,) = kept_files(path)
     training.write_bytes(training.read_bytes()[: training.stat().st_size // 2])
     done = evaluate(path, tasks="shapes_color")
     assert "its seed starts again" in capsys.readouterr().err
@@ -403,26 +402,24 @@ def kept_seed(tmp_path) -> SeedCheckpoint:
     scores = ttmbench.types.Scores(np.random.RandomState(0).rand(3, 2, 2).astype(np.float32))
     kept = TaskCheckpoint(tmp_path / "task", "data", "run").seed("ttm", 0, scores)
     captions, flags = np.array([[0, 1], [1, 0], [0, 1]]), np.array([True, False, True])
+    run = SeedRun()
     for number in (1, 2):
         step = Iteration(number, 0.5 / number, captions, flags, ~flags, (0.7, 0.6), 1e-5, scores, 1.5)
-        kept.keep(TrainingState(number, {"weight": torch.arange(4.0)}, steps=[*[step] * number]))
+        run.steps.append(step)
+        kept.keep(run, TrainingState(number, {"weight": torch.arange(4.0)}))
     return kept
 
 
-@pytest.mark.parametrize(
-    "where", ["itself", "another iteration", "another file", "another seed", "another variant", "run", "data", "scores"]
-)
+@pytest.mark.parametrize("where", ["itself", "another seed", "another variant", "run", "data", "scores"])
 def test_a_checkpoint_in_anothers_place_is_not_used(kept_seed, tmp_path, where):
-    folder, scores = tmp_path / "task" / "ttm" / "seed_0", kept_seed.read().steps[0].scores
+    scores = kept_seed.read()[0].steps[0].scores
     place = {"another seed": ("ttm", 1), "another variant": ("oracle", 0)}.get(where, ("ttm", 0))
-    if where in ("another iteration", "another file"):
-        name = "iteration_2" if where == "another iteration" else "training"
-        shutil.copy(folder / "iteration_1.safetensors", folder / f"{name}.safetensors")
-    elif place != ("ttm", 0):
-        shutil.copytree(folder, tmp_path / "task" / place[0] / f"seed_{place[1]}")
+    if place != ("ttm", 0):
+        (tmp_path / "task" / place[0]).mkdir(exist_ok=True)
+        shutil.copy(kept_seed.path, tmp_path / "task" / place[0] / f"seed_{place[1]}.safetensors")
     start = {name: "other" if where == name else name for name in ("data", "run")}
     scores = replace(scores, groups=scores.groups + (where == "scores"))
-    steps = TaskCheckpoint(tmp_path / "task", start["data"], start["run"]).seed(*place, scores).read().steps
+    steps = TaskCheckpoint(tmp_path / "task", start["data"], start["run"]).seed(*place, scores).read()[0].steps
     assert len(steps) == (2 if where == "itself" else 0)
 
 
@@ -478,10 +475,10 @@ def test_sigterm_ends_a_run_that_a_script_started_in_the_background(tmp_path):
     code = "import runpy, signal; signal.signal(signal.SIGINT, signal.SIG_IGN); "
     code += "runpy.run_module('ttmbench', None, '__main__')"
     process = start("-o", str(path), *LONG, program=["-c", code])
-    wait_for(lambda: kept_files(path), process)
+    wait_for(lambda: finished_iterations(tmp_path), process)
     process.send_signal(signal.SIGINT)
-    before = len(kept_files(path))
-    wait_for(lambda: len(kept_files(path)) > before + 2, process)
+    before = len(finished_iterations(tmp_path))
+    wait_for(lambda: len(finished_iterations(tmp_path)) > before + 2, process)
     assert process.poll() is None, "Ctrl-C at the terminal is not for it"
     process.send_signal(signal.SIGTERM)
     assert_saved(process, path)
@@ -491,7 +488,7 @@ def test_a_killed_run_goes_on(tmp_path, capsys):
     arguments = ["--ttm_args", "iterations=4,epochs=2", "--bootstrap_iters", "20"]
     path = tmp_path / "x.json"
     process = start("-o", str(path), *arguments)
-    wait_for(lambda: len(kept_files(path)) > 2, process)
+    wait_for(lambda: len(finished_iterations(tmp_path)) > 1, process)
     process.kill()
     process.communicate()
     assert json.loads(path.read_text(encoding="utf-8"))["status"] == "running"

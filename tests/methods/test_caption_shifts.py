@@ -88,7 +88,7 @@ def test_every_method_trains_it_alone_and_goes_on_after_a_stop(method, which, ti
         assert list(task.trained) == [f"text.{'shift' if which == 'shift' else 'context'}"]
         if method is not rlcf:  # which restores each copy
             assert all(parameter.any() for parameter in task.trained.values())
-        assert task.cost.image_rows_backward == 0
+        assert task.cost["image_rows_backward"] == 0
         task = made()
         turns = method(task, **settings)
         first = next(turns)

@@ -23,7 +23,6 @@ from ttmbench.methods import rlcf
 from ttmbench.methods.audit import is_clear
 from ttmbench.methods.runner import MethodRun
 from ttmbench.methods.settings import arguments, checked_settings, recorded
-from ttmbench.methods.training import Original
 from ttmbench.metrics import group_match, group_score
 from ttmbench.plugins.method_functions import METHODS
 from ttmbench.plugins.registry import build_registry
@@ -71,7 +70,7 @@ def run(spec: MethodSpec, adapter, shape, order=None, settings: Mapping[str, Any
     stage = staged(adapter, shape, order)
     views = (lambda seed, cost: GivenViews(task.encoded.images.features)) if "views" in spec.needs else None
     texts = WORDS[: shape[0] * shape[2]]
-    given = {"registry": build_registry(), "settings": TTMConfig(), "original": Original(stage)}
+    given = {"registry": build_registry(), "settings": TTMConfig()}
     task = MethodRun(stage.score(), GroupShape(*shape[1:]), (), [SEED], stage=stage, views=views, texts=texts, **given)
     few = {argument.name: FEWER[argument.name] for argument in arguments(spec) if argument.name in FEWER}
     (scores,) = task.column(spec, {**few, **FASTER.get(spec.name, {}), **(settings or {})}).scores

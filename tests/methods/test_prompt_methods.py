@@ -137,7 +137,7 @@ def test_the_model_is_neither_trained_nor_asked(adapter, monkeypatch):
     list(tps(task, steps=2))
     assert all(torch.equal(tensor, before[name]) for name, tensor in adapter.state_dict().items())
     assert all(parameter.grad is None for parameter in adapter.parameters())
-    assert task.cost.optimizer_steps == 6 and task.cost.caption_rows_backward == 0
+    assert task.cost["optimizer_steps"] == 6 and task.cost["caption_rows_backward"] == 0
 
 
 def test_groups_that_it_is_not_defined_for_are_refused_in_one_line(adapter):
@@ -271,8 +271,11 @@ def test_the_model_is_not_trained_and_its_captions_are_counted(adapter):
     assert all(torch.equal(tensor, before[name]) for name, tensor in adapter.state_dict().items())
     assert all(parameter.grad is None for parameter in adapter.parameters())
     groups, captions = task.caption_rows.shape
-    assert task.cost.optimizer_steps == 2 * groups and task.cost.image_rows == 0
-    assert task.cost.caption_rows == 3 * groups * captions and task.cost.caption_rows_backward == 2 * groups * captions
+    assert task.cost["optimizer_steps"] == 2 * groups and task.cost["image_rows"] == 0
+    assert (
+        task.cost["caption_rows"] == 3 * groups * captions
+        and task.cost["caption_rows_backward"] == 2 * groups * captions
+    )
 
 
 def test_what_it_is_not_defined_for_is_refused_in_one_line(adapter, monkeypatch):

@@ -46,9 +46,9 @@ def test_a_method_that_was_stopped_goes_on(method, tiny_hf_clip, tmp_path, monke
     evaluate(tiny_hf_clip, method, output_path=str(tmp_path / "whole"), **settings)
     keep, turns = SeedCheckpoint.keep, []
 
-    def stopped(self, state, about, scores):
-        keep(self, state, about, scores)
-        turns.append(about["turns"])
+    def stopped(self, run, state=None):
+        keep(self, run, state)
+        turns.append(run.turns)
         if len(turns) == 2:
             raise KeyboardInterrupt
 

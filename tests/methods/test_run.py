@@ -111,7 +111,7 @@ VARIANTS = {"ttm": {"iterations": 1, "epochs": 1}, "on_error": "continue"}
 
 
 def test_a_control_that_fails_leaves_the_columns_of_ttm_and_the_oracle(monkeypatch):
-    def fails(proposal):
+    def fails(*_):
         raise TtmbenchError("no label can be drawn")
 
     monkeypatch.setattr(controls, "random_matchings", fails)

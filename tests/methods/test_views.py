@@ -220,11 +220,12 @@ def test_each_image_is_opened_once_and_views_are_shared_and_counted_by_each_meth
     assert sorted(images.opened) == ["0.png", "1.png", "2.png"]
     assert adapter.batches == [4, 2] * 3
     assert second(6, 0.5, False) is features and first(6, 0.5, False) is features
-    assert len(images.opened) == 3 and [cost.views for cost in costs] == [15, 15]
-    assert [cost.image_rows for cost in costs] == [15, 15]  # the plain images are counted with the task
-    assert costs[0].shared_seconds == 0 < costs[0].view_seconds == costs[1].view_seconds == costs[1].shared_seconds
+    assert len(images.opened) == 3 and [cost["views"] for cost in costs] == [15, 15]
+    assert [cost["image_rows"] for cost in costs] == [15, 15]  # the plain images are counted with the task
+    assert costs[0]["shared_seconds"] == 0 < costs[0]["view_seconds"] == costs[1]["view_seconds"]
+    assert costs[1]["shared_seconds"] == costs[1]["view_seconds"]
     second(6, 0.5, True), second(7, 0.5, False), views(1, costs[1])(6, 0.5, False)
-    assert len(images.opened) == 12 and costs[1].views == 15 + 15 + 18 + 15
+    assert len(images.opened) == 12 and costs[1]["views"] == 15 + 15 + 18 + 15
 
 
 def test_the_oldest_views_are_dropped_where_all_of_them_are_too_many(images, monkeypatch):

@@ -162,7 +162,7 @@ def test_without_rounds_it_is_the_text_ensemble_of_the_raw_model(adapter):
     mean = torch.nn.functional.normalize(texts.mean(dim=0), dim=1)[task.caption_rows]
     steps = list(watt(task, wrappers=KNOWN, rounds=0))
     torch.testing.assert_close(scores_of(task, steps), task.logits(task.images, mean).detach(), atol=1e-5, rtol=1e-5)
-    assert not any(step.updated for step in steps) and task.cost.image_rows == 0
+    assert not any(step.updated for step in steps) and task.cost["image_rows"] == 0
     plain = training_task(adapter, n=3)
     found = scores_of(plain, watt(plain, wrappers=("{}",), rounds=0))
     torch.testing.assert_close(found, plain.scores, atol=1e-5, rtol=1e-5)
@@ -185,7 +185,7 @@ def test_a_batch_alone_has_the_scores_that_it_has_after_others_bit_for_bit(adapt
 def test_caption_parameters_are_trained_on_wrapped_captions_too(adapter):
     task = training_task(adapter)
     (step,) = watt(task, **{**FEW, "images": 64}, train="norm_captions")
-    assert task.cost.caption_rows_backward == 2 * len(KNOWN) * 2 * 6 and step.updated
+    assert task.cost["caption_rows_backward"] == 2 * len(KNOWN) * 2 * 6 and step.updated
     assert any((value != task._original[name]).any() for name, value in task.trained.items())
 
 

@@ -73,7 +73,7 @@ def test_cells_equal_single_runs_although_a_node_is_lost(cluster, tmp_path, monk
 
     def lose():
         end = time.monotonic() + 600
-        while len(list((tmp_path / "board").rglob("iteration_1.safetensors"))) < 2 and time.monotonic() < end:
+        while len(list((tmp_path / "board").rglob("seed_*.safetensors"))) < 2 and time.monotonic() < end:
             time.sleep(0.02)
         made.remove_node(second, allow_graceful=False)
 

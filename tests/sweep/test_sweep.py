@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from support import processes
+from support.checkpoints import finished_iterations
 from support.plans import SMALL, TTM, cells_of, forked_children, numbers, write_plan
 
 from ttmbench.cli import main
@@ -51,7 +52,7 @@ def test_cells_equal_single_runs_although_one_is_killed(here, alone, capsys):
     with forked_children() as begun:
 
         def kill():
-            wait_for(lambda: begun and list(here.rglob("iteration_1.safetensors")))
+            wait_for(lambda: begun and finished_iterations(here))
             os.kill(begun[0].pid, signal.SIGKILL)
 
         killer = threading.Thread(target=kill)
@@ -71,11 +72,11 @@ def test_a_killed_command_resumes_at_the_last_iteration(here):
     write_plan(here, **LONG)
     command = ["-c", "from ttmbench.cli import command; command()", "sweep", "plan.yaml", "-o", "board"]
     process = processes.start(command, stdout=-1, stderr=-1)
-    wait_for(lambda: list(here.rglob("iteration_2.safetensors")))
+    wait_for(lambda: len(finished_iterations(here)) > 1)
     process.kill()
     assert process.wait(60) == -9
     (lock,) = here.rglob("*.state/lock")
-    first = {path: path.stat().st_mtime_ns for path in here.rglob("iteration_*.safetensors")}
+    first = finished_iterations(here)
     from ttmbench._util.file_io import take_lock
 
     take_lock(lock, 30).release()  # the cell's process ends with the command
@@ -83,15 +84,14 @@ def test_a_killed_command_resumes_at_the_last_iteration(here):
     with forked_children() as begun:
 
         def stop():
-            wait_for(lambda: len(list(here.rglob("iteration_*.safetensors"))) > len(first) + 1)
+            wait_for(lambda: len(finished_iterations(here)) > len(first) + 1)
             begun[0].terminate()
 
         stopper = threading.Thread(target=stop)
         stopper.start()
         assert main(["sweep", "plan.yaml", "-o", "board"]) == 1
         stopper.join()
-    kept = {path: path.stat().st_mtime_ns for path in first}
-    assert sum(kept[path] != first[path] for path in first) <= 1
+    assert finished_iterations(here)[: len(first)] == first
 
 
 def test_single_cells_make_the_board_of_a_sweep(here, alone, capsys):

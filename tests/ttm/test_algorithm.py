@@ -25,8 +25,8 @@ from ttmbench.data.loader import load_task_data
 from ttmbench.data.task_file import find_task
 from ttmbench.errors import DivergedError, UsageError
 from ttmbench.methods.model_task import ModelTask
-from ttmbench.methods.parts import Selection, matching, select
 from ttmbench.methods.training import Iteration, snapshot
+from ttmbench.methods.ttm import Selection, matching, select
 from ttmbench.model_adapters import hf
 from ttmbench.plugins.registry import build_registry
 from ttmbench.scoring.dual_encoder import PreparedTask

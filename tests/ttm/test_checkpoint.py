@@ -11,7 +11,7 @@ from support.stand_in_gpu import stand_in_gpu
 
 from ttmbench._util.file_io import separated
 from ttmbench.methods import checkpoint
-from ttmbench.methods.checkpoint import TaskCheckpoint
+from ttmbench.methods.checkpoint import SeedRun, TaskCheckpoint
 from ttmbench.methods.training import Iteration, TrainingState
 from ttmbench.types import Scores
 
@@ -32,9 +32,9 @@ def step(iteration: int) -> Iteration:
     )
 
 
-def state(iteration: int, weight: torch.Tensor) -> TrainingState:
-    steps = [step(done) for done in range(1, iteration + 1)]
-    return TrainingState(iteration, {"weight": weight}, (), {"cpu": torch.get_rng_state()}, steps=steps)
+def state(iteration: int, weight: torch.Tensor) -> tuple[SeedRun, TrainingState]:
+    run = SeedRun(steps=[step(done) for done in range(1, iteration + 1)], turns=iteration)
+    return run, TrainingState(iteration, {"weight": weight}, (), {"cpu": torch.get_rng_state()})
 
 
 def test_what_lies_apart_is_not_copied():
@@ -63,18 +63,18 @@ def test_an_accelerator_trains_on_while_its_weights_are_written(device, tmp_path
     seed = TaskCheckpoint(tmp_path, "data", "run").seed("ttm", 0, RAW)
     with stand_in_gpu():
         weight = torch.zeros(3).to(device)
-        seed.keep(state(1, weight))
+        seed.keep(*state(1, weight))
         assert begun.wait(20)
         weight += 7
         behind = device == "cuda"
-        assert (tmp_path / "ttm" / "seed_0" / "training.safetensors").exists() != behind, "half a file has no name"
+        assert (tmp_path / "ttm" / "seed_0.safetensors").exists() != behind, "half a file has no name"
         go_on.set()
-        seed.keep(state(2, weight))
-        seed.keep(state(3, weight + 1))
+        seed.keep(*state(2, weight))
+        seed.keep(*state(3, weight + 1))
     seed.finish_writing()
     assert (threading.main_thread() in writers) != behind and len(writers) == 3
     there = TaskCheckpoint(tmp_path, "data", "run").seed("ttm", 0, RAW).read()
-    assert there.state.turns == 3 and there.state.model["weight"].tolist() == [8, 8, 8]
+    assert there[1].turns == 3 and there[1].model["weight"].tolist() == [8, 8, 8]
 
 
 def test_a_disk_that_fills_meanwhile_is_told_once_and_the_run_goes_on(tmp_path, monkeypatch, capsys):
@@ -86,7 +86,7 @@ def test_a_disk_that_fills_meanwhile_is_told_once_and_the_run_goes_on(tmp_path, 
     with stand_in_gpu():
         monkeypatch.setattr(checkpoint, "save_sealed", full)
         for iteration in (1, 2):
-            seed.keep(state(iteration, torch.zeros(3, device="cuda")))
-        seed.finish(RAW, 2)
+            seed.keep(*state(iteration, torch.zeros(3, device="cuda")))
+        seed.keep(SeedRun(RAW, is_finished=True))
     assert capsys.readouterr().err.count("No space left on device; the run continues") == 1
     assert not list(tmp_path.rglob("*.safetensors"))

@@ -5,23 +5,22 @@ from __future__ import annotations
 import copy
 from dataclasses import replace
 from types import SimpleNamespace
-from unittest.mock import MagicMock
 
 import numpy as np
 import pytest
 import torch
-from support.small_models import Towers, adapt, overfit, stage_of
+from support.small_models import Towers, adapt, overfit, stage_of, task_of
 
 from ttmbench import schedules
 from ttmbench.config import TTMConfig
-from ttmbench.errors import DivergedError, TtmbenchError, UsageError
+from ttmbench.errors import DivergedError, TtmbenchError
 from ttmbench.methods import model_task as trainer
 from ttmbench.methods import parts as algorithm
 from ttmbench.methods import training
 from ttmbench.methods.controls import exchanged
 from ttmbench.methods.model_task import ModelTask
-from ttmbench.methods.parts import PseudoLabels, Selection, first_threshold, select
 from ttmbench.methods.training import Iteration, TrainingPairs
+from ttmbench.methods.ttm import PseudoLabels, Selection, select, thresholds
 from ttmbench.metrics import group_match, group_score
 from ttmbench.scoring.dual_encoder import PreparedTask
 from ttmbench.types import ScheduleSpec, Scores
@@ -61,7 +60,7 @@ def test_the_default_batch_is_fifty_groups_or_a_hundred_with_one_image(images, c
     own = 7 * (min(images, captions) if is_global else 1)
     for config, expected in ((TTMConfig(), batch), (TTMConfig(batch_groups=7), own)):
         task = ModelTask(stage, None, config, 0)
-        task.start()
+        next(task.iterations())
         assert task._batch == expected
 
 
@@ -88,22 +87,20 @@ def test_batches_a_little_larger_at_the_very_limit():
 
 
 def test_an_iteration_begins_with_a_new_optimiser_unless_its_state_is_kept(monkeypatch):
-    used, pairs = [], TrainingPairs(np.zeros((1, 1), int), np.zeros((1, 1), int))
-    monkeypatch.setattr(trainer, "finetune", lambda *given, **more: used.append((given[3], more)) or (0.0,))
+    used, pairs, stage = [], TrainingPairs(*np.arange(6).reshape(1, 6, 1).repeat(2, 0)), stage_of(3)
+    monkeypatch.setattr(trainer, "gradient", lambda *given: used.append(given[1:5]) or torch.zeros(()))
     for keep, distinct in ((True, 1), (False, 3)):
         used.clear()
-        one = ModelTask(stage_of(3), None, TTMConfig(keep_optimizer_state=keep, lr=1e-3), 5)
-        one.bar = MagicMock()
-        one.start()
+        one = ModelTask(stage, None, TTMConfig(keep_optimizer_state=keep, epochs=1, lr=1e-3), 5)
+        turns = one.iterations()
+        assert next(turns) == 1
         assert torch.initial_seed() == 5, "dropout is drawn by the seed"
         for iteration in (1, 2, 3):
             assert one.fit(iteration, pairs) == (0.0,)
-        assert len({id(optimizer) for optimizer, _ in used}) == distinct
-        draws = [[more[name].random() for name in ("rng", "crop_rng")] for _, more in used]
-        assert draws == [
-            [np.random.default_rng([5, t]).random(), np.random.default_rng([5, t, 1]).random()] for t in (1, 2, 3)
-        ]
-        assert [more["learning_rate"] for _, more in used] == pytest.approx([1e-3, 0.95e-3, 0.95**2 * 1e-3])
+        assert len({id(optimizer) for *_, optimizer in used}) == distinct
+        for t, (images, *_) in enumerate(used, start=1):
+            assert torch.equal(images, stage.prepared.images[np.random.default_rng([5, t]).permutation(6)])
+        assert [one.rate(t) for t in (1, 2, 3)] == pytest.approx([1e-3, 0.95e-3, 0.95**2 * 1e-3])
         assert one.fit(4, TrainingPairs(np.zeros((0, 1), int), np.zeros((0, 1), int))) == ()
 
 
@@ -116,14 +113,14 @@ def test_seeds_are_those_of_their_streams():
     assert np.array_equal(whole, np.random.default_rng([9, 0]).permutation(10))
     drawn = []
 
-    def control(proposal):
-        drawn.append((proposal.rng.random(), proposal.n_captions, proposal.is_global))
-        return proposal.choice
+    def control(task, choice, tie):
+        drawn.append(task.draws().random())
+        return choice
 
     config = TTMConfig(iterations=2, epochs=1, tau_start=0.0)
     options = {"config": config, "schedule": LINEAR, "learning_rate": 1e-4, "seed": 9}
     list(adapt(stage, stage.score(), supervision=control, **options))
-    assert drawn == [(np.random.default_rng([9, t, 2]).random(), 3, False) for t in (1, 2)]
+    assert drawn == [np.random.default_rng([9, t, 2]).random() for t in (1, 2)]
 
 
 # --- thresholds ---------------------------------------------------------------------------------------------------
@@ -135,6 +132,9 @@ def labels(confidence, tie=None) -> PseudoLabels:
 
 
 def test_the_first_threshold():
+    def first_threshold(config, given, by_share):
+        return thresholds(config, LINEAR, given, by_share)[0]
+
     ten = labels(np.arange(10.0), [False] * 6 + [True] * 4)
     assert first_threshold(TTMConfig(tau_start=0.0), ten, False) == 0.0
     assert first_threshold(TTMConfig(), ten, True) == 0.5
@@ -178,16 +178,14 @@ def test_the_share_rule_counts_as_the_authors_do():
 
 
 def test_two_pseudo_labels_are_exchanged():
-    given = SimpleNamespace(
-        choice=Selection(np.array([[0], [1], [2]]), np.array([True, False, True])), rng=np.random.default_rng(0)
-    )
-    assert exchanged(given).captions.tolist() == [[2], [1], [0]]
-    assert exchanged(given).selected.tolist() == [True, False, True]
-    given.choice.selected[0] = False
-    assert not exchanged(given).selected.any(), "one pseudo-label cannot be moved"
-    fifty = SimpleNamespace(choice=Selection(np.arange(50)[:, None], np.ones(50, bool)), rng=np.random.default_rng(7))
-    order = np.random.default_rng(7).permutation(50)
-    assert exchanged(fifty).captions[order, 0].tolist() == np.roll(order, 1).tolist()
+    task, given = task_of(stage_of(1)), Selection(np.array([[0], [1], [2]]), np.array([True, False, True]))
+    moved = exchanged(task, given, given.selected)
+    assert moved.captions.tolist() == [[2], [1], [0]] and moved.selected.tolist() == [True, False, True]
+    given.selected[0] = False
+    assert not exchanged(task, given, given.selected).selected.any(), "one pseudo-label cannot be moved"
+    fifty = Selection(np.arange(50)[:, None], np.ones(50, bool))
+    order = task.draws().permutation(50)
+    assert exchanged(task, fifty, fifty.selected).captions[order, 0].tolist() == np.roll(order, 1).tolist()
 
 
 @pytest.mark.parametrize("values", [[1.0], [1.0, np.nan], [1.0, np.inf], [1.0, 2.0, 3.0]])
@@ -294,7 +292,3 @@ def test_pairs_of_a_model_that_says_yes_or_no_are_all_of_a_group(shape):
                 pairs.append((*(pair[::-1] if shape[0] > shape[1] else pair), own[group, chooser] == option))
         columns = (found.images[place], found.captions[place], found.matched[place])
         assert list(zip(*(column.tolist() for column in columns), strict=True)) == pairs
-    with pytest.raises(UsageError, match="the global variant has no groups"):
-        ModelTask(replace(stage_of(5, is_global=True), adapter=SimpleNamespace()), None, TTMConfig(), 0).pairs(
-            Selection(np.arange(10)[:, None], np.ones(10, bool))
-        )

@@ -3,45 +3,51 @@
 from __future__ import annotations
 
 import math
-from types import SimpleNamespace
+from functools import partial
 
 import numpy as np
 import pytest
 import torch
-from support.small_models import stage_of
+from support.small_models import stage_of, task_of
 
 from ttmbench.config import TTMConfig
 from ttmbench.errors import DivergedError, TtmbenchError
-from ttmbench.methods import training as finetune
+from ttmbench.methods import training
 from ttmbench.methods.training import TrainingPairs
 from ttmbench.model import PairScorer
 from ttmbench.scoring import inputs
 from ttmbench.scoring.batches import BatchSizer
 
 
+def optimizer_of(adapter):
+    return training.adamw(list(adapter.named_parameters()), TTMConfig())
+
+
+def fit_of(stage, batch=4, **settings):
+    """Fits a model to true pairs, as a task in its first iteration; and its optimiser."""
+    task = task_of(stage, config=TTMConfig(batch_groups=batch, **settings))
+    assert next(task.iterations()) == 1
+    rows = stage.prepared.rows
+    return partial(task.fit, 1, TrainingPairs(rows.images, rows.captions)), task._optimizer
+
+
 def test_the_learning_rate_of_every_step(monkeypatch):
-    stage, rates = stage_of(6), []
-    optimizer = finetune.make_optimizer(stage.adapter, TTMConfig())
+    fit, optimizer = fit_of(stage_of(6), epochs=2, lr=2.0)
+    rates = []
     assert optimizer.param_groups[0]["weight_decay"] == 0.05 and optimizer.param_groups[0]["betas"] == (0.9, 0.999)
     assert optimizer.param_groups[0]["fused"]
     monkeypatch.setattr(optimizer, "step", lambda: rates.append(optimizer.param_groups[0]["lr"]))
-    pairs, said = TrainingPairs(stage.prepared.rows.images, stage.prepared.rows.captions), []
-    options = {"learning_rate": 2.0, "batch": 4, "rng": np.random.default_rng(0)}
-    options["config"], given = TTMConfig(epochs=2), (stage.adapter, stage.prepared, pairs, optimizer)
-    losses = finetune.finetune(*given, epoch_done=said.append, **options)
+    assert len(fit()) == 2
     assert rates == pytest.approx([2 * (0.1 + 0.45 * (1 + math.cos(math.pi * step / 4))) for step in range(4)])
-    assert said == list(losses) and len(losses) == 2
     rates.clear()
-    finetune.finetune(*given, factor=lambda step, steps: step + steps / 10, **options)
+    fit(lambda step, steps: step + steps / 10)
     assert rates == pytest.approx([2 * (step + 0.4) for step in range(4)])
 
 
 def test_the_optimiser_is_fused_where_it_can_be():
-    whole = [torch.nn.Parameter(torch.zeros(2, dtype=torch.long), requires_grad=False)]
-    other = [torch.nn.Parameter(torch.zeros(2, device="meta"))]
-    for parameters in (whole, other):
-        adapter = SimpleNamespace(parameters=lambda parameters=parameters: parameters, torch_module=None)
-        assert not finetune.make_optimizer(adapter, TTMConfig()).param_groups[0]["fused"]
+    whole = torch.nn.Parameter(torch.zeros(2, dtype=torch.long), requires_grad=False)
+    for parameter in (whole, torch.nn.Parameter(torch.zeros(2, device="meta"))):
+        assert not training.adamw([("x", parameter)], TTMConfig()).param_groups[0]["fused"]
 
 
 @pytest.mark.parametrize("part", [1, 3, 4, 7])
@@ -53,15 +59,15 @@ def test_a_gradient_in_parts_is_that_of_the_whole_batch(part):
     whole.backward()
     expected = {name: one.grad.clone() for name, one in model.named_parameters()}
     model.zero_grad()
-    loss = finetune.contrastive_in_parts(model, images, captions, part)
+    loss = training.contrastive_in_parts(model, images, captions, part)
     assert float(loss) == pytest.approx(float(whole.detach()), rel=64 * 2.0**-23)
     bound = 64 * 2.0**-23 * max(float(one.abs().max()) for one in expected.values())
     for name, one in model.named_parameters():
         assert torch.allclose(one.grad, expected[name], rtol=0, atol=bound), name
     sizer = BatchSizer(64)
     sizer.training = part
-    before, optimizer = len(model.seen), finetune.make_optimizer(model, TTMConfig())
-    finetune._gradient(model, images, captions, None, optimizer, sizer)
+    before, optimizer = len(model.seen), optimizer_of(model)
+    training.gradient(model, images, captions, None, optimizer, sizer)
     assert len(model.seen) - before == (1 if part == 7 else 0), "in one piece where a part holds all of it"
 
 
@@ -77,6 +83,9 @@ class YesOrNo(PairScorer):
 
     def parameters(self):
         return [self.weight]
+
+    def named_parameters(self):
+        return [("weight", self.weight)]
 
     def pair_loss(self, images, captions, matched):
         self.sizes.append(len(matched))
@@ -99,13 +108,13 @@ def test_pairs_that_match_or_not_are_trained_in_parts():
     gradient = float(model.weight.grad)
     for part, sizes in ((3, [3, 3, 1]), (7, [7]), (64, [7])):
         model.weight.grad, model.sizes = None, []
-        loss = finetune._pairs_in_parts(model, images, captions, matched, part)
+        loss = training._pairs_in_parts(model, images, captions, matched, part)
         assert model.sizes == sizes and float(loss) == pytest.approx(float(whole.detach()), rel=64 * 2.0**-23)
         assert float(model.weight.grad) == pytest.approx(gradient, abs=64 * 2.0**-23)
-    optimizer, sizer = finetune.make_optimizer(model, TTMConfig()), BatchSizer(4)
-    for training, sizes in ((None, [4, 3]), (2, [2, 2, 2, 1])):
-        sizer.training, model.sizes = training, []
-        finetune._gradient(model, images, captions, matched, optimizer, sizer)
+    optimizer, sizer = optimizer_of(model), BatchSizer(4)
+    for size, sizes in ((None, [4, 3]), (2, [2, 2, 2, 1])):
+        sizer.training, model.sizes = size, []
+        training.gradient(model, images, captions, matched, optimizer, sizer)
         assert model.sizes == sizes and float(model.weight.grad) == pytest.approx(gradient, abs=64 * 2.0**-23)
 
 
@@ -121,23 +130,30 @@ def out_of_memory_above(limit, plain):
 def test_training_that_runs_out_of_memory_goes_on_in_parts(capsys):
     stage = stage_of(8, 1, 2)
     model, images, captions = stage.adapter, stage.prepared.images, stage.prepared.captions[:8]
-    batch, optimizer = (images, captions, None), finetune.make_optimizer(model, TTMConfig())
-    expected = float(finetune._gradient(model, *batch, optimizer, BatchSizer(64)))
+    batch, optimizer = (images, captions, None), optimizer_of(model)
+    expected = float(training.gradient(model, *batch, optimizer, BatchSizer(64)))
     gradient = model.image.weight.grad.clone()
     model.train_captions = out_of_memory_above(2, model.train_captions)
     sizer = BatchSizer(64)
-    assert float(finetune._gradient(model, *batch, optimizer, sizer)) == pytest.approx(expected, rel=64 * 2.0**-23)
+    assert float(training.gradient(model, *batch, optimizer, sizer)) == pytest.approx(expected, rel=64 * 2.0**-23)
     assert sizer.training == 2 and "out of memory while training on 8 images" in capsys.readouterr().err
     assert torch.allclose(model.image.weight.grad, gradient, rtol=0, atol=float(gradient.abs().max()) * 64 * 2.0**-23)
     model.trains_in_parts = False
     with pytest.raises(TtmbenchError, match="cannot compute the gradient in parts"):
-        finetune._gradient(model, *batch, optimizer, BatchSizer(64))
+        training.gradient(model, *batch, optimizer, BatchSizer(64))
     pairs = YesOrNo()
     pairs.pair_loss = out_of_memory_above(2, pairs.pair_loss)
     sizer = BatchSizer(5)
     matched = np.arange(8) % 2 == 0
-    finetune._gradient(pairs, images, captions, matched, finetune.make_optimizer(pairs, TTMConfig()), sizer)
+    training.gradient(pairs, images, captions, matched, optimizer_of(pairs), sizer)
     assert sizer.training == 2 and pairs.sizes == [2, 2, 2, 2], "half of five, rounded up, and half of three"
+
+
+def test_want_of_memory_for_the_optimizers_state_is_named(monkeypatch):
+    fit, optimizer = fit_of(stage_of(2))
+    monkeypatch.setattr(optimizer, "step", lambda: (_ for _ in ()).throw(torch.OutOfMemoryError()))
+    with pytest.raises(TtmbenchError, match="keeps two numbers for each of 50 trained"):
+        fit()
 
 
 def test_images_stay_where_they_would_fill_the_device(monkeypatch):
@@ -169,12 +185,5 @@ def test_a_loss_that_is_not_finite_ends_training_at_its_epoch(epoch):
         return stage.adapter.image.weight.sum() * (float("nan") if len(seen) == epoch else 0.0)
 
     stage.adapter.matching_loss = loss
-    pairs = TrainingPairs(stage.prepared.rows.images, stage.prepared.rows.captions)
     with pytest.raises(DivergedError, match=rf"the loss became nan in epoch {epoch}; .*\(--ttm_args lr=1\.0e-05\)"):
-        finetune.finetune(
-            *(stage.adapter, stage.prepared, pairs, finetune.make_optimizer(stage.adapter, TTMConfig())),
-            config=TTMConfig(epochs=3),
-            learning_rate=2e-4,
-            batch=4,
-            rng=np.random.default_rng(0),
-        )
+        fit_of(stage, epochs=3, lr=2e-4)[0]()

@@ -13,9 +13,10 @@ from support.small_models import Towers, stage_of
 from ttmbench.config import TTMConfig
 from ttmbench.errors import AssertionNotMet, TtmbenchError
 from ttmbench.methods import runner as runner
+from ttmbench.methods import training
 from ttmbench.methods.audit import compare_selections
 from ttmbench.methods.runner import MethodRun
-from ttmbench.methods.training import Iteration, Original
+from ttmbench.methods.training import Iteration, restored
 from ttmbench.metrics import METRICS, group_match
 from ttmbench.model import Model
 from ttmbench.plugins.method_functions import METHODS
@@ -38,7 +39,6 @@ def run_of(stage, **changes) -> MethodRun:
         "registry": REGISTRY,
         "settings": TTMConfig(iterations=2, epochs=1, lr=1e-2),
         "stage": stage,
-        "original": Original(stage),
         "is_global": stage.is_global,
     }
     return MethodRun(**{**given, **changes})
@@ -189,6 +189,9 @@ class Restless(Model):
 
     def fingerprint(self): ...
 
+    def parameters(self):
+        return []
+
     def state_dict(self):
         return {"weight": self.weight}
 
@@ -210,11 +213,11 @@ class Restless(Model):
         (0.0, np.nan, True),
     ],
 )
-def test_what_a_second_look_differs_by_is_no_reason(noise, moves, accused):
-    model, original = Restless(noise, moves), Original.__new__(Original)
-    vars(original).update(_adapter=model, _weights=model.state_dict(), _batch=model, _scores=None, _trained=[])
+def test_what_a_second_look_differs_by_is_no_reason(noise, moves, accused, monkeypatch):
+    model, stage = Restless(noise, moves), stage_of(2)
+    monkeypatch.setattr(training, "replace", lambda *_, **__: model)
     expected = pytest.raises(TtmbenchError, match="Restless does not give the same scores")
-    with expected if accused else nullcontext(), original.adapted():
+    with expected if accused else nullcontext(), restored(replace(stage, adapter=model)):
         pass
 
 
@@ -222,7 +225,7 @@ def test_what_a_second_look_differs_by_is_no_reason(noise, moves, accused):
 def test_the_weights_are_restored_whatever_ends_training(error):
     model = Towers()
     before = weights(model)
-    with pytest.raises(error), Original(stage_of(4, model=model)).adapted():
+    with pytest.raises(error), restored(stage_of(4, model=model)):
         with torch.no_grad():
             for parameter in model.parameters():
                 parameter.add_(1.0)

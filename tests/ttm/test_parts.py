@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from dataclasses import replace
+from functools import partial
 from types import SimpleNamespace
 
 import numpy as np
@@ -19,18 +20,13 @@ from ttmbench import schedules
 from ttmbench.config import TTMConfig
 from ttmbench.errors import UsageError
 from ttmbench.evaluator import score_task
+from ttmbench.methods import model_task
 from ttmbench.methods import parts as other_parts
 from ttmbench.methods import training as finetune
 from ttmbench.methods.checkpoint import SeedCheckpoint
 from ttmbench.methods.controls import exchanged, random_matchings
-from ttmbench.methods.parts import (
-    DEFAULT_PARTS,
-    Selection,
-    SelectionProposal,
-    check_parts,
-    load_parts,
-    matching,
-)
+from ttmbench.methods.parts import DEFAULT_PARTS, check_parts, load_parts
+from ttmbench.methods.ttm import Selection, matching
 from ttmbench.plugins.registry import PARTS, Table, build_registry, load_target
 from ttmbench.testing import ContractError, check_method
 from ttmbench.types import GroupShape, MethodPart, ScheduleSpec
@@ -223,8 +219,8 @@ def test_the_defaults_by_name_are_the_run_without_them(name, registry):
 
 def after_steps(monkeypatch, do):
     """Has something done after every training step."""
-    whole = finetune._step
-    monkeypatch.setattr(finetune, "_step", lambda optimizer: (whole(optimizer), do()))
+    whole = model_task.attempt
+    monkeypatch.setattr(model_task, "attempt", lambda step: (whole(step), do())[0])
 
 
 def test_a_teacher_is_the_moving_average_of_every_step(registry, monkeypatch):
@@ -279,8 +275,7 @@ def test_controls_move_soft_labels_with_hard_ones():
     labels = other_parts.sinkhorn(scores)
     choice = Selection(labels.captions, np.arange(9) < 6, labels.soft)
     for control in (random_matchings, exchanged):
-        given = SelectionProposal(choice, labels.tie, 3, False, np.random.default_rng(0))
-        moved = control(given)
+        moved = control(task_of(stage_of(9, captions=3)), choice, labels.tie)
         assert np.array_equal(moved.soft[6:], choice.soft[6:]) and not np.array_equal(moved.soft, choice.soft)
         for unit in range(6 if control is random_matchings else 0):
             for before, after in zip(choice.captions[unit], moved.captions[unit], strict=True):
@@ -340,7 +335,7 @@ def test_a_loss_of_its_own_is_the_same_in_smaller_parts(registry):
     stage = stage_of(6, 2, 3, model=Graded())
     blind = task_of(stage)
     pairs = blind.pairs(Selection(matching(blind.first).captions, np.ones(6, bool)), True)
-    of_features = finetune._loss_of_features(stage.adapter, other_parts.cross_entropy, pairs, np.arange(6))
+    of_features = partial(finetune.loss_of_features, other_parts.cross_entropy, pairs.targets, stage.adapter)
     batch = [stage.prepared.images[pairs.images.reshape(-1)], stage.prepared.captions[pairs.captions.reshape(-1)]]
     gradients, encoders = [], (stage.adapter.train_images, stage.adapter.train_captions)
     for part_size in (None, 5):

@@ -12,8 +12,8 @@ from ttmbench.config import TTMConfig, make_run_config
 from ttmbench.data.task_file import all_tasks, find_task
 from ttmbench.errors import UsageError
 from ttmbench.methods.model_task import ModelTask
-from ttmbench.methods.parts import matching
 from ttmbench.methods.settings import task_settings
+from ttmbench.methods.ttm import matching
 from ttmbench.model_adapters import hf
 from ttmbench.plugins.registry import build_registry
 from ttmbench.scoring.dual_encoder import PreparedTask

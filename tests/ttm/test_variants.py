@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from support.documents import schema
-from support.small_models import adapt, stage_of
+from support.small_models import adapt, stage_of, task_of
 
 import ttmbench
 from ttmbench.cli import main
@@ -17,22 +17,11 @@ from ttmbench.config import TTMConfig
 from ttmbench.errors import AssertionNotMet, UsageError
 from ttmbench.methods.controls import random_matchings
 from ttmbench.methods.oracle import oracle
-from ttmbench.methods.parts import Selection, SelectionProposal
+from ttmbench.methods.ttm import Selection
 from ttmbench.model_adapters import hf
 
 QUICK = {"limit": 12, "device": "cpu", "bootstrap_iters": 20}
 SHORT = {"iterations": 2, "epochs": 2}
-
-
-def proposal(captions, selected, *, n_captions=2, is_global=False, seed=0) -> SelectionProposal:
-    captions = np.array(captions)
-    return SelectionProposal(
-        Selection(captions, np.array(selected)),
-        np.zeros(len(captions), dtype=bool),
-        n_captions,
-        is_global,
-        np.random.default_rng(seed),
-    )
 
 
 # --- what is trained on ---------------------------------------------------------------------------------------
@@ -52,9 +41,9 @@ def test_the_oracle_keeps_exactly_what_is_right_and_no_tie(is_global):
 
 
 def test_the_placebo_keeps_the_coverage_and_draws_every_matching_equally_often():
-    given = proposal(np.zeros((6000, 2), int), np.arange(6000) % 2 == 0, n_captions=3)
-    chosen = random_matchings(given)
-    assert np.array_equal(chosen.selected, given.choice.selected)
+    given = Selection(np.zeros((6000, 2), int), np.arange(6000) % 2 == 0)
+    chosen = random_matchings(task_of(stage_of(1, captions=3)), given, given.selected)
+    assert np.array_equal(chosen.selected, given.selected)
     drawn, counts = np.unique(chosen.captions[chosen.selected], axis=0, return_counts=True)
     assert drawn.tolist() == [[0, 1], [0, 2], [1, 0], [1, 2], [2, 0], [2, 1]]
     assert counts.min() > 420 and counts.max() < 580  # 500 each, four standard deviations
@@ -62,8 +51,8 @@ def test_the_placebo_keeps_the_coverage_and_draws_every_matching_equally_often()
 
 
 def test_the_placebo_of_the_global_variant_gives_no_caption_twice():
-    given = proposal(np.arange(50)[:, None], np.arange(50) % 2 == 0, n_captions=60, is_global=True)
-    chosen = random_matchings(given)
+    given = Selection(np.arange(50)[:, None], np.arange(50) % 2 == 0)
+    chosen = random_matchings(task_of(stage_of(20, captions=3, is_global=True)), given, given.selected)
     given_out = chosen.captions[chosen.selected].ravel()
     assert len(set(given_out.tolist())) == 25 and given_out.max() > 49
 

@@ -21,7 +21,7 @@ from ttmbench.evaluator.eval_results import EvalResults, Scored, TaskResult
 from ttmbench.evaluator.evaluate import evaluate, resolve
 from ttmbench.evaluator.score_task import Run, plan_task, score
 from ttmbench.methods.model_task import true_captions
-from ttmbench.methods.parts import PseudoLabels, candidates
+from ttmbench.methods.ttm import PseudoLabels, candidates
 from ttmbench.metrics import reliability
 from ttmbench.model import DualEncoder, PairScorer
 from ttmbench.plugins.registry import Registry, metric_for

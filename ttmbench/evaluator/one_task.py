@@ -34,7 +34,6 @@ from ttmbench.methods.parameters import SETS, is_added, low_rank_removed, parame
 from ttmbench.methods.parts import check_parts
 from ttmbench.methods.runner import MethodRun, named
 from ttmbench.methods.settings import Settings, checked_settings, recorded, usual_rate
-from ttmbench.methods.training import Original
 from ttmbench.methods.views import views_of
 from ttmbench.model import DualEncoder, Model, PairScorer, StoredFeatures
 from ttmbench.plugins.registry import Registry
@@ -218,7 +217,9 @@ def check_settings(
     name, known, of_ttm = spec.name, recorded(settings), settings if isinstance(settings, TTMConfig) else None
     train, reward, wrappers = (known.get(key) for key in ("train", "reward", "wrappers"))
     if of_ttm is not None:
-        check_parts(registry, of_ttm, task.shape, task.is_global)
+        of_ttm.by_share(task.is_global)
+        if of_ttm.other_parts:
+            check_parts(registry, of_ttm, task.shape, task.is_global)
         if {"augment", "augment_scale"} & settings_for(config, name).keys():
             raise UsageError(f"--method_args {name}.augment: images are prepared once for a run; use --ttm_args")
     if "reward_model" in spec.needs and isinstance(reward, str) and reward != "self":
@@ -466,7 +467,6 @@ class Methods:
             registry=run.registry,
             settings=settings,
             stage=stage,
-            original=Original(stage) if stage is not None and any(spec.trains for spec in specs) else None,
             items=(len(np.unique(rows.images)), len(np.unique(rows.captions))),
             is_global=task.is_global,
             views=views_of(cast("DualEncoder", run.model), inputs, run.sizer) if with_features else None,

@@ -115,6 +115,7 @@ def finetune_model(
             settings=TTMConfig(),
             stage=PreparedTask(adapter, images_on_device(adapter, prepared), sizer, is_global=False, all_pairs=False),
             checkpoint=TaskCheckpoint(folder / STATE, data, key),
+            restores=False,
         )
 
         def save(seed: int, about: Record) -> Left:

@@ -1,15 +1,14 @@
 """Checkpoints of training, from which an interrupted run resumes: TTM, its variants, other methods and finetuning.
 
-The folder of a method and seed has a file for each finished iteration of TTM, the training state after the last turn,
-and, once the seed is finished, its final scores. Every file has a digest; a file that does not match is never used.
+Each method and seed has one file: its finished iterations, the training state after the last turn, and, once the seed
+is finished, its final scores. The file has a digest; one that is damaged or of another run is never used.
 """
 
 from __future__ import annotations
 
-import shutil
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,8 +17,8 @@ import numpy as np
 import torch
 
 from ttmbench._util.console import warn
-from ttmbench._util.file_io import Unreadable, load_sealed, replace_sealed, separated, tensors_digest
-from ttmbench.methods.training import Iteration, TrainingState
+from ttmbench._util.file_io import load_sealed, replace_sealed, separated, tensors_digest
+from ttmbench.methods.training import Cost, Iteration, TrainingState
 from ttmbench.types import Record, Scores
 
 Tensors = dict[str, torch.Tensor]
@@ -28,156 +27,127 @@ Left = Mapping[str, tuple[Tensors, Metadata]]
 """What is made of a trained model while it is there, by name: tensors and JSON values, stored with the seed."""
 AfterSeed = Callable[[int, Record], Left | None]
 """Makes it, of a seed and the record of its run."""
-TRAINING, _FINAL, _STEP = "training.safetensors", "final.safetensors", "iteration_{}.safetensors"
-_FORMAT = 4  # version of the files; other versions are not read
+_FORMAT = 5  # version of the files; other versions are not read
 _MAX_SAVING = 0.1  # largest fraction of the time spent on writing files
 _PARTS = ("model", "random", "extra")
 _STEP_ARRAYS = ("captions", "selected", "tie")
 _STEP_VALUES = ("iteration", "threshold", "loss", "learning_rate", "seconds")
 
 
-@dataclass(frozen=True)
-class SeedProgress:
-    """Progress of a seed; nothing by default."""
+@dataclass
+class SeedRun:
+    """What a method has done with one seed, in this process and in those that were stopped."""
 
-    steps: Sequence[Iteration] = ()  # that are finished, of a method that has iterations
-    state: TrainingState | None = None  # after the last turn, while the seed runs
-    # final ones of a finished seed; while it runs, in the shuffled order, of groups that had a turn
+    # in the task's order once it is finished; before, in the shuffled order, of groups that had a turn
     scores: Scores | None = None
-    about: Metadata = field(default_factory=dict)  # other stored values
-    left: Left = field(default_factory=dict)  # of a finished seed
+    steps: list[Iteration] = field(default_factory=list)  # of a method that trains the whole model
     is_finished: bool = False
+    turns: int = 0  # that are over
+    updates: int = 0  # turns in which parameters were trained
+    losses: list[float] = field(default_factory=list)  # of the turns that report one
+    notes: list[str] = field(default_factory=list)
+    cost: Cost = field(default_factory=Cost)
+    seconds: float = 0.0  # wall time
+    trained: Mapping[str, int] = field(default_factory=dict)  # name of a parameter -> how many numbers it has
+    left: Left = field(default_factory=dict)  # what was made of the trained model
 
 
 @dataclass
 class SeedCheckpoint:
-    """Checkpoint files of one method and seed that start from ``start`` (a digest); stores nothing without a folder.
+    """The checkpoint file of one method and seed that start from ``start`` (a digest); stores nothing without a path.
 
-    Files with another start are removed. ``warn`` is called if files cannot be written, and the run continues without
-    checkpoints. If they cannot be read, the seed starts again.
+    ``warn`` is called if it cannot be written, and the run continues without checkpoints.
     """
 
-    folder: Path | None
+    path: Path | None
     start: str
     warn: Callable[[str], None]
     _writer: threading.Thread | None = None
     _saved: float = field(default_factory=time.monotonic)
     _took: float = 0.0  # seconds of writing the last state
 
-    def read(self) -> SeedProgress:
-        """Progress of an earlier run; empty if a file is damaged or has another start."""
-        if self.folder is None or not self.folder.is_dir():
-            return SeedProgress()
-        try:
-            return self._read(self.folder)
-        except FileNotFoundError:
-            pass  # stopped before its first turn was over
-        except Exception as error:
-            warn(f"cannot resume from {self.folder}: {error}; its seed starts again")
-        self.remove()
-        return SeedProgress()
+    def read(self) -> tuple[SeedRun, TrainingState | None]:
+        """An earlier run of the seed, and its state unless it had finished; a new one if its file cannot be used."""
+        if self.path is not None and self.path.exists():
+            try:
+                return self._read(self.path)
+            except Exception as error:
+                warn(f"cannot resume from {self.path}: {error}; its seed starts again")
+        return SeedRun(), None
+
+    def _read(self, path: Path) -> tuple[SeedRun, TrainingState | None]:
+        tensors, about = load_sealed(path)
+        if about.get("identity") != self._identity(path):
+            raise ValueError("it was written for another method, seed, scores, data or settings, or by another version")
+        run = SeedRun(**{**about["run"], "cost": Cost(about["run"]["cost"])})
+        run.scores = scores_of(tensors) if "scores.groups" in tensors else None
+        for values in about["steps"]:
+            of_step = _inside(tensors, f"step.{values['iteration']}.")
+            arrays = {name: of_step[name].numpy() for name in _STEP_ARRAYS}
+            known: Metadata = {**values, **arrays, "loss": tuple(values["loss"])}
+            run.steps.append(Iteration(**known, scores=scores_of(of_step)))
+        if run.is_finished:
+            left = enumerate(about["left"].items())
+            run.left = {name: (_inside(tensors, f"left.{number}."), values) for number, (name, values) in left}
+            return run, None
+        optimizers: list[Metadata] = [{"state": {}, "param_groups": groups} for groups in about["optimizers"]]
+        for key, tensor in _inside(tensors, "optimizer.").items():
+            number, parameter, name = key.split(".", 2)
+            optimizers[int(number)]["state"].setdefault(int(parameter), {})[name] = tensor
+        parts = {part: _inside(tensors, f"{part}.") for part in _PARTS}
+        return run, TrainingState(run.turns, optimizers=optimizers, steps=run.steps, **parts)
 
     def is_due(self, seconds: float = 0.0) -> bool:
         """Whether the last state is this many seconds old, and writing would take at most a tenth of the time."""
         return time.monotonic() - self._saved >= max(seconds, self._took / _MAX_SAVING)
 
-    def keep(self, state: TrainingState, about: Metadata | None = None, scores: Scores | None = None) -> None:
-        """Stores the state after a turn with the scores of the groups that had one; an iteration has a separate file.
+    def keep(self, run: SeedRun, state: TrainingState | None = None) -> None:
+        """Replaces the file by the run as it is now, with the state after its last turn unless it is finished.
 
         Weights on an accelerator are copied at once and written in the background, since a file of some hundred
         megabytes takes seconds. Until the new file is complete, the previous one is valid.
         """
-        began = time.monotonic()
-        for step in state.steps[-1:]:
-            tensors = {name: torch.from_numpy(np.array(getattr(step, name))) for name in _STEP_ARRAYS}
-            values = {name: getattr(step, name) for name in _STEP_VALUES}
-            self._write(_STEP.format(step.iteration), {**tensors, **score_tensors(step.scores)}, values)
-        tensors = {} if scores is None else score_tensors(scores)
-        for part in _PARTS:
-            tensors |= {f"{part}.{name}": tensor for name, tensor in getattr(state, part).items()}
-        for number, optimizer in enumerate(state.optimizers):
-            for parameter, values in optimizer["state"].items():
-                known = {name: torch.as_tensor(value) for name, value in values.items() if value is not None}
-                tensors |= {f"optimizer.{number}.{parameter}.{name}": value for name, value in known.items()}
-        groups = [optimizer.get("param_groups") for optimizer in state.optimizers]
-        turns = {"turns": state.turns, "steps": len(state.steps), "optimizers": groups}
-        self._write(TRAINING, tensors, {**turns, "about": about or {}})
-        self._saved = time.monotonic()
-        self._took = self._saved - began
-
-    def finish(self, final: Scores, steps: int, about: Metadata | None = None, left: Left | None = None) -> None:
-        """Stores the scores of a finished seed and what is left of it, and removes the training state."""
         self.finish_writing()
-        if self.folder is None:
+        if self.path is None:
             return
-        left, tensors = left or {}, score_tensors(final)
-        for number, (of_one, _) in enumerate(left.values()):
-            tensors |= {f"left.{number}.{name}": tensor for name, tensor in of_one.items()}
-        more = {"left": {name: values for name, (_, values) in left.items()}}
-        self._write(_FINAL, tensors, {"steps": steps, "about": about or {}, **more})
-        (self.folder / TRAINING).unlink(missing_ok=True)
-
-    def remove(self) -> None:
-        """Removes all files."""
-        self.finish_writing()
-        if self.folder is not None:
-            shutil.rmtree(self.folder, ignore_errors=True)
-
-    def _read(self, folder: Path) -> SeedProgress:
-        if (folder / _FINAL).exists():
-            tensors, about = self._load(folder / _FINAL)
-            left = {}
-            for index, (kind, values) in enumerate(about["left"].items()):
-                start = f"left.{index}."
-                left[kind] = (
-                    {key.removeprefix(start): of for key, of in tensors.items() if key.startswith(start)},
-                    values,
-                )
-            steps = self._steps(folder, about["steps"])
-            return SeedProgress(steps, None, scores_of(tensors), about["about"], left, is_finished=True)
-        tensors, about = self._load(folder / TRAINING)
-        steps = self._steps(folder, about["steps"])
-        parts: dict[str, Tensors] = {name: {} for name in _PARTS}
-        optimizers: list[Metadata] = [{"state": {}, "param_groups": groups} for groups in about["optimizers"]]
-        for key, tensor in tensors.items():
-            part, _, name = key.partition(".")
-            if part == "optimizer":
-                number, parameter, name = name.split(".", 2)
-                optimizers[int(number)]["state"].setdefault(int(parameter), {})[name] = tensor
-            elif part in parts:
-                parts[part][name] = tensor
-        state = TrainingState(about["turns"], optimizers=optimizers, steps=steps, **parts)
-        scores = scores_of(tensors) if "scores.groups" in tensors else None
-        return SeedProgress(steps, state, scores, about["about"])
-
-    def _steps(self, folder: Path, count: int) -> tuple[Iteration, ...]:
-        steps = []
-        for iteration in range(1, count + 1):
-            tensors, about = self._load(folder / _STEP.format(iteration))
-            values: Metadata = {name: about[name] for name in _STEP_VALUES} | {"loss": tuple(about["loss"])}
-            values |= {name: tensors[name].numpy() for name in _STEP_ARRAYS}
-            steps.append(Iteration(**values, scores=scores_of(tensors)))
-        return tuple(steps)
-
-    def _write(self, name: str, tensors: Tensors, about: Metadata) -> None:
-        self.finish_writing()
-        if self.folder is None:
-            return
-        path, apart = self.folder / name, separated(tensors)
-        # With its seed and method, so that a file that was moved is not used.
-        card = {**about, "file": "/".join(path.parts[-3:]), "start": self.start, "format": _FORMAT}
+        began, path, groups = time.monotonic(), self.path, []
+        tensors = {} if run.scores is None else score_tensors(run.scores)
+        for step in run.steps:
+            of_step = {name: torch.from_numpy(np.array(getattr(step, name))) for name in _STEP_ARRAYS}
+            of_step |= score_tensors(step.scores)
+            tensors |= {f"step.{step.iteration}.{name}": tensor for name, tensor in of_step.items()}
+        if state is not None:
+            tensors |= {f"{part}.{name}": of for part in _PARTS for name, of in getattr(state, part).items()}
+            groups = [optimizer.get("param_groups") for optimizer in state.optimizers]
+            for number, optimizer in enumerate(state.optimizers):
+                for parameter, values in optimizer["state"].items():
+                    known = {name: torch.as_tensor(value) for name, value in values.items() if value is not None}
+                    tensors |= {f"optimizer.{number}.{parameter}.{name}": value for name, value in known.items()}
+        for number, (made, _) in enumerate(run.left.values()):
+            tensors |= {f"left.{number}.{name}": of for name, of in made.items()}
+        about = {name: value for name, value in vars(run).items() if name not in ("scores", "steps", "left")}
+        left = {name: values for name, (_, values) in run.left.items()}
+        steps = [{name: getattr(step, name) for name in _STEP_VALUES} for step in run.steps]
+        card = {"run": about, "steps": steps, "left": left, "optimizers": groups, "identity": self._identity(path)}
+        apart = separated(tensors)
 
         def put() -> None:
             why = replace_sealed(path, apart, card)
             if why is not None:
                 self.warn(why)
-                self.folder = None
+                self.path = None
 
         if any(tensor.device.type != "cpu" for tensor in tensors.values()):
-            self._writer = threading.Thread(target=put, name=f"writes {name}")
+            self._writer = threading.Thread(target=put, name=f"writes {path.name}")
             self._writer.start()
         else:
             put()
+        self._saved = time.monotonic()
+        self._took = self._saved - began
+
+    def _identity(self, path: Path) -> list[object]:
+        """With method and seed, so that a file that was moved is not used."""
+        return [path.parent.name, path.name, self.start, _FORMAT]
 
     def finish_writing(self) -> None:
         """Waits until the last state is on the disk."""
@@ -185,18 +155,9 @@ class SeedCheckpoint:
             self._writer.join()
             self._writer = None
 
-    def _load(self, path: Path) -> tuple[Tensors, Metadata]:
-        try:
-            tensors, about = load_sealed(path)
-        except Unreadable as error:
-            raise ValueError(f"{path.name} is damaged: {error}") from None
-        if about.get("file") != "/".join(path.parts[-3:]):
-            raise ValueError(f"{path.name} was written as {about.get('file')}")
-        if about["start"] != self.start:
-            raise ValueError("it was written for other scores, data or settings")
-        if about.get("format") != _FORMAT:
-            raise ValueError("it was written by another version")
-        return tensors, about
+
+def _inside(tensors: Tensors, prefix: str) -> Tensors:
+    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
 
 
 @dataclass
@@ -213,7 +174,7 @@ class TaskCheckpoint:
         if self.folder is None or self._warned:
             return SeedCheckpoint(None, "", self._warn)
         start = f"{self.run}:{self.data}:{tensors_digest(score_tensors(raw) | (more or {}))}"
-        return SeedCheckpoint(self.folder / method / f"seed_{seed}", start, self._warn)
+        return SeedCheckpoint(self.folder / method / f"seed_{seed}.safetensors", start, self._warn)
 
     def _warn(self, why: str) -> None:
         if not self._warned:

@@ -23,7 +23,7 @@ from ttmbench.methods.parameters import remove_low_rank
 from ttmbench.methods.parts import Parts, cross_entropy, load_part, load_parts
 from ttmbench.methods.settings import arguments, checked_settings
 from ttmbench.methods.task import Clusters, MethodStep, TrainingTask
-from ttmbench.methods.training import Iteration, Original, TrainingState
+from ttmbench.methods.training import Iteration, TrainingState, restored
 from ttmbench.methods.ttm import ttm
 from ttmbench.metrics import group_match, group_score, individual_match
 from ttmbench.model import DualEncoder
@@ -388,7 +388,7 @@ def _outcomes_of_iterations(
     def run(stage: PreparedTask, resume: TrainingState | None = None) -> tuple[list[Iteration], list[TrainingState]]:
         """All iterations and the state after each; the model is restored."""
         steps, states = list[Iteration](), list[TrainingState]()
-        with Original(stage).adapted(), _as_broken():
+        with restored(stage), _as_broken():
             task = ModelTask(stage, stage.score(), settings, 0, parts=parts, resume=resume)
             for step in _each(method(task)):
                 state = task.snapshot()

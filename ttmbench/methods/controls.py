@@ -8,9 +8,9 @@ from dataclasses import replace
 import numpy as np
 
 from ttmbench.methods.model_task import ModelTask
-from ttmbench.methods.parts import Selection, SelectionProposal, all_captions
+from ttmbench.methods.parts import all_captions
 from ttmbench.methods.training import Iteration
-from ttmbench.methods.ttm import ttm
+from ttmbench.methods.ttm import Selection, ttm
 
 
 def placebo(task: ModelTask) -> Iterator[Iteration]:
@@ -29,33 +29,29 @@ def shuffle(task: ModelTask) -> Iterator[Iteration]:
     return ttm(task, exchanged)
 
 
-def random_matchings(proposal: SelectionProposal) -> Selection:
+def random_matchings(task: ModelTask, choice: Selection, tie: np.ndarray) -> Selection:
     """The selected units, each with a random matching."""
-    chosen = proposal.choice
-    captions = chosen.captions.copy()
+    captions, rng, every = choice.captions.copy(), task.draws(), np.arange(task.first.shape[-1])
     n_units, images = captions.shape
-    if proposal.is_global:
-        drawn = proposal.rng.permutation(proposal.n_captions)[:n_units, None]
+    if task.is_global:
+        drawn = rng.permutation(len(every))[:n_units, None]
     else:
-        every = np.broadcast_to(np.arange(proposal.n_captions), (n_units, proposal.n_captions))
-        drawn = proposal.rng.permuted(every, axis=1)[:, :images]
-    captions[chosen.selected] = drawn[chosen.selected]
-    if chosen.soft is None:
-        return Selection(captions, chosen.selected)
-    soft = np.empty_like(chosen.soft)  # the captions of soft labels change as those of hard ones
-    old, new = (all_captions(each, soft.shape[2])[:, None, :] for each in (chosen.captions, captions))
-    np.put_along_axis(soft, new, np.take_along_axis(chosen.soft, old, axis=2), axis=2)
-    return Selection(captions, chosen.selected, soft)
+        drawn = rng.permuted(np.broadcast_to(every, (n_units, len(every))), axis=1)[:, :images]
+    captions[choice.selected] = drawn[choice.selected]
+    if choice.soft is None:
+        return replace(choice, captions=captions)
+    soft = np.empty_like(choice.soft)  # the captions of soft labels change as those of hard ones
+    old, new = (all_captions(each, len(every))[:, None, :] for each in (choice.captions, captions))
+    np.put_along_axis(soft, new, np.take_along_axis(choice.soft, old, axis=2), axis=2)
+    return replace(choice, captions=captions, soft=soft)
 
 
-def exchanged(proposal: SelectionProposal) -> Selection:
+def exchanged(task: ModelTask, choice: Selection, tie: np.ndarray) -> Selection:
     """The selected units, each with the pseudo-label of another one; none if there are fewer than two."""
-    chosen = proposal.choice
-    units = proposal.rng.permutation(np.flatnonzero(chosen.selected))
+    units = task.draws().permutation(np.flatnonzero(choice.selected))
     if len(units) < 2:
-        return replace(chosen, selected=np.zeros_like(chosen.selected))
-    captions, soft = chosen.captions.copy(), None if chosen.soft is None else chosen.soft.copy()
-    captions[units] = chosen.captions[np.roll(units, 1)]
-    if soft is not None and chosen.soft is not None:
-        soft[units] = chosen.soft[np.roll(units, 1)]
-    return Selection(captions, chosen.selected, soft)
+        return replace(choice, selected=np.zeros_like(choice.selected))
+    others = np.arange(len(choice.selected))
+    others[units] = np.roll(units, 1)
+    soft = None if choice.soft is None else choice.soft[others]
+    return replace(choice, captions=choice.captions[others], soft=soft)

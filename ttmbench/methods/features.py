@@ -79,7 +79,7 @@ class FeatureTask(ScoreTask):
         rewards: Mapping[str, RewardModel] | None = None,
     ) -> None:
         super().__init__(scores.to(images.device), seed)
-        self._logits, self._views, self.cost = model, views, cost or Cost()
+        self._logits, self._views, self.cost = model, views, Cost() if cost is None else cost
         self._references, self._rewards = references or {}, rewards or {}
         self.all_images, self.all_captions = images, captions
         self.image_rows, self.caption_rows = image_rows.to(images.device), caption_rows.to(images.device)

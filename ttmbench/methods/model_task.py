@@ -8,40 +8,35 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping
-from functools import cached_property
-from typing import Any
+from functools import cached_property, partial
 
 import numpy as np
 import torch
 
 from ttmbench._util.console import progress_bar
 from ttmbench.config import DEFAULT_LEARNING_RATE, NO_LEARNING_RATE, TTMConfig
-from ttmbench.errors import DivergedError, UsageError
-from ttmbench.methods.parameters import is_of_captions, is_of_images, is_temperature, parameters_of
-from ttmbench.methods.parts import (
-    DEFAULT_PARTS,
-    Parts,
-    PseudoLabels,
-    Round,
-    Selection,
-    SelectionProposal,
-    in_order,
-)
+from ttmbench.errors import DivergedError, TtmbenchError, UsageError
+from ttmbench.methods.parameters import parameters_of, trained_towers
+from ttmbench.methods.parts import DEFAULT_PARTS, Parts, Round
 from ttmbench.methods.training import (
     Cost,
     Iteration,
     TrainingPairs,
     TrainingState,
     batch_units,
-    finetune,
+    gradient,
+    loss_of_features,
     random_state,
     restore,
     resume_weights,
     set_random_state,
 )
+from ttmbench.methods.ttm import PseudoLabels, Selection, in_order
 from ttmbench.model import DualEncoder
 from ttmbench.schedules import SCHEDULES
+from ttmbench.scoring.batches import BatchSizer, attempt
 from ttmbench.scoring.dual_encoder import PreparedTask
+from ttmbench.scoring.inputs import take
 from ttmbench.types import ScheduleSpec, Scores
 
 
@@ -68,14 +63,14 @@ class ModelTask:
         raw: Scores,
         settings: TTMConfig,
         seed: int,
-        *,
         schedule: ScheduleSpec = SCHEDULES[0],
         parts: Parts = DEFAULT_PARTS,
+        *,
         with_labels: bool = False,
         resume: TrainingState | None = None,
     ) -> None:
         self.settings, self.schedule, self.parts = settings, schedule, parts
-        self._stage, self._scores, self._seed, self._resume, self._labels = stage, raw, seed, resume, with_labels
+        self._stage, self._raw, self._seed, self._resume, self._labels = stage, raw, seed, resume, with_labels
         self.is_global = stage.is_global
         rows = stage.prepared.rows
         self._captions_choose = rows.images.shape[1] > rows.captions.shape[1]
@@ -95,13 +90,13 @@ class ModelTask:
 
     @cached_property
     def first(self) -> np.ndarray:
-        """Scores of the original model, logits [groups, images, captions]; [images, captions] in the global variant."""
-        return in_order(self._scores, self.is_global, self._order)
+        """Logits of the original model, [groups, images, captions]; [images, captions] in the global variant."""
+        return in_order(self._raw, self.is_global, self._order)
 
     @cached_property
     def truth(self) -> np.ndarray | None:
         """True captions of each unit, int [units, images of a unit]; None unless the method needs labels."""
-        return self._shuffled(true_captions(self._scores, self.is_global)) if self._labels else None
+        return self._shuffled(true_captions(self._raw, self.is_global)) if self._labels else None
 
     def labelled_pairs(self) -> TrainingPairs:
         """Pairs to train on, one a unit, so that batches are drawn over all groups; caption i is true for image i.
@@ -143,41 +138,23 @@ class ModelTask:
         """Learning rate at the start of an iteration: lr x restart^(t-1), t from 1 (section B.1)."""
         return (self.settings.lr or DEFAULT_LEARNING_RATE) * self.settings.lr_restart ** (iteration - 1)
 
-    def proposal(self, choice: Selection, tie: np.ndarray) -> SelectionProposal:
-        """Algorithm 1's selection, as input of a control; its random draws follow from seed and iteration."""
-        rng = np.random.default_rng([self._seed, len(self.steps) + 1, 2])
-        return SelectionProposal(choice, tie, int(self._order.shape[-1]), self.is_global, rng)
+    def draws(self) -> np.random.Generator:
+        """A generator for random draws of a control, which follow from seed and iteration."""
+        return np.random.default_rng([self._seed, len(self.steps) + 1, 2])
 
     def iterations(self, stop: Callable[[], bool] = lambda: False) -> Iterator[int]:
         """Yields the number of each iteration, from 1 or after those of a stopped run, until ``stop`` or the last.
 
         The method calls `train` or `fit` once for each. One that ends early says so by ``stop``: a resumed run asks it
-        again.
+        again. At the end the model becomes its teacher, if there is one.
         """
-        self.start()
-        config = self.settings
-        with progress_bar(config.iterations * config.epochs, f"training, seed {self._seed}", "epochs") as self.bar:
-            self.bar.update(self.turns * config.epochs)
-            while self.turns < config.iterations and not (self.turns and stop()):
-                self.turns += 1
-                yield self.turns
-
-    def finish(self) -> None:
-        """After the last iteration: the model becomes its teacher, if there is one."""
-        if self._teacher is not None:
-            self._load(self._teacher)
-
-    def start(self) -> None:
-        """Selects the parameters to train, makes the optimiser, and resumes a stopped run."""
         config, adapter, rows = self.settings, self._stage.adapter, self._stage.prepared.rows
         fewer, more = self._choosing.shape[1], self._options.shape[1]
         # In the global variant a unit is one pair, and a batch holds the pairs of as many groups.
         per_group = fewer if self.is_global else 1
         units = rows.images.size if self.is_global else len(rows.images)
-        groups = config.batch_groups
-        self._batch = (
-            batch_units(units, (100 if fewer == 1 else 50) * per_group) if groups is None else groups * per_group
-        )
+        default = batch_units(units, (100 if fewer == 1 else 50) * per_group)
+        self._batch = default if config.batch_groups is None else config.batch_groups * per_group
         self.trained = dict(parameters_of(adapter, config.train))
         if config.train != "all":
             for parameter in adapter.parameters():
@@ -186,112 +163,135 @@ class ModelTask:
                 parameter.requires_grad_(True)
         self._optimizer = self.parts.optimizer(list(self.trained.items()), config)
         names = adapter.state_dict().keys() if config.train != "all" else ()
-        self._updates = {name: value for name, value in self.trained.items() if names and name not in names}  # low rank
+        self._added = {name: value for name, value in self.trained.items() if names and name not in names}  # low rank
         self._teacher = None if self.parts.teacher is None else self._copied()
         torch.manual_seed(self._seed)  # for adapters with dropout; nothing else here draws from torch
         # rows of images and of captions in one scoring pass, and of a unit in one epoch
         self._whole = [len(np.unique(side)) for side in (rows.images, rows.captions)]
-        m, k = rows.images.shape[1], rows.captions.shape[1]
-        self._of_unit = [1, 1] if self.is_global else [fewer, fewer] if config.loss == "own" else [m, k]
+        self._of_unit = [1, 1] if self.is_global else [fewer, fewer]
+        if not self.is_global and config.loss != "own":
+            self._of_unit = [rows.images.shape[1], rows.captions.shape[1]]
         if not isinstance(adapter, DualEncoder):  # it sees an image and a caption for each pair, and learns from all
-            self._whole, self._of_unit = [rows.images.size * k] * 2, [fewer * more] * 2
+            self._whole, self._of_unit = [rows.images.size * rows.captions.shape[1]] * 2, [fewer * more] * 2
         if self._resume is None:
-            self.cost.count(image_rows=self._whole[0], caption_rows=self._whole[1])
-            return
-        state, self._resume = self._resume, None
+            self.cost.update(image_rows=self._whole[0], caption_rows=self._whole[1])
+        else:
+            self._go_on(self._resume)
+        with progress_bar(config.iterations * config.epochs, f"training, seed {self._seed}", "epochs") as self.bar:
+            self.bar.update(self.turns * config.epochs)
+            while self.turns < config.iterations and not (self.turns and stop()):
+                self.turns += 1
+                yield self.turns
+        if self._teacher is not None:
+            self._load(self._teacher)
+
+    def _go_on(self, state: TrainingState) -> None:
+        """Loads the state of a stopped run."""
         self._load(state.model, is_resumed=True)
         for optimizer in state.optimizers:
             of_groups = self._optimizer.state_dict()["param_groups"]
             self._optimizer.load_state_dict({"state": dict(optimizer["state"]), "param_groups": of_groups})
         if self._teacher is not None:
             self._teacher = {name: tensor.to(self._teacher[name].device) for name, tensor in state.extra.items()}
-        set_random_state(state.random, adapter)
+        set_random_state(state.random, self._stage.adapter)
 
     def train(self, threshold: float, labels: PseudoLabels, chosen: Selection) -> Iteration:
-        """One iteration: trains the model on the selected units, and scores it.
+        """One iteration: trains the model on the selected units, and scores it, or its teacher if it has one.
 
         Raises:
             TtmbenchError: the loss or the scores are NaN or infinite, or memory is too small.
         """
         started, number = time.perf_counter(), len(self.steps) + 1
-        scores = self.steps[-1].scores if self.steps else self._scores
+        scores, rate = self.steps[-1].scores if self.steps else self._raw, self.rate(number)
         loss = self.fit(number, self.pairs(chosen, self.parts.loss is not None))
-        if loss and self._teacher is None:
-            scores = self._stage.score()
-        elif loss and self._teacher is not None:  # which is scored, and the model is not changed
-            model = self._copied()
-            self._load(self._teacher)
-            scores = self._stage.score()
-            self._load(model)
-        if loss and not np.isfinite(scores.groups).all():
-            raise DivergedError(f"after iteration {number} the model's scores are NaN or infinite", self.rate(number))
         if loss:
-            self._count(int(chosen.selected.sum()), len(loss))
-        step = Iteration(
-            number,
-            threshold,
-            self.unshuffle(chosen.captions),
-            chosen.selected,
-            labels.tie,
-            loss,
-            self.rate(number),
-            scores,
-            time.perf_counter() - started,
+            model = None if self._teacher is None else self._copied()
+            if self._teacher is not None:
+                self._load(self._teacher)
+            scores = self._stage.score()
+            if model is not None:
+                self._load(model)
+            if not np.isfinite(scores.groups).all():
+                raise DivergedError(f"after iteration {number} the model's scores are NaN or infinite", rate)
+            units = int(chosen.selected.sum())
+            self.cost["optimizer_steps"] += -(-units // self._batch) * len(loss)
+            for side, whole, each, is_trained in zip(
+                ("image", "caption"),
+                self._whole,
+                self._of_unit,
+                trained_towers(self._stage.adapter, self.trained),
+                strict=True,
+            ):
+                seen = units * each * len(loss)
+                self.cost[f"{side}_rows"] += whole + seen
+                self.cost[f"{side}_rows_backward"] += seen * is_trained
+        captions, seconds = self.unshuffle(chosen.captions), time.perf_counter() - started
+        self.steps.append(
+            Iteration(number, threshold, captions, chosen.selected, labels.tie, loss, rate, scores, seconds)
         )
-        self.steps.append(step)
-        return step
+        return self.steps[-1]
 
     def fit(
         self, iteration: int, pairs: TrainingPairs, factor: Callable[[int, int], float] | None = None
     ) -> tuple[float, ...]:
-        """Mean loss of every epoch of training on pairs; empty, and the model untouched, if there are none.
+        """Trains on pairs; returns the loss of every epoch, a mean over units. None if there are no pairs.
 
-        ``factor`` is the learning-rate schedule, (step, steps) -> factor, in place of that of the parts.
+        ``factor`` is the learning-rate schedule, (step, steps) -> factor, in place of that of the parts. Images are
+        cropped anew in every step, if they are enlarged.
+
+        Raises:
+            DivergedError: the loss is NaN or infinite.
+            TtmbenchError: memory is too small.
         """
-        config, parts = self.settings, self.parts
+        config, parts, adapter, prepared = self.settings, self.parts, self._stage.adapter, self._stage.prepared
         if len(pairs.images) == 0:
             self.bar.update(config.epochs)
             return ()
         if not config.keep_optimizer_state and iteration > 1:
             self._optimizer = parts.optimizer(list(self.trained.items()), config)
-
-        def epoch_done(loss: float) -> None:
-            which = f"iteration {iteration}/{config.iterations}, " if factor is None else ""
-            self.bar.set_postfix_str(f"{which}loss {loss:.3f}")
+        rng, crop_rng = (np.random.default_rng([self._seed, iteration, *more]) for more in ((), (1,)))
+        memory, units, losses = BatchSizer.of(self._stage.batch_size), len(pairs.images), list[float]()
+        per_epoch = -(-units // self._batch)
+        steps = per_epoch * config.epochs
+        for epoch in range(config.epochs):
+            order, total = rng.permutation(units), torch.zeros(())
+            for step in range(per_epoch):
+                chosen, done = order[step * self._batch : (step + 1) * self._batch], epoch * per_epoch + step
+                now = factor(done, steps) if factor else parts.lr_schedule(done, steps, config.lr_floor)
+                for group in self._optimizer.param_groups:
+                    group["lr"] = group.setdefault("initial_lr", group["lr"]) * (self.rate(iteration) * now)
+                rows, of_features = pairs.images[chosen].reshape(-1), None
+                images, captions = take(prepared.images, rows), pairs.captions[chosen].reshape(-1)
+                if isinstance(adapter, DualEncoder) and prepared.enlarged is not None:
+                    images = adapter.crop(take(prepared.enlarged, rows), crop_rng.random((len(rows), 2)))
+                if isinstance(adapter, DualEncoder) and parts.loss is not None and pairs.targets is not None:
+                    of_features = partial(loss_of_features, parts.loss, pairs.targets[chosen], adapter)
+                matched = None if pairs.matched is None else pairs.matched[chosen].reshape(-1)
+                batch = images, take(prepared.captions, captions), matched
+                loss = gradient(adapter, *batch, self._optimizer, memory, of_features)
+                if not attempt(self._optimizer.step)[0]:  # its first step makes its state
+                    numbers = sum(parameter.numel() for parameter in self.trained.values())
+                    raise TtmbenchError(
+                        f"out of memory in a step of the optimizer, which keeps two numbers for each of {numbers:,} "
+                        "trained parameters; train fewer (--ttm_args train=norm, or for chat models --model_args "
+                        "lora=16)"
+                    )
+                if self._teacher is not None and parts.teacher is not None:
+                    parts.teacher(self._teacher, self._weights())
+                total = total + loss * len(chosen)  # stays on the device, to synchronise once per epoch
+            losses.append(float(total) / units)
+            if not math.isfinite(losses[-1]):
+                raise DivergedError(f"the loss became {losses[-1]} in epoch {epoch + 1}", self.rate(iteration))
+            which = "" if factor else f"iteration {iteration}/{config.iterations}, "
+            self.bar.set_postfix_str(f"{which}loss {losses[-1]:.3f}")
             self.bar.update()
-
-        def updated() -> None:
-            if self._teacher is not None and parts.teacher is not None:
-                parts.teacher(self._teacher, self._weights())
-
-        return finetune(
-            self._stage.adapter,
-            self._stage.prepared,
-            pairs,
-            self._optimizer,
-            config=config,
-            learning_rate=self.rate(iteration),
-            batch=self._batch,
-            rng=np.random.default_rng([self._seed, iteration]),
-            crop_rng=np.random.default_rng([self._seed, iteration, 1]),
-            epoch_done=epoch_done,
-            part_size=self._stage.batch_size,
-            factor=factor or (lambda step, steps: parts.lr_schedule(step, steps, config.lr_floor)),
-            loss=parts.loss,
-            updated=updated,
-        )
+        return tuple(losses)
 
     def snapshot(self) -> TrainingState:
         """Everything that the next iteration depends on; the tensors are not copies, and change with it."""
-        keeps, optimizer = self.settings.keep_optimizer_state, self._optimizer.state_dict()["state"]
-        return TrainingState(
-            self.turns,
-            self._weights(),
-            [{"state": optimizer}] if keeps else [],
-            random_state(self._stage.adapter),
-            self._teacher or {},
-            tuple(self.steps),
-        )
+        optimizers = [{"state": self._optimizer.state_dict()["state"]}] if self.settings.keep_optimizer_state else []
+        random = random_state(self._stage.adapter)
+        return TrainingState(self.turns, self._weights(), optimizers, random, self._teacher or {}, tuple(self.steps))
 
     def pairs(self, choice: Selection, with_targets: bool = False) -> TrainingPairs:
         """Training pairs of the selected units, as rows of distinct images and captions; with soft labels if asked.
@@ -299,15 +299,10 @@ class ModelTask:
         A model that learns from pairs that match or not gets every pair inside the groups, in the shuffled order.
         """
         chosen, rows = choice.selected, self._stage.prepared.rows
-        if self.is_global and isinstance(self._stage.adapter, DualEncoder):
+        if self.is_global:
             captions = rows.captions.reshape(-1)[self.unshuffle(choice.captions)][chosen]
             targets = np.ones((len(captions), 1, 1), np.float32) if with_targets else None
             return TrainingPairs(rows.images.reshape(-1)[chosen][:, None], captions, targets=targets)
-        if self.is_global:
-            raise UsageError(
-                "this model learns from pairs inside groups, which match or not, and the global variant has no groups; "
-                "use a task that is matched inside groups"
-            )
         choosing, options = self._choosing[chosen], np.take_along_axis(self._options, self._order, axis=1)[chosen]
         if with_targets:
             soft = choice.soft if choice.soft is not None else choice.captions[..., None] == np.arange(options.shape[1])
@@ -339,31 +334,19 @@ class ModelTask:
 
     def _weights(self) -> dict[str, torch.Tensor]:
         """Everything that training changes, by name; the tensors are not copied."""
-        updates = {name: update.detach() for name, update in self._updates.items()}
-        return {**self._stage.adapter.state_dict(), **updates}
+        added = {name: parameter.detach() for name, parameter in self._added.items()}
+        return {**self._stage.adapter.state_dict(), **added}
 
     def _copied(self) -> dict[str, torch.Tensor]:
         return {name: tensor.detach().clone() for name, tensor in self._weights().items()}
 
     def _load(self, weights: Mapping[str, torch.Tensor], is_resumed: bool = False) -> None:
         """Weights as `_weights` gives them; TtmbenchError if the model of a resumed run does not load them."""
-        tensors = {name: tensor for name, tensor in weights.items() if name not in self._updates}
+        tensors = {name: tensor for name, tensor in weights.items() if name not in self._added}
         (resume_weights if is_resumed else restore)(self._stage.adapter, tensors)
         with torch.no_grad():
-            for name, update in self._updates.items():
-                update.copy_(weights[name])
-
-    def _count(self, selected: int, epochs: int) -> None:
-        """Counts an iteration: training on so many units, and scoring the task."""
-        towers = [name for name in self.trained if not is_temperature(name)]
-        counts: dict[str, Any] = {"optimizer_steps": -(-selected // self._batch) * epochs}
-        backward = (not all(map(is_of_captions, towers)), not all(map(is_of_images, towers)))
-        for side, every, each, is_trained in zip(
-            ("image", "caption"), self._whole, self._of_unit, backward, strict=True
-        ):
-            seen = selected * each * epochs
-            counts |= {f"{side}_rows": every + seen, f"{side}_rows_backward": seen if is_trained else 0}
-        self.cost.count(**counts)
+            for name, parameter in self._added.items():
+                parameter.copy_(weights[name])
 
 
 def true_captions(scores: Scores, is_global: bool) -> np.ndarray:

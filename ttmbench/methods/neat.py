@@ -14,7 +14,7 @@ from ttmbench._util.file_io import file_digest
 from ttmbench.data.rows import csv_rows, listed, read_text
 from ttmbench.errors import DataError, UsageError
 from ttmbench.methods.losses import column_entropy
-from ttmbench.methods.parameters import Train, is_of_captions
+from ttmbench.methods.parameters import Train, trained_towers
 from ttmbench.methods.task import Clusters, MethodStep, ResetEvery, TrainingTask
 
 COLUMNS = ("captions", "pos_captions", "neg_captions", "inverted_captions")
@@ -76,7 +76,7 @@ def neat(
     digest = file_digest(Path(rewrites))[:12]
     task.notes.append(f"{int(is_written.sum())} of {len(texts)} captions are rewritten in a file with sha256 {digest}")
     parameters = task.train(train, temperature=False)
-    if not all(map(is_of_captions, task.trained)):
+    if trained_towers(task.adapter, task.trained)[0]:
         raise UsageError(f"neat trains captions alone, and train={train} has other parameters; use train=norm_captions")
     optimizer = task.optimizer(torch.optim.AdamW(parameters, lr=lr, weight_decay=weight_decay))
     gallery = normalize(task.all_images, dim=-1)

@@ -5,17 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
+import numpy as np
+
 from ttmbench.methods.model_task import ModelTask
-from ttmbench.methods.parts import Selection, SelectionProposal
 from ttmbench.methods.training import Iteration
-from ttmbench.methods.ttm import ttm
+from ttmbench.methods.ttm import Selection, ttm
 
 
 def oracle(task: ModelTask) -> Iterator[Iteration]:
     """TTM that trains on exactly the untied units whose matching is correct, whatever the threshold."""
-
-    def correct(proposal: SelectionProposal) -> Selection:
-        is_correct = (proposal.choice.captions == task.truth).all(axis=1)
-        return replace(proposal.choice, selected=is_correct & ~proposal.tie)
-
     return ttm(task, correct)
+
+
+def correct(task: ModelTask, choice: Selection, tie: np.ndarray) -> Selection:
+    """The untied units whose matching is correct."""
+    return replace(choice, selected=(choice.captions == task.truth).all(axis=1) & ~tie)

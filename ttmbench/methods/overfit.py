@@ -6,8 +6,9 @@ import math
 from collections.abc import Iterator
 
 from ttmbench.methods.model_task import ModelTask
-from ttmbench.methods.parts import Selection, all_fit, matching, select
+from ttmbench.methods.parts import all_fit
 from ttmbench.methods.training import Iteration
+from ttmbench.methods.ttm import Selection, matching, select
 
 
 def overfit(task: ModelTask) -> Iterator[Iteration]:

@@ -53,39 +53,23 @@ def named_parameters(adapter: Model) -> NamedParameters:
     return [(names.get(id(parameter), f"parameters.{number}"), parameter) for number, parameter in numbered]
 
 
-def is_of_images(name: str) -> bool:
-    """Whether a parameter belongs to the image tower alone, by its name in transformers, open_clip and timm.
-
-    >>> is_of_images("vision_model.post_layernorm.weight"), is_of_images("text.ln_final.weight")
-    (True, False)
-    """
-    return name.removeprefix("flava.").startswith(("vision", "visual", "image", "video", "mit.", "query_tokens"))
-
-
-def is_of_captions(name: str) -> bool:
-    """Whether a parameter belongs to the caption tower alone; shared parameters (BLIP-2) belong to neither.
-
-    >>> is_of_captions("transformer.resblocks.0.ln_1.bias"), is_of_captions("qformer.layernorm.weight")
-    (True, False)
-    """
-    of_open_clip = ("transformer.", "token_embedding", "positional_embedding", "ln_final")
-    return name.removeprefix("flava.").startswith(("text", "caption", "embeddings.", *of_open_clip))
+def trained_towers(adapter: Model, names: Iterable[str]) -> tuple[bool, bool]:
+    """Whether training these parameters changes features of images, and of captions; shared ones change both."""
+    towers = [name for name in names if not is_temperature(name)]
+    of_images, of_captions = ({name for name in towers if name.startswith(of)} for of in adapter.towers)
+    return not of_captions.issuperset(towers), not of_images.issuperset(towers)
 
 
 def is_temperature(name: str) -> bool:
-    """Whether a parameter is the temperature or the bias of the logits.
-
-    >>> is_temperature("logit_scale"), is_temperature("flava.logit_scale"), is_temperature("visual.proj")
-    (True, True, False)
-    """
+    """Whether a parameter is the temperature or the bias of the logits, by its name."""
     return name.rpartition(".")[2] in ("logit_scale", "logit_bias")
 
 
-def _chosen(adapter: Model, which: str, parameters: Mapping[str, nn.Parameter]) -> dict[str, nn.Parameter]:
+def _chosen(adapter: Model, which: str) -> dict[str, nn.Parameter]:
+    parameters, module = dict(named_parameters(adapter)), adapter.torch_module
     if which == "all":
-        return dict(parameters)
-    module = adapter.torch_module
-    names = set() if module is None else {name for name in SETS[which](module) if not NOT_RUN.search(name)}
+        return parameters
+    names = set() if module is None else {name for name in SETS[which](module, adapter) if not NOT_RUN.search(name)}
     return {name: parameter for name, parameter in parameters.items() if name in names}
 
 
@@ -103,16 +87,16 @@ def _norm(module: nn.Module) -> Iterator[str]:
             yield from (f"{path}.{name}" for name, _ in layer.named_parameters(recurse=False))
 
 
-def _last_block(module: nn.Module) -> Iterator[str]:
+def _last_block(module: nn.Module, adapter: Model) -> Iterator[str]:
     """Of each stack with attention (of stages: the last), and of a tower's last stack if none of its has attention."""
-    last: dict[tuple[tuple[bool, bool], str], str] = {}
+    last: dict[tuple[tuple[bool, ...], str], str] = {}
     for path, stack in module.named_modules():
         kinds = [set(type(block).__mro__) for block in stack.children()]  # of one class, or of one base
         if isinstance(stack, nn.ModuleList | nn.Sequential) and kinds and len(set.intersection(*kinds)) > 2:
             attends = any("Attention" in type(layer).__name__ for layer in stack.modules())
             if (attends or any(map(_is_norm, stack.modules()))) and not NOT_RUN.search(f"{path}."):
                 outer = next((one for _, one in last if one and path.startswith(f"{one}.")), path)
-                last[_tower(path), outer if attends else ""] = f"{path}.{[*stack._modules][-1]}."
+                last[_tower(path, adapter), outer if attends else ""] = f"{path}.{[*stack._modules][-1]}."
     with_attention = {tower for tower, outer in last if outer}
     blocks = tuple(one for (tower, outer), one in last.items() if outer or tower not in with_attention)
     return (name for name in _names(module) if name.startswith(blocks) or _POOLING.search(name))
@@ -122,18 +106,18 @@ def _bias(module: nn.Module) -> Iterator[str]:
     return (name for name in _names(module) if name.endswith((".bias", "_bias")) and not is_temperature(name))
 
 
-SETS: Mapping[str, Callable[[nn.Module], Iterable[str]]] = {
-    "all": _names,
-    "norm": _norm,
-    "norm_images": lambda module: filter(is_of_images, _norm(module)),
-    "norm_captions": lambda module: filter(is_of_captions, _norm(module)),
+SETS: Mapping[str, Callable[[nn.Module, Model], Iterable[str]]] = {
+    "all": lambda module, _: _names(module),
+    "norm": lambda module, _: _norm(module),
+    "norm_images": lambda module, adapter: (name for name in _norm(module) if name.startswith(adapter.towers[0])),
+    "norm_captions": lambda module, adapter: (name for name in _norm(module) if name.startswith(adapter.towers[1])),
     "last_block": _last_block,
-    "projections": lambda module: filter(_PROJECTION.search, _names(module)),
-    "bias": _bias,
-    "temperature": lambda module: filter(is_temperature, _names(module)),
-    "adapter": lambda module: filter(_ADAPTER.search, _names(module)),
+    "projections": lambda module, _: filter(_PROJECTION.search, _names(module)),
+    "bias": lambda module, _: _bias(module),
+    "temperature": lambda module, _: filter(is_temperature, _names(module)),
+    "adapter": lambda module, _: filter(_ADAPTER.search, _names(module)),
 }
-"""Name of a set -> the names of its parameters in a module."""
+"""Name of a set -> the names of its parameters in the module of a model."""
 
 
 SHIFT = "shift"
@@ -162,7 +146,7 @@ def add_shift(adapter: Model, which: str) -> Mapping[str, nn.Parameter]:
     Raises:
         UsageError: the model has no token embeddings, or no features of captions, that could be shifted.
     """
-    remove_shift(adapter)
+    remove_low_rank(adapter)
     tokens, width = tokens_of(which), _width(adapter, which)
     device = next(iter(adapter.parameters())).device
     parameter = nn.Parameter(torch.zeros(*([] if tokens is None else [tokens]), width, device=device))
@@ -170,13 +154,8 @@ def add_shift(adapter: Model, which: str) -> Mapping[str, nn.Parameter]:
     for name in ("encode_captions", "train_captions"):
         setattr(adapter, name, partial(encode, name))
     setattr(adapter, "matching_loss", partial(_loss_of_parts, adapter))  # noqa: B010  # a method of the protocol
+    adapter.added = [partial(delattr, adapter, name) for name in _REPLACED]
     return {f"text.{'shift' if tokens is None else 'context'}": parameter}
-
-
-def remove_shift(adapter: object) -> None:
-    """Removes a shift."""
-    for name in _replaced(adapter):
-        delattr(adapter, name)
 
 
 def _width(adapter: Model, which: str) -> int:
@@ -217,24 +196,14 @@ def _loss_of_parts(adapter: Any, images: Batch, captions: Batch) -> torch.Tensor
     return loss
 
 
-def _replaced(adapter: object) -> dict[str, Callable[..., torch.Tensor]]:
-    """Methods that are replaced on an instance, by name."""
-    own = getattr(adapter, "__dict__", {})
-    ours = (_shifted_tokens, _shifted_features, _loss_of_parts)
-    is_ours = {name: isinstance(own.get(name), partial) and own[name].func in ours for name in _REPLACED}
-    return {name: own[name] for name in _REPLACED if is_ours[name]}
-
-
 @contextmanager
 def _as_it_was(adapter: object) -> Iterator[None]:
     """A context in which the adapter encodes captions without the shift, since one method may call another."""
-    replaced = _replaced(adapter)
-    remove_shift(adapter)
+    replaced = {name: vars(adapter).pop(name) for name in _REPLACED if name in vars(adapter)}
     try:
         yield
     finally:
-        for name, function in replaced.items():
-            setattr(adapter, name, function)
+        vars(adapter).update(replaced)
 
 
 SCALE = 2.0  # alpha / rank, as in TTL (arXiv:2407.15913: alpha 32, rank 16)
@@ -274,7 +243,7 @@ class LowRankUpdate:
     def __init__(self, name: str, layer: nn.Linear, rank: int) -> None:
         self.down, self.up = _factors(name, layer.weight, (layer.out_features, layer.in_features), rank)
         self.parameters = {f"{name}.lora_a": self.down, f"{name}.lora_b": self.up}
-        layer.register_forward_hook(self)
+        self.handles = [layer.register_forward_hook(self)]
 
     def __call__(self, layer: nn.Module, inputs: tuple[torch.Tensor], output: torch.Tensor) -> torch.Tensor:
         """The layer's output with the update."""
@@ -308,8 +277,8 @@ class FusedUpdate:
         self.queries, self.values = (_factors(f"{name}.{part}", self.original, size, rank) for part in "qv")
         parts = {"q": self.queries, "v": self.values}
         self.parameters = {f"{name}.lora_{q}_{ab}": parts[q][at] for q in parts for at, ab in enumerate("ab")}
-        fused.attention.register_forward_pre_hook(self)
-        fused.attention.register_forward_hook(self, always_call=True)
+        after = fused.attention.register_forward_hook(self, always_call=True)
+        self.handles = [fused.attention.register_forward_pre_hook(self), after]
 
     def __call__(self, layer: nn.Module, inputs: object, *output: object) -> None:
         """Replaces the matrix before the layer runs and restores it afterwards."""
@@ -335,7 +304,9 @@ def add_low_rank(adapter: Model, rank: int) -> Mapping[str, nn.Parameter]:
     remove_low_rank(adapter)
     parameters: dict[str, nn.Parameter] = {}
     for name, layer in layers_for(adapter, rank).items():
-        parameters |= (FusedUpdate if isinstance(layer, FusedWeight) else LowRankUpdate)(name, layer, rank).parameters  # type: ignore[arg-type]
+        update = (FusedUpdate if isinstance(layer, FusedWeight) else LowRankUpdate)(name, layer, rank)  # type: ignore[arg-type]
+        parameters |= update.parameters
+        adapter.added = [*adapter.added, *(handle.remove for handle in update.handles)]
     return parameters
 
 
@@ -353,8 +324,8 @@ def layers_for(adapter: Model, rank: int) -> dict[str, nn.Linear | FusedWeight]:
         if isinstance(layer, nn.Linear) and name.rpartition(".")[2] in _LAYERS and not NOT_RUN.search(f"{name}.")
     }
     if isinstance(adapter, DualEncoder):
-        separate = set(map(_tower, layers))
-        layers |= {name: fused for name, fused in _fused(modules) if _tower(name) not in separate}
+        separate = {_tower(name, adapter) for name in layers}
+        layers |= {name: fused for name, fused in _fused(modules) if _tower(name, adapter) not in separate}
     if not layers:
         raise UsageError(f"train=lora:{rank} needs layers for queries and for values, and this model has no attention")
     declared = adapter.fingerprint()
@@ -363,8 +334,8 @@ def layers_for(adapter: Model, rank: int) -> dict[str, nn.Linear | FusedWeight]:
     return layers
 
 
-def _tower(name: str) -> tuple[bool, bool]:
-    return is_of_images(name), is_of_captions(name)
+def _tower(name: str, adapter: Model) -> tuple[bool, ...]:
+    return tuple(name.startswith(of) for of in adapter.towers)
 
 
 def _fused(modules: Mapping[str, nn.Module]) -> Iterator[tuple[str, FusedWeight]]:
@@ -384,17 +355,13 @@ def parameters_of(adapter: Model, which: str) -> Mapping[str, nn.Parameter]:
     Raises:
         UsageError: the set is unknown, or this model has no such parameters.
     """
-    rank = rank_of(which)
-    if rank is not None:
-        return add_low_rank(adapter, rank)
-    if is_shift(which):
-        return add_shift(adapter, which)
     if which not in SETS:
-        raise UsageError(f"train={which} is unknown; it must be one of {_WORDS}")
-    parameters = dict(named_parameters(adapter))
-    chosen = _chosen(adapter, which, parameters)
-    if not chosen:
-        others = [name for name in SETS if _chosen(adapter, name, parameters)]
+        rank = rank_of(which)
+        if rank is None and not is_shift(which):
+            raise UsageError(f"train={which} is unknown; it must be one of {_WORDS}")
+        return add_shift(adapter, which) if rank is None else add_low_rank(adapter, rank)
+    if not (chosen := _chosen(adapter, which)):
+        others = [name for name in SETS if _chosen(adapter, name)]
         hint = "; merge=false keeps an adapter (peft=FOLDER) separate" if which == "adapter" else ""
         raise UsageError(
             f"train={which}: this model has no such parameters; it has {', '.join(others) or 'none'}{hint}"
@@ -404,14 +371,9 @@ def parameters_of(adapter: Model, which: str) -> Mapping[str, nn.Parameter]:
 
 def remove_low_rank(adapter: Model) -> None:
     """Removes low-rank updates and shifts."""
-    remove_shift(adapter)
-    model = adapter.torch_module
-    for layer in () if model is None else model.modules():
-        for hooks in (layer._forward_hooks, layer._forward_pre_hooks):
-            for key, hook in list(hooks.items()):
-                if isinstance(hook, LowRankUpdate | FusedUpdate):
-                    del hooks[key]
-                    layer._forward_hooks_always_called.pop(key, None)
+    for undo in adapter.added:
+        undo()
+    adapter.added = ()
 
 
 @contextmanager

@@ -8,7 +8,6 @@ shuffled by seed inside each group.
 from __future__ import annotations
 
 import inspect
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial, wraps
@@ -20,136 +19,15 @@ from pydantic import Field
 
 from ttmbench._arrays import fewer_first
 from ttmbench._util.third_party_errors import foreign_errors
-from ttmbench.config import DEFAULT_SHARE, PART_KINDS, TTMConfig
+from ttmbench.config import PART_KINDS, TTMConfig
 from ttmbench.errors import UsageError
-from ttmbench.matching import match_global, match_groups
 from ttmbench.methods.parameters import NamedParameters
-from ttmbench.methods.training import (
-    LabelledBatch,
-    Loss,
-    MakeOptimizer,
-    adamw,
-    cosine_within_iteration,
-)
+from ttmbench.methods.training import LabelledBatch, Loss, MakeOptimizer, adamw, cosine_within_iteration
+from ttmbench.methods.ttm import PseudoLabels, Ties, eligible, matching, select
 from ttmbench.metrics import group_score
 from ttmbench.plugins.arguments import arguments_of, checked_arguments
 from ttmbench.plugins.registry import Registry, load_target
-from ttmbench.schedules import threshold_for_coverage
-from ttmbench.types import GroupShape, MethodPart, PartKind, Scores
-
-Ties = Literal["exclude", "include"]
-
-
-@dataclass(frozen=True)
-class PseudoLabels:
-    """A candidate matching of every unit (a group; a pair in the global variant) and the model's confidence in it.
-
-    Attributes:
-        captions: position of the caption given to each image, among the shuffled ones, int [units, images of a unit].
-        confidence: value compared with tau_t, logits [units]: the margin, or the pair's score in the global variant.
-        tie: bool [units]; a tied unit is selected only where ties are included.
-        soft: soft labels, float [units, images of a unit, captions to choose from], rows sum to 1; None for hard ones.
-    """
-
-    captions: np.ndarray
-    confidence: np.ndarray
-    tie: np.ndarray
-    soft: np.ndarray | None = None
-
-
-@dataclass(frozen=True)
-class Selection:
-    """The selection of an iteration: pseudo-labels as in `PseudoLabels`, and the ``selected`` units, bool [units]."""
-
-    captions: np.ndarray
-    selected: np.ndarray
-    soft: np.ndarray | None = None
-
-
-@dataclass(frozen=True)
-class SelectionProposal:
-    """The selection of Algorithm 1 in an iteration, as input of a supervision (the oracle or a control)."""
-
-    choice: Selection  # selection of Algorithm 1
-    tie: np.ndarray  # bool [units]
-    n_captions: int  # number of captions to choose from, per unit
-    is_global: bool  # global variant: units are pairs of one injective assignment
-    rng: np.random.Generator  # for random draws; determined by seed and iteration
-
-
-def matching(scores: np.ndarray) -> PseudoLabels:
-    """The matching with the largest total and its margin (Algorithm 1, lines 4 and 5; Eq. 2 in the global variant).
-
-    ``scores`` are logits [groups, images, captions]; in the global variant [images, captions], each image a unit.
-    """
-    if scores.ndim == 2:
-        overall = match_global(scores)
-        return PseudoLabels(overall.captions[:, None], overall.scores, overall.tie)
-    inside = match_groups(scores)
-    return PseudoLabels(inside.captions, inside.margin, inside.tie)
-
-
-def candidates(scores: Scores, is_global: bool) -> PseudoLabels:
-    """The matching of every unit, with captions in the task's original order."""
-    return matching(in_order(scores, is_global))
-
-
-def in_order(scores: Scores, is_global: bool, order: np.ndarray | None = None) -> np.ndarray:
-    """Permutes the captions of scores [groups, images, captions], or [images, captions] in the global variant.
-
-    ``order`` is int [groups, captions], or [captions] in the global variant; None keeps the order. With more images
-    than captions, the result has captions as rows and images as columns.
-    """
-    if is_global:
-        assert scores.all_pairs is not None, "the global variant scores every pair"
-        return scores.all_pairs if order is None else scores.all_pairs[:, order]
-    inside = fewer_first(scores.groups)
-    return inside if order is None else np.take_along_axis(inside, order[:, None, :], axis=2)
-
-
-Supervision = Callable[[SelectionProposal], Selection]
-"""Algorithm 1's selection -> what is trained on: the oracle, and controls that show where a gain comes from."""
-
-
-def first_threshold(config: TTMConfig, labels: PseudoLabels, by_share: bool) -> float:
-    """tau_1: as given, else the threshold that selects the fraction `TTMConfig.coverage` of all units.
-
-    In logits; a fraction when ``by_share``.
-    """
-    if config.tau_start is not None:
-        return config.tau_start
-    if by_share:
-        return DEFAULT_SHARE
-    clear = labels.confidence[eligible(labels, config.ties)]
-    if len(clear) == 0:
-        return 0.0
-    return threshold_for_coverage(clear, min(1.0, config.coverage * len(labels.tie) / len(clear)))
-
-
-def select(labels: PseudoLabels, threshold: float, by_share: bool, ties: Ties = "exclude") -> np.ndarray:
-    """Units to train on, bool [units]: sufficiently confident, and by default not tied.
-
-    Args:
-        labels: the candidates.
-        threshold: tau_t; logits, or a fraction when ``by_share``: then the top 1 - tau_t of all units by confidence.
-        by_share: the share rule (section B.1). The number of units to select is this fraction of all units, including
-            tied ones, rounded down as in the authors' code; of units with equal confidence, later ones come first.
-        ties: as in `TTMConfig`.
-    """
-    allowed = eligible(labels, ties)
-    if not by_share:
-        return (labels.confidence >= threshold) & allowed
-    # 0.1 of 30 is 3, although 1 - 0.9 is below 0.1 in floating point
-    keep = math.floor((1 - threshold) * len(labels.tie) + 1e-10)
-    ranked = np.argsort(np.where(allowed, labels.confidence, -np.inf), kind="stable")[::-1]
-    chosen = np.zeros(len(labels.tie), dtype=bool)
-    chosen[ranked[: max(0, keep)]] = True
-    return chosen & allowed
-
-
-def eligible(labels: PseudoLabels, ties: Ties) -> np.ndarray:
-    """Eligible units, bool [units]: without a tie, unless ties are included."""
-    return ~labels.tie if ties == "exclude" else np.ones(len(labels.tie), dtype=bool)
+from ttmbench.types import GroupShape, MethodPart, PartKind
 
 
 def all_captions(given: np.ndarray, count: int) -> np.ndarray:

@@ -12,7 +12,7 @@ from torch.nn.functional import normalize
 
 from ttmbench.errors import UsageError
 from ttmbench.methods.losses import Direction, directions
-from ttmbench.methods.parameters import Train, is_of_captions, is_of_images, is_temperature
+from ttmbench.methods.parameters import Train, is_temperature, trained_towers
 from ttmbench.methods.task import Batch, MethodStep, TrainingTask
 
 WEIGHT = 2.5  # weight of the cosine in CLIPScore (arXiv:2104.08718)
@@ -91,7 +91,8 @@ def towers(task: TrainingTask, train: str, direction: Direction) -> tuple[list[t
     for name in task.trained.keys() - chosen.keys():
         task.trained[name].requires_grad_(False)
     rows, columns = directions(direction, *task.scores.shape[1:])
-    rows, columns = rows and not all(map(is_of_captions, chosen)), columns and not all(map(is_of_images, chosen))
+    of_images, of_captions = trained_towers(task.adapter, chosen)
+    rows, columns = rows and of_images, columns and of_captions
     if not (rows or columns):
         raise UsageError(f"train={train} has no parameters that direction={direction} tunes")
     if direction == "both" and not (rows and columns):

@@ -10,7 +10,7 @@ import hashlib
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from statistics import fmean
 from typing import Any, cast
@@ -22,7 +22,7 @@ from ttmbench._util.third_party_errors import foreign_errors
 from ttmbench.config import TTMConfig, read_references
 from ttmbench.errors import DivergedError, TtmbenchError, UsageError
 from ttmbench.methods.audit import compare_matchings, compare_selections, held_out_record
-from ttmbench.methods.checkpoint import AfterSeed, Left, TaskCheckpoint
+from ttmbench.methods.checkpoint import AfterSeed, SeedRun, TaskCheckpoint
 from ttmbench.methods.features import (
     FeatureTask,
     Logits,
@@ -33,22 +33,21 @@ from ttmbench.methods.features import (
     scale_and_bias,
 )
 from ttmbench.methods.model_task import ModelTask, true_captions
-from ttmbench.methods.parts import load_parts
+from ttmbench.methods.parts import DEFAULT_PARTS, load_parts
 from ttmbench.methods.settings import Settings, checked_settings, recorded
 from ttmbench.methods.task import MethodStep, TrainingTask
-from ttmbench.methods.training import Cost, Iteration, Original, TrainingState
+from ttmbench.methods.training import Cost, Iteration, TrainingState, restored
 from ttmbench.model import DualEncoder
 from ttmbench.plugins.registry import BUILTIN, Registry, load_target
-from ttmbench.results.document import IterationRecord
+from ttmbench.results.document import IterationRecord, MethodCost
 from ttmbench.results.summary import MethodScores, held_out, metric_chance, metric_mean, metric_values
 from ttmbench.scoring.dual_encoder import Features, PreparedTask, encode
 from ttmbench.scoring.inputs import Prepared, Rows, subset, take
 from ttmbench.types import GroupShape, MethodSpec, MetricSpec, Record, Scores
 
 
-def checked_scores(given: object, shape: torch.Size, spec: MethodSpec, registry: Registry) -> np.ndarray:
+def checked_scores(given: object, shape: torch.Size, name: str) -> np.ndarray:
     """Converts a method's scores to float32; TtmbenchError unless there is a finite number for each pair."""
-    name = name_of(spec, registry)
     if not isinstance(given, torch.Tensor) or given.shape != shape:
         what = f"a tensor of shape {list(given.shape)}" if isinstance(given, torch.Tensor) else type(given).__name__
         raise TtmbenchError(f"{name} gave {what}; scores of shape {list(shape)} are expected")
@@ -63,39 +62,38 @@ def checked_scores(given: object, shape: torch.Size, spec: MethodSpec, registry:
 
 
 def each_step(
-    turns: Iterator[MethodStep | Iteration], spec: MethodSpec, registry: Registry
+    task: object, settings: Settings, spec: MethodSpec, registry: Registry
 ) -> Iterator[MethodStep | Iteration]:
     """Yields the validated steps of a method; gradients are enabled only inside the method."""
-    name = name_of(spec, registry)
+    kind = Iteration if spec.takes_ttm_args else MethodStep
     expected = "what task.train returns" if spec.takes_ttm_args else "a MethodStep (batch.step)"
-    if not isinstance(turns, Iterator):
-        raise TtmbenchError(f"{name} needs gradients, so it yields {expected} for each turn; it gave {turns!r:.60}")
-    while True:
-        with named(spec, registry), torch.enable_grad():
-            step = next(turns, None)
-        if step is None:
-            return
-        if not isinstance(step, Iteration if spec.takes_ttm_args else MethodStep):
-            raise TtmbenchError(f"{name} yielded {step!r:.60}; {expected} is expected")
-        if isinstance(step, MethodStep) and not torch.isfinite(step.scores).all():
-            raise DivergedError(f"{name}: the scores became NaN or infinite", None)
-        yield step
-
-
-def name_of(spec: MethodSpec, registry: Registry) -> str:
-    """Name of a method in messages."""
-    plugin = registry.methods.plugins.get(spec.name, BUILTIN)
-    return f"method '{spec.name}'" + ("" if plugin == BUILTIN else f" of plugin '{plugin}'")
+    with named(spec, registry) as name:
+        with torch.enable_grad():
+            turns = load_target(spec.target)(task, **({} if isinstance(settings, TTMConfig) else settings))
+        if not isinstance(turns, Iterator):
+            raise TtmbenchError(f"{name} needs gradients, so it yields {expected} for each turn; it gave {turns!r:.60}")
+        while True:
+            with torch.enable_grad():
+                step = next(turns, None)
+            if step is None:
+                return
+            if not isinstance(step, kind):
+                raise TtmbenchError(f"{name} yielded {step!r:.60}; {expected} is expected")
+            if isinstance(step, MethodStep) and not torch.isfinite(step.scores).all():
+                raise DivergedError(f"{name}: the scores became NaN or infinite", None)
+            yield step
 
 
 @contextmanager
-def named(spec: MethodSpec, registry: Registry) -> Iterator[None]:
-    """Prefixes errors raised inside with the method's name."""
+def named(spec: MethodSpec, registry: Registry) -> Iterator[str]:
+    """Gives the method's name for messages, and prefixes errors raised inside with it."""
+    plugin = registry.methods.plugins.get(spec.name, BUILTIN)
+    name = f"method '{spec.name}'" + ("" if plugin == BUILTIN else f" of plugin '{plugin}'")
     try:
-        with foreign_errors(name_of(spec, registry)):
-            yield
+        with foreign_errors(name):
+            yield name
     except UsageError as error:
-        raise UsageError(f"{name_of(spec, registry)}: {error}") from None
+        raise UsageError(f"{name}: {error}") from None
 
 
 def seen_rows(rows: np.ndarray) -> tuple[np.ndarray | slice, np.ndarray]:
@@ -116,41 +114,6 @@ def seen_rows(rows: np.ndarray) -> tuple[np.ndarray | slice, np.ndarray]:
 
 
 EVERY = 20.0  # seconds between two checkpoints of turns on some groups, so that short ones are not spent on files
-
-
-@dataclass
-class MethodSeed:
-    """What a method has done with one seed, in this process and in those that were stopped."""
-
-    scores: Scores | None = None  # final ones, in the task's order
-    steps: list[Iteration] = field(default_factory=list)  # of a method that trains the whole model
-    turns: int = 0  # that are finished
-    updates: int = 0  # turns in which parameters were trained
-    losses: list[float] = field(default_factory=list)  # of the turns that report one
-    notes: list[str] = field(default_factory=list)  # of the turns so far
-    cost: Cost = field(default_factory=Cost)  # likewise
-    seconds: float = 0.0  # wall time
-    trained: Mapping[str, int] = field(default_factory=dict)  # name of a parameter -> how many numbers it has
-    left: Left = field(default_factory=dict)  # what was made of the trained model
-
-    def about(self) -> dict[str, Any]:
-        """What a checkpoint stores in addition to scores and state."""
-        values = {name: value for name, value in vars(self).items() if name not in ("scores", "steps", "left")}
-        return {**values, "cost": asdict(self.cost)}
-
-    def add(self, step: MethodStep | Iteration, task: TrainingTask | ModelTask, seconds: float) -> None:
-        """Records a turn that took so long."""
-        self.turns += 1
-        self.seconds += seconds
-        self.notes, self.cost = task.notes, task.cost
-        self.trained = {name: parameter.numel() for name, parameter in task.trained.items()}
-        if isinstance(step, Iteration):
-            self.steps.append(step)
-            self.losses += step.loss
-            self.updates += bool(step.loss)
-        else:
-            self.losses += [] if step.loss is None else [step.loss]
-            self.updates += step.updated
 
 
 WIDTH = 16  # of random features
@@ -247,8 +210,7 @@ class MethodRun:
     registry: Registry  # schedules and parts of TTM
     settings: TTMConfig  # those of TTM on the task, which methods that take them change
     stage: PreparedTask | None = None  # model and prepared inputs; None for methods that need scores alone
-    # the model as it is, restored after each seed that trains it; None if none does, or what is trained stays so
-    original: Original | None = None
+    restores: bool = True  # the model, after each seed that trains it
     items: tuple[int, int] = (1, 1)  # distinct images and captions
     is_global: bool = False  # whether all images and captions of the task are matched
     views: Callable[[int, Cost], ViewSource] | None = None  # seed and counts -> views; None without images
@@ -271,16 +233,17 @@ class MethodRun:
         score for some pair.
         """
         settings = checked_settings(spec, given, self.settings)
+        stated = recorded(settings)
         # all seeds of a method without random draws are equal
         seeds = self.seeds if spec.trains or "views" in spec.needs else self.seeds[:1]
         runs = {seed: self.seed_run(spec, settings, seed, after) for seed in seeds}
         chance, estimated = None, None
         if not spec.trains:
             with named(spec, self.registry), torch.no_grad():
-                method = partial(load_target(spec.target), **recorded(settings))
-                others = self._others(spec, recorded(settings))[0]
-                chance, estimated = chance_of(spec, method, self.shape, self.metrics, self._logits(spec), others)
-        record = self._record(spec, recorded(settings), runs, estimated)
+                method = partial(load_target(spec.target), **stated)
+                references = self._others(spec, stated)[0]
+                chance, estimated = chance_of(spec, method, self.shape, self.metrics, self._logits(spec), references)
+        record = self._record(spec, stated, runs, estimated)
         if self.audit and not {"labels", "random_labels"} & {*spec.needs}:
             record["audit_labels"] = self._audit(spec, settings, runs)
         if self.holdout is not None and spec.reset == "never":
@@ -303,59 +266,74 @@ class MethodRun:
         seed: int,
         after: AfterSeed = lambda *_: None,
         held: Callable[[], Scores] | None = None,
-    ) -> MethodSeed:
+    ) -> SeedRun:
         """Runs one seed of a method with all of its settings; a method that trains resumes, and the model is restored.
 
         ``held`` gives the final scores of the adapted model, on held-out groups, in place of the method's.
         """
-        clock, target = time.perf_counter(), load_target(spec.target)
         if not spec.trains:
-            scored = self._scored_task(spec, recorded(settings), seed, cost := Cost())
-            with named(spec, self.registry), torch.no_grad():
-                given = target(scored, **recorded(settings))
-            final = self._in_task_order(spec, given, scored.scores.shape, seed)
-            return MethodSeed(final, notes=scored.notes, cost=cost, seconds=time.perf_counter() - clock)
+            return self._scored_run(spec, recorded(settings), seed)
+        clock = time.perf_counter()
         rewards = {name: model.scores for name, model in self._others(spec, recorded(settings))[1].items()}
         checkpoint = self.checkpoint.seed(f"{spec.name}_held_out" if held else spec.name, seed, self.raw, rewards)
-        kept = checkpoint.read()
-        about = {**kept.about, "cost": Cost(**kept.about["cost"])} if kept.about else {}
-        run = MethodSeed(None, list(kept.steps), **about)
+        run, state = checkpoint.read()
         for iteration in run.steps if self.divided else ():
             self.iterated(spec.name, self.iteration_record(iteration, seed))
-        if kept.is_finished:
-            run.scores, run.left = kept.scores, kept.left
+        if run.is_finished:
             return run
-        with nullcontext() if self.original is None else self.original.adapted():
-            task = self._trained_task(spec, settings, seed, kept.state)
-            scores = torch.full(self.raw.groups.shape, torch.nan)  # in the shuffled order, of groups that had a turn
-            if kept.scores is not None:
-                scores = torch.from_numpy(kept.scores.groups)
-            if kept.state is not None:
-                task.notes, task.cost = [*run.notes], run.cost
-            with named(spec, self.registry), torch.enable_grad():
-                turns = target(task, **({} if isinstance(settings, TTMConfig) else settings))
-            for step in each_step(turns, spec, self.registry):
-                run.add(step, task, time.perf_counter() - clock)
+        assert self.stage is not None, "what is trained was prepared"
+        with restored(self.stage) if self.restores else nullcontext():
+            task: ModelTask | TrainingTask
+            if spec.needs_model:
+                ttm = settings if isinstance(settings, TTMConfig) else self.settings
+                parts = load_parts(self.registry, ttm) if ttm.other_parts else DEFAULT_PARTS
+                schedule, reads = self.registry.schedules[ttm.schedule], "labels" in spec.needs
+                task = ModelTask(self.stage, self.raw, ttm, seed, schedule, parts, with_labels=reads, resume=state)
+            else:
+                task = self._training_task(spec, recorded(settings), seed, state)
+            if state is None:
+                run.notes, run.cost = task.notes, task.cost
+            task.notes, task.cost = run.notes, run.cost
+            scores = np.full(self.raw.groups.shape, np.nan, np.float32) if run.scores is None else run.scores.groups
+            for step in each_step(task, settings, spec, self.registry):
+                run.turns += 1
+                run.seconds += time.perf_counter() - clock
                 clock = time.perf_counter()
                 if isinstance(step, Iteration):
-                    checkpoint.keep(task.snapshot(), run.about())
+                    run.steps.append(step)
+                    run.losses += step.loss
+                    run.updates += bool(step.loss)
+                    checkpoint.keep(run, task.snapshot())
                     self.iterated(spec.name, self.iteration_record(step, seed))
-                else:
-                    scores[step.groups] = step.scores.float().cpu()
-                    if checkpoint.is_due(EVERY):
-                        checkpoint.keep(task.snapshot(), run.about(), Scores(scores.numpy()))
-            run.notes, run.cost = task.notes, task.cost
-            if isinstance(task, ModelTask):
-                task.finish()
+                    continue
+                run.losses += [] if step.loss is None else [step.loss]
+                run.updates += step.updated
+                scores[step.groups] = step.scores.float().cpu()
+                if checkpoint.is_due(EVERY):
+                    run.scores = Scores(scores)
+                    checkpoint.keep(run, task.snapshot())
+            run.trained = {name: parameter.numel() for name, parameter in task.trained.items()}
             if run.steps:
-                final = run.steps[-1].scores
+                run.scores = run.steps[-1].scores
             else:
-                final = self._in_task_order(spec, scores, scores.shape, seed)
+                with named(spec, self.registry) as name:
+                    given = torch.from_numpy(scores)
+                    run.scores = self._in_task_order(spec, given, given.shape, seed, name)
             run.left = after(seed, {"settings": recorded(settings)}) or {}
-            run.scores = final if held is None else held()
+            run.scores = run.scores if held is None else held()
         run.seconds += time.perf_counter() - clock
-        checkpoint.finish(run.scores, len(run.steps), run.about(), run.left)
+        run.is_finished = True
+        checkpoint.keep(run)
         return run
+
+    def _scored_run(self, spec: MethodSpec, settings: Record, seed: int) -> SeedRun:
+        """One seed of a method that trains nothing."""
+        clock, cost = time.perf_counter(), Cost()
+        task = self._scored_task(spec, settings, seed, cost)
+        with named(spec, self.registry) as name, torch.no_grad():
+            given = load_target(spec.target)(task, **settings)
+            scores = self._in_task_order(spec, given, task.scores.shape, seed, name)
+        return SeedRun(scores, notes=task.notes, cost=cost, seconds=time.perf_counter() - clock)
 
     def order(self, seed: int, draw: int = 0) -> np.ndarray:
         """The caption at each shuffled position of every group; with more images than captions, the image."""
@@ -377,19 +355,9 @@ class MethodRun:
         """Axis of scores along which items are shuffled: captions, or images where there are more of them."""
         return 1 if self.shape.more_images else 2
 
-    def _shuffled(self, spec: MethodSpec, scores: np.ndarray, seed: int) -> np.ndarray:
-        """Scores in the order in which the method sees a group.
-
-        Where there are more images than captions, captions choose: a method that takes no features gets images and
-        captions exchanged.
-        """
-        shuffled = np.take_along_axis(scores, self.order(seed), axis=self._axis)
-        exchanged = self.shape.more_images and not spec.takes_features
-        return shuffled.transpose(0, 2, 1).copy() if exchanged else shuffled
-
-    def _in_task_order(self, spec: MethodSpec, given: object, shape: torch.Size, seed: int) -> Scores:
+    def _in_task_order(self, spec: MethodSpec, given: object, shape: torch.Size, seed: int, name: str) -> Scores:
         """What a method gave, checked, in the task's order."""
-        scores = checked_scores(given, shape, spec, self.registry)
+        scores = checked_scores(given, shape, name)
         if self.shape.more_images and not spec.takes_features:
             scores = scores.transpose(0, 2, 1)
         back = np.argsort(self.order(seed), axis=self._axis)
@@ -411,12 +379,11 @@ class MethodRun:
 
         A reward model that is the model itself is none.
         """
-        task = settings.get("references") if "references" in spec.needs and self.references is not None else None
-        model = settings.get("reward") if "reward_model" in spec.needs and self.rewards is not None else None
         references, rewards = dict[str, ReferenceSet](), dict[str, RewardModel]()
-        if self.references is not None and isinstance(task, str) and read_references(task) is not None:
+        task, model = str(settings.get("references", "task")), str(settings.get("reward", "self"))
+        if "references" in spec.needs and self.references is not None and read_references(task):
             references[task] = self.references(task)
-        if self.rewards is not None and isinstance(model, str) and model != "self":
+        if "reward_model" in spec.needs and self.rewards is not None and model != "self":
             rewards[model] = self.rewards(model)
         return references, rewards
 
@@ -431,15 +398,15 @@ class MethodRun:
 
     def _scored_task(self, spec: MethodSpec, settings: Record, seed: int, cost: Cost) -> ScoreTask:
         """The task of a method that trains nothing; with features if it needs any."""
-        cost.count(image_rows=self.items[0], caption_rows=self.items[1])  # scores and features of the model as it is
-        scores = torch.from_numpy(self._shuffled(spec, self.raw.groups, seed))
-        if not spec.takes_features:
-            return ScoreTask(scores, seed)
+        cost.update(image_rows=self.items[0], caption_rows=self.items[1])  # scores and features of the model as it is
+        scores = torch.from_numpy(np.take_along_axis(self.raw.groups, self.order(seed), axis=self._axis))
+        if not spec.takes_features:  # where there are more images than captions, captions choose
+            return ScoreTask(scores.transpose(1, 2).contiguous() if self.shape.more_images else scores, seed)
         assert self.stage is not None, "features are of a prepared task"
         references, rewards = self._others(spec, settings)
         for there in references.values():
-            cost.count(image_rows=len(there.images), caption_rows=len(there.captions))
-        cost.count(reward_rows=sum(model.rows for model in rewards.values()))
+            cost.update(image_rows=len(there.images), caption_rows=len(there.captions))
+        cost.update(reward_rows=sum(model.rows for model in rewards.values()))
         encoded, ((images, image_rows), (captions, caption_rows)) = self.encoded, self._seen(seed)
         views, order = None if self.views is None else self.views(seed, cost), torch.from_numpy(self.order(seed))
         return FeatureTask(
@@ -459,24 +426,12 @@ class MethodRun:
             },
         )
 
-    def _trained_task(
-        self, spec: MethodSpec, settings: Settings, seed: int, resume: TrainingState | None
-    ) -> TrainingTask | ModelTask:
-        """The task of a method that trains, which goes on from a state."""
+    def _training_task(
+        self, spec: MethodSpec, settings: Record, seed: int, resume: TrainingState | None
+    ) -> TrainingTask:
+        """The task of a method that trains on features, which goes on from a state."""
         assert self.stage is not None, "what is trained was prepared"
-        of_ttm = settings if isinstance(settings, TTMConfig) else self.settings
-        if spec.needs_model:
-            return ModelTask(
-                self.stage,
-                self.raw,
-                of_ttm,
-                seed,
-                schedule=self.registry.schedules[of_ttm.schedule],
-                parts=load_parts(self.registry, of_ttm),
-                with_labels="labels" in spec.needs,
-                resume=resume,
-            )
-        features = cast("FeatureTask", self._scored_task(spec, recorded(settings), seed, Cost()))
+        features = cast("FeatureTask", self._scored_task(spec, settings, seed, Cost()))
         inputs, ((images, image_rows), (captions, caption_rows)) = self.stage.prepared, self._seen(seed)
         prepared, texts = (take(inputs.images, images), take(inputs.captions, captions)), list(self.texts)
         return TrainingTask(
@@ -490,38 +445,39 @@ class MethodRun:
             clusters=None if self.clusters is None else self.clusters.tolist(),
         )
 
-    def _record(
-        self, spec: MethodSpec, settings: Record, runs: Mapping[int, MethodSeed], chance: Record | None
-    ) -> Record:
+    def _record(self, spec: MethodSpec, settings: Record, runs: Mapping[int, SeedRun], chance: Record | None) -> Record:
         """Record for results: the method, and the run of each seed; here iterations meet the labels."""
-        first = next(iter(runs.values()))
+        every = [*runs.values()]
         references, rewards = ([other.record for other in others.values()] for others in self._others(spec, settings))
-        names = hashlib.sha256("\n".join(sorted(first.trained)).encode()).hexdigest()
-        trained = {"train": settings.get("train"), "parameters": sum(first.trained.values()), "names_sha256": names}
-        record: Record = {
+        names = hashlib.sha256("\n".join(sorted(every[0].trained)).encode()).hexdigest()
+        count = sum(every[0].trained.values())
+        trained = {"train": settings.get("train"), "parameters": count, "names_sha256": names}
+        declared = ("reference", "scope", "reset", "order_dependent", "assumes_matching", "scores_before_update")
+        steps = [(step, seed) for seed, run in runs.items() for step in run.steps]
+        return {
+            **{name: getattr(spec, name) for name in declared},
             "settings": settings,
-            "reference": spec.reference,
             "needs": list(spec.needs),
-            "scope": spec.scope,
-            "reset": spec.reset,
-            "order_dependent": spec.order_dependent,
-            "assumes_matching": spec.assumes_matching,
-            "scores_before_update": spec.scores_before_update,
             "seeds": list(runs),
-            "turns": first.turns,
-            "updates": first.updates,
-            "loss": [fmean(run.losses) if run.losses else None for run in runs.values()],
-            "trained": trained if first.trained else None,
-            "cost": [run.cost.record(*self.items, run.seconds) for run in runs.values()],
+            "turns": every[0].turns,
+            "updates": every[0].updates,
+            "loss": [fmean(run.losses) if run.losses else None for run in every],
+            "trained": trained if count else None,
+            "cost": [self._cost(run) for run in every],
             "chance": chance,
-            "notes": list(dict.fromkeys(note for run in runs.values() for note in run.notes)),
+            "notes": list(dict.fromkeys(note for run in every for note in run.notes)),
             **({"references": references[0]} if references else {}),
             **({"reward_model": rewards[0]} if rewards else {}),
+            **({"iterations": [self.iteration_record(*step).model_dump() for step in steps]} if steps else {}),
         }
-        if first.steps:
-            steps = [(step, seed) for seed, run in runs.items() for step in run.steps]
-            record["iterations"] = [self.iteration_record(*step).model_dump() for step in steps]
-        return record
+
+    def _cost(self, run: SeedRun) -> Record:
+        """Counts of a seed for results, with encoder passes in units of encoding every image, or caption, once."""
+        counts, (images, captions) = run.cost, self.items
+        passes = (counts["image_rows"] + 2 * counts["image_rows_backward"]) / images
+        passes += (counts["caption_rows"] + 2 * counts["caption_rows_backward"]) / captions
+        derived = {"encoder_passes": passes, "seconds": run.seconds + counts["shared_seconds"]}
+        return {name: counts[name] for name in MethodCost.model_fields} | derived
 
     def iteration_record(self, step: Iteration, seed: int) -> IterationRecord:
         """An iteration with what the labels say of it, for the report."""
@@ -542,7 +498,7 @@ class MethodRun:
             seconds=step.seconds,
         )
 
-    def _audit(self, spec: MethodSpec, settings: Settings, runs: Mapping[int, MethodSeed]) -> Record:
+    def _audit(self, spec: MethodSpec, settings: Settings, runs: Mapping[int, SeedRun]) -> Record:
         """Runs every seed again on the task with the captions of every group in another order."""
         compared = every = 0
         for seed, run in runs.items():

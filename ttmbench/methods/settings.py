@@ -14,9 +14,6 @@ from ttmbench.plugins.arguments import Argument, arguments_of, checked_arguments
 from ttmbench.plugins.registry import Registry, load_target
 from ttmbench.types import MethodSpec
 
-_OPTION = "--method_args"
-
-
 Settings = TTMConfig | dict[str, Any]
 """All settings of a method: TTM's where it takes them, else those of its function by name."""
 
@@ -24,22 +21,18 @@ Settings = TTMConfig | dict[str, Any]
 def checked_settings(
     spec: MethodSpec, given: Mapping[str, object], of_run: TTMConfig | None = None, option: str = ""
 ) -> Settings:
-    """All settings of a method: the given values, else defaults; UsageError for an unknown or invalid setting.
+    """All settings of a method: the given values (by ``option``), else defaults, which are those ``of_run`` for TTM's.
 
-    Where the method takes TTM's settings, defaults are those ``of_run``. ``option`` is the one that gives them, if it
-    is not ``--method_args NAME.``.
+    UsageError for an unknown or invalid setting.
     """
-    option = option or f"{_OPTION} {spec.name}."
+    option = option or f"--method_args {spec.name}."
     if spec.takes_ttm_args:
         return (of_run or TTMConfig()).with_changes({**spec.settings, **given}, option.rstrip("."))
     known, whose = arguments(spec), f"method '{spec.name}'"
     checked = checked_arguments(known, given, option, whose)
-    return {
-        argument.name: checked[argument.name]
-        if argument.name in checked
-        else argument.checked(argument.default, f"{whose}: the default of '{argument.name}'")
-        for argument in known
-    }
+    others = [argument for argument in known if argument.name not in checked]
+    checked |= {one.name: one.checked(one.default, f"{whose}: the default of '{one.name}'") for one in others}
+    return {argument.name: checked[argument.name] for argument in known}
 
 
 def recorded(settings: Settings) -> dict[str, Any]:

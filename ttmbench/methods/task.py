@@ -16,7 +16,7 @@ from pydantic import Field
 
 from ttmbench.errors import UsageError
 from ttmbench.methods.features import FeatureTask
-from ttmbench.methods.parameters import is_of_captions, is_of_images, is_temperature, parameters_of
+from ttmbench.methods.parameters import is_temperature, parameters_of, trained_towers
 from ttmbench.methods.training import TrainingState, random_state, set_random_state
 from ttmbench.model import Batch as PreparedBatch
 from ttmbench.model import DualEncoder
@@ -138,7 +138,7 @@ class TrainingTask(FeatureTask):
 
         An optimiser that is created inside a turn, for variables of that turn, is only counted.
         """
-        optimizer.register_step_post_hook(lambda *_: self.cost.count(optimizer_steps=1))
+        optimizer.register_step_post_hook(lambda *_: self.cost.update(optimizer_steps=1))
         if self._begun:  # created for this turn only
             return optimizer
         self._optimizers.append((optimizer, copy.deepcopy(optimizer.state_dict())))
@@ -262,8 +262,10 @@ class TrainingTask(FeatureTask):
             features = (adapter.train_images if side == "images" else adapter.train_captions)(inputs)
         else:
             features = (self.adapter.encode_images if side == "images" else self.adapter.encode_captions)(inputs)
-        self.cost.count_backward(side, features)
-        self.cost.count(**{f"{side[:-1]}_rows": len(features)})
+        counted, rows = f"{side[:-1]}_rows", len(features)
+        self.cost[counted] += rows
+        if features.requires_grad:  # counts when, and if, the gradient is computed
+            features.register_hook(lambda _: self.cost.update({f"{counted}_backward": rows}))  # type: ignore[no-untyped-call]
         return features
 
 
@@ -294,10 +296,9 @@ class Batch:
 
     def features(self) -> tuple[torch.Tensor, torch.Tensor]:
         """Features of images and captions by the current model; a tower without trained parameters is not run again."""
-        trained = [name for name in self.task.trained if not is_temperature(name)]
-        images = self.task.images[self.groups] if all(map(is_of_captions, trained)) else self.images()
-        captions = self.task.captions[self.groups] if all(map(is_of_images, trained)) else self.captions()
-        return images, captions
+        of_images, of_captions = trained_towers(self.task.adapter, self.task.trained)
+        images = self.images() if of_images else self.task.images[self.groups]
+        return images, self.captions() if of_captions else self.task.captions[self.groups]
 
     def logits(self) -> torch.Tensor:
         """Scores by the current model, [groups, images, captions]."""

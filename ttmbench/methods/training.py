@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+import sys
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, field, replace
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -13,16 +15,12 @@ import numpy as np
 import torch
 
 from ttmbench.config import TTMConfig
-from ttmbench.errors import DivergedError, NotRestoredError, TtmbenchError
-from ttmbench.methods.parameters import (
-    NamedParameters,
-    named_parameters,
-    remove_low_rank,
-)
+from ttmbench.errors import NotRestoredError, TtmbenchError
+from ttmbench.methods.parameters import NamedParameters, remove_low_rank
 from ttmbench.model import Batch, DualEncoder, Model, PairScorer
-from ttmbench.scoring.batches import DEFAULT, BatchSizer, attempt
+from ttmbench.scoring.batches import BatchSizer, attempt
 from ttmbench.scoring.dual_encoder import PreparedTask
-from ttmbench.scoring.inputs import Prepared, n_rows, subset, take
+from ttmbench.scoring.inputs import n_rows, subset, take
 from ttmbench.types import Scores
 
 
@@ -85,94 +83,16 @@ def adamw(parameters: NamedParameters, settings: TTMConfig) -> torch.optim.Optim
     return torch.optim.AdamW(every, lr=1.0, betas=settings.betas, weight_decay=settings.weight_decay, fused=fused)
 
 
-def make_optimizer(adapter: Model, config: TTMConfig) -> torch.optim.Optimizer:
-    """AdamW over all parameters that the adapter trains."""
-    return adamw(named_parameters(adapter), config)
-
-
 def cosine_within_iteration(step: int, steps: int, floor: float) -> float:
-    """Factor on the iteration's learning rate: 1 at the first step, ``floor`` after the last.
-
-    >>> cosine_within_iteration(0, 10, 0.1), round(cosine_within_iteration(10, 10, 0.1), 6)
-    (1.0, 0.1)
-    """
+    """Factor on the iteration's learning rate: 1 at the first step, ``floor`` after the last."""
     return floor + (1 - floor) * (1 + math.cos(math.pi * step / steps)) / 2
 
 
-def finetune(
-    adapter: Model,
-    prepared: Prepared,
-    pairs: TrainingPairs,
-    optimizer: torch.optim.Optimizer,
-    *,
-    config: TTMConfig,
-    learning_rate: float,
-    batch: int,
-    rng: np.random.Generator,
-    crop_rng: np.random.Generator | None = None,
-    epoch_done: Callable[[float], object] = lambda loss: None,
-    part_size: int | BatchSizer = DEFAULT,
-    factor: Callable[[int, int], float] | None = None,
-    loss: Loss | None = None,
-    updated: Callable[[], object] = lambda: None,
-) -> tuple[float, ...]:
-    """Trains on pairs for ``config.epochs`` epochs and returns the loss of every epoch.
-
-    If only matched pairs are given, all other pairs of a batch are in-batch negatives. Pairs labelled as matched or
-    unmatched are independent, so a batch is processed in parts of ``part_size`` pairs. If memory runs out, the gradient
-    of the same loss over the same batch is computed in smaller parts, if the adapter supports it.
-
-    There is at least one unit, ``batch`` of them in a batch, shuffled in every epoch by ``rng``; ``crop_rng`` places
-    the crops of enlarged images. The learning rate is ``learning_rate`` times ``factor`` of (step, steps), TTM's cosine
-    by default. ``loss`` takes pairs with targets, in place of the model's. ``epoch_done`` gets the loss of each epoch,
-    and ``updated`` is called after every step. Losses are means over units. (Gradients are not: every batch is one
-    step.)
-
-    Raises:
-        DivergedError: the loss is NaN or infinite.
-        TtmbenchError: memory is too small.
-    """
-    memory = BatchSizer.of(part_size)
-    units = len(pairs.images)
-    steps_per_epoch = -(-units // batch)
-    steps = steps_per_epoch * config.epochs
-    losses: list[float] = []
-    for epoch in range(config.epochs):
-        order = rng.permutation(units)
-        total = torch.zeros(())
-        for step in range(steps_per_epoch):
-            chosen = order[step * batch : (step + 1) * batch]
-            done = epoch * steps_per_epoch + step
-            now = cosine_within_iteration(done, steps, config.lr_floor) if factor is None else factor(done, steps)
-            for group in optimizer.param_groups:
-                group["lr"] = group.setdefault("initial_lr", group["lr"]) * (learning_rate * now)
-            images = _images(adapter, prepared, pairs, chosen, crop_rng)
-            captions = take(prepared.captions, pairs.captions[chosen].reshape(-1))
-            matched = None if pairs.matched is None else pairs.matched[chosen].reshape(-1)
-            of_features = None if loss is None else _loss_of_features(adapter, loss, pairs, chosen)
-            value = _gradient(adapter, images, captions, matched, optimizer, memory, of_features)
-            _step(optimizer)
-            updated()
-            total = total + value * len(chosen)  # stays on the device, to synchronise once per epoch
-        losses.append(float(total) / units)
-        if not math.isfinite(losses[-1]):
-            raise DivergedError(f"the loss became {losses[-1]} in epoch {epoch + 1}", learning_rate)
-        epoch_done(losses[-1])
-    return tuple(losses)
+OfFeatures = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+"""Features [images, d] and [captions, d] of a batch -> its loss."""
 
 
-def _step(optimizer: torch.optim.Optimizer) -> None:
-    """A step of the optimizer; TtmbenchError if memory is too small for its state, which the first step makes."""
-    done, _ = attempt(optimizer.step)
-    if not done:
-        trained = sum(parameter.numel() for group in optimizer.param_groups for parameter in group["params"])
-        raise TtmbenchError(
-            f"out of memory in a step of the optimizer, which keeps two numbers for each of {trained:,} trained "
-            "parameters; train fewer of them (--ttm_args train=norm, or for chat models --model_args lora=16)"
-        )
-
-
-def _gradient(
+def gradient(
     adapter: Model,
     images: Batch,
     captions: Batch,
@@ -181,12 +101,15 @@ def _gradient(
     memory: BatchSizer,
     of_features: OfFeatures | None = None,
 ) -> torch.Tensor:
-    """Computes a batch's gradient and returns its loss; in smaller parts once memory has run out."""
+    """Computes a batch's gradient and returns its loss; in smaller parts once memory has run out.
+
+    Without ``matched``, bool [pairs], every image matches its caption, and all other pairs of the batch are in-batch
+    negatives. TtmbenchError if memory is too small.
+    """
     size = n_rows(images)
     while True:
         optimizer.zero_grad(set_to_none=True)
-        if matched is not None:
-            assert isinstance(adapter, PairScorer), "only such an adapter learns from pairs that do not match"
+        if isinstance(adapter, PairScorer) and matched is not None:
             part_size = memory.training or memory.rows
             done, loss = attempt(partial(_pairs_in_parts, adapter, images, captions, matched, part_size))
         elif not isinstance(adapter, DualEncoder):
@@ -202,7 +125,7 @@ def _gradient(
         if done:
             return loss
         optimizer.zero_grad(set_to_none=True)
-        if matched is None and not (isinstance(adapter, DualEncoder) and adapter.trains_in_parts):
+        if isinstance(adapter, DualEncoder) and not adapter.trains_in_parts:
             raise TtmbenchError(
                 f"out of memory while training on {size} images. Their number is part of the method, so it is not "
                 "changed, and this model cannot compute the gradient in parts; try --dtype bf16, or another batch "
@@ -211,26 +134,18 @@ def _gradient(
         memory.smaller_training_parts(size if matched is None else min(size, memory.rows))
 
 
-OfFeatures = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
-"""Features [images, d] and [captions, d] of a batch -> its loss."""
-
-
-def _loss_of_features(adapter: Model, loss: Loss, pairs: TrainingPairs, chosen: np.ndarray) -> OfFeatures:
-    """A replaced loss as a function of all features of a batch."""
-    assert pairs.targets is not None and isinstance(adapter, DualEncoder), "asked before anything is scored"
-    targets, parts = pairs.targets[chosen], adapter
-
-    def of_features(images: torch.Tensor, captions: torch.Tensor) -> torch.Tensor:
-        units, m, k = targets.shape
-        labels = torch.from_numpy(targets).to(images.device, images.dtype)
-        return loss(LabelledBatch(images.reshape(units, m, -1), captions.reshape(units, k, -1), labels, parts))
-
-    return of_features
-
-
 def _backward(loss: torch.Tensor) -> torch.Tensor:
     loss.backward()  # type: ignore[no-untyped-call]
     return loss.detach().float()
+
+
+def loss_of_features(
+    loss: Loss, targets: np.ndarray, adapter: DualEncoder, images: torch.Tensor, captions: torch.Tensor
+) -> torch.Tensor:
+    """A replaced loss of all features of a batch, [images, d] and [captions, d]."""
+    units, m, k = targets.shape
+    labels = torch.from_numpy(targets).to(images.device, images.dtype)
+    return loss(LabelledBatch(images.reshape(units, m, -1), captions.reshape(units, k, -1), labels, adapter))
 
 
 def _pairs_in_parts(
@@ -277,42 +192,14 @@ def contrastive_in_parts(
     return loss
 
 
-def _images(
-    adapter: Model,
-    prepared: Prepared,
-    pairs: TrainingPairs,
-    chosen: np.ndarray,
-    crop_rng: np.random.Generator | None,
-) -> Batch:
-    """The images of a batch; with augmentation, new random crops of the enlarged images each time."""
-    rows = pairs.images[chosen].reshape(-1)
-    if prepared.enlarged is None or crop_rng is None or pairs.matched is not None:
-        return take(prepared.images, rows)
-    assert isinstance(adapter, DualEncoder), "only such an adapter's images were enlarged"
-    return adapter.crop(take(prepared.enlarged, rows), crop_rng.random((len(rows), 2)))
-
-
 def snapshot(adapter: Model) -> dict[str, torch.Tensor]:
-    """Copies everything that training changes to CPU memory (from a GPU: pinned memory, with one synchronisation)."""
-    copied, devices = dict[str, torch.Tensor](), set[torch.device]()
-    for name, tensor in adapter.state_dict().items():
-        pinned, tensor = None, tensor.detach()
-        if tensor.device.type == "cuda":
-            devices.add(tensor.device)
-            with suppress(RuntimeError):  # no more pinned memory
-                pinned = torch.empty_like(tensor, device="cpu", pin_memory=True)
-        copied[name] = tensor.to("cpu", copy=True) if pinned is None else pinned.copy_(tensor, non_blocking=True)
-    for device in devices:  # only then are copies of a GPU's tensors complete
-        torch.cuda.synchronize(device)
-    return copied
+    """Copies everything that training changes to CPU memory."""
+    return {name: tensor.detach().to("cpu", copy=True) for name, tensor in adapter.state_dict().items()}
 
 
 def restore(adapter: Model, state: Mapping[str, torch.Tensor]) -> None:
     """Loads a snapshot, which can be loaded again."""
-    away = adapter.device.type == "cuda"
-    adapter.load_state_dict(
-        {name: tensor if away and tensor.device.type == "cpu" else tensor.clone() for name, tensor in state.items()}
-    )
+    adapter.load_state_dict({name: tensor.clone() for name, tensor in state.items()})
 
 
 def resume_weights(adapter: Model, state: Mapping[str, torch.Tensor]) -> None:
@@ -377,101 +264,48 @@ class TrainingState:
 
 
 def batch_units(total: int, default: int) -> int:
-    """Units in a batch: the default, or slightly more where the total is just above a multiple of it (section B.1).
-
-    >>> batch_units(102, 50), batch_units(400, 50), batch_units(135, 50), batch_units(7, 50)
-    (51, 50, 50, 7)
-    """
+    """Units in a batch: the default, or slightly more where the total is just above a multiple of it (section B.1)."""
     if total <= default:
         return max(1, total)
     full, rest = divmod(total, default)
     return math.ceil(total / full) if 0 < rest <= 0.15 * default else default
 
 
-@dataclass
-class Cost:
-    """Counts of one method on one task and seed."""
+Cost = Counter[str]
+"""Counts of one method on one task and seed, named as in `ttmbench.results.document.MethodCost`.
 
-    image_rows: int = 0  # through the tower, forward
-    caption_rows: int = 0
-    image_rows_backward: int = 0  # those whose gradient was computed
-    caption_rows_backward: int = 0
-    optimizer_steps: int = 0
-    views: int = 0  # images that were made of others and encoded
-    reward_rows: int = 0  # images and captions through a reward model
-    view_seconds: float = 0.0  # wall time of making and encoding its views
-    shared_seconds: float = 0.0  # of these, time that an earlier method of the run had spent
-
-    def count(self, **more: float) -> None:
-        """Adds to the counts that are named."""
-        for name, number in more.items():
-            setattr(self, name, getattr(self, name) + number)
-
-    def count_backward(self, side: str, features: torch.Tensor) -> None:
-        """Counts the rows of features of ``images`` or ``captions`` when, and if, their gradient is computed."""
-        if features.requires_grad:
-            rows, name = len(features), f"{side[:-1]}_rows_backward"
-            features.register_hook(lambda _: self.count(**{name: rows}))  # type: ignore[no-untyped-call]
-
-    def record(self, images: int, captions: int, seconds: float) -> dict[str, float]:
-        """For results, of a method that took so many ``seconds``, to which shared ones are added.
-
-        ``encoder_passes`` are in units of encoding every image, or every caption, of the task once. A backward pass
-        counts twice a forward pass.
-        """
-        passes = (self.image_rows + 2 * self.image_rows_backward) / images
-        passes += (self.caption_rows + 2 * self.caption_rows_backward) / captions
-        counts = asdict(self)
-        seconds += counts.pop("shared_seconds")
-        return {**counts, "encoder_passes": passes, "seconds": seconds}
+Rows of images and captions are counted as they pass through a tower (forward, and those whose gradient was computed).
+``shared_seconds`` is the part of ``view_seconds`` that an earlier method of the run had spent.
+"""
 
 
-class Original:
-    """The model before test-time training: its weights, and its scores of the first `GROUPS` groups."""
+@contextmanager
+def restored(stage: PreparedTask) -> Iterator[None]:
+    """Restores the model at the end; NotRestoredError if the first `GROUPS` groups then have other scores than before.
 
-    def __init__(self, stage: PreparedTask) -> None:
-        self._adapter, self._weights = stage.adapter, snapshot(stage.adapter)
-        self._trained = [(parameter, parameter.requires_grad) for parameter in stage.adapter.parameters()]
-        first = np.arange(min(GROUPS, len(stage.prepared.rows.images)))
-        self._batch = replace(stage, prepared=subset(stage.prepared, first), is_global=False, all_pairs=False)
-        self._scores: np.ndarray | None = None
-
-    @contextmanager
-    def adapted(self) -> Iterator[None]:
-        """Restores the model afterwards; TtmbenchError if the groups then have other scores than before."""
-        if self._scores is None:
-            self._scores = self._batch.score().groups
-        before, is_interrupted = self._scores, False
-        try:
-            yield
-        except BaseException as error:
-            is_interrupted = not isinstance(error, Exception)
-            raise
-        finally:
-            restore(self._adapter, self._weights)
-            remove_low_rank(self._adapter)
-            for parameter, is_trained in self._trained:
-                parameter.requires_grad_(is_trained)
-                parameter.grad = None
-            if not is_interrupted:  # else there is no time for the check, and nothing more is scored
-                self._check(before)
-
-    def _check(self, before: np.ndarray) -> None:
-        after = self._batch.score().groups
-        if np.array_equal(before, after):
-            return
-        # Some models round in another way each time they are asked: by how much shows in a second look at the same.
-        noise = _distance(after, self._batch.score().groups)
-        difference = _distance(before, after)
-        if not difference <= max(TOLERANCE, 2 * noise):
-            raise NotRestoredError(
-                f"model adapter {type(self._adapter).__name__} does not give the same scores after its weights were "
-                f"restored: a batch of {len(before)} groups differs by up to {difference:.3g}. Its load_state_dict "
-                "must load every tensor that its state_dict returns, and scores must depend on nothing else that "
-                "training changes; ttmbench.testing.check_adapter tests this"
-            )
-
-
-def _distance(left: np.ndarray, right: np.ndarray) -> float:
-    """Largest absolute difference; NaN if a score is NaN."""
-    return float(np.abs(left.astype(np.float64) - right).max())
+    After a Ctrl-C there is no time for this check, and nothing more is scored.
+    """
+    adapter, weights = stage.adapter, snapshot(stage.adapter)
+    trained = [(parameter, parameter.requires_grad) for parameter in adapter.parameters()]
+    first = np.arange(min(GROUPS, len(stage.prepared.rows.images)))
+    few = replace(stage, prepared=subset(stage.prepared, first), is_global=False, all_pairs=False)
+    before = few.score().groups
+    try:
+        yield
+    finally:
+        restore(adapter, weights)
+        remove_low_rank(adapter)
+        for parameter, is_trained in trained:
+            parameter.requires_grad_(is_trained)
+            parameter.grad = None
+        if isinstance(sys.exception(), Exception | None) and not np.array_equal(before, after := few.score().groups):
+            # Some models round in another way each time they are asked: by how much shows in a second look.
+            noise = np.abs(after.astype(np.float64) - few.score().groups).max()
+            difference = np.abs(before.astype(np.float64) - after).max()
+            if not difference <= max(TOLERANCE, 2 * noise):
+                raise NotRestoredError(
+                    f"model adapter {type(adapter).__name__} does not give the same scores after its weights were "
+                    f"restored: a batch of {len(before)} groups differs by up to {difference:.3g}. Its load_state_dict "
+                    "must load every tensor that its state_dict returns, and scores must depend on nothing else that "
+                    "training changes; ttmbench.testing.check_adapter tests this"
+                )

@@ -2,17 +2,58 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
+from ttmbench._arrays import fewer_first
+from ttmbench.config import DEFAULT_SHARE, TTMConfig
 from ttmbench.errors import TtmbenchError
-from ttmbench.methods.model_task import ModelTask
-from ttmbench.methods.parts import Selection, Supervision, eligible, first_threshold
-from ttmbench.methods.training import Iteration
+from ttmbench.matching import match_global, match_groups
+from ttmbench.schedules import threshold_for_coverage
+from ttmbench.types import ScheduleSpec, Scores
+
+if TYPE_CHECKING:
+    from ttmbench.methods.model_task import ModelTask
+    from ttmbench.methods.training import Iteration
+
+Ties = Literal["exclude", "include"]
 
 
-def ttm(task: ModelTask, supervise: Supervision = lambda proposal: proposal.choice) -> Iterator[Iteration]:
+@dataclass(frozen=True)
+class PseudoLabels:
+    """A candidate matching of every unit (a group; a pair in the global variant) and the model's confidence in it.
+
+    Attributes:
+        captions: position of the caption given to each image, among the shuffled ones, int [units, images of a unit].
+        confidence: value compared with tau_t, logits [units]: the margin, or the pair's score in the global variant.
+        tie: bool [units]; a tied unit is selected only where ties are included.
+        soft: soft labels, float [units, images of a unit, captions to choose from], rows sum to 1; None for hard ones.
+    """
+
+    captions: np.ndarray
+    confidence: np.ndarray
+    tie: np.ndarray
+    soft: np.ndarray | None = None
+
+
+@dataclass(frozen=True)
+class Selection:
+    """The selection of an iteration: pseudo-labels as in `PseudoLabels`, and the ``selected`` units, bool [units]."""
+
+    captions: np.ndarray
+    selected: np.ndarray
+    soft: np.ndarray | None = None
+
+
+Supervision = Callable[["ModelTask", Selection, np.ndarray], Selection]
+"""The task, Algorithm 1's selection and its tied units, bool [units] -> what is trained on (oracle and controls)."""
+
+
+def ttm(task: ModelTask, supervise: Supervision | None = None) -> Iterator[Iteration]:
     """Test-Time Matching (section 3.2): trains on the model's own confident matchings, and matches again.
 
     In every iteration all groups are matched by the current model, and those whose margin is at least tau_t are its
@@ -26,18 +67,39 @@ def ttm(task: ModelTask, supervise: Supervision = lambda proposal: proposal.choi
     settings, parts = task.settings, task.parts
     by_share = settings.by_share(task.is_global)
     labels = parts.pseudo_labels(task.first)
-    tau = thresholds(task, first_threshold(settings, labels, by_share))
+    tau = thresholds(settings, task.schedule, labels, by_share)
     stopping = parts.stopping
     for t in task.iterations(lambda: stopping is not None and bool(stopping(task.rounds))):
         labels = labels if t == 1 else parts.pseudo_labels(task.scores)
         confident = parts.selection(labels, tau[t - 1], by_share, settings.ties) & eligible(labels, settings.ties)
         choice = Selection(labels.captions, confident, labels.soft)
-        yield task.train(tau[t - 1], labels, supervise(task.proposal(choice, labels.tie)))
+        yield task.train(tau[t - 1], labels, choice if supervise is None else supervise(task, choice, labels.tie))
 
 
-def thresholds(task: ModelTask, first: float) -> list[float]:
-    """tau_1 to tau_T by the schedule; TtmbenchError unless it gives a finite number for each iteration."""
-    settings, schedule = task.settings, task.schedule
+def matching(scores: np.ndarray) -> PseudoLabels:
+    """The matching with the largest total and its margin (Algorithm 1, lines 4 and 5; Eq. 2 in the global variant).
+
+    ``scores`` are logits [groups, images, captions]; in the global variant [images, captions], each image a unit.
+    """
+    if scores.ndim == 2:
+        overall = match_global(scores)
+        return PseudoLabels(overall.captions[:, None], overall.scores, overall.tie)
+    inside = match_groups(scores)
+    return PseudoLabels(inside.captions, inside.margin, inside.tie)
+
+
+def thresholds(settings: TTMConfig, schedule: ScheduleSpec, labels: PseudoLabels, by_share: bool) -> list[float]:
+    """tau_1 to tau_T by the schedule, in logits; fractions when ``by_share``.
+
+    tau_1 is as given, else the threshold that selects the fraction `TTMConfig.coverage` of all units. TtmbenchError
+    unless the schedule gives a finite number for each iteration.
+    """
+    first, clear = settings.tau_start, labels.confidence[eligible(labels, settings.ties)]
+    if first is None and by_share:
+        first = DEFAULT_SHARE
+    elif first is None:
+        share = settings.coverage * len(labels.tie) / max(1, len(clear))
+        first = threshold_for_coverage(clear, min(1.0, share)) if len(clear) else 0.0
     values = np.asarray(schedule.compute(first, settings.tau_end, settings.iterations))
     if values.shape != (settings.iterations,) or not np.isfinite(values).all():
         raise TtmbenchError(
@@ -45,3 +107,44 @@ def thresholds(task: ModelTask, first: float) -> list[float]:
             "iterations; one finite number each is expected"
         )
     return [float(value) for value in values]
+
+
+def select(labels: PseudoLabels, threshold: float, by_share: bool, ties: Ties = "exclude") -> np.ndarray:
+    """Units to train on, bool [units]: sufficiently confident, and by default not tied.
+
+    ``threshold`` is tau_t: logits, or a fraction when ``by_share`` (section B.1): the top 1 - tau_t by confidence,
+    counted among all units, tied ones included, and rounded down as in the authors' code. Of units with equal
+    confidence, later ones come first.
+    """
+    allowed = eligible(labels, ties)
+    if not by_share:
+        return (labels.confidence >= threshold) & allowed
+    # 0.1 of 30 is 3, although 1 - 0.9 is below 0.1 in floating point
+    keep = math.floor((1 - threshold) * len(labels.tie) + 1e-10)
+    ranked = np.argsort(np.where(allowed, labels.confidence, -np.inf), kind="stable")[::-1]
+    chosen = np.zeros(len(labels.tie), dtype=bool)
+    chosen[ranked[: max(0, keep)]] = True
+    return chosen & allowed
+
+
+def eligible(labels: PseudoLabels, ties: Ties) -> np.ndarray:
+    """Eligible units, bool [units]: without a tie, unless ties are included."""
+    return ~labels.tie if ties == "exclude" else np.ones(len(labels.tie), dtype=bool)
+
+
+def candidates(scores: Scores, is_global: bool) -> PseudoLabels:
+    """The matching of every unit, with captions in the task's original order."""
+    return matching(in_order(scores, is_global))
+
+
+def in_order(scores: Scores, is_global: bool, order: np.ndarray | None = None) -> np.ndarray:
+    """Scores [groups, images, captions], or [images, captions] in the global variant, with captions in an order.
+
+    ``order`` is int [groups, captions], or [captions] in the global variant; None keeps the order. With more images
+    than captions, the result has captions as rows and images as columns.
+    """
+    if is_global:
+        assert scores.all_pairs is not None, "the global variant scores every pair"
+        return scores.all_pairs if order is None else scores.all_pairs[:, order]
+    inside = fewer_first(scores.groups)
+    return inside if order is None else np.take_along_axis(inside, order[:, None, :], axis=2)

@@ -85,7 +85,7 @@ class Views:
         if key not in self._counted:
             self._counted.add(key)
             rows = len(self.inputs.images) * (count - 1)  # the plain images are counted with the task
-            self.cost.count(views=rows, image_rows=rows, view_seconds=seconds, shared_seconds=seconds * is_here)
+            self.cost.update(views=rows, image_rows=rows, view_seconds=seconds, shared_seconds=seconds * is_here)  # type: ignore[call-overload]
         return features
 
     def _encoded(self, count: int, crop_scale: float, flip: bool) -> torch.Tensor:

@@ -10,7 +10,7 @@ from pydantic import BeforeValidator, Field
 from torch.nn.functional import normalize
 
 from ttmbench.errors import UsageError
-from ttmbench.methods.parameters import Train, is_of_images, is_temperature
+from ttmbench.methods.parameters import Train, trained_towers
 from ttmbench.methods.task import Batch, MethodStep, TrainingTask
 from ttmbench.scoring.inputs import unknown_wrappers
 
@@ -73,7 +73,7 @@ def watt(
     check_wrappers(task, wrappers)
     parameters = task.train(train)
     optimizer = task.optimizer(torch.optim.Adam(parameters, lr=lr))
-    trains_captions = not all(is_of_images(name) or is_temperature(name) for name in task.trained)
+    _, trains_captions = trained_towers(task.adapter, task.trained)
     for batch in task.stream(images=images):
         with torch.no_grad():
             captions = [wrapped(batch, wrapper) for wrapper in wrappers]

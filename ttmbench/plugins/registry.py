@@ -64,12 +64,12 @@ _READERS = (  # kind, module, summary
     ("whatsup", "whatsup", "WhatsUp's photographs, alone or in pairs"),
 )
 _FROM = "ttmbench.data.sources"
-_PARTS, _TRAINING = "ttmbench.methods.parts", "ttmbench.methods.training"
+_PARTS, _TRAINING, _TTM = (f"ttmbench.methods.{module}" for module in ("parts", "training", "ttm"))
 
 PARTS: tuple[MethodPart, ...] = (  # of TTM, by kind and name; the first of each kind is the default
-    MethodPart("selection", "threshold", f"{_PARTS}:select", "margin of at least tau_t; never a tie"),
+    MethodPart("selection", "threshold", f"{_TTM}:select", "margin of at least tau_t; never a tie"),
     MethodPart("selection", "every", f"{_PARTS}:every", "every unit without a tie, whatever its margin"),
-    MethodPart("pseudo_labels", "matching", f"{_PARTS}:matching", "the matching with the largest total"),
+    MethodPart("pseudo_labels", "matching", f"{_TTM}:matching", "the matching with the largest total"),
     MethodPart("pseudo_labels", "argmax", f"{_PARTS}:argmax", "each image's best caption; one may be used twice"),
     MethodPart("pseudo_labels", "sinkhorn", f"{_PARTS}:sinkhorn", "soft labels: a doubly stochastic plan per group"),
     MethodPart("loss", "own", f"{_PARTS}:own", "the loss that the model was trained with"),
