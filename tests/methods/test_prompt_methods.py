@@ -129,17 +129,6 @@ def test_loss_of_one_direction_of_tps(adapter, direction):
         assert step.loss == pytest.approx(published.loss(np.zeros_like(published.captions), direction), abs=1e-6)
 
 
-def test_the_model_is_neither_trained_nor_asked(adapter, monkeypatch):
-    before = {name: tensor.clone() for name, tensor in adapter.state_dict().items()}
-    task = training_task(adapter)
-    for name in ("train_images", "train_captions", "encode_images", "encode_captions"):
-        monkeypatch.setattr(type(adapter), name, lambda *_: pytest.fail("the model was asked"))
-    list(tps(task, steps=2))
-    assert all(torch.equal(tensor, before[name]) for name, tensor in adapter.state_dict().items())
-    assert all(parameter.grad is None for parameter in adapter.parameters())
-    assert task.cost["optimizer_steps"] == 6 and task.cost["caption_rows_backward"] == 0
-
-
 def test_groups_that_it_is_not_defined_for_are_refused_in_one_line(adapter):
     with pytest.raises(UsageError, match=r"^views are selected by .*, but a 2x1 group has one caption$"):
         next(tps(training_task(adapter, n=1)))

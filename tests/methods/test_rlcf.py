@@ -168,15 +168,6 @@ def test_a_group_at_once_has_the_mean_of_all_losses(adapter, positive):
     assert task.cost["image_rows_backward"] == 2 and task.cost["caption_rows_backward"] == 3
 
 
-def test_cost_of_copies(adapter, positive):
-    task = training_task(adapter, groups=1, m=2, n=3)
-    list(rlcf(task, steps=4))
-    assert (task.cost["image_rows"], task.cost["image_rows_backward"]) == (2 * 5, 2 * 4)
-    assert (task.cost["caption_rows"], task.cost["caption_rows_backward"]) == (3 * 5, 3 * 4)
-    assert task.cost["optimizer_steps"] == 5 * 4 and task.cost["reward_rows"] == 0
-    assert task.notes[0].startswith("reward=self: the reward model is the original model itself")
-
-
 def test_what_it_is_not_defined_for_is_refused_in_one_line(adapter):
     with pytest.raises(UsageError, match=r"^reward=openai/clip must be self or the name of a model .* has loaded$"):
         next(rlcf(training_task(adapter), reward="openai/clip"))

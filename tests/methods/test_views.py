@@ -12,13 +12,12 @@ from support.method_tasks import rebuilt, view_task
 from support.stand_in_gpu import stand_in_gpu
 from support.training_tasks import load, training_task
 
-import ttmbench
 from ttmbench.errors import DataError, UsageError
 from ttmbench.methods import views as views_module
 from ttmbench.methods.losses import confident, entropy, marginal_entropy
 from ttmbench.methods.mta import mta
 from ttmbench.methods.training import Cost
-from ttmbench.methods.views import Views, crop_box, random_crop, views_of
+from ttmbench.methods.views import crop_box, random_crop, views_of
 from ttmbench.methods.vte import vte
 from ttmbench.methods.zero import zero
 from ttmbench.model import DualEncoder
@@ -237,26 +236,6 @@ def test_the_oldest_views_are_dropped_where_all_of_them_are_too_many(images, mon
     assert views(6, 0.7, False) is views.made[0, 6, 0.7, False][0] and len(images.opened) == 6
     again = views(6, 0.5, False)
     assert again is not features and torch.equal(again, features) and len(images.opened) == 8
-
-
-def test_methods_of_a_run_share_views_and_each_is_charged_for_them(monkeypatch):
-    encoded, made = [], Views._encoded
-    monkeypatch.setattr(Views, "_encoded", lambda self, *settings: encoded.append(settings) or made(self, *settings))
-    few = {"zero": {"views": 8}, "vte": {"views": 8}, "mta": {"views": 9}}
-    document = ttmbench.simple_evaluate(
-        *("tiny-clip", "shapes_color"),
-        methods="zero,vte,mta",
-        method_args=few,
-        limit=2,
-        device="cpu",
-        bootstrap_iters=0,
-    ).typed.to_dict()
-    assert encoded == [(8, 0.5, False), (9, 0.5, False)]
-    costs = {name: record["cost"][0] for name, record in document["methods"]["shapes_color"].items()}
-    assert [cost["views"] for cost in costs.values()] == [4 * 7, 4 * 7, 4 * 8]
-    assert [cost["image_rows"] for cost in costs.values()] == [4 * 8, 4 * 8, 4 * 9]
-    assert costs["zero"]["view_seconds"] == costs["vte"]["view_seconds"] > 0
-    assert all(cost["seconds"] >= cost["view_seconds"] for cost in costs.values())
 
 
 def test_views_are_those_of_the_model_as_it_came_after_it_was_trained(tiny_hf_clip, images):

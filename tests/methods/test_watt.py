@@ -168,20 +168,6 @@ def test_without_rounds_it_is_the_text_ensemble_of_the_raw_model(adapter):
     torch.testing.assert_close(found, plain.scores, atol=1e-5, rtol=1e-5)
 
 
-def test_a_batch_alone_has_the_scores_that_it_has_after_others_bit_for_bit(adapter):
-    together = training_task(adapter, groups=4)
-    steps = list(watt(together, **FEW))
-    assert [len(step.groups) for step in steps] == [2, 2]
-    together.reset()
-    order = torch.randperm(2, generator=torch.Generator().manual_seed(0))  # in which two groups are met
-    for step in steps:
-        groups = step.groups[order.argsort()].tolist()
-        alone = training_task(adapter, groups=4, only=groups)
-        (found,) = watt(alone, **FEW)
-        assert torch.equal(found.scores, step.scores)
-        alone.reset()
-
-
 def test_caption_parameters_are_trained_on_wrapped_captions_too(adapter):
     task = training_task(adapter)
     (step,) = watt(task, **{**FEW, "images": 64}, train="norm_captions")

@@ -9,8 +9,8 @@ import pytest
 import torch
 from support.stand_in_gpu import stand_in_gpu
 
+from ttmbench._util import file_io
 from ttmbench._util.file_io import separated
-from ttmbench.methods import checkpoint
 from ttmbench.methods.checkpoint import SeedRun, TaskCheckpoint
 from ttmbench.methods.training import Iteration, TrainingState
 from ttmbench.types import Scores
@@ -50,7 +50,7 @@ def test_what_lies_apart_is_not_copied():
 def test_an_accelerator_trains_on_while_its_weights_are_written(device, tmp_path, monkeypatch):
     """As they were: what is trained meanwhile is of the next iteration, whose file waits for this one's."""
     begun, go_on, writers = threading.Event(), threading.Event(), []
-    save = checkpoint.save_sealed
+    save = file_io.save_sealed
 
     def slow(path, tensors, about):
         if "weight" in str(list(tensors)):
@@ -59,7 +59,7 @@ def test_an_accelerator_trains_on_while_its_weights_are_written(device, tmp_path
             assert device == "cpu" or go_on.wait(20)
         save(path, tensors, about)
 
-    monkeypatch.setattr(checkpoint, "save_sealed", slow)
+    monkeypatch.setattr(file_io, "save_sealed", slow)
     seed = TaskCheckpoint(tmp_path, "data", "run").seed("ttm", 0, RAW)
     with stand_in_gpu():
         weight = torch.zeros(3).to(device)
@@ -84,7 +84,7 @@ def test_a_disk_that_fills_meanwhile_is_told_once_and_the_run_goes_on(tmp_path, 
     task = TaskCheckpoint(tmp_path, "data", "run")
     seed = task.seed("ttm", 0, RAW)
     with stand_in_gpu():
-        monkeypatch.setattr(checkpoint, "save_sealed", full)
+        monkeypatch.setattr(file_io, "save_sealed", full)
         for iteration in (1, 2):
             seed.keep(*state(iteration, torch.zeros(3, device="cuda")))
         seed.keep(SeedRun(RAW, is_finished=True))

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import copy
-from dataclasses import replace
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -87,7 +85,7 @@ def test_batches_a_little_larger_at_the_very_limit():
 
 
 def test_an_iteration_begins_with_a_new_optimiser_unless_its_state_is_kept(monkeypatch):
-    used, pairs, stage = [], TrainingPairs(*np.arange(6).reshape(1, 6, 1).repeat(2, 0)), stage_of(3)
+    used, pairs, stage = [], TrainingPairs(*np.arange(3).reshape(1, 3, 1).repeat(2, 0)), stage_of(3)
     monkeypatch.setattr(trainer, "gradient", lambda *given: used.append(given[1:5]) or torch.zeros(()))
     for keep, distinct in ((True, 1), (False, 3)):
         used.clear()
@@ -99,7 +97,7 @@ def test_an_iteration_begins_with_a_new_optimiser_unless_its_state_is_kept(monke
             assert one.fit(iteration, pairs) == (0.0,)
         assert len({id(optimizer) for *_, optimizer in used}) == distinct
         for t, (images, *_) in enumerate(used, start=1):
-            assert torch.equal(images, stage.prepared.images[np.random.default_rng([5, t]).permutation(6)])
+            assert torch.equal(images, stage.prepared.images[np.random.default_rng([5, t]).permutation(3)])
         assert [one.rate(t) for t in (1, 2, 3)] == pytest.approx([1e-3, 0.95e-3, 0.95**2 * 1e-3])
         assert one.fit(4, TrainingPairs(np.zeros((0, 1), int), np.zeros((0, 1), int))) == ()
 
@@ -272,23 +270,3 @@ def test_scores_that_are_not_finite_end_a_run():
     for run, more in ((adapt, {"schedule": LINEAR}), (overfit, {})):
         with pytest.raises(DivergedError, match=r"after iteration 1 .*lr=1.0e-05"):
             list(run(broken, stage.score(), config=config, learning_rate=1e-4, seed=0, **more))
-
-
-@pytest.mark.parametrize("shape", [(2, 2), (1, 3), (2, 3), (2, 1), (3, 2)])
-def test_pairs_of_a_model_that_says_yes_or_no_are_all_of_a_group(shape):
-    stage = replace(stage_of(5, *shape), adapter=SimpleNamespace())
-    blind, rng = ModelTask(stage, None, TTMConfig(), 2), np.random.default_rng(0)
-    fewer, more = sorted(shape)
-    captions = np.array([rng.permutation(more)[:fewer] for _ in range(5)])
-    chosen = np.array([True, False, True, True, False])
-    found, own = blind.pairs(Selection(captions, chosen)), blind.unshuffle(captions)
-    rows = stage.prepared.rows
-    sides = (rows.captions, rows.images) if shape[0] > shape[1] else (rows.images, rows.captions)
-    for place, group in enumerate(np.flatnonzero(chosen)):
-        pairs = []
-        for chooser in range(fewer):
-            for option in blind._order[group]:
-                pair = (sides[0][group, chooser], sides[1][group, option])
-                pairs.append((*(pair[::-1] if shape[0] > shape[1] else pair), own[group, chooser] == option))
-        columns = (found.images[place], found.captions[place], found.matched[place])
-        assert list(zip(*(column.tolist() for column in columns), strict=True)) == pairs
