@@ -198,8 +198,7 @@ class ModelTask:
     def train(self, threshold: float, labels: PseudoLabels, chosen: Selection) -> Iteration:
         """One iteration: trains the model on the selected units, and scores it, or its teacher if it has one.
 
-        Raises:
-            TtmbenchError: the loss or the scores are NaN or infinite, or memory is too small.
+        TtmbenchError if the loss or the scores are NaN or infinite, or memory is too small.
         """
         started, number = time.perf_counter(), len(self.steps) + 1
         scores, rate = self.steps[-1].scores if self.steps else self._raw, self.rate(number)
@@ -237,11 +236,8 @@ class ModelTask:
         """Trains on pairs; returns the loss of every epoch, a mean over units. None if there are no pairs.
 
         ``factor`` is the learning-rate schedule, (step, steps) -> factor, in place of that of the parts. Images are
-        cropped anew in every step, if they are enlarged.
-
-        Raises:
-            DivergedError: the loss is NaN or infinite.
-            TtmbenchError: memory is too small.
+        cropped anew in every step, if they are enlarged. DivergedError if the loss is NaN or infinite, TtmbenchError if
+        memory is too small.
         """
         config, parts, adapter, prepared = self.settings, self.parts, self._stage.adapter, self._stage.prepared
         if len(pairs.images) == 0:

@@ -352,8 +352,7 @@ def _fused(modules: Mapping[str, nn.Module]) -> Iterator[tuple[str, FusedWeight]
 def parameters_of(adapter: Model, which: str) -> Mapping[str, nn.Parameter]:
     """The parameters that ``train=`` names; low-rank updates and shifts are added, replacing earlier ones.
 
-    Raises:
-        UsageError: the set is unknown, or this model has no such parameters.
+    UsageError if the set is unknown, or this model has no such parameters.
     """
     if which not in SETS:
         rank = rank_of(which)

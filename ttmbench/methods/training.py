@@ -305,7 +305,6 @@ def restored(stage: PreparedTask) -> Iterator[None]:
             if not difference <= max(TOLERANCE, 2 * noise):
                 raise NotRestoredError(
                     f"model adapter {type(adapter).__name__} does not give the same scores after its weights were "
-                    f"restored: a batch of {len(before)} groups differs by up to {difference:.3g}. Its load_state_dict "
-                    "must load every tensor that its state_dict returns, and scores must depend on nothing else that "
-                    "training changes; ttmbench.testing.check_adapter tests this"
+                    f"restored: they differ by up to {difference:.3g}. Its load_state_dict must load every tensor that "
+                    "its state_dict returns, and scores depend on nothing else (ttmbench.testing.check_adapter)"
                 )

@@ -138,10 +138,9 @@ def candidates(scores: Scores, is_global: bool) -> PseudoLabels:
 
 
 def in_order(scores: Scores, is_global: bool, order: np.ndarray | None = None) -> np.ndarray:
-    """Scores [groups, images, captions], or [images, captions] in the global variant, with captions in an order.
+    """Scores [groups, images, captions], in the global variant [images, captions], with captions in an ``order``, int.
 
-    ``order`` is int [groups, captions], or [captions] in the global variant; None keeps the order. With more images
-    than captions, the result has captions as rows and images as columns.
+    With more images than captions, the result has captions as rows and images as columns.
     """
     if is_global:
         assert scores.all_pairs is not None, "the global variant scores every pair"
