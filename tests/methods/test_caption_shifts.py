@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from support.norm_towers import NormTowers, vector_task
+from support.norm_towers import NormTowers
 from support.small_models import Counting
 from support.training_tasks import WORDS, load, scores_of, training_task
 
@@ -12,7 +12,7 @@ import ttmbench
 from ttmbench.errors import UsageError
 from ttmbench.methods.cliptta import cliptta
 from ttmbench.methods.features import RewardModel
-from ttmbench.methods.parameters import add_shift, low_rank_removed, parameters_of, remove_low_rank
+from ttmbench.methods.parameters import low_rank_removed, parameters_of, remove_low_rank
 from ttmbench.methods.rlcf import rlcf
 from ttmbench.methods.tent import tent
 from ttmbench.methods.watt import watt
@@ -123,18 +123,6 @@ def test_where_there_is_nothing_to_shift_it_is_refused_in_one_line(model, which,
     with pytest.raises(UsageError, match=message) as refused:
         parameters_of(model(), which)
     assert "\n" not in str(refused.value)
-
-
-def test_features_of_a_model_without_token_embeddings_can_be_shifted():
-    task = vector_task(NormTowers())
-    task.adapter.prepare_captions = lambda captions: torch.ones(len(captions), 5, dtype=torch.float64)
-    before = task.adapter.encode_captions(task._prepared.captions)
-    parameters = add_shift(task.adapter, "shift")
-    parameters["text.shift"].data.fill_(0.5)
-    moved = before + 0.5
-    torch.testing.assert_close(
-        task.adapter.train_captions(task._prepared.captions).detach(), moved / moved.norm(dim=1, keepdim=True)
-    )
 
 
 def test_what_is_added_cannot_be_saved(tmp_path):

@@ -13,14 +13,11 @@ from ttmbench.config import RunConfig, TTMConfig
 from ttmbench.data.task_file import find_task
 from ttmbench.errors import UsageError
 from ttmbench.evaluator.one_task import check_methods
-from ttmbench.methods.features import FeatureTask
 from ttmbench.methods.parameters import SETS, is_temperature, parameters_of
-from ttmbench.methods.task import TrainingTask
 from ttmbench.model import Model
 from ttmbench.model_adapters import hf, itc, open_clip
 from ttmbench.model_adapters.embeddings import EmbeddingsModel
 from ttmbench.plugins.registry import build_registry
-from ttmbench.scoring.inputs import Prepared, Rows
 
 CPU = {"device": "cpu", "dtype": "fp32"}
 CAPTIONS = ["a red circle", "a cat on the left", "two dogs"]
@@ -172,43 +169,3 @@ def test_what_cannot_be_trained_is_refused_before_anything_is_scored(dtype, whic
     task = find_task(registry, "shapes_color")
     with pytest.raises(UsageError, match=message):
         check_methods(registry, config, {"y": task}, {"y": TTMConfig()}, embeddings())
-
-
-def training_task(adapter, groups: int = 4, seed: int = 0) -> TrainingTask:
-    """2x2 groups of a model's own inputs."""
-    images, captions = adapter.prepare_images(photos()), adapter.prepare_captions(CAPTIONS)
-    rows = np.random.default_rng(1).integers(0, 3, (2, groups, 2))
-    features = adapter.encode_images(images), adapter.encode_captions(captions)
-    sides = [side.detach().clone() for side in features]
-    image_rows, caption_rows = map(torch.from_numpy, rows)
-    scores = torch.zeros(groups, 2, 2)
-    parts = {"images": sides[0], "captions": sides[1], "image_rows": image_rows, "caption_rows": caption_rows}
-    task = FeatureTask(scores, seed, model=adapter.logits, **parts)
-    return TrainingTask(task, seed, adapter=adapter, prepared=Prepared(images, captions, Rows(*rows)))
-
-
-@pytest.mark.parametrize("which", [name for name in SETS if name != "adapter"])
-@pytest.mark.parametrize("family", ["hf-clip", "hf-siglip", "open_clip", "open_clip_siglip"])
-def test_what_is_not_selected_stays_bit_equal_and_what_is_selected_changes(family, which, model_of):
-    adapter = model_of(family)
-    before = {name: tensor.clone() for name, tensor in adapter.state_dict().items()}
-    task = training_task(adapter)
-    optimizer = task.optimizer(torch.optim.SGD(task.train(which), lr=1.0))
-    batch = next(task.stream(images=8))
-    scores = batch.logits()
-    weights = torch.randn(scores.shape, generator=torch.Generator().manual_seed(5))
-    (scores * weights).sum().backward()
-    graded = {name for name, one in task.trained.items() if one.grad is not None and one.grad.abs().max() > 0}
-    optimizer.step()
-    after = adapter.state_dict()
-    changed = {name for name in before if not torch.equal(before[name], after[name])}
-    adapter.load_state_dict(before)
-    for parameter in adapter.parameters():
-        parameter.grad = None
-        parameter.requires_grad_(True)
-    assert changed <= set(task.trained)
-    assert changed == graded and len(graded) > len(task.trained) / 2
-    expected = (which != "norm_captions", which != "norm_images")
-    towers = tuple(any(name.startswith(of) for name in task.trained) for of in task.adapter.towers)
-    if which != "temperature" and "siglip" not in family:
-        assert towers == expected

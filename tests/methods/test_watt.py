@@ -136,16 +136,6 @@ def test_losses_weights_and_scores_as_published(adapter, variant, monkeypatch):
     torch.testing.assert_close(step.scores[order].double(), expected, atol=1e-4, rtol=1e-5)
 
 
-def test_of_one_image_the_loss_is_zero_and_only_the_averaged_captions_act(adapter):
-    task, without = (training_task(adapter, m=1, n=3) for _ in range(2))
-    before = {name: tensor.clone() for name, tensor in adapter.state_dict().items()}
-    steps = list(watt(task, **{**FEW, "images": 1}))
-    assert not any(step.updated for step in steps)
-    assert all(torch.equal(tensor, before[name]) for name, tensor in adapter.state_dict().items())
-    expected = scores_of(without, watt(without, wrappers=KNOWN, rounds=0))
-    torch.testing.assert_close(scores_of(task, steps), expected, atol=1e-4, rtol=0)
-
-
 @pytest.mark.parametrize(("train", "variant"), [("norm_images", "sequential"), ("norm", "parallel")])
 def test_no_step_where_all_pseudo_captions_coincide(adapter, train, variant):
     task = training_task(adapter, m=2, n=2)
