@@ -40,14 +40,6 @@ def test_the_formulas_with_references_of_another_task():
     torch.testing.assert_close(dis(task, references="elsewhere").double(), expected, atol=1e-5, rtol=0)
 
 
-@pytest.mark.parametrize("method", [dn, nnn, dis])
-def test_one_reference_is_refused_in_one_line(method):
-    for sizes, side in (((1, 7), "images"), ((5, 1), "captions")):
-        task, _ = task_with_references(*sizes)
-        with pytest.raises(UsageError, match=f"^references=elsewhere needs at least two reference {side}, .* only 1"):
-            method(task, references="elsewhere")
-
-
 def evaluate(references, tasks="shapes_color", **settings):
     args = {f"{name}.references": value for name, value in references.items()}
     settings = {**QUICK, **settings}

@@ -7,12 +7,10 @@ import torch
 from pydantic import TypeAdapter, ValidationError
 from support import tiny_models
 from support.adapter_inputs import random_images
-from support.training_tasks import load, scores_of, training_task
+from support.training_tasks import load, training_task
 
 from ttmbench.errors import UsageError
-from ttmbench.methods import parameters as parameters_module
 from ttmbench.methods.parameters import Train, add_low_rank, remove_low_rank
-from ttmbench.methods.tent import tent
 from ttmbench.model_adapters import itc, open_clip
 
 
@@ -55,19 +53,6 @@ def test_the_first_draw_is_the_same_in_every_run_and_another_for_each_layer(adap
     assert len(set(drawn)) == len(drawn) == 8
     hooks = [len(module._forward_hooks) for module in adapter.model.modules()]
     assert max(hooks) == 1, "updates are replaced, not added up"
-
-
-def test_a_method_trains_them_alone(adapter):
-    state = {name: tensor.clone() for name, tensor in adapter.state_dict().items()}
-    task = training_task(adapter, 4, resets=False)
-    with parameters_module.low_rank_removed(adapter):
-        scores = scores_of(task, tent(task, train="lora:2", lr=0.05, images=4))
-        assert all("lora_" in name for name in task.trained)
-        changed = {name for name, value in task.trained.items() if not torch.equal(value, task._original[name])}
-        assert changed == set(task.trained)
-    assert not torch.allclose(scores, task.scores, atol=1e-4)
-    assert all(torch.equal(value, state[name]) for name, value in adapter.state_dict().items())
-    assert not any(module._forward_hooks for module in adapter.model.modules())
 
 
 def test_what_bert_calls_its_layers(tmp_path):

@@ -147,12 +147,6 @@ def test_crops_are_pieces_of_the_image_with_their_colours_and_of_the_area_and_ra
     assert len({(crop.shape, *crop[0, 0].tolist()) for crop in crops}) > 30
 
 
-def test_crops_are_resized_to_the_size_that_the_model_takes():
-    image = Image.fromarray(np.random.default_rng(0).integers(0, 256, (60, 80, 3), dtype=np.uint8))
-    plain, *crops = crops_of(image, adapter=Pixels)
-    assert plain.shape == (60, 80, 3) and {crop.shape for crop in crops} == {(8, 8, 3)}
-
-
 def test_with_flip_about_half_of_the_same_crops_are_mirrored():
     image = Image.fromarray(np.random.default_rng(0).integers(0, 256, (60, 80, 3), dtype=np.uint8))
     pairs = list(zip(crops_of(image)[1:], crops_of(image, flip=True)[1:], strict=True))

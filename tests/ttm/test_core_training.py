@@ -44,12 +44,6 @@ def test_the_learning_rate_of_every_step(monkeypatch):
     assert rates == pytest.approx([2 * (step + 0.4) for step in range(4)])
 
 
-def test_the_optimiser_is_fused_where_it_can_be():
-    whole = torch.nn.Parameter(torch.zeros(2, dtype=torch.long), requires_grad=False)
-    for parameter in (whole, torch.nn.Parameter(torch.zeros(2, device="meta"))):
-        assert not training.adamw([("x", parameter)], TTMConfig()).param_groups[0]["fused"]
-
-
 @pytest.mark.parametrize("part", [1, 3, 4, 7])
 def test_a_gradient_in_parts_is_that_of_the_whole_batch(part):
     """Up to the rounding of float32 in sums of seven rows of five numbers, relative to the largest gradient."""

@@ -148,17 +148,6 @@ def test_every_variant_works_by_the_command_line(llava, tmp_path, capsys):
         assert again.results["shapes_color"][f"{metric},none"] == numbers[f"{metric},ttm"]
 
 
-@pytest.mark.parametrize(
-    "kind", ["qwen2_vl", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("idefics3", "paligemma"))]
-)
-@pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
-def test_other_kinds_are_adapted_too(kind, tiny_vlm):
-    settings = {**QUICK, "limit": 3, "model_args": {"pretrained": str(tiny_vlm(kind))}}
-    run = ttmbench.simple_evaluate("vqascore", "shapes_color", ttm=SHORT, **settings)
-    steps = run["methods"]["shapes_color"]["ttm"]["iterations"]
-    assert steps[-1]["selected"] > 0 and steps[-1]["loss"][-1] < steps[0]["loss"][0]
-
-
 def test_matching_heads_are_adapted_by_their_own_loss(tiny_vlm):
     folder = str(tiny_vlm("blip"))
     settings = {"model_args": {"pretrained": folder}, "ttm": {**SHORT, "epochs": 10, "lr": 3e-4}, **QUICK}

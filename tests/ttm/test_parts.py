@@ -423,23 +423,18 @@ def test_parts_are_resumed_after_a_kill_with_equal_bits(parts, tmp_path, monkeyp
 
 
 def test_selftrain_is_ttm_with_each_images_best_caption():
-    more = {"holdout": 0.5, **QUICK}
+    more = {"holdout": 0.5, "audit_labels": True, **QUICK}
     by_part = ttmbench.simple_evaluate("tiny-clip", "shapes_color", ttm={**SHORT, "pseudo_labels": "argmax"}, **more)
     as_method = ttmbench.simple_evaluate(
-        "tiny-clip", "shapes_color", methods=["selftrain"], method_args={"selftrain": SHORT}, audit_labels=True, **more
+        "tiny-clip", "shapes_color", methods=["selftrain"], method_args={"selftrain": SHORT}, **more
     )
-    results = [run["results"]["shapes_color"] for run in (by_part, as_method)]
-    for metric in ("text_score", "group_score", "group_match"):
-        assert results[0][f"{metric},ttm"] == results[1][f"{metric},selftrain"]
+    scores = [run.scores["shapes_color"][name][0].groups for run, name in ((by_part, "ttm"), (as_method, "selftrain"))]
+    assert np.array_equal(*scores)
     record = as_method["methods"]["shapes_color"]["selftrain"]
     assert record["settings"]["pseudo_labels"] == "argmax" and record["turns"] == 3
     selected = [line["selected"] for line in by_part["methods"]["shapes_color"]["ttm"]["iterations"]]
     cost = record["cost"][0]
     assert cost["optimizer_steps"] == sum(math.ceil(count / 4) * 2 for count in selected)
     assert cost["image_rows_backward"] == cost["caption_rows_backward"] == sum(2 * count * 2 for count in selected)
-    of_ttm = by_part["methods"]["shapes_color"]["ttm"]["cost"]
-    assert [{**one, "seconds": 0} for one in of_ttm] == [{**one, "seconds": 0} for one in record["cost"]]
-    held = by_part["methods"]["shapes_color"]["ttm"]["holdout"]
-    assert record["holdout"] == held and held["metrics"]["group_match"]["adapted"]
-    groups = len(as_method.scores["shapes_color"]["selftrain"][0].groups)
-    assert record["audit_labels"]["passed"] and 0 < record["audit_labels"]["compared"] <= groups
+    assert record["holdout"] == by_part["methods"]["shapes_color"]["ttm"]["holdout"]
+    assert record["audit_labels"]["passed"]
