@@ -112,6 +112,7 @@ def adapt(stage, scores, *, method=ttm, supervision=None, keep=None, **settings)
         if keep is not None:
             keep(task.snapshot())
         yield step
+    task.finish()
 
 
 def overfit(stage, scores, **settings) -> Iterator[Iteration]:

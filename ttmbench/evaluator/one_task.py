@@ -238,8 +238,8 @@ def check_settings(
     if "caption_texts" in spec.needs and isinstance(wrappers, tuple) and encoder is not None:
         if unknown := unknown_wrappers(encoder, wrappers):
             raise UsageError(f"method '{name}' cannot be run with model {config.model}: {unknown}")
-    # a method may call something else ``train``
-    if isinstance(train, str) and (train in SETS or is_added(train)) and model.trainable:
+    # another method may call something else ``train``
+    if isinstance(train, str) and (of_ttm is not None or train in SETS or is_added(train)) and model.trainable:
         if spec.reset == "never" and config.save_adapted is not None and is_added(train):
             what = f"method '{name}': --save_adapted cannot save what train={train} adds"
             raise UsageError(f"{what}; train a set of weights")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping
+from copy import deepcopy
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -125,7 +126,7 @@ class SeedCheckpoint:
                     tensors |= {f"optimizer.{number}.{parameter}.{name}": value for name, value in known.items()}
         for number, (made, _) in enumerate(run.left.values()):
             tensors |= {f"left.{number}.{name}": of for name, of in made.items()}
-        about = {name: value for name, value in vars(run).items() if name not in ("scores", "steps", "left")}
+        about = {name: deepcopy(of) for name, of in vars(run).items() if name not in ("scores", "steps", "left")}
         left = {name: values for name, (_, values) in run.left.items()}
         steps = [{name: getattr(step, name) for name in _STEP_VALUES} for step in run.steps]
         card = {"run": about, "steps": steps, "left": left, "optimizers": groups, "identity": self._identity(path)}

@@ -146,7 +146,7 @@ class ModelTask:
         """Yields the number of each iteration, from 1 or after those of a stopped run, until ``stop`` or the last.
 
         The method calls `train` or `fit` once for each. One that ends early says so by ``stop``: a resumed run asks it
-        again. At the end the model becomes its teacher, if there is one.
+        again.
         """
         config, adapter, rows = self.settings, self._stage.adapter, self._stage.prepared.rows
         fewer, more = self._choosing.shape[1], self._options.shape[1]
@@ -182,6 +182,9 @@ class ModelTask:
             while self.turns < config.iterations and not (self.turns and stop()):
                 self.turns += 1
                 yield self.turns
+
+    def finish(self) -> None:
+        """The model becomes its teacher, if there is one."""
         if self._teacher is not None:
             self._load(self._teacher)
 
@@ -205,8 +208,7 @@ class ModelTask:
         loss = self.fit(number, self.pairs(chosen, self.parts.loss is not None))
         if loss:
             model = None if self._teacher is None else self._copied()
-            if self._teacher is not None:
-                self._load(self._teacher)
+            self.finish()
             scores = self._stage.score()
             if model is not None:
                 self._load(model)

@@ -237,12 +237,7 @@ class MethodRun:
         # all seeds of a method without random draws are equal
         seeds = self.seeds if spec.trains or "views" in spec.needs else self.seeds[:1]
         runs = {seed: self.seed_run(spec, settings, seed, after) for seed in seeds}
-        chance, estimated = None, None
-        if not spec.trains:
-            with named(spec, self.registry), torch.no_grad():
-                method = partial(load_target(spec.target), **stated)
-                references = self._others(spec, stated)[0]
-                chance, estimated = chance_of(spec, method, self.shape, self.metrics, self._logits(spec), references)
+        chance, estimated = (None, None) if spec.trains else self._chance(spec, stated)
         record = self._record(spec, stated, runs, estimated)
         if self.audit and not {"labels", "random_labels"} & {*spec.needs}:
             record["audit_labels"] = self._audit(spec, settings, runs)
@@ -313,6 +308,8 @@ class MethodRun:
                     run.scores = Scores(scores)
                     checkpoint.keep(run, task.snapshot())
             run.trained = {name: parameter.numel() for name, parameter in task.trained.items()}
+            if isinstance(task, ModelTask):
+                task.finish()
             if run.steps:
                 run.scores = run.steps[-1].scores
             else:
@@ -334,6 +331,12 @@ class MethodRun:
             given = load_target(spec.target)(task, **settings)
             scores = self._in_task_order(spec, given, task.scores.shape, seed, name)
         return SeedRun(scores, notes=task.notes, cost=cost, seconds=time.perf_counter() - clock)
+
+    def _chance(self, spec: MethodSpec, settings: Record) -> tuple[dict[str, float | None], Record]:
+        """Chance levels of a method that trains nothing, and how they were estimated."""
+        with named(spec, self.registry), torch.no_grad():
+            method, references = partial(load_target(spec.target), **settings), self._others(spec, settings)[0]
+            return chance_of(spec, method, self.shape, self.metrics, self._logits(spec), references)
 
     def order(self, seed: int, draw: int = 0) -> np.ndarray:
         """The caption at each shuffled position of every group; with more images than captions, the image."""
