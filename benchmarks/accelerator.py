@@ -27,8 +27,9 @@ from transformers.utils import logging
 from ttmbench._util.machine import arithmetic_of
 from ttmbench.config import RunConfig, TTMConfig
 from ttmbench.methods.model_task import ModelTask
-from ttmbench.methods.ttm import ttm
+from ttmbench.methods.ttm import DEFAULT_PARTS, ttm
 from ttmbench.model_adapters import hf
+from ttmbench.schedules import SCHEDULES
 from ttmbench.scoring.dual_encoder import PreparedTask
 from ttmbench.scoring.inputs import Inputs, images_on_device, prepare, take
 from ttmbench.types import Group
@@ -51,7 +52,7 @@ def time_run(model: Path, groups: list[Group], dtype: str, options: argparse.Nam
     flops = flops_of_a_step(adapter, prepared, options.batch)
     config = TTMConfig(iterations=options.iterations, epochs=options.epochs, batch_groups=options.batch, lr=RATE)
     started = time.perf_counter()
-    steps = list(ttm(ModelTask(stage, raw, config, 0)))
+    steps = list(ttm(ModelTask(stage, raw, config, 0, SCHEDULES[0], DEFAULT_PARTS)))
     _wait(options.device)
     seconds = time.perf_counter() - started
     on_cuda = options.device.startswith("cuda")

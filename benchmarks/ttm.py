@@ -29,9 +29,10 @@ from transformers.utils import logging
 from ttmbench.config import TTMConfig
 from ttmbench.methods.model_task import ModelTask
 from ttmbench.methods.training import Iteration as Step
-from ttmbench.methods.ttm import ttm
+from ttmbench.methods.ttm import DEFAULT_PARTS, ttm
 from ttmbench.metrics import group_match
 from ttmbench.model_adapters import hf
+from ttmbench.schedules import SCHEDULES
 from ttmbench.scoring.batches import BlockStore
 from ttmbench.scoring.dual_encoder import PreparedTask
 from ttmbench.scoring.inputs import Inputs, prepare
@@ -67,7 +68,7 @@ def run_package(
         batch_groups=settings.batch,
         lr=settings.learning_rate,
     )
-    steps = list(ttm(ModelTask(stage, stage.score(), config, settings.seed)))
+    steps = list(ttm(ModelTask(stage, stage.score(), config, settings.seed, SCHEDULES[0], DEFAULT_PARTS)))
     total = time.perf_counter() - started
     clock.seconds["train"] = total - sum(clock.seconds.values())  # matching, a millisecond, is within it
     return [_iteration(step) for step in steps], clock, total

@@ -48,12 +48,12 @@ if TYPE_CHECKING:
     from ttmbench.methods.features import FeatureTask as FeatureTask
     from ttmbench.methods.features import ScoreTask as ScoreTask
     from ttmbench.methods.model_task import ModelTask as ModelTask
-    from ttmbench.methods.parts import Round as Round
+    from ttmbench.methods.model_task import PseudoLabels as PseudoLabels
+    from ttmbench.methods.model_task import Round as Round
+    from ttmbench.methods.model_task import Selection as Selection
     from ttmbench.methods.task import MethodStep as MethodStep
     from ttmbench.methods.task import TrainingTask as TrainingTask
     from ttmbench.methods.training import LabelledBatch as LabelledBatch
-    from ttmbench.methods.ttm import PseudoLabels as PseudoLabels
-    from ttmbench.methods.ttm import Selection as Selection
     from ttmbench.model import ChoiceModel as ChoiceModel
     from ttmbench.model import ChoiceQuestion as ChoiceQuestion
     from ttmbench.model import ChoiceStyle as ChoiceStyle
@@ -97,9 +97,7 @@ _HOME = {
         "UndecidedPairs",
     ),
     "methods.training": ("LabelledBatch",),
-    "methods.model_task": ("ModelTask",),
-    "methods.parts": ("Round",),
-    "methods.ttm": ("PseudoLabels", "Selection"),
+    "methods.model_task": ("ModelTask", "PseudoLabels", "Round", "Selection"),
     "results.document": ("IterationRecord",),
     "types": (
         *("AdapterSpec", "Group", "GroupShape", "ImageRef", "Loaded", "MethodPart", "MethodSpec"),

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from support.documents import schema
-from support.small_models import Towers
+from support.small_models import USUAL, Towers
 
 import ttmbench
 from ttmbench.cli import main
@@ -237,7 +237,7 @@ def test_pairs_are_the_true_ones_and_for_a_head_all_of_the_group():
     stage = PreparedTask(Towers(), Prepared(torch.zeros(3, 1), torch.zeros(3, 1), rows), 64, False, False)
 
     def labelled(adapter, **how):
-        return ModelTask(replace(stage, adapter=adapter), None, TTMConfig(), 0, **how).labelled_pairs()
+        return ModelTask(replace(stage, adapter=adapter), None, TTMConfig(), 0, *USUAL, **how).labelled_pairs()
 
     pairs = labelled(Towers(), with_labels=True)
     assert pairs.images.ravel().tolist() == [0, 1, 2, 0] and pairs.captions.ravel().tolist() == [0, 1, 1, 2]

@@ -14,11 +14,13 @@ from ttmbench.config import TTMConfig
 from ttmbench.methods.model_task import ModelTask
 from ttmbench.methods.overfit import overfit as overfitting
 from ttmbench.methods.training import Iteration
-from ttmbench.methods.ttm import ttm
+from ttmbench.methods.ttm import DEFAULT_PARTS, ttm
 from ttmbench.model import DualEncoder, PairScorer
+from ttmbench.schedules import SCHEDULES
 from ttmbench.scoring.dual_encoder import PreparedTask
 from ttmbench.scoring.inputs import Prepared, Rows
 
+USUAL = SCHEDULES[0], DEFAULT_PARTS
 QUICK = {"limit": 16, "device": "cpu", "bootstrap_iters": 0}
 
 
@@ -102,7 +104,8 @@ def stage_of(groups, images=2, captions=2, is_global=False, model=None, size=64,
 def task_of(stage, scores=None, config=None, seed=0, learning_rate=None, **more) -> ModelTask:
     """A task whose model is trained as a whole."""
     config = (config or TTMConfig()).model_copy(update={} if learning_rate is None else {"lr": learning_rate})
-    return ModelTask(stage, scores or stage.score(), config, seed, **more)
+    given = {"schedule": USUAL[0], "parts": USUAL[1], **more}
+    return ModelTask(stage, scores or stage.score(), config, seed, **given)
 
 
 def adapt(stage, scores, *, method=ttm, supervision=None, keep=None, **settings) -> Iterator[Iteration]:

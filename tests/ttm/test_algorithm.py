@@ -15,7 +15,7 @@ import pytest
 import torch
 from support.adapter_inputs import double_masks
 from support.rounding import Noise
-from support.small_models import adapt, stage_of, task_of
+from support.small_models import USUAL, adapt, stage_of, task_of
 
 import ttmbench
 from ttmbench import schedules
@@ -24,9 +24,9 @@ from ttmbench.config import TTMConfig
 from ttmbench.data.loader import load_task_data
 from ttmbench.data.task_file import find_task
 from ttmbench.errors import DivergedError, UsageError
-from ttmbench.methods.model_task import ModelTask
+from ttmbench.methods.model_task import ModelTask, Selection
 from ttmbench.methods.training import Iteration, snapshot
-from ttmbench.methods.ttm import Selection, matching, select
+from ttmbench.methods.ttm import matching, select
 from ttmbench.model_adapters import hf
 from ttmbench.plugins.registry import build_registry
 from ttmbench.scoring.dual_encoder import PreparedTask
@@ -218,7 +218,7 @@ def test_captions_choose_where_there_are_more_images(seed):
     pairs = blind.pairs(Selection(labels.captions, select(labels, 0.0, by_share=False)))
     assert pairs.images[:, 0].tolist() == rows.images[np.arange(6), better].tolist()
     assert pairs.captions[:, 0].tolist() == rows.captions[:, 0].tolist()
-    yes_or_no = ModelTask(replace(stage, adapter=SimpleNamespace()), None, TTMConfig(), seed)
+    yes_or_no = ModelTask(replace(stage, adapter=SimpleNamespace()), None, TTMConfig(), seed, *USUAL)
     inside = yes_or_no.pairs(Selection(labels.captions, ~labels.tie))
     assert inside.images.shape == inside.captions.shape == inside.matched.shape == (6, 2)
     assert inside.images[inside.matched].tolist() == pairs.images[:, 0].tolist()

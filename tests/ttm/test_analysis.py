@@ -16,7 +16,7 @@ from ttmbench.config import AUTHORS_LEARNING_RATE, DEFAULT_LEARNING_RATE, TTMCon
 from ttmbench.data.task_file import find_task
 from ttmbench.errors import UsageError
 from ttmbench.evaluator import analyses as analysis
-from ttmbench.methods.ttm import PseudoLabels
+from ttmbench.methods.model_task import PseudoLabels
 from ttmbench.plugins import trackers
 from ttmbench.plugins.registry import build_registry
 from ttmbench.report import charts

@@ -7,7 +7,7 @@ import copy
 import numpy as np
 import pytest
 import torch
-from support.small_models import Towers, adapt, overfit, stage_of, task_of
+from support.small_models import USUAL, Towers, adapt, overfit, stage_of, task_of
 
 from ttmbench import schedules
 from ttmbench.config import TTMConfig
@@ -16,9 +16,9 @@ from ttmbench.methods import model_task as trainer
 from ttmbench.methods import parts as algorithm
 from ttmbench.methods import training
 from ttmbench.methods.controls import exchanged
-from ttmbench.methods.model_task import ModelTask
+from ttmbench.methods.model_task import ModelTask, PseudoLabels, Selection
 from ttmbench.methods.training import Iteration, TrainingPairs
-from ttmbench.methods.ttm import PseudoLabels, Selection, select, thresholds
+from ttmbench.methods.ttm import select, thresholds
 from ttmbench.metrics import group_match, group_score
 from ttmbench.scoring.dual_encoder import PreparedTask
 from ttmbench.types import ScheduleSpec, Scores
@@ -57,7 +57,7 @@ def test_the_default_batch_is_fifty_groups_or_a_hundred_with_one_image(images, c
     stage = stage_of(units // images if is_global else units, images, captions, is_global)
     own = 7 * (min(images, captions) if is_global else 1)
     for config, expected in ((TTMConfig(), batch), (TTMConfig(batch_groups=7), own)):
-        task = ModelTask(stage, None, config, 0)
+        task = ModelTask(stage, None, config, 0, *USUAL)
         next(task.iterations())
         assert task._batch == expected
 
@@ -89,7 +89,7 @@ def test_an_iteration_begins_with_a_new_optimiser_unless_its_state_is_kept(monke
     monkeypatch.setattr(trainer, "gradient", lambda *given: used.append(given[1:5]) or torch.zeros(()))
     for keep, distinct in ((True, 1), (False, 3)):
         used.clear()
-        one = ModelTask(stage, None, TTMConfig(keep_optimizer_state=keep, epochs=1, lr=1e-3), 5)
+        one = ModelTask(stage, None, TTMConfig(keep_optimizer_state=keep, epochs=1, lr=1e-3), 5, *USUAL)
         turns = one.iterations()
         assert next(turns) == 1
         assert torch.initial_seed() == 5, "dropout is drawn by the seed"
@@ -106,8 +106,8 @@ def test_seeds_are_those_of_their_streams():
     """The order of captions, of batches and of a control's draws: other streams would be other numbers."""
     stage = stage_of(5, 2, 3)
     expected = np.random.default_rng([9, 0]).permuted(np.tile(np.arange(3), (5, 1)), axis=1)
-    assert np.array_equal(ModelTask(stage, None, TTMConfig(), 9)._order, expected)
-    whole = ModelTask(stage_of(5, is_global=True), None, TTMConfig(), 9)._order
+    assert np.array_equal(ModelTask(stage, None, TTMConfig(), 9, *USUAL)._order, expected)
+    whole = ModelTask(stage_of(5, is_global=True), None, TTMConfig(), 9, *USUAL)._order
     assert np.array_equal(whole, np.random.default_rng([9, 0]).permutation(10))
     drawn = []
 

@@ -25,8 +25,9 @@ from ttmbench.methods import parts as other_parts
 from ttmbench.methods import training as finetune
 from ttmbench.methods.checkpoint import SeedCheckpoint
 from ttmbench.methods.controls import exchanged, random_matchings
-from ttmbench.methods.parts import DEFAULT_PARTS, check_parts, load_parts
-from ttmbench.methods.ttm import Selection, matching
+from ttmbench.methods.model_task import Selection
+from ttmbench.methods.parts import check_parts, load_parts
+from ttmbench.methods.ttm import DEFAULT_PARTS, matching
 from ttmbench.plugins.registry import PARTS, Table, build_registry, load_target
 from ttmbench.testing import ContractError, check_method
 from ttmbench.types import GroupShape, MethodPart, ScheduleSpec

@@ -6,6 +6,7 @@ from itertools import product
 
 import numpy as np
 import pytest
+from support.small_models import USUAL
 
 import ttmbench
 from ttmbench.config import TTMConfig, make_run_config
@@ -56,7 +57,7 @@ def test_a_constant_scorer_learns_nothing_of_the_truth_where_ties_are_included()
     stage = PreparedTask(adapter, prepare(adapter, Inputs(repeating_task().groups), 32), 32, True, True)
     right = []
     for seed in range(4):
-        blind = ModelTask(stage, Scores(np.zeros((40, 2, 2)), np.zeros((80, 80))), TTMConfig(), seed)
+        blind = ModelTask(stage, Scores(np.zeros((40, 2, 2)), np.zeros((80, 80))), TTMConfig(), seed, *USUAL)
         labels = matching(blind.first)
         assert labels.tie.all()
         right.append(int((blind.unshuffle(labels.captions)[:, 0] == np.arange(80)).sum()))

@@ -16,8 +16,8 @@ from ttmbench.cli import main
 from ttmbench.config import TTMConfig
 from ttmbench.errors import AssertionNotMet, UsageError
 from ttmbench.methods.controls import random_matchings
+from ttmbench.methods.model_task import Selection
 from ttmbench.methods.oracle import oracle
-from ttmbench.methods.ttm import Selection
 from ttmbench.model_adapters import hf
 
 QUICK = {"limit": 12, "device": "cpu", "bootstrap_iters": 20}

@@ -20,8 +20,8 @@ from ttmbench.evaluator.adapters import make_adapter, model_info
 from ttmbench.evaluator.eval_results import EvalResults, Scored, TaskResult
 from ttmbench.evaluator.evaluate import evaluate, resolve
 from ttmbench.evaluator.score_task import Run, plan_task, score
-from ttmbench.methods.model_task import true_captions
-from ttmbench.methods.ttm import PseudoLabels, candidates
+from ttmbench.methods.model_task import PseudoLabels, true_captions
+from ttmbench.methods.ttm import candidates
 from ttmbench.metrics import reliability
 from ttmbench.model import DualEncoder, PairScorer
 from ttmbench.plugins.registry import Registry, metric_for

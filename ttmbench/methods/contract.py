@@ -18,16 +18,17 @@ from ttmbench.config import TTMConfig
 from ttmbench.errors import AssertionNotMet, TtmbenchError, UsageError
 from ttmbench.methods.audit import compare_selections
 from ttmbench.methods.features import FeatureTask, ScoreTask
-from ttmbench.methods.model_task import ModelTask
+from ttmbench.methods.model_task import ModelTask, Parts
 from ttmbench.methods.parameters import remove_low_rank
-from ttmbench.methods.parts import Parts, cross_entropy, load_part, load_parts
+from ttmbench.methods.parts import cross_entropy, load_part, load_parts
 from ttmbench.methods.settings import arguments, checked_settings
 from ttmbench.methods.task import Clusters, MethodStep, TrainingTask
 from ttmbench.methods.training import Iteration, TrainingState, restored
-from ttmbench.methods.ttm import ttm
+from ttmbench.methods.ttm import DEFAULT_PARTS, ttm
 from ttmbench.metrics import group_match, group_score, individual_match
 from ttmbench.model import DualEncoder
 from ttmbench.plugins.registry import build_registry, load_target
+from ttmbench.schedules import SCHEDULES
 from ttmbench.scoring.dual_encoder import PreparedTask
 from ttmbench.scoring.inputs import Prepared, Rows
 from ttmbench.types import MethodPart, MethodSpec
@@ -58,7 +59,7 @@ def outcomes(spec: MethodSpec | MethodPart, adapter: DualEncoder, settings: Mapp
     """
     if isinstance(spec, MethodPart):
         with _as_broken():
-            parts = Parts(**{spec.kind: load_part(spec, settings)})
+            parts = replace(DEFAULT_PARTS, **{spec.kind: load_part(spec, settings)})
         if spec.kind == "pseudo_labels":
             parts = replace(parts, loss=cross_entropy)  # works with soft and hard labels
         yield from _outcomes_of_iterations(spec, ttm, adapter, CONFIG, parts)
@@ -67,7 +68,7 @@ def outcomes(spec: MethodSpec | MethodPart, adapter: DualEncoder, settings: Mapp
         for argument in arguments(spec):
             _ = argument.allowed
         checked = checked_settings(spec, settings, CONFIG)
-        parts = load_parts(build_registry(), checked) if isinstance(checked, TTMConfig) else Parts()
+        parts = load_parts(build_registry(), checked) if isinstance(checked, TTMConfig) else DEFAULT_PARTS
     except UsageError as error:
         raise BrokenMethodError("settings can be read", str(error)) from error
     if isinstance(checked, TTMConfig):
@@ -389,7 +390,7 @@ def _outcomes_of_iterations(
         """All iterations and the state after each; the model is restored."""
         steps, states = list[Iteration](), list[TrainingState]()
         with restored(stage), _as_broken():
-            task = ModelTask(stage, stage.score(), settings, 0, parts=parts, resume=resume)
+            task = ModelTask(stage, stage.score(), settings, 0, SCHEDULES[0], parts, resume=resume)
             for step in _each(method(task)):
                 state = task.snapshot()
                 model = {name: tensor.detach().clone() for name, tensor in state.model.items()}

@@ -7,23 +7,29 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property, partial
+from typing import Literal
 
 import numpy as np
 import torch
 
+from ttmbench._arrays import fewer_first
 from ttmbench._util.console import progress_bar
 from ttmbench.config import DEFAULT_LEARNING_RATE, NO_LEARNING_RATE, TTMConfig
 from ttmbench.errors import DivergedError, TtmbenchError, UsageError
 from ttmbench.methods.parameters import parameters_of, trained_towers
-from ttmbench.methods.parts import DEFAULT_PARTS, Parts, Round
 from ttmbench.methods.training import (
     Cost,
     Iteration,
+    Loss,
+    MakeOptimizer,
     TrainingPairs,
     TrainingState,
+    adamw,
     batch_units,
+    cosine_within_iteration,
     gradient,
     loss_of_features,
     random_state,
@@ -31,13 +37,94 @@ from ttmbench.methods.training import (
     resume_weights,
     set_random_state,
 )
-from ttmbench.methods.ttm import PseudoLabels, Selection, in_order
 from ttmbench.model import DualEncoder
-from ttmbench.schedules import SCHEDULES
 from ttmbench.scoring.batches import BatchSizer, attempt
 from ttmbench.scoring.dual_encoder import PreparedTask
 from ttmbench.scoring.inputs import take
 from ttmbench.types import ScheduleSpec, Scores
+
+Ties = Literal["exclude", "include"]
+
+
+@dataclass(frozen=True)
+class PseudoLabels:
+    """A candidate matching of every unit (a group; a pair in the global variant) and the model's confidence in it.
+
+    Attributes:
+        captions: position of the caption given to each image, among the shuffled ones, int [units, images of a unit].
+        confidence: value compared with tau_t, logits [units]: the margin, or the pair's score in the global variant.
+        tie: bool [units]; a tied unit is selected only where ties are included.
+        soft: soft labels, float [units, images of a unit, captions to choose from], rows sum to 1; None for hard ones.
+    """
+
+    captions: np.ndarray
+    confidence: np.ndarray
+    tie: np.ndarray
+    soft: np.ndarray | None = None
+
+
+@dataclass(frozen=True)
+class Selection:
+    """The selection of an iteration: pseudo-labels as in `PseudoLabels`, and the ``selected`` units, bool [units]."""
+
+    captions: np.ndarray
+    selected: np.ndarray
+    soft: np.ndarray | None = None
+
+
+PseudoLabelRule = Callable[[np.ndarray], PseudoLabels]
+"""Scores, logits [groups, images, captions] -> pseudo-label and confidence of every group.
+
+With more images than captions, rows are captions and columns images. In the global variant scores are [images,
+captions] of all pairs of the task, and every image is a unit.
+"""
+
+SelectionRule = Callable[[PseudoLabels, float, bool, Ties], np.ndarray]
+"""(pseudo-labels, tau_t, whether tau_t is a fraction, whether ties may be used) -> selected units, bool [units].
+
+Tied units are never selected unless ties are included, regardless of the rule.
+"""
+
+LearningRateSchedule = Callable[[int, int, float], float]
+"""(step of the iteration from 0, number of steps, ``lr_floor``) -> factor on the iteration's learning rate."""
+
+Weights = Mapping[str, torch.Tensor]
+Teacher = Callable[[Weights, Weights], object]
+"""(teacher's weights, model's weights), by name -> None; updates the teacher in place after every step."""
+
+
+@dataclass(frozen=True)
+class Round:
+    """A finished iteration, the input of a stopping rule.
+
+    Attributes:
+        selected: units that were trained on, bool [units].
+        captions: pseudo-label of each unit, as in `PseudoLabels`.
+        loss: mean loss of each epoch; empty if nothing was selected.
+        scores: scores after the iteration, in the layout of `PseudoLabelRule`.
+    """
+
+    selected: np.ndarray
+    captions: np.ndarray
+    loss: tuple[float, ...]
+    scores: np.ndarray
+
+
+StoppingRule = Callable[[Sequence[Round]], bool]
+"""All iterations so far, at least one -> whether to stop."""
+
+
+@dataclass(frozen=True)
+class Parts:
+    """The parts of a run of TTM; by default those of the paper (`ttmbench.methods.ttm.DEFAULT_PARTS`)."""
+
+    selection: SelectionRule
+    pseudo_labels: PseudoLabelRule
+    loss: Loss | None = None  # None: the model's loss, on matched pairs
+    optimizer: MakeOptimizer = adamw
+    lr_schedule: LearningRateSchedule = cosine_within_iteration
+    stopping: StoppingRule | None = None  # None: no early stopping
+    teacher: Teacher | None = None  # None: no separate teacher
 
 
 class ModelTask:
@@ -63,8 +150,8 @@ class ModelTask:
         raw: Scores,
         settings: TTMConfig,
         seed: int,
-        schedule: ScheduleSpec = SCHEDULES[0],
-        parts: Parts = DEFAULT_PARTS,
+        schedule: ScheduleSpec,
+        parts: Parts,
         *,
         with_labels: bool = False,
         resume: TrainingState | None = None,
@@ -353,3 +440,15 @@ def true_captions(scores: Scores, is_global: bool) -> np.ndarray:
         return scores.truth[:, None]
     fewer = min(scores.groups.shape[1:])
     return np.broadcast_to(np.arange(fewer), (len(scores.groups), fewer))
+
+
+def in_order(scores: Scores, is_global: bool, order: np.ndarray | None = None) -> np.ndarray:
+    """Scores [groups, images, captions], in the global variant [images, captions], with captions in an ``order``, int.
+
+    With more images than captions, the result has captions as rows and images as columns.
+    """
+    if is_global:
+        assert scores.all_pairs is not None, "the global variant scores every pair"
+        return scores.all_pairs if order is None else scores.all_pairs[:, order]
+    inside = fewer_first(scores.groups)
+    return inside if order is None else np.take_along_axis(inside, order[:, None, :], axis=2)

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from ttmbench.methods.model_task import ModelTask
+from ttmbench.methods.model_task import ModelTask, Selection
 from ttmbench.methods.training import Iteration
-from ttmbench.methods.ttm import Selection, ttm
+from ttmbench.methods.ttm import ttm
 
 
 def oracle(task: ModelTask) -> Iterator[Iteration]:

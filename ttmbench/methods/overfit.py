@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from ttmbench.methods.model_task import ModelTask
+from ttmbench.methods.model_task import ModelTask, Selection
 from ttmbench.methods.parts import all_fit
 from ttmbench.methods.training import Iteration
-from ttmbench.methods.ttm import Selection, matching, select
+from ttmbench.methods.ttm import matching, select
 
 
 def overfit(task: ModelTask) -> Iterator[Iteration]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial, wraps
 from typing import Annotated, Any, Literal, get_args
 
@@ -21,9 +21,10 @@ from ttmbench._arrays import fewer_first
 from ttmbench._util.third_party_errors import foreign_errors
 from ttmbench.config import PART_KINDS, TTMConfig
 from ttmbench.errors import UsageError
+from ttmbench.methods.model_task import Parts, PseudoLabels, Round, Ties, Weights
 from ttmbench.methods.parameters import NamedParameters
-from ttmbench.methods.training import LabelledBatch, Loss, MakeOptimizer, adamw, cosine_within_iteration
-from ttmbench.methods.ttm import PseudoLabels, Ties, eligible, matching, select
+from ttmbench.methods.training import LabelledBatch
+from ttmbench.methods.ttm import DEFAULT_PARTS, eligible, matching
 from ttmbench.metrics import group_score
 from ttmbench.plugins.arguments import arguments_of, checked_arguments
 from ttmbench.plugins.registry import Registry, load_target
@@ -49,68 +50,11 @@ def all_fit(scores: np.ndarray, captions: np.ndarray) -> bool:
     return is_matching and bool(group_score(np.take_along_axis(scores, order[:, None, :], axis=2)).all())
 
 
-PseudoLabelRule = Callable[[np.ndarray], PseudoLabels]
-"""Scores, logits [groups, images, captions] -> pseudo-label and confidence of every group.
-
-With more images than captions, rows are captions and columns images. In the global variant scores are [images,
-captions] of all pairs of the task, and every image is a unit.
-"""
-
-SelectionRule = Callable[[PseudoLabels, float, bool, Ties], np.ndarray]
-"""(pseudo-labels, tau_t, whether tau_t is a fraction, whether ties may be used) -> selected units, bool [units].
-
-Tied units are never selected unless ties are included, regardless of the rule.
-"""
-
-LearningRateSchedule = Callable[[int, int, float], float]
-"""(step of the iteration from 0, number of steps, ``lr_floor``) -> factor on the iteration's learning rate."""
-
-Weights = Mapping[str, torch.Tensor]
-Teacher = Callable[[Weights, Weights], object]
-"""(teacher's weights, model's weights), by name -> None; updates the teacher in place after every step."""
-
-
-@dataclass(frozen=True)
-class Round:
-    """A finished iteration, the input of a stopping rule.
-
-    Attributes:
-        selected: units that were trained on, bool [units].
-        captions: pseudo-label of each unit, as in `PseudoLabels`.
-        loss: mean loss of each epoch; empty if nothing was selected.
-        scores: scores after the iteration, in the layout of `PseudoLabelRule`.
-    """
-
-    selected: np.ndarray
-    captions: np.ndarray
-    loss: tuple[float, ...]
-    scores: np.ndarray
-
-
-StoppingRule = Callable[[Sequence[Round]], bool]
-"""All iterations so far, at least one -> whether to stop."""
-
-
-@dataclass(frozen=True)
-class Parts:
-    """The parts of a run of TTM; by default those of the paper."""
-
-    selection: SelectionRule = select
-    pseudo_labels: PseudoLabelRule = matching
-    loss: Loss | None = None  # None: the model's loss, on matched pairs
-    optimizer: MakeOptimizer = adamw
-    lr_schedule: LearningRateSchedule = cosine_within_iteration
-    stopping: StoppingRule | None = None  # None: no early stopping
-    teacher: Teacher | None = None  # None: no separate teacher
-
-
-DEFAULT_PARTS = Parts()
-
-
 def load_parts(registry: Registry, settings: TTMConfig) -> Parts:
     """Loads the parts that settings name, with their arguments; UsageError for an unknown part or argument."""
-    named = {kind: registry.part(kind, getattr(settings, kind)) for kind in settings.other_parts}
-    return Parts(**{kind: load_part(spec, settings.part_args.get(kind, {})) for kind, spec in named.items()})
+    given = {kind: settings.part_args.get(kind, {}) for kind in settings.other_parts}
+    loaded = {kind: load_part(registry.part(kind, getattr(settings, kind)), of) for kind, of in given.items()}
+    return replace(DEFAULT_PARTS, **loaded)
 
 
 def check_parts(registry: Registry, settings: TTMConfig, shape: GroupShape, is_global: bool) -> None:

@@ -33,10 +33,11 @@ from ttmbench.methods.features import (
     scale_and_bias,
 )
 from ttmbench.methods.model_task import ModelTask, true_captions
-from ttmbench.methods.parts import DEFAULT_PARTS, load_parts
+from ttmbench.methods.parts import load_parts
 from ttmbench.methods.settings import Settings, checked_settings, recorded
 from ttmbench.methods.task import MethodStep, TrainingTask
 from ttmbench.methods.training import Cost, Iteration, TrainingState, restored
+from ttmbench.methods.ttm import DEFAULT_PARTS
 from ttmbench.model import DualEncoder
 from ttmbench.plugins.registry import BUILTIN, Registry, load_target
 from ttmbench.results.document import IterationRecord, MethodCost

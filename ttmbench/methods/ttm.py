@@ -4,52 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from ttmbench._arrays import fewer_first
 from ttmbench.config import DEFAULT_SHARE, TTMConfig
 from ttmbench.errors import TtmbenchError
 from ttmbench.matching import match_global, match_groups
+from ttmbench.methods.model_task import ModelTask, Parts, PseudoLabels, Selection, Ties, in_order
+from ttmbench.methods.training import Iteration
 from ttmbench.schedules import threshold_for_coverage
 from ttmbench.types import ScheduleSpec, Scores
 
-if TYPE_CHECKING:
-    from ttmbench.methods.model_task import ModelTask
-    from ttmbench.methods.training import Iteration
-
-Ties = Literal["exclude", "include"]
-
-
-@dataclass(frozen=True)
-class PseudoLabels:
-    """A candidate matching of every unit (a group; a pair in the global variant) and the model's confidence in it.
-
-    Attributes:
-        captions: position of the caption given to each image, among the shuffled ones, int [units, images of a unit].
-        confidence: value compared with tau_t, logits [units]: the margin, or the pair's score in the global variant.
-        tie: bool [units]; a tied unit is selected only where ties are included.
-        soft: soft labels, float [units, images of a unit, captions to choose from], rows sum to 1; None for hard ones.
-    """
-
-    captions: np.ndarray
-    confidence: np.ndarray
-    tie: np.ndarray
-    soft: np.ndarray | None = None
-
-
-@dataclass(frozen=True)
-class Selection:
-    """The selection of an iteration: pseudo-labels as in `PseudoLabels`, and the ``selected`` units, bool [units]."""
-
-    captions: np.ndarray
-    selected: np.ndarray
-    soft: np.ndarray | None = None
-
-
-Supervision = Callable[["ModelTask", Selection, np.ndarray], Selection]
+Supervision = Callable[[ModelTask, Selection, np.ndarray], Selection]
 """The task, Algorithm 1's selection and its tied units, bool [units] -> what is trained on (oracle and controls)."""
 
 
@@ -132,18 +98,9 @@ def eligible(labels: PseudoLabels, ties: Ties) -> np.ndarray:
     return ~labels.tie if ties == "exclude" else np.ones(len(labels.tie), dtype=bool)
 
 
+DEFAULT_PARTS = Parts(select, matching)
+
+
 def candidates(scores: Scores, is_global: bool) -> PseudoLabels:
     """The matching of every unit, with captions in the task's original order."""
     return matching(in_order(scores, is_global))
-
-
-def in_order(scores: Scores, is_global: bool, order: np.ndarray | None = None) -> np.ndarray:
-    """Scores [groups, images, captions], in the global variant [images, captions], with captions in an ``order``, int.
-
-    With more images than captions, the result has captions as rows and images as columns.
-    """
-    if is_global:
-        assert scores.all_pairs is not None, "the global variant scores every pair"
-        return scores.all_pairs if order is None else scores.all_pairs[:, order]
-    inside = fewer_first(scores.groups)
-    return inside if order is None else np.take_along_axis(inside, order[:, None, :], axis=2)
