@@ -45,30 +45,24 @@ def adapters() -> list[AdapterSpec]:
 
 
 Row = dict[str, Any]
-_TINY_CARD = ModelCard(
-    weights="model.safetensors",
-    bytes=983_932,
-    license="Apache-2.0",
-    trained_on=("rendered-scenes",),
-    quick_gelu=True,
-    captions=dict(
-        cleaning=None, case="lower", punctuation="kept", padding="longest", max_tokens=16, special_tokens="text"
+_TINY_CAPTIONS = {"cleaning": None, "case": "lower", "punctuation": "kept", "padding": "longest"}
+_TINY: Row = {
+    "kind": "hf",
+    "card": ModelCard(
+        weights="model.safetensors",
+        bytes=983_932,
+        license="Apache-2.0",
+        trained_on=("rendered-scenes",),
+        quick_gelu=True,
+        captions={**_TINY_CAPTIONS, "max_tokens": 16, "special_tokens": "text"},
     ),
-)
-_TINY = {"kind": "hf", "card": _TINY_CARD, "ttm_defaults": {"lr": 5e-4, "epochs": 5}}
+    "ttm_defaults": {"lr": 5e-4, "epochs": 5},
+}
+_NO_DOWNLOAD = "built-in CLIP trained on rendered scenes; needs no download"
+_STORED = "stored features with trainable residual heads: --model_args path=FILE"
 _BUILT_IN: list[Row] = [
-    {
-        "name": "embeddings",
-        "kind": "embeddings",
-        "summary": "stored features with trainable residual heads: --model_args path=FILE",
-        "ttm_defaults": {"lr": 3e-4},
-    },
-    {
-        "name": "tiny-clip",
-        "summary": "built-in CLIP trained on rendered scenes; needs no download",
-        "model_args": {"pretrained": "tiny_clip"},
-        **_TINY,
-    },
+    {"name": "embeddings", "kind": "embeddings", "summary": _STORED, "ttm_defaults": {"lr": 3e-4}},
+    {"name": "tiny-clip", "summary": _NO_DOWNLOAD, "model_args": {"pretrained": "tiny_clip"}, **_TINY},
     {
         "name": "tiny-clip-seed1",
         "summary": "tiny-clip trained with another seed",
@@ -91,12 +85,8 @@ _KINDS = {
 }
 _ANY_SERVED = "any model behind an OpenAI-compatible server: --model_args model=<name>[,base_url=...][,scorer=choice]"
 _GPT = "GPT-4.1 of 2025-04-14, VQAScore from log-probabilities; prices as OpenAI listed them at its release"
+_GPT_ARGS = {"model": "gpt-4.1-2025-04-14", "price_in": 2.0, "price_out": 8.0}
 _SERVED: list[Row] = [
     {"name": "openai", "kind": "openai", "summary": _ANY_SERVED},
-    {
-        "name": "gpt-4.1",
-        "kind": "openai",
-        "summary": _GPT,
-        "model_args": {"model": "gpt-4.1-2025-04-14", "price_in": 2.0, "price_out": 8.0},
-    },
+    {"name": "gpt-4.1", "kind": "openai", "summary": _GPT, "model_args": _GPT_ARGS},
 ]

@@ -70,14 +70,7 @@ class EmbeddingsModel(StoredFeatures, ContrastiveModel[torch.Tensor]):
     """Precomputed embeddings as an adapter; temperature and bias are fixed, the two heads train."""
 
     def __init__(
-        self,
-        images: torch.Tensor,
-        captions: torch.Tensor,
-        *,
-        scale: float,
-        bias: float | None,
-        name: str,
-        device: str,
+        self, images: torch.Tensor, captions: torch.Tensor, *, scale: float, bias: float | None, name: str, device: str
     ) -> None:
         heads = ResidualHeads(images.shape[1])
         super().__init__(heads, (heads.image, heads.caption), device=device, dtype="fp32")

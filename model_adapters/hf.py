@@ -75,9 +75,7 @@ def load(asked: HfOptions) -> TransformersModel:
     has_temperature = hasattr(model, "logit_scale") or hasattr(model, "temperature")
     has_towers = hasattr(model, "get_image_features") and hasattr(model, "get_text_features")
     if kind is TransformersModel and not (has_temperature and has_towers):
-        raise UsageError(
-            f"{asked.pretrained} is a {type(model).__name__}, not a contrastive dual encoder with a temperature"
-        )
+        raise UsageError(f"{asked.pretrained} is a {type(model).__name__}, not a dual encoder with a temperature")
     prepares = pretrained.processor or pretrained
     parts = (load_part(getattr(transformers, part), prepares) for part in ("AutoTokenizer", kind.preprocessor))
     return kind(LoadedModel(model, pretrained.files, *parts), asked)
@@ -176,11 +174,7 @@ class TransformersModel(ContrastiveModel[Mapping[str, torch.Tensor]]):
         return longer_than(self.tokenizer, self._cleaned(captions), self.max_tokens)
 
     def _cleaned(self, captions: Sequence[str]) -> list[str]:
-        """As open_clip and the authors have them: SigLIP's in lower case without punctuation, CLIP's with mended text.
-
-        SigLIP's own tokenizer does almost the same, SigLIP 2's of one resolution nothing, and CLIP's leaves HTML
-        entities and curly quotes; NaFlex has a model type of its own and a tokenizer that writes in lower case.
-        """
+        """As open_clip and the authors clean them: SigLIP's lower case without punctuation, CLIP's with fixed text."""
         if self._cleaning is None:
             return list(captions)
         from open_clip.tokenizer import get_clean_fn

@@ -90,9 +90,7 @@ class Blip2Contrastive(ContrastiveHalf):
 
         def text(input_ids: torch.Tensor, attention_mask: torch.Tensor, **unused: torch.Tensor) -> torch.Tensor:
             states = model.qformer(
-                query_embeds=model.embeddings(input_ids=input_ids),
-                query_length=0,
-                attention_mask=attention_mask,
+                query_embeds=model.embeddings(input_ids=input_ids), query_length=0, attention_mask=attention_mask
             )
             return model.text_projection(states.last_hidden_state[:, 0, :])
 

@@ -195,11 +195,7 @@ class BlipMatching(MatchingModel):
         return token_id
 
     def _match(self, states: torch.Tensor, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
-        text = self.model.text_encoder(
-            input_ids=input_ids,
-            attention_mask=attention_mask,
-            encoder_hidden_states=states,
-        )
+        text = self.model.text_encoder(input_ids=input_ids, attention_mask=attention_mask, encoder_hidden_states=states)
         return self.model.itm_head(text.last_hidden_state[:, 0, :])
 
 
@@ -235,10 +231,7 @@ class FlavaMatching(MatchingModel):
     def _match(self, states: torch.Tensor, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
         flava = self.model.flava
         text = flava.text_model(
-            input_ids=input_ids,
-            attention_mask=attention_mask,
-            output_hidden_states=True,
-            return_dict=True,
+            input_ids=input_ids, attention_mask=attention_mask, output_hidden_states=True, return_dict=True
         )
         words = flava.text_to_mm_projection(text.hidden_states[-1])
         image_tokens = states.shape[1] + int(flava.multimodal_model.use_cls_token)

@@ -179,11 +179,7 @@ class _FixedImages(CaptionModel[torch.Tensor, torch.Tensor]):
     def _tokens(self, texts: Sequence[str]) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Tokens, attention mask and which tokens are a text's own (not put around it), padded on the right."""
         tokens = self.tokenizer(
-            list(texts),
-            padding="longest",
-            padding_side="right",
-            return_special_tokens_mask=True,
-            return_tensors="pt",
+            list(texts), padding="longest", padding_side="right", return_special_tokens_mask=True, return_tensors="pt"
         ).to(self.device)
         return tokens["input_ids"], tokens["attention_mask"], tokens["special_tokens_mask"] == 0
 

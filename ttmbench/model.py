@@ -158,9 +158,9 @@ class Model(ABC):
         """The `torch_module` with torch's own methods; UsageError if there is none."""
         module = self.torch_module
         if module is None:
+            name = type(self).__name__
             raise UsageError(
-                f"{type(self).__name__} has no parameters to train: derive it from torch.nn.Module too, keep a module "
-                "in its attribute `model`, or write parameters(), state_dict() and load_state_dict()"
+                f"{name} has no parameters; derive it from torch.nn.Module too, or keep one as its `model`"
             )
         own: object = self
         return super() if module is own else module  # type: ignore[return-value]

@@ -442,8 +442,7 @@ class MethodSpec:
     def track(self) -> Literal["matching", "test_time", "supervised", "oracle"] | None:
         """Leaderboard track of its numbers; None for controls.
 
-        ``matching`` if its scores use the matching assumption without training: SimpleMatch is then the fair baseline
-        in every metric, for other methods the raw model's same metric. A trained model scores each pair separately.
+        ``matching`` where scores use the matching assumption without training: SimpleMatch is then the fair baseline.
         """
         if "random_labels" in self.needs:
             return None

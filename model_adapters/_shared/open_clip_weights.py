@@ -13,7 +13,6 @@ import itertools
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from difflib import get_close_matches
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -29,6 +28,7 @@ from safetensors import safe_open
 
 from ttmbench._util.file_io import check_no_pointer
 from ttmbench._util.hub import OPEN_CLIP_CONFIG as CONFIG
+from ttmbench._util.third_party_errors import near_name
 from ttmbench.errors import DataError, UsageError
 from ttmbench.model_adapters._shared.contrastive import ADVICE_ON_GELU, QUICK
 from ttmbench.model_adapters._shared.options import OpenClipFiles
@@ -221,7 +221,7 @@ def _from_library(asked: OpenClipFiles) -> Found:
     if pretrained.startswith(HUB):
         return config, _weights_of_hub(pretrained.removeprefix(HUB), asked), silent, None
     if not tag:
-        path = _own_file(pretrained, model, _near(pretrained, tags) or listed)
+        path = _own_file(pretrained, model, near_name(pretrained, tags, f"; {listed}"))
         return config, ModelFiles(pretrained, path.parent, (path.name,)), silent, None
     repo, _, file = tag["hf_hub"].rpartition("/")
     if not repo:
@@ -253,8 +253,8 @@ def _architecture(asked: OpenClipFiles) -> tuple[Config, PreprocessCfg | Config]
     model_config = open_clip.get_model_config(model)
     if model_config is None:
         known = open_clip.list_models()
-        hint = _near(model, known) or f"known: {_some(known)}"
-        raise UsageError(f"open_clip has no model '{model}'; {hint}; others are {HUB}<id> and {FOLDER}<folder>; {_OWN}")
+        hint = near_name(model, known, f"; known: {_some(known)}")
+        raise UsageError(f"open_clip has no model '{model}'{hint}; others are {HUB}<id> and {FOLDER}<folder>; {_OWN}")
     return model_config, PreprocessCfg()
 
 
@@ -292,9 +292,7 @@ def _own_file(pretrained: str, model: str, hint: str) -> Path:
     if path.suffix not in (_SAFE, *_PICKLES):
         endings = f"files of weights end in {_SAFE}, {', '.join(_PICKLES)}"
         raise UsageError(
-            f"pretrained={pretrained}: {endings}"
-            if path.is_file()
-            else f"{model} has no weights '{pretrained}'; {hint}"
+            f"pretrained={pretrained}: {endings}" if path.is_file() else f"{model} has no weights '{pretrained}'{hint}"
         )
     if not path.is_file():
         raise DataError(f"pretrained={pretrained}: there is no such file")
@@ -363,12 +361,6 @@ def _read_config(path: Path) -> Config:
     if missing:
         raise DataError(f"{path} is not a configuration of open_clip (model_cfg lacks {missing[0]})")
     return {"model_cfg": model_config, "preprocess_cfg": preprocessing}
-
-
-def _near(name: str, known: Iterable[str]) -> str | None:
-    names = {candidate.lower().replace("-", "_"): candidate for candidate in known}
-    near = get_close_matches(name.lower().replace("-", "_"), names, n=3, cutoff=0.6)
-    return f"did you mean {' or '.join(repr(names[match]) for match in near)}?" if near else None
 
 
 def _some(names: Sequence[str]) -> str:

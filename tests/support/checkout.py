@@ -9,14 +9,7 @@ from pathlib import Path
 from types import ModuleType
 
 ROOT = Path(__file__).resolve().parents[2]
-_ROOTED = (
-    "README",
-    "CONTRIBUTING",
-    "CODE_OF_CONDUCT",
-    "SECURITY",
-    "results/README",
-    "benchmarks/README",
-)
+_ROOTED = ("README", "CONTRIBUTING", "CODE_OF_CONDUCT", "SECURITY", "results/README", "benchmarks/README")
 PAGES = sorted([*(ROOT / f"{name}.md" for name in _ROOTED), *(ROOT / "docs").rglob("*.md")])
 LESSONS = {page.name for page in (ROOT / "docs" / "lessons").glob("*.md")}  # a separate test runs them
 WALKED = {"add-a-task.md", "exports.md"}  # run from top to bottom, with the files that the page writes

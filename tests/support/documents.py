@@ -119,10 +119,7 @@ def method_record(**changes: object) -> dict:
         **{"settings": {"lr": 1e-3}, "reference": "arXiv:2006.10726", "needs": ["gradients"], "scope": "stream"},
         **{"reset": "never", "order_dependent": True, "assumes_matching": False, "scores_before_update": True},
         **{"seeds": [0], "turns": 1, "updates": 1, "loss": [0.5], "trained": None, "cost": [cost]},
-        **{
-            "chance": {"distribution": "standard normal scores", "draws": 2000},
-            "notes": ["n"],
-        },
+        **{"chance": {"distribution": "standard normal scores", "draws": 2000}, "notes": ["n"]},
         **changes,
     }
 

@@ -185,17 +185,17 @@ MODELS: dict[str, dict[str, object]] = {  # repository -> arguments of `write_mo
         **{"make": tiny_models.xclip, "saved": "both", "main": "a2e27a78a2b5d802e894b8a1ef14f3a8ce490963"}
     },
     "google/videoprism-lvt-base-f16r288": {
-        **{"make": tiny_models.videoprism, "main": "fb6de9f0eb7bc285be86bdca1cf7daa3e3ef51ff"},
+        **{"make": tiny_models.videoprism, "main": "fb6de9f0eb7bc285be86bdca1cf7daa3e3ef51ff"}
     },
     "BridgeTower/bridgetower-base-itm-mlm": {
         **{"make": bridgetower, "saved": "pickle"},
         "main": "6cfb318bb08588808368a9ab1fe26609bc148f1f",
     },
     "florence-community/Florence-2-base": {
-        **{"make": tiny_models.florence2, "dtype": "float16", "main": "00921df66db728a9ceb750f5eca43e5c203a2051"},
+        **{"make": tiny_models.florence2, "dtype": "float16", "main": "00921df66db728a9ceb750f5eca43e5c203a2051"}
     },
     "microsoft/kosmos-2-patch14-224": {
-        **{"make": tiny_models.kosmos2, "saved": "both", "main": "e91cfbcb4ce051b6a55bfb5f96165a3bbf5eb82c"},
+        **{"make": tiny_models.kosmos2, "saved": "both", "main": "e91cfbcb4ce051b6a55bfb5f96165a3bbf5eb82c"}
     },
     **{
         name: {"make": partial(make, kind=kind), "dtype": "bfloat16", "main": commit}

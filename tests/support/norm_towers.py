@@ -86,13 +86,7 @@ def vector_task(
 
 
 def run_method(
-    method,
-    model: NormTowers,
-    shape: tuple[int, int, int] = (9, 2, 2),
-    *,
-    same=False,
-    shared=None,
-    **settings,
+    method, model: NormTowers, shape: tuple[int, int, int] = (9, 2, 2), *, same=False, shared=None, **settings
 ) -> tuple[torch.Tensor, list[MethodStep], TrainingTask]:
     """The last scores of every group, the steps and the task of a method on `vector_task`."""
     task = vector_task(model, shape, same=same, shared=shared)
