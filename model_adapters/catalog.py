@@ -23,8 +23,7 @@ _FILES = dict.fromkeys(("multi_vector", "cross_encoder"), "sentence_transformers
 def adapters() -> list[AdapterSpec]:
     """Every name, as the registry takes it; models of the libraries and finetuned ones are in ``named_models.json``.
 
-    Commits of OpenAI's CLIPs, of BLIP's captioner and of open_clip's ViT-B/16 were proposed to a ``main`` that has no
-    safetensors. Of FLAVA no commit is known.
+    Some commits were proposed to a ``main`` that has no safetensors. Of FLAVA no commit is known.
     """
     known = json.loads(Path(__file__).with_name("named_models.json").read_text(encoding="utf-8"))
     for row in (*known["models"], *known["finetuned"]):

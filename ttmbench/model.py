@@ -159,9 +159,7 @@ class Model(ABC):
         module = self.torch_module
         if module is None:
             name = type(self).__name__
-            raise UsageError(
-                f"{name} has no parameters; derive it from torch.nn.Module too, or keep one as its `model`"
-            )
+            raise UsageError(f"{name} has no parameters; derive it from torch.nn.Module, or keep one as its `model`")
         own: object = self
         return super() if module is own else module  # type: ignore[return-value]
 
