@@ -35,6 +35,7 @@ from ttmbench.model_adapters._shared.pair_model import TrainablePairModel
 from ttmbench.model_adapters._shared.pretrained import (
     LoadedModel,
     Pretrained,
+    check_size,
     find,
     load_part,
     load_whole,
@@ -162,6 +163,8 @@ def load_qformer(pretrained: Pretrained, family: str, device: torch.device) -> Q
     loaded = load_whole(getattr(transformers, CLASSES[family]), pretrained, processor)
     if loaded.model.get_output_embeddings() is None:
         raise UsageError(f"{pretrained.files.name} has no language model that could answer")
+    if hasattr(processor, "qformer_tokenizer"):
+        check_size(processor.qformer_tokenizer, loaded.model.config.qformer_config.vocab_size, pretrained.files.name)
     return QFormerModel(loaded, device)
 
 
