@@ -28,13 +28,6 @@ def test_a_shift_changes_the_first_tokens_of_each_caption(name, request):
     assert_captions_shift(adapter, embedding, CAPTIONS, [range(1, 1 + len(one.split())) for one in CAPTIONS])
 
 
-def test_of_open_clip(tiny_vlm):
-    adapter = open_clip.load(model=f"local-dir:{tiny_vlm('open_clip')}", device="cpu")
-    tokens = adapter.prepare_captions(CAPTIONS)
-    ends = tokens.argmax(dim=1).tolist()  # the end of text is the largest
-    assert_captions_shift(adapter, adapter.model.token_embedding, CAPTIONS, [range(1, end) for end in ends])
-
-
 def test_a_compiled_tower_is_run_as_it_was_written(tiny_hf_clip):
     plain, fast = (load(tiny_hf_clip, compile=compile) for compile in (False, True))
     shift = torch.randn(4, 32, generator=torch.Generator().manual_seed(0))
@@ -121,5 +114,5 @@ def test_every_distinct_caption_is_asked_for_once_and_answers_are_checked():
         def truncated(self, captions):
             return [True]
 
-    with pytest.raises(TtmbenchError, match=r"truncated\(\) of Wrong gave an array of shape \[1\] for 2 captions"):
+    with pytest.raises(TtmbenchError, match=r"truncated\(\) of Wrong "):
         ttmbench.simple_evaluate(Wrong(), task([["a", "bb"]]), bootstrap_iters=0)

@@ -56,9 +56,6 @@ def near(found, wanted):
     return torch.allclose(found, wanted, atol=1e-4, rtol=1e-4)
 
 
-# --- tensors ---------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("kind", ["linear", "attention", "convolution", "embedding"])
 def test_factors_are_added_with_the_scale_of_their_training(kind):
     """loralib's layers compute W x + alpha / r B A x; of a convolution by the view of B A, of an embedding by words."""
@@ -103,9 +100,6 @@ def test_only_tensors_of_one_model_are_interpolated():
         interpolated(one, scale, 0.6)
     with pytest.raises(DataError, match=r"w is \[3\], but \[2\]"):
         interpolated(one, {**scale, "w": torch.ones(3)}, 0.6)
-
-
-# --- models ----------------------------------------------------------------------------------------------------------
 
 
 def test_published_formats_score_as_their_tensors(base, tmp_path):
@@ -155,8 +149,6 @@ def test_wrong_architectures_are_one_line_that_points_to_the_file(base, tmp_path
         with pytest.raises(error, match=match):
             load(base, tmp_path, **{"model": None, **arguments})
 
-
-# --- position embeddings ---------------------------------------------------------------------------------------------
 
 RESNET = {**QUICK, "vision_cfg": {"image_size": 64, "layers": [1, 1, 1, 1], "width": 16, "patch_size": None}}
 TIMM = {

@@ -9,7 +9,6 @@ import json
 import os
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 
@@ -19,7 +18,7 @@ import torch
 from support.adapter_inputs import groups_of
 from support.rounding import bound
 from support.small_models import adapt
-from support.stand_in_gpu import OnGpu, stand_in_gpu
+from support.stand_in_gpu import stand_in_gpu
 
 import ttmbench
 from ttmbench import schedules
@@ -28,7 +27,6 @@ from ttmbench.errors import UsageError
 from ttmbench.methods.checkpoint import SeedRun, TaskCheckpoint
 from ttmbench.methods.training import Iteration, TrainingPairs
 from ttmbench.model_adapters import hf, vqascore
-from ttmbench.scoring.batches import BatchSizer
 from ttmbench.scoring.dual_encoder import PreparedTask
 from ttmbench.scoring.inputs import Inputs, images_on_device, prepare, take
 from ttmbench.types import ScheduleSpec
@@ -167,9 +165,6 @@ def test_tf32_is_switched_for_the_run_and_stated(monkeypatch, tiny_hf_clip):
         ttmbench.simple_evaluate(device="cpu", **given, **quick)
 
 
-# --- training: a gradient, what it leads to, a stop, and too little memory ------------------------------------------
-
-
 def ready(adapter, limit: int = 4) -> tuple[PreparedTask, TrainingPairs]:
     """A small task for an adapter, and its true pairs; of a model that scores pairs, all pairs of each group."""
     prepared = prepare(adapter, Inputs(groups_of("shapes_color", limit)), 32)
@@ -246,27 +241,6 @@ def test_a_stopped_run_ends_as_a_quiet_one(gpu, tiny_hf_clip, tmp_path):
     for one, other in zip(again, quiet[1:], strict=True):
         assert np.array_equal(one.selected, other.selected) and np.array_equal(one.captions, other.captions)
         assert np.allclose(one.scores.groups, other.scores.groups, rtol=1e-3, atol=1e-4)
-
-
-def test_a_batch_that_memory_is_too_small_for_is_halved_until_it_fits(gpu, tiny_hf_clip, monkeypatch):
-    """With ``--batch_size auto``; where there is a GPU by its own error: an image asks for a fifth of what is free."""
-    with gpu():
-        adapter = hf.load(pretrained=str(tiny_hf_clip), device="cuda")
-        stage, _ = ready(adapter)
-        expected = stage.score().groups
-        a_fifth, encode = torch.cuda.mem_get_info(0)[0] // 5, adapter.encode_images
-
-        def hungry(images):
-            if isinstance(images["pixel_values"], OnGpu) and len(images["pixel_values"]) > 5:
-                raise torch.OutOfMemoryError("CUDA out of memory")
-            if not isinstance(images["pixel_values"], OnGpu):
-                torch.empty(len(images["pixel_values"]) * a_fifth, dtype=torch.uint8, device="cuda")
-            return encode(images)
-
-        monkeypatch.setattr(adapter, "encode_images", hungry)
-        sizer = BatchSizer.for_run("auto", adapter.device)
-        found = replace(stage, batch_size=sizer).score().groups
-    assert sizer.rows <= 5 and np.allclose(found, expected, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.gpu

@@ -371,9 +371,6 @@ def test_a_damaged_answer_is_asked_for_again(chat_server, evaluate, tmp_path, da
     assert len(chat_server.requests) == N_PAIRS + 1 and "match their digest; they are asked for again" in printed
 
 
-# --- servers that list few tokens: bounds, and pairs that are undecided
-
-
 def test_yes_and_no_are_read_from_what_is_listed():
     """By hand: 1 - 0.9 - 0.09 is less than the least listed; 1 - 0.5 - 0.001 is more."""
     quarter = math.log(0.25)

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import os
 import re
-import tomllib
 import warnings
 import zipfile
-from pathlib import Path
 from types import SimpleNamespace
 from unittest import mock
 
@@ -141,13 +139,3 @@ def test_everything_else_is_refused_and_nothing_is_run(tmp_path, what):
         read_weights(path)
     assert not trace.exists()
     assert "\n" not in str(caught.value) and "weights_only` set to `False" not in str(caught.value)
-
-
-ROOT = Path(__file__).resolve().parents[2]
-PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-
-
-def test_every_dependency_has_a_lower_bound_alone():
-    lists = [PROJECT["dependencies"], *PROJECT["optional-dependencies"].values()]
-    needs = [need for needs in lists for need in needs if not need.startswith("ttmbench[")]
-    assert [need for need in needs if not re.fullmatch(r"[\w.-]+>=[\d.]+", need)] == []

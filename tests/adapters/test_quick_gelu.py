@@ -20,7 +20,6 @@ from ttmbench.evaluator.adapters import remarks
 from ttmbench.model_adapters import hf
 from ttmbench.model_adapters import open_clip as open_clip_models
 from ttmbench.model_adapters._shared import open_clip_weights
-from ttmbench.plugins.registry import build_registry
 
 OTHER = {**CLIP, "embed_dim": 20}
 
@@ -43,9 +42,6 @@ def load(model, file=None, **options):
 
 def folder_of(tmp_path, file, config, name="folder"):
     return tiny_models.open_clip(tmp_path / name, config, tensors=load_file(file))
-
-
-# --- open_clip -------------------------------------------------------------------------------------------------------
 
 
 def test_the_argument_settles_it(library):
@@ -88,9 +84,6 @@ def test_a_folder_whose_configuration_does_not_say_is_asked_about(library, tmp_p
     assert not any(map(remarks, stated)) and [one.fingerprint()["quick_gelu"] for one in stated] == [True, False]
     larger = {**CLIP, "vision_cfg": {**CLIP["vision_cfg"], "image_size": 48}}
     assert open_clip_weights.has_two_forms(larger) and not open_clip_weights.has_two_forms(OTHER)
-
-
-# --- transformers ----------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -166,9 +159,6 @@ def test_models_that_cannot_be_openais_are_not_asked_about(tmp_path):
     )  # OpenAI's largest image tower has 1024
 
 
-# --- runs ------------------------------------------------------------------------------------------------------------
-
-
 def test_the_note_is_printed_and_in_the_document(folders, tmp_path, capsys):
     words = ["--model", "hf", "--model_args", f"pretrained={folders['gelu']}", "--tasks", "shapes_color"]
     path = tmp_path / "x.json"
@@ -183,14 +173,3 @@ def test_named_models_state_it(capsys):
         assert json.loads(capsys.readouterr().out)["card"]["quick_gelu"] is stated, name
 
     assert hf.load(pretrained="tiny_clip", device="cpu").fingerprint()["quick_gelu"] is True
-    of_open_clip = [spec for spec in build_registry().adapters.values() if ".open_clip:" in spec.target]
-    tags = {tag for _, tag in open_clip.list_pretrained()}  # of the others: tests/hub/test_named_models.py
-    named = [(spec, dict(spec.model_args)) for spec in of_open_clip if spec.model_args.get("pretrained") in tags]
-    assert len(named) >= 11
-    for spec, arguments in named:
-        assert (arguments["model"], arguments["pretrained"]) in open_clip.list_pretrained(), spec.name
-        tag = open_clip.get_pretrained_cfg(arguments["model"], arguments["pretrained"])
-        plain = arguments["model"].removesuffix("-quickgelu")
-        has_both = open_clip_weights.has_two_forms(open_clip.get_model_config(plain))
-        assert tag["hf_hub"].endswith("/"), spec.name
-        assert spec.card.quick_gelu is (bool(tag.get("quick_gelu")) if has_both else None), spec.name

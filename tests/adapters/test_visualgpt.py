@@ -22,7 +22,7 @@ from ttmbench.testing import check_adapter
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
 QUICK = {"limit": 2, "bootstrap_iters": 0, "device": "cpu"}
 CAPTIONS = ["a red circle", "two dogs on the left of a blue square and a green star", "cat"]
-SLOW = ("llava_onevision", "smolvlm")  # read as others are
+SLOW = ("smolvlm",)  # read as others are
 KINDS = ("blip-captioner", "blip2-opt", "blip2-t5", "llava", "qwen2_vl", "idefics3", "paligemma", *SLOW)
 
 
@@ -189,9 +189,6 @@ def test_a_task_says_how_many_noise_images_stand_for_p_t(blip, folder_task, tmp_
     assert found[0] == found[3] and found[0] != found[1] != found[2] != found[0]
 
 
-# --- debiasing ----------------------------------------------------------------------------------------------------
-
-
 def test_alpha_takes_that_much_of_log_p_t_off(blip):
     groups = groups_of("shapes_color", 2)
     score = own_likelihood("blip-captioner", blip)
@@ -236,9 +233,6 @@ def test_wrong_arguments_are_one_clear_error(blip, tiny_hf_clip):
             visualgpt.load(pretrained=blip, device="cpu", **options)
     with pytest.raises(TtmbenchError, match="CLIP"):
         visualgpt.load(pretrained=str(tiny_hf_clip), device="cpu")
-
-
-# --- the sweep over alpha -----------------------------------------------------------------------------------------
 
 
 @pytest.fixture

@@ -94,9 +94,6 @@ def gpt2(root: Path, repo: str, main: str) -> None:
     write_model(root, repo, make, main, saved="both", **how)
 
 
-# --- open_clip ---------------------------------------------------------------------------------------------------
-
-
 def laion(root: Path, repo: str, main: str, *, safe: str | None = None, pull: tuple[str, str] | None = None) -> None:
     """A CLIP of LAION for open_clip: a pickle, and a ``safe`` file or a bot's in a ``pull`` request."""
     folder = write_repository(root, "models", repo, {"main": main, **dict([pull] if pull else [])}).folder
@@ -119,8 +116,6 @@ def timm_siglip(root: Path, repo: str, main: str, *, version: int) -> None:
     half = {"mean": [0.5] * 3, "std": [0.5] * 3, "interpolation": "bicubic", "resize_mode": "squash"}
     tiny_models.open_clip(folder, shape, half, [file])
 
-
-# --- all of them -------------------------------------------------------------------------------------------------
 
 _CLIP_POSITIONS = ("text_model.embeddings.position_ids", "vision_model.embeddings.position_ids")
 _OTHERS = ("tf_model.h5", "flax_model.msgpack")

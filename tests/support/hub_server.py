@@ -102,8 +102,6 @@ class HubServer(LocalServer):
         names = [request.file for request in self.log if request.file and request.sent and part in request.file]
         return list(dict.fromkeys(names))
 
-    # --- answering ---------------------------------------------------------------------------------------------
-
     def handle(self, handler: BaseHTTPRequestHandler) -> None:
         body = handler.rfile.read(int(handler.headers.get("Content-Length") or 0))
         token = (handler.headers.get("Authorization") or "").removeprefix("Bearer ") or None
@@ -241,9 +239,6 @@ class HubServer(LocalServer):
         repository, path = self._repository(kind, rest.split("/"))
         file = repository.file(path[0], "/".join(path[1:])) if repository else None
         return _file(file, name, {}) if file and file.sha256 == sha256 else Answer(403, b"<Error>AccessDenied</Error>")
-
-
-# --- what the hub says -------------------------------------------------------------------------------------------
 
 
 def _json(value) -> Answer:

@@ -30,14 +30,9 @@ LATER_NAMES = {
     *("COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR", "TERM", "TMPDIR", "PWD", "OLDPWD", "_"),
     *("NO_PROXY", "no_proxy", "HF_TOKEN", "OPENAI_API_KEY", "MPLBACKEND", "CUBLAS_WORKSPACE_CONFIG"),
 }
-# Variables that the hub's library reads when it is imported: a child with others is forked before that.
-OF_THE_HUB = ("HF_", "XDG_CACHE_HOME", "TOKENIZERS_PARALLELISM")
-LIGHT = (
+MODULES = (
     *("torch._dynamo", "torchvision.transforms.v2", "scipy.optimize", "scipy.stats", "yaml", "pydantic", "PIL.Image"),
     *("pandas", "pyarrow.dataset", "pyarrow.parquet", "rich.console", "rich.table", "jsonlines", "platformdirs"),
-)
-WHOLE = (
-    *LIGHT,
     *("transformers.models.clip.modeling_clip", "transformers.models.clip.image_processing_clip"),
     *("transformers.models.siglip.modeling_siglip", "transformers.models.clip.tokenization_clip"),
     *("ttmbench.cli.run", "ttmbench.evaluator.evaluate", "ttmbench.evaluator.public_api", "ttmbench.methods.runner"),
@@ -49,10 +44,10 @@ WHOLE = (
 class Server:
     """A process that has imported modules and forks on demand."""
 
-    def __init__(self, modules: Sequence[str]) -> None:
+    def __init__(self) -> None:
         self._mine, theirs = socket.socketpair()
         with theirs:
-            words = [sys.executable, str(SERVER), str(theirs.fileno()), *modules]
+            words = [sys.executable, str(SERVER), str(theirs.fileno()), *MODULES]
             null, numbers = subprocess.DEVNULL, [theirs.fileno()]
             self.process = subprocess.Popen(words, env=BEFORE, stdin=null, stdout=null, pass_fds=numbers)
 
@@ -74,20 +69,17 @@ class Server:
 
 
 @functools.cache
-def server(modules: tuple[str, ...] = WHOLE) -> Server:
-    """The server that has imported these, started when it is first needed."""
-    started = Server(modules)
+def server() -> Server:
+    """The server, started when it is first needed."""
+    started = Server()
     atexit.register(started.close)
     return started
 
 
-def modules_for(environment: Mapping[str, str]) -> tuple[str, ...]:
-    """What may be imported before a child has these variables; nothing: it begins cold."""
+def is_cold(environment: Mapping[str, str]) -> bool:
+    """Whether a child with these variables cannot be forked after the imports."""
     names = {name for name in {*environment, *BEFORE} if environment.get(name) != BEFORE.get(name)}
-    names = {name for name in names if not name.startswith(LATER) and name not in LATER_NAMES}
-    if sys.platform != "linux" or not all(name.startswith(OF_THE_HUB) for name in names):
-        return ()
-    return LIGHT if names else WHOLE
+    return sys.platform != "linux" or any(not name.startswith(LATER) and name not in LATER_NAMES for name in names)
 
 
 class Forked(subprocess.Popen):
@@ -101,7 +93,7 @@ class Forked(subprocess.Popen):
         path = [folder for folder in env.get("PYTHONPATH", "").split(os.pathsep) if folder]
         folder = str(Path(cwd or ".").resolve())
         request = {"words": args, "environment": env, "path": path, "folder": folder}
-        self._report = server(modules_for(env)).fork(request, streams)
+        self._report = server().fork(request, streams)
         self._close_pipe_fds(*pipes)
         while b"\n" not in self._received:
             self._receive(None)
@@ -137,7 +129,7 @@ def start(
 ) -> subprocess.Popen:
     """Starts ``python WORDS``; all else is as in ``subprocess.Popen``."""
     words, environment = [str(word) for word in words], dict(os.environ if env is None else env)
-    if cold or not modules_for(environment):
+    if cold or is_cold(environment):
         return subprocess.Popen([sys.executable, *words], env=environment, **how)
     return Forked(words, env=environment, **how)
 

@@ -410,7 +410,7 @@ Chat = tuple[tf.PreTrainedModel, tf.ProcessorMixin, str]  # with what the templa
 
 
 def chat(folder: Path, kind: str, scale: float = 6.0) -> Path:
-    """A model that is asked about an image in a chat: llava, llava_onevision, qwen2_vl, ..."""
+    """A model that is asked about an image in a chat: llava, qwen2_vl, ..."""
     needs_chat()
     torch.manual_seed(4)
     model, processor, image_token = CHATS[kind]()
@@ -438,29 +438,8 @@ def _llava() -> Chat:
     return tf.LlavaForConditionalGeneration(config), tf.LlavaProcessor(images, words, **how), "<image>\n"
 
 
-def _llava_onevision() -> Chat:
-    words = tokenizer(None, special=("<image>", "<video>"))
-    pinpoints = [[height, width] for height in (SIDE, 2 * SIDE) for width in (SIDE, 2 * SIDE)]
-    config = tf.LlavaOnevisionConfig(
-        vision_config={**VISION, **ONE, "model_type": "siglip_vision_model", "vision_use_head": False},
-        text_config=_llama(words, "qwen2", **ONE),
-        image_token_index=words.convert_tokens_to_ids("<image>"),
-        video_token_index=words.convert_tokens_to_ids("<video>"),
-        image_grid_pinpoints=pinpoints,
-    )
-    images = tf.LlavaOnevisionImageProcessor(size=SQUARE, image_grid_pinpoints=pinpoints)
-    films = tf.LlavaOnevisionVideoProcessor(size=SQUARE)
-    how = {"num_image_tokens": 16, "vision_feature_select_strategy": "full"}
-    processor = tf.LlavaOnevisionProcessor(images, words, films, **how)
-    return tf.LlavaOnevisionForConditionalGeneration(config), processor, "<image>\n"
-
-
 QWEN_VISION = {
     "Qwen2VL": {"embed_dim": 32, "hidden_size": 32, "mlp_ratio": 2},
-    "Qwen2_5_VL": {
-        **{"hidden_size": 32, "out_hidden_size": 32, "intermediate_size": 48, "window_size": 32},
-        "fullatt_block_indexes": [1],
-    },
     "Qwen3VL": {
         **{"hidden_size": 32, "out_hidden_size": 32, "intermediate_size": 48, "deepstack_visual_indexes": [0]},
         "num_position_embeddings": 64,
@@ -474,7 +453,7 @@ def _qwen(kind: str) -> Chat:
     words = tokenizer(None, special=special)
     ids = {name: words.convert_tokens_to_ids(token) for name, token in zip(names, special, strict=True)}
     vision = {"depth": 2, "num_heads": 2, "patch_size": 8, "initializer_range": 0.02, **QWEN_VISION[kind]}
-    model_types = {"Qwen2VL": "qwen2_vl_text", "Qwen2_5_VL": "qwen2_5_vl_text", "Qwen3VL": "qwen3_vl_text"}
+    model_types = {"Qwen2VL": "qwen2_vl_text", "Qwen3VL": "qwen3_vl_text"}
     text = _llama(words, model_types[kind], **({} if kind == "Qwen2VL" else ONE))
     text["rope_parameters"] = {"rope_type": "default", "mrope_section": [2, 3, 3], "rope_theta": 10000.0}
     if kind == "Qwen3VL":
@@ -561,22 +540,6 @@ def _perception_lm() -> Chat:
     return tf.PerceptionLMForConditionalGeneration(config), processor, "<|image|>"
 
 
-def _ovis2() -> Chat:
-    marks = ("<image>", "<IMG_ATOM>", *(f"<IMG_{mark}>" for mark in ("START", "GRID", "COL", "ROW", "END")))
-    words = tokenizer(None, special=marks)
-    config = tf.Ovis2Config(
-        vision_config={**VISION, **ONE, "hidden_stride": 1, "vocab_size": 24},
-        text_config=_llama(words, "qwen2", **ONE),
-        image_token_id=words.convert_tokens_to_ids("<IMG_ATOM>"),
-        visual_indicator_token_ids=[words.convert_tokens_to_ids(mark) for mark in marks[2:]],
-        vocab_size=len(words),
-        hidden_size=32,
-    )
-    images = tf.Ovis2ImageProcessor(size=SQUARE, crop_to_patches=True, min_patches=1, max_patches=4)
-    processor = tf.Ovis2Processor(images, words, image_seq_length=16)
-    return tf.Ovis2ForConditionalGeneration(config), processor, "<image>"
-
-
 def _mllama() -> Chat:
     words = tokenizer(None, special=("<|image|>",))
     vision = {**SMALL_VISION, "attention_heads": 2, "num_global_layers": 1, "max_num_tiles": 4}
@@ -596,16 +559,13 @@ def _mllama() -> Chat:
 
 CHATS: dict[str, Callable[[], Chat]] = {
     "llava": _llava,
-    "llava_onevision": _llava_onevision,
     "qwen2_vl": lambda: _qwen("Qwen2VL"),
-    "qwen2_5_vl": lambda: _qwen("Qwen2_5_VL"),
     "qwen3_vl": lambda: _qwen("Qwen3VL"),
     "smolvlm": lambda: _tiled("SmolVLM"),
     "idefics3": lambda: _tiled("Idefics3"),
     "internvl": _internvl,
     "paligemma": _paligemma,
     "perception_lm": _perception_lm,
-    "ovis2": _ovis2,
     "mllama": _mllama,
 }
 
