@@ -10,7 +10,6 @@ import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, Any, get_origin
 
 from ttmbench._util.console import echo, warn
@@ -75,10 +74,8 @@ def show(results: EvalResults | None) -> None:
     if results is None:
         return
     print_results(results.typed)
-    if results.address is not None:
-        echo(f"results: {results.address}")
-    elif results.path is not None and results.path.exists():
-        echo(f"results: {results.path}")
+    if place := results.address or results.path:
+        echo(f"results: {place}")
 
 
 def plan_lines(config: RunConfig, steps: Mapping[str, Any]) -> list[str]:
@@ -126,28 +123,15 @@ def settings_of(options: argparse.Namespace) -> dict[str, Any]:
 
 @contextmanager
 def terminated_like_interrupted() -> Iterator[None]:
-    """Inside, SIGTERM acts as SIGINT; a second signal while results are saved ends the process.
-
-    Where SIGINT is ignored, as for background processes of a script, it stays ignored until SIGTERM comes.
-    """
+    """Inside, SIGTERM acts as Ctrl-C, also for background processes of a script, where SIGINT is ignored."""
     if threading.current_thread() is not threading.main_thread():
         yield  # only the main thread may set handlers
         return
-    ctrl_c = signal.getsignal(signal.SIGINT)
-
-    def stop(number: int, frame: FrameType | None) -> None:
-        if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
-            signal.signal(signal.SIGINT, signal.default_int_handler)
-        # A signal, not an exception: asyncio lets running requests finish only if it sees the signal.
-        signal.raise_signal(signal.SIGINT)
-
-    before = signal.signal(signal.SIGTERM, stop)
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
-        if ctrl_c == signal.SIG_IGN:
-            signal.signal(signal.SIGINT, ctrl_c)
 
 
 def _read_config_file(path: Path) -> dict[str, Any]:
