@@ -11,6 +11,7 @@ import gzip
 import hashlib
 import importlib.util
 import inspect
+import io
 import json
 import math
 import os
@@ -306,6 +307,16 @@ def write_text(path: Path, text: str) -> None:
     except OSError as error:
         raise UsageError(f"{path} cannot be written to: {error.strerror or error}") from None
     write_atomically(path, lambda temporary: temporary.write_text(text, encoding="utf-8", newline="\n"))
+
+
+def write_lines(lines: Iterable[Mapping[str, object]], path: Path, packed: bool = False) -> None:
+    """Writes JSON lines, ``packed`` by gzip into the same bytes each time."""
+    import jsonlines
+
+    encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode  # json.dumps would make one for each line
+    with path.open("wb") as plain, gzip.GzipFile("", "wb", 6, plain, 0) if packed else plain as file:
+        with io.TextIOWrapper(file, "utf-8", newline="\n") as text:
+            jsonlines.Writer(text, dumps=encode).write_all(lines)
 
 
 def take_lock(path: Path, timeout: float = 0.0) -> BaseFileLock:

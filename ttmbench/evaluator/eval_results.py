@@ -57,8 +57,6 @@ if TYPE_CHECKING:
 
 
 _SHOWN_TASKS = 5
-_COLUMNS = (("raw", "group_score,none"), ("SimpleMatch", "group_match,none"), ("TTM", "group_match,ttm"))
-_GLOBAL = (("SimpleMatch", "global_assignment_accuracy,none"), ("TTM", "global_assignment_accuracy,ttm"))
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -102,15 +100,10 @@ class EvalResults(Mapping[str, object]):
         return "\n".join(lines)
 
     def _shown(self, task: str) -> str:
-        """One line of a task's numbers, in percent."""
-        numbers = self.results[task]
-        wanted = _GLOBAL if self.document["configs"][task].get("matching") == "global" else _COLUMNS
-        keys = [(name, key) for name, key in wanted if numbers.get(key) is not None]
-        keys = keys or [(key, key) for key in self.document["ci"][task] if numbers.get(key) is not None][:3]
+        """The size of a task, and its first numbers in percent."""
+        known = {key: value for key, value in self.results[task].items() if key in self.document["ci"][task]}
+        shown = [f"{key} {100 * value:.2f}" for key, value in known.items() if value is not None][:6]
         groups = _count(self.document["n-samples"][task]["effective"], "group")
-        if covered := (self.document["datasets"].get(task) or {}).get("coverage"):
-            groups = f"{self.document['n-samples'][task]['effective']} of {covered['rows']} groups"
-        shown = [f"{name} {100 * (numbers[key] or 0):.2f}" for name, key in keys]
         return f"{groups}, percent: {', '.join(shown) or 'nothing is defined'}"
 
     @cached_property
@@ -190,30 +183,28 @@ def sample_lines(result: TaskResult, seeds: Sequence[int] | None = None) -> Iter
         yield from _lines_of_ranks(result)
         return
     groups, names = result.data.groups, result.data.cluster_names
-    clusters: list[Record] = [{}] * len(groups) if names is None else [{"cluster": name} for name in names]
-    heads = [{"group_id": group.group_id, **cluster} for group, cluster in zip(groups, clusters, strict=True)]
+    heads: list[Record] = [{"group_id": group.group_id} for group in groups]
+    heads = heads if names is None else [{**head, "cluster": name} for head, name in zip(heads, names, strict=True)]
     shown = [{"captions": list(one.captions), "images": [image.name for image in one.images]} for one in groups]
     if isinstance(result, Scored):
         metrics = [metric for metric in result.metrics if metric.scope not in ("global", "task")]
-        for column in result.columns:
-            for index, scores in enumerate(column.scores):
-                matching = match_groups(scores.groups, result.spec.shape.true_captions)
-                values = {metric.name: metric_values(metric, scores) for metric in metrics}
-                seed = None if seeds is None or column.name == RAW else seeds[index]
-                for at, group in enumerate(groups):
-                    yield {
-                        **heads[at],
-                        **{"method": column.name, "seed_index": index, "seed": seed},
-                        **shown[at],
-                        "scores": scores.groups[at].tolist(),
-                        "matching": given_captions(matching.captions[at]),
-                        "margin": float(matching.margin[at]),
-                        "tie": bool(matching.tie[at]),
-                        "metrics": {
-                            name: None if value is None else float(value[at]) for name, value in values.items()
-                        },
-                        "tags": dict(group.tags),
-                    }
+        each = [(column.name, index, scores) for column in result.columns for index, scores in enumerate(column.scores)]
+        for method, index, scores in each:
+            matching = match_groups(scores.groups, result.spec.shape.true_captions)
+            values = {metric.name: metric_values(metric, scores) for metric in metrics}
+            seed = None if seeds is None or method == RAW else seeds[index]
+            for at, group in enumerate(groups):
+                yield {
+                    **heads[at],
+                    **{"method": method, "seed_index": index, "seed": seed},
+                    **shown[at],
+                    "scores": scores.groups[at].tolist(),
+                    "matching": given_captions(matching.captions[at]),
+                    "margin": float(matching.margin[at]),
+                    "tie": bool(matching.tie[at]),
+                    "metrics": {name: None if value is None else float(value[at]) for name, value in values.items()},
+                    "tags": dict(group.tags),
+                }
         return
     answers = result.answers if isinstance(result, Answered) else None
     known = choice_values(result.choices) if isinstance(result, Answered) else cast("Judged", result).values

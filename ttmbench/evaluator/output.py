@@ -12,8 +12,6 @@ from copy import deepcopy
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
-from gzip import GzipFile
-from io import TextIOWrapper
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,7 +20,15 @@ from pydantic import ValidationError
 
 from ttmbench._util import machine
 from ttmbench._util.console import one_line, warn
-from ttmbench._util.file_io import file_digest, json_digest, safe_name, take_lock, to_json, write_atomically
+from ttmbench._util.file_io import (
+    file_digest,
+    json_digest,
+    safe_name,
+    take_lock,
+    to_json,
+    write_atomically,
+    write_lines,
+)
 from ttmbench._util.third_party_errors import describe, error_line, phase, phase_of
 from ttmbench.config import RunConfig, is_address
 from ttmbench.data.task_file import TaskFile, all_tasks
@@ -40,7 +46,6 @@ if TYPE_CHECKING:
     from ttmbench._util.remote import RemoteFolder
 
 LOCK = "lock"
-_ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False)  # json.dumps would make one for each line
 _COUNTS = ("requests", "answers", "answers_without_count", "prompt_tokens", "completion_tokens", "cost", "refused")
 _RARE = (CHOICE, "undecided", "ranking", "truncated", "seen_in_training", "tag_means", "also", "methods")
 _LOGGED = {"captions", "images", "answers", "matching", "margin", "tie"}  # in samples with ``log_samples`` alone
@@ -152,27 +157,17 @@ class Output:
     def _open(self, output_path: str) -> None:
         """Chooses the results file, locks it, and reads what an earlier run of the same command left.
 
-        In a folder that is the newest document of the same key and name; without one, the newest that only code sets
-        apart is reported. UsageError for a folder that cannot be written to or that another run writes to, and for a
+        UsageError for a folder that cannot be written to or that another run writes to, and for a
         file that ``overwrite`` protects or that is another run's or no results document.
         """
         model, key, replaces = self._config.model_name, self._key, self._config.overwrite == "always"
         if is_address(output_path):
             output_path = self._fetch(output_path)
-        self.path, others = results_file(output_path, model, self._stamp), list[tuple[Path, list[str]]]()
+        self.path = results_file(output_path, model, self._stamp)
         self._is_file = self.path == Path(output_path)
-        if not self._is_file and key is not None and not replaces:
-            for path in sorted(self.path.parent.glob("results_*.json"), reverse=True):
-                with suppress(DataError):
-                    if (document := read_document(path)).model_name == model:
-                        if document.run_key == key.sha256:
-                            self.path = path
-                            break
-                        options, code = key.changes_since(document)
-                        others += [(path, code)] if code and not options else []
-            else:
-                for path, code in others[:1]:
-                    warn(f"{' and '.join(code)} since {path.name}: running again")
+        documents = () if self._is_file or replaces else sorted(self.path.parent.glob("results_*.json"), reverse=True)
+        if documents and key is not None:
+            self.path = _newest(documents, model, key) or self.path
         self._lock = _locked(self.path)
         try:
             if replaces:
@@ -380,60 +375,40 @@ class Output:
             raise scored.failure
         if self.path is None:
             return
+        # Else samples have ids, scores, metrics and tags alone, and are packed.
+        is_text = self._key is None or config.log_samples
         columns, elsewhere = ((), {}) if scored is None else (scored.columns, scored.elsewhere)
-        also = [(name, other.result) for name, other in elsewhere.items() if isinstance(other.result, Scored)]
+        files: list[tuple[str, str | None, Iterable[Record] | Callable[[Path], object]]] = []
+        others = [(name, other.result) for name, other in elsewhere.items() if isinstance(other.result, Scored)]
+        for other, one in (None, result), *others:
+            also, adapted_on = ("", None) if other is None else ("also_", task)
+            if one.data.groups or not isinstance(one, Ranked) or one.units is not None:  # single queries are known
+                lines = sample_lines(one, None if self._key is None else config.run_seeds)
+                if not is_text:
+                    lines = ({key: value for key, value in line.items() if key not in _LOGGED} for line in lines)
+                files.append((f"{also}samples", other, lines))
+            if config.save_scores and one.stored_as is not None:
+                save = partial(one.save, config=config, adapted_on=adapted_on)
+                files.append((f"{also}{one.stored_as}", other, save))
         # Times stay in the results document, so that the same run writes the same lines.
-        lines = [
-            {"method": column.name, **{key: value for key, value in step.items() if key != "seconds"}}
-            for column in columns
-            for step in column.record.get("iterations", ())
-        ]
-        with phase("save"):
-            for other, one in (None, result), *also:
-                prefix, adapted_on = ("", None) if other is None else ("also_", task)
-                if one.data.groups or not isinstance(one, Ranked) or one.units is not None:  # single queries are known
-                    samples = sample_lines(one, None if self._key is None else config.run_seeds)
-                    self._write(f"{prefix}samples", task, samples, other)
-                if config.save_scores and one.stored_as is not None:
-                    save = partial(one.save, config=config, adapted_on=adapted_on)
-                    self._write(f"{prefix}{one.stored_as}", task, save, other)
-            if lines:
-                self._write("iterations", task, lines)
-
-    def _write(
-        self, kind: str, task: str, content: Callable[[Path], object] | Iterable[Record], other: str | None = None
-    ) -> None:
-        """Writes a file of a task, or of another one that its model was measured on: lines, or what writes arrays.
-
-        Without ``log_samples`` samples of a run have ids, scores, metrics and tags alone, and are packed.
-        """
-        assert self.path is not None, "there is an output path"
-        both = task if other is None else f"{task}@{other}"  # no task has an @ in its name
-        packed = kind.endswith("samples") and self._key is not None and not self._config.log_samples
-        ending = "safetensors" if callable(content) else "jsonl.gz" if packed else "jsonl"
+        steps = [{"method": one.name, **step} for one in columns for step in one.record.get("iterations", ())]
+        if steps:
+            lines = ({key: value for key, value in step.items() if key != "seconds"} for step in steps)
+            files.append(("iterations", None, lines))
         stem, stamp = self.path.stem, self.path.stem.removeprefix("results_")
-        path = self.path.with_name(
-            f"{stem}_{kind}_{both}.{ending}" if self._is_file else f"{kind}_{both}_{stamp}.{ending}"
-        )
-
-        def write_lines(place: Path) -> None:
-            import jsonlines
-
-            assert not callable(content), "these are lines"
-            lines = ({key: line[key] for key in line if key not in _LOGGED} for line in content) if packed else content
-            with place.open("wb") as plain, GzipFile("", "wb", 6, plain, 0) if packed else plain as file:
-                with TextIOWrapper(file, "utf-8", newline="\n") as text:
-                    jsonlines.Writer(text, dumps=_ENCODER.encode).write_all(lines)
-
-        write_atomically(path, content if callable(content) else write_lines)
-        self.artifacts[path.name] = {
-            "kind": kind,
-            "task": task,
-            "sha256": file_digest(path),
-            "bytes": path.stat().st_size,
-        }
-        if other is not None:
-            self.artifacts[path.name]["measured_on"] = other
+        for kind, other, content in files:
+            both = task if other is None else f"{task}@{other}"  # no task has an @ in its name
+            packed = kind.endswith("samples") and not is_text
+            ending = "safetensors" if callable(content) else "jsonl.gz" if packed else "jsonl"
+            name = f"{stem}_{kind}_{both}" if self._is_file else f"{kind}_{both}_{stamp}"
+            path = self.path.with_name(f"{name}.{ending}")
+            write = content if callable(content) else partial(write_lines, content, packed=packed)
+            with phase("save"):
+                write_atomically(path, write)
+            self.artifacts[path.name] = {"kind": kind, "task": task, "sha256": file_digest(path)}
+            self.artifacts[path.name] |= {"bytes": path.stat().st_size}
+            if other is not None:
+                self.artifacts[path.name]["measured_on"] = other
 
     def compare_with(self, baseline: Baseline) -> None:
         """Adds the comparison with another run."""
@@ -556,6 +531,21 @@ def _entries(result: TaskResult, model_info: Record) -> Record:
         },
         "timing": result.seconds,
     }
+
+
+def _newest(documents: Sequence[Path], model: str, key: ConfigKey) -> Path | None:
+    """The first document of the same command and name; without one, reports the first that only code sets apart."""
+    others = list[tuple[Path, list[str]]]()
+    for path in documents:
+        with suppress(DataError):
+            document = read_document(path)
+            if document.model_name == model and document.run_key == key.sha256:
+                return path
+            options, code = key.changes_since(document)
+            others += [(path, code)] if document.model_name == model and code and not options else []
+    for path, code in others[:1]:
+        warn(f"{' and '.join(code)} since {path.name}: running again")
+    return None
 
 
 def _locked(results: Path) -> filelock.BaseFileLock:
