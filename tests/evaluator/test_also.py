@@ -232,6 +232,8 @@ def test_a_run_that_leaves_no_model_is_refused(changes, facts, tmp_path, monkeyp
 
 
 def test_what_makes_no_sense_is_refused_in_a_line(capsys, tmp_path):
+    assert main(["analyze", "transfer", *WORDS, "--tasks", "shapes_color", "-o", str(tmp_path)]) == 2
+    assert "needs at least two tasks" in capsys.readouterr().err
     assert main([*WORDS[:2], "--tasks", "shapes_color", "--also", "shapes_place"]) == 2
     assert "also is for test-time methods, so it needs ttm or methods" in capsys.readouterr().err
     with pytest.raises(UsageError, match="names no task but shapes_color"):
@@ -290,11 +292,6 @@ def test_transfer_draws_the_matrix(tmp_path, capsys):
     assert (second["gain"], second["seed_ci"]) == (other["value"], other["seed_ci"])
     assert second["raw"] == run["also"]["shapes_color"]["shapes_place"]["results"]["group_match,none"]
     assert {row["metric"] for row in found["rows"]} == {"group_match"}
-
-
-def test_transfer_needs_two_tasks_and_a_model_that_adapts(capsys, tmp_path):
-    assert main(["analyze", "transfer", *WORDS, "--tasks", "shapes_color", "-o", str(tmp_path)]) == 2
-    assert "needs at least two tasks" in capsys.readouterr().err
 
 
 def ends(task):

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from PIL import Image
 from support.plans import forked_children
-from support.small_models import MemoryBlocks
 
 import ttmbench
 from ttmbench.cli import main
@@ -88,7 +87,6 @@ def test_adapted_models_and_files_are_the_same(apart):
         assert (one / name).read_bytes() == (two / name).read_bytes(), name
 
 
-@pytest.mark.slow
 def test_a_process_that_dies_costs_no_number(tiny_vlm, capsys, monkeypatch):
     """Without a cache of its own; 160 pairs are two blocks, of which each process has one."""
     folder, pairs = tiny_vlm("smolvlm"), []
@@ -140,50 +138,3 @@ def test_other_commands_take_one_device(tmp_path, capsys):
     words = ["finetune", "--model", "tiny-clip", "--tasks", "shapes_color", "--limit", "2", "--device", "cpu,cpu"]
     assert main([*words, "--output_path", str(tmp_path / "x")]) == 2
     assert "names several devices, and only `run` divides its work" in capsys.readouterr().err
-
-
-class Kept(MemoryBlocks):
-    """Blocks in memory, and the numbers of those that were put there."""
-
-    def __init__(self):
-        super().__init__()
-        self.puts = []
-
-    def put(self, block, values):
-        self.puts.append(block)
-        super().put(block, values)
-
-
-@pytest.mark.parametrize("batch_size", [64, 256])
-def test_each_process_computes_its_own_blocks_and_nothing_is_left(batch_size):
-    from ttmbench.scoring.inputs import Inputs
-    from ttmbench.scoring.pairs import pair_table
-    from ttmbench.types import Group, ImageRef
-
-    class Counting(ttmbench.PairScorer):
-        asked = 0
-
-        def fingerprint(self):
-            return "counting"
-
-        def score_pairs(self, images, captions):
-            self.asked += len(captions)
-            return np.array([image.size[0] + len(caption) for image, caption in zip(images, captions, strict=True)])
-
-    def image(size):
-        return ImageRef(f"{size}", lambda: Image.new("RGB", (size, 8)))
-
-    groups = [Group(f"{one}", (image(one + 8), image(one + 300)), (f"{one} a", f"{one} bc")) for one in range(160)]
-    model, kept = Counting(), Kept()
-    whole = pair_table(model, Inputs(groups), batch_size, False).groups
-    assert model.asked == 640
-    for index in (0, 1):
-        model.asked = 0
-        kept.share = slice(index, None, 2)
-        pair_table(model, Inputs(groups), batch_size, False, blocks=kept)
-        assert 0 < model.asked < 640
-    assert sorted(kept.puts) == list(range(5))
-    kept.share = slice(None)
-    model.asked = 0
-    assert np.array_equal(pair_table(model, Inputs(groups), batch_size, False, blocks=kept).groups, whole)
-    assert model.asked == 0

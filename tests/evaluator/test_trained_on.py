@@ -33,28 +33,6 @@ def coco_task(folder_task):
     return str(folder_task("mine", images_from="coco") / "mine.yaml")
 
 
-def test_where_model_and_task_meet_results_and_tables_say_so(coco_task, tmp_path, capsys):
-    runs = tmp_path / "runs"
-    other = ttmbench.simple_evaluate("tiny-clip", coco_task, output_path=str(runs), **QUICK)
-    assert other["model_info"]["trained_on"] == ["rendered-scenes"] and "seen_in_training" not in other.document
-    assert main(["leaderboard", str(runs), "-o", str(tmp_path / "board")]) == 0
-    assert "†" not in capsys.readouterr().out, "no table speaks of it"
-    seen = ttmbench.simple_evaluate(Scorer(), coco_task, output_path=str(runs), **QUICK)
-    assert seen["model_info"]["trained_on"] == ["coco", "laion"] and seen["seen_in_training"] == {"mine": ["coco"]}
-    assert seen["notes"]["mine"] == ["the model was trained on images of coco, which this task uses"]
-    assert set(seen.to_frame()["seen"]) == {"coco"} and other.to_frame()["seen"].isna().all()
-    assert main(["leaderboard", str(runs), "-o", str(tmp_path / "board")]) == 0
-    text = capsys.readouterr().out
-    assert re.search("^Scorer.*†", text, re.M) and not re.search("^tiny.*†", text, re.M)
-    assert "† trained on images of the collection that the task's images are of" in text
-    rows = json.loads((tmp_path / "board" / "leaderboard.json").read_text())["rows"]
-    assert {row["model"].partition("-")[0]: row["seen"] for row in rows} == {"Scorer": "coco", "tiny": None}
-    page = tmp_path / "report.html"
-    assert main(["report", str(runs), "-o", str(page)]) == 0
-    html = page.read_text()
-    assert "†" in html and "trained on images of the collection" in html
-
-
 class Untrained(Scorer):
     trained_on = ()
 
@@ -63,18 +41,33 @@ class Silent(Scorer):
     trained_on = None
 
 
-def test_trained_on_nothing_is_not_the_same_as_unknown(coco_task, tmp_path, capsys):
-    runs = tmp_path / "runs"
-    for adapter, stated in ((Scorer(), ["coco", "laion"]), (Untrained(), []), (Silent(), None)):
-        made = ttmbench.simple_evaluate(adapter, coco_task, output_path=str(runs), **QUICK)
+def test_where_model_and_task_meet_results_and_tables_say_so(coco_task, tmp_path, capsys):
+    """Trained on nothing is not the same as unknown."""
+    runs, expected = tmp_path / "runs", {"Scorer": ["coco", "laion"], "Untrained": [], "Silent": None}
+    given = {"tiny-clip": "tiny-clip", "Scorer": Scorer(), "Untrained": Untrained(), "Silent": Silent()}
+    for name, stated in {"tiny-clip": ["rendered-scenes"], **expected}.items():
+        made = ttmbench.simple_evaluate(given[name], coco_task, output_path=str(runs), **QUICK)
         assert made["model_info"]["trained_on"] == stated
+        if name == "Scorer":
+            assert made["seen_in_training"] == {"mine": ["coco"]} and set(made.to_frame()["seen"]) == {"coco"}
+            assert made["notes"]["mine"] == ["the model was trained on images of coco, which this task uses"]
+        else:
+            assert "seen_in_training" not in made.document and made.to_frame()["seen"].isna().all()
     assert set(made.to_frame()["trained_on"]) == {"unknown"}
     assert main(["leaderboard", str(runs), "-o", str(tmp_path / "board")]) == 0
+    text = capsys.readouterr().out
+    assert re.search("^Scorer.*†", text, re.M) and not re.search("^tiny.*†", text, re.M)
+    told = " ".join(text.split())
+    assert "† trained on images of the collection that the task's images are of; unknown for Silent" in told
     rows = json.loads((tmp_path / "board" / "leaderboard.json").read_text())["rows"]
-    expected = {"Scorer": "coco, laion", "Untrained": "none", "Silent": "unknown"}
-    assert {row["model"].partition("-")[0]: row["trained_on"] for row in rows} == expected
-    told = " ".join(capsys.readouterr().out.split())
-    assert "collection that the task's images are of; unknown for Silent" in told
+    by_model = {row["model"].partition("-")[0]: (row["seen"], row["trained_on"]) for row in rows}
+    assert by_model["Scorer"] == ("coco", "coco, laion") and by_model["Untrained"] == (None, "none")
+    assert by_model["Silent"] == (None, "unknown") and by_model["tiny"][0] is None
+    page = tmp_path / "report.html"
+    assert main(["report", str(runs), "-o", str(page)]) == 0
+    html = page.read_text()
+    assert "†" in html and "trained on images of the collection" in html
+    capsys.readouterr()
     for name, stated in (("clip-b32", None), ("tiny-clip", ["rendered-scenes"])):
         assert main(["show", name, "--json"]) == 0
         assert json.loads(capsys.readouterr().out)["card"]["trained_on"] == stated
