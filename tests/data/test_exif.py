@@ -88,7 +88,8 @@ def test_every_format_is_read_as_stored_or_upright(kind, options, orientation, p
     turns |= {6: "ROTATE_270", 7: "TRANSVERSE", 8: "ROTATE_90"}
     stored = Image.fromarray(plain)
     upright = stored.transpose(Image.Transpose[turns[orientation]]) if orientation in turns else stored
-    assert np.array_equal(read("ignore", **metadata), plain)
+    by_pillow = upright if kind == "TIFF" else stored  # which turns a TIFF when it loads it
+    assert np.array_equal(read("ignore", **metadata), np.asarray(by_pillow))
     assert np.array_equal(read("apply", **metadata), np.asarray(upright))
 
 

@@ -147,10 +147,3 @@ def test_objects_neither_touch_nor_leave_the_image(kind: str) -> None:
             for thing in scene.things:
                 for center in (thing.x, thing.y):
                     assert thing.radius <= center <= SIZE * UNIT - thing.radius
-
-
-def test_unknown_scenes_and_styles_are_named() -> None:
-    with pytest.raises(ValueError, match="scene 'colour' is unknown; known: color, "):
-        make_groups("colour", 1, 0)
-    with pytest.raises(ValueError, match="style 'dusk' is unknown; known: clean, "):
-        make_groups("color", 1, 0, "dusk")

@@ -49,7 +49,7 @@ def _open(content: bytes) -> Image.Image:
 def four_threads():
     """Four threads decode, whatever the machine has."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("ttmbench.scoring.inputs.threads_beside_the_model", lambda: 4)
+        patch.setattr("torch.get_num_threads", lambda: 4)
         yield
 
 

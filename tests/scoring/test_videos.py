@@ -100,7 +100,7 @@ def test_what_takes_no_videos_says_so_in_one_line(groups, tmp_path, capsys):
             ttmbench.simple_evaluate(one, "shapes_order", **QUICK)
     for words, message in (
         (["finetune"], "the items of task 'shapes_order' are videos"),
-        (["--methods", "zero", "--limit", "2"], "it needs views of"),
+        (["--methods", "zero", "--limit", "2"], "one caption or videos"),
     ):
         words += ["--model", "tiny-clip", "--tasks", "shapes_order", "--device", "cpu"]
         main([*words, "--output_path", str(tmp_path / "out")])

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import io
-import threading
-import warnings
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, overload
 
@@ -30,8 +27,7 @@ _START_OF_SCAN = b"\xff\xda"
 _BITS = "bits_of_samples"  # key of an opened image's info: bits in its file, where Pillow's mode has 8 or 16
 _FRAMES = "frames"  # key of an opened video's info: how many frames lie below one another
 _MOST_OF_12_BITS = 4095
-_BITS_PER_SAMPLE, _ORIENTATION = 258, 274  # tags of a TIFF
-_THREAD = threading.local()
+_BITS_PER_SAMPLE = 258  # tag of a TIFF
 KEPT = 4  # decoded images that an opener may cache, as many as a group has
 
 
@@ -44,43 +40,27 @@ def open_image(file: Path | io.BytesIO) -> Image:
     from PIL import Image, UnidentifiedImageError
 
     content = _content(file)
-    with nullcontext() if getattr(_THREAD, "is_quiet", False) else quiet_decoding():
-        try:
-            with Image.open(io.BytesIO(content), formats=FORMATS) as image:
-                check_size(image.size)
-                if image.format in ("JPEG", "MPO"):
-                    # Each takes the time of a whole image. Inside one its first byte never stands before its second.
-                    scans = content.count(_START_OF_SCAN)
-                    if scans > (most := limit("jpeg_scans")):
-                        raise BadImage(f"it has {scans} scans, more than {most}; {raised_by('jpeg_scans')}")
-                image.seek(0)
-                animated = bool(getattr(image, "is_animated", False))
-                image.seek(0)
-                orientation = image.getexif().get(_ORIENTATION) if image.format == "TIFF" else None
-                image.load()
-        except UnidentifiedImageError:
-            raise BadImage(f"it is not an image of a known format ({', '.join(FORMATS)})") from None
-        except Image.DecompressionBombError as error:
-            raise BadImage(f"it is too large: {error}") from None
+    try:
+        with Image.open(io.BytesIO(content), formats=FORMATS) as image:
+            check_size(image.size)
+            if image.format in ("JPEG", "MPO"):
+                # Each takes the time of a whole image. Inside one its first byte never stands before its second.
+                scans = content.count(_START_OF_SCAN)
+                if scans > (most := limit("jpeg_scans")):
+                    raise BadImage(f"it has {scans} scans, more than {most}; {raised_by('jpeg_scans')}")
+            image.seek(0)
+            animated = bool(getattr(image, "is_animated", False))
+            image.load()
+    except UnidentifiedImageError:
+        raise BadImage(f"it is not an image of a known format ({', '.join(FORMATS)})") from None
+    except Image.DecompressionBombError as error:
+        raise BadImage(f"it is too large: {error}") from None
     # Pillow returns the upper 8 bits of colours of 16, and 12 bits as 16. A PNG begins with a header that states them.
     bits = getattr(image, "tag_v2", {}).get(_BITS_PER_SAMPLE, (8,))[0] if image.format == "TIFF" else 8
     image.info[_BITS] = content[24] if image.format == "PNG" else int(bits)
     if animated and image.format != "MPO":  # a photograph with its preview beside it
         image.info["animated"] = True
-    return image if orientation is None else _turned_back(image, orientation)
-
-
-def _turned_back(image: Image, orientation: int) -> Image:
-    """A TIFF as it is stored: Pillow turns one upright when it loads it, and forgets the orientation."""
-    from PIL.Image import Transpose
-
-    own = (Transpose.FLIP_LEFT_RIGHT, Transpose.ROTATE_180, Transpose.FLIP_TOP_BOTTOM, Transpose.TRANSPOSE)
-    back = dict(enumerate((*own, Transpose.ROTATE_90, Transpose.TRANSVERSE, Transpose.ROTATE_270), 2))
-    if orientation not in back or _ORIENTATION in image.getexif():
-        return image
-    stored = image.transpose(back[orientation])
-    stored.getexif()[_ORIENTATION] = orientation
-    return stored
+    return image
 
 
 def _content(file: Path | io.BytesIO) -> bytes:
@@ -109,19 +89,6 @@ def open_array(file: Path, colors: Colors) -> Image:
     return Pillow.fromarray(pixels if colors == "rgb" else pixels[:, :, ::-1].copy())
 
 
-@contextmanager
-def quiet_decoding() -> Iterator[None]:
-    """Inside, Pillow prints no warnings, nor in threads that `quiet_thread` marks: filters belong to the process."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", module=r"PIL\.")
-        yield
-
-
-def quiet_thread() -> None:
-    """Marks this thread as running inside another thread's `quiet_decoding`."""
-    _THREAD.is_quiet = True
-
-
 def check_size(size: tuple[int, int]) -> None:
     """BadImage for a width and height in pixels that are empty or would fill the memory when decoded or scaled."""
     width, height = size
@@ -148,7 +115,7 @@ def as_rgb(image: Image, turn: bool = True) -> Image:
     from PIL import Image as Pillow
     from PIL import ImageOps
 
-    check_size((image.width, image.height // frames_in(image)))
+    check_size((image.width, image.height // image.info.get(_FRAMES, 1)))
     upright = ImageOps.exif_transpose(image) if turn else image
     is_deep = upright.mode.startswith("I;16")
     bits = image.info.get(_BITS, 16 if is_deep else 8)

@@ -31,7 +31,7 @@ from filelock import FileLock
 from ttmbench._util.console import progress_bar
 from ttmbench._util.file_io import file_digest, limit, raised_by, read_json_lines, write_atomically
 from ttmbench._util.hub import PASSING, patiently
-from ttmbench._util.images import as_rgb, open_image, quiet_thread
+from ttmbench._util.images import as_rgb, open_image
 from ttmbench._version import __version__
 from ttmbench.data.availability import DataNeed, amount, count_of_images
 from ttmbench.data.paths import Origin, below, inside
@@ -267,7 +267,7 @@ def listed_images(
 def _fetch_images(wanted: Mapping[str, str], folder: Path, record: Path | None) -> str:
     """Fetches images, several at a time; OutOfReachError if no server answers, or one is lost without a record."""
     sizes, lost, answered = list[int](), list[dict[str, str]](), not wanted
-    pool = ThreadPoolExecutor(8, initializer=quiet_thread)
+    pool = ThreadPoolExecutor(8)
     with progress_bar(len(wanted), "fetching", "images") as shown:
         try:
             tasks = {pool.submit(_fetch_image, folder, *item): item for item in wanted.items()}

@@ -27,7 +27,7 @@ from ttmbench.methods.training import Cost
 from ttmbench.model import DualEncoder
 from ttmbench.scoring.batches import BatchSizer
 from ttmbench.scoring.dual_encoder import encode_rows
-from ttmbench.scoring.inputs import Inputs, concatenate, pixels_digest, tensors_of, threads_beside_the_model
+from ttmbench.scoring.inputs import Inputs, concatenate, pixels_digest, tensors_of
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -90,7 +90,7 @@ class Views:
 
     def _encoded(self, count: int, crop_scale: float, flip: bool) -> torch.Tensor:
         sizer = BatchSizer.of(self.batch_size)
-        decoded, count_images = 2 * threads_beside_the_model(), len(self.inputs.images)  # two for each thread
+        decoded, count_images = 2 * torch.get_num_threads(), len(self.inputs.images)  # two for each thread
 
         def prepared(opened: list[Image]) -> Batch:
             (image,) = opened

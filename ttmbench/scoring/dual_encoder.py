@@ -47,7 +47,7 @@ class Side:
 
     def some(self, chosen: slice) -> torch.Tensor:
         """Features of some of them, [chosen, d]."""
-        return take_rows(self.features, self.rows[chosen])
+        return take(self.features, self.rows[chosen])
 
 
 @dataclass(frozen=True)
@@ -73,8 +73,11 @@ def score_features(adapter: DualEncoder, features: Features, all_pairs: bool) ->
     """
     images, captions = features.images, features.captions
     with torch.inference_mode():
-        in_groups = zip(*(take_rows(side.features, side.rows) for side in (images, captions)), strict=True)
-        groups = torch.stack([_logits(adapter, *group) for group in in_groups]).float().cpu().numpy()
+        in_groups = (
+            take(side.features, side.rows.reshape(-1)).reshape(*side.rows.shape, *side.features.shape[1:])
+            for side in (images, captions)
+        )
+        groups = torch.stack([_logits(adapter, *group) for group in zip(*in_groups, strict=True)]).float().cpu().numpy()
     if not all_pairs:
         return Scores(groups)
     distinct = _scores(adapter, images.features, captions.features)
@@ -125,7 +128,7 @@ def encode_images(adapter: DualEncoder, inputs: Inputs, batch_sizer: BatchSizer)
     features = encode_side(adapter, "images", inputs, batch_sizer).float()
     rows = _numbered([inputs.digests[image.name] for _, image in inputs.images])[1]
     _, first = np.unique(rows, return_index=True)
-    return Side(take_rows(features, first), rows)
+    return Side(take(features, first), rows)
 
 
 def encode_captions(adapter: DualEncoder, captions: Sequence[str], batch_sizer: BatchSizer) -> Side:
@@ -220,11 +223,6 @@ def _numbered(values: Sequence[str]) -> tuple[list[str], np.ndarray]:
     number: dict[str, int] = {}
     rows = np.array([number.setdefault(value, len(number)) for value in values])
     return list(number), rows
-
-
-def take_rows(features: torch.Tensor, rows: np.ndarray) -> torch.Tensor:
-    """Features by numbers of any shape; on an accelerator without a wait for it."""
-    return features[torch.from_numpy(np.ascontiguousarray(rows)).to(features.device, non_blocking=True)]
 
 
 def _logits(adapter: DualEncoder, images: torch.Tensor, captions: torch.Tensor) -> torch.Tensor:

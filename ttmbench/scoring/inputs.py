@@ -15,15 +15,14 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import islice
-from typing import TYPE_CHECKING, NoReturn, TypeVar
+from typing import TYPE_CHECKING, NoReturn, TypeVar, overload
 
 import numpy as np
 import torch
 
 from ttmbench._annotations import Batch
-from ttmbench._util import machine
 from ttmbench._util.console import one_line, progress_bar
-from ttmbench._util.images import BadImage, as_rgb, quiet_decoding, quiet_thread
+from ttmbench._util.images import BadImage, as_rgb
 from ttmbench.errors import DataError, TtmbenchError, UsageError
 from ttmbench.model import DualEncoder, Model, PairScorer, StoredFeatures
 from ttmbench.types import Group, GroupShape, ImageRef, Record, Scores
@@ -36,14 +35,6 @@ _TOGETHER = 8  # images that a thread takes at a time, at most
 SHOWN = 8  # group ids in a message
 
 T = TypeVar("T")
-
-
-def threads_beside_the_model() -> int:
-    """How many threads decode images: as many as torch may use here, and no more than there are cores.
-
-    So ``OMP_NUM_THREADS`` and ``--deterministic``, which leave torch one thread, leave one here.
-    """
-    return max(1, min(torch.get_num_threads(), machine.cores()))
 
 
 def open_upright(image: ImageRef, group_id: str) -> Image:
@@ -93,10 +84,14 @@ def subset(prepared: Prepared, groups: np.ndarray) -> Prepared:
     return Prepared(take(prepared.images, images), take(prepared.captions, captions), rows, enlarged)
 
 
+@overload
+def take(batch: torch.Tensor, index: np.ndarray | slice) -> torch.Tensor: ...
+@overload
+def take(batch: Batch, index: np.ndarray | slice) -> Batch: ...
 def take(batch: Batch, index: np.ndarray | slice) -> Batch:
     """Some rows of prepared inputs; ``index_select`` is twice as fast on images as indexing."""
     if isinstance(batch, Mapping):
-        return {name: take(tensor, index) for name, tensor in batch.items()}  # type: ignore[misc]  # tensors
+        return {name: take(tensor, index) for name, tensor in batch.items()}
     if isinstance(index, slice):
         return batch[index]
     if isinstance(batch, list):
@@ -226,7 +221,7 @@ class Inputs:
         """
         if not self._digest:
             names = [name for name in self._named if name not in self.contents]
-            with ThreadPoolExecutor(threads_beside_the_model(), initializer=quiet_thread) as pool:
+            with ThreadPoolExecutor(torch.get_num_threads()) as pool:
                 done = (pool.map if all(self._named[name][1].read for name in names) else map)(self._take_in, names)
                 for _ in progress_bar(len(names), "looking at data", "images", done):
                     pass
@@ -257,7 +252,7 @@ class Inputs:
         At most ``decoded`` images are held decoded at a time.
         """
         decoded = max(1, decoded // model.frames)  # of videos, as many frames
-        threads = min(threads_beside_the_model(), max(1, decoded // 2))
+        threads = min(torch.get_num_threads(), max(1, decoded // 2))  # so one with --deterministic
         size = max(1, min(_TOGETHER, decoded // (2 * threads)))
         pieces = [[rows[start : start + size] for start in range(0, len(rows), size)] for rows in wanted]
         rest, begun = iter([piece for listed in pieces for piece in listed]), deque[Callable[[], Callable[[], T]]]()
@@ -278,11 +273,10 @@ class Inputs:
             self.waited += time.perf_counter() - clock
             return made
 
-        pool = ThreadPoolExecutor(threads, thread_name_prefix="ttmbench-images", initializer=quiet_thread)
+        pool = ThreadPoolExecutor(threads, thread_name_prefix="ttmbench-images")
         try:
-            with quiet_decoding():
-                for listed in pieces:
-                    yield [take_next() for _ in listed]
+            for listed in pieces:
+                yield [take_next() for _ in listed]
         finally:
             pool.shutdown(wait=True, cancel_futures=True)
 

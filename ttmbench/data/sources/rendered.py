@@ -23,7 +23,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from PIL import Image
@@ -152,37 +152,32 @@ def _trig(degrees: int) -> tuple[int, int]:
     return round(math.sin(angle) * _ONE), round(math.cos(angle) * _ONE)
 
 
-def _half_planes(u: Ints, v: Ints, degrees: tuple[int, ...], distance: int) -> Ints:
-    """In how many half planes each point lies; a half plane faces each direction at one distance from the centre."""
-    inside = np.zeros(u.shape, dtype=np.int64)
-    for degree in degrees:
-        sine, cosine = _trig(degree)
-        inside += u * cosine + v * sine <= distance * _ONE
-    return inside
+SHAPES = ("circle", "square", "triangle", "star", "cross", "ring", "heart", "moon")
+# Of shapes with straight sides: the directions that these face, the centre's shift down, and its distance to a side. A
+# point of the shape is inside at least so many of the sides, of a pentagram's five at least four.
+_SIDES = {"triangle": ((90, 210, 330), 150, 560, 3), "star": ((270, 342, 54, 126, 198), 60, 325, 4)}
 
 
-def _circle(u: Ints, v: Ints, x: int, y: int, radius: int) -> Mask:
-    return (u - x) * (u - x) + (v - y) * (v - y) <= radius * radius
-
-
-def _heart(u: Ints, v: Ints) -> Mask:
-    lobes = _circle(u, v, -430, -330, 520) | _circle(u, v, 430, -330, 520)
-    tip = (np.abs(u) * 10 + (v - 940) * 8 <= 0) & (v >= -60)
-    return lobes | tip
-
-
-SHAPES: dict[str, Callable[[Ints, Ints], Mask]] = {
-    "circle": lambda u, v: _circle(u, v, 0, 0, 920),
-    "square": lambda u, v: (np.abs(u) <= 810) & (np.abs(v) <= 810),
-    "triangle": lambda u, v: _half_planes(u, v - 150, (90, 210, 330), 560) == 3,
-    # A point of a pentagram is inside at least four of its five lines.
-    "star": lambda u, v: _half_planes(u, v - 60, (270, 342, 54, 126, 198), 325) >= 4,
-    "cross": lambda u, v: (np.minimum(np.abs(u), np.abs(v)) <= 300) & (np.maximum(np.abs(u), np.abs(v)) <= 940),
-    "ring": lambda u, v: _circle(u, v, 0, 0, 960) & ~_circle(u, v, 0, 0, 520),
-    "heart": _heart,
-    "moon": lambda u, v: _circle(u, v, 0, 0, 960) & ~_circle(u, v, 480, 0, 760),
-}
-"""The shapes by name: which points are inside, in coordinates where a thing reaches from -1024 to 1024."""
+def _inside(shape: str, u: Ints, v: Ints) -> Mask:
+    """Which points are inside a shape, in coordinates where a thing reaches from -1024 to 1024."""
+    square, across, along = u * u + v * v, np.abs(u), np.abs(v)
+    match shape:
+        case "circle":
+            return square <= 920**2
+        case "square":
+            return np.maximum(across, along) <= 810
+        case "cross":
+            return (np.minimum(across, along) <= 300) & (np.maximum(across, along) <= 940)
+        case "ring":
+            return (square <= 960**2) & (square > 520**2)
+        case "moon":
+            return (square <= 960**2) & ((u - 480) ** 2 + v * v > 760**2)
+        case "heart":
+            lobes, tip = (across - 430) ** 2 + (v + 330) ** 2 <= 520**2, across * 10 + (v - 940) * 8 <= 0
+            return lobes | (tip & (v >= -60))
+    directions, down, distance, least = _SIDES[shape]
+    sides = [u * cosine + (v - down) * sine <= distance * _ONE for sine, cosine in map(_trig, directions)]
+    return np.sum(sides, axis=0) >= least
 
 
 def _paint(pixels: Floats, thing: Thing, degrees: int, color: tuple[float, float, float], stripe: int = 0) -> None:
@@ -201,7 +196,7 @@ def _paint(pixels: Floats, thing: Thing, degrees: int, color: tuple[float, float
     sine, cosine = _trig(degrees)
     u = (x * cosine + y * sine) // thing.radius
     v = (y * cosine - x * sine) // thing.radius
-    inside = SHAPES[thing.shape](u, v)
+    inside = _inside(thing.shape, u, v)
     if stripe:
         inside &= (u // stripe) % 2 == 0
     counts = inside.reshape(bottom - top, _SAMPLES, right - left, _SAMPLES).sum(axis=(1, 3))
@@ -293,13 +288,7 @@ class Look:
     shape: str
 
     def __str__(self) -> str:
-        """The words of a caption.
-
-        >>> str(Look("red", "circle"))
-        'a red circle'
-        """
-        article = "an" if self.color == "orange" else "a"
-        return f"{article} {self.color} {self.shape}"
+        return f"{'an' if self.color == 'orange' else 'a'} {self.color} {self.shape}"
 
 
 @dataclass(frozen=True)
@@ -362,7 +351,7 @@ def _axis(relation: str) -> dict[str, str]:
 def random_looks(rng: np.random.RandomState) -> tuple[Look, Look]:
     """Two looks that differ in colour and in shape."""
     drawn = []
-    for names in (tuple(SHAPES), COLORS):
+    for names in (SHAPES, COLORS):
         first, second = below(rng, len(names)), below(rng, len(names) - 1)
         drawn.append((names[first], names[second + (second >= first)]))
     shapes, colors = drawn
@@ -394,7 +383,7 @@ def _replace_group(rng: np.random.RandomState, group_id: str, style: str) -> Sce
     looks = random_looks(rng)
     which, replaced = below(rng, 2), pick(rng, ("color", "shape"))
     # The new word is none of the two in the image: a swapped attribute is the other kind of task.
-    words = COLORS if replaced == "color" else tuple(SHAPES)
+    words = COLORS if replaced == "color" else SHAPES
     unused = [word for word in words if word not in [getattr(look, replaced) for look in looks]]
     false = list(looks)
     false[which] = replace(looks[which], **{replaced: pick(rng, unused)})
@@ -442,12 +431,8 @@ def make_groups(kind: str, n_groups: int, seed: int, style: str = "hue") -> list
     """The first groups of the rendered task of a kind and seed, each with its own random stream.
 
     Another style (a key of `STYLES`) gives the same layouts with another appearance. Groups differ: captions repeat
-    only where a kind has few ("place" has 128 sets of captions, "name" 64), and then with other images. ValueError for
-    an unknown kind or style.
+    only where a kind has few ("place" has 128 sets of captions, "name" 64), and then with other images.
     """
-    for what, value, known in (("scene", kind, KINDS), ("style", style, STYLES)):
-        if value not in known:
-            raise ValueError(f"{what} '{value}' is unknown; known: {', '.join(known)}")
     seen: set[frozenset[str]] = set()
     groups = []
     for index in range(n_groups):
@@ -470,14 +455,12 @@ _OUTSIDE = -24 * UNIT  # beyond an object's largest extent
 
 
 def make_clips(n_groups: int, seed: int, style: str = "hue") -> list[SceneGroup]:
-    """The first groups of a seed, each with its own random stream; ValueError for an unknown style.
+    """The first groups of a seed, each with its own random stream.
 
     Each clip of a group is, but for its appearance, the other one played backwards: both show each object alone, and
     both objects, for the same number of frames. So what a model knows of single frames tells nothing about which enters
     first.
     """
-    if style not in STYLES:
-        raise ValueError(f"style '{style}' is unknown; known: {', '.join(STYLES)}")
     return [
         _clip_group(random_stream("clips", seed, index), f"{CLIPS}-{seed}-{index:04d}", style)
         for index in range(n_groups)
@@ -507,9 +490,9 @@ class RenderedOptions(BaseModel):
     """Options of ``kind: rendered``: what is drawn, from which seed, in which style."""
 
     model_config = ConfigDict(extra="forbid")
-    scene: str
+    scene: Literal["color", "spatial", "replace", "place", "describe", "name", "order"]
     seed: int = 0
-    style: str = "hue"
+    style: Literal["clean", "light", "mid", "hue"] = "hue"
     video: Video | None = None
 
 
@@ -520,24 +503,18 @@ def read_rendered(request: SourceRequest) -> Iterable[Group]:
         raise UsageError("a rendered task needs 'group.n_groups'")
     if request.n_groups > limit("rendered_groups"):
         raise UsageError(f"a rendered task has at most {limit('rendered_groups')} groups, got {request.n_groups}")
-    wanted = request.n_groups if request.limit is None else min(request.limit, request.n_groups)
     if (options.video is None) == (options.scene == CLIPS):
         raise UsageError(f"source.video: scene {CLIPS} needs it, and other scenes are images")
-    try:
-        if options.video is not None:
-            groups = make_clips(wanted, options.seed, options.style)
-        else:
-            groups = make_groups(options.scene, wanted, options.seed, options.style)
-    except ValueError as error:
-        raise UsageError(f"source.{error}") from None
-    for group in groups:
-        images = (
+    wanted, video = min(request.n_groups, request.limit or request.n_groups), options.video
+    how = (wanted, options.seed, options.style)
+    for group in make_groups(options.scene, *how) if video is None else make_clips(*how):
+        images = [
             ImageRef(
                 f"{group.group_id}/{index}",
-                partial(render, scene) if options.video is None else partial(_render_clip, scene, options.video),
+                partial(render, scene) if video is None else partial(_render_clip, scene, video),
             )
             for index, scene in enumerate(group.scenes)
-        )
+        ]
         yield Group(group.group_id, tuple(images), group.captions, group.tags)
 
 
