@@ -152,14 +152,6 @@ def test_what_a_model_lacks_is_said_before_it_scores(tmp_path, method, needs):
     assert model.calls == 0
 
 
-def test_the_model_is_restored(tmp_path):
-    several = "shapes_color,shapes_spatial"
-    alone = evaluate((), tasks=several, limit=4).typed.results
-    after = evaluate("drift,episode", tasks=several, limit=4).typed.results
-    for task in several.split(","):
-        assert {key: after[task][key] for key in alone[task]} == alone[task]
-
-
 def test_a_run_that_was_stopped_goes_on_at_the_next_turn(tmp_path, monkeypatch):
     whole, stopped = tmp_path / "whole", tmp_path / "stopped"
     settings = {"save_scores": True, "methods": "drift", "seeds": [3]}

@@ -191,11 +191,6 @@ def test_groups_that_do_not_converge_are_noted():
     assert group_score(scores.flip(2).numpy())[2], "the order of its scores is right all the same"
 
 
-def test_more_images_than_captions_are_refused():
-    with pytest.raises(UsageError, match="sinkhorn needs at least as many captions as images, not 3x2"):
-        sinkhorn(score_task(4, 3, 2))
-
-
 def published_of_dual_softmax(group, temperature):
     """``-dual_softmax_loss`` of starmemda/CAMoE's DSL.py for every pair, not the diagonal alone."""
     weighted = group * (group / temperature).softmax(0) * len(group)
@@ -225,7 +220,9 @@ def test_with_one_item_to_choose_from_the_other_direction_stays(shape, direction
     assert task.notes == [f"direction {direction} is dropped: there is one item to choose from"]
 
 
-def test_one_image_with_one_caption_is_refused():
+def test_shapes_that_they_are_not_defined_for_are_refused():
+    with pytest.raises(UsageError, match="sinkhorn needs at least as many captions as images, not 3x2"):
+        sinkhorn(score_task(4, 3, 2))
     with pytest.raises(UsageError, match="dual_softmax needs groups of at least two images or two captions, not 1x1"):
         dual_softmax(score_task(3, 1, 1))
 

@@ -93,11 +93,6 @@ def test_scores_are_those_of_the_published_steps(images, captions, share, normal
             np.testing.assert_allclose(scores[group, image], expected, atol=1e-5)
 
 
-def test_one_view_gives_the_scores_of_the_model():
-    task = view_task(3, 2, 3)
-    torch.testing.assert_close(vte(task, views=1), task.scores, atol=1e-5, rtol=0)
-
-
 PUBLISHED = {"nearest": 18, "lambda_y": 0.2, "lambda_q": 4.0, "steps": 5}
 
 
