@@ -21,7 +21,7 @@ from ttmbench.metrics import METRICS, group_match
 from ttmbench.model import Model
 from ttmbench.plugins.method_functions import METHODS
 from ttmbench.plugins.registry import build_registry
-from ttmbench.types import Scores
+from ttmbench.types import GroupShape, Scores
 
 SPECS = {spec.name: spec for spec in METHODS}
 REGISTRY = build_registry(quiet=True)
@@ -33,7 +33,7 @@ def run_of(stage, **changes) -> MethodRun:
     """TTM on a task for two seeds."""
     given = {
         "raw": stage.score(),
-        "shape": stage.score().shape,
+        "shape": GroupShape(*stage.score().groups.shape[1:]),
         "metrics": [GROUP_MATCH],
         "seeds": [3, 5],
         "registry": REGISTRY,
