@@ -65,6 +65,9 @@ def test_gains_are_over_the_fair_baseline(run, capsys):
         for metric, before in over.items():
             line = next(one for one in lines if one.split()[:2] == [metric, name])
             assert points(values[f"{metric},{name}"] - before) in line.split(), line
+    gain = values["group_match,ttm"] - matched
+    shares = f"relative gain {points(gain / matched, 1)} %, error reduction {points(gain / (1 - matched), 1)} %"
+    assert any(f"TTM gains {points(gain)} in group_match" in one and shares in one for one in lines)
 
 
 def test_the_page_of_a_task_states_chance_where_it_is_another(folder):

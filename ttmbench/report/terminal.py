@@ -25,6 +25,7 @@ from ttmbench.results.numbers import (
     Number,
     column_of,
 )
+from ttmbench.stats import error_reduction, relative_gain
 
 NOTHING = "-"  # a cell without a value
 Rows = Sequence[Sequence[str]]
@@ -169,7 +170,7 @@ def print_results(results: ResultsDocument | Mapping[str, Any]) -> None:
     print_line()
     if document.also:
         _print_transfers(document)
-    for line in (*(_means(document) if document.groups or document.tag_means else ()), *_notes(document)):
+    for line in (*_gains(document), *_means(document), *_notes(document)):
         print_line(line)
 
 
@@ -234,6 +235,22 @@ def _print_transfers(document: ResultsDocument) -> None:
     caption = "Percent. Intervals are of the difference: paired over groups, and over seeds."
     print_table(columns, rows, title=TRANSFER_TITLE, caption=caption)
     print_line()
+
+
+def _gains(document: ResultsDocument) -> Iterator[str]:
+    """A line for what adaptation by matching gains on a task: in points, relative, and of the error that was left."""
+    known = {(one.task, one.metric, one.method): one for one in document.numbers}
+    for task, records in document.methods.items():
+        for name in (name for name, record in records.items() if record.iterations):
+            for metric in ("group_match", "global_assignment_accuracy"):
+                before, after = known.get((task, metric, RAW)), known.get((task, metric, name))
+                if before and after and before.value is not None and after.value is not None:
+                    shares = relative_gain(before.value, after.value), error_reduction(before.value, after.value)
+                    relative, reduced = (NOTHING if one is None else f"{points(one, 1)} %" for one in shares)
+                    yield (
+                        f"{task}: {after.column} gains {points(after.value - before.value)} in {metric} over "
+                        f"{before.column}: relative gain {relative}, error reduction {reduced}"
+                    )
 
 
 def _means(document: ResultsDocument) -> Iterator[str]:
