@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from pathlib import Path
 from types import MappingProxyType
 
 import pytest
@@ -11,10 +12,11 @@ from support import tiny_models
 from ttmbench._util.file_io import tensors_digest
 from ttmbench.data.task_file import find_task
 from ttmbench.evaluator import score_task as module
-from ttmbench.evaluator.score_task import model_description, score_key
+from ttmbench.evaluator.score_task import model_description
 from ttmbench.model import PairScorer
 from ttmbench.model_adapters import hf, itm, open_clip, vqascore
 from ttmbench.plugins.registry import build_registry
+from ttmbench.scoring.inputs import Inputs
 
 
 class Adapter(PairScorer):
@@ -78,10 +80,11 @@ def test_code_is_that_of_every_class_of_an_adapter(tmp_path, monkeypatch):
 
 
 def test_everything_that_changes_a_score_changes_its_key(spec, monkeypatch):
-    model = {"adapter": "x", "fingerprint": {"token": "hf_abcdefghijklmnop"}}
+    scorer, model = Adapter(), {"adapter": "x", "fingerprint": {"token": "hf_abcdefghijklmnop"}}
 
     def key(model=model, spec=spec, settings=MappingProxyType({}), exact=None):
-        return score_key(model, spec, dict(settings), exact)
+        cache = module.ScoreCache(Path("store"), exact, described=(scorer, model))
+        return module.TaskCache(cache, scorer, spec, Inputs([]), dict(settings)).key
 
     others = [
         key(model={"adapter": "y"}),

@@ -132,7 +132,7 @@ def test_nothing_follows_a_method_after_which_the_model_is_not_what_it_was(monke
     [
         ({"methods": "dubled"}, "unknown method 'dubled'"),
         ({"methods": "doubled", "method_args": {"doubled.faktor": 1}}, "doubled.faktor"),
-        ({"methods": "doubled", "method_args": {"centred.strength": 1}}, "add the method to --methods, or omit"),
+        ({"methods": "doubled", "method_args": {"centred.strength": 1}}, "add it to --methods"),
         ({"methods": "doubled", "tasks": "shapes_retrieval"}, "the task has no groups"),
         ({"methods": "mta", "method_args": {"mta.share": 0.01}}, "method 'mta': share=0.01 needs at least 101 views"),
         ({"methods": "watt"}, "with model tiny-clip: its vocabulary lacks words of the wrappers 'a photo of {}'"),

@@ -143,12 +143,6 @@ def test_what_is_no_model_is_told_what_to_change(model, what):
         check_adapter(model)
 
 
-@pytest.mark.parametrize(("name", "value"), [("device", "cpu"), ("model_name", 3), ("files", ["a.bin"])])
-def test_attributes_of_another_type_are_named(name, value):
-    with pytest.raises(ttmbench.UsageError, match=f"its {name} must be"):
-        ttmbench.simple_evaluate(given(Lengths(), **{name: value}), "shapes_color", **QUICK)
-
-
 def test_the_object_given_lives_as_long_as_its_model():
     model = as_model(Closing())
     assert Closing.is_open and type(model).is_open

@@ -18,7 +18,7 @@ from ttmbench.config import RunConfig
 from ttmbench.errors import DataError, UsageError
 from ttmbench.model import ChoiceModel, DualEncoder, Model, PairScorer, StoredFeatures, as_model
 from ttmbench.plugins.registry import Registry, load_target, model_arguments, name_what_fits
-from ttmbench.types import ModelFiles, Record
+from ttmbench.types import Record
 
 RECORD = "ttmbench_finetune.json"
 KIND = "finetuning"
@@ -76,19 +76,12 @@ def needs_data(registry: Registry, name: str) -> bool:
 
 def checked(what: str, adapter: object) -> Model:
     """The model; UsageError, which ``what`` begins, for what can neither score nor answer, or has no base class."""
-    import torch
-
     if isinstance(adapter, type):
         raise UsageError(f"{what}: {adapter.__name__} is a class; give an object of it: {adapter.__name__}(...)")
     try:
-        model = as_model(adapter)
+        return as_model(adapter)
     except UsageError as error:
         raise UsageError(f"{what}: {_instead_of(adapter) or error}") from None
-    for name, kinds in {"device": torch.device, "files": ModelFiles | None, "model_name": str | None}.items():
-        if not isinstance(getattr(model, name), kinds):
-            wanted = str(kinds).replace(" | None", "").removeprefix("<class '").removesuffix("'>")
-            raise UsageError(f"{what}: its {name} must be a {wanted}, got {getattr(model, name)!r:.80}")
-    return model
 
 
 def _instead_of(model: object) -> str | None:
@@ -198,16 +191,6 @@ def loads_as(target: str, model: str, folder: str) -> tuple[str, Record]:
     kind = target.partition(":")[0].rpartition(".")[2]
     name = kind if kind in ("open_clip", "hf") else model
     return name, {"model": f"local-dir:{folder}"} if kind == "open_clip" else {"pretrained": folder}
-
-
-def check_model(config: RunConfig, model: Model, adapts: bool) -> None:
-    """UsageError for a model that cannot be adapted as it was loaded, or not be measured on a second task."""
-    if adapts and model.untrainable is not None:
-        raise UsageError(f"model {config.model} cannot be adapted: {model.untrainable}; omit the test-time stage")
-    if config.also and isinstance(model, StoredFeatures):
-        raise UsageError(
-            f"model {config.model} reads stored features of one task, so it cannot be measured on another; omit --also"
-        )
 
 
 def library_of(model: object) -> str:

@@ -29,7 +29,7 @@ from ttmbench.results.document import IterationRecord, ResultsDocument
 from ttmbench.results.numbers import RAW, TTM
 from ttmbench.results.summary import metric_mean, metric_units, metric_values, over_seeds, seed_interval, seed_values
 from ttmbench.schedules import threshold_for_coverage
-from ttmbench.scoring.debiasing import sweep
+from ttmbench.scoring.debiasing import prior_for, sweep
 from ttmbench.types import MetricSpec, Record, Scores
 
 SCHEMA_VERSION = "1.0"
@@ -187,7 +187,7 @@ def _alpha(runs: Trials) -> Iterator[Record]:
         raise UsageError(f"model {config.model} has no log P(t) to subtract, so 'alpha' does not apply to it")
     for task in runs.chosen.tasks.values():
         of_run = Run.of(registry, config, model).on(task.spec)
-        plan = plan_task(of_run, task.spec, with_parts=True)
+        plan = replace(plan_task(of_run, task.spec), prior=prior_for(model, task.spec.noise_images, always=True))
         scored = score(plan, of_run, of_run.load(task))
         assert scored.parts is not None, "parts were asked for"
         metric = metric_for(registry.metrics["group_score"], task.spec.shape)

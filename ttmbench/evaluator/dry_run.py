@@ -10,7 +10,7 @@ from ttmbench.data.availability import amount
 from ttmbench.data.loader import load_task_data, reach_data
 from ttmbench.data.paths import is_local
 from ttmbench.errors import DataError, UsageError
-from ttmbench.evaluator.adapters import check_model, make_adapter, needs_data
+from ttmbench.evaluator.adapters import make_adapter, needs_data
 from ttmbench.evaluator.evaluate import Chosen
 from ttmbench.evaluator.output import results_file
 from ttmbench.model import Model, StoredFeatures
@@ -76,7 +76,6 @@ def _model(config: RunConfig, chosen: Chosen) -> tuple[list[str], Model | None]:
         size = "size unknown" if own or spec.card is None else spec.card.size
         return [f"{named}, to be downloaded ({size})"], None
     model = make_adapter(registry, config.model, config.model_args, config, True)
-    check_model(config, model, registry.adapts(config))
     if config.methods:
         from ttmbench.evaluator.one_task import check_methods
 

@@ -32,7 +32,6 @@ from ttmbench.data.paths import data_folder
 from ttmbench.data.task_file import TaskFile, select_tasks, take_in
 from ttmbench.errors import TtmbenchError, UsageError
 from ttmbench.evaluator.adapters import (
-    check_model,
     finetuned,
     finetuning_shown,
     make_adapter,
@@ -87,7 +86,7 @@ class Chosen:
         read, the key is unique.
         """
         registry, also = self.registry, dict(self.also)
-        if config.methods:
+        if any("references" in self.registry.methods[name].needs for name in config.methods):
             from ttmbench.evaluator.one_task import reference_tasks  # its code needs torch
 
             also |= reference_tasks(registry, config)
@@ -193,12 +192,11 @@ def evaluate(
             seen = trained_on(registry, config.model, config.model_args, model)
             shown = {} if finetuning is None else {"finetuned": finetuning_shown(finetuning)}
             output.model_info = {**model_info(model), "trained_on": seen, **shown}
-        check_model(config, model, registry.adapts(config))
         if config.methods:
             check_methods(registry, config, tasks, chosen.settings, model)
         for remark in remarks(model):
             warn(remark)
-        run = Run.of(registry, asked, model, key.sha256, chosen.samples, as_loaded=adapter is None)
+        run = Run.of(registry, asked, model, adapter is None, key=key.sha256, samples=chosen.samples)
         done = output.resume(lambda name: data_now(run, tasks[name]))
         document = output.path or document  # another one than before, if an earlier run had another model
         for name, task in progress_bar(len(tasks), "tasks", "tasks", tasks.items()):
@@ -233,6 +231,7 @@ def run_task(
     scorer = model if isinstance(model, PairScorer) else None
     if scorer is not None:
         scorer.take_undecided()
+    listeners = () if settings is None else run.registry.manager.hook.ttmbench_task_scored.get_hookimpls()
     result: TaskResult
     if task.spec.kind != "groups":
         from ttmbench.evaluator.ranking_task import rank_task
@@ -253,7 +252,7 @@ def run_task(
     notes = [*result.notes, *said, *model.notes(), *notes]
     result = replace(result, notes=notes, undecided=found)
     if isinstance(result, Scored):
-        if settings is not None:
+        if listeners:
             notify_scored(run, result, result.columns[0])
         if methods is not None and settings is not None:
             result = methods.applied_to(run, result, specs, settings, state)
@@ -263,7 +262,7 @@ def run_task(
     if isinstance(result, Scored):
         blind = [blind_note(result)] if scorer is not None and scorer.blind else []
         return replace(result, notes=[*result.notes, *blind])
-    if settings is not None:
+    if listeners:
         notify_scored(run, result)
     return result
 
@@ -282,7 +281,7 @@ def run_part() -> None:
             model = make_adapter(chosen.registry, config.model, config.model_args, config)
             if overrides(model, "usage"):
                 raise UsageError(f"model {config.model} asks a server, whose requests are made side by side already")
-            run = Run.of(chosen.registry, config, model, key, chosen.samples, as_loaded=True)
+            run = Run.of(chosen.registry, config, model, True, key=key, samples=chosen.samples)
             methods = Methods(False, {}, run_task)
             for name in left:
                 state = state_of(Path(document)) / "tasks" / name

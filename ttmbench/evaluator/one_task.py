@@ -32,12 +32,11 @@ from ttmbench.methods.checkpoint import Left, Metadata, TaskCheckpoint, Tensors,
 from ttmbench.methods.features import ReferenceSet, RewardModel, scale_and_bias
 from ttmbench.methods.parameters import SETS, is_added, low_rank_removed, parameters_of
 from ttmbench.methods.parts import check_parts
-from ttmbench.methods.runner import MethodRun, named
-from ttmbench.methods.settings import Settings, checked_settings, recorded, usual_rate
+from ttmbench.methods.runner import MethodRun
+from ttmbench.methods.settings import checked_settings, recorded, usual_rate
 from ttmbench.methods.views import views_of
 from ttmbench.model import DualEncoder, Model, PairScorer, StoredFeatures
 from ttmbench.plugins.registry import Registry
-from ttmbench.results.document import IterationRecord
 from ttmbench.results.numbers import RAW, Number, as_entries
 from ttmbench.results.summary import (
     MethodScores,
@@ -64,8 +63,8 @@ def reference_tasks(registry: Registry, config: RunConfig) -> dict[str, TaskFile
         given = settings_for(config, spec.name).get("references", spec.settings.get("references"))
         asked = read_references(given) if "references" in spec.needs else None
         if asked is not None:
-            tasks[asked[0]] = find_task(registry, asked[0])
-            if tasks[asked[0]].spec.kind == "classification":
+            task = tasks[asked[0]] = find_task(registry, asked[0])
+            if task.spec.kind == "classification":
                 what = f"--method_args {spec.name}.references: task '{asked[0]}'"
                 raise UsageError(f"{what} has classes and no captions; give another")
     return tasks
@@ -171,31 +170,27 @@ def check_methods(
     settings: Mapping[str, TTMConfig],
     model: Model | None = None,
 ) -> None:
-    """UsageError for an unknown method or setting, or a method that the tasks, or the model, do not allow.
-
-    ``settings`` are TTM's on each task.
-    """
+    """UsageError for an unknown method or setting (TTM's on each task are ``settings``), or what no task allows."""
     for key in config.method_args:
         if key.partition(".")[0] not in config.methods:
-            raise UsageError(
-                f"--method_args {key}: must be METHOD.KEY with a method of the run ({', '.join(config.methods)}); add "
-                "the method to --methods, or omit the setting"
-            )
+            raise UsageError(f"--method_args {key}: must be METHOD.KEY with a method of the run; add it to --methods")
     specs = [registry.methods[name] for name in config.methods]
-    for option, is_given in (("--also", bool(config.also)), ("--save_adapted", config.save_adapted is not None)):
-        if is_given and not any(spec.reset == "never" for spec in specs):
-            whose = "; ".join(f"method '{spec.name}' {_left_out(spec)}" for spec in specs)
-            raise UsageError(f"{option} needs a method that leaves a trained model, such as ttm: {whose}")
+    if (config.also or config.save_adapted is not None) and not any(spec.reset == "never" for spec in specs):
+        whose = "; ".join(f"method '{spec.name}' {_left_out(spec)}" for spec in specs)
+        raise UsageError(f"--also and --save_adapted need a method that leaves a trained model, such as ttm: {whose}")
     if config.save_adapted is not None and model is not None and not model.savable:
         raise UsageError(f"model {config.model} cannot be saved (it has no save); omit --save_adapted")
-    reference_tasks(registry, config)
+    if config.also and isinstance(model, StoredFeatures):
+        raise UsageError(f"model {config.model} reads stored features of one task; omit --also")
     for spec in specs:
         why = list[str | None]()
         for name, task in tasks.items():
             checked = checked_settings(spec, settings_for(config, spec.name), settings[name])
             why.append(refusal(spec, task.spec, model, recorded(checked)))
-            if why[-1] is None:
-                check_settings(registry, config, spec, task.spec, checked, model)
+            if why[-1] is None and isinstance(checked, TTMConfig):
+                _check_ttm(registry, config, spec, task.spec, checked, model)
+            elif why[-1] is None:
+                _check_settings(registry, config, spec, recorded(checked), model)
         if None not in why:  # where another task allows it, this one has a note
             whose = "" if model is None else f" with model {config.model}"
             raise UsageError(f"method '{spec.name}' cannot be run on task '{next(iter(tasks))}'{whose}: {why[0]}")
@@ -206,47 +201,57 @@ def _left_out(spec: MethodSpec) -> str:
     return f"restores the model before each {spec.reset}" if spec.trains else "trains nothing"
 
 
-def check_settings(
-    registry: Registry, config: RunConfig, spec: MethodSpec, task: TaskSpec, settings: Settings, model: Model | None
+def _check_ttm(
+    registry: Registry, config: RunConfig, spec: MethodSpec, task: TaskSpec, settings: TTMConfig, model: Model | None
 ) -> None:
-    """UsageError for settings of a method that a task, the model or the run does not allow.
+    """UsageError for parts that cannot be used together, and for what the model cannot be trained with or by."""
+    settings.by_share(task.is_global)
+    if settings.other_parts:
+        check_parts(registry, settings, task.shape, task.is_global)
+    if {"augment", "augment_scale"} & settings_for(config, spec.name).keys():
+        raise UsageError(f"--method_args {spec.name}.augment: images are prepared once for a run; use --ttm_args")
+    if model is None:
+        return
+    if settings.loss != "own" and not (isinstance(model, DualEncoder) and model.gives_gradients):
+        why = f"model {config.model} does not give (it has no train_images and train_captions)"
+        raise UsageError(f"loss={settings.loss} (--ttm_args) needs features with gradients, which {why}")
+    if settings.loss != "own" and config.dtype == "fp16":
+        raise UsageError(f"loss={settings.loss} needs gradients, which underflow in fp16; use --dtype bf16 or fp32")
+    trained = list(model.parameters()) if settings.train == "all" else _trained(config, spec, settings.train, model)
+    if model.device.type == "cuda":
+        _check_memory(model, trained)
 
-    For example for parts that cannot be used together, parameters that the model lacks, a precision in which none are
-    trained, or a reward model that no one has registered.
-    """
-    name, known, of_ttm = spec.name, recorded(settings), settings if isinstance(settings, TTMConfig) else None
-    train, reward, wrappers = (known.get(key) for key in ("train", "reward", "wrappers"))
-    if of_ttm is not None:
-        of_ttm.by_share(task.is_global)
-        if of_ttm.other_parts:
-            check_parts(registry, of_ttm, task.shape, task.is_global)
-        if {"augment", "augment_scale"} & settings_for(config, name).keys():
-            raise UsageError(f"--method_args {name}.augment: images are prepared once for a run; use --ttm_args")
+
+def _check_settings(
+    registry: Registry, config: RunConfig, spec: MethodSpec, settings: Record, model: Model | None
+) -> None:
+    """UsageError for what the model lacks, or a model or task that no one has registered, for other methods."""
+    name, train, reward, wrappers = spec.name, *(settings.get(key) for key in ("train", "reward", "wrappers"))
+    if "references" in spec.needs:
+        reference_tasks(registry, config)
     if "reward_model" in spec.needs and isinstance(reward, str) and reward != "self":
         registry.adapters[_read(reward)[0]]
     if model is None:
         return
-    encoder = model if isinstance(model, DualEncoder) else None
-    by_features = train is not None or "caption_embeddings" in spec.needs if of_ttm is None else of_ttm.loss != "own"
-    if by_features and config.dtype == "fp16":
+    if config.dtype == "fp16" and (train is not None or "caption_embeddings" in spec.needs):
         raise UsageError(f"method '{name}' needs gradients, which underflow in fp16; use --dtype bf16 or fp32")
-    if of_ttm is not None and by_features and not (encoder is not None and encoder.gives_gradients):
-        raise UsageError(
-            f"loss={of_ttm.loss} (--ttm_args) needs features with gradients, which model {config.model} does not give "
-            "(it has no train_images and train_captions)"
-        )
-    if "caption_texts" in spec.needs and isinstance(wrappers, tuple) and encoder is not None:
-        if unknown := unknown_wrappers(encoder, wrappers):
+    if "caption_texts" in spec.needs and isinstance(wrappers, tuple) and isinstance(model, DualEncoder):
+        if unknown := unknown_wrappers(model, wrappers):
             raise UsageError(f"method '{name}' cannot be run with model {config.model}: {unknown}")
-    # another method may call something else ``train``
-    if isinstance(train, str) and (of_ttm is not None or train in SETS or is_added(train)) and model.trainable:
-        if spec.reset == "never" and config.save_adapted is not None and is_added(train):
-            what = f"method '{name}': --save_adapted cannot save what train={train} adds"
-            raise UsageError(f"{what}; train a set of weights")
-        with named(spec, registry), low_rank_removed(model):
-            trained = list(model.parameters()) if train == "all" else list(parameters_of(model, train).values())
-        if model.device.type == "cuda" and of_ttm is not None:
-            _check_memory(model, trained)
+    if isinstance(train, str) and (train in SETS or is_added(train)):  # a method may call something else ``train``
+        _trained(config, spec, train, model)
+
+
+def _trained(config: RunConfig, spec: MethodSpec, train: str, model: Model) -> list[torch.nn.Parameter]:
+    """The parameters that a setting names; UsageError for a model that lacks them, or if they cannot be saved."""
+    if spec.reset == "never" and config.save_adapted is not None and is_added(train):
+        what = f"method '{spec.name}': --save_adapted cannot save what train={train} adds"
+        raise UsageError(f"{what}; train a set of weights")
+    try:
+        with low_rank_removed(model):
+            return list(parameters_of(model, train).values())
+    except UsageError as error:
+        raise UsageError(f"method '{spec.name}': {error}") from None
 
 
 def _check_memory(model: Model, trained: Sequence[torch.nn.Parameter]) -> None:
@@ -279,8 +284,8 @@ def refusal(spec: MethodSpec, task: TaskSpec, model: Model | None, settings: Map
     if model is None:
         return None
     gives_gradients = encoder is not None and encoder.gives_gradients
-    if spec.needs_model and not model.trainable:
-        return "the model cannot be adapted (it has no matching_loss or pair_loss)"
+    if spec.needs_model and (not model.trainable or model.untrainable is not None):
+        return f"the model cannot be adapted: {model.untrainable or 'it has no matching_loss or pair_loss'}"
     if spec.needs_model and task.is_global and encoder is None:
         return "the model learns which pairs inside a group match, and the task is matched globally"
     if spec.needs_model and task.video is not None and not gives_gradients:
@@ -399,7 +404,8 @@ class Methods:
                     column = replace(column, record={**column.record, "differences": gains})
                 columns.append(column)
                 seconds |= {column.name: column.seconds} if column.seconds else {}
-                notify_scored(run, scored, column)
+                if run.registry.manager.hook.ttmbench_task_scored.get_hookimpls():
+                    notify_scored(run, scored, column)
         except Exception as error:
             failures[""] = error
         left = [column for column in columns if any(column.left)]
@@ -439,18 +445,14 @@ class Methods:
         failures: dict[str, Exception],
         others: Mapping[str, TaskResult] = {},
     ) -> Iterator[MethodScores]:
-        """The columns of methods on a task, of which ``settings`` are TTM's; adapted models are measured on ``others``.
+        """The columns of methods on a task; adapted models are measured on ``others``.
 
-        A failure is added to ``failures`` and does not stop the other methods, unless the model is no longer what it
-        was.
+        A failure is added to ``failures``; other methods go on, unless the model is no longer what it was.
         """
         stage, config, task, data = scored.stage, run.config, scored.spec, scored.data
         inputs = Inputs(data.groups)
         rows = inputs.rows if stage is None else stage.prepared.rows
         with_features = any(spec.takes_features for spec in specs)
-
-        def iterated(method: str, record: IterationRecord) -> None:
-            run.registry.notify("ttmbench_iteration_finished", task=task.task, method=method, record=record)
 
         def after(method: str, seed: int, about: Record) -> Left:
             if config.save_adapted is not None:
@@ -478,9 +480,11 @@ class Methods:
             seed=config.seed,
             references=lambda name: run.once("references", name, lambda: reference_set(run, name)),
             rewards=lambda name: run.once(
-                "reward model", f"{name} {data.fingerprint}", lambda: reward_model(run, scored, name)
+                "reward model", f"{name} {task.task}", lambda: reward_model(run, scored, name)
             ),
-            iterated=iterated,
+            iterated=lambda method, record: run.registry.notify(
+                "ttmbench_iteration_finished", task=task.task, method=method, record=record
+            ),
             divided="," in config.device,
         )
         for spec in specs:

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 import torch
+from PIL import features
 
 from ttmbench._util.console import warn
 from ttmbench._util.file_io import (
@@ -70,20 +71,12 @@ class Run:
     loaded: Model | None = None  # the model as it takes images, where the task has videos
 
     @classmethod
-    def of(
-        cls,
-        registry: Registry,
-        config: RunConfig,
-        model: Model,
-        key: str = "",
-        samples: set[str] | None = None,
-        as_loaded: bool = False,
-    ) -> Run:
+    def of(cls, registry: Registry, config: RunConfig, model: Model, as_loaded: bool = False, **more: Any) -> Run:
         """A run with its cache; ``as_loaded``: nothing has touched the model's weights since they were loaded."""
         folder, exact = cache_folder(config.use_cache), conditions(config.batch_size) if config.deterministic else None
         cache = None if folder is None else ScoreCache(folder, exact, model if as_loaded else None)
         sizer = BatchSizer.for_run(config.batch_size, model.device, config.deterministic)
-        return cls(registry, config, model, sizer, cache, key, samples)
+        return cls(registry, config, model, sizer, cache, **more)
 
     def once(self, stage: str, name: str, make: Callable[[], T]) -> T:
         """What a method needs beside the model, made in a stage of the run where it does not have it yet."""
@@ -129,17 +122,9 @@ class TaskPlan:
 
 
 def plan_task(
-    run: Run,
-    spec: TaskSpec,
-    methods: Sequence[MethodSpec] = (),
-    settings: TTMConfig | None = None,
-    *,
-    with_parts: bool = False,
+    run: Run, spec: TaskSpec, methods: Sequence[MethodSpec] = (), settings: TTMConfig | None = None
 ) -> TaskPlan:
-    """Decides how a task is scored for ``methods``; UsageError for a metric that the model's scores are not for.
-
-    ``settings`` are TTM's; ``with_parts`` keeps log P(t|i) and log P(t) apart whatever the model's alpha.
-    """
+    """How a task is scored for ``methods``, TTM with ``settings``; UsageError for a metric that needs logits."""
     model, registry = run.model, run.registry
     metrics = [metric_for(registry.metrics[name], spec.shape) for name in dict.fromkeys(spec.metrics)]
     has_scores, is_encoder = isinstance(model, DualEncoder | PairScorer), isinstance(model, DualEncoder)
@@ -148,7 +133,7 @@ def plan_task(
     adapts = any(method.needs_model for method in methods)
     prior = None
     if isinstance(model, PairScorer) and not is_encoder and not adapts:
-        prior = prior_for(model, spec.noise_images, with_parts)
+        prior = prior_for(model, spec.noise_images)
     return TaskPlan(
         spec=spec,
         metrics=metrics,
@@ -300,14 +285,13 @@ def score_share(plan: TaskPlan, run: Run, inputs: Inputs, share: slice) -> None:
 
 def notify_scored(run: Run, result: TaskResult, column: MethodScores | None = None) -> None:
     """Tells plugins of a finished task, or of one of its columns."""
-    if run.registry.manager.hook.ttmbench_task_scored.get_hookimpls():
-        numbers = result.numbers
-        if column is not None:
-            numbers = summarise([column], result.metrics, (0, run.config.seed, "wilson"))
-        entries, name = as_entries(numbers), CHOICE if isinstance(result, Answered) else RAW
-        tracks = entries["tracks"] if finetuned(run.model) is None else supervised_tracks(entries["tracks"])
-        about = {"task": result.spec.task, "results": entries["results"], "tracks": tracks}
-        run.registry.notify("ttmbench_task_scored", method=name if column is None else column.name, **about)
+    numbers, name = result.numbers, CHOICE if isinstance(result, Answered) else RAW
+    if column is not None:
+        numbers, name = summarise([column], result.metrics, (0, run.config.seed, "wilson")), column.name
+    entries = as_entries(numbers)
+    tracks = entries["tracks"] if finetuned(run.model) is None else supervised_tracks(entries["tracks"])
+    about = {"task": result.spec.task, "results": entries["results"], "tracks": tracks}
+    run.registry.notify("ttmbench_task_scored", method=name, **about)
 
 
 ASKED_AGAIN = 8  # pairs, where all scores came from the cache
@@ -388,12 +372,10 @@ Shapes = Mapping[str, tuple[int, ...] | None]
 
 
 def model_description(model: Model, as_loaded: bool = False) -> Record | str:
-    """What a model's scores depend on, for JSON, with secrets: what it states, its weights as they are, its code.
+    """What a model's scores depend on: what it states, with secrets, its weights as they are, its code; for JSON.
 
-    Else why they are not cached, for the user, or an empty text: models behind servers store their answers themselves,
-    the remarks and refusals of others would be lost, and precomputed embeddings are scored faster than looked up.
-    ``as_loaded``: a digest of the weights from when they were loaded holds. The code of models of this package is
-    its version and `SCORING_VERSION`.
+    Else why they are not cached, for the user; empty for models behind servers, which store their answers themselves,
+    for those that refuse, and for stored features. ``as_loaded``: no weight has changed since they were loaded.
     """
     kind, declared = type(model), model.fingerprint()
     refuses = isinstance(model, PairScorer) and model.refusals_are_wrong is not None
@@ -416,26 +398,6 @@ def model_description(model: Model, as_loaded: bool = False) -> Record | str:
     return description
 
 
-def score_key(model: Record, spec: TaskSpec, settings: Record, exact: Record | None = None) -> str:
-    """sha256 of what the scores of a task depend on beside its data.
-
-    ``model`` is of `model_description`; ``settings`` is what else the arrays depend on; ``exact`` is what bits depend
-    on beside all that (``--deterministic``). Pillow's library for JPEG need not be the one of Pillow's own wheel.
-    """
-    from PIL import features
-
-    description = {
-        "model": model,
-        "task": [spec.task, spec.version, spec.group.shape],
-        "settings": settings,
-        "ttmbench": [__version__, SCORING_VERSION],
-        "packages": {name: installed_version(name) for name in PACKAGES} | {"jpeg": features.version("libjpeg_turbo")},
-        "matmul_precision": matmul_precision(),
-        "deterministic": exact,
-    }
-    return json_digest(description)
-
-
 @dataclass
 class ScoreCache:
     """The cache of one run, in a folder that need not exist; warns about a problem and goes on without it."""
@@ -452,6 +414,7 @@ class TaskCache:
 
     Without a cache it finds and stores nothing. It is a `ttmbench.scoring.batches.BlockStore`, too. ``settings`` is
     what else the arrays depend on, for JSON: all pairs, debiasing, classes, candidates; ``what`` is cached, for users.
+    ``key`` is a digest of all that the arrays depend on beside the data, with the library for JPEG that Pillow uses.
     """
 
     def __init__(
@@ -463,27 +426,31 @@ class TaskCache:
         settings: Record,
         what: str = "raw scores",
     ) -> None:
-        self._cache, self._key, self._inputs, self.share = cache, "", inputs, slice(None)
+        self._cache, self.key, self._inputs, self.share = cache, "", inputs, slice(None)
         self._task, self._what, self._blind = spec.task, what, isinstance(model, PairScorer) and model.blind
         self._date: str | None = None  # of the scores that were found
         self._hardware: list[Record] = []  # of the runs that computed what was found
         self._found: set[int] = set()  # blocks of an interrupted run that were used
-        if cache is not None:
-            if cache.described[0] is not model:
-                cache.described = model, model_description(model, model is cache.as_loaded)
-            described = cache.described[1]
-            if isinstance(described, str):
-                self._cache = None
-                if described:
-                    warn(described)
-            else:
-                self._key = score_key(described, spec, settings, cache.exact)
+        if cache is None:
+            return
+        if cache.described[0] is not model:
+            cache.described = model, model_description(model, model is cache.as_loaded)
+        described = cache.described[1]
+        if isinstance(described, str):
+            self._cache = None
+            if described:
+                warn(described)
+            return
+        versions = {name: installed_version(name) for name in PACKAGES} | {"jpeg": features.version("libjpeg_turbo")}
+        asked = {"task": [spec.task, spec.version, spec.group.shape], "settings": settings, "exact": cache.exact}
+        code = {"ttmbench": [__version__, SCORING_VERSION], "packages": versions, "matmul": matmul_precision()}
+        self.key = json_digest({"model": described, **asked, **code})
 
     @cached_property
     def _folder(self) -> Path:
         """Of these data; all images are taken in that were not opened yet."""
         assert self._cache is not None, "nothing is read or written without"
-        return self._cache.folder / SCORES / self._key[:32] / self._inputs.digest()
+        return self._cache.folder / SCORES / self.key[:32] / self._inputs.digest()
 
     @property
     def blocks(self) -> BlockStore | None:
@@ -492,7 +459,7 @@ class TaskCache:
 
     def find(self, expected: Shapes) -> dict[str, np.ndarray] | None:
         """Arrays of an earlier run on these data, float32 and finite; opens no image if there are none on any data."""
-        if self._cache is None or not (self._cache.folder / SCORES / self._key[:32]).is_dir():
+        if self._cache is None or not (self._cache.folder / SCORES / self.key[:32]).is_dir():
             return None
         arrays, about = self._read(SCORES, expected) or (None, {})
         if arrays is not None:
@@ -505,7 +472,7 @@ class TaskCache:
         """Stores float32 arrays that are new; returns what an earlier run stored, and on which hardware, or None."""
         if self._cache is None:
             return None
-        known: Record = {"key": self._key, "hardware": self._hardware}
+        known: Record = {"key": self.key, "hardware": self._hardware}
         if self._date is not None:
             warn(f"{self._what} come from the cache in {self._cache.folder}; --use_cache off computes them again")
             return {**known, "date": self._date}
@@ -543,7 +510,7 @@ class TaskCache:
         else:
             arrays = {array: np.array(tensor.numpy()) for array, tensor in tensors.items()}
             # Its whole key and name are stored in the file, so that a moved one is not used.
-            if about.get("place") == self._place(path) and arrays.keys() == expected.keys():
+            if about.get("place") == f"{self.key}/{path.parent.name}/{path.name}" and arrays.keys() == expected.keys():
                 shapes = {array: expected[array] or values.shape for array, values in arrays.items()}
                 if all(
                     values.dtype == np.float32 and values.shape == shapes[array] and np.isfinite(values).all()
@@ -554,16 +521,13 @@ class TaskCache:
         warn(f"{path} cannot be used ({why}) and is computed again")
         return None
 
-    def _place(self, path: Path) -> str:
-        return "/".join((self._key, *path.parts[-2:]))
-
     def _write(self, name: str, arrays: Mapping[str, np.ndarray], more: Record) -> bool:
         """Writes a file and returns whether that worked; warns the first time that it does not."""
         cache, this, path = self._cache, hardware(), self._folder / f"{name}{ENDING}"
         if cache is None or not cache.is_writable:
             return False
         about = {
-            "place": self._place(path),
+            "place": f"{self.key}/{path.parent.name}/{path.name}",
             "task": self._task,
             "date": datetime.now(UTC).isoformat(timespec="seconds"),
             "hardware": [*(host for host in self._hardware if host != this and name == SCORES), this],
