@@ -270,8 +270,9 @@ class MethodRun:
         if not spec.trains:
             return self._scored_run(spec, recorded(settings), seed)
         clock = time.perf_counter()
-        rewards = {name: model.scores for name, model in self._others(spec, recorded(settings))[1].items()}
-        checkpoint = self.checkpoint.seed(f"{spec.name}_held_out" if held else spec.name, seed, self.raw, rewards)
+        rewards = self._others(spec, recorded(settings))[1] if "reward_model" in spec.needs else {}
+        inputs = {name: model.scores for name, model in rewards.items()}
+        checkpoint = self.checkpoint.seed(f"{spec.name}_held_out" if held else spec.name, seed, self.raw, inputs)
         run, state = checkpoint.read()
         for iteration in run.steps if self.divided else ():
             self.iterated(spec.name, self.iteration_record(iteration, seed))
@@ -452,12 +453,18 @@ class MethodRun:
     def _record(self, spec: MethodSpec, settings: Record, runs: Mapping[int, SeedRun], chance: Record | None) -> Record:
         """Record for results: the method, and the run of each seed; here iterations meet the labels."""
         every = [*runs.values()]
-        references, rewards = ([other.record for other in others.values()] for others in self._others(spec, settings))
         names = hashlib.sha256("\n".join(sorted(every[0].trained)).encode()).hexdigest()
         count = sum(every[0].trained.values())
         trained = {"train": settings.get("train"), "parameters": count, "names_sha256": names}
         declared = ("reference", "scope", "reset", "order_dependent", "assumes_matching", "scores_before_update")
         steps = [(step, seed) for seed, run in runs.items() for step in run.steps]
+        others: Record = {}
+        if {"references", "reward_model"} & {*spec.needs}:
+            references, rewards = self._others(spec, settings)
+            for reference in references.values():
+                others["references"] = reference.record
+            for reward in rewards.values():
+                others["reward_model"] = reward.record
         return {
             **{name: getattr(spec, name) for name in declared},
             "settings": settings,
@@ -470,8 +477,7 @@ class MethodRun:
             "cost": [self._cost(run) for run in every],
             "chance": chance,
             "notes": list(dict.fromkeys(note for run in every for note in run.notes)),
-            **({"references": references[0]} if references else {}),
-            **({"reward_model": rewards[0]} if rewards else {}),
+            **others,
             **({"iterations": [self.iteration_record(*step).model_dump() for step in steps]} if steps else {}),
         }
 
