@@ -107,13 +107,23 @@ def match_groups(scores: Real[np.ndarray, "groups images captions"], true_captio
 def _best_of(
     scores: Float[np.ndarray, "groups images captions"], table: Int[np.ndarray, "injections images_true"]
 ) -> tuple[Int[np.ndarray, " groups"], Float[np.ndarray, " groups"]]:
-    """Index of the best matching of each group, and its margin."""
-    best = np.empty(len(scores), dtype=np.int64)
-    margin = np.empty(len(scores))
+    """Index of the best matching of each group, and its margin; sums too close for float64 are compared exactly."""
+    best, margin = np.empty(len(scores), dtype=np.int64), np.empty(len(scores))
+    # The rounding error of one sum is below images * eps * sum|s|; anything within four of these is looked at again.
+    doubt = 4 * table.shape[1] * np.finfo(np.float64).eps * np.abs(scores).sum(axis=(1, 2))
     step = max(1, _CHUNK // len(table))
     for start in range(0, len(scores), step):
-        part = slice(start, start + step)
-        best[part], margin[part] = _best_and_margin(scores[part], table)
+        some = slice(start, start + step)
+        totals = _totals(scores[some], table)
+        best[some], top = totals.argmax(axis=1), totals.max(axis=1)
+        others = totals.copy()
+        np.put_along_axis(others, best[some, None], -np.inf, axis=1)
+        margin[some] = top - others.max(axis=1)
+        for at in np.flatnonzero(margin[some] <= doubt[some]):
+            group = start + at
+            close = np.flatnonzero(totals[at] >= top[at] - doubt[group])
+            first, difference = _exact_best_and_margin(scores[group], table[close])
+            best[group], margin[group] = close[first], _positive_float(difference)
     return best, margin
 
 
@@ -187,25 +197,6 @@ def _totals(
     for pair in range(1, table.shape[1]):
         total = total + scores[:, pair // per_image, table[:, pair]]
     return total
-
-
-def _best_and_margin(
-    scores: Float[np.ndarray, "groups images captions"], table: Int[np.ndarray, "injections images_true"]
-) -> tuple[Int[np.ndarray, " groups"], Float[np.ndarray, " groups"]]:
-    """Index of the best matching and its margin; sums too close for float64 are compared exactly."""
-    totals = _totals(scores, table)
-    best = totals.argmax(axis=1)
-    top = totals.max(axis=1)
-    others = totals.copy()
-    np.put_along_axis(others, best[:, None], -np.inf, axis=1)
-    margin = top - others.max(axis=1)
-    # The rounding error of one sum is below images * eps * sum|s|; anything within four of these is looked at again.
-    doubt = 4 * table.shape[1] * np.finfo(np.float64).eps * np.abs(scores).sum(axis=(1, 2))
-    for group in np.flatnonzero(margin <= doubt):
-        close = np.flatnonzero(totals[group] >= top[group] - doubt[group])
-        first, difference = _exact_best_and_margin(scores[group], table[close])
-        best[group], margin[group] = close[first], _positive_float(difference)
-    return best, margin
 
 
 def _exact_best_and_margin(

@@ -27,9 +27,13 @@ from ttmbench._arrays import check_scores, fewer_first, more_images
 from ttmbench.matching import match_global, match_groups
 from ttmbench.types import MetricSpec
 
+Logits = Real[np.ndarray, "groups images captions"]
+Verdicts = Bool[np.ndarray, " groups"]
+Fractions = Float[np.ndarray, " groups"]
+
 
 def _own_and_others(
-    scores: Real[np.ndarray, "groups images captions"], true_captions: int
+    scores: Logits, true_captions: int
 ) -> tuple[Float[np.ndarray, "groups images true"], Float[np.ndarray, "groups images captions"]]:
     """For every image: the scores of its own captions, and all scores with -inf in the places of its own."""
     scores = check_scores(scores)
@@ -43,7 +47,7 @@ def _own_and_others(
 
 
 def _rows(
-    scores: Real[np.ndarray, "groups images captions"], true_captions: int
+    scores: Logits, true_captions: int
 ) -> tuple[Float[np.ndarray, "groups images"], Float[np.ndarray, "groups images"]]:
     """For every image: the score of its own caption (the worst of several), and the best of the others."""
     positives, negatives = _own_and_others(scores, true_captions)
@@ -51,7 +55,7 @@ def _rows(
 
 
 def _columns(
-    scores: Real[np.ndarray, "groups images captions"], true_captions: int
+    scores: Logits, true_captions: int
 ) -> tuple[Float[np.ndarray, "groups true"], Float[np.ndarray, "groups true"]]:
     """For every caption that is true for an image: the score of that image, and the best of the others."""
     if more_images(scores) and true_captions == 1:
@@ -73,9 +77,7 @@ def _true_and_mixed(
     return likeness[:, first, second], likeness[:, :true_captions, true_captions:].reshape(len(likeness), -1)
 
 
-def text_score(
-    scores: Real[np.ndarray, "groups images captions"], true_captions: int = 1
-) -> Bool[np.ndarray, " groups"]:
+def text_score(scores: Logits, true_captions: int = 1) -> Verdicts:
     """Every image scores its own caption highest: s[i,i] > max of s[i,j] over j != i, for all i (Winoground, Eq. 1).
 
     >>> text_score(np.array([[[2., 1.], [3., 4.]], [[1., 1.], [1., 1.]]])).tolist()
@@ -85,17 +87,13 @@ def text_score(
     return np.asarray((positive > negative).all(axis=1))
 
 
-def text_score_ties(
-    scores: Real[np.ndarray, "groups images captions"], true_captions: int = 1
-) -> Bool[np.ndarray, " groups"]:
+def text_score_ties(scores: Logits, true_captions: int = 1) -> Verdicts:
     """Groups in which some image scores its own caption and its best other caption the same; see `text_score`."""
     positive, negative = _rows(scores, true_captions)
     return (positive == negative).any(axis=1)
 
 
-def text_score_ties_right(
-    scores: Real[np.ndarray, "groups images captions"], true_captions: int = 1
-) -> Bool[np.ndarray, " groups"]:
+def text_score_ties_right(scores: Logits, true_captions: int = 1) -> Verdicts:
     """Like text_score, but an equality counts as correct: s[i,i] >= max of s[i,j] over j != i, for all i.
 
     ARO's published order tasks follow this rule: the correct caption is the first, and an argmax returns the first of
@@ -108,9 +106,7 @@ def text_score_ties_right(
     return np.asarray((positive >= negative).all(axis=1))
 
 
-def image_score(
-    scores: Real[np.ndarray, "groups images captions"], true_captions: int = 1
-) -> Bool[np.ndarray, " groups"]:
+def image_score(scores: Logits, true_captions: int = 1) -> Verdicts:
     """Every caption scores its own image highest: s[i,i] > max of s[j,i] over j != i, for all i (Winoground, Eq. 2).
 
     Raises a ValueError for groups of one image, which leave nothing to choose from.
@@ -122,17 +118,13 @@ def image_score(
     return np.asarray((positive > negative).all(axis=1))
 
 
-def image_score_ties(
-    scores: Real[np.ndarray, "groups images captions"], true_captions: int = 1
-) -> Bool[np.ndarray, " groups"]:
+def image_score_ties(scores: Logits, true_captions: int = 1) -> Verdicts:
     """Groups in which some caption scores its own image and its best other image the same; see `image_score`."""
     positive, negative = _columns(scores, true_captions)
     return (positive == negative).any(axis=1)
 
 
-def group_score(
-    scores: Real[np.ndarray, "groups images captions"], true_captions: int = 1
-) -> Bool[np.ndarray, " groups"]:
+def group_score(scores: Logits, true_captions: int = 1) -> Verdicts:
     """Square groups: text and image score both hold (TTM, Eq. 1). Others: rows only (TTM, section A.2).
 
     With more images than captions: columns only (section A.2 with images and captions exchanged).
@@ -149,9 +141,7 @@ def group_score(
     return rows & image_score(scores, true_captions) if square else rows
 
 
-def group_score_ties(
-    scores: Real[np.ndarray, "groups images captions"], true_captions: int = 1
-) -> Bool[np.ndarray, " groups"]:
+def group_score_ties(scores: Logits, true_captions: int = 1) -> Verdicts:
     """Groups in which one of the comparisons of `group_score` is an equality."""
     if more_images(scores):
         return image_score_ties(scores, true_captions)
@@ -160,9 +150,7 @@ def group_score_ties(
     return rows | image_score_ties(scores, true_captions) if square else rows
 
 
-def group_match(
-    scores: Real[np.ndarray, "groups images captions"], true_captions: int = 1
-) -> Bool[np.ndarray, " groups"]:
+def group_match(scores: Logits, true_captions: int = 1) -> Verdicts:
     """The sum of s[i,i] is larger than that of every other injective matching (TTM, sections 3.1 and A.2).
 
     >>> group_match(np.array([[[2., 1.], [3., 4.]], [[1., 1.], [1., 1.]], [[1., 9.], [9., 1.]]])).tolist()
@@ -174,16 +162,12 @@ def group_match(
     return (matching.captions.reshape(len(scores), -1) == truth).all(axis=1) & ~matching.tie
 
 
-def group_match_ties(
-    scores: Real[np.ndarray, "groups images captions"], true_captions: int = 1
-) -> Bool[np.ndarray, " groups"]:
+def group_match_ties(scores: Logits, true_captions: int = 1) -> Verdicts:
     """Groups in which several matchings share the best total; see `group_match`."""
     return match_groups(scores, true_captions).tie
 
 
-def individual_match(
-    scores: Real[np.ndarray, "groups images captions"], true_captions: int = 1
-) -> Float[np.ndarray, " groups"]:
+def individual_match(scores: Logits, true_captions: int = 1) -> Fractions:
     """Fraction of a group's images whose own caption is the strict maximum of their row (TTM, Fig. 4 left).
 
     Returns fractions, float [groups].
@@ -195,9 +179,7 @@ def individual_match(
     return (positive > negative).mean(axis=1)
 
 
-def image_accuracy(
-    scores: Real[np.ndarray, "groups images captions"], true_captions: int = 1
-) -> Float[np.ndarray, " groups"]:
+def image_accuracy(scores: Logits, true_captions: int = 1) -> Fractions:
     """Fraction of a group's captions whose own image is the strict maximum of their column (arXiv:2312.00081).
 
     Distractors are not counted. Returns fractions, float [groups]; ValueError for groups of
@@ -210,9 +192,7 @@ def image_accuracy(
     return (positive > negative).mean(axis=1)
 
 
-def reliability(
-    scores: Real[np.ndarray, "groups images captions"], side: Literal["text", "image"] = "text", bins: int = 15
-) -> Float[np.ndarray, "bins 3"]:
+def reliability(scores: Logits, side: Literal["text", "image"] = "text", bins: int = 15) -> Float[np.ndarray, "bins 3"]:
     """Points of a reliability curve of the caption that each image chooses, or the ``image`` that each caption chooses.
 
     Confidence is the chosen one's probability, by a softmax over the group; right is as in `individual_match` and
@@ -231,9 +211,7 @@ def reliability(
     return np.stack([count / len(which), *(np.where(count, of, np.nan) / np.maximum(count, 1) for of in sums)], axis=1)
 
 
-def calibration_error(
-    scores: Real[np.ndarray, "groups images captions"], side: Literal["text", "image"] = "text", bins: int = 15
-) -> float:
+def calibration_error(scores: Logits, side: Literal["text", "image"] = "text", bins: int = 15) -> float:
     """Expected calibration error: sum over bins of share |acc - conf| (Guo et al. 2017, Eq. 3), as in `reliability`.
 
     Scores have to be logits with the model's own scale, which changes the error.
@@ -283,9 +261,7 @@ def global_assignment_ties(
     return match_global(scores, true_captions).tie
 
 
-def original_accuracy(
-    scores: Real[np.ndarray, "groups images captions"], true_captions: int = 1
-) -> Bool[np.ndarray, " groups"]:
+def original_accuracy(scores: Logits, true_captions: int = 1) -> Verdicts:
     """The first correct caption of every image scores above every incorrect one (arXiv:2409.17958).
 
     >>> original_accuracy(np.array([[[3., 1., 2.]], [[1., 3., 2.]]]), true_captions=2).tolist()
@@ -295,17 +271,13 @@ def original_accuracy(
     return (positives[:, :, 0] > negatives.max(axis=2)).all(axis=1)
 
 
-def original_accuracy_ties(
-    scores: Real[np.ndarray, "groups images captions"], true_captions: int = 1
-) -> Bool[np.ndarray, " groups"]:
+def original_accuracy_ties(scores: Logits, true_captions: int = 1) -> Verdicts:
     """Groups in which some image gives the first of its captions and the best incorrect caption the same score."""
     positives, negatives = _own_and_others(scores, true_captions)
     return (positives[:, :, 0] == negatives.max(axis=2)).any(axis=1)
 
 
-def brittleness(
-    scores: Real[np.ndarray, "groups images captions"], true_captions: int = 1
-) -> Float[np.ndarray, " groups"]:
+def brittleness(scores: Logits, true_captions: int = 1) -> Fractions:
     """Fraction of a group's images with an incorrect caption between two correct ones (arXiv:2409.17958).
 
     For captions (c, p, n), two of them true: s(c) > s(n) > s(p) or s(p) > s(n) > s(c).
@@ -318,18 +290,14 @@ def brittleness(
     return ((low < negatives) & (negatives < high)).any(axis=2).mean(axis=1)
 
 
-def brittleness_ties(
-    scores: Real[np.ndarray, "groups images captions"], true_captions: int = 1
-) -> Bool[np.ndarray, " groups"]:
+def brittleness_ties(scores: Logits, true_captions: int = 1) -> Verdicts:
     """Groups in which a wrong caption scores the same as the best or the worst true one of an image."""
     positives, negatives = _own_and_others(scores, true_captions)
     low, high = positives.min(axis=2, keepdims=True), positives.max(axis=2, keepdims=True)
     return ((negatives == low) | (negatives == high)).any(axis=(1, 2))
 
 
-def text_only_score(
-    likeness: Real[np.ndarray, "groups captions captions"], true_captions: int
-) -> Bool[np.ndarray, " groups"]:
+def text_only_score(likeness: Real[np.ndarray, "groups captions captions"], true_captions: int) -> Verdicts:
     """The correct captions are more similar to each other than any of them to another one (arXiv:2406.11171, TOT).
 
     For captions (c, d, n), two of them true: sim(c, d) > sim(c, n) and sim(c, d) > sim(d, n). No image is used.
@@ -348,9 +316,7 @@ def text_only_score(
     return np.asarray(true.min(axis=1) > mixed.max(axis=1))
 
 
-def text_only_ties(
-    likeness: Real[np.ndarray, "groups captions captions"], true_captions: int
-) -> Bool[np.ndarray, " groups"]:
+def text_only_ties(likeness: Real[np.ndarray, "groups captions captions"], true_captions: int) -> Verdicts:
     """Groups in which the least similar true captions are as similar as a true and another one."""
     true, mixed = _true_and_mixed(likeness, true_captions)
     return np.asarray(true.min(axis=1) == mixed.max(axis=1))

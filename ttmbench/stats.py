@@ -19,12 +19,13 @@ from ttmbench._annotations import Bool, Float, Int
 
 IntervalMethod = Literal["wilson", "percentile", "bca"]
 ClusterIds = Int[np.ndarray, " n"]
+Values = Float[np.ndarray, " n"]
 # Weight of the 0 and of the 1 added to the variance of a score interval; chosen by its coverage (docs/adr/0010).
 PSEUDO_WEIGHT = 0.2
 _ROUNDING = 1e-9  # sums of differences that are closer are equal
 
 
-def mean(values: Float[np.ndarray, " n"]) -> float | None:
+def mean(values: Values) -> float | None:
     """Mean, or None for no values; exact for fractions of a whole count.
 
     >>> mean(np.array([1., 0., 1., 1.])), mean(np.array([]))
@@ -33,7 +34,7 @@ def mean(values: Float[np.ndarray, " n"]) -> float | None:
     return math.fsum(values.tolist()) / len(values) if len(values) else None
 
 
-def standard_error(values: Float[np.ndarray, " n"], clusters: ClusterIds | None = None) -> float | None:
+def standard_error(values: Values, clusters: ClusterIds | None = None) -> float | None:
     """Standard error of the mean, from the sample standard deviation; None for fewer than two values (clusters).
 
     >>> standard_error(np.array([0., 1.])), standard_error(np.array([0., 0., 1., 1.]), np.array([0, 0, 1, 1]))
@@ -69,7 +70,7 @@ def seed_std(values: Float[np.ndarray, " seeds"]) -> float | None:
 
 
 def bootstrap_interval(
-    values: Float[np.ndarray, " n"],
+    values: Values,
     iterations: int,
     seed: int,
     level: float = 0.95,
@@ -108,7 +109,7 @@ def bootstrap_interval(
 
 
 def score_interval(
-    values: Float[np.ndarray, " n"], level: float = 0.95, clusters: ClusterIds | None = None
+    values: Values, level: float = 0.95, clusters: ClusterIds | None = None
 ) -> tuple[float, float] | None:
     """Score interval of a mean of values between 0 and 1; never a single point, even if all values are equal.
 
@@ -163,7 +164,7 @@ def score_ends(p: float, worth: float, z2: float) -> tuple[float, float]:
     return 0.0 if p <= 0 else max(0.0, center - half), 1.0 if p >= 1 else min(1.0, center + half)
 
 
-def effective_number(weights: Float[np.ndarray, " n"] | Int[np.ndarray, " n"]) -> float:
+def effective_number(weights: Values | Int[np.ndarray, " n"]) -> float:
     """Number of equal weights with the same sum and sum of squares (Kish 1965)."""
     return float(np.sum(weights) ** 2 / np.sum(np.square(weights)))
 
@@ -185,7 +186,7 @@ def student(clusters: float, level: float, strata: int = 1) -> float:
 
 
 def interval(
-    values: Float[np.ndarray, " n"],
+    values: Values,
     method: IntervalMethod,
     iterations: int,
     seed: int,
@@ -246,12 +247,7 @@ def _exchanged(net: Int[np.ndarray, " clusters"]) -> float:
 
 
 def paired_difference(
-    one: Float[np.ndarray, " n"],
-    other: Float[np.ndarray, " n"],
-    iterations: int,
-    seed: int,
-    level: float = 0.95,
-    clusters: ClusterIds | None = None,
+    one: Values, other: Values, iterations: int, seed: int, level: float = 0.95, clusters: ClusterIds | None = None
 ) -> tuple[float, tuple[float, float] | None]:
     """``mean(other) - mean(one)`` over the same groups, and its percentile interval: groups are resampled as pairs.
 
@@ -273,13 +269,7 @@ def paired_difference(
     return mean, (max(-1.0, mean - half), min(1.0, mean + half))
 
 
-def sign_flip(
-    one: Float[np.ndarray, " n"],
-    other: Float[np.ndarray, " n"],
-    iterations: int,
-    seed: int,
-    clusters: ClusterIds | None = None,
-) -> float:
+def sign_flip(one: Values, other: Values, iterations: int, seed: int, clusters: ClusterIds | None = None) -> float:
     """P-value of the two-sided paired permutation test, at least ``1 / (iterations + 1)``; 1 if no value differs.
 
     The two values of each group are exchanged at random, ``iterations`` times. For values other than 0 and 1 (means
@@ -326,12 +316,12 @@ def mcnemar_ends(
 
 
 def flip_ends(
-    one: Float[np.ndarray, " n"],
-    other: Float[np.ndarray, " n"],
+    one: Values,
+    other: Values,
     iterations: int,
     seed: int,
     clusters: ClusterIds | None = None,
-    weights: Float[np.ndarray, " n"] | None = None,
+    weights: Values | None = None,
     level: float = 0.95,
 ) -> tuple[float, float]:
     """Ends of the interval of a mean difference that inverts `sign_flip`, within -1 and 1.
