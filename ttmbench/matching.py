@@ -25,8 +25,6 @@ from ttmbench.types import GlobalMatching, Matching
 MAX_INJECTIONS = 1_000_000
 _CHUNK = 4_000_000  # totals in memory at a time
 _LATEST: dict[bytes, GlobalMatching] = {}  # digest of scores -> their assignment, of the last scores alone
-_LATEST_LARGE: dict[bytes, tuple[np.ndarray, np.ndarray]] = {}  # the same for large groups: best matchings, margins
-_MANY = 100_000  # matchings of a large group: 9 images and captions
 _LIMB = 32  # bits
 
 
@@ -99,7 +97,7 @@ def match_groups(scores: Real[np.ndarray, "groups images captions"], true_captio
         np.put_along_axis(assigned, chosen.captions, np.arange(captions)[None, :], axis=1)
         return Matching(assigned, chosen.margin, chosen.tie)
     table = injections(images, captions, true_captions)
-    best, margin = _best_of_large(exact, true_captions) if len(table) > _MANY else _best_of(exact, table)
+    best, margin = _best_of(exact, table)
     assigned = table[best] if true_captions == 1 else table[best].reshape(groups, images, true_captions)
     return Matching(captions=assigned, margin=margin, tie=margin == 0)
 
@@ -125,24 +123,6 @@ def _best_of(
             first, difference = _exact_best_and_margin(scores[group], table[close])
             best[group], margin[group] = close[first], _positive_float(difference)
     return best, margin
-
-
-def _best_of_large(
-    scores: Float[np.ndarray, "groups images captions"], true_captions: int
-) -> tuple[Int[np.ndarray, " groups"], Float[np.ndarray, " groups"]]:
-    """Like `_best_of`, but caches the last results: a metric, its ties and the sample log need the same matchings.
-
-    500 groups of 9x9 have 181 million matchings, which take some ten seconds, so a raw run of them takes a third.
-    """
-    content = hashlib.sha256(f"{scores.shape}{true_captions}".encode())
-    content.update(np.ascontiguousarray(scores).data)
-    key = content.digest()
-    found = _LATEST_LARGE.get(key)
-    if found is None:
-        found = _best_of(scores, injections(*scores.shape[1:], true_captions))
-        _LATEST_LARGE.clear()
-        _LATEST_LARGE[key] = found
-    return found[0], found[1].copy()
 
 
 def match_global(scores: Real[np.ndarray, "images captions"], true_captions: int = 1) -> GlobalMatching:

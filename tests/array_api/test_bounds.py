@@ -192,19 +192,6 @@ def test_a_true_caption_that_ties_with_a_wrong_one_is_found_on_either_side():
     assert metrics.brittleness(two, 2).tolist() == [0.5] and not metrics.brittleness_ties(two, 2).any()
 
 
-def test_chance_levels_as_fractions():
-    assert [round(1 / chance.group_match(*shape)) for shape in ((1, 2), (2, 2), (3, 3), (2, 4))] == [2, 2, 6, 12]
-    assert chance.group_score(2, 4, 2) == 1 / 56 and chance.group_score(2, 5, 2) == 1 / 100
-    assert (
-        chance.group_match(4, 2) == 1 / 12
-        and chance.group_match(2, 4, 2) == 1 / 6
-        and chance.image_score(2, 4, 2) == 1 / 16
-    )
-    assert chance.original_accuracy(2, 5, 2) == 1 / 16 and chance.brittleness(1, 4, 2) == 0.5
-    assert chance.text_only_score(1, 4, 3) == 1 / math.comb(6, 3) and chance.text_only_score(1, 3, 1) is None
-    assert chance.text_only_score(1, 4, 2) == 1 / 5 and chance.image_score(1, 3, 2) is None
-
-
 @pytest.mark.parametrize(
     "name",
     [

@@ -1,4 +1,4 @@
-"""Calibration errors against loops and the formula of other libraries, and as a metric that is asked for."""
+"""Calibration errors against loops, and as a metric that is asked for."""
 
 from __future__ import annotations
 
@@ -47,20 +47,6 @@ def test_errors_equal_a_naive_loop_in_any_order(shape, seed):
     for side in ("text", "image") if shape[0] > 1 else ("text",):
         assert calibration_error(scores, side) == pytest.approx(naive(scores, side), abs=1e-12)
         assert calibration_error(moved, side) == pytest.approx(naive(scores, side), abs=1e-12)
-
-
-@pytest.mark.parametrize("bins", [10, 15])
-def test_errors_equal_the_formula_of_torchmetrics(bins):
-    """`multiclass_calibration_error(norm="l1")`: bins by bucketize, sums by scatter, weighted by their proportion."""
-    torch = pytest.importorskip("torch")
-    scores = np.random.default_rng(3).normal(0, 2, (300, 2, 2))
-    most, chosen = torch.from_numpy(scores).reshape(-1, 2).softmax(dim=1).max(dim=1)
-    hits = (chosen == torch.arange(2).repeat(300)).double()
-    index = torch.bucketize(most, torch.linspace(0, 1, bins + 1, dtype=most.dtype), right=True) - 1
-    sums = torch.zeros(3, bins, dtype=most.dtype).index_add_(1, index, torch.stack([torch.ones_like(hits), hits, most]))
-    accuracy, confidence = (torch.nan_to_num(row / sums[0]) for row in sums[1:])
-    expected = float(((accuracy - confidence).abs() * sums[0] / 600).sum())
-    assert calibration_error(scores, bins=bins) == pytest.approx(expected, abs=1e-12)
 
 
 def test_calibrated_scores_have_no_error_and_sharp_ones_do():

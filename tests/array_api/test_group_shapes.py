@@ -78,7 +78,7 @@ def test_matchings_are_all_ways_to_give_captions_and_the_margin_is_that_of_the_t
     assert right[metrics.group_score(scores, true)].all(), "where the group score holds, so does the group match"
 
 
-ONE_TRUE = [(1, 2, 1), (1, 3, 1), (2, 2, 1), (2, 3, 1), (2, 1, 1), (3, 1, 1), (3, 2, 1)]
+ONE_TRUE = [(1, 2, 1), (1, 4, 1), (2, 2, 1), (2, 3, 1), (3, 3, 1), (2, 4, 1), (4, 4, 1), (2, 1, 1), (3, 2, 1)]
 SEVERAL_TRUE = [(1, 3, 2), (1, 4, 2), (1, 4, 3), (2, 4, 2), (2, 6, 3), (3, 6, 2)]
 
 

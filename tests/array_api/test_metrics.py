@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from ttmbench import chance, metrics
+from ttmbench import metrics
 from ttmbench.results.ranks import RANK_METRICS
 
 GROUP_METRICS = [spec for spec in (*metrics.METRICS, *RANK_METRICS) if spec.scope == "group"]
@@ -107,28 +107,6 @@ def test_a_score_that_is_not_finite_is_refused_by_group(bad):
     for spec in GROUP_METRICS:
         with pytest.raises(ValueError, match="group 2"):
             spec.compute(scores)
-
-
-@pytest.mark.parametrize("shape", [(1, 4), (3, 3), (2, 4), (4, 4)])
-def test_chance_levels_by_simulation(shape):
-    """Each closed form within 4 standard errors of a simulated random scorer; smaller shapes: test_group_shapes.py."""
-    n = 60_000
-    scores = np.random.default_rng([7, *shape]).random((n, *shape))
-    for spec in GROUP_METRICS:
-        level = spec.chance(*shape)
-        if not spec.defined(*shape):
-            assert level is None
-            continue
-        values = spec.compute(scores).astype(float)
-        error = max(values.std(ddof=1), 1 / n) / np.sqrt(n)
-        assert abs(values.mean() - level) < 4 * error, (spec.name, values.mean(), level)
-
-
-def test_chance_of_global_assignment_by_simulation():
-    rng = np.random.default_rng(3)
-    values = np.array([metrics.global_assignment_accuracy(rng.random((3, 4))).mean() for _ in range(800)])
-    error = values.std(ddof=1) / np.sqrt(len(values))
-    assert abs(values.mean() - chance.global_assignment_accuracy(3, 4)) < 4 * error < 1 / 4 - 1 / 5
 
 
 def test_real_scores_give_the_published_numbers(real_scores):

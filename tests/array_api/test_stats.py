@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy.stats import binom, binomtest, norm, t
+from scipy.stats import binomtest, norm, t
 
 from ttmbench import stats
 
@@ -45,26 +45,6 @@ def test_the_score_interval_holds_the_mean_and_mirrors(values):
     assert 0 <= low <= np.mean(values) + 1e-12 and np.mean(values) - 1e-12 <= high <= 1 and low < high
     mirrored = stats.score_interval(1 - np.array(values))
     assert mirrored == pytest.approx((1 - high, 1 - low), abs=1e-9)
-
-
-def exact_coverage(n: int, rate: float, method: str, iterations: int = 1000) -> float:
-    """Probability that the interval of n yes-or-no values holds their rate: every count, by its weight."""
-    counts = [k for k in range(n + 1) if binom.pmf(k, n, rate) > 1e-6]
-    ends = [stats.interval(np.repeat([1.0, 0.0], [k, n - k]), method, iterations, seed=0) for k in counts]
-    return float(sum(binom.pmf(k, n, rate) for k, (a, b) in zip(counts, ends, strict=True) if a <= rate <= b))
-
-
-RATES = (0.02, 0.1, 0.5, 0.9, 0.98)
-
-
-@pytest.mark.parametrize("rate", RATES)
-@pytest.mark.parametrize(("n", "low", "high"), [(50, 0.92, 0.975), (135, 0.93, 0.97), (400, 0.93, 0.97)])
-def test_the_default_interval_covers_about_95_percent_of_yes_or_no_values(n, low, high, rate):
-    assert low <= exact_coverage(n, rate, "wilson") <= high
-
-
-def test_a_bootstrap_of_rare_successes_covers_less():
-    assert exact_coverage(50, 0.02, "percentile", 300) < 0.7 and exact_coverage(50, 0.02, "bca", 300) < 0.7
 
 
 def test_the_method_is_the_one_that_is_named():

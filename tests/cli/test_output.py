@@ -12,7 +12,7 @@ from pkgutil import resolve_name
 import pytest
 
 from ttmbench import cli
-from ttmbench._util.console import echo, put, put_styled
+from ttmbench._util.console import echo, print_line, put
 
 
 class TestStreams:
@@ -41,7 +41,7 @@ class TestStreams:
         monkeypatch.setattr(sys, "stdout", broken)
         for _ in range(3):
             echo("x" * 10_000)
-            put_styled("y" * 10_000)
+            print_line("y" * 10_000)
             put("z" * 10_000)
 
     @pytest.mark.parametrize("words", [["ls", "metrics"], ["ls", "tasks"], ["--help"], ["show", "group_match"]])

@@ -32,10 +32,10 @@ def test_a_row_for_every_task_and_model_with_chance(tmp_path):
     write(tmp_path, "task.json", task="u")
     rows = answer_of(gather(tmp_path)[0])
     assert [(row.task, row.model, row.extents, row.limited) for row in rows] == [
-        ("t", "a", "10 of 10", False),
-        ("t", "m", "10 of 10", False),
+        ("t", "a", "10", False),
+        ("t", "m", "10", False),
         ("t", "m", "3 of 10", True),
-        ("u", "m", "10 of 10", False),
+        ("u", "m", "10", False),
     ]
     assert [values_of(row) for row in rows[:3]] == [[0.3, 0.6, None], [0.2, 0.5, 0.75], [1.0, 1.0, None]]
     assert [row.gain for row in rows[:3]] == [None, 0.25, None]

@@ -220,7 +220,7 @@ def test_a_part_of_a_task_is_said_and_never_passes_for_the_whole(tmp_path):
         document["n-samples"] = {"t": {"original": 9, "effective": scored}}
         path.write_text(json.dumps(document))
     part, whole = map(read_run, paths)
-    with pytest.raises(UsageError, match=r"3 of 9 and 9 of 9 groups"):
+    with pytest.raises(UsageError, match=r"3 of 9 and 9 groups"):
         adjusted(part, whole)
     (row,) = adjusted(part, whole, allow_different=True)
     assert (row["groups"], row["groups_of_task"], row["limited"]) == (3, 9, True)

@@ -29,9 +29,9 @@ def test_the_terminal_shows_them_under_their_names(capsys):
 
 def test_the_table_of_columns_is_whole():
     assert labels.TRACK_ORDER == ("zero_shot", "forced_choice", "matching", "test_time", "supervised", "oracle")
-    assert [labels.track_of(name, "matching") for name in ("placebo", "shuffle")] == [None, None]
     of_filter = {"ttm": "test_time", "overfit": "test_time", "oracle": "oracle", "choice": "forced_choice"}
-    assert {name: labels.track_of(name, "matching") for name in of_filter} == of_filter
+    of_filter |= {"placebo": None, "shuffle": None, "mine": "test_time"}
+    assert {name: labels.column_of(name).track for name in of_filter} == of_filter
     assert labels.column_of("mine").name == "mine"
     shown = {("none", "matching"): "SimpleMatch", ("none", "oracle"): "raw", ("overfit", "test_time"): "overfit"}
     shown |= {("none", "supervised"): "SimpleMatch", ("none", None): "SimpleMatch"}

@@ -97,10 +97,10 @@ def console(width: int | None = None) -> Console:
     return Console(width=width or (None if is_known else UNLIMITED), highlight=False, markup=False, emoji=False)
 
 
-def put_styled(text: str, width: int | None = None, style: str = "", soft_wrap: bool = False) -> None:
-    """Prints a text on stdout as it is, in a style of rich, wrapped unless ``soft_wrap``."""
+def print_line(text: str = "", width: int | None = None, style: str = "", soft_wrap: bool = False) -> None:
+    """Prints a text on stdout, in a style of rich, wrapped unless ``soft_wrap``."""
     with (screen := console(width)).capture() as written:
-        screen.print(text, style=style, soft_wrap=soft_wrap)
+        screen.print(plain(text, "\n"), style=style, soft_wrap=soft_wrap)
     put(written.get())
 
 

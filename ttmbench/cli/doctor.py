@@ -14,7 +14,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from ttmbench._util.console import echo, warn
+from ttmbench._util.console import echo, print_line, warn
 from ttmbench._util.machine import installed_version
 from ttmbench.cli.parser import add_run_options
 from ttmbench.config import split_names
@@ -24,7 +24,7 @@ from ttmbench.data.paths import cache_folder, data_folder
 from ttmbench.data.task_file import TaskFile, all_tasks, is_named, select_tasks
 from ttmbench.errors import DataError, TtmbenchError, UsageError
 from ttmbench.plugins.registry import Registry, build_registry, locate_files, unknown
-from ttmbench.report.terminal import TableColumn, print_line, print_table
+from ttmbench.report.terminal import TableColumn, print_table
 from ttmbench.types import AdapterSpec, Record
 
 PACKAGES = ("ttmbench", "torch", "transformers", "open_clip_torch", "datasets", "huggingface_hub")

@@ -11,13 +11,13 @@ from dataclasses import asdict
 from itertools import groupby
 from pathlib import Path
 
-from ttmbench._util.console import echo, warn
+from ttmbench._util.console import echo, print_line, warn
 from ttmbench._util.file_io import to_json, write_text
 from ttmbench.cli.parser import add_run_options
 from ttmbench.config import split_names
 from ttmbench.errors import INTERRUPTED, AssertionNotMet, UsageError
 from ttmbench.plugins.registry import Registry, build_registry
-from ttmbench.report.terminal import NOTHING, TableColumn, print_line, print_table, spread_text
+from ttmbench.report.terminal import NOTHING, TableColumn, print_table, spread_text
 from ttmbench.reproduce.compared import ComparedRow, Planned, Verdict, compare, plan, select
 from ttmbench.reproduce.tables import PublishedTable, load_table, shipped_tables
 from ttmbench.results.numbers import Number

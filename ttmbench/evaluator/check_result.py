@@ -25,7 +25,7 @@ from ttmbench.evaluator.stored_ranks import stored_ranks
 from ttmbench.model import ChoiceStyle
 from ttmbench.plugins.registry import Registry
 from ttmbench.results.document import AlsoRecord, Artifact, Part, ResultsDocument
-from ttmbench.results.numbers import as_entries, key_of, supervised_tracks
+from ttmbench.results.numbers import STORED_SCORES, as_entries, key_of, supervised_tracks
 from ttmbench.results.reader import read_document
 from ttmbench.results.stored_files import read_scores
 from ttmbench.results.summary import Clusters, aggregates, breakdowns, connected, metric_mean
@@ -128,7 +128,7 @@ class Checked:
     def data(self, name: str, task: TaskFile) -> Data | None:
         """The task's data; None, with a note, if they are not available locally or a part of them was used."""
         document, stated = self.document, self.document.datasets[name]
-        if document.is_stored(name) or stated.source.get("kind") == "stored_features" or not self.with_data:
+        if stated.source.get("kind") in (STORED_SCORES, "stored_features") or not self.with_data:
             return None
         try:
             if document.config.get("samples") is not None:

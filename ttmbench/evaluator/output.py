@@ -435,7 +435,7 @@ class Output:
         }
         done, failed = per_task["results"], {error["task"] for error in self.errors}
         used = {track for tracks in per_task["tracks"].values() for track in tracks.values()}
-        groups = aggregates(done, self._datasets)
+        groups = aggregates(done, self._datasets) if self._datasets else {}
         notes = {name: shared_images_note(per_task["configs"], self._datasets[name]) for name in groups}
         earlier = 0.0 if self.previous is None else self.previous.total_evaluation_time_seconds
         reports = self.model is not None and overrides(self.model, "usage")

@@ -129,7 +129,8 @@ def plan_task(
     metrics = [metric_for(registry.metrics[name], spec.shape) for name in dict.fromkeys(spec.metrics)]
     has_scores, is_encoder = isinstance(model, DualEncoder | PairScorer), isinstance(model, DualEncoder)
     answers = None if has_scores else f"model {run.config.model} answers in words; omit it"
-    refuse_unless_logits(metrics, model.not_logits or answers)
+    if why := model.not_logits or answers:
+        refuse_unless_logits(metrics, why)
     adapts = any(method.needs_model for method in methods)
     prior = None
     if isinstance(model, PairScorer) and not is_encoder and not adapts:

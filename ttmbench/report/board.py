@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from ttmbench import stats
-from ttmbench._util.console import one_line
+from ttmbench._util.console import one_line, print_line
 from ttmbench.errors import DataError, UsageError
 from ttmbench.report import terminal
 from ttmbench.report.exporters import csv_text
@@ -632,12 +632,12 @@ def print_board(board: Leaderboard) -> None:
             for row in (row for row in rows if row.metric == metric):
                 cells.append([row.model, row.column, terminal.number_text(row) + terminal.marks(row)])
                 cells[-1] += [terminal.interval_text(row.interval), percent(row.chance)]
-                cells[-1] += [row.extent.brief]
+                cells[-1] += [row.extent.words]
                 cells[-1] += [row.origin.file if row.origin.published else FROM_FILE if row.origin.from_file else ""]
         caption = " ".join(legends(of_track))
         terminal.print_table(columns, cells, title=TRACK_TITLES[of_track[0].track or ""], caption=caption)
-        terminal.print_line()
-    terminal.print_line("All values are in percent. Intervals are over groups; ± is the standard deviation over seeds.")
+        print_line()
+    print_line("All values are in percent. Intervals are over groups; ± is the standard deviation over seeds.")
 
 
 NOT_RANKED = {ORACLE: "uses labels", PLACEBO: "control", SHUFFLE: "control"}

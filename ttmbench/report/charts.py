@@ -22,14 +22,13 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
 from ttmbench._util.file_io import safe_name, to_json, write_atomically, write_text
-from ttmbench.errors import DataError, UsageError
+from ttmbench.errors import UsageError
 from ttmbench.report.board import NOT_RANKED, AnswerRow
 from ttmbench.report.load import HEADLINE
 from ttmbench.report.terminal import interval_text, percent
 from ttmbench.results.document import IterationRecord, ResultsDocument
-from ttmbench.results.numbers import RAW, TTM, Number, column_of
+from ttmbench.results.numbers import RAW, TTM, column_of
 from ttmbench.results.reader import ResultsFile
-from ttmbench.results.summary import cluster_numbers, number_of
 
 Analysis = Mapping[str, Any]
 """The document of an analysis."""
@@ -205,38 +204,14 @@ def _line(axes: Axes, lines: Iterable[Line], index: int, label: str | None = Non
 
 
 def _figures(runs: Sequence[ResultsFile], rows: Sequence[AnswerRow]) -> Iterator[tuple[str, Callable[[], Figure]]]:
-    """Names, and what draws them: for each task its iterations, categories and gains, from each model's newest run."""
+    """Names, and what draws them: for each task its iterations and gains, from each model's newest run."""
     ordered = sorted(runs, key=lambda run: (run.model, run.document.date))
     for task in dict.fromkeys(task for run in runs for task in run.document.results):
         newest = list({run.model: run for run in ordered if task in run.document.results}.values())
         if iterated := [run for run in newest if (task, TTM) in courses_of(run.document)]:
             yield f"iterations_{task}", partial(draw_iterations, iterated, task)
-        parts: list[AnswerRow] = []
-        for tag in dict.fromkeys(tag for run in newest for tag in run.document.breakdowns.get(task, ())):
-            parts = sorted((row for run in newest for row in _categories(run, task, tag)), key=lambda row: row.task)
-            if parts:
-                yield f"categories_{task}_{tag}", partial(draw_answer, parts, f"{task} by {tag}")
         if paired := [row for row in rows if row.task == task and row.gain is not None and not row.source]:
-            yield f"paired_{task}", partial(draw_paired, paired, parts)
-
-
-def _categories(run: ResultsFile, task: str, tag: str) -> Iterator[AnswerRow]:
-    """SimpleMatch and TTM of the groups with each value of a tag; none without values of single groups."""
-    try:
-        groups = run.groups[task]
-    except (DataError, KeyError):  # damaged files are named beside the figures
-        return
-    level = run.document.chance.get(task, {}).get(HEADLINE)
-    for value in run.document.breakdowns.get(task, {}).get(tag, ()):
-        numbers = dict[str, Number]()
-        for method in (RAW, TTM):
-            of = groups.values.get(method, {}).get(HEADLINE, {})
-            if ids := groups.with_value(of, tag, value):
-                given, clusters = np.array([of[group] for group in ids]), cluster_numbers(ids, [groups.clusters])
-                numbers[method] = number_of(task, HEADLINE, method, given, (1, 0, "wilson"), clusters, chance=level)
-        if numbers:
-            before = numbers.get(RAW)
-            yield AnswerRow(value, run.model, None, before, numbers.get(TTM), before=before)
+            yield f"paired_{task}", partial(draw_paired, paired)
 
 
 def _figure(height: float, width: float = 3.25, **about: str) -> tuple[Figure, Axes]:
@@ -267,43 +242,35 @@ def draw_iterations(models: Sequence[ResultsFile], task: str) -> Figure:
     return figure
 
 
-def draw_paired(rows: Sequence[AnswerRow], parts: Sequence[AnswerRow]) -> Figure:
-    """TTM against SimpleMatch: a point with intervals for each model, and small ones for its categories."""
+def draw_paired(rows: Sequence[AnswerRow]) -> Figure:
+    """TTM against SimpleMatch: a point with intervals for each model."""
     figure, axes = _figure(3.0, title=rows[0].task, xlabel="SimpleMatch (%)", ylabel="TTM (%)")
     for index, row in enumerate(rows):
         style: dict[str, Any] = {"color": LINES[index % len(LINES)], "marker": MARKERS[index % len(MARKERS)], "ls": ""}
-        for part in (*(part for part in parts if part.model == row.model), row):
-            x, y = (_percent(None if number is None else number.value) for number in (part.before, part.ttm))
-            if part is row and row.before is not None and row.ttm is not None:
-                errors = _errors(y / 100, row.ttm.interval), _errors(x / 100, row.before.interval)
-                axes.errorbar(x, y, *errors, ms=5, elinewidth=0.8, label=row.model, **style)
-            else:
-                axes.plot(x, y, ms=3, mfc="none", mew=0.7, **style)
+        if row.before is not None and row.ttm is not None:
+            x, y = _percent(row.before.value), _percent(row.ttm.value)
+            errors = _errors(y / 100, row.ttm.interval), _errors(x / 100, row.before.interval)
+            axes.errorbar(x, y, *errors, ms=5, elinewidth=0.8, label=row.model, **style)
     low, high = min(axes.get_xlim()[0], axes.get_ylim()[0]), max(axes.get_xlim()[1], axes.get_ylim()[1])
     axes.plot([low, high], [low, high], color=GREY, ls="--", lw=0.8, zorder=0, label="no change")
-    axes.plot([], [], "o", color=GREY, mfc="none", ms=3, label="a category" if parts else None)
     axes.set(xlim=(low, high), ylim=(low, high), aspect="equal")
     axes.locator_params(nbins=5)
     _legend_below(axes, 2)
     return figure
 
 
-# ---- the first table of a report, and categories
+# ---- the first table of a report
 
 
-def draw_answer(rows: Sequence[AnswerRow], title: str = "") -> Figure:
-    """Raw, SimpleMatch and TTM, one line per task and model; with a title of a task's categories, a column wide."""
+def draw_answer(rows: Sequence[AnswerRow]) -> Figure:
+    """Raw, SimpleMatch and TTM, one line per task and model."""
     lines: list[tuple[str, AnswerRow | None]] = []
-    alone, most = bool(title) and len({row.model for row in rows}) == 1, 22 if title else 52
     for at, row in enumerate(rows):
-        if not alone and (at == 0 or row.task != rows[at - 1].task):
+        if at == 0 or row.task != rows[at - 1].task:
             lines.append((row.task, None))
-        name = row.task if alone else row.model
-        name = name if len(name) <= most else f"…{name[1 - most :]}"  # names differ at their end
+        name = row.model if len(row.model) <= 52 else f"…{row.model[-51:]}"  # names differ at their end
         lines.append((name + (" (published)" if row.source else f" ({row.extents})" if row.limited else ""), row))
-    height, width, unit = (0.16, 3.25, "group match (%)") if title else (0.25, 6.4, "percent")
-    figure, axes = _figure(height * len(lines) + 1.0, width, xlabel=unit)
-    axes.set_title(f"{rows[0].model}\n{title}" if alone else title)
+    figure, axes = _figure(0.25 * len(lines) + 1.0, 6.4, xlabel="percent")
     shown: dict[str, Any] = {}
     for y, answer in ((y, row) for y, (_, row) in enumerate(lines) if row is not None):
         for (name, style), number in zip(_DOTS.items(), (answer.raw, answer.matched, answer.ttm), strict=True):
@@ -319,7 +286,7 @@ def draw_answer(rows: Sequence[AnswerRow], title: str = "") -> Figure:
     for text, line in zip(axes.get_yticklabels(), lines, strict=True):
         text.set_fontweight("normal" if line[1] else "bold")
     axes.set(xlim=(0, 102), ylim=(len(lines) - 0.4, -0.6))
-    _legend_below(axes, 3 if title else 4, [*shown.values(), Line2D([], [], color=GREY, ls="--", label="chance")])
+    _legend_below(axes, 4, [*shown.values(), Line2D([], [], color=GREY, ls="--", label="chance")])
     return figure
 
 

@@ -65,7 +65,7 @@ class Column(NamedTuple):
     def of(cls, one: Number) -> Column:
         """The column that a number is in."""
         is_mean = one.parts is not None and SLASH not in one.task
-        size = f"mean of {one.parts} tasks" if is_mean else f"n = {one.extent.brief}"
+        size = f"mean of {one.parts} tasks" if is_mean else f"n = {one.extent.words}"
         return cls(one.task, f"{one.task} ({size})", one.method, one.metric, one.column)
 
 

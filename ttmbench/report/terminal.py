@@ -15,12 +15,13 @@ from typing import Any
 
 from rich.cells import cell_len
 
-from ttmbench._util.console import console, echo, plain, put_styled
+from ttmbench._util.console import console, echo, plain, print_line
 from ttmbench.results.document import MethodHoldout, ResultsDocument, Transfer
 from ttmbench.results.numbers import (
     DISAGREES_MARK,
     RAW,
     SEEN_MARK,
+    SLASH,
     UNTRAINED,
     Number,
     column_of,
@@ -104,7 +105,7 @@ def transfer_cells(row: Transfer) -> dict[str, str]:
         "difference": points(None if gain is None else gain.value),
         "95 % interval": interval_text(None if gain is None else gain.ci, signed=True),
         "over seeds": interval_text(None if gain is None else gain.seed_ci, signed=True),
-        "groups": number.extent.brief,
+        "groups": number.extent.words,
     }
 
 
@@ -150,17 +151,12 @@ def print_table(columns: Sequence[TableColumn], rows: Rows, *, title: str = "", 
             lines.append((" " * GAP).join(padded).rstrip())
     if title:
         print_line(f"{title}\n", style="bold")
-    put_styled(lines[0], style="bold", soft_wrap=True)
+    print_line(lines[0], style="bold", soft_wrap=True)
     echo("\n".join(["─" * total, *lines[1:]]))  # as tables of rich, but fast
     if dropped := ", ".join(name for at, name in enumerate(heads) if at not in widths):
         caption += f"\nColumns that do not fit in {screen} characters: {dropped}"
     if caption:
         print_line("\n" + caption.strip(), min(screen, max(total, 60)), style="dim")
-
-
-def print_line(text: str = "", width: int | None = None, style: str = "") -> None:
-    """Print a text, wrapped as tables are."""
-    put_styled(plain(text, "\n"), width, style)
 
 
 def print_results(results: ResultsDocument | Mapping[str, Any]) -> None:
@@ -192,11 +188,12 @@ def _print_numbers(document: ResultsDocument) -> None:
     raw = {(one.task, one.metric): one.value for one in document.numbers if one.method == RAW}
     rows: list[list[str]] = []
     for task, numbers in groupby(document.numbers, attrgetter("task")):
+        records = document.methods.get(task.partition(SLASH)[0], {})
         for at, one in enumerate(numbers):
             if at == 0:
                 undecided = ", undecided" if task in document.undecided_tasks() else ""
-                rows.append([f"{task}: {one.extent.brief} groups{undecided}"])
-            remark, record = column_of(one.method).remark, document.methods.get(one.own_task, {}).get(one.method)
+                rows.append([f"{task}: {one.extent.words} groups{undecided}"])
+            remark, record = column_of(one.method).remark, records.get(one.method)
             cells = [one.metric, f"{one.column} ({remark})" if remark else one.column, number_text(one)]
             if is_adapted:
                 is_matched = record is not None and record.uses_matching and one.metric == "group_score"

@@ -31,7 +31,7 @@ from ttmbench.reproduce.tables import (
 )
 from ttmbench.results.document import ResultsDocument, fingerprint_of, mapping
 from ttmbench.results.models import command_line
-from ttmbench.results.numbers import BUILT_IN_METHODS, CHOICE, RAW, TTM, Number, key_of, together
+from ttmbench.results.numbers import BUILT_IN_METHODS, CHOICE, RAW, STORED_SCORES, TTM, Number, key_of, together
 
 Run = tuple[Path, ResultsDocument]
 Checkpoints = Mapping[str | None, Sequence[Run]]
@@ -247,7 +247,8 @@ def _mean(parts: Sequence[Ours], *, pooled: bool) -> Ours:
 def _is_model(entry: ModelEntry, called: str, document: ResultsDocument, registry: Registry) -> bool:
     name = document.model_name
     # Of `ttmbench score`, which has no model but the name of a file.
-    if all(map(document.is_stored, document.datasets)) and (name in entry.names or _bare(name) == _bare(called)):
+    is_stored = all(data.source.get("kind") == STORED_SCORES for data in document.datasets.values())
+    if is_stored and (name in entry.names or _bare(name) == _bare(called)):
         return True
     loaded: Mapping[str, object] = document.config
     if entry.finetuned is not None:

@@ -640,17 +640,17 @@ class ResultsDocument(Part):
             return Extent(scored, None, True)
         return Extent(scored, total, scored < total)
 
-    def is_stored(self, task: str) -> bool:
-        """Whether a task's numbers are of a file of scores, ranks or answers, and not of a run on the data."""
-        return self.datasets[task].source.get("kind") == STORED_SCORES
-
     @cached_property
     def numbers(self) -> list[Number]:
         """Every number, undefined ones too; a task's means over values of tags behind its own."""
         numbers = list[Number]()
         for task in self.results:
             entries, records = {key: getattr(self, key)[task] for key in ENTRIES}, self.methods.get(task, {})
-            about = {"version": self.versions[task], "data": self.task_hashes[task], "from_file": self.is_stored(task)}
+            about = {
+                "version": self.versions[task],
+                "data": self.task_hashes[task],
+                "from_file": self.datasets[task].source.get("kind") == STORED_SCORES,
+            }
             own = from_entries(task, entries, **self._of_model([task], **about), extent=self.extent(task))
             for at, number in enumerate(own):
                 seeds = tuple(records[number.method].seeds) if number.method in records else ()

@@ -21,7 +21,7 @@ from ttmbench._util.console import one_line
 from ttmbench._util.file_io import json_digest
 from ttmbench.config import UNSAID, RunConfig, TTMConfig
 from ttmbench.results.document import LOCAL, ResultsDocument, fingerprint_of, mapping
-from ttmbench.results.numbers import AT, RAW, TTM, UNTRAINED
+from ttmbench.results.numbers import AT, RAW, STORED_SCORES, TTM, UNTRAINED
 
 _DIGITS = 8
 _SCHEMES = (LOCAL, "hf-hub:")
@@ -355,7 +355,7 @@ def _blocks(document: ResultsDocument, task: str) -> dict[str, dict[str, str]]:
         "": {
             _DATA: [
                 *(document.task_hashes[task], document.versions[task], [spec.get(key) for key in _OF_TASK]),
-                source.get("sha256") if document.is_stored(task) else None,
+                source.get("sha256") if source.get("kind") == STORED_SCORES else None,
             ],
             **{key: config.get(key) for key in ("interval", "bootstrap_iters")},
             "dtype": mapping(config.get("model_args")).get("dtype", config.get("dtype")),

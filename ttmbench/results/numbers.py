@@ -36,17 +36,18 @@ class Extent:
 
     @property
     def words(self) -> str:
-        """Both counts.
+        """Both counts, or one of a whole task.
 
-        >>> Extent(8, 200, True).words, Extent(8, None, True).words, Extent(None, None, False).words
-        ('8 of 200', '8 of ?', '-')
+        >>> Extent(8, 200, True).words, Extent(8, None, True).words, Extent(200, 200).words, Extent().words
+        ('8 of 200', '8 of ?', '200', '-')
         """
-        return "-" if self.groups is None else f"{self.groups} of {'?' if self.of is None else self.of}"
-
-    @property
-    def brief(self) -> str:
-        """`words`, or one count of a whole task."""
-        return str(self.groups) if self.groups is not None and self.groups == self.of else self.words
+        return (
+            "-"
+            if self.groups is None
+            else f"{self.groups}"
+            if self.groups == self.of
+            else f"{self.groups} of {self.of or '?'}"
+        )
 
 
 def together(parts: Iterable[Extent]) -> Extent:
@@ -150,15 +151,6 @@ FROM_FILE = "scored from a file"  # beside rows of stored scores, ranks and per-
 DISAGREES_MARK = "‡"
 DISAGREES_LEGEND = "‡ sources disagree on this model; each row names its source"
 UNRANKED_TITLE = "Controls: they explain a number and rank nowhere"
-
-
-def track_of(method: str, metric_track: Track, stated: Track | None = None) -> Track | None:
-    """The track of a number: that which its column states, else the method's; a metric's own for the raw model alone.
-
-    >>> track_of("none", "matching"), track_of("sinkhorn", "zero_shot", "matching"), track_of("placebo", "matching")
-    ('matching', 'matching', None)
-    """
-    return stated or (metric_track if method == RAW else column_of(method).track)
 
 
 def supervised_tracks(tracks: Mapping[str, Track]) -> dict[str, Track]:

@@ -20,7 +20,7 @@ from ttmbench import stats
 from ttmbench._annotations import Bool, Float, Int
 from ttmbench._util.third_party_errors import foreign_errors, place_of_function
 from ttmbench.errors import TtmbenchError, UsageError
-from ttmbench.results.numbers import Number, as_entries, from_entries, key_of, track_of
+from ttmbench.results.numbers import RAW, Number, as_entries, column_of, from_entries, key_of
 from ttmbench.types import Group, ImageRef, MetricSpec, Scores, Track
 
 Resampling = tuple[int, int, stats.IntervalMethod]
@@ -42,7 +42,7 @@ class MethodScores:
     record: dict[str, Any] = field(default_factory=dict)  # of the results document; empty without training
     iterations: list[list[Scores]] = field(default_factory=list)
     seconds: float = 0.0  # wall time
-    track: Track | None = None  # of all its numbers; None: as `ttmbench.results.numbers.track_of` says
+    track: Track | None = None  # of all its numbers; None: that of the method, of the raw model that of each metric
     chance: Mapping[str, float | None] | None = None  # metric -> its own level; None: it is the metric's
     # of each seed what was made of its model: name -> tensors and JSON values
     left: Sequence[Mapping[str, tuple[Mapping[str, Any], Mapping[str, Any]]]] = ()
@@ -166,7 +166,7 @@ def summarise(
         for column in columns:
             known: dict[str, Any] = {"own_chance": column.chance is not None}
             known["chance"] = level if column.chance is None else column.chance.get(metric.name)
-            known["track"] = track_of(column.name, metric.track, column.track)
+            known["track"] = column.track or (metric.track if column.name == RAW else column_of(column.name).track)
             values = seed_values(metric, column.scores)
             if values is not None:
                 value, known["seed_std"] = over_seeds(np.array([stats.mean(one) for one in values]))
