@@ -39,7 +39,7 @@ from ttmbench.results.summary import (
     Clusters,
     MethodScores,
     Resampling,
-    clusters_of,
+    connected,
     group_rows,
     mean_over_seeds,
     metric_values,
@@ -362,8 +362,12 @@ class Data:
     def of(cls, inputs: Inputs) -> Self:
         """The data that were scored."""
         digest, content = inputs.digest(), inputs.contents
-        clusters = clusters_of(inputs.groups, lambda image: content[image.name]) if content else None
-        return cls(inputs.groups, inputs.source, digest, clusters)
+        if not content:
+            return cls(inputs.groups, inputs.source, digest)
+        shown = [[content[image.name] for image in group.images] for group in inputs.groups]  # parts are their image
+        number = {key: at for at, key in enumerate(dict.fromkeys(key for row in shown for key in row))}
+        images = np.array([[number[key] for key in row] for row in shown])
+        return cls(inputs.groups, inputs.source, digest, Clusters(np.array(connected(shown)), images))
 
     @classmethod
     def of_file(

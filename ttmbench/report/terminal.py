@@ -194,7 +194,8 @@ def _print_numbers(document: ResultsDocument) -> None:
                 undecided = ", undecided" if task in document.undecided_tasks() else ""
                 rows.append([f"{task}: {one.extent.words} groups{undecided}"])
             remark, record = column_of(one.method).remark, records.get(one.method)
-            cells = [one.metric, f"{one.column} ({remark})" if remark else one.column, number_text(one)]
+            cells = [one.metric, f"{one.column} ({remark})" if remark else one.column]
+            cells.append(percent(one.value) + spread_text(one.seed_std))
             if is_adapted:
                 is_matched = record is not None and record.uses_matching and one.metric == "group_score"
                 before = raw.get((task, "group_match" if is_matched else one.metric))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
@@ -21,7 +21,7 @@ from ttmbench._annotations import Bool, Float, Int
 from ttmbench._util.third_party_errors import foreign_errors, place_of_function
 from ttmbench.errors import TtmbenchError, UsageError
 from ttmbench.results.numbers import RAW, Number, as_entries, column_of, from_entries, key_of
-from ttmbench.types import Group, ImageRef, MetricSpec, Scores, Track
+from ttmbench.types import Group, MetricSpec, Scores, Track
 
 Resampling = tuple[int, int, stats.IntervalMethod]
 """Resamples of bootstrap intervals (0 for no interval of any kind), the seed, and how intervals are made."""
@@ -125,7 +125,7 @@ def number_of(
     metric: str,
     method: str,
     values: np.ndarray | None,
-    resampling: Resampling,
+    how: Resampling,
     clusters: np.ndarray | None,
     **known: Any,
 ) -> Number:
@@ -133,15 +133,11 @@ def number_of(
 
     ``known`` are further attributes of the number; a ``value`` among them is that of the number.
     """
-    if values is None:
-        return Number(task, metric, method, None, **known)
-    iterations, seed, interval = resampling
-    known = {"value": stats.mean(values), **known}
-    error, ends = (
-        stats.standard_error(values, clusters),
-        stats.interval(values, interval, iterations, seed, clusters=clusters),
-    )
-    return Number(task, metric, method, stderr=error, interval=ends, **known)
+    if values is not None:
+        (iterations, seed, way), known = how, {"value": stats.mean(values), **known}
+        known["stderr"] = stats.standard_error(values, clusters)
+        known["interval"] = stats.interval(values, way, iterations, seed, clusters=clusters)
+    return Number(task, metric, method, **{"value": None, **known})
 
 
 def summarise(
@@ -282,17 +278,6 @@ class Clusters:
     def of(self, positions: Sequence[int] | None) -> Clusters:
         """Those of the groups at some positions; None for all."""
         return self if positions is None else Clusters(self.groups[list(positions)], self.images[list(positions)])
-
-
-def clusters_of(groups: Sequence[Group], digest: Callable[[ImageRef], str]) -> Clusters:
-    """The clusters of groups of one shape; ``digest`` gives the digest of an image's file, else of its pixels.
-
-    So parts of one image (``crop`` of a task file) count as that image.
-    """
-    shown = [[digest(image) for image in group.images] for group in groups]
-    number: dict[str, int] = {}
-    images = [[number.setdefault(key, len(number)) for key in row] for row in shown]
-    return Clusters(np.array(connected(shown)), np.array(images))
 
 
 def connected(keys: Iterable[Iterable[Hashable]]) -> list[int]:
