@@ -24,7 +24,6 @@ from material import FORMATS, make_clip, make_groups_of_files, make_siglip
 from torch.utils.flop_counter import FlopCounterMode
 from transformers.utils import logging
 
-from ttmbench._util.machine import arithmetic_of
 from ttmbench.config import RunConfig, TTMConfig
 from ttmbench.methods.model_task import ModelTask
 from ttmbench.methods.ttm import DEFAULT_PARTS, ttm
@@ -138,7 +137,7 @@ def main() -> None:
         groups = make_groups_of_files(images, options.groups, options.images)
         for dtype in options.dtypes:
             settings = RunConfig(model="hf", tasks=["timed"], device=options.device, dtype=dtype)  # type: ignore[arg-type]
-            with arithmetic_of(*settings.arithmetic):
+            with settings.arithmetic():
                 report["runs"][dtype] = time_run(model, groups, dtype, options)
             print(f"{dtype}: {json.dumps(report['runs'][dtype])}", flush=True)
             if options.output is not None:

@@ -6,7 +6,7 @@ import math
 import os
 import re
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypedDict, TypeGuard
 
@@ -37,6 +37,7 @@ UNKNOWN_LEARNING_RATE = f"no available copy of the paper states its value legibl
 DEFAULT_SHARE = 0.5
 # As `ttmbench.types.PartKind`, whose module imports numpy: no `--help` should wait for it.
 PART_KINDS = ("selection", "pseudo_labels", "loss", "optimizer", "lr_schedule", "stopping", "teacher")
+_WORDS = {"true": True, "false": False, "none": None, "null": None}
 UNSAID = ("train", *PART_KINDS)
 """Settings of TTM that are omitted from records while they have their default."""
 Settings = Mapping[str, Any]
@@ -367,21 +368,6 @@ def name_of_model(settings: Mapping[str, Any]) -> str:
     return f"{named}+{Path(adapter).name if Path(adapter).exists() else adapter}" if isinstance(adapter, str) else named
 
 
-def read_value(text: str) -> object:
-    """A value of ``k=v``: numbers, true, false and none are read as such.
-
-    >>> [read_value(text) for text in ("1e-4", "5", "True", "none", "cosine")]
-    [0.0001, 5, True, None, 'cosine']
-    """
-    words = {"true": True, "false": False, "none": None, "null": None}
-    if text.lower() in words:
-        return words[text.lower()]
-    for kind in (int, float):
-        with suppress(ValueError):
-            return kind(text)
-    return text
-
-
 def split_names(given: Any) -> list[str]:
     """``a, b`` as a list, as ``--tasks`` takes it; others than texts stay.
 
@@ -416,7 +402,11 @@ def parse_pairs(value: Any) -> Arguments:
         key, equals, item = part.partition("=")
         if not equals or not key:
             raise UsageError(f"arguments must be key=value, separated by commas, got '{part}'")
-        pairs[key.strip()] = read_value(item.strip())
+        text, values = item.strip(), list[Any]()
+        for kind in (int, float):
+            with suppress(ValueError):
+                values.append(kind(text))
+        pairs[key.strip()] = _WORDS.get(text.lower(), next(iter(values), text))
     return pairs
 
 
@@ -636,10 +626,13 @@ class RunConfig(BaseModel):
             refuse_address(str(info.field_name), address, may_be_address=info.field_name == "output_path")
         return value
 
-    @property
-    def arithmetic(self) -> tuple[object, str, int | None]:
-        """The compute dtype (which may be a model argument), the device, and the seed if the run is deterministic."""
-        return self.model_args.get("dtype", self.dtype), self.device, self.seed if self.deterministic else None
+    def arithmetic(self) -> AbstractContextManager[None]:
+        """Inside, torch computes as the run asks; UsageError for TF32 without an NVIDIA GPU."""
+        from ttmbench._util import machine
+
+        if self.deterministic:
+            return machine.deterministic(self.seed)
+        return machine.tf32(self.device) if self.model_args.get("dtype", self.dtype) == "tf32" else nullcontext()
 
     @property
     def run_seeds(self) -> list[int]:
@@ -683,7 +676,7 @@ def make_run_config(settings: Settings, origin: str = "the run's settings") -> R
         raise UsageError(
             f"{origin}: batch_size must be a number for deterministic, since another size changes the last bits"
         )
-    if config.deterministic and config.arithmetic[0] == "tf32":
+    if config.deterministic and "tf32" in (config.dtype, config.model_args.get("dtype")):
         raise UsageError(f"{origin}: deterministic needs dtype fp32, bf16 or fp16, got tf32")
     return config
 

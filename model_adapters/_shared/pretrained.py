@@ -105,8 +105,6 @@ class Repository:
         names = [name for name in self.files if _SMALL.fullmatch(name)] if names is None else names
         if self.folder is None:
             return self._fetch(sorted(glob.escape(name) for name in names))
-        for name in names:
-            check_no_pointer(self.folder / name)
         return self.folder
 
     def _fetch(self, patterns: list[str]) -> Path:
@@ -217,6 +215,8 @@ def _out_of_reach(name: str, revision: str | None, error: Exception | None) -> D
 def not_loaded(name: str, error: Exception, part: str = "") -> DataError:
     """The error to raise for files that are here and cannot be loaded; ``part`` is the class that was to read them."""
     what = f"the model in folder {name}" if Path(name).is_dir() else f"model {name}"
+    for file in Path(name).rglob("*") if Path(name).is_dir() else ():
+        check_no_pointer(file)
     why = described(error)
     if "trust_remote_code=True" in str(error):
         advice = "--trust_remote_code runs it: read it first, and pin its commit (--model_args revision=...)"

@@ -158,7 +158,7 @@ def test_assertions_hold_for_stored_scores_too(tmp_path, capsys):
 
 
 def test_ctrl_c_exits_130(monkeypatch, capsys):
-    from ttmbench.evaluator import one_task as evaluator
+    from ttmbench.evaluator import evaluate as evaluator
 
     def interrupted(*_, **__):
         raise KeyboardInterrupt

@@ -235,7 +235,7 @@ def test_what_is_no_name_is_refused(tmp_path, monkeypatch, capsys, name):
         (["task", "mine", "-o", "full"], "already exists and is not empty"),
         (["task", "mine", "-o", "full/notes.txt"], "is a file"),
         (["task", "mine", "-o", "full/notes.txt/deeper"], "cannot be written"),
-        (["plugin", "mine", "-o", "full"], "already exists and is not empty"),
+        (["adapter", "mine", "-o", "full"], "already exists and is not empty"),
         (["planet", "mine"], "planet"),
     ],
 )

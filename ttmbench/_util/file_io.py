@@ -18,8 +18,9 @@ import os
 import re
 import sys
 import zlib
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
+from itertools import cycle
 from pathlib import Path
 from secrets import token_hex
 from typing import TYPE_CHECKING, Any
@@ -214,34 +215,22 @@ _FINITE = json.JSONDecoder(object_pairs_hook=_unique, parse_constant=_finite, pa
 _ANY = json.JSONDecoder(object_pairs_hook=_unique)
 
 
-_Base: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # several times as fast where PyYAML has libyaml
-
-
-class _Loader(_Base):  # type: ignore[misc]
-    """Safe YAML without duplicate keys."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
-        names = [key.value for key, _ in node.value if isinstance(key.value, str)]
-        mapping: dict[Hashable, Any] = super().construct_mapping(node, deep)
-        if len(set(names)) < len(names) or len(mapping) < len(node.value):  # 1 and 0x1
-            doubled = next((f"key '{name}'" for at, name in enumerate(names) if name in names[:at]), "a key")
-            raise yaml.YAMLError(f"{doubled} is given twice (in the mapping of line {node.start_mark.line + 1})")
-        return mapping
+_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # several times as fast where PyYAML has libyaml
 
 
 def read_yaml(path: Traversable, what: str = "") -> Any:
-    """A file's YAML value; UsageError also for a tag that would create an object, an alias, and deep nesting.
+    """A file's YAML value; UsageError also for a tag of an object, an alias, a doubled key and deep nesting.
 
     Its message begins with ``what``, such as an option, and the path.
     """
     try:
         text = read_text(path, "yaml_bytes")
         try:
-            _check_events(text, _Loader)  # before any value is made
+            _check_events(text, _LOADER)  # before any value is made
         except yaml.MarkedYAMLError:
             _check_events(text, yaml.SafeLoader)  # libyaml names a place behind the end; PyYAML itself shows the line
             raise
-        value = yaml.load(text, _Loader)
+        value = yaml.load(text, _LOADER)
         json.dumps(value, ensure_ascii=False, default=str, skipkeys=True).encode("utf-8")
         return value
     except Unreadable as error:
@@ -256,19 +245,31 @@ def read_yaml(path: Traversable, what: str = "") -> Any:
 
 
 def _check_events(text: str, loader: type[yaml.SafeLoader]) -> None:
-    depth, deepest, longest = 0, limit("yaml_depth"), limit("yaml_number")
+    above: list[tuple[set[str], Iterator[bool]]] = []  # of each open collection: its keys, and if the next node is one
+    longest, deepest = limit("yaml_number"), limit("yaml_depth")
     for event in yaml.parse(text, loader):
+        line = event.start_mark.line + 1 if event.start_mark else 0
         if isinstance(event, yaml.AliasEvent):
             raise yaml.YAMLError("aliases (*name) are not allowed; a task file can include another one")
-        if isinstance(event, yaml.ScalarEvent) and len(event.value) > longest:
+        if isinstance(event, yaml.CollectionEndEvent):
+            above.pop()
+            continue
+        value = event.value if isinstance(event, yaml.ScalarEvent) else ""
+        if above and isinstance(event, yaml.NodeEvent):
+            keys, is_key = above[-1]
+            if next(is_key):
+                if value in keys:
+                    raise yaml.YAMLError(f"key '{value}' is given twice (in line {line})")
+                keys.add(value)
+        if isinstance(event, yaml.ScalarEvent) and len(value) > longest:
             is_text = event.implicit[1] or event.tag == _TEXT  # in quotes
-            if not is_text and (event.tag or _NUMBER.fullmatch(event.value)):
-                line, length = event.start_mark.line + 1 if event.start_mark else 0, len(event.value)
-                problem = f"line {line} has a number of {length} characters; write a text in quotes"
+            if not is_text and (event.tag or _NUMBER.fullmatch(value)):
+                problem = f"line {line} has a number of {len(value)} characters; write a text in quotes"
                 raise yaml.YAMLError(f"{problem}; {raised_by('yaml_number')}")
-        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
-        if depth > deepest:
-            raise yaml.YAMLError(f"it nests more than {deepest} deep; {raised_by('yaml_depth')}")
+        if isinstance(event, yaml.CollectionStartEvent):
+            above.append((set(), cycle((isinstance(event, yaml.MappingStartEvent), False))))
+            if len(above) > deepest:
+                raise yaml.YAMLError(f"it nests more than {deepest} deep; {raised_by('yaml_depth')}")
 
 
 def file_digest(*paths: Path) -> str:

@@ -9,7 +9,7 @@ import random
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -106,18 +106,9 @@ def deterministic(seed: int) -> Iterator[None]:
         yield
 
 
-def arithmetic_of(dtype: object, device: str, seed: int | None) -> AbstractContextManager[None]:
-    """Inside, torch computes the same bits every time if there is a ``seed``, or in TF32 if that is the ``dtype``.
-
-    UsageError for TF32 without an NVIDIA GPU.
-    """
-    if seed is not None:
-        return deterministic(seed)
-    return _tf32(device) if dtype == "tf32" else nullcontext()
-
-
 @contextmanager
-def _tf32(device: str) -> Iterator[None]:
+def tf32(device: str) -> Iterator[None]:
+    """Inside, torch computes in TF32; UsageError without an NVIDIA GPU."""
     import torch
 
     if device.startswith("cpu") or not torch.cuda.is_available():

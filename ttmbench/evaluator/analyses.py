@@ -12,7 +12,6 @@ import numpy as np
 
 from ttmbench import stats
 from ttmbench._util import machine
-from ttmbench._util.machine import arithmetic_of
 from ttmbench.config import DEFAULT_LEARNING_RATE, RunConfig, TTMConfig
 from ttmbench.data.task_file import TaskFile, TaskSpec
 from ttmbench.errors import DivergedError, UsageError
@@ -85,7 +84,7 @@ def documents(
     """
     several = {"alpha": _alpha, "transfer": _transfer, "methods": _methods, "calibration": _calibration}.get(analysis)
     started = time.time()
-    with arithmetic_of(*config.arithmetic):
+    with config.arithmetic():
         runs = Trials(config.model_copy(update={"metrics": CALIBRATION if analysis == "calibration" else []}))
         for content in several(runs) if several else _each_task(analysis, runs, grid):
             yield {

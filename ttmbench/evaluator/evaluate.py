@@ -23,7 +23,6 @@ from ttmbench._util.file_io import (
     modules_of,
     read_json,
 )
-from ttmbench._util.machine import arithmetic_of
 from ttmbench._util.third_party_errors import error_line, foreign_errors, phase
 from ttmbench.config import RunConfig, TTMConfig
 from ttmbench.data.loader import reach_data
@@ -164,7 +163,7 @@ def evaluate(
     from ttmbench.evaluator.score_task import Run, data_now  # imports torch
 
     SAID.clear()
-    with arithmetic_of(*config.arithmetic), ExitStack() as stack:
+    with config.arithmetic(), ExitStack() as stack:
         key, tasks, registry = chosen.key(config, adapter), chosen.tasks, chosen.registry
         output = stack.enter_context(Output(config, registry, tasks, key, command).recording())
         earlier = {} if output.previous is None else output.previous.task_status
@@ -276,7 +275,7 @@ def run_part() -> None:
     settings, left, key, document, folder, part, of = json.loads(sys.argv[1])
     config = RunConfig.model_validate(settings)
     try:
-        with arithmetic_of(*config.arithmetic):
+        with config.arithmetic():
             chosen = resolve(config)
             model = make_adapter(chosen.registry, config.model, config.model_args, config)
             if overrides(model, "usage"):

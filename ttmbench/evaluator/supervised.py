@@ -16,7 +16,6 @@ import numpy as np
 from ttmbench._util import machine
 from ttmbench._util.console import warn
 from ttmbench._util.file_io import json_digest, take_lock, tensors_digest
-from ttmbench._util.machine import arithmetic_of
 from ttmbench._util.third_party_errors import foreign_errors
 from ttmbench._version import __version__
 from ttmbench.config import RunConfig, TTMConfig, is_address, refuse_address
@@ -73,7 +72,7 @@ def finetune_model(
     if is_address(config.output_path):
         refuse_address("--output_path", config.output_path)
     folder = Path(config.output_path)
-    with arithmetic_of(*config.arithmetic), _locked(folder):
+    with config.arithmetic(), _locked(folder):
         before = finetuned(folder)
         if before is None and any(inside.name != STATE for inside in folder.iterdir()):
             raise UsageError(f"--output_path {folder} is not empty and has no earlier fine-tuning; choose a new folder")

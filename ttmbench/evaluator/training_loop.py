@@ -9,7 +9,6 @@ from typing import Any, Unpack
 
 import torch
 
-from ttmbench._util.machine import arithmetic_of
 from ttmbench.config import RunOptions, make_run_config
 from ttmbench.data.loader import load_task_data
 from ttmbench.data.memory import Task
@@ -92,7 +91,7 @@ class Evaluator:
             TtmbenchError: the model gave unusable scores.
         """
         config, numbers = self._config, list[Number]()
-        with arithmetic_of(*config.arithmetic), torch.no_grad():
+        with config.arithmetic(), torch.no_grad():
             module = model if isinstance(model, torch.nn.Module) else self._taken(model).torch_module
             with _as_it_was(module):
                 self._taken(model)
