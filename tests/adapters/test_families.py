@@ -26,6 +26,7 @@ from support.checkout import load_script
 from transformers.models.auto.modeling_auto import MODEL_FOR_ZERO_SHOT_IMAGE_CLASSIFICATION_MAPPING_NAMES as ZERO_SHOT
 
 import ttmbench
+from ttmbench.methods.checkpoint import SeedCheckpoint
 from ttmbench.methods.parameters import SETS
 from ttmbench.model_adapters import hf, itc, itm
 from ttmbench.model_adapters import open_clip as open_clip_models
@@ -195,6 +196,43 @@ def test_an_architecture_of_open_clip_scores_as_there(kind, tmp_path):
         own = own * model.logit_scale.exp() + (getattr(model, "logit_bias", None) or 0)
     difference = (logits_of(adapter) - own).abs().max()
     record("`open_clip`", ", ".join(filter(None, kind)), adapter, float(difference))
+
+
+class Killed(BaseException):
+    """Stands for a kill, which nothing catches."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["xclip", "videoprism", "SentenceTransformer", "MultiVectorEncoder", "CrossEncoder"])
+def test_a_killed_run_resumes_with_equal_bits(name, tiny_vlm, tmp_path, monkeypatch):
+    kinds = {"MultiVectorEncoder": "multi_vector", "CrossEncoder": "cross_encoder"}
+    kind, task, folder = kinds.get(name, "sentence_transformers"), "shapes_color", tmp_path / "model"
+    if name in ("xclip", "videoprism"):
+        kind, task, folder = "hf", "shapes_order", tiny_vlm(name)
+    else:
+        pytest.importorskip("sentence_transformers", minversion="6.0")
+        tiny_models.sentence_model(folder, name)
+    how = {"limit": 4, "device": "cpu", "bootstrap_iters": 0, "dtype": "bf16", "seeds": [0], "ttm": True}
+    how |= {"model_args": {"pretrained": str(folder)}, "use_cache": str(tmp_path / "cache")}
+    how["ttm_args"] = {**TRAINED, "iterations": 3, "train": "lora:2"}
+    expected = ttmbench.simple_evaluate(kind, task, **how)
+    keep, how["output_path"] = SeedCheckpoint.keep, str(tmp_path / "x.json")
+
+    def killed(self, *given):
+        keep(self, *given)
+        raise Killed
+
+    for _ in range(2):
+        with monkeypatch.context() as patched, pytest.raises(Killed):
+            patched.setattr(SeedCheckpoint, "keep", killed)
+            ttmbench.simple_evaluate(kind, task, **how)
+    found = ttmbench.simple_evaluate(kind, task, **how)
+    raw, *adapted = (
+        one.scores[task][method][0].groups.tolist() for method in ("none", "ttm") for one in (found, expected)
+    )
+    assert adapted[1] == adapted[2] and adapted[0] == raw != adapted[1]
+    records = [one["methods"][task]["ttm"]["iterations"] for one in (found, expected)]
+    assert len({str([{**line, "seconds": 0} for line in record]) for record in records}) == 1
 
 
 @pytest.mark.slow
