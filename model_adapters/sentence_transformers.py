@@ -59,7 +59,10 @@ QUERY, DOCUMENT = "query", ("document", "passage", "corpus")  # names of prompts
 IDS = "input_ids"
 COARSE = "weights in half precision are too coarse to train; use --model_args weights_dtype=fp32"
 MATCHING = ("label_1", "1", "yes", "true", "relevant")  # names of the class of pairs that match; label_1 is the default
-PROBED = (64, 64), (240, 60)  # sizes of images that models cut into different numbers of tiles or patches
+PROBES: dict[str, list[Any]] = {  # captions of different lengths, and images cut into different numbers of patches
+    QUERY: ["a", "a cat on a mat"],
+    DOCUMENT[0]: [Image.new("RGB", size) for size in ((64, 64), (240, 60))],
+}
 _NAME = re.compile(r"[\w.-]+")
 _SMALL = re.compile(r".+\.(json|txt|model|jinja|py|tiktoken|bpe|vocab|spm)")
 _PICKLE = re.compile(r"(.+/)?pytorch_model.*\.bin")
@@ -121,11 +124,10 @@ def _fetched(asked: HubFiles) -> tuple[ModelFiles, Pretrained | None]:
 
 def _load(kind: str, asked: LanguageOptions) -> tuple[Any, LoadedModel]:
     """A model of the library on the CPU, and what it is made of; DataError or UsageError."""
-    for package, least in (("transformers", 5), ("sentence-transformers", 6)):
-        found = metadata.version(package) if find_spec(package.replace("-", "_")) else "0 (none)"
-        if int(found.split()[0].partition(".")[0]) < least:
-            install = "pip install 'ttmbench[sentence-transformers]'"
-            raise UsageError(f"this model needs {package} {least} or newer, and {found} is installed; {install}")
+    found = metadata.version("sentence-transformers") if find_spec("sentence_transformers") else "none"
+    if found == "none" or int(found.partition(".")[0]) < 6:  # which needs transformers 5
+        install = "pip install 'ttmbench[sentence-transformers]'"
+        raise UsageError(f"this model needs sentence-transformers 6 or newer, and {found} is installed; {install}")
     import sentence_transformers
 
     (files, adapter), trusts = _fetched(asked), asked.trust_remote_code
@@ -144,13 +146,12 @@ def _load(kind: str, asked: LanguageOptions) -> tuple[Any, LoadedModel]:
                 model_kwargs={"dtype": weights_dtype(asked), "attn_implementation": asked.attn_implementation},
             )
         except Exception as error:
+            if "load image processor" in str(error):
+                where = "(processor_config.json); copy it from the model that these weights were trained from"
+                raise DataError(f"{asked.pretrained} has no image processor {where}") from error
             raise not_loaded(asked.pretrained, error, kind) from error
     images = getattr(model.processor, "image_processor", None)
     if not (model.supports("image") or model.supports("message")) or images is None:
-        config = model.transformers_model.config.to_dict() if model.transformers_model is not None else {}
-        if "vision_config" in config:
-            where = "(processor_config.json); copy it from the model that these weights were trained from"
-            raise DataError(f"{asked.pretrained} has no image processor {where}")
         raise UsageError(f"{asked.pretrained} reads text alone; use an embedding model that reads images too")
     if adapter is not None:
         apply_adapter(model.transformers_model, adapter, asked.pretrained, asked.merge)
@@ -241,8 +242,10 @@ class EmbeddingModel(_Saved, ContrastiveModel[Any]):
     _output = "sentence_embedding"
 
     def __init__(self, model: Any, loaded: LoadedModel, asked: MultiVectorOptions) -> None:
-        caption_prompt = _prompt_of(model, "caption_prompt", asked.caption_prompt, (QUERY,))
-        image_prompt = _prompt_of(model, "image_prompt", asked.image_prompt, DOCUMENT)
+        prompts = {
+            QUERY: _prompt_of(model, "caption_prompt", asked.caption_prompt, (QUERY,)),
+            DOCUMENT[0]: _prompt_of(model, "image_prompt", asked.image_prompt, DOCUMENT),
+        }
         towers = partial(model, task=DOCUMENT[0]), partial(model, task=QUERY)
         super().__init__(model, towers, device=asked.device, dtype=asked.dtype)
         self.files, self.name, self.tokenizer = loaded.files, asked.pretrained, loaded.tokenizer
@@ -250,14 +253,8 @@ class EmbeddingModel(_Saved, ContrastiveModel[Any]):
         if model.dtype != torch.float32:
             self.untrainable = COARSE
         self.dimensions: int | None = getattr(asked, "dimensions", None)
-        self._prompts = {QUERY: caption_prompt, DOCUMENT[0]: image_prompt}
-        probes: dict[str, list[Any]] = {
-            QUERY: ["a", "a cat on a mat"],
-            DOCUMENT[0]: [Image.new("RGB", size) for size in PROBED],
-        }
-        self._rows = {
-            task: _Rows(model, probes[task], task=task, prompt=prompt) for task, prompt in self._prompts.items()
-        }
+        self._prompts = prompts
+        self._rows = {task: _Rows(model, PROBES[task], task=task, prompt=prompts[task]) for task in prompts}
         own = getattr(self.torch_module, "logit_scale", None)
         self._own = own if asked.temperature is None else None
         if asked.temperature is None and own is None:
@@ -266,8 +263,8 @@ class EmbeddingModel(_Saved, ContrastiveModel[Any]):
         self._declared = {
             **loaded.describe(self.name, self.state_sha256, self.device, asked.dtype),
             "modules_sha256": _modules_digest(model),
-            "caption_prompt": caption_prompt,
-            "image_prompt": image_prompt,
+            "caption_prompt": prompts[QUERY],
+            "image_prompt": prompts[DOCUMENT[0]],
             "dimensions": self.dimensions,
             "similarity": model.similarity_fn_name,
             "weights": str(model.dtype).removeprefix("torch."),
@@ -288,17 +285,11 @@ class EmbeddingModel(_Saved, ContrastiveModel[Any]):
         found: torch.nn.Module | None = self.model.transformers_model
         return found
 
-    def parameters(self) -> Iterable[torch.nn.Parameter]:
-        """The parameters of all modules, such as a projection behind the model of transformers."""
-        return list(self.model.parameters())
-
-    def state_dict(self) -> Mapping[str, torch.Tensor]:
-        """The state of all modules."""
-        return dict(self.model.state_dict())
-
-    def load_state_dict(self, state: Mapping[str, torch.Tensor]) -> Any:
-        """Restores the state of all modules."""
-        return self.model.load_state_dict(state)
+    @property
+    def _trained(self) -> torch.nn.Module:
+        """All modules, such as a projection behind the model of transformers."""
+        whole: torch.nn.Module = self.model
+        return whole
 
     def prepare_images(self, images: Sequence[Image.Image]) -> list[Any]:
         """The model's own inputs for each image."""
@@ -362,8 +353,7 @@ class RerankerModel(_Saved, TrainablePairModel):
             self.untrainable = COARSE
         prompt = _prompt_of(model, "prompt", asked.prompt, ())
         self.processor: Any = loaded.processor
-        probes = zip(("a", "a cat on a mat"), [Image.new("RGB", size) for size in PROBED], strict=True)
-        self._pairs = _Rows(model, list(probes), prompt=prompt)
+        self._pairs = _Rows(model, list(zip(*PROBES.values(), strict=True)), prompt=prompt)
         self._declared |= {"modules_sha256": _modules_digest(model), "prompt": prompt, "score": "log-odds"}
         self._declared |= {"positive": positive} if model.num_labels == 2 else {}
 

@@ -22,26 +22,12 @@ _HEADS = {
     **{"vilt": ("itm",), "bridgetower": ("itm",)},
 }
 _CAPTIONERS = ("blip", "git", "kosmos-2", "florence2")
-_GUESSES = (  # part of a Hub id -> adapter and how it names the weights
-    (r"(laion|timm|apple|UCSC-VLAA|QuanSun)/", "open_clip"),
-    (r".*flan-?t5", "vqascore"),
-    (r".*blip2?-itm", "itm"),
-    (r".*(blip-image-captioning|blip2-opt|blip2-flan)", "visualgpt"),
-    (r".*(clip|siglip)", "hf"),
-)
 
 
-def _guessed(name: str) -> Fits:
-    """The adapter for a Hub id by the id alone."""
-    kind = next((kind for sign, kind in _GUESSES if re.match(sign, name, re.IGNORECASE)), "vqascore")
-    return {kind: {"model": f"hf-hub:{name}"} if kind == "open_clip" else {"pretrained": name}}
-
-
-def fitting(place: str, *, offline: bool = False, guesses: bool = True) -> Fits | None:
+def fitting(place: str, *, offline: bool = False) -> Fits | None:
     """The adapters that read a path or Hub id; None for a name that is neither.
 
-    Where the Hub gives no answer the id alone tells, or without ``guesses`` nothing. DataError for files that are
-    damaged or not there, and for a repository that the Hub does not have.
+    DataError for files that are damaged or not there, and for a repository that the Hub does not have or show.
     """
     path = Path(place)
     if path.is_file():
@@ -58,11 +44,10 @@ def fitting(place: str, *, offline: bool = False, guesses: bool = True) -> Fits 
             with hub.quiet_hub():
                 path = Path(snapshot_download(place, allow_patterns=patterns, local_files_only=offline))
         except Exception as error:
+            why = "shows no files of it here; give a model adapter: --model hf -a pretrained=ID (`ttmbench ls models`)"
             if hub.trouble(error) == "unknown":
-                raise DataError(
-                    f"the Hub has no repository {place}, or a private one: HF_TOKEN names an account"
-                ) from None
-            return _guessed(place) if guesses else None
+                why = f"has no repository {place}, or a private one: HF_TOKEN names an account"
+            raise DataError(f"the Hub {why}") from None
     fits: Fits = {}
     if (kind := library_class(path)) is not None:
         fits[_OF_KIND.get(kind, "sentence_transformers")] = {"pretrained": place}
@@ -72,8 +57,8 @@ def fitting(place: str, *, offline: bool = False, guesses: bool = True) -> Fits 
         fits |= {kind: {"pretrained": place} for kind in _of_transformers(_content(path / CONFIG))}
     elif (path / ADAPTER_CONFIG).is_file():
         base = str(_content(path / ADAPTER_CONFIG).get("base_model_name_or_path"))
-        named = {"pretrained": place} if HUB_ID.fullmatch(base) else {"pretrained": "BASE", "peft": place}
-        fits |= dict.fromkeys(_guessed(base), named)
+        named = {"pretrained": place} if HUB_ID.fullmatch(base) else {"pretrained": base, "peft": place}
+        fits |= dict.fromkeys(fitting(base, offline=offline) or (), named)
     return fits
 
 

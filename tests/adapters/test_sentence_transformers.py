@@ -252,7 +252,7 @@ def test_what_cannot_be_read_is_said(folders, tmp_path):
     coded = with_code(folder, tmp_path / "coded")
     for where, how, error, fact in (
         (text, {}, UsageError, "text alone"),
-        (bare, {}, DataError, "image processor|processor"),
+        (bare, {}, DataError, "has no image processor"),
         (plain, {}, UsageError, "modules.json"),
         (folders["multi_vector"], {}, UsageError, "is a MultiVectorEncoder"),
         (folders["colpali"], {}, UsageError, "is a MultiVectorEncoder"),
@@ -265,9 +265,7 @@ def test_what_cannot_be_read_is_said(folders, tmp_path):
         assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize(("package", "found"), [("transformers", "4.57.3"), ("sentence-transformers", "5.1.0")])
-def test_older_libraries_are_refused(package, found, folders, monkeypatch):
-    known = adapters.metadata.version
-    monkeypatch.setattr(adapters.metadata, "version", lambda name: found if name == package else known(name))
-    with pytest.raises(UsageError, match=rf"{package} \d or newer, and {found}"):
+def test_older_libraries_are_refused(folders, monkeypatch):
+    monkeypatch.setattr(adapters.metadata, "version", lambda name: "5.1.0")
+    with pytest.raises(UsageError, match="sentence-transformers 6 or newer, and 5.1.0"):
         adapters.load(pretrained=str(folders["clip"]), device="cpu")

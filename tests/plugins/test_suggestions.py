@@ -11,12 +11,7 @@ from ttmbench.cli import main
 
 TYPED = {
     "OpenAI/CLIP-ViT-Base-Patch32": "--model clip-b32",
-    "openai/clip-vit-large-patch14": "--model hf --model_args pretrained=openai/clip-vit-large-patch14",
-    "laion/CLIP-ViT-B-32-laion2B-s34B-b79K": (
-        "--model open_clip --model_args model=hf-hub:laion/CLIP-ViT-B-32-laion2B-s34B-b79K"
-    ),
     "Salesforce/blip-itm-base-coco": "--model blip-itc --tasks shapes_color or ttmbench --model blip-itm",
-    "llava-hf/llava-1.5-7b-hf": "--model vqascore --model_args pretrained=llava-hf/llava-1.5-7b-hf",
 }
 
 
@@ -34,7 +29,6 @@ FILES = {  # of a folder, and the options that read it
         **{"modules.json": [], "config_sentence_transformers.json": {"model_type": "MultiVectorEncoder"}}
     },
     "--model open_clip --model_args model=local-dir:{}": {"open_clip_config.json": {}},
-    "--model hf --model_args pretrained=BASE,peft={}": {"adapter_config.json": {"base_model_name_or_path": "./clip"}},
 }
 
 
@@ -89,6 +83,16 @@ def test_another_adapter_names_that_of_the_files(model, tiny_hf_clip, capsys):
 def test_files_where_the_command_runs_say_nothing_of_a_named_model(tiny_hf_clip, monkeypatch, capsys):
     monkeypatch.chdir(tiny_hf_clip)
     assert "run it with" not in error_of(capsys, "clip-b32", "--offline")
+
+
+def test_an_adapter_of_peft_gets_its_base(tiny_hf_clip, tmp_path, capsys):
+    (tmp_path / "adapter_config.json").write_text(json.dumps({"base_model_name_or_path": str(tiny_hf_clip)}))
+    command = f"--model hf --model_args pretrained={tiny_hf_clip},peft={tmp_path} --tasks shapes_color"
+    assert error_of(capsys, tmp_path).endswith(f"; run it with: ttmbench {command}\n")
+
+
+def test_an_id_that_the_hub_does_not_show_needs_an_adapter(capsys):
+    assert "--model hf -a pretrained=ID" in error_of(capsys, "llava-hf/llava-1.5-7b-hf", "--offline")
 
 
 def test_a_model_with_two_heads_gets_the_matching_one(tiny_vlm, capsys):

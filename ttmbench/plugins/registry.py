@@ -470,8 +470,8 @@ def commands_for(
 
     None for a name that is neither; DataError for what is not there, is damaged, or is of no adapter.
 
-    >>> commands_for("llava-hf/llava-1.5-7b-hf", [], ["winoground"], offline=True)
-    'ttmbench --model vqascore --model_args pretrained=llava-hf/llava-1.5-7b-hf --tasks winoground'
+    >>> commands_for("a/b", [AdapterSpec("x", "m:load", model_args={"pretrained": "a/b"})], ["winoground"])
+    'ttmbench --model x --tasks winoground'
     """
     named: list[tuple[str, Mapping[str, str]]] = [
         (spec.name, {})
@@ -493,7 +493,8 @@ def _commands(models: Iterable[tuple[str, Mapping[str, str]]], tasks: Sequence[s
     from ttmbench.results.models import command_line  # with pydantic's classes of a document
 
     lines = [command_line(["ttmbench"], {"model": name, "model_args": of, "tasks": list(tasks)}) for name, of in models]
-    return " or ".join(dict.fromkeys(lines))
+    hint = ", where NAME is one of open_clip.list_models()" if "model=NAME" in str(lines) else ""
+    return " or ".join(dict.fromkeys(lines)) + hint
 
 
 def name_what_fits(
@@ -511,7 +512,7 @@ def name_what_fits(
     if place and spec.target in target_of.values():
         with suppress(DataError):
             place = place.removeprefix("local-dir:").removeprefix("hf-hub:")
-            fits = fitting(place, offline=offline, guesses=False)
+            fits = fitting(place, offline=offline)
     others = list((fits or {}).items())
     is_right = any(
         target_of[kind] == spec.target and list(named.items())[-1] in model_args.items() for kind, named in others

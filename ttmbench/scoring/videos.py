@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -47,7 +48,12 @@ def on_videos(model: Model, name: str, frames: int, pooling: str) -> Model:
             raise UsageError(
                 f"video.pooling={BEFORE}: the model gives no features before they are normalised; use {AFTER}"
             )
-        return _pooled_over_frames(model, frames, pooling)
+        kind: Any = type(model)
+        named = {"__module__": kind.__module__, "__qualname__": kind.__qualname__, "__doc__": kind.__doc__}
+        pooled: Any = object.__new__(type(kind.__name__, (_OverFrames, kind), named))
+        vars(pooled).update(vars(model), on_images=model, frames=frames, pooling=pooling)
+        model = pooled
+        return model
     if isinstance(model, ChoiceModel):
         if model.choice_style.side_by_side:
             raise UsageError(f"side_by_side joins images, and the items of task '{name}' are videos; omit it")
@@ -56,16 +62,6 @@ def on_videos(model: Model, name: str, frames: int, pooling: str) -> Model:
         f"the items of task '{name}' are videos, and this model scores a caption with one image; use a dual encoder or "
         "a chat model (`ttmbench ls models`), or set shows_frames = True in a class that takes several images"
     )
-
-
-def _pooled_over_frames(model: DualEncoder, frames: int, pooling: str) -> Model:
-    kind = type(model)
-    named = {"__module__": kind.__module__, "__qualname__": kind.__qualname__, "__doc__": kind.__doc__}
-    over_frames: Any = type(kind.__name__, (_OverFrames, kind), named)
-    pooled: Any = over_frames.__new__(over_frames)
-    vars(pooled).update(vars(model), on_images=model, frames=frames, pooling=pooling)
-    made: Model = pooled
-    return made
 
 
 class _OverFrames:
@@ -77,10 +73,10 @@ class _OverFrames:
 
     def fingerprint(self) -> Mapping[str, Any] | str:
         """The model's own, and how frames are pooled: which they are is known from the pixels."""
-        own = self.on_images.fingerprint()
-        if not own:  # scores of a model without one are not cached
-            return own
-        return {**own, "pooling": self.pooling} if isinstance(own, Mapping) else f"{own} {self.pooling}"
+        own = self.on_images.fingerprint()  # scores of a model without one are not cached
+        if isinstance(own, str):
+            return own and f"{own} {self.pooling}"
+        return {**own, "pooling": self.pooling} if own else own
 
     def prepare_images(self, images: Sequence[Image]) -> Batch:
         """One row a video, [frames, ...]."""
@@ -90,20 +86,10 @@ class _OverFrames:
         """Features of videos, as long as those of frames."""
         return self._pooled(prepared, self.on_images.encode_images, training=False)
 
-    @property
-    def trainable(self) -> bool:
-        """As on images; a model that gives no gradients of features is refused before it is trained."""
-        return self.on_images.trainable
-
-    @property
-    def gives_gradients(self) -> bool:
-        """As on images."""
-        return self.on_images.gives_gradients
-
-    @property
-    def augments(self) -> bool:
-        """As on images."""
-        return self.on_images.augments
+    # What it is able to do as on images, where the methods are its own.
+    trainable = property(lambda self: self.on_images.trainable)
+    gives_gradients = property(lambda self: self.on_images.gives_gradients)
+    augments = property(lambda self: self.on_images.augments)
 
     def train_images(self, prepared: Prepared) -> torch.Tensor:
         """As `encode_images`, with gradients, which reach every frame."""
@@ -116,24 +102,15 @@ class _OverFrames:
     def _pooled(self, prepared: Prepared, encode: Callable[[Prepared], torch.Tensor], training: bool) -> torch.Tensor:
         """Frames are encoded position by position, so that a batch has as many rows as of images."""
         if self.pooling == BEFORE:
-
-            def before(batch: Prepared) -> torch.Tensor:
-                return self.on_images.features_before_normalization(batch, training)
-
-            features = self._each(prepared, before).mean(dim=1)
-            return features / features.norm(dim=-1, keepdim=True)
-        features = self._each(prepared, encode)
+            encode = partial(self.on_images.features_before_normalization, training=training)
+        features = torch.stack([encode(_at(prepared, position)) for position in range(self.frames)], dim=1)
         mean = features.mean(dim=1)
+        if self.pooling == BEFORE:
+            return mean / mean.norm(dim=-1, keepdim=True)
         return mean * (features.norm(dim=-1, keepdim=True).mean(dim=1) / mean.norm(dim=-1, keepdim=True))
 
-    def _each(self, prepared: Prepared, encode: Callable[[Prepared], torch.Tensor]) -> torch.Tensor:
-        """Features of every frame, [videos, frames, ...]."""
-        return torch.stack([encode(_at(prepared, position)) for position in range(self.frames)], dim=1)
-
     def _frames(self, videos: Sequence[Image]) -> list[Image]:
-        frames = [frame for video in videos for frame in frames_of(video)]
-        assert len(frames) == len(videos) * self.frames, "the source reads as many frames as the task says"
-        return frames
+        return [frame for video in videos for frame in frames_of(video)]
 
     def _rows(self, frames: Batch) -> Batch:
         """Prepared frames as rows of videos."""
