@@ -71,28 +71,28 @@ _PICKLE = re.compile(r"(.+/)?pytorch_model.*\.bin")
 @takes(SentenceTransformersOptions)
 def load(asked: SentenceTransformersOptions) -> EmbeddingModel:
     """Loads an embedding model from the Hub or a folder; DataError for its files, or UsageError."""
-    return EmbeddingModel(*_load("SentenceTransformer", asked), asked)
+    return EmbeddingModel(_load("SentenceTransformer", asked), asked)
 
 
 @takes(MultiVectorOptions)
 def load_multi_vector(asked: MultiVectorOptions) -> MultiVectorModel:
     """Loads a late interaction model; errors as for `load`."""
-    return MultiVectorModel(*_load("MultiVectorEncoder", asked), asked)
+    return MultiVectorModel(_load("MultiVectorEncoder", asked), asked)
 
 
 @takes(CrossEncoderOptions)
 def load_cross_encoder(asked: CrossEncoderOptions) -> RerankerModel:
     """Loads a reranker; errors as for `load`, and UsageError for classes of which none says that a pair matches."""
-    model, loaded = _load("CrossEncoder", asked)
-    labels = model.transformers_model.config.id2label
-    names = [str(labels.get(index)) for index in range(model.num_labels)]
+    loaded = _load("CrossEncoder", asked)
+    model: Any = loaded.model
+    names = [str(model.transformers_model.config.id2label.get(index)) for index in range(model.num_labels)]
     matches = [index for index, name in enumerate(names) if name.lower() in MATCHING]
-    if model.num_labels > 1 and (model.num_labels > 2 or len(matches) != 1):
+    if len(names) > 2 or (len(names) == 2 and len(matches) != 1):
         raise UsageError(
-            f"{asked.pretrained} has {model.num_labels} classes ({', '.join(names[:3])}); a reranker has one score, or "
-            f"two classes of which one is named {', '.join(MATCHING)}"
+            f"{asked.pretrained} has {len(names)} classes ({', '.join(names[:3])}); a reranker has one score, or two "
+            f"classes of which one is named {', '.join(MATCHING)}"
         )
-    return RerankerModel(model, loaded, asked, matches[0] if model.num_labels == 2 else 0)
+    return RerankerModel(loaded, asked, matches[0] if len(names) == 2 else 0)
 
 
 @takes(HubFiles)
@@ -122,7 +122,7 @@ def _fetched(asked: HubFiles) -> tuple[ModelFiles, Pretrained | None]:
     return replace(found, beside=(adapter.files,)), adapter
 
 
-def _load(kind: str, asked: LanguageOptions) -> tuple[Any, LoadedModel]:
+def _load(kind: str, asked: LanguageOptions) -> LoadedModel:
     """A model of the library on the CPU, and what it is made of; DataError or UsageError."""
     found = metadata.version("sentence-transformers") if find_spec("sentence_transformers") else "none"
     if found == "none" or int(found.partition(".")[0]) < 6:  # which needs transformers 5
@@ -156,7 +156,7 @@ def _load(kind: str, asked: LanguageOptions) -> tuple[Any, LoadedModel]:
     if adapter is not None:
         apply_adapter(model.transformers_model, adapter, asked.pretrained, asked.merge)
         setattr(model, KEPT, getattr(model.transformers_model, KEPT))
-    return model, LoadedModel(model, files, model.tokenizer, images, model.processor)
+    return LoadedModel(model, files, model.tokenizer, images, model.processor)
 
 
 def _prompt_of(model: Any, option: str, asked: str | None, own: Sequence[str]) -> str:
@@ -241,7 +241,8 @@ class EmbeddingModel(_Saved, ContrastiveModel[Any]):
     prepares_in_threads = False
     _output = "sentence_embedding"
 
-    def __init__(self, model: Any, loaded: LoadedModel, asked: MultiVectorOptions) -> None:
+    def __init__(self, loaded: LoadedModel, asked: MultiVectorOptions) -> None:
+        model: Any = loaded.model
         prompts = {
             QUERY: _prompt_of(model, "caption_prompt", asked.caption_prompt, (QUERY,)),
             DOCUMENT[0]: _prompt_of(model, "image_prompt", asked.image_prompt, DOCUMENT),
@@ -255,9 +256,8 @@ class EmbeddingModel(_Saved, ContrastiveModel[Any]):
         self.dimensions: int | None = getattr(asked, "dimensions", None)
         self._prompts = prompts
         self._rows = {task: _Rows(model, PROBES[task], task=task, prompt=prompts[task]) for task in prompts}
-        own = getattr(self.torch_module, "logit_scale", None)
-        self._own = own if asked.temperature is None else None
-        if asked.temperature is None and own is None:
+        self._own = None if asked.temperature else getattr(self.torch_module, "logit_scale", None)
+        if asked.temperature is None and self._own is None:
             self.not_logits = f"no temperature is known, {TEMPERATURE} is assumed; state it: --model_args temperature=X"
         self._fixed = torch.tensor(1 / (asked.temperature or TEMPERATURE), device=self.device)
         self._declared = {
@@ -346,8 +346,9 @@ class RerankerModel(_Saved, TrainablePairModel):
     Of two classes, the score is the logit of ``positive``, the one of pairs that match, minus the other's.
     """
 
-    def __init__(self, model: Any, loaded: LoadedModel, asked: CrossEncoderOptions, positive: int = 0) -> None:
+    def __init__(self, loaded: LoadedModel, asked: CrossEncoderOptions, positive: int) -> None:
         super().__init__(loaded, asked)
+        model: Any = loaded.model
         self._positive = positive
         if model.dtype != torch.float32:
             self.untrainable = COARSE

@@ -267,5 +267,5 @@ def test_what_cannot_be_read_is_said(folders, tmp_path):
 
 def test_older_libraries_are_refused(folders, monkeypatch):
     monkeypatch.setattr(adapters.metadata, "version", lambda name: "5.1.0")
-    with pytest.raises(UsageError, match="sentence-transformers 6 or newer, and 5.1.0"):
+    with pytest.raises(UsageError, match=r"sentence-transformers 6 or newer, and 5\.1\.0"):
         adapters.load(pretrained=str(folders["clip"]), device="cpu")
