@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 
@@ -12,12 +11,9 @@ from ttmbench.errors import UsageError
 from ttmbench.methods.training import Cost
 from ttmbench.types import Record
 
-
-class ViewSource(Protocol):
-    """Creates and encodes views of the task's images; the same arguments always give the same views."""
-
-    def __call__(self, count: int, crop_scale: float, flip: bool) -> torch.Tensor:
-        """Features [distinct images, count, d]; the first view of each is the plain image."""
+ViewSource = Callable[[int, float, bool], torch.Tensor]
+"""(count, crop_scale, flip) -> features [distinct images, count, d] of the same views each time, first the plain image.
+"""
 
 
 @dataclass(frozen=True)

@@ -115,8 +115,6 @@ def seen_rows(rows: np.ndarray) -> tuple[np.ndarray | slice, np.ndarray]:
 
 
 EVERY = 20.0  # seconds between two checkpoints of turns on some groups, so that short ones are not spent on files
-
-
 WIDTH = 16  # of random features
 DRAWS = {"scores": 20_000, "features": 2_000, "views": 1_000}  # groups
 _DIRECTIONS = f"unit vectors in independent random directions of {WIDTH} dimensions, scored by the model"
