@@ -43,10 +43,7 @@ class GroupShape:
             raise ValueError(f"a group needs at least 2 images or 2 captions, got {self.images}x{self.captions}")
         true = self.images * self.true_captions
         if self.true_captions < 1 or (true > self.captions and not (self.more_images and self.true_captions == 1)):
-            raise ValueError(
-                f"{self.true_captions} true captions for each of {self.images} images do not fit into {self.captions} "
-                "captions"
-            )
+            raise ValueError(f"{self.true_captions} true captions for each image do not fit into {self}")
         if self.images == 1 and true == self.captions:
             raise ValueError(f"all {true} captions are true for the one image, so there is nothing to match")
 

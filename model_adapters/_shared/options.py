@@ -96,8 +96,8 @@ class Compiled(Options):
     """Run both towers through ``torch.compile``."""
 
 
-class HubRepository(Options):
-    """Which repository a model is loaded from."""
+class HubFiles(Options):
+    """Which files of transformers a model is loaded from."""
 
     pretrained: Text
     """Hub ID, or a folder written by ``save_pretrained``; ``tiny_clip`` and ``tiny_clip_seed1`` are in the package."""
@@ -107,22 +107,13 @@ class HubRepository(Options):
     """Run code that the Hub repository ships."""
     offline: bool = False
     """Use files on this machine only."""
-
-
-class HubFiles(HubRepository):
-    """Which files of transformers a model is loaded from."""
-
     peft: Text | None = None
     """PEFT adapter (such as LoRA) for these weights: folder, Hub ID or ``ID@COMMIT``. ``pretrained`` also accepts an
     adapter alone, which names its base.
     """
 
 
-class RepositoryModel(InPrecision, HubRepository):
-    """A model whose weights and settings come from a repository."""
-
-
-class HubModel(RepositoryModel, HubFiles):
+class HubModel(InPrecision, HubFiles):
     """A model of transformers."""
 
     merge: bool = True

@@ -14,7 +14,7 @@ from ttmbench._util.file_io import tensors_digest
 from ttmbench.errors import UsageError
 from ttmbench.model import Model, PairScorer
 from ttmbench.model_adapters._shared.contrastive import FP16
-from ttmbench.model_adapters._shared.options import LanguageOptions, RepositoryModel
+from ttmbench.model_adapters._shared.options import HubModel, LanguageOptions
 from ttmbench.model_adapters._shared.pretrained import (
     PROBES,
     TORCH_DTYPES,
@@ -39,7 +39,7 @@ _ROWS = 2**14  # words of a vocabulary whose weights are converted to float32 at
 class FrozenModel(Model):
     """A model of transformers on its device, which computes in ``dtype``."""
 
-    def __init__(self, loaded: LoadedModel, asked: RepositoryModel) -> None:
+    def __init__(self, loaded: LoadedModel, asked: HubModel) -> None:
         self.dtype = TORCH_DTYPES[asked.dtype]
         try:
             digest = tensors_digest(weights_of(loaded.model))  # before they are on a device, and would come back
@@ -78,7 +78,7 @@ class PairModel(FrozenModel, PairScorer):
 class TrainablePairModel(PairModel):
     """A `PairModel` that TTM can train, but for the loss."""
 
-    def __init__(self, loaded: LoadedModel, asked: RepositoryModel) -> None:
+    def __init__(self, loaded: LoadedModel, asked: HubModel) -> None:
         super().__init__(loaded, asked)
         self.untrainable: str | None = untrainable(self.model)
         self.state_sha256 = str(self._declared["weights_sha256"])

@@ -626,12 +626,10 @@ def load_weights(
     # pickles, in a thread. Code that a repository ships is found by the id alone.
     loaded, report = _load(kind, model, name if asked.trust_remote_code else str(model.files.folder), **options)
     missing = [key for key in report["missing_keys"] if not key.startswith(UNUSED)]
-    for keys, what in ((missing, "missing"), (report["mismatched_keys"], "of another shape (theirs first)")):
-        if keys:
-            raise DataError(
-                f"the weights of {name} do not fit {type(loaded).__name__} with its {CONFIG}: {len(keys)} tensors are "
-                f"{what}, such as {min(map(str, keys))}"
-            )
+    if keys := missing or [*map(str, report["mismatched_keys"])]:
+        how, fits = "missing" if missing else "of another shape (theirs first)", type(loaded).__name__
+        what = f"{len(keys)} tensors are {how}, such as {min(keys)}"
+        raise DataError(f"the weights of {name} do not fit {fits} with its {CONFIG}: {what}")
     if model.adapter is not None:
         loaded = apply_adapter(loaded, model.adapter, name, getattr(asked, "merge", True))
     if placement is not None or getattr(loaded, "is_quantized", False):
@@ -725,9 +723,8 @@ def check_files(tokenizer: PreTrainedTokenizerBase, folder: Path, name: str) -> 
     is_whole = any(map(_WHOLE.fullmatch, present)) or (named and named <= present)
     words = [] if is_whole or not getattr(tokenizer, "is_fast", False) else [" or ".join([WHOLE, *sorted(named)])]
     settings = [] if SETTINGS in present or _reads_as(tokenizer, folder / WHOLE) else [SETTINGS]
-    if absent := settings + words:
-        where = "" if str(folder) == name else f" in {folder}"
-        raise DataError(f"{name} is incomplete: the tokenizer lacks {' and '.join(absent)}{where}; {_ADVICE}")
+    if absent := " and ".join(settings + words):
+        raise DataError(f"{name} is incomplete: the tokenizer lacks {absent} in {folder}; {_ADVICE}")
 
 
 def _reads_as(tokenizer: PreTrainedTokenizerBase, file: Path) -> bool:
