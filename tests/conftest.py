@@ -149,7 +149,7 @@ def _built_in_model_once():
 
     def load_target(path, *needs):
         factory = target(path, *needs)
-        if getattr(factory, "__module__", "") != "ttmbench.model_adapters.hf":
+        if getattr(factory, "__module__", "") != "ttmbench.model_adapters.hf" or factory.__name__ != "load":
             return factory
 
         @functools.wraps(factory)

@@ -76,12 +76,11 @@ def test_the_adapted_model_scores_elsewhere_what_its_saved_weights_score(whole, 
 def test_a_task_keeps_its_own_numbers_and_no_other_number_ranks(document):
     plain = evaluate(also="").document
     assert "also" not in plain and "differences" not in plain["methods"]["shapes_color"]["ttm"]
-    for key in ("results", "tracks", "ci", "chance", "ties"):
-        assert document[key] == plain[key], "one task's entry, and nothing of the others"
+    assert all(document[key] == plain[key] for key in ("results", "tracks", "ci", "chance", "ties"))
     gain = document["methods"]["shapes_color"]["ttm"]["differences"]["group_match"]["value"]
     numbers = plain["results"]["shapes_color"]
     assert gain == pytest.approx(numbers["group_match,ttm"] - numbers["group_match,none"])
-    assert {one.task for one in ResultsDocument.model_validate(document).numbers} == {"shapes_color"}
+    assert {one.task for one in ResultsDocument.of(document).numbers} == {"shapes_color"}
 
 
 def test_tables_of_numbers_have_them_under_names_of_their_own(whole, document, tmp_path, capsys):

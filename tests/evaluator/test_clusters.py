@@ -111,9 +111,8 @@ def test_clusters_are_held_out_whole_until_their_groups_are_nearest_to_the_share
 
 
 def test_held_out_groups_share_no_image_with_the_others():
-    run = ttmbench.simple_evaluate(
-        "tiny-clip", task(3, count=12), ttm={"iterations": 1, "epochs": 1}, holdout=0.5, **QUICK
-    )
+    ttm = {"iterations": 1, "epochs": 1}
+    run = ttmbench.simple_evaluate("tiny-clip", task(3, count=12), ttm=ttm, holdout=0.5, **QUICK)
     record = run["methods"]["shared"]["ttm"]["holdout"]
     assert (record["adapted"], record["scored"]) == (6, 6)
 

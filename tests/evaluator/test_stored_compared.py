@@ -126,7 +126,7 @@ def test_beside_a_run_the_page_says_that_the_data_are_unknown(two, tmp_path_fact
     assert "one of them was scored from a file" in capsys.readouterr().err
 
 
-def test_ranks_and_answers_of_two_files_are_compared(tmp_path, capsys):
+def test_ranks_of_two_files_are_compared(tmp_path, capsys):
     rng = np.random.default_rng(0)
     for name in ("one", "two"):
         for side, count in (("i2t", 1000), ("t2i", 5000)):
@@ -143,16 +143,6 @@ def test_ranks_and_answers_of_two_files_are_compared(tmp_path, capsys):
         assert [row["baseline"], row["other"]] == pytest.approx(expected)
         assert row["clusters"] == 1000
     assert {row["metric"] for row in rows} >= {"i2t_recall_at_1", "t2i_recall_at_10"}
-
-
-def test_answers_of_two_files_are_compared(tmp_path):
-    rows = "".join(f"true,{str(row % 3 > 0).lower()}\n" for row in range(300))
-    answers = tmp_path / "answers.csv"
-    answers.write_text(f"text_score_i0,text_score_i1\n{rows}", encoding="utf-8")
-    for name in ("one", "two"):
-        words = ["--choice", "--task", "colorswap", "-o", str(tmp_path / f"{name}.json")]
-        assert main(["score", str(answers), *words]) == 0
-    assert main(["compare", str(tmp_path / "one.json"), str(tmp_path / "two.json")]) == 0
 
 
 def test_a_file_without_its_task_cannot_be_paired_with_another_shape(tmp_path):

@@ -479,9 +479,7 @@ class Methods:
             clusters=None if data.clusters is None else data.clusters.groups,
             seed=config.seed,
             references=lambda name: run.once("references", name, lambda: reference_set(run, name)),
-            rewards=lambda name: run.once(
-                "reward model", f"{name} {task.task}", lambda: reward_model(run, scored, name)
-            ),
+            rewards=lambda name: run.once("reward model", name + task.task, lambda: reward_model(run, scored, name)),
             iterated=lambda method, record: run.registry.notify(
                 "ttmbench_iteration_finished", task=task.task, method=method, record=record
             ),

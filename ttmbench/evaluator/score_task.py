@@ -318,21 +318,19 @@ def undecided(scorer: PairScorer, groups: Sequence[Group]) -> tuple[Record | Non
 
 def blind_note(result: Scored) -> str:
     """How far the captions alone give the answer, measured by a scorer that never sees the image."""
-    shape = result.spec.shape
-    if shape.images > 1:
+    if result.spec.shape.images > 1:
         return (
-            f"the scorer never sees an image: in {shape} groups all images get equal scores, so text, image and group "
-            "score and group match are 0 by construction; a task of this shape cannot be solved by its captions alone"
+            "the scorer never sees an image: images of a group get equal scores, so text, image and group score and "
+            "group match are 0 by construction"
         )
-    for metric in ("text_score", "group_match"):
-        number = next((one for one in result.numbers if (one.metric, one.method) == (metric, RAW)), None)
-        if number is not None and number.value is not None and number.chance is not None:
-            return (
-                f"the scorer never sees an image, and is right in {100 * number.value:.2f} % of the groups, "
-                f"{100 * (number.value - number.chance):+z.2f} points from chance: so much do the captions alone give "
-                "away"
-            )
-    return "the scorer never sees an image"
+    known = {one.metric: one for one in result.numbers if one.method == RAW}
+    one = known.get("text_score", known.get("group_match"))
+    if one is None or one.value is None or one.chance is None:
+        return "the scorer never sees an image"
+    return (
+        f"the scorer never sees an image, and is right in {100 * one.value:.2f} % of the groups, "
+        f"{100 * (one.value - one.chance):+z.2f} points from chance: so much do the captions alone give away"
+    )
 
 
 def feature_limit(run: Run, spec: TaskSpec, unit: str) -> int | None:
