@@ -95,8 +95,6 @@ class Evaluator:
             module = model if isinstance(model, torch.nn.Module) else self._taken(model).torch_module
             with _as_it_was(module):
                 self._taken(model)
-                for layer, kind in self._layers:
-                    layer.__class__ = kind
                 if module is not None:
                     module.eval()
                 for plan, run, inputs in self._tasks:
@@ -114,13 +112,11 @@ class Evaluator:
         if model is not None and self._model is model:
             return self._adapter
         self._model = None  # until all of it is there
-        layers = [(layer, type(layer)) for layer in model.modules()] if isinstance(model, torch.nn.Module) else []
         given, processor, name = model, self._preprocess, type(model).__name__
         if isinstance(processor, tuple | list):
             given, processor = (model, *processor), None
         placed: dict[str, str | bool] = {"device": "auto", "dtype": self._config.dtype, "compile": False}
         adapter = self._adapter = checked(f"model {name}", as_adapter(given, processor, placed))
-        self._layers = [(layer, type(layer)) for layer, kind in layers if type(layer) is not kind]  # on a CPU
         whole = Run.of(self._chosen.registry, self._config.model_copy(update={"model": name}), adapter)
         holds = isinstance(adapter, DualEncoder) or (isinstance(adapter, PairScorer) and adapter.prepares)
         self._tasks = list[tuple[TaskPlan, Run, Inputs]]()
@@ -134,12 +130,12 @@ class Evaluator:
 
 @contextmanager
 def _as_it_was(model: torch.nn.Module | None) -> Iterator[None]:
-    """Afterwards modules have the modes and classes that they had, and torch draws the numbers that it would have."""
-    layers = [] if model is None else [(layer, layer.training, type(layer)) for layer in model.modules()]
+    """Afterwards modules have the modes that they had, and torch draws the numbers that it would have drawn."""
+    layers = [] if model is None else [(layer, layer.training) for layer in model.modules()]
     devices = {one.device for one in ([] if model is None else model.parameters()) if one.device.type == "cuda"}
     try:
         with torch.random.fork_rng(devices):
             yield
     finally:
-        for layer, training, kind in layers:
-            layer.training, layer.__class__ = training, kind
+        for layer, training in layers:
+            layer.training = training
