@@ -8,17 +8,16 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
-from ttmbench._util.console import echo, plain, warn
+from ttmbench._util.console import echo, plain
 from ttmbench._util.file_io import to_json, write_text
 from ttmbench.cli.parser import count
 from ttmbench.config import split_names
-from ttmbench.errors import DataError, UsageError
+from ttmbench.errors import UsageError
 from ttmbench.report.paper_table import markdown, markdown_table
 from ttmbench.report.terminal import TableColumn, interval_text, p_value, points, print_table
-from ttmbench.results.comparison import adjust_for_several, compare_runs, pairs_of, read_run, runs_in
+from ttmbench.results.comparison import adjust_for_several, compare_runs, read_run
 from ttmbench.results.models import names_of_runs
 from ttmbench.results.numbers import SLASH, Number
-from ttmbench.results.reader import NOT_A_DOCUMENT, ResultsFile
 from ttmbench.results.summary import clusters_note
 
 Row = Mapping[str, Any]
@@ -36,8 +35,8 @@ _PART = "compared on a part of its groups, so this is not a result for the task"
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``ttmbench compare``."""
-    add, files = parser.add_argument, "Results files or directories"
-    add("runs", metavar="RESULTS", nargs="+", help=files)
+    add = parser.add_argument
+    add("runs", metavar="RESULTS", nargs="+", help="Results files, or sample logs of other harnesses")
     add("--metrics", metavar="A,B", type=split_names, default=[], help="Metrics to compare (default: all)")
     add("--methods", metavar="A,B", type=split_names, help="Method A in the first run, B in the others: none,ttm")
     add("--allow_different", action="store_true", help="Also compare other task versions or data, by group IDs")
@@ -53,27 +52,22 @@ def compare(options: argparse.Namespace) -> int:
         raise UsageError(f"--output_path must end with .json or .md, got {target}")
     if options.methods is not None and len(options.methods) != 2:
         raise UsageError(f"--methods must be two names, such as none,ttm, got {','.join(options.methods)}")
-    runs, pairs = _runs(options)
+    runs = [read_run(Path(name)) for name in options.runs]
     models = names_of_runs([(run.path, run.document) for run in runs])
     model_of = {run.path: name.words for run, name in zip(runs, models, strict=True)}
     comparisons: list[dict[str, Any]] = []
     tracks: list[Tracks] = []
-    for baseline, other in pairs:
-        try:
-            rows = compare_runs(
-                baseline,
-                other,
-                methods=None if options.methods is None else tuple(options.methods),
-                metrics=options.metrics,
-                allow_different=options.allow_different,
-                iterations=options.bootstrap_iters,
-                seed=options.seed,
-            )
-        except UsageError as error:
-            if not _has_folder(options) or (other is pairs[-1][1] and not comparisons):
-                raise
-            warn(str(error))
-            continue
+    baseline = runs[0]
+    for other in runs[1:] or runs:
+        rows = compare_runs(
+            baseline,
+            other,
+            methods=None if options.methods is None else tuple(options.methods),
+            metrics=options.metrics,
+            allow_different=options.allow_different,
+            iterations=options.bootstrap_iters,
+            seed=options.seed,
+        )
         paths = [plain(str(run.path)) for run in (baseline, other)]
         names = [model_of[run.path] for run in (baseline, other)]
         if names[0] == names[1] and baseline.path != other.path:
@@ -91,37 +85,6 @@ def compare(options: argparse.Namespace) -> int:
         write_text(target, text if target.suffix == ".md" else to_json({"comparisons": comparisons}))
         echo(f"comparison: {target}")
     return 0
-
-
-def _runs(options: argparse.Namespace) -> tuple[list[ResultsFile], list[tuple[ResultsFile, ResultsFile]]]:
-    """The runs, and the pairs (baseline, other) to compare; a single run is paired with itself."""
-    if not _has_folder(options):
-        runs = [read_run(Path(name)) for name in options.runs]
-        return runs, [(runs[0], other) for other in runs[1:] or runs]
-    runs, skipped = [], dict[Path, str]()
-    for path in map(Path, options.runs):
-        path_runs, reasons = runs_in(path) if path.is_dir() else ([read_run(path)], {})
-        runs, skipped = [*runs, *path_runs], {**skipped, **reasons}
-    for path, reason in skipped.items():
-        if not reason.startswith(NOT_A_DOCUMENT):  # else the configuration of saved weights, say
-            warn(f"skipped: {reason}" if reason.startswith(str(path)) else f"skipped: {path}: {reason}")
-    pairs = (
-        [(run, run) for run in runs] if len(runs) == len(options.runs) == 1 else pairs_of(runs, options.allow_different)
-    )
-    if not pairs:
-        raise DataError(
-            f"{', '.join(options.runs)}: {len(runs)} runs with samples, and no two of them have a task with the same "
-            "version and data; run both on the same task, or use --allow_different to compare groups with equal IDs"
-        )
-    paired = {run.path for pair in pairs for run in pair}
-    for run in runs:
-        if run.path not in paired:
-            warn(f"{run.path}: no other run has one of its tasks with the same version and data")
-    return runs, pairs
-
-
-def _has_folder(options: argparse.Namespace) -> bool:
-    return any(Path(name).is_dir() for name in options.runs)
 
 
 def _adjustment(rows: Sequence[Row], tables: int) -> str:

@@ -6,7 +6,6 @@ A results document holds means; the values of single groups are in the samples b
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ from ttmbench import stats
 from ttmbench.errors import DataError, UsageError
 from ttmbench.results.document import AlsoRecord, ResultsDocument, mapping
 from ttmbench.results.numbers import AT, RAW, SLASH, STORED_SCORES, Extent
-from ttmbench.results.reader import ResultsFile, read_document, read_files
+from ttmbench.results.reader import ResultsFile, read_document
 from ttmbench.results.summary import CellValues, cluster_numbers
 from ttmbench.types import Group
 
@@ -36,24 +35,6 @@ def read_run(path: Path, need_samples: bool = True) -> ResultsFile:
     if not run.groups and need_samples:
         raise DataError(f"{path}: {NO_SAMPLES}")
     return run
-
-
-def runs_in(folder: Path) -> tuple[list[ResultsFile], dict[Path, str]]:
-    """The runs with samples below a folder in the order of their paths, and why other JSON files are skipped.
-
-    Sample logs of other harnesses follow, a run each.
-    """
-    files, skipped = read_files([folder], logs=True)
-    runs = []
-    for run in files:
-        try:
-            if run.groups:
-                runs.append(run)
-            else:
-                skipped[run.path] = NO_SAMPLES
-        except DataError as error:
-            skipped[run.path] = str(error)
-    return runs, skipped
 
 
 def compare_runs(
@@ -316,25 +297,3 @@ def _version_and_data(document: ResultsDocument, task: str) -> tuple[int | None,
     if _kind(document, task) == "stored_features":  # the fingerprint is of the model's embeddings
         data = f"none (precomputed embeddings of {_extent(document, task).words} groups)"
     return version, data
-
-
-def pairs_of(runs: Sequence[ResultsFile], allow_different: bool) -> list[tuple[ResultsFile, ResultsFile]]:
-    """Pairs of runs, each with the tasks to compare: each task of each run with the first run of the same data."""
-    first: dict[str, list[ResultsFile]] = {}
-    pairs = []
-    for run in runs:
-        tasks: dict[Path, tuple[ResultsFile, list[str]]] = {}
-        for task in run.groups:
-            earlier = first.get(task, [])
-            same = (candidate for candidate in earlier if allow_different or why_not_same(candidate, run, task) is None)
-            baseline = next(same, None)
-            if baseline is None:
-                first.setdefault(task, []).append(run)
-            else:
-                tasks.setdefault(baseline.path, (baseline, []))[1].append(task)
-        for baseline, names in tasks.values():
-            left, right = (
-                replace(side, known_groups={task: side.groups[task] for task in names}) for side in (baseline, run)
-            )
-            pairs.append((left, right))
-    return pairs
