@@ -124,12 +124,6 @@ class TTMConfig(BaseModel):
         """Whether a key is a setting of TTM or of one of its parts."""
         return key in cls.model_fields or key.startswith(tuple(f"{kind}." for kind in PART_KINDS))
 
-    @property
-    def other_parts(self) -> list[str]:
-        """Kinds of parts that differ from the default or have settings."""
-        default = {kind: TTMConfig.model_fields[kind].default for kind in PART_KINDS}
-        return [kind for kind in PART_KINDS if kind in self.part_args or getattr(self, kind) != default[kind]]
-
     @model_validator(mode="before")
     @classmethod
     def _read(cls, values: Any) -> Any:
@@ -315,11 +309,7 @@ def read_device(given: object) -> str:
 
 
 def is_address(given: object) -> TypeGuard[str]:
-    """Whether a value is an address such as ``s3://bucket/results``.
-
-    >>> is_address("s3://bucket/results"), is_address("results/s3")
-    (True, False)
-    """
+    """Whether a value is an address such as ``s3://bucket/results``."""
     return isinstance(given, str) and _ADDRESS.match(given) is not None
 
 

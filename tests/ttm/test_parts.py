@@ -27,7 +27,7 @@ from ttmbench.methods.checkpoint import SeedCheckpoint
 from ttmbench.methods.controls import exchanged, random_matchings
 from ttmbench.methods.model_task import Selection
 from ttmbench.methods.parts import check_parts, load_parts
-from ttmbench.methods.ttm import DEFAULT_PARTS, matching
+from ttmbench.methods.ttm import matching
 from ttmbench.plugins.registry import PARTS, Table, build_registry, load_target
 from ttmbench.testing import ContractError, check_method
 from ttmbench.types import GroupShape, MethodPart, ScheduleSpec
@@ -59,7 +59,7 @@ def small_clip(tiny_hf_clip):
 def run(registry, stage=None, **settings):
     stage = stage or stage_of(12, model=Graded())
     config = TTMConfig(**{**SHORT, "lr": 1e-2}).with_changes(settings, "test")
-    parts = load_parts(registry, config) if config.other_parts else DEFAULT_PARTS
+    parts = load_parts(registry, config)
     raw, states, schedule = stage.score(), [], registry.schedules[config.schedule]
 
     def keep(state):
@@ -89,7 +89,7 @@ def test_a_part_is_recorded_where_it_is_not_the_default():
     assert set(TTMConfig().model_dump()) == set(TTMConfig.model_fields) - unrecorded
     given = {"teacher": "ema", "teacher.decay": 0.9, "train": "norm"}
     config = TTMConfig.model_validate(given)
-    assert config.part_args == {"teacher": {"decay": 0.9}} and config.other_parts == ["teacher"]
+    assert config.part_args == {"teacher": {"decay": 0.9}}
     dumped = config.model_dump(mode="json")
     assert {name: dumped[name] for name in given} == given
     assert TTMConfig.model_validate(dumped) == config == config.with_changes({}, "nothing")

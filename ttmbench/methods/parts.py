@@ -52,7 +52,8 @@ def all_fit(scores: np.ndarray, captions: np.ndarray) -> bool:
 
 def load_parts(registry: Registry, settings: TTMConfig) -> Parts:
     """Loads the parts that settings name, with their arguments; UsageError for an unknown part or argument."""
-    given = {kind: settings.part_args.get(kind, {}) for kind in settings.other_parts}
+    default, args = {kind: TTMConfig.model_fields[kind].default for kind in PART_KINDS}, settings.part_args
+    given = {kind: args.get(kind, {}) for kind in default if kind in args or getattr(settings, kind) != default[kind]}
     loaded = {kind: load_part(registry.part(kind, getattr(settings, kind)), of) for kind, of in given.items()}
     return replace(DEFAULT_PARTS, **loaded)
 

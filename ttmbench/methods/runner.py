@@ -37,7 +37,6 @@ from ttmbench.methods.parts import load_parts
 from ttmbench.methods.settings import Settings, checked_settings, recorded
 from ttmbench.methods.task import MethodStep, TrainingTask
 from ttmbench.methods.training import Cost, Iteration, TrainingState, restored
-from ttmbench.methods.ttm import DEFAULT_PARTS
 from ttmbench.model import DualEncoder
 from ttmbench.plugins.registry import BUILTIN, Registry, load_target
 from ttmbench.results.document import IterationRecord, MethodCost
@@ -281,7 +280,7 @@ class MethodRun:
             task: ModelTask | TrainingTask
             if spec.needs_model:
                 ttm = settings if isinstance(settings, TTMConfig) else self.settings
-                parts = load_parts(self.registry, ttm) if ttm.other_parts else DEFAULT_PARTS
+                parts = load_parts(self.registry, ttm)
                 schedule, reads = self.registry.schedules[ttm.schedule], "labels" in spec.needs
                 task = ModelTask(self.stage, self.raw, ttm, seed, schedule, parts, with_labels=reads, resume=state)
             else:
