@@ -93,17 +93,24 @@ def reach_data(
         if not needs:
             return place, None
         lacking.append((place, needs))
-    for place, needs in [] if config.offline or fetch else lacking:
+    if not fetch and not config.offline and (found := _fetched_by_a_run(lacking)) is not None:
+        return found
+    load_task_data(registry, task, config.limit, config.offline or not fetch, config.data_dir)
+    return places[0], None
+
+
+def _fetched_by_a_run(lacking: list[tuple[DataLocation, list[DataNeed]]]) -> tuple[DataLocation, int] | None:
+    """The first location of which a run itself fetches all that it lacks, and how many bytes (-1: unknown)."""
+    for place, needs in lacking:
         try:
             sizes = [need.size() for need in needs if need.in_run]
-        except OutOfReachError:  # where there are other places, the message below names each
-            if len(places) == 1:
+        except OutOfReachError:  # where there are other locations, the run's message names each
+            if len(lacking) == 1:
                 raise
             continue
         if len(sizes) == len(needs):
             return place, -1 if None in sizes else sum(size or 0 for size in sizes)
-    load_task_data(registry, task, config.limit, config.offline or not fetch, config.data_dir)
-    return places[0], None
+    return None
 
 
 def _request(registry: Registry, task: TaskFile, data_dir: Path) -> SourceRequest:
@@ -166,8 +173,7 @@ def finished(spec: TaskSpec, loaded: Loaded, data_dir: Path) -> Loaded:
         found = {"file": stated.file, "sha256": file_digest(file)} if file.is_file() else None
         record["tag_files"] = {**record.get("tag_files", {}), tag: found}
         files |= {tag: _tags_in(file)} if found else {}
-    record |= {"caption_template": template} if template else {}
-    record |= {"video": spec.video.model_dump()} if spec.video else {}  # with its defaults
+    record |= ({"caption_template": template} if template else {}) | ({"video": dict(spec.video)} if spec.video else {})
     groups = []
     for group in loaded.groups:
         tags = {tag: of.get(group.group_id, "") for tag, of in files.items()}
@@ -217,8 +223,7 @@ def check_groups(spec: TaskSpec, groups: Sequence[Group], asked: int | None = No
     if whole and not left_out:
         total = sum(len(group.captions) for group in groups)
         if total != (stated.n_captions or total):
-            says = f"the task (version {spec.version}) has {stated.n_captions}"
-            raise DataError(f"the data of {task} has {total} captions, but {says}")
+            raise DataError(f"{task} (version {spec.version}) has {stated.n_captions} captions, its data have {total}")
         for name, mean in spec.means.items():
             if (problem := mean.problem(groups)) is not None:
                 raise DataError(f"{task}: means.{name} {problem}")
@@ -226,13 +231,8 @@ def check_groups(spec: TaskSpec, groups: Sequence[Group], asked: int | None = No
     for group in groups:
         where = f"{task}: group {group.group_id!r:.80}"
         for text in (group.group_id, *group.captions, *(image.name for image in group.images)):
-            if not isinstance(text, str):
-                raise DataError(f"{where}: {text!r:.80} is {type(text).__name__}, not a text")
-            if len(text) > most:
-                raised = raised_by("caption_characters")
-                raise DataError(f"{where}: {text!r:.80} has {len(text)} characters, more than {most}; {raised}")
-            if re.search("[\0\ud800-\udfff]", text):
-                raise DataError(f"{where}: {text!r:.80} holds a null character or half a surrogate pair")
+            if not isinstance(text, str) or len(text) > most or re.search("[\0\ud800-\udfff]", text):
+                raise DataError(f"{where}: {text!r:.80} {_why_unusable(text, most)}")
         images, captions = len(group.images), len(group.captions)
         wanted = {"groups": stated.shape, "retrieval": (1, captions or 1), "classification": (1, 1)}[spec.kind]
         if (images, captions) != wanted:
@@ -242,6 +242,14 @@ def check_groups(spec: TaskSpec, groups: Sequence[Group], asked: int | None = No
             raise DataError(f"{where} has an empty caption")
     if repeated := [name for name, count in Counter(group.group_id for group in groups).items() if count > 1]:
         raise DataError(f"{task}: group id {repeated[0]} is given to several groups")
+
+
+def _why_unusable(text: object, most: int) -> str:
+    if not isinstance(text, str):
+        return f"is {type(text).__name__}, not a text"
+    if len(text) > most:
+        return f"has {len(text)} characters, more than {most}; {raised_by('caption_characters')}"
+    return "holds a null character or half a surrogate pair"
 
 
 @dataclass

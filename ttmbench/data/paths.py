@@ -36,9 +36,7 @@ def data_folder(given: str | Path | None = None, is_read: bool = False) -> Path:
         return user_cache_path("ttmbench", appauthor=False) / "data"
     folder = Path(stated).expanduser()
     if given is not None and is_read and not folder.is_dir():
-        raise UsageError(
-            f"--data_dir {given} must be a folder; `ttmbench download TASKS --data_dir {given}` creates it"
-        )
+        raise UsageError(f"--data_dir {given} must be a folder; `ttmbench download TASKS --data_dir {given}` makes it")
     return folder
 
 

@@ -245,16 +245,15 @@ class TaskSpec(BaseModel):
             wrong.append(f"group.n_captions: {group.n_captions} captions are too few for {group.n_groups} images")
         if not all(isinstance(source.get("kind"), str) for source in self.sources):
             wrong.append("every source needs a 'kind'")
-        for name, settings in self.ttm.items():
-            try:
-                TTMConfig(**settings)
-            except ValidationError as error:
-                wrong.append(f"ttm.{name}: {describe(error, TTMConfig)}")
+        place: tuple[str, type[BaseModel]] = ("source.video", Video)
         try:
             if self.video is not None and group.crop is not None:
                 wrong.append("group.crop: boxes are for images, and source.video says that the files are videos")
+            for name, settings in self.ttm.items():
+                place = (f"ttm.{name}", TTMConfig)
+                TTMConfig(**settings)
         except ValidationError as error:
-            wrong.append(f"source.video: {describe(error, Video)}")
+            wrong.append(f"{place[0]}: {describe(error, place[1])}")
         if group.shape is not None and not wrong:
             shape = self.shape
             if self.is_global and shape.more_images:
@@ -284,8 +283,8 @@ class TaskSpec(BaseModel):
     @property
     def video(self) -> Video | None:
         """How the videos of the task are read; None for images. Where several sources are listed, that of the first."""
-        parts = [part for part in self.sources if part.get("video") is not None]
-        return Video.model_validate(parts[0]["video"]) if parts else None
+        stated = next((part["video"] for part in self.sources if part.get("video") is not None), None)
+        return None if stated is None else Video.model_validate(stated)
 
     @property
     def extent(self) -> str:
@@ -403,21 +402,24 @@ def select_tasks(registry: Registry, patterns: Sequence[str]) -> dict[str, TaskF
     """
     chosen: dict[str, TaskFile] = {}
     for pattern in patterns:
-        if is_named(registry, pattern):
+        if pattern in registry.task_files or pattern.endswith(ENDINGS):
             fitting = [find_task(registry, pattern)]
         else:
-            everything = all_tasks(registry)
-            fitting = [
-                task for name, task in everything.items() if pattern in task.spec.tag or fnmatchcase(name, pattern)
-            ]
-        if not fitting and Path(pattern).exists():
-            raise UsageError(f"{pattern} is not a task file (.yaml); `ttmbench new task NAME` writes one to start from")
+            tasks = all_tasks(registry).values()
+            fitting = [task for task in tasks if pattern in task.spec.tag or fnmatchcase(task.spec.task, pattern)]
         if not fitting:
-            tags = {tag for task in everything.values() for tag in task.spec.tag}
-            raise UsageError(unknown("task", pattern, [*everything, *tags], registry.broken))
+            raise _no_such_task(registry, pattern)
         for task in fitting:
             chosen.setdefault(task.spec.task, task)
     return chosen
+
+
+def _no_such_task(registry: Registry, pattern: str) -> UsageError:
+    if Path(pattern).exists():
+        return UsageError(f"{pattern} is not a task file (.yaml); `ttmbench new task NAME` writes one to start from")
+    everything = all_tasks(registry)
+    tags = {tag for task in everything.values() for tag in task.spec.tag}
+    return UsageError(unknown("task", pattern, [*everything, *tags], registry.broken))
 
 
 def take_in(registry: Registry, tasks: Sequence[AnyTask]) -> dict[str, AnyTask]:
@@ -442,12 +444,8 @@ def checked(registry: Registry, task: AnyTask) -> AnyTask:
         scopes = {name: registry.metrics[name].scope for name in spec.metrics}
     except UsageError as error:
         raise UsageError(f"task {spec.task}: {error}") from None
-    for name, scope in scopes.items():
-        if scope not in SCOPES[spec.kind]:
-            kind = next(kind for kind, scopes in SCOPES.items() if scope in scopes)
-            raise UsageError(
-                f"task {spec.task}: metric '{name}' is one of kind {kind}, the task is of kind {spec.kind}"
-            )
+    if others := [name for name, scope in scopes.items() if scope not in SCOPES[spec.kind]]:
+        raise UsageError(f"task {spec.task}: metric '{others[0]}' is not defined for tasks of kind {spec.kind}")
     return task
 
 

@@ -73,11 +73,8 @@ def score_features(adapter: DualEncoder, features: Features, all_pairs: bool) ->
     """
     images, captions = features.images, features.captions
     with torch.inference_mode():
-        in_groups = (
-            take(side.features, side.rows.reshape(-1)).reshape(*side.rows.shape, *side.features.shape[1:])
-            for side in (images, captions)
-        )
-        groups = torch.stack([_logits(adapter, *group) for group in zip(*in_groups, strict=True)]).float().cpu().numpy()
+        sides = (side.features[torch.from_numpy(side.rows).to(side.features.device)] for side in (images, captions))
+        groups = torch.stack([_logits(adapter, *group) for group in zip(*sides, strict=True)]).float().cpu().numpy()
     if not all_pairs:
         return Scores(groups)
     distinct = _scores(adapter, images.features, captions.features)

@@ -117,9 +117,10 @@ def images_on_device(adapter: Model, prepared: Prepared) -> Prepared:
     Images stay if the device is a CPU, if they are not bytes, or would take more than a quarter of the device's free
     memory.
     """
-    device = adapter.device
-    if device.type == "cpu":
-        return prepared
+    return prepared if adapter.device.type == "cpu" else _moved_images(prepared, adapter.device)
+
+
+def _moved_images(prepared: Prepared, device: torch.device) -> Prepared:
     images, enlarged = _moved(prepared.images, device), prepared.enlarged
     return replace(prepared, images=images, enlarged=None if enlarged is None else _moved(enlarged, device))
 
@@ -326,8 +327,8 @@ def prepare(
             made += listed
             shown.update(len(block))
     images, larger = concatenate([one for one, _ in made]), [one for _, one in made if one is not None]
-    captions = model.prepare_captions(inputs.captions)
-    return Prepared(images, captions, inputs.rows, concatenate(larger) if larger else None)
+    enlarged = concatenate(larger) if larger else None
+    return Prepared(images, model.prepare_captions(inputs.captions), inputs.rows, enlarged)
 
 
 def stored(adapter: StoredFeatures, shape: GroupShape, limit: int | None) -> Inputs:
@@ -377,8 +378,8 @@ def usable_scores(model: Model, scores: Scores, groups: Sequence[Group]) -> tupl
     for array in (scores.groups, scores.all_pairs):
         if array is not None and not np.isfinite(array).all():
             finite = np.isfinite(array).reshape(len(groups), -1).all(axis=1)
-            group_id = groups[int(np.argmin(finite))].group_id
-            raise TtmbenchError(f"the model gave group {group_id} a score that is NaN or infinite")
+            group = groups[int(np.argmin(finite))]
+            raise TtmbenchError(f"the model gave group {group.group_id} a score that is NaN or infinite")
     return scores, notes
 
 
@@ -413,18 +414,13 @@ def check_captions(model: Model, inputs: Inputs) -> None:
     for caption, token in zip(captions, model.refused(captions), strict=True):
         if token is not None:
             group_id = next(group.group_id for group in groups if caption in group.captions)
-            raise TtmbenchError(
-                f"group {group_id}: the caption {one_line(caption, 200)!r} contains {token!r}, which this model reads "
-                "as a special token and not as text; change the caption, or leave the group out (--samples)"
-            )
+            raise _special_token(group_id, caption, token)
     if (said := model.truncated(captions)) is None:
         return
     answers = np.asarray(said, dtype=bool)
     if answers.shape != (len(captions),):
-        raise TtmbenchError(
-            f"truncated() of {type(model).__name__} must give one answer for each of {len(captions)} captions, and "
-            f"gave an array of shape {list(answers.shape)}"
-        )
+        given = f"{list(answers.shape)} answers for {len(captions)} captions"
+        raise TtmbenchError(f"truncated() of {type(model).__name__} must give one answer each, and gave {given}")
     cut = set(np.array(captions, dtype=object)[answers])
     touched = sum(not cut.isdisjoint(group.captions) for group in groups)
     inputs.truncated = {"captions": len(cut), "of": len(captions), "groups": touched}
@@ -433,6 +429,13 @@ def check_captions(model: Model, inputs: Inputs) -> None:
             f"{len(cut)} of {len(captions)} captions are longer than the model reads and were cut (in {touched} "
             "groups): captions that differ beyond the cut tie"
         ]
+
+
+def _special_token(group_id: str, caption: str, token: str) -> TtmbenchError:
+    return TtmbenchError(
+        f"group {group_id}: the caption {one_line(caption, 200)!r} contains {token!r}, which this model reads as a "
+        "special token and not as text; change the caption, or leave the group out (--samples)"
+    )
 
 
 def unknown_wrappers(model: DualEncoder, wrappers: Sequence[str]) -> str:

@@ -322,18 +322,11 @@ def _thing(look: Look, relation: str, across: int, along: int, radius: int) -> T
 
 def draw_two(rng: np.random.RandomState, looks: tuple[Look, Look], relation: str, style: str) -> Scene:
     """A scene of two objects that do not touch; ``relation``: where the first is, seen from the second."""
-    middle = below(rng, 33 * UNIT, 16 * UNIT)
-    things = tuple(
-        _thing(
-            look,
-            side,
-            below(rng, 13 * UNIT, 11 * UNIT),
-            middle + below(rng, 5 * UNIT, -4 * UNIT),
-            below(rng, 11 * UNIT, 8 * UNIT),
-        )
-        for look, side in zip(looks, (relation, OPPOSITE[relation]), strict=True)
-    )
-    return Scene(things, style, below(rng, 2**32))
+    middle, things = below(rng, 33 * UNIT, 16 * UNIT), []
+    for look, side in zip(looks, (relation, OPPOSITE[relation]), strict=True):
+        across, along = below(rng, 13 * UNIT, 11 * UNIT), middle + below(rng, 5 * UNIT, -4 * UNIT)
+        things.append(_thing(look, side, across, along, below(rng, 11 * UNIT, 8 * UNIT)))
+    return Scene(tuple(things), style, below(rng, 2**32))
 
 
 def draw_one(rng: np.random.RandomState, look: Look, place: str, style: str) -> Scene:
@@ -361,14 +354,13 @@ def random_looks(rng: np.random.RandomState) -> tuple[Look, Look]:
 def _color_group(rng: np.random.RandomState, group_id: str, style: str) -> SceneGroup:
     first, second = random_looks(rng)
     pairs = [(first, second), (Look(second.color, first.shape), Look(first.color, second.shape))]
+    both = ((first.shape, second.shape), (first.color, second.color))
+    shapes, colors = ("+".join(sorted(names)) for names in both)
     return SceneGroup(
         group_id,
         scenes=tuple(draw_two(rng, looks, pick(rng, RELATIONS), style) for looks in pairs),
         captions=tuple(f"{looks[0]} and {looks[1]}" for looks in pairs),
-        tags={
-            "shapes": "+".join(sorted((first.shape, second.shape))),
-            "colors": "+".join(sorted((first.color, second.color))),
-        },
+        tags={"shapes": shapes, "colors": colors},
     )
 
 
@@ -499,26 +491,20 @@ class RenderedOptions(BaseModel):
 def read_rendered(request: SourceRequest) -> Iterable[Group]:
     """Scenes drawn from a seed, the same on every machine."""
     options = read_options(RenderedOptions, request)
-    if request.n_groups is None:
-        raise UsageError("a rendered task needs 'group.n_groups'")
-    if request.n_groups > limit("rendered_groups"):
-        raise UsageError(f"a rendered task has at most {limit('rendered_groups')} groups, got {request.n_groups}")
+    if request.n_groups is None or request.n_groups > (most := limit("rendered_groups")):
+        raise UsageError(f"a rendered task needs 'group.n_groups' of at most {most}, got {request.n_groups}")
     if (options.video is None) == (options.scene == CLIPS):
         raise UsageError(f"source.video: scene {CLIPS} needs it, and other scenes are images")
     wanted, video = min(request.n_groups, request.limit or request.n_groups), options.video
+    draw = render if video is None else partial(_render_clip, video)
     how = (wanted, options.seed, options.style)
     for group in make_groups(options.scene, *how) if video is None else make_clips(*how):
-        images = [
-            ImageRef(
-                f"{group.group_id}/{index}",
-                partial(render, scene) if video is None else partial(_render_clip, scene, video),
-            )
-            for index, scene in enumerate(group.scenes)
-        ]
+        names = [f"{group.group_id}/{index}" for index in range(len(group.scenes))]
+        images = [ImageRef(name, partial(draw, scene)) for name, scene in zip(names, group.scenes, strict=True)]
         yield Group(group.group_id, tuple(images), group.captions, group.tags)
 
 
-def _render_clip(frames: Sequence[Scene], video: Video) -> Image.Image:
+def _render_clip(video: Video, frames: Sequence[Scene]) -> Image.Image:
     """The sampled frames of a clip."""
     return open_clip(len(frames), lambda position: render(frames[position]), video)
 
