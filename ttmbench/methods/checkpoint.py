@@ -55,7 +55,7 @@ class SeedRun:
 
 @dataclass
 class SeedCheckpoint:
-    """The checkpoint file of one method and seed that start from ``start`` (a digest); stores nothing without a path.
+    """The checkpoint file of one method and seed; ``start`` says what it is valid for. Stored nowhere without a path.
 
     ``warn`` is called if it cannot be written, and the run continues without checkpoints.
     """
@@ -78,7 +78,7 @@ class SeedCheckpoint:
 
     def _read(self, path: Path) -> tuple[SeedRun, TrainingState | None]:
         tensors, about = load_sealed(path)
-        if about.get("identity") != self._identity(path):
+        if about.get("start") != self.start:
             raise ValueError("it was written for another method, seed, scores, data or settings, or by another version")
         run = SeedRun(**{**about["run"], "cost": Cost(about["run"]["cost"])})
         run.scores = scores_of(tensors) if "scores.groups" in tensors else None
@@ -129,7 +129,7 @@ class SeedCheckpoint:
         about = {name: deepcopy(of) for name, of in vars(run).items() if name not in ("scores", "steps", "left")}
         left = {name: values for name, (_, values) in run.left.items()}
         steps = [{name: getattr(step, name) for name in _STEP_VALUES} for step in run.steps]
-        card = {"run": about, "steps": steps, "left": left, "optimizers": groups, "identity": self._identity(path)}
+        card = {"run": about, "steps": steps, "left": left, "optimizers": groups, "start": self.start}
         apart = separated(tensors)
 
         def put() -> None:
@@ -145,10 +145,6 @@ class SeedCheckpoint:
             put()
         self._saved = time.monotonic()
         self._took = self._saved - began
-
-    def _identity(self, path: Path) -> list[object]:
-        """With method and seed, so that a file that was moved is not used."""
-        return [path.parent.name, path.name, self.start, _FORMAT]
 
     def finish_writing(self) -> None:
         """Waits until the last state is on the disk."""
@@ -174,7 +170,8 @@ class TaskCheckpoint:
         """The checkpoint of one method and seed, valid for the raw scores and other given inputs."""
         if self.folder is None or self._warned:
             return SeedCheckpoint(None, "", self._warn)
-        start = f"{self.run}:{self.data}:{tensors_digest(score_tensors(raw) | (more or {}))}"
+        digest = tensors_digest(score_tensors(raw) | (more or {}))
+        start = f"{_FORMAT}:{method}:{seed}:{self.run}:{self.data}:{digest}"  # a file that was moved is not used
         return SeedCheckpoint(self.folder / method / f"seed_{seed}.safetensors", start, self._warn)
 
     def _warn(self, why: str) -> None:
