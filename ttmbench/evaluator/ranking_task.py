@@ -255,17 +255,11 @@ def first_stage(
         warn(remark)
 
     def choose() -> dict[str, np.ndarray]:
-        first = RetrievalPool(Inputs(pool.inputs.groups))
-        cache = TaskCache(run.cache, model, spec, first.inputs, {"best": k}, "candidates")
-        positions = cache.find({I2T: (pool.n_images, k), T2I: (pool.n_captions, k)})
-        if positions is None:
-            by_image, by_caption = score_pool(model, run.sizer, first)
-            positions = {
-                I2T: best_candidates(by_image, pool.n_images, pool.n_captions, k, "images"),
-                T2I: best_candidates(by_caption, pool.n_captions, pool.n_images, k, "captions"),
-            }
-        cache.keep({scope: of.astype(np.float32) for scope, of in positions.items()}, f"{name}, best {k}")
-        return {scope: indices.astype(np.int64) for scope, indices in positions.items()}
+        by_image, by_caption = score_pool(model, run.sizer, RetrievalPool(Inputs(pool.inputs.groups)))
+        return {
+            I2T: best_candidates(by_image, pool.n_images, pool.n_captions, k, "images"),
+            T2I: best_candidates(by_caption, pool.n_captions, pool.n_images, k, "captions"),
+        }
 
     return {"model": name, "k": k, "fingerprint": model_info(model)["fingerprint"]}, choose
 
