@@ -45,7 +45,7 @@ from ttmbench.methods.settings import task_settings
 from ttmbench.model import ChoiceModel, DualEncoder, Model, PairScorer, overrides
 from ttmbench.plugins.registry import Registry, build_registry, unknown
 from ttmbench.plugins.trackers import make_trackers
-from ttmbench.results.document import check_names, parse_assertion
+from ttmbench.results.document import check_names
 from ttmbench.results.numbers import CHOICE, RAW, SLASH
 from ttmbench.results.summary import breakdowns
 from ttmbench.types import Record
@@ -118,8 +118,6 @@ def resolve(
     is_registered: bool = True,
 ) -> Chosen:
     """Looks up the model, the tasks and their settings without loading anything; UsageError for a wrong one."""
-    for assertion in config.assertions:
-        parse_assertion(assertion)
     if config.data_dir is not None:
         data_folder(config.data_dir, is_read=True)
     registry = build_registry(

@@ -405,10 +405,8 @@ class Output:
             write = content if callable(content) else partial(write_lines, content, packed=packed)
             with phase("save"):
                 write_atomically(path, write)
-            self.artifacts[path.name] = {"kind": kind, "task": task, "sha256": file_digest(path)}
-            self.artifacts[path.name] |= {"bytes": path.stat().st_size}
-            if other is not None:
-                self.artifacts[path.name]["measured_on"] = other
+            about = {"kind": kind, "task": task, "sha256": file_digest(path), "bytes": path.stat().st_size}
+            self.artifacts[path.name] = about if other is None else {**about, "measured_on": other}
 
     def compare_with(self, baseline: Baseline) -> None:
         """Adds the comparison with another run."""
@@ -490,8 +488,8 @@ def _entries(result: TaskResult, model_info: Record) -> Record:
     """The document's entries of one task, by key."""
     entries, spec, data, finetuning = as_entries(result.numbers), result.spec, result.data, model_info.get("finetuned")
     seen = [name for name in spec.images_from if name in (model_info.get("trained_on") or ())]
-    counts, coverage, shape = result.counts(), data.source.get("coverage"), result.shape
-    notes, groups = list(result.notes), counts["effective"]
+    counts, coverage, notes = result.counts(), data.source.get("coverage"), list(result.notes)
+    groups = counts["effective"]
     if counts.get("clusters", groups) < groups:
         notes.append(clusters_note(groups, counts["clusters"]))
     if seen:
@@ -504,16 +502,13 @@ def _entries(result: TaskResult, model_info: Record) -> Record:
             "numbers compare only with those of the same groups (datasets, coverage)"
         )
     dataset = {"coverage": coverage, "from_store": result.from_store}
-    if spec.group.true_captions > 1:
-        dataset["true_captions"] = spec.group.true_captions
-    if data.groups:
-        dataset["groups_sha256"] = groups_digest(data.groups)
-    only_some_have = {"tag_means": result.tag_means, "undecided": result.undecided, **result.records()}
-    only_some_have |= {"seen_in_training": seen, "notes": notes}
+    dataset |= {"true_captions": spec.group.true_captions} if spec.group.true_captions > 1 else {}
+    dataset |= {"groups_sha256": groups_digest(data.groups)} if data.groups else {}
+    only_some_have = {"tag_means": result.tag_means, "undecided": result.undecided, "seen_in_training": seen}
     return {
         **entries,
         "tracks": entries["tracks"] if finetuning is None else supervised_tracks(entries["tracks"]),
-        **{key: value for key, value in only_some_have.items() if value},
+        **{key: value for key, value in {**only_some_have, "notes": notes, **result.records()}.items() if value},
         "configs": spec.model_dump(mode="json"),
         "versions": spec.version,
         "n-shot": 0,
@@ -525,7 +520,7 @@ def _entries(result: TaskResult, model_info: Record) -> Record:
             "revision": data.source.get("revision"),
             "fingerprint": data.fingerprint,
             "n_groups": groups,
-            "shape": shape,
+            "shape": result.shape,
             "license": spec.license,
             **{key: value for key, value in dataset.items() if value},
         },
