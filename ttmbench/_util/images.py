@@ -34,8 +34,8 @@ KEPT = 4  # decoded images that an opener may cache, as many as a group has
 def open_image(file: Path | io.BytesIO) -> Image:
     """Opens and decodes an image as stored, neither turned nor converted, and closes its file.
 
-    Only raster formats are tried, none of which starts another program. Of an animated image the first frame is read,
-    and ``info["animated"]`` is set. BadImage if it is too large, of another format, or cannot be decoded.
+    Only raster formats are tried, none of which starts another program. Of an animated image the first frame is read.
+    BadImage if it is too large, of another format, or cannot be decoded.
     """
     from PIL import Image, UnidentifiedImageError
 
@@ -48,8 +48,6 @@ def open_image(file: Path | io.BytesIO) -> Image:
                 scans = content.count(_START_OF_SCAN)
                 if scans > (most := limit("jpeg_scans")):
                     raise BadImage(f"it has {scans} scans, more than {most}; {raised_by('jpeg_scans')}")
-            image.seek(0)
-            animated = bool(getattr(image, "is_animated", False))
             image.load()
     except UnidentifiedImageError:
         raise BadImage(f"it is not an image of a known format ({', '.join(FORMATS)})") from None
@@ -58,8 +56,6 @@ def open_image(file: Path | io.BytesIO) -> Image:
     # Pillow returns the upper 8 bits of colours of 16, and 12 bits as 16. A PNG begins with a header that states them.
     bits = getattr(image, "tag_v2", {}).get(_BITS_PER_SAMPLE, (8,))[0] if image.format == "TIFF" else 8
     image.info[_BITS] = content[24] if image.format == "PNG" else int(bits)
-    if animated and image.format != "MPO":  # a photograph with its preview beside it
-        image.info["animated"] = True
     return image
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import hashlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ from ttmbench.data.task_chance import chance_of
 from ttmbench.data.task_file import TaskFile, find_task, is_named, select_tasks
 from ttmbench.errors import AssertionNotMet, DataError, TtmbenchError, UsageError
 from ttmbench.plugins.registry import Registry, build_registry, metric_for
-from ttmbench.types import ImageRef, Loaded
+from ttmbench.types import Loaded
 
 MOST_PROBLEMS = 3  # of the data of a task
 MOST_FINDINGS = 40  # of a results document
@@ -92,28 +91,10 @@ def _check(registry: Registry, name: str, options: argparse.Namespace) -> str:
 
 
 def _check_data(registry: Registry, task: TaskFile, options: argparse.Namespace) -> str:
-    from ttmbench.scoring.inputs import open_upright  # imports torch, which no `--help` should wait for
+    from ttmbench.scoring.inputs import open_upright, pixels_digest  # imports torch, which no `--help` should wait for
 
     loaded = load_task_data(registry, task, options.limit, bool(options.offline), options.data_dir)
-    animated: set[str] = set()
-    padded: set[str] = set()
-
-    def digest(image: ImageRef, group_id: str) -> str:
-        """Digest of an image as a model sees it."""
-        opened = open_upright(image, group_id)
-        if opened.info.get("animated"):
-            animated.add(image.name)
-        if opened.info.get("padded"):
-            padded.add(image.name)
-        return hashlib.sha256(f"{opened.size}".encode() + opened.tobytes()).hexdigest()
-
-    report = audit_groups(task.spec, loaded.groups, digest)
-    if padded:
-        boxes = "1 crop box extends" if len(padded) == 1 else f"{len(padded)} crop boxes extend"
-        report.notes.append(f"{boxes} beyond the image, and the outside is black")
-    if animated:
-        images = "1 image is" if len(animated) == 1 else f"{len(animated)} images are"
-        report.notes.append(f"{images} animated, and the first frame is used")
+    report = audit_groups(task.spec, loaded.groups, lambda *image: pixels_digest(open_upright(*image)))
     source = _source(loaded.source)
     if report.problems:
         total = f"{len(report.problems)} problems: " if len(report.problems) > 1 else ""

@@ -492,13 +492,9 @@ def cropped(image: ImageRef, box: Box) -> ImageRef:
 
 
 def _crop(image: ImageRef, box: Box) -> Image:
-    """The part as an RGB image; ``info["padded"]`` is set where the box reaches beyond the image."""
+    """The part as an RGB image."""
     check_size((box[2] - box[0], box[3] - box[1]))
-    whole = as_rgb(image.open(), turn=image.exif == "apply")
-    part = whole.crop(box)
-    if box[0] < 0 or box[1] < 0 or box[2] > whole.width or box[3] > whole.height:
-        part.info["padded"] = True
-    return part
+    return as_rgb(image.open(), turn=image.exif == "apply").crop(box)
 
 
 def read_rows(
@@ -645,11 +641,9 @@ def _refuse_tables(file: Path) -> None:
         with suppress(OSError), file.open("rb") as opened:  # its reader reports the error
             magic = opened.read(4)
     if magic == b"PAR1" or file.suffix == ".arrow" or file.is_dir():
-        what = "a folder" if file.is_dir() else f"{'a parquet' if magic == b'PAR1' else 'an arrow'} file"
         raise DataError(
-            f"{file}: is {what}; rows are read from JSON lines, JSON or CSV here. Use `source: {{kind: huggingface, "
-            "path: ./FOLDER, split: NAME}`, where FOLDER is what save_to_disk wrote, or holds parquet files whose "
-            "names begin with that of the split (test-00000-of-00001.parquet)"
+            f"{file}: is a folder or a table; rows are read from JSON lines, JSON or CSV here. `source: {{kind: "
+            "huggingface, path: ./FOLDER, split: NAME}` reads folders of parquet files, and what save_to_disk wrote"
         )
 
 
