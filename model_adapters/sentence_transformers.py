@@ -25,7 +25,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from ttmbench._util import hub
 from ttmbench._util.file_io import json_digest
-from ttmbench._util.hub import ADAPTER_CONFIG, MODULES
+from ttmbench._util.hub import ADAPTER_CONFIG, CONFIG, MODULES
 from ttmbench.errors import DataError, UsageError
 from ttmbench.model_adapters._shared.contrastive import ContrastiveModel, Tower, longer_than, on_device
 from ttmbench.model_adapters._shared.fitting import library_class
@@ -113,6 +113,9 @@ def _fetched(asked: HubFiles) -> tuple[ModelFiles, Pretrained | None]:
         raise DataError(f"{asked.pretrained} has no weights in safetensors or pytorch_model.bin")
     if library_class(repository.get(filter(_SMALL.fullmatch, files))) is None:
         raise UsageError(f"{asked.pretrained} has no {MODULES}, so it is not a model of Sentence Transformers")
+    if ADAPTER_CONFIG in files and CONFIG not in files:
+        instead = "merge it into its base, or give a repository with whole weights"
+        raise UsageError(f"{asked.pretrained} has the weights of a PEFT adapter alone; {instead}")
     folder = repository.get(weights)
     found = ModelFiles(asked.pretrained, folder, tuple(weights), repository.commit)
     if asked.peft is None:

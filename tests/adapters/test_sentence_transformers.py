@@ -250,10 +250,13 @@ def test_what_cannot_be_read_is_said(folders, tmp_path):
     bare = without(folder, tmp_path / "bare", "processor_config.json")
     plain = without(folder, tmp_path / "plain", "modules.json")
     coded = with_code(folder, tmp_path / "coded")
+    alone = without(folder, tmp_path / "alone", "config.json")
+    (alone / "adapter_config.json").write_text("{}", encoding="utf-8")
     for where, how, error, fact in (
         (text, {}, UsageError, "text alone"),
         (bare, {}, DataError, "has no image processor"),
         (plain, {}, UsageError, "modules.json"),
+        (alone, {}, UsageError, "PEFT adapter alone"),
         (folders["multi_vector"], {}, UsageError, "is a MultiVectorEncoder"),
         (folders["colpali"], {}, UsageError, "is a MultiVectorEncoder"),
         (coded, {}, DataError, "--trust_remote_code"),
