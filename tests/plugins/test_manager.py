@@ -6,6 +6,7 @@ import json
 import re
 import sys
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -212,6 +213,13 @@ def test_a_broken_plugin_takes_nothing_else_down(case, installed, capsys):
     assert main(["ls", "plugins", "--json"]) == 0
     rows = {row["plugin"]: row for row in json.loads(capsys.readouterr().out)}
     assert rows["broken_a"]["status"] == "broken" and rows["sound_b"]["status"] == "loaded"
+
+
+def test_an_entry_point_is_named_by_its_package_too(monkeypatch):
+    package = SimpleNamespace(name="ttmbench-acme")
+    point = SimpleNamespace(name="acme", value="x:y", dist=package, load=lambda: plugin_of(METRIC))
+    monkeypatch.setattr("ttmbench.plugins.registry.entry_points", lambda group: [point])
+    assert build_registry().plugins == ["ttmbench", "ttmbench-acme:acme"]
 
 
 def test_what_a_plugin_prints_goes_to_stderr(installed, capsys):

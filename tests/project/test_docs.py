@@ -79,7 +79,6 @@ FOR_AUTHORS = {
     "add-an-adapter.md",
     "add-a-method.md",
 }  # of programs and plugins
-THIRD_PARTY = sorted((ROOT / "tests" / "third_party" / "src").rglob("*.py"))
 PUBLIC = {f"ttmbench.{name}" for name in ttmbench._MODULES} | {"ttmbench"}
 
 
@@ -126,9 +125,3 @@ def test_pages_import_public_modules_alone(page):
         assert imported(block) <= PUBLIC, page.name
     for name in re.findall(r"\bttmbench\.([a-z_]+)\.\w", text) if page.name in FOR_AUTHORS else ():
         assert f"ttmbench.{name}" in PUBLIC, (page.name, name)
-
-
-def test_the_third_party_package_imports_public_modules_alone():
-    assert THIRD_PARTY
-    for path in THIRD_PARTY:
-        assert imported(path.read_text(encoding="utf-8")) <= PUBLIC, path.name

@@ -30,25 +30,17 @@ EXAMPLES = {
     "sweep": (
         "ttmbench sweep plan.yaml -o board --dry_run",
         "ttmbench sweep plan.yaml -o board",
-        "ttmbench sweep plan.yaml -o board --cell 7",
     ),
-    "score": (
-        "ttmbench score clip.jsonl --task winoground",
-        "ttmbench score embeddings.npz --task winoground --logit_scale 100",
-    ),
+    "score": ("ttmbench score clip.jsonl --task winoground",),
     "analyze": (
         "ttmbench analyze thresholds --model siglip-b16 --tasks winoground",
         "ttmbench analyze lr --model tiny-clip --tasks shapes_color --lrs 1e-4,1e-3",
-        "ttmbench analyze transfer --model tiny-clip --tasks shapes_color,shapes_place --seeds 0,1",
     ),
     "finetune": (
         "ttmbench finetune --model clip-b32 --tasks colorswap_train --preset colorswap --output_path clip-colorswap",
         "ttmbench finetune --model blip-itm --tasks colorswap_train --finetune_args epochs=5,lr=1e-5 -o blip-colorswap",
     ),
-    "compare": (
-        "ttmbench compare a.json b.json",
-        "ttmbench compare a.json --methods none,ttm --output_path comparison.md",
-    ),
+    "compare": ("ttmbench compare a.json b.json",),
     "leaderboard": ("ttmbench leaderboard results", "ttmbench leaderboard results --published all --site site"),
     "report": ("ttmbench report results", "ttmbench report results --output_path page.html --title 'Spatial tasks'"),
     "export": ("ttmbench export results --to csv", "ttmbench export run.json --to latex --output_path table.tex"),

@@ -1,1 +1,0 @@
-"""A third-party plugin of ttmbench, as its authors would write it."""
