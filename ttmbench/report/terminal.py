@@ -166,7 +166,8 @@ def print_results(results: ResultsDocument | Mapping[str, Any]) -> None:
     print_line()
     if document.also:
         _print_transfers(document)
-    for line in (*_gains(document), *_means(document), *_notes(document)):
+    has_means = document.groups or document.tag_means
+    for line in (*_gains(document), *(_means(document) if has_means else ()), *_notes(document)):
         print_line(line)
 
 

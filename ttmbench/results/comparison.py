@@ -5,7 +5,7 @@ A results document holds means; the values of single groups are in the samples b
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from ttmbench.types import Group
 
 LEVEL = 0.05  # p of a significant difference
 NO_SAMPLES = "it has no per-group results (a samples file beside it); rerun it"
+NO_IMAGES = "the samples do not say which groups share images (of stored scores and embeddings none do)"
 Row = dict[str, Any]
 """One compared number, as JSON values by name."""
 
@@ -142,7 +143,7 @@ def _rows(
             "test": test,
             "groups": len(ids),
             "clusters": count,
-            "clusters_unknown": clusters_unknown([baseline.document, other.document], task) if count is None else None,
+            "clusters_unknown": NO_IMAGES if count is None else None,
             "groups_of_task": max((size for size in sizes if size is not None), default=None),
             "limited": any(extent.limited for extent in extents),
             "won": [group for group, x, y in zip(ids, before, after, strict=True) if y > x],
@@ -252,16 +253,6 @@ def _transfer_record(document: ResultsDocument, task: str) -> AlsoRecord | None:
 def _kind(document: ResultsDocument, task: str) -> str:
     """The kind of source of a task's data; empty for another task that an adapted model was measured on."""
     return str(document.datasets[task].source.get("kind")) if task in document.datasets else ""
-
-
-def clusters_unknown(documents: Iterable[ResultsDocument], task: str) -> str:
-    """Why results documents do not say which groups of a task share images."""
-    kinds = {_kind(document, task) for document in documents}
-    if "stored_features" in kinds:
-        return "precomputed embeddings have no images, so which groups share one is unknown"
-    if STORED_SCORES in kinds:
-        return "files of scores and answers have no images, so which groups share one is unknown"
-    return "the samples do not say which groups share images"
 
 
 def _pairs_within(run: ResultsFile) -> list[tuple[str, str]]:

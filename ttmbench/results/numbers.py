@@ -41,13 +41,9 @@ class Extent:
         >>> Extent(8, 200, True).words, Extent(8, None, True).words, Extent(200, 200).words, Extent().words
         ('8 of 200', '8 of ?', '200', '-')
         """
-        return (
-            "-"
-            if self.groups is None
-            else f"{self.groups}"
-            if self.groups == self.of
-            else f"{self.groups} of {self.of or '?'}"
-        )
+        if self.groups is None:
+            return "-"
+        return f"{self.groups}" if self.groups == self.of else f"{self.groups} of {self.of or '?'}"
 
 
 def together(parts: Iterable[Extent]) -> Extent:
