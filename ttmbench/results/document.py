@@ -609,9 +609,9 @@ class ResultsDocument(Part):
     packages: dict[str, str] = Field(description="Package -> version, for packages that can change numbers.")
     code: dict[str, Digest | None] = Field(
         {},
-        description="Package -> digest of its source: ttmbench, and those that the run takes its model, sources, "
-        "metrics, methods and schedules from; null where the source cannot be read, and then the run is never "
-        "resumed. Part of run_key; absent for stored scores.",
+        description="Package -> digest of its source: ttmbench, plugins that register models, sources, metrics, "
+        "methods or schedules, and the model's if it was given as an object; null where the source cannot be read, and "
+        "then the run is never resumed. Part of run_key; absent for stored scores.",
     )
     hardware: dict[str, Any] = Field(
         description="platform, machine, cpus, accelerator, matmul_precision, torch_threads, and cpu_capability: the "
