@@ -80,7 +80,7 @@ def test_a_task_keeps_its_own_numbers_and_no_other_number_ranks(document):
     gain = document["methods"]["shapes_color"]["ttm"]["differences"]["group_match"]["value"]
     numbers = plain["results"]["shapes_color"]
     assert gain == pytest.approx(numbers["group_match,ttm"] - numbers["group_match,none"])
-    assert {one.task for one in ResultsDocument.of(document).numbers} == {"shapes_color"}
+    assert {one.task for one in ResultsDocument.model_validate(document).numbers} == {"shapes_color"}
 
 
 def test_tables_of_numbers_have_them_under_names_of_their_own(whole, document, tmp_path, capsys):
