@@ -26,7 +26,8 @@ from ttmbench.methods import training as finetune
 from ttmbench.methods.checkpoint import SeedCheckpoint
 from ttmbench.methods.controls import exchanged, random_matchings
 from ttmbench.methods.model_task import Selection
-from ttmbench.methods.parts import check_parts, load_parts
+from ttmbench.methods.parts import check_parts
+from ttmbench.methods.settings import load_parts
 from ttmbench.methods.ttm import matching
 from ttmbench.plugins.registry import PARTS, Table, build_registry, load_target
 from ttmbench.testing import ContractError, check_method
@@ -117,11 +118,12 @@ def test_a_wrong_part_is_one_line_before_anything_is_scored(settings, message, m
 
 def test_soft_labels_are_refused_for_global_tasks(registry):
     config = TTMConfig(pseudo_labels="sinkhorn", loss="cross_entropy")
-    check_parts(registry, config, GroupShape(2, 3), False)
+    check_parts(load_parts(registry, config), config, GroupShape(2, 3), False)
     with pytest.raises(UsageError, match="matched globally"):
-        check_parts(registry, config, GroupShape(2, 2), True)
+        check_parts(load_parts(registry, config), config, GroupShape(2, 2), True)
     for rule in ("matching", "argmax"):
-        check_parts(registry, TTMConfig(pseudo_labels=rule, loss="cross_entropy"), GroupShape(2, 2), True)
+        config = TTMConfig(pseudo_labels=rule, loss="cross_entropy")
+        check_parts(load_parts(registry, config), config, GroupShape(2, 2), True)
 
 
 @pytest.mark.parametrize(

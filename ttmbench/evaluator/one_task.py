@@ -31,9 +31,9 @@ from ttmbench.evaluator.score_task import Run, ScoreCache, TaskCache, notify_sco
 from ttmbench.methods.checkpoint import Left, Metadata, TaskCheckpoint, Tensors, score_tensors, scores_of
 from ttmbench.methods.features import ReferenceSet, RewardModel, scale_and_bias
 from ttmbench.methods.parameters import SETS, is_added, low_rank_removed, parameters_of
-from ttmbench.methods.parts import check_parts, load_parts
+from ttmbench.methods.parts import check_parts
 from ttmbench.methods.runner import MethodRun
-from ttmbench.methods.settings import checked_settings, recorded, usual_rate
+from ttmbench.methods.settings import checked_settings, load_parts, recorded, usual_rate
 from ttmbench.methods.ttm import DEFAULT_PARTS
 from ttmbench.methods.views import views_of
 from ttmbench.model import DualEncoder, Model, PairScorer, StoredFeatures
@@ -207,8 +207,9 @@ def _check_ttm(
 ) -> None:
     """UsageError for parts that cannot be used together, and for what the model cannot be trained with or by."""
     settings.by_share(task.is_global)
-    if load_parts(registry, settings) != DEFAULT_PARTS:
-        check_parts(registry, settings, task.shape, task.is_global)
+    parts = load_parts(registry, settings)
+    if parts != DEFAULT_PARTS:
+        check_parts(parts, settings, task.shape, task.is_global)
     if {"augment", "augment_scale"} & settings_for(config, spec.name).keys():
         raise UsageError(f"--method_args {spec.name}.augment: images are prepared once for a run; use --ttm_args")
     if model is None:

@@ -20,8 +20,8 @@ from ttmbench.methods.audit import compare_selections
 from ttmbench.methods.features import FeatureTask, ScoreTask
 from ttmbench.methods.model_task import ModelTask, Parts
 from ttmbench.methods.parameters import remove_low_rank
-from ttmbench.methods.parts import cross_entropy, load_part, load_parts
-from ttmbench.methods.settings import arguments, checked_settings
+from ttmbench.methods.parts import cross_entropy, load_part
+from ttmbench.methods.settings import arguments, checked_settings, load_parts
 from ttmbench.methods.task import Clusters, MethodStep, TrainingTask
 from ttmbench.methods.training import Iteration, TrainingState, restored
 from ttmbench.methods.ttm import DEFAULT_PARTS, ttm

@@ -24,10 +24,10 @@ from ttmbench.errors import UsageError
 from ttmbench.methods.model_task import Parts, PseudoLabels, Round, Ties, Weights
 from ttmbench.methods.parameters import NamedParameters
 from ttmbench.methods.training import LabelledBatch
-from ttmbench.methods.ttm import DEFAULT_PARTS, eligible, matching
+from ttmbench.methods.ttm import eligible, matching
 from ttmbench.metrics import group_score
 from ttmbench.plugins.arguments import arguments_of, checked_arguments
-from ttmbench.plugins.registry import Registry, load_target
+from ttmbench.plugins.registry import load_target
 from ttmbench.types import GroupShape, MethodPart, PartKind
 
 
@@ -50,17 +50,8 @@ def all_fit(scores: np.ndarray, captions: np.ndarray) -> bool:
     return is_matching and bool(group_score(np.take_along_axis(scores, order[:, None, :], axis=2)).all())
 
 
-def load_parts(registry: Registry, settings: TTMConfig) -> Parts:
-    """Loads the parts that settings name, with their arguments; UsageError for an unknown part or argument."""
-    default, args = {kind: TTMConfig.model_fields[kind].default for kind in PART_KINDS}, settings.part_args
-    given = {kind: args.get(kind, {}) for kind in default if kind in args or getattr(settings, kind) != default[kind]}
-    loaded = {kind: load_part(registry.part(kind, getattr(settings, kind)), of) for kind, of in given.items()}
-    return replace(DEFAULT_PARTS, **loaded)
-
-
-def check_parts(registry: Registry, settings: TTMConfig, shape: GroupShape, is_global: bool) -> None:
+def check_parts(parts: Parts, settings: TTMConfig, shape: GroupShape, is_global: bool) -> None:
     """Raises a UsageError unless the parts can be combined and used on groups of this shape."""
-    parts = load_parts(registry, settings)
     fewer, more = sorted((shape.images, shape.captions))
     size = (2 * shape.images, 2 * shape.captions) if is_global else (2, fewer, more)
     labels = parts.pseudo_labels(np.random.default_rng(0).normal(size=size))

@@ -33,8 +33,7 @@ from ttmbench.methods.features import (
     scale_and_bias,
 )
 from ttmbench.methods.model_task import ModelTask, true_captions
-from ttmbench.methods.parts import load_parts
-from ttmbench.methods.settings import Settings, checked_settings, recorded
+from ttmbench.methods.settings import Settings, checked_settings, load_parts, recorded
 from ttmbench.methods.task import MethodStep, TrainingTask
 from ttmbench.methods.training import Cost, Iteration, TrainingState, restored
 from ttmbench.model import DualEncoder

@@ -5,14 +5,17 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from ttmbench.config import DEFAULT_LEARNING_RATE, RunConfig, TTMConfig, with_rate_note
+from ttmbench.config import DEFAULT_LEARNING_RATE, PART_KINDS, RunConfig, TTMConfig, with_rate_note
 from ttmbench.data.task_file import TaskSpec
 from ttmbench.errors import UsageError
 from ttmbench.plugins.arguments import Argument, arguments_of, checked_arguments
 from ttmbench.plugins.registry import Registry, load_target
 from ttmbench.types import MethodSpec
+
+if TYPE_CHECKING:
+    from ttmbench.methods.model_task import Parts
 
 Settings = TTMConfig | dict[str, Any]
 """All settings of a method: TTM's where it takes them, else those of its function by name."""
@@ -110,6 +113,17 @@ def task_settings(registry: Registry, config: RunConfig, spec: TaskSpec) -> TTMC
                 "ties=include is for tasks that are matched globally (--ttm_args)"
             )
     return settings
+
+
+def load_parts(registry: Registry, settings: TTMConfig) -> Parts:
+    """Loads the parts that settings name, with their arguments; UsageError for an unknown part or argument."""
+    from ttmbench.methods.parts import load_part  # these import torch, which a run without methods does not need
+    from ttmbench.methods.ttm import DEFAULT_PARTS
+
+    default, args = {kind: TTMConfig.model_fields[kind].default for kind in PART_KINDS}, settings.part_args
+    given = {kind: args.get(kind, {}) for kind in default if kind in args or getattr(settings, kind) != default[kind]}
+    loaded = {kind: load_part(registry.part(kind, getattr(settings, kind)), of) for kind, of in given.items()}
+    return replace(DEFAULT_PARTS, **loaded)
 
 
 def usual_rate(registry: Registry, config: RunConfig, spec: TaskSpec) -> float:
