@@ -8,6 +8,7 @@ from pathlib import Path, PurePosixPath
 from typing import TypeVar
 from urllib.parse import urlsplit
 
+from platformdirs import user_cache_path
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from ttmbench._util.third_party_errors import describe
@@ -31,8 +32,6 @@ def data_folder(given: str | Path | None = None, is_read: bool = False) -> Path:
     """
     stated = given or os.environ.get(DATA_VARIABLE)
     if not stated:
-        from platformdirs import user_cache_path
-
         return user_cache_path("ttmbench", appauthor=False) / "data"
     folder = Path(stated).expanduser()
     if given is not None and is_read and not folder.is_dir():
@@ -45,8 +44,6 @@ def cache_folder(given: str | Path | None) -> Path | None:
     stated = str(os.environ.get(CACHE_VARIABLE, "") if given is None else given)
     if stated:
         return None if stated.lower() == "off" else Path(stated).expanduser()
-    from platformdirs import user_cache_path
-
     return user_cache_path("ttmbench", appauthor=False) / "store"
 
 

@@ -413,8 +413,7 @@ def check_captions(model: Model, inputs: Inputs) -> None:
     captions, groups = inputs.captions, inputs.groups
     for caption, token in zip(captions, model.refused(captions), strict=True):
         if token is not None:
-            group_id = next(group.group_id for group in groups if caption in group.captions)
-            raise _special_token(group_id, caption, token)
+            raise _special_token(groups, caption, token)
     if (said := model.truncated(captions)) is None:
         return
     answers = np.asarray(said, dtype=bool)
@@ -431,7 +430,8 @@ def check_captions(model: Model, inputs: Inputs) -> None:
         ]
 
 
-def _special_token(group_id: str, caption: str, token: str) -> TtmbenchError:
+def _special_token(groups: Sequence[Group], caption: str, token: str) -> TtmbenchError:
+    group_id = next(group.group_id for group in groups if caption in group.captions)
     return TtmbenchError(
         f"group {group_id}: the caption {one_line(caption, 200)!r} contains {token!r}, which this model reads as a "
         "special token and not as text; change the caption, or leave the group out (--samples)"
