@@ -25,10 +25,7 @@ def ttm(task: ModelTask, supervise: Supervision | None = None) -> Iterator[Itera
     In every iteration all groups are matched by the current model, and those whose margin is at least tau_t are its
     pseudo-labels (Algorithm 1, lines 4 and 5); the model is trained on them and scored (line 6). In the global variant
     one assignment over all images and captions takes the place of the groups' matchings.
-
-    Args:
-        task: the task and its model, which is trained in place.
-        supervise: replaces the selection or the pseudo-labels: the oracle and the controls.
+    ``supervise`` replaces the selection or the pseudo-labels, as the oracle and the controls do.
     """
     settings, parts = task.settings, task.parts
     by_share = settings.by_share(task.is_global)
