@@ -1,4 +1,4 @@
-"""``ttmbench new adapter`` and ``new method``: packages that work as they are written."""
+"""``ttmbench new adapter``, ``new method`` and ``new plugin``: packages that work as they are written."""
 
 from __future__ import annotations
 
@@ -50,6 +50,14 @@ def test_a_method(made, capsys):
     done = simple_evaluate("tiny-clip", "shapes_color", method_args={"invented_method.images": 4}, **options)
     assert done.results["shapes_color"]["group_score,invented_method"] is not None
     assert capsys.readouterr().out == ""
+
+
+def test_a_plugin(made, capsys):
+    plugin, commands = made("plugin", "invented")
+    assert commands[-1] == "ttmbench --model tiny-clip --tasks invented_colors"
+    done = simple_evaluate("tiny-clip", "invented_colors", limit=4, plugins=[("mine", plugin)], use_cache="off")
+    assert done.results["invented_colors"]["invented_clear_match,none"] is not None
+    assert capsys.readouterr().out == "invented: done None\n"
 
 
 @pytest.mark.parametrize("name", ["1st", "my.model", "class", "numpy", "../up"])

@@ -1,4 +1,4 @@
-"""``ttmbench new task|adapter|method NAME``: a working template in a new directory."""
+"""``ttmbench new task|adapter|method|plugin NAME``: a working template in a new directory."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ _NEXT = {
     "into {0}/groups.jsonl, and set n_groups in {0}/{1}.yaml. Then:",
     "adapter": "a package with a model adapter. Put your model into {0}/{2}/adapter.py. Then:",
     "method": "a package with a test-time method. Put your loss into {0}/{2}/method.py. Then:",
+    "plugin": "a package with a task, a metric, a schedule and a hook. They are in {0}/{2}. Then:",
 }
 _PACKAGE_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
 EXAMPLES = 3
@@ -99,7 +100,7 @@ def _write_task(name: str, folder: Path) -> None:
 
 
 def _new_package(what: str, name: str, folder: Path) -> list[str]:
-    """Writes a folder with an ``adapter`` or ``method``; returns the next commands, or UsageError."""
+    """Writes a folder with an ``adapter``, ``method`` or ``plugin``; returns the next commands, or UsageError."""
     module = name.replace("-", "_")
     if not _PACKAGE_NAME.fullmatch(name) or keyword.iskeyword(module):
         raise UsageError(
@@ -113,20 +114,24 @@ def _new_package(what: str, name: str, folder: Path) -> list[str]:
         templates = files("ttmbench.plugins") / "templates"
         (made / module).mkdir(parents=True)
         (made / module / "__init__.py").touch()
+        own = "colors.yaml" if what == "plugin" else f"{what}.py"
         places = {
             "pyproject.toml": "pyproject.toml",
             f"{what}_plugin.py": f"{module}/plugin.py",
             f"{what}_test.py": f"test_{module}.py",
-            f"{what}_{what}.py": f"{module}/{what}.py",
+            f"{what}_{own}": f"{module}/tasks/{module}_{own}" if what == "plugin" else f"{module}/{own}",
         }
         for template, path in places.items():
             text = Template((templates / f"{template}.txt").read_text(encoding="utf-8"))
+            (made / path).parent.mkdir(exist_ok=True)
             (made / path).write_text(text.substitute(name=name, module=module), encoding="utf-8")
 
     new_folder(folder, write)
-    run = ["--model", name, "--tasks", "shapes_replace"]
-    if what == "method":
-        run = ["--model", "tiny-clip", "--tasks", "shapes_color", "--methods", module]
+    run = {
+        "adapter": ["--model", name, "--tasks", "shapes_replace"],
+        "method": ["--model", "tiny-clip", "--tasks", "shapes_color", "--methods", module],
+        "plugin": ["--model", "tiny-clip", "--tasks", f"{module}_colors"],
+    }[what]
     return [
         shlex.join(["pip", "install", "-e", str(folder)]),
         shlex.join(["python", "-m", "pytest", str(folder)]),

@@ -90,7 +90,7 @@ COMMAND_GROUPS = {
         "submit": "Check a run and copy it into the leaderboard's repository",
     },
     "extend": {
-        "new": "Create a task, model adapter or method from a template",
+        "new": "Create a task, model adapter, method or plugin from a template",
     },
 }
 """Heading of `ttmbench --help` -> its commands; a command is a module here with `add_options` and a function."""
