@@ -11,7 +11,7 @@ from PIL import Image
 
 import ttmbench
 from ttmbench.cli import main
-from ttmbench.cli.parser import COMMANDS, EXAMPLES, parse
+from ttmbench.cli.parser import COMMANDS, EXAMPLES, NOT_TAKEN, parse
 from ttmbench.config import make_run_config
 from ttmbench.errors import UsageError
 
@@ -68,6 +68,12 @@ def test_verbosity_in_capitals(capsys):
     assert main([*RUN, "--tasks", "nothing", "--verbosity", "DEBUG"]) == 2
     assert "Traceback" in capsys.readouterr().err
     assert "'info', 'debug'" in refused(capsys, *RUN, "--tasks", "shapes_color", "--verbosity", "WARNING")
+
+
+@pytest.mark.parametrize("option", sorted(NOT_TAKEN))
+def test_what_is_not_taken_is_answered(capsys, option):
+    line = refused(capsys, *RUN, "--tasks", "shapes_color", option, "3")
+    assert f"{option} is not supported: {NOT_TAKEN[option]}" in line
 
 
 def test_help_is_a_command(capsys):

@@ -65,6 +65,28 @@ EXAMPLES = {
     "new": ("ttmbench new task my_colors", "ttmbench new method my_method"),
 }
 
+NOT_TAKEN = {
+    "--num_fewshot": "every task is zero-shot; omit it",
+    "--apply_chat_template": "chat models always use their own template; omit it",
+    "--system_instruction": "vqascore takes the question as --model_args template=...",
+    "--gen_kwargs": "only forced choices generate text; --model_args max_tokens=N limits an answer",
+    "--max_batch_size": "--batch_size auto finds a size that fits",
+    "--predict_only": "--save_scores and --log_samples save the outputs; `ttmbench score` evaluates them later",
+    "--write_out": "`ttmbench validate TASK` shows a group",
+    "--show_config": "--dry_run --json prints all settings",
+    "--check_integrity": "`ttmbench validate TASK` checks a task's data",
+    "--cache_requests": "raw scores are always cached; --use_cache DIR|off sets where",
+    "--wandb_args": "--track wandb, with --track_args project=...,name=...",
+    "--hf_hub_log_args": "`ttmbench export RESULTS --to model-index` writes a model card's metadata for the Hub",
+    "--metadata": "--task_args K=V,... changes the source of the tasks",
+    "-c": "use --use_cache DIR",
+    "-s": "use --log_samples",
+    "-v": "use --verbosity debug",
+    "-E": "use --samples FILE",
+}
+"""Options of lm-evaluation-harness that ttmbench does not have -> what to use instead."""
+NOT_TAKEN |= {"-f": NOT_TAKEN["--num_fewshot"], "-x": NOT_TAKEN["--predict_only"], "-w": NOT_TAKEN["--write_out"]}
+
 COMMAND_GROUPS = {
     "evaluate": {
         "run": "Evaluate a model on tasks; --ttm adapts it at test time",
@@ -161,6 +183,8 @@ class _Parser(argparse.ArgumentParser):
     def reject(self, word: str) -> NoReturn:
         """Report an unknown argument."""
         name = word.partition("=")[0]
+        if name in NOT_TAKEN:
+            self.error(f"{name} is not supported: {NOT_TAKEN[name]}")
         if name[2:] in RENAMED:
             self.error(f"{name} is now --{RENAMED[name[2:]]}")
         known = re.findall(r"(?<![\w-])--?\w+", self.format_help())
