@@ -101,10 +101,46 @@ def test_holm_is_over_all_metrics_of_several_models(tmp_path, capsys):
     assert "all tasks of this table, separately for each metric and method: at most 1 test" in capsys.readouterr().out
 
 
-def test_one_run_with_raw_numbers_alone_is_refused(tmp_path, capsys):
-    assert main(["compare", str(write_run(tmp_path, "t", one([0.0] * 10), model="a"))]) == 2
+def test_a_folder_is_compared_with_its_first_run(tmp_path, capsys):
+    runs = tmp_path / "runs"
+    for model in ("a", "b", "c"):
+        (runs / model).mkdir(parents=True)
+    write_run(runs / "a", "t", one([0.0] * 10), model="a")
+    write_run(runs / "a", "u", one([0.0] * 10, "u"), model="a")
+    write_run(runs / "b", "t", one([1.0] * 10), model="b")
+    write_run(runs / "b", "u", one([1.0] * 10, "u"), model="b")
+    write_run(runs / "c", "t", one([1.0] * 9, "t"), model="c", digest="e")
+    write_run(runs / "c", "bare", {}, model="c")
+    (runs / "c" / "torn.json").write_text("{")
+    (runs / "c" / "config.json").write_text("{}")
+    assert main(["compare", str(runs), "-o", str(tmp_path / "x.json")]) == 0
+    printed = capsys.readouterr()
+    found = json.loads((tmp_path / "x.json").read_text())["comparisons"]
+    assert [(one["names"], one["rows"][0]["task"]) for one in found] == [(["a", "b"], "t"), (["a", "b"], "u")]
+    assert "bare.json: it has no per-group results" in printed.err and "torn.json" in printed.err
+    assert "config.json" not in printed.err
+    assert "c/t.json: no other run has one of its tasks with the same version and data" in printed.err
+    assert main(["compare", str(runs), "--allow_different", "-o", str(tmp_path / "x.json")]) == 0
+    assert len(json.loads((tmp_path / "x.json").read_text())["comparisons"]) == 3
+    assert main(["compare", str(runs / "c")]) == 2, "one run with raw numbers alone"
     assert "holds raw numbers only" in capsys.readouterr().err
-    assert main(["compare", str(tmp_path)]) == 4
+    (runs / "empty").mkdir()
+    assert main(["compare", str(runs / "a" / "t.json"), str(runs / "empty")]) == 4, "no comparison of one run's methods"
+    write_run(runs / "c", "v", one([1.0] * 9, "v"), model="c")
+    assert main(["compare", str(runs / "c")]) == 4
+    assert "2 runs with samples, and no two of them have a task" in capsys.readouterr().err
+
+
+def test_raw_numbers_of_several_settings_count_once(tmp_path, capsys):
+    for at, (model, right) in enumerate([("a", 0), ("b", 12), ("b", 12), ("b", 12), ("c", 12)]):
+        raw = {"group_match": [1.0] * right + [0.0] * (12 - right)}
+        adapted = {} if at == 3 else {"ttm": {"group_match": [float(at > 1)] * 12}}
+        write_run(tmp_path, str(at), {"t": {"none": raw, **adapted}}, model=model)
+    assert main(["compare", str(tmp_path), "-o", str(tmp_path / "x.json"), "--bootstrap_iters", "20"]) == 0
+    found = json.loads((tmp_path / "x.json").read_text())["comparisons"]
+    assert [[row["method"] for row in one["rows"]] for one in found] == [["none", "ttm"], ["ttm"], ["none", "ttm"]]
+    assert {row["holm_tests"] for one in found for row in one["rows"]} == {5}
+    assert "3.json: its numbers are those of a comparison above" in capsys.readouterr().err
 
 
 def test_means_over_seeds_take_the_permutation_test(tmp_path):

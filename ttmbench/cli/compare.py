@@ -8,16 +8,17 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
-from ttmbench._util.console import echo, plain
+from ttmbench._util.console import echo, plain, warn
 from ttmbench._util.file_io import to_json, write_text
 from ttmbench.cli.parser import count
 from ttmbench.config import split_names
-from ttmbench.errors import UsageError
+from ttmbench.errors import DataError, UsageError
 from ttmbench.report.paper_table import markdown, markdown_table
 from ttmbench.report.terminal import TableColumn, interval_text, p_value, points, print_table
-from ttmbench.results.comparison import adjust_for_several, compare_runs, read_run
+from ttmbench.results.comparison import NO_SAMPLES, adjust_for_several, compare_runs, pairs_of, read_run
 from ttmbench.results.models import names_of_runs
-from ttmbench.results.numbers import SLASH, Number
+from ttmbench.results.numbers import SLASH, UNTRAINED, Number
+from ttmbench.results.reader import NOT_A_DOCUMENT, ResultsFile, read_files
 from ttmbench.results.summary import clusters_note
 
 Row = Mapping[str, Any]
@@ -36,7 +37,7 @@ _PART = "compared on a part of its groups, so this is not a result for the task"
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``ttmbench compare``."""
     add = parser.add_argument
-    add("runs", metavar="RESULTS", nargs="+", help="Results files, or sample logs of other harnesses")
+    add("runs", metavar="RESULTS", nargs="+", help="Results files, sample logs of other harnesses, or directories")
     add("--metrics", metavar="A,B", type=split_names, default=[], help="Metrics to compare (default: all)")
     add("--methods", metavar="A,B", type=split_names, help="Method A in the first run, B in the others: none,ttm")
     add("--allow_different", action="store_true", help="Also compare other task versions or data, by group IDs")
@@ -52,27 +53,41 @@ def compare(options: argparse.Namespace) -> int:
         raise UsageError(f"--output_path must end with .json or .md, got {target}")
     if options.methods is not None and len(options.methods) != 2:
         raise UsageError(f"--methods must be two names, such as none,ttm, got {','.join(options.methods)}")
-    runs = [read_run(Path(name)) for name in options.runs]
-    models = names_of_runs([(run.path, run.document) for run in runs])
-    model_of = {run.path: name.words for run, name in zip(runs, models, strict=True)}
+    paths = [*map(Path, options.runs)]
+    pairs = _pairs(paths, options.allow_different)
+    runs = {run.path: run.document for pair in pairs for run in pair}
+    label_of = dict(zip(runs, names_of_runs([*runs.items()]), strict=True))
+    counted = set[tuple[str, ...]]()  # the raw numbers of a model are the same in each of its settings
     comparisons: list[dict[str, Any]] = []
     tracks: list[Tracks] = []
-    baseline = runs[0]
-    for other in runs[1:] or runs:
-        rows = compare_runs(
-            baseline,
-            other,
-            methods=None if options.methods is None else tuple(options.methods),
-            metrics=options.metrics,
-            allow_different=options.allow_different,
-            iterations=options.bootstrap_iters,
-            seed=options.seed,
-        )
-        paths = [plain(str(run.path)) for run in (baseline, other)]
-        names = [model_of[run.path] for run in (baseline, other)]
+    for baseline, other in pairs:
+        try:
+            rows = compare_runs(
+                baseline,
+                other,
+                methods=None if options.methods is None else tuple(options.methods),
+                metrics=options.metrics,
+                allow_different=options.allow_different,
+                iterations=options.bootstrap_iters,
+                seed=options.seed,
+            )
+        except UsageError as error:
+            if not any(path.is_dir() for path in paths) or (other is pairs[-1][1] and not comparisons):
+                raise
+            warn(str(error))
+            continue
+        labels = [label_of[run.path] for run in (baseline, other)]
+        keyed = {(labels[0].model, labels[1].model, to_json(row)): row for row in rows}
+        rows = [row for key, row in keyed.items() if key not in counted]
+        counted |= {key for key, row in keyed.items() if row["method"] in UNTRAINED}
+        if not rows:
+            warn(f"{other.path}: its numbers are those of a comparison above")
+            continue
+        named = [plain(str(run.path)) for run in (baseline, other)]
+        names = [label.words for label in labels]
         if names[0] == names[1] and baseline.path != other.path:
-            names = [f"{name} ({path})" for name, path in zip(names, paths, strict=True)]
-        comparisons.append({"baseline": paths[0], "other": paths[1], "names": names, "rows": rows})
+            names = [f"{name} ({path})" for name, path in zip(names, named, strict=True)]
+        comparisons.append({"baseline": named[0], "other": named[1], "names": names, "rows": rows})
         tracks.append({(one.task, one.metric, one.method): one.track for one in baseline.document.numbers})
     all_rows = [row for comparison in comparisons for row in comparison["rows"]]
     adjust_for_several(all_rows, whole_table=len(comparisons) > 1)
@@ -85,6 +100,38 @@ def compare(options: argparse.Namespace) -> int:
         write_text(target, text if target.suffix == ".md" else to_json({"comparisons": comparisons}))
         echo(f"comparison: {target}")
     return 0
+
+
+def _pairs(paths: Sequence[Path], allow_different: bool) -> list[tuple[ResultsFile, ResultsFile]]:
+    """The pairs (baseline, other) to compare; a single run is paired with itself."""
+    if not any(path.is_dir() for path in paths):
+        named = list(map(read_run, paths))
+        return [(named[0], other) for other in named[1:] or named]
+    files, skipped = read_files(paths, logs=True)
+    runs = dict[Path, ResultsFile]()
+    for run in files:
+        try:
+            if run.groups:
+                runs[run.path] = run
+            else:
+                skipped[run.path] = NO_SAMPLES
+        except DataError as error:
+            skipped[run.path] = str(error)
+    for path, reason in skipped.items():
+        if not reason.startswith(NOT_A_DOCUMENT):  # else the configuration of saved weights, say
+            warn(f"skipped: {path}: {reason.removeprefix(f'{path}: ')}")
+    pairs = pairs_of([*runs.values()], allow_different)
+    if len(runs) == len(paths) == 1:
+        pairs = [(run, run) for run in runs.values()]
+    if not pairs:
+        raise DataError(
+            f"{', '.join(map(str, paths))}: {len(runs)} runs with samples, and no two of them have a task with the "
+            "same version and data; run both on the same task, or use --allow_different to compare groups by their IDs"
+        )
+    paired = {run.path for pair in pairs for run in pair}
+    for path in (path for path in runs if path not in paired):
+        warn(f"{path}: no other run has one of its tasks with the same version and data")
+    return pairs
 
 
 def _adjustment(rows: Sequence[Row], tables: int) -> str:

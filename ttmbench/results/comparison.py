@@ -6,6 +6,7 @@ A results document holds means; the values of single groups are in the samples b
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -288,3 +289,25 @@ def _version_and_data(document: ResultsDocument, task: str) -> tuple[int | None,
     if _kind(document, task) == "stored_features":  # the fingerprint is of the model's embeddings
         data = f"none (precomputed embeddings of {_extent(document, task).words} groups)"
     return version, data
+
+
+def pairs_of(runs: Sequence[ResultsFile], allow_different: bool) -> list[tuple[ResultsFile, ResultsFile]]:
+    """Pairs of runs, each with the tasks to compare: each task of each run with the first run of the same data."""
+    first: dict[str, list[ResultsFile]] = {}
+    pairs = []
+    for run in runs:
+        tasks: dict[Path, tuple[ResultsFile, list[str]]] = {}
+        for task in run.groups:
+            earlier = first.setdefault(task, [])
+            same = (candidate for candidate in earlier if allow_different or why_not_same(candidate, run, task) is None)
+            baseline = next(same, None)
+            if baseline is None:
+                earlier.append(run)
+            else:
+                tasks.setdefault(baseline.path, (baseline, []))[1].append(task)
+        for baseline, names in tasks.values():
+            left, right = (
+                replace(side, known_groups={name: side.groups[name] for name in names}) for side in (baseline, run)
+            )
+            pairs.append((left, right))
+    return pairs
