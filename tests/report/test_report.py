@@ -297,7 +297,14 @@ def test_figures_have_the_numbers_of_all_models(copied):
     runs, _ = gather(copied)
     figures = dict(charts._figures(runs, answer_of(runs)))
     names = {f"{kind}_{task}" for kind in ("iterations", "paired") for task in ("shapes_color", "shapes_replace")}
+    names |= {f"categories_{task}_{tag}" for run in runs for task, of in run.document.breakdowns.items() for tag in of}
     assert set(figures) == names
+    (tag, values), *_ = document["breakdowns"]["shapes_replace"].items()
+    (axes,) = figures[f"categories_shapes_replace_{tag}"]().axes
+    bars = [100 * of["group_match,ttm"] for of in values.values() for _ in range(2)]
+    assert [bar.get_width() for bar in axes.patches] == pytest.approx(bars)
+    labels = [label for value in values for label in (value, "other", "tiny-clip")]
+    assert [text.get_text() for text in axes.get_yticklabels()] == labels
     (axes,) = figures["iterations_shapes_color"]().axes
     rows = [row["metrics"] for row in document["methods"]["shapes_color"]["ttm"]["iterations"] if row["iteration"] == 2]
     for metric, line in (("group_match", axes.lines[0]), ("group_score", axes.lines[2])):
@@ -327,7 +334,8 @@ def test_figures_are_pdf_and_svg_with_text(copied, tmp_path, capsys):
         report(copied, capsys, "--images", "none", "--figures", str(figures))
         found.append({path.name: path.read_bytes() for path in figures.iterdir()})
     assert found[0] == found[1], "the same bytes again"
-    stems = {"iterations_shapes_color", "paired_shapes_color"}
+    stems = {f"{stem}_shapes_color" for stem in ("iterations", "paired")}
+    stems |= {f"categories_shapes_color_{tag}" for tag in ("colors", "shapes")}
     assert set(found[0]) == {f"{stem}.{end}" for stem in stems for end in ("pdf", "svg")}
     for name, content in found[0].items():
         if name.endswith(".pdf"):

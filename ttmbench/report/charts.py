@@ -22,13 +22,14 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
 from ttmbench._util.file_io import safe_name, to_json, write_atomically, write_text
-from ttmbench.errors import UsageError
+from ttmbench.errors import DataError, UsageError
 from ttmbench.report.board import NOT_RANKED, AnswerRow
 from ttmbench.report.load import HEADLINE
 from ttmbench.report.terminal import interval_text, percent
 from ttmbench.results.document import IterationRecord, ResultsDocument
-from ttmbench.results.numbers import RAW, TTM, column_of
+from ttmbench.results.numbers import RAW, TTM, Number, column_of
 from ttmbench.results.reader import ResultsFile
+from ttmbench.results.summary import cluster_numbers, number_of
 
 Analysis = Mapping[str, Any]
 """The document of an analysis."""
@@ -204,14 +205,35 @@ def _line(axes: Axes, lines: Iterable[Line], index: int, label: str | None = Non
 
 
 def _figures(runs: Sequence[ResultsFile], rows: Sequence[AnswerRow]) -> Iterator[tuple[str, Callable[[], Figure]]]:
-    """Names, and what draws them: for each task its iterations and gains, from each model's newest run."""
+    """Names, and what draws them: for each task its iterations, categories and gains, from each model's newest run."""
     ordered = sorted(runs, key=lambda run: (run.model, run.document.date))
     for task in dict.fromkeys(task for run in runs for task in run.document.results):
         newest = list({run.model: run for run in ordered if task in run.document.results}.values())
         if iterated := [run for run in newest if (task, TTM) in courses_of(run.document)]:
             yield f"iterations_{task}", partial(draw_iterations, iterated, task)
+        for tag in dict.fromkeys(tag for run in newest for tag in run.document.breakdowns.get(task, ())):
+            if parts := sorted((row for run in newest for row in _categories(run, task, tag)), key=attrgetter("task")):
+                yield f"categories_{task}_{tag}", partial(draw_answer, parts, f"{task} by {tag}")
         if paired := [row for row in rows if row.task == task and row.gain is not None and not row.source]:
             yield f"paired_{task}", partial(draw_paired, paired)
+
+
+def _categories(run: ResultsFile, task: str, tag: str) -> Iterator[AnswerRow]:
+    """SimpleMatch and TTM of the groups with each value of a tag; none without values of single groups."""
+    try:
+        groups = run.groups[task]
+    except (DataError, KeyError):  # damaged files are named beside the figures
+        return
+    level = run.document.chance.get(task, {}).get(HEADLINE)
+    for value in run.document.breakdowns.get(task, {}).get(tag, ()):
+        numbers = dict[str, Number]()
+        for method in (RAW, TTM):
+            of = groups.values.get(method, {}).get(HEADLINE, {})
+            if ids := groups.with_value(of, tag, value):
+                given, clusters = np.array([of[group] for group in ids]), cluster_numbers(ids, [groups.clusters])
+                numbers[method] = number_of(task, HEADLINE, method, given, (1, 0, "wilson"), clusters, chance=level)
+        if numbers:
+            yield AnswerRow(value, run.model, None, numbers.get(RAW), numbers.get(TTM))
 
 
 def _figure(height: float, width: float = 3.25, **about: str) -> tuple[Figure, Axes]:
@@ -259,18 +281,19 @@ def draw_paired(rows: Sequence[AnswerRow]) -> Figure:
     return figure
 
 
-# ---- the first table of a report
+# ---- the first table of a report, and categories
 
 
-def draw_answer(rows: Sequence[AnswerRow]) -> Figure:
-    """Raw, SimpleMatch and TTM, one line per task and model."""
+def draw_answer(rows: Sequence[AnswerRow], title: str = "") -> Figure:
+    """Raw, SimpleMatch and TTM, one line per task and model; with a title of a task's categories, a column wide."""
     lines: list[tuple[str, AnswerRow | None]] = []
+    most, height, width, unit = (22, 0.16, 3.25, "group match (%)") if title else (52, 0.25, 6.4, "percent")
     for at, row in enumerate(rows):
         if at == 0 or row.task != rows[at - 1].task:
             lines.append((row.task, None))
-        name = row.model if len(row.model) <= 52 else f"…{row.model[-51:]}"  # names differ at their end
+        name = row.model if len(row.model) <= most else f"…{row.model[1 - most :]}"  # names differ at their end
         lines.append((name + (" (published)" if row.source else f" ({row.extents})" if row.limited else ""), row))
-    figure, axes = _figure(0.25 * len(lines) + 1.0, 6.4, xlabel="percent")
+    figure, axes = _figure(height * len(lines) + 1.0, width, title=title, xlabel=unit)
     shown: dict[str, Any] = {}
     for y, answer in ((y, row) for y, (_, row) in enumerate(lines) if row is not None):
         for (name, style), number in zip(_DOTS.items(), (answer.raw, answer.matched, answer.ttm), strict=True):
@@ -286,7 +309,7 @@ def draw_answer(rows: Sequence[AnswerRow]) -> Figure:
     for text, line in zip(axes.get_yticklabels(), lines, strict=True):
         text.set_fontweight("normal" if line[1] else "bold")
     axes.set(xlim=(0, 102), ylim=(len(lines) - 0.4, -0.6))
-    _legend_below(axes, 4, [*shown.values(), Line2D([], [], color=GREY, ls="--", label="chance")])
+    _legend_below(axes, 3 if title else 4, [*shown.values(), Line2D([], [], color=GREY, ls="--", label="chance")])
     return figure
 
 
