@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,17 @@ from ttmbench.data.paths import data_folder, inside
 from ttmbench.errors import DataError, OutOfReachError, UsageError
 from ttmbench.plugins.registry import build_registry
 from ttmbench.scoring.inputs import open_upright
+
+SHARED = Path(__file__).resolve().parents[3] / "shared"
+SUGARCREPE = {  # rows, distinct images
+    "add_att": (692, 497),
+    "add_obj": (2062, 908),
+    "replace_att": (788, 524),
+    "replace_obj": (1652, 823),
+    "replace_rel": (1406, 777),
+    "swap_att": (666, 593),
+    "swap_obj": (245, 224),
+}
 
 
 def save_image(path: Path, size=(8, 6), color=(200, 10, 10), mode="RGB") -> Path:
@@ -315,6 +327,33 @@ def test_a_wrong_tag_file_is_named(data, read, content, message):
 # --- SugarCrepe ----------------------------------------------------------------------------------------------
 
 
+@pytest.fixture(scope="module")
+def real_sugarcrepe(tmp_path_factory) -> Path:
+    """The real annotation files in a data folder, where they are at hand, with a small image for every name."""
+    origin = SHARED / "annotations" / "sugarcrepe"
+    if not origin.is_dir():
+        pytest.skip("real annotation files are not at hand")
+    data = tmp_path_factory.mktemp("real")
+    shutil.copytree(origin, data / "sugarcrepe")
+    (data / "coco" / "val2017").mkdir(parents=True)
+    small = save_image(data / "small.jpg").read_bytes()
+    files = [json.loads((data / "sugarcrepe" / f"{name}.json").read_text(encoding="utf-8")) for name in SUGARCREPE]
+    for image in {row["filename"] for rows in files for row in rows.values()}:
+        (data / "coco" / "val2017" / image).write_bytes(small)
+    return data
+
+
+def test_the_real_annotations_of_sugarcrepe(real_sugarcrepe):
+    for name, (rows, images) in SUGARCREPE.items():
+        loaded = load(f"sugarcrepe_{name}", real_sugarcrepe)
+        assert len(loaded.groups) == rows, name
+        assert len({group.images[0].name for group in loaded.groups}) == images, name
+        assert all(group.tags == {"subset": name} for group in loaded.groups)
+        assert loaded.source["kind"] == "annotations" and "passed_over" not in loaded.source
+    ids = [group.group_id for group in loaded.groups]
+    assert "108" not in ids and ids[-1] == "245", "items are taken as they come, gaps and all"
+
+
 @pytest.mark.parametrize("folder", ["sugarcrepe", "."])
 def test_sugarcrepe_with_its_images_beside_its_files(tmp_path, folder):
     for name in ("1.jpg", "2.jpg"):
@@ -329,6 +368,25 @@ def test_sugarcrepe_with_its_images_beside_its_files(tmp_path, folder):
     (tmp_path / folder / "val2017" / "1.jpg").unlink()
     (why,) = place().missing().values()
     assert why.startswith("image 1.jpg is not in ") and "fetches it whole" in why
+
+
+def test_the_real_tags_of_winoground(tmp_path):
+    """Diwan et al.'s file through the code that adds its tags."""
+    from ttmbench.data.loader import finished
+    from ttmbench.types import Group, Loaded
+
+    origin = SHARED / "annotations" / "winoground_tags.json"
+    if not origin.is_file():
+        pytest.skip("the real tags are not at hand")
+    (tmp_path / "winoground").mkdir()
+    shutil.copy(origin, tmp_path / "winoground" / "new_tag_assignments.json")
+    groups = [Group(str(index), (), ("a", "b")) for index in range(400)]
+    loaded = finished(find("winoground").spec, Loaded(groups), tmp_path)
+    tags = [group.tags["diwan"].split(", ") if group.tags["diwan"] else [] for group in loaded.groups]
+    counts = {"Complex Reasoning": 78, "Unusual Image": 56, "Unusual Text": 50, "Ambiguously Correct": 46}
+    counts |= {"Visually Difficult": 38, "Non Minimal": 30}
+    assert Counter(tag for several in tags for tag in several) == counts
+    assert sum(len(several) > 1 for several in tags) == 55 and sum(not several for several in tags) == 172
 
 
 # --- COCO and Visual Genome spatial --------------------------------------------------------------------------

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
-from support.task_data import changed, encoded, load, write
+from support.task_data import changed, encoded, find, load, write
 
 from ttmbench.cli import main
 from ttmbench.data.task_file import TaskFile
 from ttmbench.errors import DataError
 from ttmbench.scoring.inputs import open_upright
 
+ANNOTATIONS = Path(__file__).resolve().parents[3] / "shared" / "annotations"
 COLORS = ["red", "green", "blue", "white"]
 VALSE = {  # instrument -> all rows, confirmed rows, folder of images, name of the n-th image
     "existence": (534, 505, "visual7w/images", "v7w_{}.jpg"),
@@ -147,3 +149,43 @@ def test_the_public_command_measures_triples_on_a_small_copy(triples, tmp_path):
     for subset in SUGARCREPE_PP:
         results = document["results"][f"sugarcrepe_pp_{subset}"]
         assert results["text_only_score,none"] is not None and results["text_score,none"] is not None
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not (ANNOTATIONS / "valse").exists(), reason="the real annotations are not at hand")
+def test_real_valse(tmp_path):
+    (tmp_path / "valse").symlink_to(ANNOTATIONS / "valse")
+    for instrument, (_, confirmed, folder, _) in VALSE.items():
+        rows = json.loads((tmp_path / "valse" / f"{instrument}.json").read_text(encoding="utf-8"))
+        (tmp_path / folder).mkdir(parents=True, exist_ok=True)
+        for image in {row["image_file"] for row in rows.values()}:
+            os.close(os.open(tmp_path / folder / image, os.O_CREAT))  # 7,000 of them
+        groups = load(changed(f"valse_{instrument}", n_groups=confirmed), tmp_path).groups
+        votes = [rows[group.group_id]["mturk"]["caption"] for group in groups]
+        assert len(groups) == confirmed and min(votes) == 2, instrument
+        assert all(one.captions == (rows[one.group_id]["caption"], rows[one.group_id]["foil"]) for one in groups)
+    task = find("valse")
+    every = load(task, tmp_path).groups
+    assert len(every) == 7702 and len({group.group_id for group in every}) == 7702
+    for name, cells in (("over_11_instruments", 11), ("over_7_pieces", 11)):
+        mean = task.spec.means[name]
+        assert mean.problem(every) is None and len(mean.members(every)) == cells
+    assert len({cell[0] for cell in task.spec.means["over_7_pieces"].members(every)}) == 7
+
+
+@pytest.mark.skipif(not (ANNOTATIONS / "sugarcrepe_pp").exists(), reason="the real annotations are not at hand")
+def test_real_sugarcrepe_pp(tmp_path):
+    (tmp_path / "sugarcrepe_pp").symlink_to(ANNOTATIONS / "sugarcrepe_pp")
+    (tmp_path / "coco" / "val2017").mkdir(parents=True)
+    defects = {}
+    for subset, count in SUGARCREPE_PP.items():
+        rows = json.loads((tmp_path / "sugarcrepe_pp" / f"{subset}.json").read_text(encoding="utf-8"))
+        for image in {row["filename"] for row in rows}:
+            (tmp_path / "coco" / "val2017" / image).touch()
+        groups = load(find(f"sugarcrepe_pp_{subset}"), tmp_path).groups
+        assert [group.group_id for group in groups] == [str(number) for number in range(count)]
+        assert groups[5].captions == tuple(rows[5][key] for key in ("caption", "caption2", "negative_caption"))
+        defects[subset] = [group.group_id for group in groups if len(set(group.captions)) < 3]
+        known = changed(f"sugarcrepe_pp_{subset}", n_groups=None).spec.group.known_defects
+        assert ("equal_captions" in known) == bool(defects[subset])
+    assert {subset: ids for subset, ids in defects.items() if ids} == {"replace_att": ["14"], "swap_obj": ["2", "8"]}

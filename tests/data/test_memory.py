@@ -166,3 +166,64 @@ def test_the_store_and_resume_know_the_data_by_what_they_show(tmp_path, capsys):
     assert changed.results != first.results
     kept = run(Task.from_groups(images, captions, name="walls"), use_cache=settings["use_cache"])
     assert "key" in kept["datasets"]["walls"]["from_store"]
+
+
+def rows(images, captions):
+    return [
+        {"key": f"g{at}", "left": row[0], "right": row[1], "texts": texts, "both": list(row), "kind": "wall"}
+        for at, (row, texts) in enumerate(zip(images, captions, strict=True))
+    ]
+
+
+def test_a_sequence_of_mappings_is_a_dataset():
+    images, captions = walls()
+    settings = {"captions": "texts", "id": "key", "tags": ["kind"], "name": "walls"}
+    for columns in (["left", "right"], "both"):
+        task = Task.from_dataset(rows(images, captions), images=columns, **settings)
+        assert [group.group_id for group in task.groups] == ["g0", "g1", "g2"]
+        assert task.groups[0].tags == {"kind": "wall"} and run(task).results["walls"]["group_score,none"] == 1.0
+
+
+def test_a_dataset_of_the_library_decodes_when_it_is_asked(tmp_path):
+    import datasets
+
+    images, captions = walls()
+    raw = rows([[Image.fromarray(one) for one in row] for row in images], captions)
+    dataset = datasets.Dataset.from_list(raw)
+    assert isinstance(dataset.features["left"], datasets.Image)
+    settings = {"captions": "texts", "id": "key", "name": "walls"}
+    expected = run(Task.from_groups(images, captions, name="walls"))["task_hashes"]
+    for columns in (["left", "right"], "both"):
+        result = run(Task.from_dataset(dataset, images=columns, **settings))
+        assert result["task_hashes"] == expected and result.results["walls"]["group_score,none"] == 1.0
+    plain = Task.from_dataset(dataset, images=["left", "right"], captions="texts", name="walls")
+    assert [group.group_id for group in plain.groups] == ["0", "1", "2"]
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"images": ["left", "wrong"]}, "no column 'wrong'; it has key, left, right"),
+        ({"images": "wrong"}, "no column 'wrong'"),
+        ({"captions": "nothing"}, "no column 'nothing'"),
+        ({"id": "nothing"}, "no column 'nothing'"),
+        ({"tags": ["nothing"]}, "no column 'nothing'"),
+    ],
+)
+def test_columns_that_a_dataset_does_not_have_are_named(change, words):
+    given = {"images": ["left", "right"], "captions": "texts", "name": "walls", **change}
+    with pytest.raises(DataError, match=words):
+        Task.from_dataset(rows(*walls()), **given)
+    images, captions = walls()
+    decoded = rows([[Image.fromarray(one) for one in row] for row in images], captions)
+    with pytest.raises(DataError, match=words):
+        Task.from_dataset(pytest.importorskip("datasets").Dataset.from_list(decoded), **given)
+
+
+def test_rows_that_are_not_like_the_first_are_named():
+    table = rows(*walls())
+    table[1]["texts"] = ["a red wall"]
+    with pytest.raises(DataError, match="group 'g1' is 2x1"):
+        Task.from_dataset(table, images=["left", "right"], captions="texts", id="key", name="walls")
+    with pytest.raises(DataError, match="has no row"):
+        Task.from_dataset([], images="a", captions="b", name="walls")

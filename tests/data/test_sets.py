@@ -18,6 +18,7 @@ from ttmbench.cli import main
 from ttmbench.results.summary import weights_of
 from ttmbench.scoring.inputs import open_upright
 
+SHARED = Path(__file__).resolve().parents[3] / "shared"
 LEAVES = [
     *("object_location_center", "object_location_margin", "object_location_mid"),
     *("object_size_large", "object_size_medium", "object_size_small"),
@@ -53,6 +54,23 @@ def validated(path: Path | str, data: Path, capsys) -> str:
 
 
 # --- two images and two captions -----------------------------------------------------------------------------
+
+
+def test_cola_reads_the_published_file(tmp_path, capsys):
+    published = SHARED / "annotations" / "cola" / "COLA_multiobjects_matching_benchmark.json"
+    if not published.is_file():
+        pytest.skip("the published annotations are not at hand")
+    (tmp_path / "cola" / "images").mkdir(parents=True)
+    (tmp_path / "cola" / published.name).symlink_to(published)
+    rows = json.loads(published.read_text(encoding="utf-8"))
+    names = {url.rpartition("/")[2] for row in rows for url in (row[0], row[2])}
+    for at, name in enumerate(sorted(names)):
+        draw(tmp_path / "cola" / "images" / name, at, "L" if at == 3 else "RGB")
+    said = validated("cola_multiobject", tmp_path, capsys)
+    assert "210 groups, all images decode" in said and "218 images" in said
+    groups = load("cola_multiobject", tmp_path).groups
+    assert groups[0].captions == (rows[0][1], rows[0][3]) and groups[0].images[1].name == "2388902.jpg"
+    assert len({caption for group in groups for caption in group.captions}) == 294
 
 
 def test_images_of_cola_are_fetched_one_by_one_and_what_is_lost_is_told(site, tmp_path, capsys):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import re
+from pathlib import Path
 
 import jsonschema
 import numpy as np
@@ -323,6 +324,9 @@ def test_a_refusal_chooses_nothing(fault, chat_server, evaluate):
     assert len(document["model_info"]["usage"]["refused"]) == 1
 
 
+SHARED = Path(__file__).resolve().parents[3] / "shared" / "real-scores"
+
+
 @pytest.fixture
 def scored(tmp_path, capsys):
     """The document of per-sample results of forced choices."""
@@ -342,6 +346,54 @@ def scored(tmp_path, capsys):
 
 
 LIMIT = ("--limit", "4")
+
+
+def released(*names: str) -> dict:
+    path = SHARED.joinpath(*names)
+    if not path.is_file():
+        pytest.skip("real answers are not at hand")
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize(("model", "right"), [("gpt4v", (274, 229)), ("llava", (210, 163))])
+def test_our_own_reading_differs_from_the_releases_by_one_group(model, right):
+    text, image = (released("colorswap_vlm", f"{side}-{model}-colorswap.json") for side in ("text", "image"))
+
+    def caption(entry, number):
+        log = entry[f"log_{number}"]
+        chosen = read_caption_choice(entry[f"response_image_{number}"], [log["caption_1"], log["caption_2"]])
+        return chosen == ["A", "B"].index(log["correct_answer"])
+
+    def chosen_image(entry, number):
+        chosen = read_image_choice(entry[f"response_caption_{number}"], 2)
+        return chosen == ["first", "second"].index(entry[f"log_{number}"]["correct_answer"])
+
+    found = [
+        sum(is_right(entry, 1) and is_right(entry, 2) for entry in entries)
+        for is_right, entries in ((caption, text), (chosen_image, image))
+    ]
+    assert tuple(found) == right
+
+
+RIGHT = {
+    ("swap_obj", "positive"): (211, 246),
+    ("swap_obj", "negative"): (198, 246),
+    ("swap_att", "positive"): (607, 666),
+    ("swap_att", "negative"): (593, 666),
+}
+
+
+@pytest.mark.parametrize(("subset", "first"), RIGHT)
+def test_gpt4v_on_sugarcrepe(scored, subset, first):
+    task, items = f"sugarcrepe_{subset}", released("sugarcrepe_gpt4v", f"{first}-first", f"gpt4v-{subset}.json")
+    answered = {key: item for key, item in items.items() if isinstance(item, dict)}
+    chosen = {key: str(item["answer"]["multiple_choice_answer"]).strip() for key, item in answered.items()}
+    rows = [{"group_id": key, "correct": int(chosen[key] == item["caption"].strip())} for key, item in answered.items()]
+    document = scored(rows, task)
+    right, total = RIGHT[subset, first]
+    assert document["results"][task]["text_score,choice"] == pytest.approx(right / total)
+    assert document["datasets"][task]["n_groups"] == total and document["chance"][task] == {"text_score": 0.5}
+    assert ("the task has 245" in " ".join(document["notes"][task])) == (total == 246)
 
 
 def test_stored_answers_give_the_scores_of_their_sides(scored):

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import Literal, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
 
 import numpy as np
 from pydantic import ValidationError
@@ -18,9 +19,13 @@ from ttmbench._annotations import ImageLike
 from ttmbench._util.images import as_rgb, open_image, stacked
 from ttmbench._util.third_party_errors import describe
 from ttmbench.data.loader import check_groups
+from ttmbench.data.rows import Row
 from ttmbench.data.task_file import TaskFile, TaskSpec
 from ttmbench.errors import DataError, UsageError
 from ttmbench.types import Group, ImageRef
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
 
 KIND = "memory"
 USUAL_METRICS = ("text_score", "image_score", "group_score", "group_match", "individual_match")
@@ -40,7 +45,7 @@ class TaskFields(TypedDict, total=False):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Task(TaskFile):
-    """A task whose data are in memory; made by `from_groups`, given to ``simple_evaluate``.
+    """A task whose data are in memory; made by `from_groups` or `from_dataset`, given to ``simple_evaluate``.
 
     Images are not copied and are decoded when a run needs them: changing them changes the data.
     """
@@ -109,6 +114,71 @@ class Task(TaskFile):
             group_tags = {tag: str(values[index]) for tag, values in tags.items()}
             groups.append(Group(label, shown, tuple(texts), group_tags))
         return cls._of(name, groups, fields, _frames_of_each(where, images, labels))
+
+    @classmethod
+    def from_dataset(
+        cls,
+        dataset: Any,
+        *,
+        images: str | Sequence[str],
+        captions: str | Sequence[str],
+        name: str,
+        id: str | None = None,
+        tags: Sequence[str] = (),
+        **fields: Unpack[TaskFields],
+    ) -> Task:
+        """A task of the rows of a ``datasets.Dataset``, or of any sequence of mappings; one row is one group.
+
+        Args:
+            dataset: the rows. Images of a ``datasets.Dataset`` are decoded one by one when they are needed.
+            images: columns of the images, in order; or one column, which holds an image or a list of them.
+            captions: columns of the captions, the i-th true for the i-th image; or one column that holds a list.
+            name: of the task.
+            id: column of the groups' ids; by default they are the numbers of the rows.
+            tags: columns to break numbers down by.
+            fields: as for `from_groups`.
+
+        Raises:
+            DataError: a column is missing, or a row is not like the others.
+            UsageError: an invalid name or shape.
+        """
+        where = f"task '{name}'"
+        if len(dataset) == 0:
+            raise DataError(f"{where}: the dataset has no row")
+        library = sys.modules.get("datasets")  # which is not imported for this
+        lazy = library is not None and isinstance(dataset, library.Dataset)
+        columns = [images] if isinstance(images, str) else list(images)
+        if lazy and (absent := [column for column in columns if column not in dataset.column_names]):
+            raise DataError(f"{where}: no column '{absent[0]}'; it has {', '.join(dataset.column_names)}")
+        texts = dataset.remove_columns(columns) if lazy else dataset
+        views = {column: dataset.select_columns([column]) for column in columns} if lazy else {}  # decode nothing else
+        count = len(_items(Row("0", dataset[0], 0, where), images))
+
+        def opened(index: int, at: int) -> ImageRef:
+            column, position = (columns[0], at) if isinstance(images, str) else (columns[at], 0)
+
+            def open_one() -> Image:
+                row = Row(str(index), views[column][index], index, where)
+                found = _items(row, column if isinstance(images, str) else [column])
+                if isinstance(images, str) and len(found) != count:
+                    raise DataError(f"{where}: row {index} holds {len(found)} images, the first row {count}")
+                return _reference(found[position], column, f"{where}: image {at} of row {index}").open()
+
+            return ImageRef(column, open_one)
+
+        rows = [Row(str(index), texts[index], index, where) for index in range(len(dataset))]
+        found = [row.tags(tags) for row in rows]
+        shown: list[Any] = [
+            [opened(row.index, at) for at in range(count)] if lazy else _items(row, images) for row in rows
+        ]
+        return cls.from_groups(
+            shown,
+            [_items(row, captions) for row in rows],
+            name=name,
+            ids=[row.group_id(id) for row in rows],
+            tags={tag: [one[tag] for one in found] for tag in tags},
+            **fields,
+        )
 
     @classmethod
     def _of(cls, name: str, groups: Sequence[Group], fields: TaskFields, frames: int = 0) -> Task:
@@ -218,3 +288,9 @@ def _reference(image: object, name: str, what: str) -> ImageRef:
     raise DataError(
         f"{what} is a {type(image).__name__}; expected an image of Pillow, a uint8 array [height, width, 3], or a path"
     )
+
+
+def _items(row: Row, columns: str | Sequence[str]) -> list[Any]:
+    """The images or captions of a row: of one column, which holds one or a list, or of several columns."""
+    cells = [row.cell(column) for column in ([columns] if isinstance(columns, str) else columns)]
+    return list(cells[0]) if isinstance(columns, str) and isinstance(cells[0], list | tuple) else cells

@@ -100,9 +100,10 @@ class EvalResults(Mapping[str, object]):
         return "\n".join(lines)
 
     def _shown(self, task: str) -> str:
-        """The size of a task, and its first numbers in percent."""
+        """The size of a task, and numbers in percent: of whole groups, else the first ones."""
         known = {key: value for key, value in self.results[task].items() if key in self.document["ci"][task]}
-        shown = [f"{key} {100 * value:.2f}" for key, value in known.items() if value is not None][:6]
+        of_groups = {key: value for key, value in known.items() if key.startswith(("group_match", "global"))}
+        shown = [f"{key} {100 * value:.2f}" for key, value in (of_groups or known).items() if value is not None][:6]
         groups = _count(self.document["n-samples"][task]["effective"], "group")
         return f"{groups}, percent: {', '.join(shown) or 'nothing is defined'}"
 
