@@ -321,7 +321,7 @@ def test_the_rows_shown_are_plotted_and_saved(opened, tmp_path):
     for at, name in enumerate("abcdef"):
         info = {"fingerprint": {"weights_sha256": name, **({"n_parameters": 10 ** (6 + at)} if at else {})}}
         write(tmp_path / "runs", f"{at}.json", model=f"x_{name}", value=0.9 - 0.1 * at, model_info=info)
-    site = build(tmp_path / "runs", tmp_path / "site")
+    site, texts = build(tmp_path / "runs", tmp_path / "site"), list[list[str]]()
     with opened(site / "index.html", root=site) as page:
         figure, box = (page.locator(f"section:has(> #matching) {name}") for name in (".plot[data-over=size]", ".cite"))
         assert figure.locator("circle").count() == 5
@@ -330,11 +330,14 @@ def test_the_rows_shown_are_plotted_and_saved(opened, tmp_path):
         assert figure.is_hidden()
         box.locator("summary").click()
         assert box.locator("a").inner_text() == f"{(site / 'index.html').as_uri()}#text=x_b&table=matching"
-        with page.expect_download() as download:
-            box.locator("[data-save=csv]").click()
-        assert download.value.suggested_filename == "index-matching.csv"
-        lines = download.value.path().read_text("utf-8").splitlines()
-        assert lines == ["rank,model,t group match,parameters", "2,x_b SimpleMatch,80.00,10M"]
+        for kind in ("csv", "tex"):
+            with page.expect_download() as download:
+                box.locator(f"[data-save={kind}]").click()
+            assert download.value.suggested_filename == f"index-matching.{kind}"
+            texts.append(download.value.path().read_text("utf-8").splitlines())
+    assert texts[0] == ["rank,model,t group match,parameters", "2,x_b SimpleMatch,80.00,10M"]
+    assert texts[1][:2] == ["\\begin{tabular}{llrr}", "\\toprule"]
+    assert texts[1][4] == "2 & x\\_b SimpleMatch & 80.00 & 10M \\\\"
 
 
 def test_the_chance_level_in_a_head_is_that_of_random_scores():

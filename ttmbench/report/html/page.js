@@ -117,19 +117,33 @@ for (const table of document.querySelectorAll("table.sortable")) {
   }));
 }
 
-// The shown rows and columns of a table as CSV.
-const csv = table => [...table.rows].filter(row => !row.hidden).map(row => [...row.cells].filter(cell => !cell.hidden).map(cell => {
-  const copy = cell.cloneNode(true);
-  if (cell.classList.contains("number")) for (const node of copy.querySelectorAll("small:not(.spread)")) node.remove();
+// The shown rows and columns of a table as a file.
+const escapes = { "\\": "\\textbackslash{}", "~": "\\textasciitilde{}", "^": "\\textasciicircum{}", "±": "$\\pm$", "†": "$^\\dagger$", "‡": "$^\\ddagger$" };
+const written = {
+  csv: lines => lines.map(line => line.map(({ text }) => {
+    const safe = /^[=+\-@\uff1d\uff0b\uff0d\uff20]/.test(text) && isNaN(text) ? `'${text}` : text; // no formula
+    return /[",\n]/.test(safe) ? `"${safe.replaceAll('"', '""')}"` : safe;
+  }).join(",") + "\n").join(""),
+  tex: lines => {
+    const [head, ...rows] = lines.map(line => line.map(({ text, best }) => {
+      const plain = text.replace(/[\\~^±†‡&%$#_{}]/g, letter => escapes[letter] ?? `\\${letter}`);
+      return best ? `\\textbf{${plain}}` : plain;
+    }).join(" & ") + " \\\\\n");
+    const columns = lines[0].map(({ number }) => number ? "r" : "l").join("");
+    return `\\begin{tabular}{${columns}}\n\\toprule\n${head}\\midrule\n${rows.join("")}\\bottomrule\n\\end{tabular}\n`;
+  },
+};
+const view = table => [...table.rows].filter(row => !row.hidden).map(row => [...row.cells].filter(cell => !cell.hidden).map(cell => {
+  const copy = cell.cloneNode(true), number = cell.classList.contains("number");
+  if (number) for (const node of copy.querySelectorAll("small:not(.spread)")) node.remove();
   for (const node of copy.querySelectorAll("*")) node.before(" ");
-  const shown = copy.textContent.trim().replace(/\s+/g, " "), text = shown === "-" ? "" : shown;
-  const safe = /^[=+\-@\uff1d\uff0b\uff0d\uff20]/.test(text) && isNaN(text) ? `'${text}` : text; // no formula
-  return /[",\n]/.test(safe) ? `"${safe.replaceAll('"', '""')}"` : safe;
-}).join(",") + "\n").join("");
+  const text = copy.textContent.trim().replace(/\s+/g, " ");
+  return { text: text === "-" ? "" : text, number, best: cell.classList.contains("best") };
+}));
 for (const button of document.querySelectorAll("[data-save]")) button.addEventListener("click", () => {
-  const table = button.closest("[data-block]").querySelector("table"), file = document.createElement("a");
-  file.href = `data:text/plain;charset=utf-8,${encodeURIComponent(csv(table))}`;
-  file.download = `${location.pathname.split("/").pop().replace(/\.html$/, "")}-${table.id.replace(/-table$/, "")}.csv`;
+  const table = button.closest("[data-block]").querySelector("table"), kind = button.dataset.save, file = document.createElement("a");
+  file.href = `data:text/plain;charset=utf-8,${encodeURIComponent(written[kind](view(table)))}`;
+  file.download = `${location.pathname.split("/").pop().replace(/\.html$/, "")}-${table.id.replace(/-table$/, "")}.${kind}`;
   file.click();
 });
 
