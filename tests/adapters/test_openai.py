@@ -33,11 +33,11 @@ def _key(monkeypatch):
     monkeypatch.setenv("OPENAI_API_KEY", SECRET)
 
 
-def words_of(folder, task="shapes_color", cache="answers.sqlite", **arguments) -> list[str]:
+def words_of(folder, task="shapes_color", cache="answers.sqlite", limit=3, **arguments) -> list[str]:
     """The public command on three groups; the document is `out.json`."""
     arguments = {"model": "test-model", "timeout": 60, **arguments, "cache": folder / cache}
     given = ",".join(f"{name}={value}" for name, value in arguments.items())
-    words = ["--model", "openai", "--model_args", given, "--tasks", task, "--limit", "3", "--log_samples"]
+    words = ["--model", "openai", "--model_args", given, "--tasks", task, "--limit", str(limit), "--log_samples"]
     return [*words, "--bootstrap_iters", "20", "-o", str(folder / "out.json")]
 
 
@@ -223,8 +223,8 @@ def test_a_key_in_place_of_its_variable_is_not_shown(chat_server, evaluate, monk
 @pytest.mark.parametrize(("status", "code"), [("200", 0), ("400", 1), ("401", 4), ("404", 2), ("500", 4)])
 def test_a_key_that_the_server_says_back_is_nowhere(status, code, chat_server, evaluate):
     chat_server.fault = lambda number: f"echo {status}"
-    options = ("--verbosity", "debug", "--save_scores", "--limit", "2")
-    found, _, printed = evaluate(*options, retries=1, scorer="choice")
+    options = ("--verbosity", "debug", "--save_scores")
+    found, _, printed = evaluate(*options, limit=2, retries=1, scorer="choice")
     assert found == code and ("<redacted>" in printed or code == 0), printed
 
 
@@ -313,14 +313,14 @@ def test_what_changes_an_answer_is_asked_anew(chat_server, evaluate):
     named = ({}, {"model": "other"}, {"image_size": 16}, {"image_format": "png"}, {"temperature": 1}, {"detail": "low"})
     for changes in named:
         chat_server.forget()
-        evaluate("--limit", "1", **changes)
+        evaluate(limit=1, **changes)
         assert len(chat_server.requests) == 4, changes
         url = chat_server.requests[0]["messages"][0]["content"][0]["image_url"]["url"]
         form = changes.get("image_format", "jpeg")
         image = Image.open(io.BytesIO(base64.b64decode(url.removeprefix(f"data:image/{form};base64,"))))
         assert image.format == form.upper() and max(image.size) == changes.get("image_size", max(image.size))
     chat_server.forget()
-    evaluate("--limit", "2")
+    evaluate(limit=2)
     assert len(chat_server.requests) == 4, "only the group that is new"
 
 

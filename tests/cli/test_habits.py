@@ -96,6 +96,25 @@ def test_every_command_has_examples_that_it_takes(name):
         assert options.command == name and options.execute
 
 
+@pytest.mark.parametrize(
+    ("words", "option"),
+    [
+        ("--model a --model=b -t shapes_color", "--model"),
+        ("-m a -t shapes_color --tasks shapes_place", "--tasks"),
+        ("-m hf -a pretrained=x -a revision=y -t x", "-a"),
+        ("-m a -t x --limit 8 --limit 8", "--limit"),
+        ("doctor -M tiny-clip -M blip-itm", "-M"),
+    ],
+)
+def test_an_option_given_twice_is_an_error(words, option, capsys):
+    assert f"{option} is given twice" in refused(capsys, *words.split())
+
+
+def test_assertions_may_be_repeated():
+    asked = ["shapes_color:group_score>0.1", "shapes_color:group_match>0.1"]
+    assert parse(["-m", "a", "--assert", asked[0], "--assert", asked[1]]).assertions == asked
+
+
 def model_of(module):
     return type("CLIP", (torch.nn.Module,), {"__module__": module, "save_pretrained": 0, "get_image_features": 0})()
 

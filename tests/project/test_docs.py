@@ -32,7 +32,7 @@ def test_a_command_that_a_page_shows_works(page, command, tmp_path, monkeypatch,
     words = shlex.split(command.partition(" | ")[0])
     assert words[0] == "ttmbench", command
     if words[1:3] == ["analyze", "methods"] and "--limit" not in words:  # a study, for which a few minutes are meant
-        words += ["--limit", "4", "--seeds", "0", "--ttm_args", "iterations=1,epochs=1"]
+        words += ["--limit", "4", "--ttm_args", "iterations=1,epochs=1"]
     if "analyze" in words[:2]:  # figures are drawn in tests of each analysis
         monkeypatch.setattr("ttmbench.report.charts.save_figure", lambda draw, path, kind: path.touch())
     assert main(words[1:]) == 0, capsys.readouterr().err

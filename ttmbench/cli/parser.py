@@ -172,6 +172,20 @@ def _width() -> int:
     return shutil.get_terminal_size().columns - 2
 
 
+class _Once(argparse.Action):
+    """Stores the value of an option; rejects a second one."""
+
+    given = False
+
+    def __call__(self, parser: Any, namespace: argparse.Namespace, values: Any, option: str | None = None) -> None:
+        """Set the attribute of the namespace."""
+        if self.given:
+            how = "separate several values by commas" if "," in str(self.metavar) else "one value is taken"
+            parser.error(f"{option} is given twice; {how}")
+        self.given = option is not None
+        setattr(namespace, self.dest, values)
+
+
 class _Parser(argparse.ArgumentParser):
     """A parser with one-line errors that suggest the nearest option."""
 
@@ -297,6 +311,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         add_help=False,
         allow_abbrev=False,
     )
+    parser.register("action", None, _Once)
     parser.add_argument("-h", "--help", action="help", default=argparse.SUPPRESS, help="Show this help and exit")
     module.add_options(parser)
     log: dict[str, Any] = {"metavar": "info|debug", "choices": ("info", "debug"), "default": "info", "type": str.lower}
