@@ -444,6 +444,12 @@ def merged(model: PreTrainedModel) -> PreTrainedModel:
 SAFETENSORS = ("model.safetensors", "model.safetensors.index.json")
 PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json")
 INDEX = ".index.json"
+NOT_HERE = {
+    "CLIPT5ForConditionalGeneration": "use --model vqascore --model_args pretrained=Salesforce/instructblip-flan-t5-xl,"
+    "score=yes_and_end, or `ttmbench score FILE --task TASK` with scores of t2v_metrics, which has its code",
+    "LlavaLlamaForCausalLM": "use llava-hf/llava-1.5-7b-hf (or -13b-hf), which are the same weights",
+}
+"""Architectures whose code is in none of our dependencies, and what to use instead."""
 UNUSED = "image_codebook."  # tensors of FLAVA that no score needs
 Part = TypeVar("Part")
 
@@ -524,6 +530,9 @@ def find(asked: HubFiles) -> Pretrained:
     if chosen is None or CONFIG not in repository.files:
         raise _unreadable(repository, SAFETENSORS[0] if chosen is None else CONFIG)
     folder = repository.get()
+    text = (folder / CONFIG).read_text(encoding="utf-8", errors="replace")
+    for kind in [one for one in NOT_HERE if f'"{one}"' in text and not asked.trust_remote_code]:
+        raise UsageError(f"{repository.name} is not supported ({kind}): {NOT_HERE[kind]}")
     weights = (chosen, *(_shards(repository, folder / chosen) if chosen.endswith(INDEX) else ()))
     found = Pretrained(asked, repository, ModelFiles(repository.name, folder, weights, repository.commit))
     processor = getattr(asked, "processor", None)

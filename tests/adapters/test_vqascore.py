@@ -20,7 +20,7 @@ from tokenizers import Tokenizer, models
 import ttmbench
 from ttmbench.cli import main
 from ttmbench.errors import DataError, UsageError
-from ttmbench.model_adapters import choice, vqascore
+from ttmbench.model_adapters import choice, hf, vqascore
 from ttmbench.model_adapters._shared.options import QUESTION, VqascoreOptions
 from ttmbench.model_adapters._shared.pair_model import projected
 from ttmbench.model_adapters.vqascore import answer_tokens
@@ -234,6 +234,18 @@ def test_a_model_of_another_kind_is_named_alone(tiny_hf_clip, tiny_vlm):
     for load in (vqascore.load, choice.load):  # whose logits are of the image's positions too
         with pytest.raises(UsageError):
             load(pretrained=str(tiny_vlm("git")), device="cpu")
+
+
+@pytest.mark.parametrize(
+    ("architecture", "instead"),
+    [("CLIPT5ForConditionalGeneration", "ttmbench score"), ("LlavaLlamaForCausalLM", "llava-hf/llava-1.5-7b-hf")],
+)
+def test_models_with_code_of_their_own_are_told_what_to_use(architecture, instead, tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps({"architectures": [architecture]}))
+    (tmp_path / "pytorch_model.bin").write_bytes(b"never read")
+    for module in (hf, vqascore, choice):
+        with pytest.raises(UsageError, match=f"{architecture}.*{instead}"):
+            module.load(pretrained=str(tmp_path))
 
 
 def test_another_question_and_an_answer_prefix_are_part_of_the_prompt(llava):
