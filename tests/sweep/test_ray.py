@@ -98,6 +98,9 @@ def test_wrong_options_and_unseen_folders_are_refused(cluster, tmp_path, monkeyp
     assert main([*words, f"address={made.address},num_cpu=1"]) == 2 and "num_cpu" in capsys.readouterr().err
     from ttmbench.sweep import execute
 
+    with monkeypatch.context() as patched:
+        patched.setattr(execute.machine, "packages", lambda: {"torch": "0"})
+        assert main([*words, f"address={made.address}"]) == 1 and "install the same version" in capsys.readouterr().err
     monkeypatch.setattr(execute, "write_text", lambda path, text: None)  # no node sees the probe
     assert main([*words, f"address={made.address}"]) == 1
     assert "does not see board" in capsys.readouterr().err and not list(tmp_path.rglob("results.json"))

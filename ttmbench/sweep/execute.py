@@ -19,6 +19,7 @@ from typing import Any, TypeAlias
 import filelock
 import yaml
 
+from ttmbench._util import machine
 from ttmbench._util.child import shared_threads, start, stop, why_failed
 from ttmbench._util.console import one_line
 from ttmbench._util.file_io import take_lock, write_text
@@ -126,7 +127,7 @@ def run_on_ray(
 
     ``options`` are of the tasks, as ``ray.remote`` takes them; by default one CPU, and a GPU if the cluster has any.
     UsageError if Ray is not installed or an option is wrong; TtmbenchError if no cluster answers, or a node does not
-    see the sweep's folder.
+    see the sweep's folder or has other packages.
     """
     ray = _join(address)
     pending: dict[Untyped, Cell] = {}
@@ -178,7 +179,7 @@ def _join(address: str) -> Untyped:
 
 
 def _check_nodes(ray: Untyped, root: Path, cpus: float) -> None:
-    """TtmbenchError if a node that can run cells does not see the folder."""
+    """TtmbenchError if a node that can run cells does not see the folder, or has other packages."""
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy as OnNode
 
     probe = root.absolute() / f".probe-{token_hex(8)}"
@@ -193,7 +194,7 @@ def _check_nodes(ray: Untyped, root: Path, cpus: float) -> None:
             asked[node["NodeManagerAddress"]] = there.remote(str(probe))
         for name, answer in asked.items():
             try:
-                sees = ray.get(answer, timeout=_ANSWER)
+                sees, packages = ray.get(answer, timeout=_ANSWER)
             except ray.exceptions.RayError as error:
                 raise TtmbenchError(f"node {name} cannot run ttmbench: {one_line(str(error), 300)}") from None
             if not sees:
@@ -201,11 +202,17 @@ def _check_nodes(ray: Untyped, root: Path, cpus: float) -> None:
                     f"node {name} does not see {root} or cannot write there; --output_path must lie on a file system "
                     "that all nodes share"
                 )
+            here = machine.packages()
+            for package in [package for package in here | packages if here.get(package) != packages.get(package)]:
+                raise TtmbenchError(
+                    f"node {name} has {package} {packages.get(package)}, and this machine {here.get(package)}; "
+                    "install the same version on all nodes"
+                )
     finally:
         probe.unlink(missing_ok=True)
 
 
-def _look(probe: str) -> bool:
-    """Whether a node sees a file and can write beside it."""
+def _look(probe: str) -> tuple[bool, dict[str, str]]:
+    """Whether a node sees a file and can write beside it, and its packages."""
     path = Path(probe)
-    return path.is_file() and os.access(path.parent, os.W_OK)
+    return path.is_file() and os.access(path.parent, os.W_OK), machine.packages()
