@@ -443,9 +443,7 @@ def test_adapted_models_are_saved_by_a_run_that_was_stopped_too(tmp_path, monkey
         assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
 
 
-ARGUMENTS = ["--model", "tiny-clip", "--tasks", "shapes_color", "--limit", "20", "--ttm", "--device", "cpu"]
-
-
+ARGUMENTS = ["--model", "tiny-clip", "--tasks", "shapes_color", "--ttm", "--device", "cpu"]
 LONG = ["--limit", "8", "--ttm_args", "iterations=200,epochs=1"]  # short iterations, and more than are waited for
 
 
@@ -486,7 +484,7 @@ def test_sigterm_ends_a_run_that_a_script_started_in_the_background(tmp_path):
 
 
 def test_a_killed_run_goes_on(tmp_path, capsys):
-    arguments = ["--ttm_args", "iterations=4,epochs=2", "--bootstrap_iters", "20"]
+    arguments = ["--limit", "20", "--ttm_args", "iterations=4,epochs=2", "--bootstrap_iters", "20"]
     path = tmp_path / "x.json"
     process = start("-o", str(path), *arguments)
     wait_for(lambda: len(finished_iterations(tmp_path)) > 1, process)
