@@ -96,18 +96,12 @@ def test_every_command_has_examples_that_it_takes(name):
         assert options.command == name and options.execute
 
 
-@pytest.mark.parametrize(
-    ("words", "option"),
-    [
-        ("--model a --model=b -t shapes_color", "--model"),
-        ("-m a -t shapes_color --tasks shapes_place", "--tasks"),
-        ("-m hf -a pretrained=x -a revision=y -t x", "-a"),
-        ("-m a -t x --limit 8 --limit 8", "--limit"),
-        ("doctor -M tiny-clip -M blip-itm", "-M"),
-    ],
-)
-def test_an_option_given_twice_is_an_error(words, option, capsys):
-    assert f"{option} is given twice" in refused(capsys, *words.split())
+TWICE = ["--model a -t x --model b", "-m a -t x --tasks y", "-m a -a k=x -a k=y", "-L 8 --limit 8", "doctor -M a -M b"]
+
+
+@pytest.mark.parametrize("words", TWICE)
+def test_an_option_given_twice_is_an_error(words, capsys):
+    assert f"{words.split()[-2]} is given twice" in refused(capsys, *words.split())
 
 
 def test_assertions_may_be_repeated():
