@@ -33,9 +33,9 @@ from safetensors.torch import save_file
 from torch.func import functional_call
 from torchvision.transforms.functional import pil_to_tensor
 
-from ttmbench._util import hub
 from ttmbench._util.file_io import json_digest, tensors_digest
 from ttmbench._util.images import resized
+from ttmbench._util.third_party import quiet_hub
 from ttmbench.errors import UsageError
 from ttmbench.model_adapters._shared import open_clip_weights as sources
 from ttmbench.model_adapters._shared.contrastive import (
@@ -66,7 +66,7 @@ def load(asked: OpenClipOptions) -> OpenClipModel:
     """Loads a model by open_clip's name, from the Hub, or from a folder; DataError for its weights, or UsageError."""
     with _quiet_root():
         source = sources.find(asked, asked.quick_gelu)
-        with hub.quiet_hub(offline=True):
+        with quiet_hub(offline=True):
             tokenizer = sources.tokenizer_of(source)
             built = sources.build(source)
     return OpenClipModel(built, tokenizer, asked, source.model, source.config, files=source.files, notes=source.notes)

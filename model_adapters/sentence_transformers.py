@@ -23,9 +23,8 @@ from PIL import Image
 from torch.nn import functional
 from torch.nn.utils.rnn import pad_sequence
 
-from ttmbench._util import hub
 from ttmbench._util.file_io import json_digest
-from ttmbench._util.hub import ADAPTER_CONFIG, CONFIG, MODULES
+from ttmbench._util.third_party import ADAPTER_CONFIG, CONFIG, MODULES, quiet_hub
 from ttmbench.errors import DataError, UsageError
 from ttmbench.model_adapters._shared.contrastive import ContrastiveModel, Tower, longer_than, on_device
 from ttmbench.model_adapters._shared.fitting import library_class
@@ -137,7 +136,7 @@ def _load(kind: str, asked: LanguageOptions) -> LoadedModel:
     if (saved := library_class(files.folder)) != kind:  # the library would guess a pooling, or draw a projection
         raise UsageError(f"{asked.pretrained} is a {saved} of Sentence Transformers, and this model reads a {kind}")
     offline = not trusts or asked.offline
-    with hub.quiet_hub(offline=offline):
+    with quiet_hub(offline=offline):
         try:
             model: Any = getattr(sentence_transformers, kind)(
                 # Code that a repository ships is found by the id alone.
@@ -231,7 +230,7 @@ class _Saved:
         inner = self.model.transformers_model
         name = next(name for name, module in self.model.named_modules() if module is inner)
         self.model.set_submodule(name, merged(inner))
-        with hub.quiet_hub():
+        with quiet_hub():
             self.model.save_pretrained(str(folder), create_model_card=False)
         self.model.set_submodule(name, inner)
         for code in folder.glob("*/*.py"):  # of a module, which the library writes there and reads from the root

@@ -24,7 +24,7 @@ from pydantic import (
     model_validator,
 )
 
-from ttmbench._util.third_party_errors import describe as _describe  # pydantic evaluates these annotations
+from ttmbench._util.third_party import describe as _describe  # pydantic evaluates these annotations
 from ttmbench.errors import UsageError
 
 DEFAULT_LEARNING_RATE = 1e-5

@@ -7,9 +7,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ttmbench._util import hub
 from ttmbench._util.file_io import Unreadable, read_json
-from ttmbench._util.hub import ADAPTER_CONFIG, CONFIG, HUB_ID, MODULES, OPEN_CLIP_CONFIG
+from ttmbench._util.third_party import ADAPTER_CONFIG, CONFIG, HUB_ID, MODULES, OPEN_CLIP_CONFIG, quiet_hub, trouble
 from ttmbench.errors import DataError
 
 Fits = dict[str, dict[str, str]]
@@ -41,11 +40,11 @@ def fitting(place: str, *, offline: bool = False) -> Fits | None:
 
         patterns = [MODULES, OF_LIBRARY, OPEN_CLIP_CONFIG, CONFIG, ADAPTER_CONFIG]
         try:
-            with hub.quiet_hub():
+            with quiet_hub():
                 path = Path(snapshot_download(place, allow_patterns=patterns, local_files_only=offline))
         except Exception as error:
             why = "shows no files of it here; give a model adapter: --model hf -a pretrained=ID (`ttmbench ls models`)"
-            if hub.trouble(error) == "unknown":
+            if trouble(error) == "unknown":
                 why = f"has no repository {place}, or a private one: HF_TOKEN names an account"
             raise DataError(f"the Hub {why}") from None
     fits: Fits = {}

@@ -27,8 +27,8 @@ from open_clip.transform import PreprocessCfg, merge_preprocess_dict
 from safetensors import safe_open
 
 from ttmbench._util.file_io import check_no_pointer
-from ttmbench._util.hub import OPEN_CLIP_CONFIG as CONFIG
-from ttmbench._util.third_party_errors import near_name
+from ttmbench._util.third_party import OPEN_CLIP_CONFIG as CONFIG
+from ttmbench._util.third_party import near_name
 from ttmbench.errors import DataError, UsageError
 from ttmbench.model_adapters._shared.contrastive import ADVICE_ON_GELU, QUICK
 from ttmbench.model_adapters._shared.options import OpenClipFiles

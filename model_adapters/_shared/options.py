@@ -13,7 +13,7 @@ from typing import Annotated, Literal, Self, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
-from ttmbench._util.third_party_errors import describe
+from ttmbench._util.third_party import describe
 from ttmbench.errors import UsageError
 
 OPENAI = "https://api.openai.com/v1"

@@ -27,10 +27,19 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import torch
 from safetensors.torch import load_file
 
-from ttmbench._util import hub
 from ttmbench._util.console import one_line, warn
 from ttmbench._util.file_io import Unreadable, check_no_pointer, json_digest, read_json, tensors_digest
-from ttmbench._util.hub import ADAPTER_CONFIG, CONFIG, HUB_ID
+from ttmbench._util.third_party import (
+    ACCEPT_TERMS,
+    ADAPTER_CONFIG,
+    CONFIG,
+    HUB_ID,
+    UNKNOWN_TOKEN,
+    patiently,
+    quiet_hub,
+    status_of,
+    trouble,
+)
 from ttmbench.errors import DataError, UsageError
 from ttmbench.model_adapters._shared.options import ChatOptions, DualEncoderFiles, HubFiles, LanguageOptions, takes
 from ttmbench.types import ModelFiles
@@ -111,8 +120,8 @@ class Repository:
         from huggingface_hub import snapshot_download
 
         try:
-            with hub.quiet_hub(fetches=True):
-                folder = hub.patiently(
+            with quiet_hub(fetches=True):
+                folder = patiently(
                     lambda: snapshot_download(self.name, revision=self.revision, allow_patterns=patterns)
                 )
         except Exception as error:
@@ -155,14 +164,14 @@ def _on_hub(name: str, revision: str | None, offline: bool) -> Repository | Path
     refused: Exception | None = None
     if not offline:
         try:
-            with hub.quiet_hub():
-                info = hub.patiently(lambda: HfApi().model_info(name, revision=revision))
+            with quiet_hub():
+                info = patiently(lambda: HfApi().model_info(name, revision=revision))
             files = frozenset(file.rfilename for file in info.siblings or ())
             return Repository(name, revision, info.sha, files, None)
         except Exception as error:
             refused = error
     # Without a status there was no answer.
-    if refused is None or hub.status_of(refused) is None or hub.trouble(refused) in ("gated", "unreachable"):
+    if refused is None or status_of(refused) is None or trouble(refused) in ("gated", "unreachable"):
         try:
             return Path(snapshot_download(name, revision=revision, allow_patterns=[], local_files_only=True))
         except LocalEntryNotFoundError:
@@ -194,18 +203,18 @@ def _out_of_reach(name: str, revision: str | None, error: Exception | None) -> D
     """The error to raise for a model that is unavailable; without an ``error`` the Hub was not to be asked."""
     from huggingface_hub import constants
 
-    trouble = hub.trouble(error) if error is not None else "offline"
+    kind = trouble(error) if error is not None else "offline"
     at = f" at revision {revision}" if revision else ""
     known = {
         "offline": f"it is not in {constants.HF_HUB_CACHE}{at}; run once with a network and without --offline, or "
         "`ttmbench download --model NAME`",
-        "gated": hub.ACCEPT_TERMS.format(f"https://huggingface.co/{name}"),
+        "gated": ACCEPT_TERMS.format(f"https://huggingface.co/{name}"),
         "unknown revision": f"it has no revision {revision}; --model_args revision=main takes its newest",
         "unknown": "it has no such repository, or a private one: HF_TOKEN names an account",
-        "token": hub.UNKNOWN_TOKEN,
+        "token": UNKNOWN_TOKEN,
         "unreachable": f"it is not in the cache and the Hub cannot be reached ({one_line(str(error), 120)})",
     }
-    why = known.get(trouble, one_line(str(error), 240))
+    why = known.get(kind, one_line(str(error), 240))
     return DataError(
         f"model {name} is neither a folder here nor available from the Hub: {why}; the built-in model 'tiny-clip' "
         "needs no Hub"
@@ -486,7 +495,7 @@ class LoadedModel:
 
     def save(self, folder: Path, **options: object) -> None:
         """Writes model and preprocessing as ``from_pretrained`` loads them; the options are for the model."""
-        with hub.quiet_hub():
+        with quiet_hub():
             merged(self.model).save_pretrained(folder, **options)
             for part in (self.tokenizer, self.image_processor) if self.processor is None else (self.processor,):
                 if part is not None:
@@ -678,7 +687,7 @@ def _load(kind: Any, model: Pretrained, where: str, **options: object) -> Any:
     trusts = model.asked.trust_remote_code
     offline = not trusts or model.asked.offline
     common = {"revision": model.files.commit, "local_files_only": offline, "trust_remote_code": trusts}
-    with hub.quiet_hub(offline=offline):
+    with quiet_hub(offline=offline):
         try:
             return kind.from_pretrained(where, **common, **options)
         except Exception as error:

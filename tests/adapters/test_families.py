@@ -26,8 +26,8 @@ from support.checkout import load_script
 from transformers.models.auto.modeling_auto import MODEL_FOR_ZERO_SHOT_IMAGE_CLASSIFICATION_MAPPING_NAMES as ZERO_SHOT
 
 import ttmbench
-from ttmbench.methods.checkpoint import SeedCheckpoint
 from ttmbench.methods.parameters import SETS
+from ttmbench.methods.runner import SeedCheckpoint
 from ttmbench.model_adapters import hf, itc, itm
 from ttmbench.model_adapters import open_clip as open_clip_models
 from ttmbench.model_adapters._shared.image_text import ImageTextModel

@@ -24,7 +24,7 @@ import ttmbench
 from ttmbench import schedules
 from ttmbench.config import TTMConfig
 from ttmbench.errors import UsageError
-from ttmbench.methods.checkpoint import SeedRun, TaskCheckpoint
+from ttmbench.methods.runner import SeedRun, TaskCheckpoint
 from ttmbench.methods.training import Iteration, TrainingPairs
 from ttmbench.model_adapters import hf, vqascore
 from ttmbench.scoring.dual_encoder import PreparedTask

@@ -13,7 +13,7 @@ import pytest
 from support import processes, task_data
 from support.task_data import encoded, load, run, tar_of, write, zip_of
 
-from ttmbench._util import hub
+from ttmbench._util.third_party import TRIES
 from ttmbench.cli import main
 from ttmbench.data import fetch as module
 from ttmbench.data.loader import data_locations
@@ -35,7 +35,7 @@ ANNOTATIONS = json.dumps(ROWS).encode()
 def waits(monkeypatch) -> list[float]:
     """Nobody waits in a test."""
     waited: list[float] = []
-    monkeypatch.setattr(hub, "time", SimpleNamespace(sleep=waited.append))
+    monkeypatch.setattr("ttmbench._util.third_party.time", SimpleNamespace(sleep=waited.append))
     return waited
 
 
@@ -229,7 +229,7 @@ def test_the_next_command_resumes_a_file_of_the_same_version(site, source, downl
 @pytest.mark.parametrize(
     ("page", "asked", "words"),
     [
-        ({"first": [(500, {}, b"")] * 9}, hub.TRIES, "/rows.json answers 500 (Internal Server Error); try again"),
+        ({"first": [(500, {}, b"")] * 9}, TRIES, "/rows.json answers 500 (Internal Server Error); try again"),
         ({"first": [(404, {}, b"")]}, 1, "answers 404 (Not Found); it may ask for a login or have moved"),
         ({"first": [(403, {}, b"")]}, 1, "answers 403 (Forbidden); it may ask for a login"),
         ({"first": [(302, {"Location": "file:///etc/hostname"}, b"")]}, 1, "answers 302"),

@@ -14,7 +14,7 @@ from ttmbench.cli import main
 from ttmbench.data.memory import Task
 from ttmbench.errors import UsageError
 from ttmbench.evaluator import devices
-from ttmbench.methods.checkpoint import SeedCheckpoint
+from ttmbench.methods.runner import SeedCheckpoint
 from ttmbench.model_adapters.visualgpt import CaptionModel
 from ttmbench.plugins.registry import Registry
 

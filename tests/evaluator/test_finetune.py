@@ -19,7 +19,8 @@ from ttmbench.config import TTMConfig
 from ttmbench.errors import DataError, UsageError
 from ttmbench.evaluator.adapters import RECORD
 from ttmbench.evaluator.supervised import settings_of
-from ttmbench.methods import checkpoint, runner
+from ttmbench.methods import runner
+from ttmbench.methods import runner as checkpoint
 from ttmbench.methods.finetuned import course
 from ttmbench.methods.model_task import ModelTask
 from ttmbench.plugins.registry import build_registry

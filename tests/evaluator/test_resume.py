@@ -27,8 +27,8 @@ from ttmbench.cli import main
 from ttmbench.errors import DataError, TtmbenchError, UsageError
 from ttmbench.evaluator import evaluate as evaluator
 from ttmbench.hookspecs import hookimpl
-from ttmbench.methods import checkpoint as checkpoints
-from ttmbench.methods.checkpoint import SeedCheckpoint, SeedRun, TaskCheckpoint
+from ttmbench.methods import runner as checkpoints
+from ttmbench.methods.runner import SeedCheckpoint, SeedRun, TaskCheckpoint
 from ttmbench.methods.training import Iteration, TrainingState
 
 QUICK = {"limit": 6, "device": "cpu", "bootstrap_iters": 20}

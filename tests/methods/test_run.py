@@ -15,7 +15,7 @@ from ttmbench.cli import main
 from ttmbench.config import make_run_config
 from ttmbench.errors import AssertionNotMet, TtmbenchError, UsageError
 from ttmbench.methods import controls, training
-from ttmbench.methods.checkpoint import SeedCheckpoint
+from ttmbench.methods.runner import SeedCheckpoint
 from ttmbench.results.stored_files import read_scores
 from ttmbench.types import GroupShape
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import ttmbench
-from ttmbench._util.third_party_errors import is_out_of_memory
+from ttmbench._util.third_party import is_out_of_memory
 from ttmbench.errors import TtmbenchError
 from ttmbench.model_adapters import hf
 from ttmbench.scoring.batches import BatchSizer

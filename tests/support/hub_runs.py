@@ -13,7 +13,7 @@ from support.commands import Done
 from support.hub_datasets import CONME, SUGARCREPE, VISMIN
 from support.hub_repos import find_repository
 from support.hub_server import HubServer
-from ttmbench._util.hub import quiet_hub
+from ttmbench._util.third_party import quiet_hub
 from ttmbench.data.task_file import find_task
 from ttmbench.plugins.registry import build_registry
 

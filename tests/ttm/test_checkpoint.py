@@ -11,7 +11,7 @@ from support.stand_in_gpu import stand_in_gpu
 
 from ttmbench._util import file_io
 from ttmbench._util.file_io import separated
-from ttmbench.methods.checkpoint import SeedRun, TaskCheckpoint
+from ttmbench.methods.runner import SeedRun, TaskCheckpoint
 from ttmbench.methods.training import Iteration, TrainingState
 from ttmbench.types import Scores
 

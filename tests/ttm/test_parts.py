@@ -23,10 +23,10 @@ from ttmbench.evaluator import score_task
 from ttmbench.methods import model_task
 from ttmbench.methods import parts as other_parts
 from ttmbench.methods import training as finetune
-from ttmbench.methods.checkpoint import SeedCheckpoint
 from ttmbench.methods.controls import exchanged, random_matchings
 from ttmbench.methods.model_task import Selection
 from ttmbench.methods.parts import check_parts
+from ttmbench.methods.runner import SeedCheckpoint
 from ttmbench.methods.settings import load_parts
 from ttmbench.methods.ttm import matching
 from ttmbench.plugins.registry import PARTS, Table, build_registry, load_target

@@ -11,7 +11,7 @@ import pytest
 from huggingface_hub import constants, errors
 from huggingface_hub.utils import are_progress_bars_disabled
 
-from ttmbench._util import hub
+from ttmbench._util.third_party import TRIES, patiently, quiet_hub, trouble
 
 
 def answer(status: int) -> httpx2.Response:
@@ -44,18 +44,18 @@ GATED = errors.GatedRepoError("x", response=answer(403))
     ],
 )
 def test_errors_are_told_apart_by_class_and_never_by_words(error, kind):
-    assert hub.trouble(error) == kind
+    assert trouble(error) == kind
 
 
 def test_a_library_is_quiet_inside_and_as_it_was_outside(monkeypatch):
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
     logger = logging.getLogger("huggingface_hub")
     before = logger.level, are_progress_bars_disabled()
-    with pytest.raises(KeyError), hub.quiet_hub(offline=True):
+    with pytest.raises(KeyError), quiet_hub(offline=True):
         assert (logger.level, are_progress_bars_disabled(), constants.HF_HUB_OFFLINE) == (logging.ERROR, True, True)
         raise KeyError
     assert (logger.level, are_progress_bars_disabled(), constants.HF_HUB_OFFLINE) == (*before, False)
-    with hub.quiet_hub():
+    with quiet_hub():
         assert not constants.HF_HUB_OFFLINE
 
 
@@ -66,11 +66,11 @@ class Refused(Exception):
         self.response = SimpleNamespace(status_code=status, headers={})
 
 
-@pytest.mark.parametrize(("answers", "asked"), [((500, 503), 3), ((500,) * 9, hub.TRIES), ((404,), 1)])
+@pytest.mark.parametrize(("answers", "asked"), [((500, 503), 3), ((500,) * 9, TRIES), ((404,), 1)])
 def test_a_busy_hub_is_asked_again(monkeypatch, answers, asked):
     """Its library gives up at the first error of some of its requests."""
     waits: list[float] = []
-    monkeypatch.setattr(hub, "time", SimpleNamespace(sleep=waits.append))
+    monkeypatch.setattr("ttmbench._util.third_party.time", SimpleNamespace(sleep=waits.append))
     left, calls = list(answers), []
 
     def fetch() -> str:
@@ -81,6 +81,6 @@ def test_a_busy_hub_is_asked_again(monkeypatch, answers, asked):
 
     found = None
     with suppress(Refused):
-        found = hub.patiently(fetch)
+        found = patiently(fetch)
     assert (found, len(calls)) == ("there" if asked == len(answers) + 1 else None, asked)
     assert waits == [1.0, 2.0, 4.0][: asked - 1]

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 
 from ttmbench._util.file_io import limit, raised_by
-from ttmbench._util.third_party_errors import error_line
+from ttmbench._util.third_party import error_line
 from ttmbench.errors import DataError, UsageError
 
 _PLAIN = re.compile(r"[^./\\\0:][^/\\\0:]*(/[^./\\\0:][^/\\\0:]*)*")  # inside its folder, and not hidden

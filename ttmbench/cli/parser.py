@@ -16,7 +16,7 @@ from io import TextIOWrapper
 from typing import Any, Literal, NoReturn, get_args, get_origin
 
 from ttmbench._util.console import SAID, SPELT, clear_bars, echo, one_line, print_traceback, put, warn
-from ttmbench._util.third_party_errors import error_line, near_name
+from ttmbench._util.third_party import error_line, near_name
 from ttmbench._version import __version__
 from ttmbench.config import RENAMED, RunConfig, TTMConfig, is_address, refuse_address, refuse_password
 from ttmbench.errors import INTERRUPTED, TtmbenchError, UsageError

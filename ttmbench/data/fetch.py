@@ -30,8 +30,8 @@ from filelock import FileLock
 
 from ttmbench._util.console import progress_bar
 from ttmbench._util.file_io import file_digest, limit, raised_by, read_json_lines, write_atomically
-from ttmbench._util.hub import PASSING, patiently
 from ttmbench._util.images import as_rgb, open_image
+from ttmbench._util.third_party import PASSING, patiently
 from ttmbench._version import __version__
 from ttmbench.data.availability import DataNeed, amount, count_of_images
 from ttmbench.data.paths import Origin, below, inside

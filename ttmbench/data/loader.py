@@ -11,7 +11,7 @@ from pathlib import Path
 
 from ttmbench._util.console import progress_bar
 from ttmbench._util.file_io import file_digest, limit, raised_by
-from ttmbench._util.third_party_errors import foreign_errors
+from ttmbench._util.third_party import foreign_errors
 from ttmbench.config import RunConfig, groups_of
 from ttmbench.data.availability import DataLocation, DataNeed
 from ttmbench.data.paths import below, data_folder, is_local

@@ -17,7 +17,7 @@ from pydantic import ValidationError
 
 from ttmbench._annotations import ImageLike
 from ttmbench._util.images import as_rgb, open_image, stacked
-from ttmbench._util.third_party_errors import describe
+from ttmbench._util.third_party import describe
 from ttmbench.data.loader import check_groups
 from ttmbench.data.rows import Row
 from ttmbench.data.task_file import TaskFile, TaskSpec

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 from platformdirs import user_cache_path
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from ttmbench._util.third_party_errors import describe
+from ttmbench._util.third_party import describe
 from ttmbench.errors import DataError, UsageError
 from ttmbench.types import SourceRequest
 

@@ -24,7 +24,7 @@ from pydantic import (
 from ttmbench._arrays import count_matchings
 from ttmbench._util.console import warn
 from ttmbench._util.file_io import read_yaml
-from ttmbench._util.third_party_errors import describe, listed
+from ttmbench._util.third_party import describe, listed
 from ttmbench.config import TTMConfig, nested, refuse_password
 from ttmbench.data.paths import HUB_KINDS, FirstKey, TagFile, local_path
 from ttmbench.data.rows import PathPart, Picks, Where

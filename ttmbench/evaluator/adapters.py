@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
 from ttmbench._util.file_io import Unreadable, json_digest, read_json, to_json, write_atomically
-from ttmbench._util.third_party_errors import foreign_errors
+from ttmbench._util.third_party import foreign_errors
 from ttmbench.config import RunConfig
 from ttmbench.errors import DataError, UsageError
 from ttmbench.model import ChoiceModel, DualEncoder, Model, PairScorer, StoredFeatures, as_model

@@ -23,7 +23,7 @@ from ttmbench._util.file_io import (
     modules_of,
     read_json,
 )
-from ttmbench._util.third_party_errors import error_line, foreign_errors, phase
+from ttmbench._util.third_party import error_line, foreign_errors, phase
 from ttmbench.config import RunConfig, TTMConfig
 from ttmbench.data.loader import reach_data
 from ttmbench.data.memory import Task

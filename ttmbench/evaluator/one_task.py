@@ -19,7 +19,7 @@ import torch
 
 from ttmbench._util.console import warn
 from ttmbench._util.file_io import to_json, write_text
-from ttmbench._util.third_party_errors import error_line, phase
+from ttmbench._util.third_party import error_line, phase
 from ttmbench._version import __version__
 from ttmbench.config import RunConfig, TTMConfig, parse_pairs, read_references
 from ttmbench.data.loader import load_task_data
@@ -28,11 +28,10 @@ from ttmbench.errors import DivergedError, NotRestoredError, TtmbenchError, Usag
 from ttmbench.evaluator.adapters import finetuned, make_adapter, model_info, remarks, write_record
 from ttmbench.evaluator.eval_results import Scored, TaskResult, TransferResult
 from ttmbench.evaluator.score_task import Run, ScoreCache, TaskCache, notify_scored, plan_task, score
-from ttmbench.methods.checkpoint import Left, Metadata, TaskCheckpoint, Tensors, score_tensors, scores_of
 from ttmbench.methods.features import ReferenceSet, RewardModel, scale_and_bias
 from ttmbench.methods.parameters import SETS, is_added, low_rank_removed, parameters_of
 from ttmbench.methods.parts import check_parts
-from ttmbench.methods.runner import MethodRun
+from ttmbench.methods.runner import Left, Metadata, MethodRun, TaskCheckpoint, Tensors, score_tensors, scores_of
 from ttmbench.methods.settings import checked_settings, load_parts, recorded, usual_rate
 from ttmbench.methods.ttm import DEFAULT_PARTS
 from ttmbench.methods.views import views_of

@@ -29,7 +29,7 @@ from ttmbench._util.file_io import (
     write_atomically,
     write_lines,
 )
-from ttmbench._util.third_party_errors import describe, error_line, phase, phase_of
+from ttmbench._util.third_party import describe, error_line, phase, phase_of
 from ttmbench.config import RunConfig, is_address
 from ttmbench.data.task_file import TaskFile, all_tasks
 from ttmbench.errors import DataError, TtmbenchError, UsageError

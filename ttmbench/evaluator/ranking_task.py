@@ -11,7 +11,7 @@ import numpy as np
 
 from ttmbench._util.console import warn
 from ttmbench._util.file_io import json_digest
-from ttmbench._util.third_party_errors import phase
+from ttmbench._util.third_party import phase
 from ttmbench.data.classes import Classes, labels_of, load_classes
 from ttmbench.data.task_file import TaskFile, TaskSpec
 from ttmbench.errors import UsageError

@@ -28,7 +28,7 @@ from ttmbench._util.file_io import (
     tensors_digest,
 )
 from ttmbench._util.machine import conditions, hardware, installed_version, matmul_precision
-from ttmbench._util.third_party_errors import phase
+from ttmbench._util.third_party import phase
 from ttmbench._version import __version__
 from ttmbench.config import RunConfig, TTMConfig, groups_of
 from ttmbench.data.loader import check_count, load_task_data

@@ -16,7 +16,7 @@ import numpy as np
 from ttmbench._util import machine
 from ttmbench._util.console import warn
 from ttmbench._util.file_io import json_digest, take_lock, tensors_digest
-from ttmbench._util.third_party_errors import foreign_errors
+from ttmbench._util.third_party import foreign_errors
 from ttmbench._version import __version__
 from ttmbench.config import RunConfig, TTMConfig, is_address, refuse_address
 from ttmbench.data.loader import load_task_data
@@ -31,9 +31,8 @@ from ttmbench.evaluator.adapters import (
     write_record,
 )
 from ttmbench.evaluator.evaluate import Chosen, read_samples, tasks_named
-from ttmbench.methods.checkpoint import Left, TaskCheckpoint
 from ttmbench.methods.finetuned import PRESET_NOTES, PRESETS, course
-from ttmbench.methods.runner import MethodRun
+from ttmbench.methods.runner import Left, MethodRun, TaskCheckpoint
 from ttmbench.methods.settings import checked_settings, recorded
 from ttmbench.model import DualEncoder, Model, PairScorer, StoredFeatures
 from ttmbench.plugins.registry import Registry, build_registry

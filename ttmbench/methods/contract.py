@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from PIL import Image
 
-from ttmbench._util.third_party_errors import error_with_place
+from ttmbench._util.third_party import error_with_place
 from ttmbench.config import TTMConfig
 from ttmbench.errors import AssertionNotMet, TtmbenchError, UsageError
 from ttmbench.methods.audit import compare_selections

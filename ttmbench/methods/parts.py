@@ -18,7 +18,7 @@ import torch
 from pydantic import Field
 
 from ttmbench._arrays import fewer_first
-from ttmbench._util.third_party_errors import foreign_errors
+from ttmbench._util.third_party import foreign_errors
 from ttmbench.config import PART_KINDS, TTMConfig
 from ttmbench.errors import UsageError
 from ttmbench.methods.model_task import Parts, PseudoLabels, Round, Ties, Weights

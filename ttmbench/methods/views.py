@@ -19,7 +19,7 @@ from pydantic import Field
 
 from ttmbench._util.console import progress_bar
 from ttmbench._util.images import resized
-from ttmbench._util.third_party_errors import phase
+from ttmbench._util.third_party import phase
 from ttmbench.errors import UsageError
 from ttmbench.methods.features import FeatureTask, ScoreTask
 from ttmbench.methods.losses import Direction, confident, directions

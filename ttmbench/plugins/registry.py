@@ -31,7 +31,7 @@ from pydantic.dataclasses import dataclass as dataclass_of_pydantic
 import ttmbench.hookspecs as hookspecs
 from ttmbench._util.console import one_line, warn
 from ttmbench._util.file_io import modules_of, read_yaml
-from ttmbench._util.third_party_errors import describe, error_line, error_with_place, place_of, place_of_function
+from ttmbench._util.third_party import describe, error_line, error_with_place, place_of, place_of_function
 from ttmbench.config import RunConfig, TTMConfig
 from ttmbench.errors import DataError, UsageError
 from ttmbench.metrics import METRICS

@@ -27,7 +27,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from ttmbench import stats
 from ttmbench._util.console import echo, one_line
 from ttmbench._util.file_io import read_yaml
-from ttmbench._util.third_party_errors import describe, near_name
+from ttmbench._util.third_party import describe, near_name
 from ttmbench.data.rows import csv_rows, read_text
 from ttmbench.data.task_chance import chance_of
 from ttmbench.data.task_file import AlreadyRead, TaskSpec, find_task

@@ -18,7 +18,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, WithJsonSchem
 from pydantic.json_schema import SkipJsonSchema
 
 from ttmbench._util.file_io import json_digest
-from ttmbench._util.third_party_errors import near_name
+from ttmbench._util.third_party import near_name
 from ttmbench.errors import AssertionNotMet, UsageError
 from ttmbench.model import UndecidedPairs
 from ttmbench.results.numbers import (

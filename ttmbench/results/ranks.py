@@ -16,7 +16,7 @@ import numpy as np
 
 import ttmbench.stats as stats
 from ttmbench._annotations import Bool, Int
-from ttmbench._util.third_party_errors import foreign_errors
+from ttmbench._util.third_party import foreign_errors
 from ttmbench.results.numbers import RAW, Number
 from ttmbench.results.summary import number_of, refuse_unless_fractions, whose_metric
 from ttmbench.types import MetricSpec

@@ -22,7 +22,7 @@ from pydantic import ValidationError
 
 from ttmbench._util.console import one_line
 from ttmbench._util.file_io import Unreadable, file_digest, read_json, read_json_lines
-from ttmbench._util.third_party_errors import describe, error_line
+from ttmbench._util.third_party import describe, error_line
 from ttmbench.errors import DataError
 from ttmbench.results.document import SCHEMA_VERSION, ResultsDocument, Transfer, mapping
 from ttmbench.results.models import ModelLabel, names_of_runs, with_setting

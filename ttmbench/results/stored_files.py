@@ -18,7 +18,7 @@ from pydantic import BaseModel, Field, Json, ValidationError
 
 from ttmbench._util.arrays import EXACT, LARGEST, NPY, Arrays, read_arrays, refuse_pickle
 from ttmbench._util.file_io import check_no_pointer, read_json_lines
-from ttmbench._util.third_party_errors import describe
+from ttmbench._util.third_party import describe
 from ttmbench.errors import DataError
 from ttmbench.results.numbers import RAW
 from ttmbench.results.ranks import Ranks

@@ -18,7 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from ttmbench import stats
 from ttmbench._annotations import Bool, Float, Int
-from ttmbench._util.third_party_errors import foreign_errors, place_of_function
+from ttmbench._util.third_party import foreign_errors, place_of_function
 from ttmbench.errors import TtmbenchError, UsageError
 from ttmbench.results.numbers import RAW, Number, as_entries, column_of, from_entries, key_of
 from ttmbench.types import Group, MetricSpec, Scores, Track

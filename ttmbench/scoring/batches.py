@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 from ttmbench._util.console import warn
-from ttmbench._util.third_party_errors import is_out_of_memory
+from ttmbench._util.third_party import is_out_of_memory
 from ttmbench.errors import TtmbenchError
 
 DEFAULT = 64

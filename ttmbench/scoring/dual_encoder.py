@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from ttmbench._util.console import progress_bar
-from ttmbench._util.third_party_errors import phase
+from ttmbench._util.third_party import phase
 from ttmbench.errors import TtmbenchError, UsageError
 from ttmbench.model import DualEncoder, PairScorer, StoredFeatures
 from ttmbench.scoring.batches import FEATURES, BatchSizer, BlockStore, spans

@@ -17,7 +17,7 @@ import torch
 
 from ttmbench._util.console import progress_bar
 from ttmbench._util.images import KEPT, LazyImages
-from ttmbench._util.third_party_errors import foreign_errors
+from ttmbench._util.third_party import foreign_errors
 from ttmbench.errors import TtmbenchError
 from ttmbench.model import PairScorer
 from ttmbench.scoring.batches import PAIRS, BatchSizer, BlockStore, load, save, spans

@@ -15,7 +15,7 @@ from typing import Annotated, get_origin
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from ttmbench._util.file_io import Unreadable, file_digest, read_json, read_yaml, safe_name
-from ttmbench._util.third_party_errors import describe, near_name
+from ttmbench._util.third_party import describe, near_name
 from ttmbench.config import RENAMED, Names, RunConfig, make_run_config, parse_pairs, split_names, with_dots
 from ttmbench.data.task_file import TaskFile, select_tasks
 from ttmbench.errors import TtmbenchError, UsageError

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from ttmbench._util.third_party_errors import describe, listed
+from ttmbench._util.third_party import describe, listed
 from ttmbench.data.availability import DataLocation
 from ttmbench.data.paths import read_options
 from ttmbench.data.task_file import Columns

@@ -16,8 +16,8 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from ttmbench._util.console import one_line
 from ttmbench._util.file_io import check_no_pointer
-from ttmbench._util.hub import ACCEPT_TERMS, UNKNOWN_TOKEN, patiently, quiet_hub, trouble
 from ttmbench._util.images import open_image
+from ttmbench._util.third_party import ACCEPT_TERMS, UNKNOWN_TOKEN, patiently, quiet_hub, trouble
 from ttmbench.data.availability import DataLocation, DataNeed, amount, local_file
 from ttmbench.data.paths import Also, below, data_folder, inside, is_local, local_path, read_options
 from ttmbench.data.rows import Cell, Missing, Row, groups_from_rows, listed, with_images
