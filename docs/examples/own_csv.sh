@@ -1,7 +1,7 @@
 # Images and captions of your own, in a table with semicolons as spreadsheets save it, become a task.
 # prints: ok, version 1, 2x2
 # prints: 3 groups, all images decode
-# prints: group match
+# prints: group_match
 # prints: images of pairs: 6 images, linked
 ttmbench new task pairs    # a folder with drawn images: put your own in their place
 cat > pairs/pairs.csv <<'TABLE'

@@ -78,7 +78,7 @@ def test_a_chat_family_scores_as_its_own_forward(family):
     loaded = LoadedModel(model, None, processor.tokenizer, processor.image_processor, processor)
     chat = ImageTextModel(loaded, torch.device("cpu"))
     adapter = VQAScore(chat, VqascoreOptions(pretrained=family, device="cpu"))
-    check_parts(model)
+    check_parts(model, adapter)
     captions = CAPTIONS[:2]
     pairs, own = [(image, caption) for image in random_images(2) for caption in captions], []
     for (image, _), prompt in zip(pairs, adapter.prepare_captions([caption for _, caption in pairs]), strict=True):
@@ -101,14 +101,14 @@ def test_a_chat_family_scores_as_its_own_forward(family):
     record("`vqascore`", family, adapter, difference, "yes" if shares else "no")
 
 
-def check_parts(model):
+def check_parts(model, adapter):
     """The last block is that of each tower and the language model, all of it; both have layers that normalise."""
-    chosen = set(SETS["last_block"](model))
+    chosen = set(SETS["last_block"](model, adapter))
     blocks = {re.match(r"(.*?)\.(\d+)\.", name).groups() for name in chosen}
     assert all(int(number) == len(model.get_submodule(stack)) - 1 for stack, number in blocks)
     whole = tuple(f"{stack}.{number}." for stack, number in blocks)
     assert chosen == {name for name, _ in model.named_parameters() if name.startswith(whole)}
-    for names in ({stack for stack, _ in blocks}, set(SETS["norm"](model))):
+    for names in ({stack for stack, _ in blocks}, set(SETS["norm"](model, adapter))):
         assert {bool(re.search("language|text_model", name)) for name in names} == {True, False}
 
 

@@ -173,16 +173,14 @@ def _width() -> int:
 
 
 class _Once(argparse.Action):
-    """Stores the value of an option; rejects a second one."""
-
-    given = False
+    """Stores the value of an option; rejects a second one where it would drop a list, a model or an output."""
 
     def __call__(self, parser: Any, namespace: argparse.Namespace, values: Any, option: str | None = None) -> None:
         """Set the attribute of the namespace."""
-        if self.given:
-            how = "separate several values by commas" if "," in str(self.metavar) else "one value is taken"
+        is_list, before = "," in str(self.metavar), getattr(namespace, self.dest, None)
+        if option and (is_list or self.dest in ("model", "output_path")) and before not in (None, self.default, values):
+            how = "separate several values by commas" if is_list else "one value is taken"
             parser.error(f"{option} is given twice; {how}")
-        self.given = option is not None
         setattr(namespace, self.dest, values)
 
 
