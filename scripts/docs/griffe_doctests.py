@@ -9,15 +9,10 @@ import griffe
 EXAMPLE = re.compile(r"^>>> .*(?:\n.+)*", flags=re.MULTILINE)
 
 
-def fenced(text: str) -> str:
-    """Puts every doctest, up to the next empty line, into a fenced block."""
-    return EXAMPLE.sub(lambda match: f"```pycon\n{match[0]}\n```", text)
-
-
 class Doctests(griffe.Extension):
-    """Changes docstrings before they are parsed."""
+    """Puts every doctest, up to the next empty line, into a fenced block."""
 
     def on_object(self, *, obj: griffe.Object, **kwargs: object) -> None:
         """Called for every module, class and function."""
         if obj.docstring is not None:
-            obj.docstring.value = fenced(obj.docstring.value)
+            obj.docstring.value = EXAMPLE.sub(lambda match: f"```pycon\n{match[0]}\n```", obj.docstring.value)

@@ -117,8 +117,7 @@ def settings_of(options: argparse.Namespace) -> dict[str, Any]:
         settings[name] = value
     for needed in ("model", "tasks"):
         if not settings.get(needed):
-            kind = f"{needed.rstrip('s')}s"
-            raise UsageError(f"--{needed} is needed; `ttmbench ls {kind}` lists the {kind}")
+            raise UsageError(f"--{needed} is needed; `ttmbench ls {needed.rstrip('s')}s` lists what there is")
     return settings
 
 

@@ -154,10 +154,7 @@ def resolve(
 def evaluate(
     config: RunConfig, chosen: Chosen, *, adapter: Model | None = None, command: Sequence[str] = ()
 ) -> EvalResults:
-    """Runs a configuration, whose names `resolve` has looked up; assertions are checked by the caller.
-
-    ``adapter`` is a model that was given as an object.
-    """
+    """Runs a configuration with names from `resolve`, of a model made by name or of the ``adapter`` that is given."""
     from ttmbench.evaluator.score_task import Run, data_now  # imports torch
 
     SAID.clear()
@@ -186,9 +183,8 @@ def evaluate(
         with phase("model"):
             model = adapter or make_adapter(registry, config.model, config.model_args, config, True)
             output.model, finetuning = model, finetuned(model)
-            seen = trained_on(registry, config.model, config.model_args, model)
-            shown = {} if finetuning is None else {"finetuned": finetuning_shown(finetuning)}
-            output.model_info = {**model_info(model), "trained_on": seen, **shown}
+            output.model_info = model_info(model) | ({"finetuned": finetuning_shown(finetuning)} if finetuning else {})
+            output.model_info["trained_on"] = trained_on(registry, config.model, config.model_args, model)
         if config.methods:
             check_methods(registry, config, tasks, chosen.settings, model)
         for remark in remarks(model):
