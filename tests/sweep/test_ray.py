@@ -62,6 +62,22 @@ def test_no_cluster_is_one_line(tmp_path, monkeypatch, capsys):
     assert "ray start --head" in capsys.readouterr().err
 
 
+def test_wrong_options_and_unseen_folders_are_refused(cluster, tmp_path, monkeypatch, capsys):
+    made, _ = cluster
+    monkeypatch.chdir(tmp_path)
+    write_plan(tmp_path, **PLAN)
+    words = ["sweep", "plan.yaml", "-o", "board", "--executor", "ray", "--executor_args"]
+    assert main([*words, f"address={made.address},num_cpu=1"]) == 2 and "num_cpu" in capsys.readouterr().err
+    from ttmbench.sweep import execute
+
+    with monkeypatch.context() as patched:
+        patched.setattr(execute.machine, "packages", lambda: {"torch": "0"})
+        assert main([*words, f"address={made.address}"]) == 1 and "install the same version" in capsys.readouterr().err
+    monkeypatch.setattr(execute, "write_text", lambda path, text: None)  # no node sees the probe
+    assert main([*words, f"address={made.address}"]) == 1
+    assert "does not see board" in capsys.readouterr().err and not list(tmp_path.rglob("results.json"))
+
+
 def test_cells_equal_single_runs_although_a_node_is_lost(cluster, tmp_path, monkeypatch, capsys):
     made, second = cluster
     (tmp_path / "alone").mkdir()
@@ -88,19 +104,3 @@ def test_cells_equal_single_runs_although_a_node_is_lost(cluster, tmp_path, monk
         assert numbers(tmp_path / "board" / cell.folder / "results.json") == numbers(cell.document)
     assert not [path for path in (tmp_path / "board").iterdir() if path.name.startswith(".")]
     assert main([*words, f"address={made.address},num_cpu=1"]) == 0, "every cell is done"
-
-
-def test_wrong_options_and_unseen_folders_are_refused(cluster, tmp_path, monkeypatch, capsys):
-    made, _ = cluster
-    monkeypatch.chdir(tmp_path)
-    write_plan(tmp_path, **PLAN)
-    words = ["sweep", "plan.yaml", "-o", "board", "--executor", "ray", "--executor_args"]
-    assert main([*words, f"address={made.address},num_cpu=1"]) == 2 and "num_cpu" in capsys.readouterr().err
-    from ttmbench.sweep import execute
-
-    with monkeypatch.context() as patched:
-        patched.setattr(execute.machine, "packages", lambda: {"torch": "0"})
-        assert main([*words, f"address={made.address}"]) == 1 and "install the same version" in capsys.readouterr().err
-    monkeypatch.setattr(execute, "write_text", lambda path, text: None)  # no node sees the probe
-    assert main([*words, f"address={made.address}"]) == 1
-    assert "does not see board" in capsys.readouterr().err and not list(tmp_path.rglob("results.json"))
