@@ -23,11 +23,11 @@ from support import tiny_models
 from support.adapter_inputs import CAPTIONS, groups_of, logits_of, quick_scores, random_images
 from support.chat_families import FAMILIES, Processor, build, words
 from support.checkout import load_script
+from support.small_models import killed_at_its_first_file
 from transformers.models.auto.modeling_auto import MODEL_FOR_ZERO_SHOT_IMAGE_CLASSIFICATION_MAPPING_NAMES as ZERO_SHOT
 
 import ttmbench
 from ttmbench.methods.parameters import SETS
-from ttmbench.methods.runner import SeedCheckpoint
 from ttmbench.model_adapters import hf, itc, itm
 from ttmbench.model_adapters import open_clip as open_clip_models
 from ttmbench.model_adapters._shared.image_text import ImageTextModel
@@ -198,10 +198,6 @@ def test_an_architecture_of_open_clip_scores_as_there(kind, tmp_path):
     record("`open_clip`", ", ".join(filter(None, kind)), adapter, float(difference))
 
 
-class Killed(BaseException):
-    """Stands for a kill, which nothing catches."""
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["xclip", "videoprism", "SentenceTransformer", "MultiVectorEncoder", "CrossEncoder"])
 def test_a_killed_run_resumes_with_equal_bits(name, tiny_vlm, tmp_path, monkeypatch):
@@ -216,16 +212,9 @@ def test_a_killed_run_resumes_with_equal_bits(name, tiny_vlm, tmp_path, monkeypa
     how |= {"model_args": {"pretrained": str(folder)}, "use_cache": str(tmp_path / "cache")}
     how["ttm_args"] = {**TRAINED, "iterations": 3, "train": "lora:2"}
     expected = ttmbench.simple_evaluate(kind, task, **how)
-    keep, how["output_path"] = SeedCheckpoint.keep, str(tmp_path / "x.json")
-
-    def killed(self, *given):
-        keep(self, *given)
-        raise Killed
-
+    how["output_path"] = str(tmp_path / "x.json")
     for _ in range(2):
-        with monkeypatch.context() as patched, pytest.raises(Killed):
-            patched.setattr(SeedCheckpoint, "keep", killed)
-            ttmbench.simple_evaluate(kind, task, **how)
+        killed_at_its_first_file(monkeypatch, lambda: ttmbench.simple_evaluate(kind, task, **how))
     found = ttmbench.simple_evaluate(kind, task, **how)
     raw, *adapted = (
         one.scores[task][method][0].groups.tolist() for method in ("none", "ttm") for one in (found, expected)

@@ -21,6 +21,7 @@ from PIL import Image
 from support import processes
 from support.checkpoints import finished_iterations
 from support.documents import schema, without_times
+from support.small_models import Killed
 
 import ttmbench
 from ttmbench.cli import main
@@ -33,10 +34,6 @@ from ttmbench.methods.training import Iteration, TrainingState
 
 QUICK = {"limit": 6, "device": "cpu", "bootstrap_iters": 20}
 SHORT = {"iterations": 3, "epochs": 1, "keep_optimizer_state": True}
-
-
-class Killed(BaseException):
-    """Ends a run the hard way: nothing catches it but what catches a Ctrl-C."""
 
 
 def evaluate(path, tasks="shapes_color,shapes_spatial", **more):

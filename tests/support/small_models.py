@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
+import pytest
 import torch
 
 import ttmbench
 from ttmbench.config import TTMConfig
 from ttmbench.methods.model_task import ModelTask
 from ttmbench.methods.overfit import overfit as overfitting
+from ttmbench.methods.runner import SeedCheckpoint
 from ttmbench.methods.training import Iteration
 from ttmbench.methods.ttm import DEFAULT_PARTS, ttm
 from ttmbench.model import DualEncoder, PairScorer
@@ -22,6 +24,23 @@ from ttmbench.scoring.inputs import Prepared, Rows
 
 USUAL = SCHEDULES[0], DEFAULT_PARTS
 QUICK = {"limit": 16, "device": "cpu", "bootstrap_iters": 0}
+
+
+class Killed(BaseException):
+    """Ends a run the hard way: nothing catches it but what catches a Ctrl-C."""
+
+
+def killed_at_its_first_file(monkeypatch: pytest.MonkeyPatch, run: Callable[[], object]) -> None:
+    """Runs, and kills the run right after the first checkpoint that it writes."""
+    keep = SeedCheckpoint.keep
+
+    def killed(self, *given):
+        keep(self, *given)
+        raise Killed
+
+    with monkeypatch.context() as patched, pytest.raises(Killed):
+        patched.setattr(SeedCheckpoint, "keep", killed)
+        run()
 
 
 class Counting(PairScorer):

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 from support import own_parts
-from support.small_models import Towers, adapt, stage_of, task_of
+from support.small_models import Towers, adapt, killed_at_its_first_file, stage_of, task_of
 from support.training_tasks import load
 
 import ttmbench
@@ -26,7 +26,6 @@ from ttmbench.methods import training as finetune
 from ttmbench.methods.controls import exchanged, random_matchings
 from ttmbench.methods.model_task import Selection
 from ttmbench.methods.parts import check_parts
-from ttmbench.methods.runner import SeedCheckpoint
 from ttmbench.methods.settings import load_parts
 from ttmbench.methods.ttm import matching
 from ttmbench.plugins.registry import PARTS, Table, build_registry, load_target
@@ -394,25 +393,14 @@ def test_a_run_stops_once_its_groups_fit(registry):
     assert ends == [*[False] * (len(ends) - 1), True]
 
 
-class Killed(BaseException):
-    """Stands for a kill, which nothing catches."""
-
-
 @pytest.mark.parametrize("parts", [OWN, {"train": "lora:2", "teacher": "ema"}], ids=["plugin", "low rank"])
 def test_parts_are_resumed_after_a_kill_with_equal_bits(parts, tmp_path, monkeypatch):
     settings = {"plugins": [("own", own_parts)], "ttm": {**SHORT, **parts}, **QUICK}
     expected = ttmbench.simple_evaluate("tiny-clip", "shapes_color", **settings)
-    keep, path = SeedCheckpoint.keep, tmp_path / "x.json"
-
-    def killed(self, *given):
-        keep(self, *given)
-        raise Killed
-
+    settings["output_path"] = str(tmp_path / "x.json")
     for _ in range(2):
-        with monkeypatch.context() as patched, pytest.raises(Killed):
-            patched.setattr(SeedCheckpoint, "keep", killed)
-            ttmbench.simple_evaluate("tiny-clip", "shapes_color", output_path=str(path), **settings)
-    found = ttmbench.simple_evaluate("tiny-clip", "shapes_color", output_path=str(path), **settings)
+        killed_at_its_first_file(monkeypatch, lambda: ttmbench.simple_evaluate("tiny-clip", "shapes_color", **settings))
+    found = ttmbench.simple_evaluate("tiny-clip", "shapes_color", **settings)
     assert found["results"] == expected["results"]
     records = [run["methods"]["shapes_color"]["ttm"] for run in (found, expected)]
     lines = [[{**line, "seconds": 0} for line in record["iterations"]] for record in records]

@@ -179,8 +179,8 @@ class _Once(argparse.Action):
         """Set the attribute of the namespace."""
         is_list, before = "," in str(self.metavar), getattr(namespace, self.dest, None)
         if option and (is_list or self.dest in ("model", "output_path")) and before not in (None, self.default, values):
-            how = "separate several values by commas" if is_list else "one value is taken"
-            parser.error(f"{option} is given twice; {how}")
+            how = "separate several values by commas" if is_list else "give one of them"
+            parser.error(f"{option} is given twice ({before} and {values}); {how}")
         setattr(namespace, self.dest, values)
 
 

@@ -532,12 +532,15 @@ def _newest(documents: Sequence[Path], model: str, key: ConfigKey) -> Path | Non
     """The first document of the same command and name; without one, reports the first that only code sets apart."""
     others = list[tuple[Path, list[str]]]()
     for path in documents:
-        with suppress(DataError):
+        try:
             document = read_document(path)
-            if document.model_name == model and document.run_key == key.sha256:
-                return path
-            options, code = key.changes_since(document)
-            others += [(path, code)] if document.model_name == model and code and not options else []
+        except DataError as error:
+            warn(f"not resumed: {error}")
+            continue
+        if document.model_name == model and document.run_key == key.sha256:
+            return path
+        options, code = key.changes_since(document)
+        others += [(path, code)] if document.model_name == model and code and not options else []
     for path, code in others[:1]:
         warn(f"{' and '.join(code)} since {path.name}: running again")
     return None

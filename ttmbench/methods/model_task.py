@@ -322,7 +322,7 @@ class ModelTask:
     def fit(
         self, iteration: int, pairs: TrainingPairs, factor: Callable[[int, int], float] | None = None
     ) -> tuple[float, ...]:
-        """Trains on pairs; returns the loss of every epoch, a mean over units. None if there are no pairs.
+        """Trains on pairs; returns the loss of every epoch, a mean over units; of no epoch if there are no pairs.
 
         ``factor`` is the learning-rate schedule, (step, steps) -> factor, in place of that of the parts. Images are
         cropped anew in every step, if they are enlarged. DivergedError if the loss is NaN or infinite, TtmbenchError if

@@ -89,9 +89,12 @@ def compare_runs(
     if within is not None:
         order = [_methods(*pair) for pair in within]
         rows.sort(key=lambda row: order.index(row["method"]))
+    comparable = ", ".join(sorted({row["metric"] for row in rows}))
     rows = [row for row in rows if not metrics or row["metric"] in metrics]
     if not rows:
-        raise UsageError(f"the runs share none of the metrics {', '.join(metrics)}")
+        raise UsageError(
+            f"--metrics {','.join(metrics)}: compared are metrics with a value for each group: {comparable}"
+        )
     return rows
 
 
