@@ -20,7 +20,7 @@ from pathlib import Path
 import set_repository
 
 ROOT = Path(__file__).resolve().parents[1]
-LIGHT = ["numpy", "scipy", "jaxtyping", "pluggy", "pydantic", "PyYAML", "pillow", "rich"]
+LIGHT = ["numpy", "scipy", "jaxtyping", "platformdirs", "pluggy", "pydantic", "PyYAML", "pillow", "rich"]
 RUN_IN_SDIST = "test_project_files or test_readme"  # the rest is collected
 
 
@@ -94,15 +94,13 @@ def main() -> None:
             subprocess.run([*install, *LIGHT], check=True)
             subprocess.run([*install, "--no-deps", wheel], check=True)
         command = [python, "-m", "ttmbench"]
-        listed = subprocess.run(
-            [*command, "ls", "tasks", "--json"], check=True, capture_output=True, text=True, cwd=folder
-        )
+        listed = subprocess.run([*command, "ls", "tasks", "--json"], check=True, stdout=-1, text=True, cwd=folder)
         names = {row["task"] for row in json.loads(listed.stdout)}
         expected = {path.stem for path in (ROOT / "tasks").glob("[!_]*.yaml")}
         if names != expected:
             sys.exit(f"the wheel lists {sorted(names)}, tasks/ has {sorted(expected)}")
         tables = "from ttmbench.reproduce.tables import load_table, shipped_tables as t; print(*map(load_table, t()))"
-        shown = subprocess.run([python, "-c", tables], check=True, capture_output=True, text=True, cwd=folder).stdout
+        shown = subprocess.run([python, "-c", tables], check=True, stdout=-1, text=True, cwd=folder).stdout
         for path in (ROOT / "ttmbench" / "reproduce" / "published").glob("[!_]*.yaml"):
             if f"name='{path.stem}'" not in shown:
                 sys.exit(f"the wheel lacks the published table {path.stem}")
