@@ -44,6 +44,7 @@ from ttmbench.model_adapters._shared.pretrained import (
     Pretrained,
     adapter_of,
     apply_adapter,
+    check_code,
     find_repository,
     merged,
     not_loaded,
@@ -101,22 +102,30 @@ def locate(asked: HubFiles) -> list[ModelFiles]:
     return [files, *files.beside]
 
 
-def _fetched(asked: HubFiles) -> tuple[ModelFiles, Pretrained | None]:
-    """Files of every module, each in its folder: safetensors, or else pickles; and an adapter of peft."""
-    repository = find_repository(asked.pretrained, asked.revision, offline=asked.offline)
-    files = sorted(name for name in repository.files if not name.startswith(("onnx/", "openvino/")))
-    weights = [name for name in files if name.endswith(".safetensors")]
-    folders = {name.rpartition("/")[0] for name in weights}
-    weights += [name for name in files if _PICKLE.fullmatch(name) and name.rpartition("/")[0] not in folders]
+def _fetched(asked: HubFiles, kind: str | None = None) -> tuple[ModelFiles, Pretrained | None]:
+    """Files of every module, each in its folder: safetensors, or else pickles; and an adapter of peft.
+
+    What the small files tell is refused before weights are fetched.
+    """
+    name, repository = asked.pretrained, find_repository(asked.pretrained, asked.revision, offline=asked.offline)
+    files = sorted(file for file in repository.files if not file.startswith(("onnx/", "openvino/")))
+    weights = [file for file in files if file.endswith(".safetensors")]
+    folders = {file.rpartition("/")[0] for file in weights}
+    weights += [file for file in files if _PICKLE.fullmatch(file) and file.rpartition("/")[0] not in folders]
     if not weights:
-        raise DataError(f"{asked.pretrained} has no weights in safetensors or pytorch_model.bin")
-    if library_class(repository.get(filter(_SMALL.fullmatch, files))) is None:
-        raise UsageError(f"{asked.pretrained} has no {MODULES}, so it is not a model of Sentence Transformers")
+        raise DataError(f"{name} has no weights in safetensors or pytorch_model.bin")
     if ADAPTER_CONFIG in files and CONFIG not in files:
-        instead = "merge it into its base, or give a repository with whole weights"
-        raise UsageError(f"{asked.pretrained} has the weights of a PEFT adapter alone; {instead}")
+        instead = "give a repository of whole weights (often NAME-merged or NAME-hf), or merge it into its base"
+        raise UsageError(f"{name} has the weights of a PEFT adapter alone; {instead}")
+    small = repository.get(filter(_SMALL.fullmatch, files))
+    saved = library_class(small)
+    if saved is None:
+        raise UsageError(f"{name} has no {MODULES}, so it is not a model of Sentence Transformers")
+    if kind not in (None, saved):  # the library would guess a pooling, or draw a projection
+        raise UsageError(f"{name} is a {saved} of Sentence Transformers, and this model reads a {kind}")
+    check_code(asked, small)
     folder = repository.get(weights)
-    found = ModelFiles(asked.pretrained, folder, tuple(weights), repository.commit)
+    found = ModelFiles(name, folder, tuple(weights), repository.commit)
     if asked.peft is None:
         return found, None
     adapter, _ = adapter_of(asked, asked.peft)
@@ -132,9 +141,7 @@ def _load(kind: str, asked: LanguageOptions) -> LoadedModel:
         raise UsageError(f"this model needs sentence-transformers 6 or newer, and {found} is installed; {install}")
     import sentence_transformers
 
-    (files, adapter), trusts = _fetched(asked), asked.trust_remote_code
-    if (saved := library_class(files.folder)) != kind:  # the library would guess a pooling, or draw a projection
-        raise UsageError(f"{asked.pretrained} is a {saved} of Sentence Transformers, and this model reads a {kind}")
+    (files, adapter), trusts = _fetched(asked, kind), asked.trust_remote_code
     offline = not trusts or asked.offline
     with quiet_hub(offline=offline):
         try:

@@ -34,6 +34,7 @@ from ttmbench._util.third_party import (
     ADAPTER_CONFIG,
     CONFIG,
     HUB_ID,
+    MODULES,
     UNKNOWN_TOKEN,
     patiently,
     quiet_hub,
@@ -228,12 +229,30 @@ def not_loaded(name: str, error: Exception, part: str = "") -> DataError:
         check_no_pointer(file)
     why = described(error)
     if "trust_remote_code=True" in str(error):
-        advice = "--trust_remote_code runs it: read it first, and pin its commit (--model_args revision=...)"
-        return DataError(f"{what} is built by code of its repository, which is not run; {advice}")
+        return _coded(name)
     if "weights_only" in str(error):
         why = why_refused(error)
     instead = f"; if it lacks files, {_ADVICE}" if part == "AutoTokenizer" else ""
     return DataError(f"{what} cannot be loaded ({f'{part}: ' if part else ''}{why}){instead}")
+
+
+def _coded(name: str, named: str = "code of its repository") -> DataError:
+    """The error to raise for a model that needs code of its repository."""
+    advice = "--trust_remote_code runs it: read it first, and pin its commit (--model_args revision=...)"
+    return DataError(f"model {name} is built by {named}, which is not run; {advice}")
+
+
+def check_code(asked: HubFiles, folder: Path) -> None:
+    """DataError for a model of its repository's own classes, by its small files, unless that code may be run."""
+    from transformers import CONFIG_MAPPING
+
+    config, modules = (read_json_file(folder / one) if (folder / one).is_file() else {} for one in (CONFIG, MODULES))
+    own = [str(one.get("type")) for one in modules if isinstance(one, dict)] if isinstance(modules, list) else []
+    own = [one for one in own if not one.startswith("sentence_transformers.")]
+    if isinstance(config, dict) and config.get("auto_map") and config.get("model_type") not in CONFIG_MAPPING:
+        own += map(str, config["auto_map"].values())
+    if own and not asked.trust_remote_code:
+        raise _coded(asked.pretrained, f"code of its repository ({one_line(own[0], 80)})")
 
 
 TORCH_DTYPES = {"fp32": torch.float32, "tf32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -598,6 +617,7 @@ def _with_processor(model: Pretrained, place: str) -> Pretrained:
 def locate(asked: DualEncoderFiles) -> list[ModelFiles]:
     """The files that a model of transformers is loaded from, fetched unless ``offline``; errors as for `find`."""
     model = find(asked)
+    check_code(asked, model.files.folder)
     model.repository.get(model.files.weights)
     if model.adapter is not None:
         model.adapter.repository.get([ADAPTER_CONFIG, *model.adapter.files.weights])

@@ -31,6 +31,7 @@ def world(tmp_path_factory):
     commands = {name: f"--model {name} {_given(root, name)} {TTM} -o {root / name}.json" for name in FORMATS}
     commands |= {name: f"download --model {name}" for name in FETCHED}
     commands |= {f"no {name}": f"--model {name} {TTM}" for name in [*BY_HAND, *REFUSED]}
+    commands |= {f"no download of {name}": f"download --model {name}" for name in family_copies.CODED}
     with HubServer(root / "hub") as hub:
         architectures = family_copies.write_architectures(root / "architectures")
         environment = {**hub.environment(root), "TTMBENCH_TEST_ARCHITECTURES": str(architectures)}
@@ -47,9 +48,7 @@ def test_names_are_fetched_at_their_commits(world):
     _, done, sent = world
     check_done([done[name] for name in FETCHED])
     fetched = [name for name in (*FORMATS, *FETCHED) if name not in BY_HAND]
-    assert (
-        len(sent) == len({*sent}) == len(fetched) + 3
-    )  # OpenAI's for CLoVe, and two that need code, which loading refuses
+    assert len(sent) == len({*sent}) == len(fetched) + 1  # OpenAI's for CLoVe; none of those that need code
     for name in FETCHED:
         assert f"at {NAMES[name].model_args.get('revision', '')}" in done[name].out, done[name].out
 
@@ -77,6 +76,9 @@ def test_what_is_downloaded_by_hand_or_needs_code_is_one_line(world):
             assert f"download {card.weights} from {card.page} and give --model_args pretrained=FILE" in one.err
         else:
             assert "code" in one.err and ("adapter" in one.err or "--trust_remote_code" in one.err), one.err
+    for name in family_copies.CODED:
+        one = done[f"no download of {name}"]
+        assert one.code == 4 and len(one.out.splitlines()) == 1 and "--trust_remote_code" in one.out, one
 
 
 def test_activations_are_those_of_the_releases():
