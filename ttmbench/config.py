@@ -476,10 +476,7 @@ class RunConfig(BaseModel):
         default=[],
     )
     method_args: Annotated[Pairs, AfterValidator(with_dots)] = _option(
-        "Settings for methods, such as tent.lr=1e-3,zero.share=0.3",
-        group=_TRAINING,
-        metavar="NAME.K=V,...",
-        default={},
+        "Settings for methods, such as tent.lr=1e-3,zero.share=0.3", group=_TRAINING, metavar="NAME.K=V,...", default={}
     )
     holdout: float | None = _option(
         "Also hold out this fraction of groups from adaptation and score it\n[How to read it](ttm.md#controls)",

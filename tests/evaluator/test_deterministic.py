@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -110,6 +111,7 @@ def test_a_run_from_python_says_so_in_its_document_and_leaves_nothing_behind():
         torch.set_num_threads(1)
     assert first["config"]["deterministic"] is True and first["hardware"]["torch_threads"] == 1
     assert first["hardware"]["cpu_capability"] == torch.backends.cpu.get_cpu_capability()
+    assert sys.platform != "linux" or first["hardware"]["peak_memory_bytes"] > 10**8
 
 
 def test_kept_scores_are_taken_only_where_they_have_the_same_bits(tmp_path):

@@ -9,9 +9,8 @@ import random
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -68,15 +67,25 @@ def hardware() -> dict[str, object]:
     }
 
 
+def peak_memory() -> int | None:
+    """The most bytes held so far: by tensors on all GPUs, or by this process where there is none; None if unknown."""
+    torch = sys.modules.get("torch")
+    if torch and torch.cuda.is_available():
+        return sum(torch.cuda.max_memory_allocated(gpu) for gpu in range(torch.cuda.device_count()))
+    if sys.platform != "linux":
+        return None
+    import resource
+
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
 def git_hash() -> str | None:
     """Commit of the working folder; None outside a repository."""
-    try:
-        done = subprocess.run(
-            ["git", "rev-parse", "HEAD"], capture_output=True, text=True, timeout=5, cwd=Path.cwd(), check=False
-        )
-    except (OSError, subprocess.SubprocessError):
-        return None
-    return done.stdout.strip() or None
+    command = ["git", "rev-parse", "HEAD"]
+    with suppress(OSError, subprocess.SubprocessError):
+        done = subprocess.run(command, capture_output=True, text=True, timeout=5, check=False)
+        return done.stdout.strip() or None
+    return None
 
 
 THREADS = 1  # another number adds in another order; one is the only number that every machine has

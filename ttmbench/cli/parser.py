@@ -27,10 +27,7 @@ EXAMPLES = {
         "ttmbench run --model siglip-b16 --tasks winoground,whatsup_a --ttm --ttm_preset paper --output_path results",
         "ttmbench run -m hf -a pretrained=./my-model,dtype=bfloat16 -t colorswap -b auto -L 0.1",
     ),
-    "sweep": (
-        "ttmbench sweep plan.yaml -o board --dry_run",
-        "ttmbench sweep plan.yaml -o board",
-    ),
+    "sweep": ("ttmbench sweep plan.yaml -o board --dry_run", "ttmbench sweep plan.yaml -o board"),
     "score": ("ttmbench score clip.jsonl --task winoground",),
     "analyze": (
         "ttmbench analyze thresholds --model siglip-b16 --tasks winoground",
@@ -45,10 +42,7 @@ EXAMPLES = {
     "report": ("ttmbench report results", "ttmbench report results --output_path page.html --title 'Spatial tasks'"),
     "export": ("ttmbench export results --to csv", "ttmbench export run.json --to latex --output_path table.tex"),
     "submit": ("ttmbench submit results/siglip-b16", "ttmbench submit run.json --repository ../ttmbench"),
-    "reproduce": (
-        "ttmbench reproduce",
-        "ttmbench reproduce ttm_table1 --models siglip-b16 --runs results --run",
-    ),
+    "reproduce": ("ttmbench reproduce", "ttmbench reproduce ttm_table1 --models siglip-b16 --runs results --run"),
     "ls": ("ttmbench ls tasks", "ttmbench ls methods", "ttmbench ls models --json"),
     "show": ("ttmbench show winoground", "ttmbench show siglip-b16 --published", "ttmbench show ttm"),
     "validate": (
@@ -111,9 +105,7 @@ COMMAND_GROUPS = {
         "export": "Convert results for lm-eval, mteb, the Hub, CSV or LaTeX",
         "submit": "Check a run and copy it into the leaderboard's repository",
     },
-    "extend": {
-        "new": "Create a task, model adapter, method or plugin from a template",
-    },
+    "extend": {"new": "Create a task, model adapter, method or plugin from a template"},
 }
 """Heading of `ttmbench --help` -> its commands; a command is a module here with `add_options` and a function."""
 COMMANDS: dict[str, str] = dict(ChainMap(*reversed(COMMAND_GROUPS.values())))

@@ -23,15 +23,7 @@ from ttmbench.errors import UsageError
 from ttmbench.matching import match_groups
 from ttmbench.results.comparison import adjust_for_several, compare_runs, read_run, why_not_same
 from ttmbench.results.document import ResultsDocument
-from ttmbench.results.numbers import (
-    AT,
-    CHOICE,
-    RAW,
-    Number,
-    as_entries,
-    key_of,
-    to_frame,
-)
+from ttmbench.results.numbers import AT, CHOICE, RAW, Number, as_entries, key_of, to_frame
 from ttmbench.results.ranks import Ranks, rank_values, ranking_record, summarise_ranks
 from ttmbench.results.reader import ResultsFile, TaskGroups, Values, stored_groups, values_of_lines
 from ttmbench.results.stored_files import save_ranks, save_scores

@@ -15,14 +15,7 @@ from uuid import uuid4
 
 from ttmbench._util import machine
 from ttmbench._util.console import SAID, progress_bar, warn
-from ttmbench._util.file_io import (
-    Unreadable,
-    digests_of_modules,
-    file_digest,
-    json_digest,
-    modules_of,
-    read_json,
-)
+from ttmbench._util.file_io import Unreadable, digests_of_modules, file_digest, json_digest, modules_of, read_json
 from ttmbench._util.third_party import error_line, foreign_errors, phase
 from ttmbench.config import RunConfig, TTMConfig
 from ttmbench.data.loader import reach_data
@@ -287,10 +280,7 @@ def run_part() -> None:
 
 
 def tasks_named(
-    registry: Registry,
-    config: RunConfig,
-    words: Sequence[str],
-    in_memory: Mapping[str, TaskFile] = {},
+    registry: Registry, config: RunConfig, words: Sequence[str], in_memory: Mapping[str, TaskFile] = {}
 ) -> dict[str, TaskFile]:
     """The tasks that names, tags, globs and files stand for, each once, with the run's changes to their sources."""
     tasks: dict[str, TaskFile] = {}

@@ -38,13 +38,7 @@ from ttmbench.methods.views import views_of
 from ttmbench.model import DualEncoder, Model, PairScorer, StoredFeatures
 from ttmbench.plugins.registry import Registry
 from ttmbench.results.numbers import RAW, Number, as_entries
-from ttmbench.results.summary import (
-    MethodScores,
-    difference_of,
-    differences,
-    metric_mean,
-    over_seeds,
-)
+from ttmbench.results.summary import MethodScores, difference_of, differences, metric_mean, over_seeds
 from ttmbench.scoring.dual_encoder import encode_captions, encode_images
 from ttmbench.scoring.inputs import Inputs, unknown_wrappers
 from ttmbench.types import MethodSpec, Record, Scores

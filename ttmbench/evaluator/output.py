@@ -453,7 +453,7 @@ class Output:
             "errors": self.errors,
             **self._header,
             "model_info": self.model_info | ({"usage": self._usage(self.model)} if reports else {}),
-            "hardware": machine.hardware(),
+            "hardware": {**machine.hardware(), "peak_memory_bytes": machine.peak_memory()},
             "total_evaluation_time_seconds": earlier + time.perf_counter() - self._clock,
             "artifacts": self.artifacts,
         }

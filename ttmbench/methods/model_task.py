@@ -303,21 +303,16 @@ class ModelTask:
                 raise DivergedError(f"after iteration {number} the model's scores are NaN or infinite", rate)
             units = int(chosen.selected.sum())
             self.cost["optimizer_steps"] += -(-units // self._batch) * len(loss)
-            for side, whole, each, is_trained in zip(
-                ("image", "caption"),
-                self._whole,
-                self._of_unit,
-                trained_towers(self._stage.adapter, self.trained),
-                strict=True,
-            ):
+            trained = trained_towers(self._stage.adapter, self.trained)
+            sides = zip(("image", "caption"), self._whole, self._of_unit, trained, strict=True)
+            for side, whole, each, is_trained in sides:
                 seen = units * each * len(loss)
                 self.cost[f"{side}_rows"] += whole + seen
                 self.cost[f"{side}_rows_backward"] += seen * is_trained
         captions, seconds = self.unshuffle(chosen.captions), time.perf_counter() - started
-        self.steps.append(
-            Iteration(number, threshold, captions, chosen.selected, labels.tie, loss, rate, scores, seconds)
-        )
-        return self.steps[-1]
+        step = Iteration(number, threshold, captions, chosen.selected, labels.tie, loss, rate, scores, seconds)
+        self.steps.append(step)
+        return step
 
     def fit(
         self, iteration: int, pairs: TrainingPairs, factor: Callable[[int, int], float] | None = None

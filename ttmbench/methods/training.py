@@ -161,11 +161,7 @@ def _pairs_in_parts(
 
 
 def contrastive_in_parts(
-    adapter: DualEncoder,
-    images: Batch,
-    captions: Batch,
-    part_size: int,
-    of_features: OfFeatures | None = None,
+    adapter: DualEncoder, images: Batch, captions: Batch, part_size: int, of_features: OfFeatures | None = None
 ) -> torch.Tensor:
     """Gradient of a contrastive loss over a whole batch, with ``part_size`` rows in memory at a time (GradCache).
 

@@ -17,15 +17,7 @@ from rich.cells import cell_len
 
 from ttmbench._util.console import console, echo, plain, print_line
 from ttmbench.results.document import MethodHoldout, ResultsDocument, Transfer
-from ttmbench.results.numbers import (
-    DISAGREES_MARK,
-    RAW,
-    SEEN_MARK,
-    SLASH,
-    UNTRAINED,
-    Number,
-    column_of,
-)
+from ttmbench.results.numbers import DISAGREES_MARK, RAW, SEEN_MARK, SLASH, UNTRAINED, Number, column_of
 from ttmbench.stats import error_reduction, relative_gain
 
 NOTHING = "-"  # a cell without a value

@@ -615,7 +615,8 @@ class ResultsDocument(Part):
     )
     hardware: dict[str, Any] = Field(
         description="platform, machine, cpus, accelerator, matmul_precision, torch_threads, and cpu_capability: the "
-        "instructions that torch uses (AVX2, AVX512); the last two are null without torch."
+        "instructions that torch uses (AVX2, AVX512); the last two are null without torch. peak_memory_bytes: the most "
+        "that tensors held on all GPUs, or without a GPU this process."
     )
     total_evaluation_time_seconds: Real = Field(description="Seconds so far.")
     command: str = Field(description="Command line; empty from Python without one.")
