@@ -39,10 +39,13 @@ _PROJECTION = re.compile(
 )
 _ADAPTER = re.compile(r"\.default(\.|$)")  # appears in the parameter names of a PEFT adapter
 _POOLING = re.compile(r"^vision_model\.head\.|^visual\.(.*\.)?attn_?pool\.")
-NOT_RUN = re.compile(
-    r"^text_encoder\..*\.crossattention\.|(^|\.)(multimodal_model|text_decoder|(itm|mim|mlm|mmm)_\w+)\."
-)
-"""Names of modules of BLIP, FLAVA and CoCa that do not contribute to image or caption features."""
+_JOINT = re.compile(r"^text_encoder\..*\.crossattention\.|(^|\.)(multimodal_model|text_decoder|itm_\w+)\.")
+_PRETRAINED = re.compile(r"(^|\.)(mim|mlm|mmm)_\w+\.")
+
+
+def _is_run(name: str, adapter: Model) -> bool:
+    """Whether a score depends on a parameter: not on pretraining heads, features not on BLIP's or CoCa's joint part."""
+    return not (_PRETRAINED.search(name) or (isinstance(adapter, DualEncoder) and _JOINT.search(name)))
 
 
 def named_parameters(adapter: Model) -> NamedParameters:
@@ -69,7 +72,7 @@ def _chosen(adapter: Model, which: str) -> dict[str, nn.Parameter]:
     parameters, module = dict(named_parameters(adapter)), adapter.torch_module
     if which == "all":
         return parameters
-    names = set() if module is None else {name for name in SETS[which](module, adapter) if not NOT_RUN.search(name)}
+    names = set() if module is None else {name for name in SETS[which](module, adapter) if _is_run(name, adapter)}
     return {name: parameter for name, parameter in parameters.items() if name in names}
 
 
@@ -94,7 +97,7 @@ def _last_block(module: nn.Module, adapter: Model) -> Iterator[str]:
         kinds = [set(type(block).__mro__) for block in stack.children()]  # of one class, or of one base
         if isinstance(stack, nn.ModuleList | nn.Sequential) and kinds and len(set.intersection(*kinds)) > 2:
             attends = any("Attention" in type(layer).__name__ for layer in stack.modules())
-            if (attends or any(map(_is_norm, stack.modules()))) and not NOT_RUN.search(f"{path}."):
+            if (attends or any(map(_is_norm, stack.modules()))) and _is_run(f"{path}.", adapter):
                 outer = next((one for _, one in last if one and path.startswith(f"{one}.")), path)
                 last[_tower(path, adapter), outer if attends else ""] = f"{path}.{[*stack._modules][-1]}."
     with_attention = {tower for tower, outer in last if outer}
@@ -321,11 +324,12 @@ def layers_for(adapter: Model, rank: int) -> dict[str, nn.Linear | FusedWeight]:
     layers: dict[str, nn.Linear | FusedWeight] = {
         name: layer
         for name, layer in modules.items()
-        if isinstance(layer, nn.Linear) and name.rpartition(".")[2] in _LAYERS and not NOT_RUN.search(f"{name}.")
+        if isinstance(layer, nn.Linear) and name.rpartition(".")[2] in _LAYERS and _is_run(f"{name}.", adapter)
     }
     if isinstance(adapter, DualEncoder):
         separate = {_tower(name, adapter) for name in layers}
-        layers |= {name: fused for name, fused in _fused(modules) if _tower(name, adapter) not in separate}
+        fused = {name: one for name, one in _fused(modules) if _is_run(name, adapter)}
+        layers |= {name: one for name, one in fused.items() if _tower(name, adapter) not in separate}
     if not layers:
         raise UsageError(f"train=lora:{rank} needs layers for queries and for values, and this model has no attention")
     declared = adapter.fingerprint()
@@ -345,7 +349,7 @@ def _fused(modules: Mapping[str, nn.Module]) -> Iterator[tuple[str, FusedWeight]
             weight = holder._parameters.get(name.rpartition(".")[2]) if isinstance(holder, nn.Module) else None
             full = f"{path}.{name}".lstrip(".")
             if weight is not None and weight.ndim == 2 and len(weight) == 3 * weight.shape[1]:
-                if isinstance(holder, nn.Module) and not NOT_RUN.search(full):
+                if isinstance(holder, nn.Module):
                     yield full, FusedWeight(module, holder, name.rpartition(".")[2])
 
 
