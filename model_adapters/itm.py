@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
@@ -98,10 +97,6 @@ class MatchingModel(TrainablePairModel):
             "max_tokens": self.max_tokens,
             "image_processor": type(self.image_processor).__name__,
         }
-
-    def save(self, folder: Path) -> None:
-        """Weights, tokenizer and preprocessing, as ``from_pretrained`` loads them."""
-        self.loaded.save(folder)
 
     def prepare_images(self, images: Sequence[Image]) -> Batch:
         """The model's own preprocessing: uint8 pixels still to be normalised, where the preprocessing allows that."""

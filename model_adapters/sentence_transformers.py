@@ -37,7 +37,7 @@ from ttmbench.model_adapters._shared.options import (
     SentenceTransformersOptions,
     takes,
 )
-from ttmbench.model_adapters._shared.pair_model import TrainablePairModel
+from ttmbench.model_adapters._shared.pair_model import COARSE, TrainablePairModel
 from ttmbench.model_adapters._shared.pretrained import (
     KEPT,
     LoadedModel,
@@ -57,7 +57,6 @@ from ttmbench.types import ModelFiles
 TEMPERATURE = 0.02
 QUERY, DOCUMENT = "query", ("document", "passage", "corpus")  # names of prompts, as encode_query and encode_document
 IDS = "input_ids"
-COARSE = "weights in half precision are too coarse to train; use --model_args weights_dtype=fp32"
 MATCHING = ("label_1", "1", "yes", "true", "relevant")  # names of the class of pairs that match; label_1 is the default
 PROBES: dict[str, list[Any]] = {  # captions of different lengths, and images cut into different numbers of patches
     QUERY: ["a", "a cat on a mat"],
@@ -359,8 +358,6 @@ class RerankerModel(_Saved, TrainablePairModel):
         super().__init__(loaded, asked)
         model: Any = loaded.model
         self._positive = positive
-        if model.dtype != torch.float32:
-            self.untrainable = COARSE
         prompt = _prompt_of(model, "prompt", asked.prompt, ())
         self.processor: Any = loaded.processor
         self._pairs = _Rows(model, list(zip(*PROBES.values(), strict=True)), prompt=prompt)

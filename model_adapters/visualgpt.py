@@ -25,7 +25,7 @@ from ttmbench.model_adapters._shared.image_text import (
     refuse_chat_arguments,
 )
 from ttmbench.model_adapters._shared.options import VisualgptOptions, takes
-from ttmbench.model_adapters._shared.pair_model import PairModel, full_precision
+from ttmbench.model_adapters._shared.pair_model import TrainablePairModel, full_precision
 from ttmbench.model_adapters._shared.pretrained import LoadedModel, find, load_part, load_whole, locate
 
 __all__ = ["CaptionModel", "load", "locate"]
@@ -52,7 +52,7 @@ def load(asked: VisualgptOptions) -> Captioner:
     return kind(load_whole(AutoModelForImageTextToText, pretrained, processor), asked)
 
 
-class CaptionModel(PairModel, Generic[Images, Encoded]):
+class CaptionModel(TrainablePairModel, Generic[Images, Encoded]):
     """A model that writes captions, as an adapter; subclasses know one architecture."""
 
     prepares_in_threads = True
@@ -64,6 +64,8 @@ class CaptionModel(PairModel, Generic[Images, Encoded]):
         self._priors: dict[tuple[int, str], float] = {}
         self._noise: list[Encoded] = []
         self._source = torch.Generator().manual_seed(asked.noise_seed)
+        if self.alpha:
+            self.untrainable = "log P(t) is subtracted once, and training changes it; use --model_args alpha=0"
 
     def fingerprint(self) -> Mapping[str, object]:
         """As for every pair model, the prompt, and how P(t) is subtracted."""
@@ -88,11 +90,21 @@ class CaptionModel(PairModel, Generic[Images, Encoded]):
 
     def score_prepared(self, images: Encoded, captions: Sequence[str]) -> np.ndarray:
         """VisualGPTScore (Eq. 12) in logarithms: log P(t|i) per token, float32 [pairs]. P(t) is not subtracted here."""
+        return self._log_likelihoods(images, captions).cpu().numpy()
+
+    def pair_loss(self, images: Images, captions: Sequence[str], matched: np.ndarray) -> torch.Tensor:
+        """Binary cross-entropy of P = exp(score), a geometric mean of token probabilities; UsageError in fp16.
+
+        Of pairs that match it is -log P, with which captioners are trained; of others -log(1 - P), the unlikelihood
+        of the caption (arXiv:1908.04319), which only matters once P is large.
+        """
+        self.check_trainable()
+        self.model.train()
         with self.arithmetic():
-            logits, targets, rows = self._next_tokens(images, captions)
-        tokens = logits.float().log_softmax(dim=-1).gather(1, targets[:, None])[:, 0]
-        total = torch.zeros(len(captions), device=tokens.device).index_add(0, rows, tokens)
-        return (total / torch.bincount(rows, minlength=len(captions))).cpu().numpy()
+            seen = self._see(images)
+        likely = self._log_likelihoods(seen, captions)
+        unlikely = torch.log(-torch.expm1(likely.clamp(max=-1e-6)))
+        return -torch.where(torch.from_numpy(matched).to(self.device), likely, unlikely).mean()
 
     def log_priors(self, captions: Sequence[str], noise_images: int | None = None) -> np.ndarray:
         """Gives log P(t): the mean of P(t|i) over noise images (Eq. 13), once a caption; float32 [captions]."""
@@ -104,6 +116,14 @@ class CaptionModel(PairModel, Generic[Images, Encoded]):
             means = np.logaddexp.reduce(log_probs, axis=0) - np.log(count)
             self._priors.update({(count, caption): mean for caption, mean in zip(new, means.tolist(), strict=True)})
         return np.array([self._priors[count, caption] for caption in captions], dtype=np.float32)
+
+    def _log_likelihoods(self, images: Encoded, captions: Sequence[str]) -> torch.Tensor:
+        """Log P(t|i) per token, float32 [pairs]."""
+        with self.arithmetic():
+            logits, targets, rows = self._next_tokens(images, captions)
+        tokens = logits.float().log_softmax(dim=-1).gather(1, targets[:, None])[:, 0]
+        total = torch.zeros(len(captions), device=tokens.device).index_add(0, rows, tokens)
+        return total / torch.bincount(rows, minlength=len(captions))
 
     def declared_prompt(self) -> str:
         """The text before the caption, for the fingerprint."""
@@ -349,8 +369,8 @@ class ChatCaptioner(CaptionModel[list[PreparedImage], list[SeenImage]]):
     def __init__(self, chat: ImageTextModel, asked: VisualgptOptions) -> None:
         super().__init__(chat.loaded, asked)
         self.chat = chat
-        doubles = hasattr(chat.model.config.vision_config, "temporal_patch_size")
-        self._frames = int(chat.processor.image_processor.temporal_patch_size) if doubles else 1
+        doubles = hasattr(getattr(chat.model.config, "vision_config", None), "temporal_patch_size")
+        self._frames = int(getattr(chat.processor.image_processor, "temporal_patch_size", 1)) if doubles else 1
 
     def fingerprint(self) -> Mapping[str, object]:
         """As for every model that writes captions, and the frames of noise where a model takes films."""

@@ -31,7 +31,7 @@ from ttmbench.model_adapters._shared.image_text import (
     refuse_old_transformers,
 )
 from ttmbench.model_adapters._shared.options import VqascoreOptions, takes
-from ttmbench.model_adapters._shared.pair_model import TrainablePairModel
+from ttmbench.model_adapters._shared.pair_model import COARSE, TrainablePairModel
 from ttmbench.model_adapters._shared.pretrained import (
     LoadedModel,
     Pretrained,
@@ -207,11 +207,9 @@ class VQAScore(TrainablePairModel):
                     "lora trains factors of its own; with peft it needs merge=true, or train=adapter instead"
                 )
             add_lora(self.model, *self.lora)
-            self.state_sha256 = None  # the state is the factors
-        elif self.model.dtype != torch.float32 and untrainable(self.model) is None:
-            self.untrainable = (
-                "weights in half precision are too coarse to train; use weights_dtype=fp32 or lora=16 (--model_args)"
-            )
+            self.state_sha256, self.untrainable = None, untrainable(self.model)  # the state is the factors
+        elif self.untrainable == COARSE:
+            self.untrainable += " or lora=16"
 
     def fingerprint(self) -> Mapping[str, object]:
         """As for every pair model, the question, and the tokens that count as its answers."""

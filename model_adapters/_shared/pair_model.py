@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 
+COARSE = "weights in half precision are too coarse to train; use --model_args weights_dtype=fp32"
 _ROWS = 2**14  # words of a vocabulary whose weights are converted to float32 at a time
 
 
@@ -80,7 +82,7 @@ class TrainablePairModel(PairModel):
 
     def __init__(self, loaded: LoadedModel, asked: HubModel) -> None:
         super().__init__(loaded, asked)
-        self.untrainable: str | None = untrainable(self.model)
+        self.untrainable = untrainable(self.model) or (COARSE if self.model.dtype != torch.float32 else None)
         self.state_sha256 = str(self._declared["weights_sha256"])
 
     def parameters(self) -> Iterable[torch.nn.Parameter]:
@@ -90,6 +92,10 @@ class TrainablePairModel(PairModel):
     def state_dict(self) -> Mapping[str, torch.Tensor]:
         """The model's state."""
         return weights_of(self.model)
+
+    def save(self, folder: Path) -> None:
+        """Weights and preprocessing, as ``from_pretrained`` loads them."""
+        self.loaded.save(folder)
 
     def check_trainable(self) -> None:
         """UsageError for a model that cannot be trained as it is loaded, and for fp16."""

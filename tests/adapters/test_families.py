@@ -17,7 +17,7 @@ import open_clip
 import pytest
 import torch
 import transformers as tf
-from adapters import test_hf, test_itm_itc
+from adapters import test_hf, test_itm_itc, test_visualgpt
 from open_clip.factory import get_model_config
 from support import tiny_models
 from support.adapter_inputs import CAPTIONS, groups_of, logits_of, quick_scores, random_images
@@ -28,10 +28,10 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_ZERO_SHOT_IMAGE_CLA
 
 import ttmbench
 from ttmbench.methods.parameters import SETS
-from ttmbench.model_adapters import hf, itc, itm
+from ttmbench.model_adapters import hf, itc, itm, visualgpt
 from ttmbench.model_adapters import open_clip as open_clip_models
 from ttmbench.model_adapters._shared.image_text import ImageTextModel
-from ttmbench.model_adapters._shared.options import VqascoreOptions
+from ttmbench.model_adapters._shared.options import VisualgptOptions, VqascoreOptions
 from ttmbench.model_adapters._shared.pretrained import LoadedModel
 from ttmbench.model_adapters.vqascore import VQAScore
 
@@ -51,16 +51,19 @@ DUALS = [name for name in ZERO_SHOT if name not in ("blip", "blip-2", "videopris
 QUICK = ("gemma3", "paligemma", "qwen3_5")  # sliding windows, a prefix that sees all of itself, linear attention
 TRAINED = {"iterations": 1, "epochs": 1, "tau_start": 0.0, "tau_end": 0.0, "augment": False}
 TRAINED |= {"lr": 0.01, "train": "last_block"}
+RESUMED = {"xclip": "hf", "videoprism": "hf", "SentenceTransformer": "sentence_transformers"}
+RESUMED |= {"MultiVectorEncoder": "multi_vector", "CrossEncoder": "cross_encoder"}
 FOUND: dict[tuple[str, str], tuple[str, ...]] = {("`hf`", "videoprism"): ("tested apart",)}  # with videos
 
 
-def record(name: str, family: str, adapter: object, difference: float, prefix: str = "-") -> None:
+def record(name: str, family: str, adapters: object, difference: float, prefix: str = "-") -> None:
     """Trains the last blocks; a row of the table, where the difference may be ten times as large on another CPU."""
-    run = ttmbench.simple_evaluate(
-        adapter, "shapes_replace", limit=2, bootstrap_iters=0, device="cpu", ttm=True, ttm_args=TRAINED
-    )
-    raw, trained = (run.scores["shapes_replace"][method][0].groups for method in ("none", "ttm"))
-    assert np.isfinite(trained).all() and not np.array_equal(raw, trained)
+    for adapter in adapters if isinstance(adapters, tuple) else (adapters,):
+        run = ttmbench.simple_evaluate(
+            adapter, "shapes_replace", limit=2, bootstrap_iters=0, device="cpu", ttm=True, ttm_args=TRAINED
+        )
+        raw, trained = (run.scores["shapes_replace"][method][0].groups for method in ("none", "ttm"))
+        assert np.isfinite(trained).all() and not np.array_equal(raw, trained)
     assert difference < 1e-4
     print(f"{name} {family}: {difference:.1e}, prefix {prefix}")
     FOUND[name, family] = ("1e-5" if difference < 1e-5 else "1e-4", "yes", prefix)
@@ -86,6 +89,8 @@ def test_a_chat_family_scores_as_its_own_forward(family):
             logits = model(**processor(text=[prompt], images=[image])).logits[0, -1].double()
         yes, no = (logits[list(tokens.values())].logsumexp(dim=0) for tokens in (adapter.yes, adapter.no))
         own.append(float(yes - no))
+    captioner = visualgpt.ChatCaptioner(chat, VisualgptOptions(pretrained=family, device="cpu"))
+    likely = [own_likelihood(model, processor, *pair) for pair in pairs]
     found = adapter.score_pairs(*zip(*pairs, strict=True))
     asked = adapter.prepare_captions([caption for _, caption in pairs])
     with torch.inference_mode():
@@ -94,11 +99,20 @@ def test_a_chat_family_scores_as_its_own_forward(family):
         once = adapter.score_prepared([image for image in seen for _ in captions], asked)
     shares = chat.tokens_read - read < sum(len(chat.row(seen[0][0], prompt)["input_ids"]) for prompt in asked)
     assert chat.shares_prefix == shares == (family not in PAIRS)
-    difference = np.abs([found - own, once - own]).max()
+    written = captioner.score_pairs(*zip(*pairs, strict=True))
+    difference = np.abs([found - own, once - own, written - likely]).max()
     assert difference < 1e-5
     for axis in (0, 1):
         assert np.ptp(np.reshape(own, (2, 2)), axis=axis).max() > 1e-4, "both sides matter"
-    record("`vqascore`", family, adapter, difference, "yes" if shares else "no")
+    record("`vqascore`, `visualgpt`", family, (adapter, captioner), difference, "yes" if shares else "no")
+
+
+def own_likelihood(model, processor, image, caption):
+    """Of a caption's tokens behind the image, their mean."""
+    tokens = torch.tensor(processor.tokenizer(caption)["input_ids"])
+    with torch.no_grad():
+        logs = model(**processor(text=[f"<image> {caption}"], images=[image])).logits[0].double().log_softmax(dim=-1)
+    return float(logs[-len(tokens) - 1 : -1].gather(1, tokens[:, None]).mean())
 
 
 def check_parts(model, adapter):
@@ -138,6 +152,17 @@ def test_a_head_scores_as_its_own_forward(family, tiny_vlm):
         adapter = library.load(pretrained=str(folder), device="cpu")
         found, _ = quick_scores(adapter, "shapes_color")
         record(f"`{library.__name__.rpartition('.')[2]}`", family, adapter, np.abs(found - own).max())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family", sorted(visualgpt.FAMILIES))
+def test_a_captioner_scores_as_its_own_forward(family, tiny_vlm):
+    kinds = {"blip": ["blip-captioner"], "blip-2": ["blip2-opt", "blip2-t5"]}
+    for kind in kinds.get(family, [family.replace("-", "")]):
+        folder = str(tiny_vlm(kind))
+        adapter = visualgpt.load(pretrained=folder, device="cpu")
+        own = [*map(test_visualgpt.own_likelihood(kind, folder), random_images(), CAPTIONS)]
+        record("`visualgpt`", family, adapter, np.abs(adapter.score_pairs(random_images(), CAPTIONS) - own).max())
 
 
 def kind_of(config: dict) -> tuple[str, str]:
@@ -199,12 +224,12 @@ def test_an_architecture_of_open_clip_scores_as_there(kind, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["xclip", "videoprism", "SentenceTransformer", "MultiVectorEncoder", "CrossEncoder"])
+@pytest.mark.parametrize("name", [*RESUMED, "blip-captioner", "git", "florence2", "llava"])
 def test_a_killed_run_resumes_with_equal_bits(name, tiny_vlm, tmp_path, monkeypatch):
-    kinds = {"MultiVectorEncoder": "multi_vector", "CrossEncoder": "cross_encoder"}
-    kind, task, folder = kinds.get(name, "sentence_transformers"), "shapes_color", tmp_path / "model"
-    if name in ("xclip", "videoprism"):
-        kind, task, folder = "hf", "shapes_order", tiny_vlm(name)
+    kind, folder = RESUMED.get(name, "visualgpt"), tmp_path / "model"
+    task = "shapes_order" if kind == "hf" else "shapes_color"
+    if kind in ("hf", "visualgpt"):
+        folder = tiny_vlm(name)
     else:
         pytest.importorskip("sentence_transformers", minversion="6.0")
         tiny_models.sentence_model(folder, name)
@@ -226,7 +251,8 @@ def test_a_killed_run_resumes_with_equal_bits(name, tiny_vlm, tmp_path, monkeypa
 
 @pytest.mark.slow
 def test_the_page_shows_every_family():
-    if len(FOUND) < len(FAMILIES) + len(DUALS) + 1 + len(itm.FAMILIES) + len(itc.FAMILIES) + len(KINDS) + 1:
+    tested = FAMILIES, DUALS, itm.FAMILIES, itc.FAMILIES, KINDS, visualgpt.FAMILIES
+    if len(FOUND) < sum(map(len, tested)) + 2:
         pytest.skip("run the whole file in one process")
     rows: dict[tuple[str, ...], list[str]] = {}
     for (adapter, family), outcome in sorted(FOUND.items()):

@@ -56,13 +56,13 @@ def own_words_and_pixels(folder):
     return tf.AutoTokenizer.from_pretrained(folder), tf.AutoImageProcessor.from_pretrained(folder)
 
 
-def own_likelihood(name, folder, *, end=False):
+def own_likelihood(name, folder, *, end=False, prompt=""):
     """Mean log-likelihood of a caption for one image (or its pixels), straight from the model's logits."""
     (words, shaper), (model, processor) = own_words_and_pixels(folder), own_model(folder)
 
     def score(image, caption, pixels=None):
         own = words(caption, add_special_tokens=False)["input_ids"]
-        last = words.sep_token_id if name == "blip-captioner" else words.eos_token_id
+        last = words.sep_token_id if name in ("blip-captioner", "git") else words.eos_token_id
         wanted, start = ([*own, last] if end else own), 1
         if name.startswith("blip"):
             inputs = {"pixel_values": shaper(images=image, return_tensors="pt")["pixel_values"]} if image else {}
@@ -75,9 +75,23 @@ def own_likelihood(name, folder, *, end=False):
             inputs["input_ids"] = torch.tensor([ids if name == "blip2-t5" else [*ids, *wanted]])
             if name == "blip2-t5":
                 inputs["decoder_input_ids"], start = torch.tensor([[0, *wanted[:-1]]]), 1
+        elif name == "florence2":
+            inputs = processor(text=prompt or "<CAPTION>", images=image, return_tensors="pt")
+            inputs["labels"], start = torch.tensor([words(caption)["input_ids"]]), 2
+        elif name == "kosmos2":
+            inputs = processor(text=f"{prompt} {caption}", images=image, return_tensors="pt", num_image_tokens=5)
+            behind = {"input_ids": [last] * end, "attention_mask": [1] * end, "image_embeds_position_mask": [0] * end}
+            for key, more in behind.items():
+                inputs[key] = torch.cat([inputs[key], torch.tensor([more], dtype=torch.long)], dim=1)
+            start = -len(wanted)
+        elif name == "git":
+            asked = words(prompt, add_special_tokens=False)["input_ids"] if prompt else []
+            inputs = {"input_ids": torch.tensor([[words.cls_token_id, *asked, *wanted]])}
+            inputs |= shaper(images=image, return_tensors="pt")
+            start = -len(wanted)
         else:
-            prompt = chat_inputs(processor, image, "", "caption en")
-            inputs, start = with_tokens(prompt, wanted), prompt["input_ids"].shape[1]
+            asked = chat_inputs(processor, image, "", "caption en")
+            inputs, start = with_tokens(asked, wanted), asked["input_ids"].shape[1]
         if pixels is not None:
             inputs["pixel_values"] = pixels
         with torch.no_grad():
@@ -97,9 +111,20 @@ def test_scores_of_a_run_equal_the_models_own(name, folder, end):
     np.testing.assert_allclose(found, expected, atol=1e-4, rtol=0)
 
 
-def test_adapters_keep_the_contract(adapter):
-    made = check_adapter(adapter)
-    assert {"batch size changes no pair score", "preparing changes no pair score"} <= set(made)
+def test_the_loss_is_binary_cross_entropy_of_likelihoods(adapter):
+    assert {"preparing changes no pair score", "pairs: loss is the mean over pairs"} <= set(check_adapter(adapter))
+    images, matched = [Image.new("RGB", (40, 40), color) for color in ("red", "blue", "green")], [True, False, True]
+    likely = np.exp(adapter.score_pairs(images, CAPTIONS).astype(float))
+    loss = adapter.pair_loss(adapter.prepare_images(images), CAPTIONS, np.array(matched))
+    assert float(loss.detach()) == pytest.approx(-np.log(np.where(matched, likely, 1 - likely)).mean(), abs=1e-5)
+
+
+def test_a_captioner_that_cannot_be_trained_says_why(blip):
+    cases = {"alpha=0": {"alpha": 0.5}, "weights_dtype=fp32": {"weights_dtype": "bf16"}, "fp16 cannot train": {}}
+    for fact, arguments in cases.items():
+        how = {"model_args": {"pretrained": blip, **arguments}, "ttm": True, **QUICK}
+        with pytest.raises(UsageError, match=fact):
+            ttmbench.simple_evaluate("visualgpt", "shapes_color", dtype="fp32" if arguments else "fp16", **how)
 
 
 CAPTIONERS = [("git", "", False), ("kosmos2", "a photo of", True), ("florence2", "", False)]
@@ -111,39 +136,10 @@ MORE = [(kind, *how) for kind in ("git", "kosmos2", "florence2") for how in ((""
 )
 def test_captioners_score_as_their_own_forward(kind, prompt, end, tiny_vlm):
     """The caption's tokens alone count: no prompt, mark, placeholder or padding."""
-    import transformers as tf
-
     folder = str(tiny_vlm(kind))
     adapter = visualgpt.load(pretrained=folder, device="cpu", prompt=prompt, end_token=end)
-    model = tf.AutoModelForImageTextToText.from_pretrained(folder).eval()
-    words, shaper = own_words_and_pixels(folder)
     images = [image.open() for group in groups_of("shapes_color", 2) for image in group.images][: len(CAPTIONS)]
-    last = [words.sep_token_id if kind == "git" else words.eos_token_id] * end
-    expected = []
-    for image, caption in zip(images, CAPTIONS, strict=True):
-        wanted = [*words(caption, add_special_tokens=False)["input_ids"], *last]
-        if kind == "florence2":
-            inputs = tf.AutoProcessor.from_pretrained(folder)(
-                text=prompt or "<CAPTION>", images=image, return_tensors="pt"
-            )
-            inputs["labels"] = torch.tensor([words(caption)["input_ids"]])
-            start = 1
-        elif kind == "kosmos2":
-            inputs = tf.AutoProcessor.from_pretrained(folder)(
-                text=f"{prompt} {caption}", images=image, return_tensors="pt", num_image_tokens=5
-            )
-            behind = {"input_ids": last, "attention_mask": [1] * end, "image_embeds_position_mask": [0] * end}
-            for name, more in behind.items():
-                inputs[name] = torch.cat([inputs[name], torch.tensor([more], dtype=torch.long)], dim=1)
-            start = -len(wanted) - 1
-        else:
-            asked = words(prompt, add_special_tokens=False)["input_ids"] if prompt else []
-            inputs = {"input_ids": torch.tensor([[words.cls_token_id, *asked, *wanted]])}
-            inputs |= shaper(images=image, return_tensors="pt")
-            start = -len(wanted) - 1
-        with torch.no_grad():
-            logs = model(**inputs).logits[0, start:].double().log_softmax(dim=-1)
-        expected.append(float(np.mean([float(logs[place, token]) for place, token in enumerate(wanted)])))
+    expected = [*map(own_likelihood(kind, folder, end=end, prompt=prompt), images, CAPTIONS)]
     np.testing.assert_allclose(adapter.score_pairs(images, CAPTIONS), expected, atol=1e-5, rtol=0)
     assert "batch size changes no pair score" in check_adapter(adapter)
     assert kind != "git" or np.isfinite(adapter.log_priors(CAPTIONS)).all()

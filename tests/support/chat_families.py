@@ -172,7 +172,7 @@ class Processor:
         raise ValueError(f"takes {sorted(required)}; " + "; ".join(self.tried))
 
     def apply_chat_template(self, turns: list, **_: object) -> str:
-        parts = turns[0]["content"]
+        parts = [part for turn in turns for part in turn["content"]]
         return " ".join("<image>" if part["type"] == "image" else part["text"] for part in parts)
 
     def __call__(self, text: list[str], images: list, **_: object) -> tf.BatchFeature:

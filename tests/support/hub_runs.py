@@ -46,7 +46,7 @@ KINDS = (  # models without a name: kind, its arguments
     ("open_clip", f"model=hf-hub:{TAGS['open_clip-vit-b16']},revision=refs/pr/2"),
 )
 WEIGHTS = (".safetensors", ".bin", ".h5", ".msgpack", ".onnx", ".ot", ".tflite")
-UNTRAINED = ("choice", "blind", *(f"visualgpt-{name}" for name in ("blip", "blip2", "git", "florence2", "kosmos2")))
+UNTRAINED = ("choice", "blind")
 PAIRS = {"a": ("whatsup_a_left_right", "whatsup_a_on_under"), "b": ("whatsup_b_left_right", "whatsup_b_front_behind")}
 TASKS = (
     *("colorswap", "winoground", "mmvp_vlm", *(f"sugarcrepe_{subset}" for subset in SUGARCREPE)),
