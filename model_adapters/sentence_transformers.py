@@ -45,6 +45,7 @@ from ttmbench.model_adapters._shared.pretrained import (
     adapter_of,
     apply_adapter,
     check_code,
+    described,
     find_repository,
     merged,
     not_loaded,
@@ -193,8 +194,10 @@ class _Rows:
         self._tokenizer = model.tokenizer
         try:
             rows = [dict(self._prepare([one])) for one in probes]
-            self.are_joined = _same(self._joined(rows), dict(self._prepare(list(probes))))
-        except (RuntimeError, KeyError, TypeError):  # rows of other kinds than `_column` knows
+            joined, whole = self._joined(rows), dict(self._prepare(list(probes)))
+            # EmbeddingGemma 2 without a template takes a list of images for those of one row.
+            self.are_joined = _same(joined, whole) or len(whole["attention_mask"]) < len(joined[IDS])
+        except (RuntimeError, KeyError, TypeError, ValueError):  # rows of other kinds than `_column` knows
             self.are_joined = False
 
     def prepared(self, items: Iterable[Any]) -> list[Any]:
@@ -278,10 +281,21 @@ class EmbeddingModel(_Saved, ContrastiveModel[Any]):
             "weights": str(model.dtype).removeprefix("torch."),
             "temperature": round(1 / float(self._scale_and_bias()[0].detach()), 9),
         }
-        if self.dimensions is not None:
+        self._try()
+
+    def _try(self) -> None:
+        """DataError for a model that its library cannot run on images, UsageError for too many ``dimensions``."""
+        try:
             with torch.inference_mode():
-                if (width := self.encode_captions(self.prepare_captions(["a"])).shape[-1]) < self.dimensions:
-                    raise UsageError(f"dimensions={self.dimensions}: the model's vectors have {width}")
+                images = self.encode_images(self.prepare_images(PROBES[DOCUMENT[0]]))
+                captions = self.encode_captions(self.prepare_captions(PROBES[QUERY]))
+            if not len(images) == len(captions) == 2:
+                raise ValueError(f"2 images and 2 captions have {len(images)} and {len(captions)} rows")
+        except Exception as error:
+            which = "these releases of sentence-transformers and transformers"
+            raise DataError(f"{self.name} cannot encode images and captions in {which}: {described(error)}") from error
+        if self.dimensions is not None and (width := captions.shape[-1]) < self.dimensions:
+            raise UsageError(f"dimensions={self.dimensions}: the model's vectors have {width}")
 
     def fingerprint(self) -> Mapping[str, object]:
         """Digest of the weights as they were loaded, prompts, temperature, and what else changes a score."""
