@@ -31,7 +31,7 @@ MODEL_FAMILIES = (
     ("BLIP, BLIP-2, FLAVA", "blip-it*", "blip2-it*", "flava-it*"),
     ("ViLT, BridgeTower", "vilt-*", "bridgetower-*"),
     ("X-CLIP, VideoPrism (videos)", "xclip-*", "videoprism-*"),
-    ("Embedding models, rerankers", "qwen3-vl-*", "embeddinggemma-2", "gme-*", "jina-*-v4", "colqwen2", "colpali"),
+    ("Embedding models, rerankers", "qwen3-vl-*", "embeddinggemma-2", "gme-*", "jina-*-v4", "col*"),
     ("VisualGPTScore", "visualgpt-*"),
     ("VQAScore", "vqascore-*"),
     ("NegCLIP, CE-CLIP, DeGLA, READ-CLIP", "negclip", "ce-clip", "degla", "read-clip"),

@@ -23,6 +23,8 @@ KINDS = {
     "multi_vector": (adapters.load_multi_vector, "MultiVectorEncoder", "qwen3_vl"),
     "colqwen2": (adapters.load_multi_vector, "MultiVectorEncoder", "ColQwen2"),
     "colpali": (adapters.load_multi_vector, "MultiVectorEncoder", "ColPali"),
+    "embedding_gemma2": (adapters.load, "SentenceTransformer", "embedding_gemma2"),
+    "modernvbert": (adapters.load_multi_vector, "MultiVectorEncoder", "modernvbert"),
 }
 IMAGES = [*random_images(2, (50, 40)), *random_images(1, (70, 30))]
 
@@ -54,6 +56,19 @@ def test_scores_are_the_librarys_similarity(name, folders):
         assert torch.allclose(together, own_similarity(folders[name], kind, batch_size=size), atol=1e-5, rtol=2e-6)
     single = torch.cat([logits_of(adapter, [image]) for image in IMAGES]) / scale
     assert torch.allclose(single, together, atol=1e-5, rtol=2e-6) and together.std() > 1e-3
+
+
+def test_images_that_the_library_takes_for_one_row_are_apart(folders, tmp_path):
+    broken = without(folders["embedding_gemma2"], tmp_path / "broken", "chat_template.jinja")
+    with pytest.raises(DataError, match="chat template"):
+        adapters.load(pretrained=str(broken), device="cpu")
+    bare = without(broken, tmp_path / "bare")
+    settings = json.loads((bare / "sentence_bert_config.json").read_text(encoding="utf-8"))
+    del settings["modality_config"]["message"]
+    (bare / "sentence_bert_config.json").write_text(json.dumps(settings), encoding="utf-8")
+    adapter = adapters.load(pretrained=str(bare), device="cpu", temperature=1.0)
+    expected = own_similarity(bare, "SentenceTransformer", batch_size=1)
+    assert torch.allclose(logits_of(adapter, IMAGES), expected, atol=1e-5, rtol=0)
 
 
 @pytest.mark.parametrize("name", [*KINDS][:3])

@@ -17,7 +17,7 @@ from support import siglip_tokenizers, tiny_models
 from support.hub_repos import made_up_commit, write_repository
 
 EMBEDDING, RERANKER = "Qwen/Qwen3-VL-Embedding-2B", "Qwen/Qwen3-VL-Reranker-2B"
-COLQWEN = "vidore/colqwen2-v1.0-hf"
+COLQWEN, COLMODERN, GEMMA = "vidore/colqwen2-v1.0-hf", "ModernVBERT/colmodernvbert-merged", "google/embeddinggemma-2"
 Saved = Literal["safetensors", "pickle", "both"]
 
 
@@ -199,6 +199,18 @@ MODELS: dict[str, dict[str, object]] = {  # repository -> arguments of `write_mo
             (RERANKER, tiny_models.sentence_model, "CrossEncoder", "4bd860ac4f15ad1897a214615cccc700f8f71818"),
             (COLQWEN, tiny_models.retriever, "ColQwen2", "ddc07d2317c80f75fc742b7362ee9ad1912908f9"),
             ("vidore/colpali-v1.3-hf", tiny_models.retriever, "ColPali", "133a9eb02947310513f52f8f0d39d622e0eab8dc"),
+            (
+                GEMMA,
+                partial(tiny_models.sentence_model, family="embedding_gemma2"),
+                "SentenceTransformer",
+                "914f7f89142e33e77833254d9c9b90c3cef7303b",
+            ),
+            (
+                COLMODERN,
+                partial(tiny_models.sentence_model, family="modernvbert"),
+                "MultiVectorEncoder",
+                made_up_commit(COLMODERN),
+            ),
         )
     },
     **{

@@ -25,6 +25,7 @@ NAMED = (
     *("blip-itc", "blip-itm", "blip2-itc", "blip2-itm", "flava-itc", "flava-itm"),
     *("vqascore-smolvlm-256m", "visualgpt-blip", "visualgpt-blip2", "visualgpt-git"),
     *("visualgpt-florence2", "visualgpt-kosmos2", "colqwen2", "colpali", "qwen3-vl-reranker-2b"),
+    *("embeddinggemma-2", "colmodernvbert"),
     *("vilt-itm-flickr30k", "vilt-itm-coco", "bridgetower-itm", "xclip-b32", "videoprism-lvt-b"),
 )
 TAGS = {  # named models of open_clip, whose tags build full-size models; repository of the weights

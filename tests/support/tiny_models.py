@@ -413,7 +413,7 @@ def chat(folder: Path, kind: str, scale: float = 6.0) -> Path:
     """A model that is asked about an image in a chat: llava, qwen2_vl, ..."""
     needs_chat()
     torch.manual_seed(4)
-    model, processor, image_token = CHATS[kind]()
+    model, processor, image_token = BASES[kind]()
     processor.chat_template = None if kind == "paligemma" else TURNS.replace("IMAGE", image_token)
     return _write(folder, model, processor, scale=scale)
 
@@ -568,6 +568,40 @@ CHATS: dict[str, Callable[[], Chat]] = {
     "perception_lm": _perception_lm,
     "mllama": _mllama,
 }
+
+
+def _embedding_gemma2() -> Chat:
+    special = ("<image>", "<boi>", "<eoi>", "<|video|>")
+    words = tokenizer(None, special=special)
+    named = dict(zip(("image", "boi", "eoi", "video"), special, strict=True))
+    words._set_model_specific_special_tokens(special_tokens={f"{one}_token": text for one, text in named.items()})
+    ids = {f"{one}_token_id": words.convert_tokens_to_ids(text) for one, text in named.items()}
+    heads = {"head_dim": 16, "global_head_dim": 16, "num_key_value_heads": 2}
+    text = {**_llama(words), **heads, "hidden_size_per_layer_input": 8, "embedding_dim": 32}
+    text |= {"layer_types": ["sliding_attention", "full_attention"], "sliding_window": 8}
+    vision = {**TEXT, **heads, "patch_size": 8, "pooling_kernel_size": 2, "position_embedding_size": 64}
+    text.pop("model_type")
+    config = tf.EmbeddingGemma2Config(text_config=text, vision_config=vision, audio_config=None, **ids)
+    images = tf.Gemma4ImageProcessor(patch_size=8, max_soft_tokens=70, pooling_kernel_size=2)
+    films = tf.EmbeddingGemma2VideoProcessor(patch_size=8, pooling_kernel_size=2)
+    processor = tf.EmbeddingGemma2Processor(tf.Gemma4AudioFeatureExtractor(), images, words, films)
+    return tf.EmbeddingGemma2Model(config), processor, "<image>"
+
+
+def _modernvbert() -> Chat:
+    _, processor, image_token = _tiled("Idefics3")
+    words = processor.tokenizer
+    ends = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "cls_token_id": 1, "sep_token_id": 2}
+    config = tf.ModernVBertConfig(
+        text_config={**TEXT, **ends, "vocab_size": len(words), "local_attention": 16, "global_attn_every_n_layers": 2},
+        vision_config={**VISION, **ONE},
+        pixel_shuffle_factor=2,
+        image_token_id=words.convert_tokens_to_ids(image_token),
+    )
+    return tf.ModernVBertModel(config), processor, image_token
+
+
+BASES = {**CHATS, "embedding_gemma2": _embedding_gemma2, "modernvbert": _modernvbert}
 
 
 def retriever(folder: Path, kind: str) -> Path:
