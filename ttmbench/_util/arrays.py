@@ -51,7 +51,7 @@ def read_arrays(path: Path) -> Arrays:
     except Exception as error:  # numpy, zipfile and safetensors raise many kinds for damaged files
         detail = " ".join(str(error).split())[:200] or type(error).__name__
         raise DataError(f"{path}: is not a readable {kind} file of numbers ({detail})") from None
-    return Arrays({name: _plain_numbers(path, name, one) for name, one in contents.arrays.items()}, contents.about)
+    return Arrays({name: plain_numbers(path, name, one) for name, one in contents.arrays.items()}, contents.about)
 
 
 def refuse_pickle(path: Path) -> bytes:
@@ -127,7 +127,7 @@ def _check_names(path: Path, names: list[str]) -> None:
         raise DataError(f"{path}: two arrays have one name")
 
 
-def _plain_numbers(path: Path, name: str, array: np.ndarray) -> np.ndarray:
+def plain_numbers(path: Path, name: str, array: np.ndarray) -> np.ndarray:
     """Numbers in this machine's byte order; integers that floats cannot represent are refused."""
     if array.dtype.kind not in NUMBERS or array.dtype.itemsize > 8:
         raise DataError(f"{path}: array {name!r:.80} holds {array.dtype}, not numbers of at most 8 bytes")

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from ttmbench._util.arrays import plain_numbers
 from ttmbench._util.file_io import file_digest
 from ttmbench.config import make_run_config
 from ttmbench.data.loader import check_count
@@ -301,8 +302,8 @@ def _of_array(array: np.ndarray, pairs: Any, spec: TaskSpec | None, registry: Re
             f"the scores are an array {array.dtype} {list(array.shape)}; expected numbers [groups, images, captions]"
         )
     ids, shape = [str(index) for index in range(len(array))], (spec or spec_of_scores(array, registry)).shape
-    scores = checked_scores(_ARRAY, array, shape, ids)
-    pairs = None if pairs is None else np.asarray(pairs, dtype=scores.dtype)
+    scores = checked_scores(_ARRAY, plain_numbers(_ARRAY, "scores", array), shape, ids)
+    pairs = None if pairs is None else plain_numbers(_ARRAY, "all_pairs", np.asarray(pairs)).astype(scores.dtype)
     check_pairs("all_pairs", pairs, len(array) * shape.images, len(array) * shape.captions)
     return StoredScores({RAW: [Scores(scores, pairs)]}, ids, "array")
 
