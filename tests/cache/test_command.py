@@ -78,7 +78,7 @@ def test_prune_removes_what_meets_all_conditions(filled, capsys):
     os.utime(old, (time.time() - 40 * 24 * 3600,) * 2)
     cache(capsys, filled, "prune", "--older_than", "30")
     assert set(listed(capsys, filled)) == {"shapes_replace"}
-    assert cache(capsys, filled, "prune", "--all")[0] == 0 and not list((filled / "scores").iterdir())
+    assert cache(capsys, filled, "prune", "--older_than", "0")[0] == 0 and not list((filled / "scores").iterdir())
 
 
 def test_only_the_files_of_the_cache_are_touched(filled, capsys, tmp_path):

@@ -36,8 +36,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--task", metavar="GLOB", help="Scores for these tasks")
     add("--model", metavar="GLOB", help="Scores from these models")
     add("--older_than", metavar="DAYS", type=float, help="Scores not used for this many days")
-    add("--all", action="store_true", help="All scores")
-    add("--dry_run", action="store_true", help="List the scores without removing them")
+    add("--all", action="store_true", default=None, help="All scores")
+    add("--dry_run", action="store_true", default=None, help="List the scores without removing them")
 
 
 def cache(options: argparse.Namespace) -> int:
@@ -45,7 +45,7 @@ def cache(options: argparse.Namespace) -> int:
     folder = cache_folder(options.use_cache)
     if folder is None:
         raise UsageError("the cache is off (--use_cache or TTMBENCH_CACHE); choose a directory with --use_cache DIR")
-    given = [name for name in _OF_PRUNE if getattr(options, name) not in (None, False)]
+    given = [name for name in _OF_PRUNE if getattr(options, name) is not None]
     if given and options.action != "prune":
         raise UsageError(f"--{given[0]} is for `ttmbench cache prune`")
     if options.action == "prune" and given in ([], ["dry_run"]):
