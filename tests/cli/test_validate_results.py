@@ -200,6 +200,9 @@ def test_results_without_stored_scores_are_not_complete(copy, capsys):
     assert changed.validate() == 0
     assert f"no scores, ranks or answers are stored: {COLOR}" in capsys.readouterr().out
     assert changed.validate("--complete") == 3
+    for key in ("results", "choice", "configs", "versions", "datasets", "task_status"):
+        changed.document.get(key, {}).clear()
+    assert changed.validate() == 3 and "no task is finished" in capsys.readouterr().out
 
 
 def test_a_link_beside_the_document_is_not_followed(copy, capsys):

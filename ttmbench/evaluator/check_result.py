@@ -72,6 +72,9 @@ class Checked:
         document = self.document
         if document.status != "done":
             self.notes.append(f"the run is not complete: its status is {document.status}")
+        if not document.results:
+            self.wrong.append("results: no task is finished")
+            return
         problems = {name: _file_problem(self.folder, name, about) for name, about in document.artifacts.items()}
         self.wrong += [f"artifacts.{name}: {why}" for name, why in problems.items() if why]
         self.sound = {name for name, why in problems.items() if not why}
