@@ -221,6 +221,7 @@ def test_the_first_table_has_raw_simplematch_and_ttm(tmp_path):
         tracks = {name: {"text_score,none": "zero_shot", "group_match,none": "matching"}}
         about = {"task": name, "groups": (100 + at, 100 + at), "model_name": "m", "tracks": tracks}
         write_run(runs, f"{at}.json", numbers, **about, model_info={"fingerprint": {"weights_sha256": "m-weights"}})
+    write_run(runs, "text.json", {"text_score,none": 0.5}, "text", chance={"text": {"text_score": 0.25}})
     write(runs, "toy.json", model="drawn", task="drawn", configs={"drawn": {"source": {"kind": "rendered"}}})
     site = build(runs, tmp_path / "site")
     page = Page((site / "index.html").read_text())
@@ -231,6 +232,8 @@ def test_the_first_table_has_raw_simplematch_and_ttm(tmp_path):
     ]
     pooled = 10 * sum(at * (100 + at) for at in range(7)) / sum(100 + at for at in range(7))
     assert row["sugarcrepe raw chance -"].startswith(f"{pooled:.2f} "), "over all groups together"
+    of_text = next(row for row in rows_of_page(site / "index.html", "tasks") if row[0] == "text")
+    assert of_text[4:8] == ["25.00", "-", "-", "-"], "without a matching there is no chance level of it"
     assert "drawn" not in page.text and "drawn" in Page((site / "builtin.html").read_text()).text
 
 
