@@ -281,7 +281,7 @@ def test_a_table_tests_gains_as_compare_does(tabled, capsys):
     for name, row in found.items():
         gain = points(row["difference"]) + ("*" if ps[name] <= 0.05 else "")
         assert f"({gain})" in cells[name] and cells[name].startswith(f"{100 * row['other']:.2f} "), name
-    assert "± 0.00 (0.00)" in cells["b"], "a gain of nothing has no sign"
+    assert "(2 seeds, identical) (0.00)" in cells["b"], "a gain of nothing has no sign"
     assert "Holm over 3 tests" in caption and any(cell.startswith("!") for cell in raw)
     assert main(["export", str(tabled), "--to", "csv"]) == 0
     lines = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))

@@ -124,7 +124,7 @@ def test_the_command_on_a_real_run(tmp_path, capsys):
     assert tables.startswith("Zero-shot") and "placebo" not in out and max(map(len, out.splitlines()[:12])) <= 80
     metrics = [line.split(": ")[1] for line in tables.splitlines() if line.startswith("shapes_")]
     assert metrics == ["group_score", *["group_match"] * 3], "one metric for each task and track"
-    assert re.search(r"TTM +\d+\.\d\d ± \d+\.\d\d +- +50\.00 +8 of 200\n", tables)
+    assert re.search(r"TTM +\d+\.\d\d (?:± \d+\.\d\d|\(2 seeds, identical\)) +- +50\.00 +8 of 200\n", tables)
     document = json.loads((tmp_path / "board" / "leaderboard.json").read_text())
     jsonschema.Draft202012Validator(schema("leaderboard")).validate(document)
     assert document["tracks"] == ["zero_shot", "matching", "test_time", "oracle"]

@@ -61,7 +61,7 @@ def test_every_number_is_on_the_page(reported_runs, capsys):
             value, seeds = f"{100 * values[key]:.2f}", "-"
             if name != "none":
                 std, seeds = values[f"{metric}_seed_std,{name}"], "2"
-                value += f" ± {100 * std:.2f}"
+                value += f" ± {100 * std:.2f}" if std else " (2 seeds, identical)"
             expected = {"value": value, "seeds": seeds, "stderr": f"{100 * values[f'{metric}_stderr,{name}']:.2f}"}
             expected |= {"95 % interval": f"{100 * interval[0]:.1f}–{100 * interval[1]:.1f}"}
             expected |= {"chance": f"{100 * document['chance'][task][metric]:.2f}"}

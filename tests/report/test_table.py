@@ -196,6 +196,6 @@ def test_every_column_is_shown_whole_or_dropped(monkeypatch, kinds, lengths, wid
 
 def test_gains_of_nothing_have_no_sign():
     number = Number("t", "m", "ttm", 0.625, seeds=(0, 1, 2), seed_std=0.0)
-    assert number_text(number) == "62.50 ± 0.00" and number_text(None) == "-"
+    assert number_text(number) == "62.50 (3 seeds, identical)" and number_text(None) == "-"
     assert number_text(replace(number, seed_std=0.01)) == "62.50 ± 1.00"
     assert interval_text((-0.0001, 0.025), signed=True) == "0.0 .. +2.5" and interval_text((None, None)) == "-"

@@ -40,14 +40,14 @@ def percent(value: float | None, digits: int = 2) -> str:
     return NOTHING if value is None else f"{100 * value:.{digits}f}"
 
 
-def spread_text(std: float | None) -> str:
-    """The standard deviation over seeds, behind a number; empty where it is unknown."""
-    return "" if std is None else f" ± {percent(std)}"
+def spread_text(std: float | None, seeds: int = 0) -> str:
+    """The standard deviation over seeds, or how many gave one number, behind a number; empty where it is unknown."""
+    return "" if std is None else f" ({seeds} seeds, identical)" if std == 0 and seeds > 1 else f" ± {percent(std)}"
 
 
 def number_text(row: Number | None) -> str:
     """A number in percent, with its spread over seeds."""
-    return NOTHING if row is None else percent(row.value) + spread_text(row.seed_std)
+    return NOTHING if row is None else percent(row.value) + spread_text(row.seed_std, len(row.seeds))
 
 
 def points(difference: float | None, digits: int = 2) -> str:

@@ -120,7 +120,7 @@ def result_cell(
     about += f"; but {row.origin.disagrees}" if row.origin.disagrees else ""
     kind = "number best" if row.value == best else "number" if leaderboard.beats_chance(row) else "number below"
     text = escape(percent(row.value) + marks(row))
-    spread = spread_text(row.seed_std)
+    spread = spread_text(row.seed_std, len(row.seeds))
     text += Markup(f'<small class="spread">{spread}</small>' if spread else "")
     text += Markup(f"<small>{words}</small>") if ends else ""
     if chance is not None and row.chance not in (None, chance):
