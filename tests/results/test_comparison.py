@@ -132,14 +132,14 @@ def test_a_folder_is_compared_with_its_first_run(tmp_path, capsys):
 
 
 def test_raw_numbers_of_several_settings_count_once(tmp_path, capsys):
-    for at, (model, right) in enumerate([("a", 0), ("b", 12), ("b", 12), ("b", 12), ("c", 12)]):
+    for at, (model, right) in enumerate([("a", 0), ("b", 12), ("b", 12), ("b", 12), ("c", 12), ("a", 0)]):
         raw = {"group_match": [1.0] * right + [0.0] * (12 - right)}
         adapted = {} if at == 3 else {"ttm": {"group_match": [float(at > 1)] * 12}}
         write_run(tmp_path, str(at), {"t": {"none": raw, **adapted}}, model=model)
     assert main(["compare", str(tmp_path), "-o", str(tmp_path / "x.json"), "--bootstrap_iters", "20"]) == 0
     found = json.loads((tmp_path / "x.json").read_text())["comparisons"]
-    assert [[row["method"] for row in one["rows"]] for one in found] == [["none", "ttm"], ["ttm"], ["none", "ttm"]]
-    assert {row["holm_tests"] for one in found for row in one["rows"]} == {5}
+    assert [[row["method"] for row in one["rows"]] for one in found] == [["none", "ttm"], ["ttm"]] * 2
+    assert {row["holm_tests"] for one in found for row in one["rows"]} == {6}
     assert "3.json: its numbers are those of a comparison above" in capsys.readouterr().err
 
 

@@ -79,6 +79,8 @@ def compare(options: argparse.Namespace) -> int:
         labels = [label_of[run.path] for run in (baseline, other)]
         keyed = {(labels[0].model, labels[1].model, to_json(row)): row for row in rows}
         rows = [row for key, row in keyed.items() if key not in counted]
+        if labels[0].model == labels[1].model:
+            rows = [row for row in rows if row["method"] not in UNTRAINED or row["won"] or row["lost"]] or rows
         counted |= {key for key, row in keyed.items() if row["method"] in UNTRAINED}
         if not rows:
             warn(f"{other.path}: its numbers are those of a comparison above")
