@@ -134,8 +134,9 @@ def test_a_file_of_another_run_is_never_replaced_unasked(tmp_path, capsys, finis
     scores = tmp_path / "stored.npz"
     np.savez(scores, scores=np.eye(2, dtype=np.float32)[None].repeat(200, 0))
     before = {file.name: file.read_bytes() for file in tmp_path.iterdir()}
-    with pytest.raises(UsageError, match=r"x\.json holds another run .*--overwrite always"):
-        evaluate(path, tasks="shapes_color", limit=10)
+    for more, named in (({"limit": 10}, "--limit"), ({"seeds": [0]}, "--seeds")):
+        with pytest.raises(UsageError, match=rf"x\.json holds another run \(other {named}\).*--overwrite always"):
+            evaluate(path, tasks="shapes_color", **more)
     assert (
         main(["score", str(scores), "--task", "shapes_color", "-o", str(path)]) == 2
         and "holds another run" in capsys.readouterr().err

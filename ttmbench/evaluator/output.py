@@ -60,10 +60,11 @@ class ConfigKey:
 
     def changes_since(self, document: ResultsDocument) -> tuple[list[str], list[str]]:
         """What differs from an earlier document: options, and versions of packages and digests of source code."""
-        asked, stated = self.content["config"], document.config
-        options = [f"--{name}" for name in asked if name not in ("tasks", "seeds")]
-        options = [name for name in options if asked[name[2:]] != stated.get(name[2:])]
-        options += [] if sorted(document.task_status) == asked["tasks"] else ["--tasks"]
+        stated = document.config | {"tasks": sorted(document.task_status)}
+        stated["seeds"] = RunConfig.model_construct(**document.config).run_seeds
+        options = [f"--{name}" for name, asked in self.content["config"].items() if asked != stated.get(name)]
+        specs = self.content["tasks"].items()
+        options += [f"task file of {name}" for name, spec in specs if document.configs.get(name, spec) != spec]
         code = [
             f"the source of package {name} {'changed' if digest else 'cannot be read, so it may have changed'}"
             for name, digest in self.content["code"].items()
@@ -194,7 +195,7 @@ class Output:
             )
         if key is None or document.run_key != key.sha256:
             options, code = ([], []) if key is None else key.changes_since(document)
-            differs = f"other {', '.join(options)}" if options else " and ".join(code) or "other settings or tasks"
+            differs = f"other {', '.join(options)}" if options else " and ".join(code) or "other settings or files"
             raise UsageError(f"{path} holds another run ({differs}); {instead}")
         return document
 
