@@ -85,7 +85,7 @@ def test_a_page_and_a_table_of_logs(tmp_path, capsys):
     assert main(["report", str(tmp_path), "-o", str(tmp_path / "page.html")]) == 0
     page = (tmp_path / "page.html").read_text(encoding="utf-8")
     assert "mme_cognition_score" in page and "code/0003.png" in page
-    assert main(["export", str(tmp_path / "a" / LMMS), "--to", "numbers"]) == 0
+    assert main(["export", str(tmp_path / "a"), "--to", "numbers"]) == 0
     assert "mme,mme_cognition_score,none,raw,zero_shot,0.375" in capsys.readouterr().out
 
 

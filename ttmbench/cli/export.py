@@ -43,7 +43,7 @@ def export(options: argparse.Namespace) -> int:
         takes = list(TABLES) if name in _HELP else ["model-index"]
         if options.to not in takes:
             raise UsageError(f"--to must be {', '.join(takes)} for --{name}, got {options.to}")
-    runs, skipped = read_files([Path(name) for name in options.runs])
+    runs, skipped = read_files([Path(name) for name in options.runs], logs=True)
     for path, why in skipped.items():
         warn(f"skipped: {path}: {why}")
     if not any(run.document.results for run in runs):
