@@ -24,7 +24,7 @@ from torch.nn import functional
 from torch.nn.utils.rnn import pad_sequence
 
 from ttmbench._util.file_io import json_digest
-from ttmbench._util.third_party import ADAPTER_CONFIG, CONFIG, MODULES, quiet_hub
+from ttmbench._util.third_party import ADAPTER_CONFIG, MODULES, quiet_hub
 from ttmbench.errors import DataError, UsageError
 from ttmbench.model_adapters._shared.contrastive import ContrastiveModel, Tower, longer_than, on_device
 from ttmbench.model_adapters._shared.fitting import library_class
@@ -114,9 +114,9 @@ def _fetched(asked: HubFiles, kind: str | None = None) -> tuple[ModelFiles, Pret
     weights += [file for file in files if _PICKLE.fullmatch(file) and file.rpartition("/")[0] not in folders]
     if not weights:
         raise DataError(f"{name} has no weights in safetensors or pytorch_model.bin")
-    if ADAPTER_CONFIG in files and CONFIG not in files:
-        instead = "give a repository of whole weights (often NAME-merged or NAME-hf), or merge it into its base"
-        raise UsageError(f"{name} has the weights of a PEFT adapter alone; {instead}")
+    if ADAPTER_CONFIG in files:  # the library would load its base from wherever the adapter says
+        instead = f"give whole weights (often {name}-merged or {name}-hf), or its base with peft={name}"
+        raise UsageError(f"{name} is a PEFT adapter alone; {instead}")
     small = repository.get(filter(_SMALL.fullmatch, files))
     saved = library_class(small)
     if saved is None:
@@ -159,13 +159,14 @@ def _load(kind: str, asked: LanguageOptions) -> LoadedModel:
                 where = "(processor_config.json); copy it from the model that these weights were trained from"
                 raise DataError(f"{asked.pretrained} has no image processor {where}") from error
             raise not_loaded(asked.pretrained, error, kind) from error
-    images = getattr(model.processor, "image_processor", None)
+    processor = getattr(model[0], "processor", None)  # a module of own code may have none
+    images = getattr(processor, "image_processor", None)
     if not (model.supports("image") or model.supports("message")) or images is None:
         raise UsageError(f"{asked.pretrained} reads text alone; use an embedding model that reads images too")
     if adapter is not None:
         apply_adapter(model.transformers_model, adapter, asked.pretrained, asked.merge)
         setattr(model, KEPT, getattr(model.transformers_model, KEPT))
-    return LoadedModel(model, files, model.tokenizer, images, model.processor)
+    return LoadedModel(model, files, model.tokenizer, images, processor)
 
 
 def _prompt_of(model: Any, option: str, asked: str | None, own: Sequence[str]) -> str:

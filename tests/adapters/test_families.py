@@ -8,8 +8,10 @@ included, compares the table of tests/evidence/families.md with what it found; W
 
 from __future__ import annotations
 
+import json
 import os
 import re
+import signal
 from pathlib import Path
 
 import numpy as np
@@ -19,11 +21,10 @@ import torch
 import transformers as tf
 from adapters import test_hf, test_itm_itc, test_visualgpt
 from open_clip.factory import get_model_config
-from support import tiny_models
+from support import processes, tiny_models
 from support.adapter_inputs import CAPTIONS, groups_of, logits_of, quick_scores, random_images
 from support.chat_families import FAMILIES, Processor, build, words
 from support.checkout import load_script
-from support.small_models import killed_at_its_first_file
 from transformers.models.auto.modeling_auto import MODEL_FOR_ZERO_SHOT_IMAGE_CLASSIFICATION_MAPPING_NAMES as ZERO_SHOT
 
 import ttmbench
@@ -34,6 +35,7 @@ from ttmbench.model_adapters._shared.image_text import ImageTextModel
 from ttmbench.model_adapters._shared.options import VisualgptOptions, VqascoreOptions
 from ttmbench.model_adapters._shared.pretrained import LoadedModel
 from ttmbench.model_adapters.vqascore import VQAScore
+from ttmbench.plugins.registry import build_registry, load_target
 
 PAGE = Path(__file__).resolve().parents[1] / "evidence" / "families.md"
 NOT_HERE = {
@@ -53,7 +55,29 @@ TRAINED = {"iterations": 1, "epochs": 1, "tau_start": 0.0, "tau_end": 0.0, "augm
 TRAINED |= {"lr": 0.01, "train": "last_block"}
 RESUMED = {"xclip": "hf", "videoprism": "hf", "SentenceTransformer": "sentence_transformers"}
 RESUMED |= {"MultiVectorEncoder": "multi_vector", "CrossEncoder": "cross_encoder"}
-FOUND: dict[tuple[str, str], tuple[str, ...]] = {("`hf`", "videoprism"): ("tested apart",)}  # with videos
+FOUND: dict[tuple[str, str], tuple[str, ...]] = {
+    ("`hf`", "videoprism"): ("tested apart",),  # with videos
+    ("`sentence_transformers`", "gme"): ("tested apart: code of its repository",),
+    ("`sentence_transformers`", "jina-embeddings-v4"): ("tested apart: code of its repository",),
+    ("`multi_vector`", "colmodernvbert"): ("fails in transformers 5.24",),
+    ("`multi_vector`", "adapters of peft"): ("refused: their base is not in the repository",),
+}
+RETRIEVERS = [  # adapter, class of Sentence Transformers, family
+    *[("sentence_transformers", "SentenceTransformer", one) for one in ("clip", "embedding_gemma2", "qwen3_vl")],
+    *[("multi_vector", "MultiVectorEncoder", one) for one in ("ColPali", "ColQwen2", "modernvbert", "qwen3_vl")],
+    ("cross_encoder", "CrossEncoder", "qwen3_vl"),
+]
+KILLED = """
+import json, os, signal, sys
+import ttmbench
+from ttmbench.methods.runner import SeedCheckpoint
+def killed(self, *given, keep=SeedCheckpoint.keep):
+    keep(self, *given)
+    os.kill(os.getpid(), signal.SIGKILL)
+SeedCheckpoint.keep = killed
+kind, task, how = json.loads(sys.argv[1])
+ttmbench.simple_evaluate(kind, task, **how)
+"""
 
 
 def record(name: str, family: str, adapters: object, difference: float, prefix: str = "-") -> None:
@@ -224,8 +248,25 @@ def test_an_architecture_of_open_clip_scores_as_there(kind, tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(("kind", "cls", "family"), RETRIEVERS)
+def test_a_retriever_scores_as_sentence_transformers_does(kind, cls, family, tmp_path):
+    library = pytest.importorskip("sentence_transformers", minversion="6.0")
+    folder, images = str(tiny_models.sentence_model(tmp_path, cls, family)), random_images(3, (50, 40))
+    adapter = load_target(build_registry().adapters[kind].target)(pretrained=folder, device="cpu")
+    own = getattr(library, cls)(folder, device="cpu")
+    if cls == "CrossEncoder":
+        pairs = list(zip(CAPTIONS, images, strict=True))
+        expected = own.predict(pairs, activation_fn=torch.nn.Identity())
+        found = adapter.score_pairs(images, CAPTIONS)
+    else:
+        expected = own.similarity(own.encode_query(CAPTIONS), own.encode_document(images)).T.numpy()
+        found = logits_of(adapter, images).numpy() * adapter.fingerprint()["temperature"]
+    record(f"`{kind}`", family.lower(), adapter, np.abs(found - expected).max())
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [*RESUMED, "blip-captioner", "git", "florence2", "llava"])
-def test_a_killed_run_resumes_with_equal_bits(name, tiny_vlm, tmp_path, monkeypatch):
+def test_a_killed_run_resumes_with_equal_bits(name, tiny_vlm, tmp_path):
     kind, folder = RESUMED.get(name, "visualgpt"), tmp_path / "model"
     task = "shapes_order" if kind == "hf" else "shapes_color"
     if kind in ("hf", "visualgpt"):
@@ -239,7 +280,10 @@ def test_a_killed_run_resumes_with_equal_bits(name, tiny_vlm, tmp_path, monkeypa
     expected = ttmbench.simple_evaluate(kind, task, **how)
     how["output_path"] = str(tmp_path / "x.json")
     for _ in range(2):
-        killed_at_its_first_file(monkeypatch, lambda: ttmbench.simple_evaluate(kind, task, **how))
+        done = processes.run(
+            ["-c", KILLED, json.dumps([kind, task, how])], capture_output=True, text=True, cwd=tmp_path
+        )
+        assert done.returncode == -signal.SIGKILL, done.stderr
     found = ttmbench.simple_evaluate(kind, task, **how)
     raw, *adapted = (
         one.scores[task][method][0].groups.tolist() for method in ("none", "ttm") for one in (found, expected)
@@ -251,8 +295,8 @@ def test_a_killed_run_resumes_with_equal_bits(name, tiny_vlm, tmp_path, monkeypa
 
 @pytest.mark.slow
 def test_the_page_shows_every_family():
-    tested = FAMILIES, DUALS, itm.FAMILIES, itc.FAMILIES, KINDS, visualgpt.FAMILIES
-    if len(FOUND) < sum(map(len, tested)) + 2:
+    tested = FAMILIES, DUALS, itm.FAMILIES, itc.FAMILIES, KINDS, visualgpt.FAMILIES, RETRIEVERS
+    if len(FOUND) < sum(map(len, tested)) + 6:
         pytest.skip("run the whole file in one process")
     rows: dict[tuple[str, ...], list[str]] = {}
     for (adapter, family), outcome in sorted(FOUND.items()):

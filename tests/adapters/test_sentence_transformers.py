@@ -36,9 +36,9 @@ def folders(tmp_path_factory):
     return {**made, "cross_encoder": tiny_models.sentence_model(root / "cross_encoder", "CrossEncoder")}
 
 
-def own_similarity(folder, kind, dimensions=None, batch_size=32, image_prompt=None, caption_prompt=None):
+def own_similarity(folder, kind, dimensions=None, batch_size=32, image_prompt=None, caption_prompt=None, **loaded):
     """Similarity [images, captions] by the library's own methods."""
-    model = getattr(library, kind)(str(folder), device="cpu")
+    model = getattr(library, kind)(str(folder), device="cpu", **loaded)
     how = {"batch_size": batch_size} | ({} if dimensions is None else {"truncate_dim": dimensions})
     captions = model.encode_query(CAPTIONS, prompt=caption_prompt, **how)
     return model.similarity(captions, model.encode_document(IMAGES, prompt=image_prompt, **how)).T
@@ -221,32 +221,87 @@ def test_adapter_of_peft_is_put_on_the_weights(name, folders, tmp_path):
     ]
 
 
-def test_own_code_is_run_with_the_flag(folders, tmp_path):
-    coded = with_code(folders["sentence_transformers"], tmp_path / "coded")
-    code = "from sentence_transformers.base.modules import Normalize as Own\n\n\nclass Normalize(Own):\n"
-    code += "    def forward(self, features):\n        features['sentence_embedding'] -= 0.1\n        return features\n"
-    (coded / "custom_code.py").write_text(code, encoding="utf-8")
+CODE = {  # as GME's, a module of the library with changes; as Jina's, a module of its own around a model of its own
+    "custom_st.MultiModal": """
+from sentence_transformers.base.modules import Transformer
+class MultiModal(Transformer):
+    def preprocess(self, inputs, prompt=None, **kwargs):
+        return super().preprocess(inputs, prompt=(prompt or "") + "the cat ", **kwargs)
+    def forward(self, features, **kwargs):
+        features = super().forward(features, **kwargs)
+        return features | {"token_embeddings": features["token_embeddings"] - 0.1}
+""",
+    "custom_st.Own": """
+from sentence_transformers.base.modules import InputModule
+from transformers import AutoModel, AutoProcessor, Qwen3VLConfig, Qwen3VLModel
+class OwnConfig(Qwen3VLConfig):
+    model_type = "own"
+class OwnModel(Qwen3VLModel):
+    config_class = OwnConfig
+class Own(InputModule):
+    config_keys, modalities, max_seq_length = [], ["text", "image"], 64
+    def __init__(self, path, **how):
+        super().__init__()
+        self.model, self.processor = AutoModel.from_pretrained(path, **how), AutoProcessor.from_pretrained(path, **how)
+        self.tokenizer = self.processor.tokenizer
+    @classmethod
+    def load(cls, path, revision=None, local_files_only=False, **more):
+        return cls(path, trust_remote_code=True, revision=revision, local_files_only=local_files_only)
+    def tokenize(self, texts, **unused):
+        words = [one for one in texts if isinstance(one, str)]
+        kind, mark = "text" if words else "image", "<|vision_start|><|image_pad|><|vision_end|>"
+        images = {} if words else {"images": list(texts)}
+        inputs = self.processor(text=words or [mark] * len(texts), padding=True, return_tensors="pt", **images)
+        return {"kind": kind} | {f"{kind}_{key}": value for key, value in inputs.items()}
+    def forward(self, features, task=None, **unused):
+        kind = features["kind"] + "_"
+        inputs = {key.removeprefix(kind): value for key, value in features.items() if key.startswith(kind)}
+        shift = {"query": 0.1, "document": 0.2}[task]
+        return features | {"sentence_embedding": self.model(**inputs).last_hidden_state[:, -1] - shift}
+    def save(self, output_path, *args, **kwargs):
+        self.model.save_pretrained(output_path)
+        self.processor.save_pretrained(output_path)
+""",
+}
+
+
+@pytest.mark.parametrize("kind", CODE)
+def test_own_code_is_run_with_the_flag(kind, folders, tmp_path):
+    coded = with_code(folders["sentence_transformers"], tmp_path / "coded", kind)
     adapter = adapters.load(pretrained=str(coded), device="cpu", trust_remote_code=True, temperature=1.0)
-    model = library.SentenceTransformer(str(coded), device="cpu", trust_remote_code=True)
-    expected = model.similarity(model.encode_query(CAPTIONS), model.encode_document(IMAGES)).T
+    expected = own_similarity(coded, "SentenceTransformer", trust_remote_code=True)
     assert torch.allclose(logits_of(adapter, IMAGES), expected, atol=1e-5, rtol=0)
     plain = adapters.load(pretrained=str(folders["sentence_transformers"]), device="cpu", temperature=1.0)
     assert not torch.allclose(logits_of(plain, IMAGES), expected, atol=1e-3)
+    how = {"limit": 4, "device": "cpu", "bootstrap_iters": 0, "methods": "ttm", "trust_remote_code": True}
+    how |= {"model_args": f"pretrained={coded}", "ttm_args": "iterations=1,epochs=1,lr=0.01"}
+    assert (
+        "group_match,ttm" in simple_evaluate("sentence_transformers", "shapes_color", **how)["results"]["shapes_color"]
+    )
     adapter.save(tmp_path / "saved")
     saved = adapters.load(pretrained=str(tmp_path / "saved"), device="cpu", trust_remote_code=True, temperature=1.0)
     assert torch.equal(logits_of(saved, IMAGES), logits_of(adapter, IMAGES))
-    edited = code.replace("0.1", "0.2")
-    (coded / "custom_code.py").write_text(edited, encoding="utf-8")
+    (coded / "custom_st.py").write_text(CODE[kind].replace("0.1", "0.3"), encoding="utf-8")
     again = adapters.load(pretrained=str(coded), device="cpu", trust_remote_code=True, temperature=1.0)
     assert again.fingerprint() != adapter.fingerprint()
 
 
-def with_code(folder, target):
-    """A copy of a model whose last module is of its own code."""
+def with_code(folder, target, kind="custom_st.MultiModal"):
+    """A copy of a model whose first module is of its own code; all of it, and its model too, for Jina's kind."""
     coded = without(folder, target)
-    modules = json.loads((coded / "modules.json").read_text(encoding="utf-8"))
-    modules.append({"idx": len(modules), "name": str(len(modules)), "path": "", "type": "custom_code.Normalize"})
-    (coded / "modules.json").write_text(json.dumps(modules), encoding="utf-8")
+    modules, config = (
+        json.loads((coded / f"{name}.json").read_text(encoding="utf-8")) for name in ("modules", "config")
+    )
+    modules[0] |= {"type": kind, "kwargs": ["task"]}
+    if kind.endswith("Own"):
+        modules = modules[:1]
+        config |= {
+            "model_type": "own",
+            "auto_map": {"AutoConfig": "custom_st.OwnConfig", "AutoModel": "custom_st.OwnModel"},
+        }
+    for name, content in {"modules.json": modules, "config.json": config}.items():
+        (coded / name).write_text(json.dumps(content), encoding="utf-8")
+    (coded / "custom_st.py").write_text(CODE[kind], encoding="utf-8")
     return coded
 
 
