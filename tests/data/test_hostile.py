@@ -626,9 +626,10 @@ class Wide:
         return {}
 
     def prepare_images(self, images):
-        return torch.ones(len(images), 3)
+        return torch.ones(len(images) * (1 + (self._wrong == "images")), 3)
 
-    prepare_captions = prepare_images
+    def prepare_captions(self, captions):
+        return torch.ones(len(captions) * (1 + (self._wrong == "captions")), 3)
 
     def encode_images(self, batch):
         return batch[:-1] if self._wrong == "features" else batch
@@ -643,7 +644,13 @@ class Wide:
 
 @pytest.mark.parametrize(
     ("wrong", "message"),
-    [("features", r"features of shape \[\d+, 3\] for"), ("logits", r"shape \[1, 1\]"), ("nan", "NaN or infinite")],
+    [
+        ("features", r"features of shape \[\d+, 3\] for"),
+        ("logits", r"shape \[1, 1\]"),
+        ("nan", "NaN or infinite"),
+        ("images", "prepare_images must return one row per input"),
+        ("captions", "prepare_captions must return one row per input"),
+    ],
 )
 def test_a_dual_encoder_with_wrong_shapes(folder_task, wrong, message):
     with pytest.raises(TtmbenchError, match=message):

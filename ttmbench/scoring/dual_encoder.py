@@ -18,7 +18,7 @@ from ttmbench._util.third_party import phase
 from ttmbench.errors import TtmbenchError, UsageError
 from ttmbench.model import DualEncoder, PairScorer, StoredFeatures
 from ttmbench.scoring.batches import FEATURES, BatchSizer, BlockStore, spans
-from ttmbench.scoring.inputs import Inputs, Prepared, n_rows, take
+from ttmbench.scoring.inputs import Inputs, Prepared, n_rows, row_each, take
 from ttmbench.scoring.pairs import pair_table
 from ttmbench.types import Group, Scores
 
@@ -62,7 +62,7 @@ def encode(adapter: DualEncoder, inputs: Prepared | Inputs, batch_size: int | Ba
     """Encodes every distinct image and caption of a task once, without gradients, as `encode_side`."""
     sizer, images = BatchSizer.of(batch_size), inputs if isinstance(inputs, Inputs) else inputs.images
     encoded = Side(encode_side(adapter, "images", images, sizer), inputs.rows.images)
-    tokens = adapter.prepare_captions(inputs.captions) if isinstance(inputs, Inputs) else inputs.captions
+    tokens = row_each(adapter.prepare_captions, inputs.captions) if isinstance(inputs, Inputs) else inputs.captions
     return Features(encoded, Side(encode_side(adapter, "captions", tokens, sizer), inputs.rows.captions))
 
 
@@ -131,7 +131,8 @@ def encode_images(adapter: DualEncoder, inputs: Inputs, batch_sizer: BatchSizer)
 def encode_captions(adapter: DualEncoder, captions: Sequence[str], batch_sizer: BatchSizer) -> Side:
     """Encodes captions, each distinct one once; arguments and errors as for `encode_images`."""
     distinct, rows = _numbered(captions)
-    return Side(encode_side(adapter, "captions", adapter.prepare_captions(distinct), batch_sizer).float(), rows)
+    tokens = row_each(adapter.prepare_captions, distinct)
+    return Side(encode_side(adapter, "captions", tokens, batch_sizer).float(), rows)
 
 
 def encode_classes(
@@ -144,7 +145,7 @@ def encode_classes(
     """
     distinct, rows = _numbered(names)
     prompts = [template.replace("{}", name) for name in distinct for template in templates]
-    tokens = adapter.prepare_captions(prompts)
+    tokens = row_each(adapter.prepare_captions, prompts)
     each, parts = len(templates), []
     with torch.inference_mode(), progress_bar(len(prompts), "encoding prompts", "prompts") as shown:
         for span in spans(len(distinct), CLASSES, 1):
@@ -174,13 +175,9 @@ def encode_stored(adapter: StoredFeatures, n_images: int, others: np.ndarray, ba
 def encode_side(
     adapter: DualEncoder, side: Literal["images", "captions"], inputs: Batch | Inputs, batch_sizer: BatchSizer
 ) -> torch.Tensor:
-    """Features [rows, d] of prepared inputs, or of images that are prepared as they are asked for, without gradients.
-
-    Batches do not depend on where the inputs come from.
-    """
-    encoder = adapter.encode_images if side == "images" else adapter.encode_captions
-    parts: list[torch.Tensor] = []
-    count = len(inputs.images) if isinstance(inputs, Inputs) else n_rows(inputs)
+    """Features [rows, d], without gradients, of prepared inputs or of images that are prepared when asked for."""
+    encoder, parts = adapter.encode_images if side == "images" else adapter.encode_captions, list[torch.Tensor]()
+    count = len(inputs.images) if isinstance(inputs, Inputs) else n_rows(inputs)  # either way in the same batches
     wanted = [np.arange(span.start, span.stop) for span in spans(count, FEATURES, batch_sizer.rows)]
     if isinstance(inputs, Inputs):
         opened = inputs.parts(adapter, wanted)
@@ -205,7 +202,7 @@ def caption_pairs(
     a caption as one vector.
     """
     distinct, rows = _numbered([caption for group in groups for caption in group.captions])
-    batch = adapter.prepare_captions(distinct) if stored is None else stored
+    batch = row_each(adapter.prepare_captions, distinct) if stored is None else stored
     with torch.inference_mode():
         features = encode_rows(adapter.encode_captions, batch, n_rows(batch), batch_sizer, "captions").double().cpu()
     if features.ndim != 2:
@@ -248,8 +245,7 @@ def encode_rows(
     def encode_some(some: slice) -> torch.Tensor:
         part, count = encoder(take(batch, some)), some.stop - some.start
         if not isinstance(part, torch.Tensor) or part.ndim < 1 or len(part) != count:
-            shape = _shape(part)
-            raise TtmbenchError(f"the model returned features of shape {shape} for {count} inputs (encoding {side})")
+            raise TtmbenchError(f"encode_{side} of the model gave features of shape {_shape(part)} for {count} inputs")
         return part
 
     return _joined(list(batch_sizer.map_batches(0, rows, encode_some)))
@@ -264,4 +260,4 @@ def _joined(parts: Sequence[torch.Tensor]) -> torch.Tensor:
 
 
 def _shape(value: object) -> str:
-    return str(list(value.shape)) if hasattr(value, "shape") else type(value).__name__
+    return str(list(value.shape)) if isinstance(value, torch.Tensor) else type(value).__name__

@@ -15,7 +15,7 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import islice
-from typing import TYPE_CHECKING, NoReturn, TypeVar, overload
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, overload
 
 import numpy as np
 import torch
@@ -149,6 +149,13 @@ def n_rows(batch: Batch) -> int:
     return len(next(iter(batch.values()))) if isinstance(batch, Mapping) else len(batch)
 
 
+def row_each(prepare_side: Callable[[Any], Batch], inputs: Sequence[Any], side: str = "captions") -> Batch:
+    """What a model's ``prepare_images`` or ``prepare_captions`` returns; TtmbenchError unless it is a row per input."""
+    if n_rows(batch := prepare_side(inputs)) != len(inputs):
+        raise TtmbenchError(f"prepare_{side} must return one row per input, got {n_rows(batch)} for {len(inputs)}")
+    return batch
+
+
 class Inputs:
     """Groups as models take them: distinct images, opened and prepared ahead, distinct captions, and the data digest.
 
@@ -238,7 +245,7 @@ class Inputs:
 
         No thread goes on once it is closed. DataError where an image cannot be read.
         """
-        with closing(self.made_of(model, wanted, model.prepare_images)) as made:
+        with closing(self.made_of(model, wanted, partial(row_each, model.prepare_images, side="images"))) as made:
             yield from map(concatenate, made)  # which holds no part while the next one comes
 
     def made_of(
@@ -315,7 +322,7 @@ def prepare(
 
     def make(opened: list[Image]) -> tuple[Batch, Batch | None]:
         larger = augmented.prepare_enlarged(opened, enlarge) if augmented and enlarge else None
-        return model.prepare_images(opened), larger
+        return row_each(model.prepare_images, opened, "images"), larger
 
     rows, made = np.arange(len(inputs.images)), list[tuple[Batch, Batch | None]]()
     wanted = [rows[start : start + batch_size] for start in range(0, len(rows), batch_size)]
@@ -327,8 +334,8 @@ def prepare(
             made += listed
             shown.update(len(block))
     images, larger = concatenate([one for one, _ in made]), [one for _, one in made if one is not None]
-    enlarged = concatenate(larger) if larger else None
-    return Prepared(images, model.prepare_captions(inputs.captions), inputs.rows, enlarged)
+    captions = row_each(model.prepare_captions, inputs.captions)
+    return Prepared(images, captions, inputs.rows, concatenate(larger) if larger else None)
 
 
 def stored(adapter: StoredFeatures, shape: GroupShape, limit: int | None) -> Inputs:

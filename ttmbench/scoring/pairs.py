@@ -21,7 +21,7 @@ from ttmbench._util.third_party import foreign_errors
 from ttmbench.errors import TtmbenchError
 from ttmbench.model import PairScorer
 from ttmbench.scoring.batches import PAIRS, BatchSizer, BlockStore, load, save, spans
-from ttmbench.scoring.inputs import Inputs, Prepared, Rows, Window, concatenate, take
+from ttmbench.scoring.inputs import Inputs, Prepared, Rows, Window, concatenate, row_each, take
 from ttmbench.types import Scores
 
 if TYPE_CHECKING:
@@ -149,7 +149,7 @@ def score_pairs(
 
         sizer = BatchSizer.of(model.pairs_at_once or sizer)
         return _in_blocks(wanted, lambda rows: nullcontext(lambda: score), sizer, blocks)
-    captions = model.prepare_captions(inputs.captions)
+    captions = row_each(model.prepare_captions, inputs.captions)
 
     @contextmanager
     def streamed(opened: np.ndarray) -> Iterator[Callable[[], _Score]]:
