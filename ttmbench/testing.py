@@ -9,6 +9,8 @@ import numpy as np
 import torch
 from PIL import Image
 
+from ttmbench._util.file_io import json_digest
+from ttmbench._util.third_party import error_with_place
 from ttmbench.errors import TtmbenchError
 from ttmbench.methods.contract import BrokenMethodError, outcomes
 from ttmbench.methods.training import TOLERANCE, gradient, restore, snapshot
@@ -19,7 +21,7 @@ from ttmbench.scoring.batches import BatchSizer as _BatchSizer
 from ttmbench.scoring.dual_encoder import encode, score_features
 from ttmbench.scoring.inputs import Inputs as _Inputs
 from ttmbench.scoring.inputs import Prepared as _Prepared
-from ttmbench.scoring.inputs import concatenate, n_rows, prepare, take
+from ttmbench.scoring.inputs import concatenate, prepare, row_each, take
 from ttmbench.scoring.pairs import pair_table
 from ttmbench.types import Group, ImageRef, MethodPart, MethodSpec
 
@@ -46,12 +48,22 @@ def check_adapter(adapter: object, *, image_size: tuple[int, int] = (64, 48)) ->
         made.append(name)
 
     try:
-        model = as_model(adapter)
-    except TtmbenchError as error:
-        raise ContractError(f"{type(adapter).__name__}: has a base class: {error}") from None
+        _check_model(as_model(adapter), image_size, check)
+    except ContractError:
+        raise
+    except Exception as error:
+        what = str(error) if isinstance(error, TtmbenchError) else error_with_place(error)
+        raise ContractError(f"{type(adapter).__name__}: after '{made[-1] if made else 'no check'}': {what}") from error
+    return made
+
+
+def _check_model(model: Model, image_size: tuple[int, int], check: _Check) -> None:
     check("states a fingerprint", bool(model.fingerprint()), "it has no fingerprint(), or an empty one")
-    check("fingerprint is stable", model.fingerprint() == model.fingerprint(), "two calls differ")
+    first, second = (json_digest(model.fingerprint(), allow_nan=False) for _ in range(2))
+    check("fingerprint is stable", first == second, "two calls differ")
     check("states a device", isinstance(model.device, torch.device), f"device is no torch.device but {model.device!r}")
+    notes = model.notes()
+    check("notes are texts", isinstance(notes, list) and all(isinstance(n, str) for n in notes), f"got {notes!r:.80}")
     rng, shape = np.random.RandomState(0), (image_size[1], image_size[0], 3)
     images = [Image.fromarray(rng.randint(0, 256, shape, dtype=np.uint8)) for _ in CAPTIONS]
     if isinstance(model, ChoiceModel):
@@ -70,7 +82,6 @@ def check_adapter(adapter: object, *, image_size: tuple[int, int] = (64, 48)) ->
             check("loss is a finite scalar", loss.ndim == 0 and bool(torch.isfinite(loss)), f"got {loss}")
             batch = take(prepared.images, n), take(prepared.captions, np.roll(n, 1)), None
             _check_training(model, batch, lambda: _all_scores(model, prepared, len(n)), check)
-    return made
 
 
 def check_method(
@@ -141,8 +152,8 @@ def _check_prepared(adapter: PairScorer, images: list[Image.Image], check: _Chec
     check("preparing changes no pair score", _close(np.diag(scores), direct), _difference(np.diag(scores), direct))
     single = _all_pairs(adapter, prepared, 1)
     check("pairs: batch size changes no prepared score", _close(scores, single), _difference(scores, single))
-    backwards = _all_pairs(adapter, _prepared(adapter, images[::-1]), 3)[::-1]
-    check("pairs: order of images changes no score", _close(scores, backwards), _difference(scores, backwards))
+    backwards = _all_pairs(adapter, _prepared(adapter, images[::-1], CAPTIONS[::-1]), 3)[::-1, ::-1]
+    check("pairs: order of inputs changes no score", _close(scores, backwards), _difference(scores, backwards))
     return prepared
 
 
@@ -165,21 +176,23 @@ def _check_pair_loss(adapter: PairScorer, prepared: _Prepared, check: _Check) ->
 
 def _check_dual_encoder(adapter: DualEncoder, images: list[Image.Image], check: _Check) -> _Prepared:
     n, prepared = len(CAPTIONS), _prepared(adapter, images)
-    scores = _all_scores(adapter, prepared, n)
-    check("logits are [images, captions]", scores.shape == (n, n), f"shape is {scores.shape}")
-    check("logits are finite", bool(np.isfinite(scores).all()), f"got {scores}")
-    features = adapter.encode_images(prepared.images)
-    check("features are float32", features.dtype == torch.float32, f"dtype is {features.dtype}")
-    raw = adapter.logits(features, adapter.encode_captions(prepared.captions))
+    sides = adapter.encode_images(prepared.images), adapter.encode_captions(prepared.captions)
+    for features in sides:
+        dtype = getattr(features, "dtype", type(features).__name__)
+        check("features are float32", dtype == torch.float32, f"got {dtype}")
+    raw = adapter.logits(sides[0][1:], sides[1])
+    shape = tuple(getattr(raw, "shape", ()))
+    check("logits are [images, captions]", shape == (n - 1, n), f"{n - 1} images and {n} captions give {shape}")
     check("logits are float32", raw.dtype == torch.float32, f"dtype is {raw.dtype}")
-    check("one row an image", n_rows(prepared.images) == n, "prepare_images changes the number")
+    scores = _all_scores(adapter, prepared, n)
+    check("logits are finite", bool(np.isfinite(scores).all()), f"got {scores}")
     single = _all_scores(adapter, prepared, 1)
     check("batch size changes no score", _close(scores, single), _difference(scores, single))
     apart = replace(prepared, images=concatenate([adapter.prepare_images([image]) for image in images]))
     one_by_one = score_features(adapter, encode(adapter, apart, n), False).groups[0]
     check("preparing one by one changes no score", _close(scores, one_by_one), _difference(scores, one_by_one))
-    backwards = _all_scores(adapter, _prepared(adapter, images[::-1]), n)[::-1]
-    check("order of images changes no score", _close(scores, backwards), _difference(scores, backwards))
+    backwards = _all_scores(adapter, _prepared(adapter, images[::-1], CAPTIONS[::-1]), n)[::-1, ::-1]
+    check("order of inputs changes no score", _close(scores, backwards), _difference(scores, backwards))
     return prepared
 
 
@@ -204,9 +217,12 @@ def _check_training(
     check(f"{what}the state comes back after training", _close(scores, after), _difference(scores, after))
 
 
-def _prepared(adapter: DualEncoder | PairScorer, pil_images: list[Image.Image]) -> _Prepared:
+def _prepared(
+    adapter: DualEncoder | PairScorer, pil_images: list[Image.Image], captions: tuple[str, ...] = CAPTIONS
+) -> _Prepared:
+    row_each(adapter.prepare_images, pil_images, "images")  # together, while a small task may prepare them one by one
     images = tuple(ImageRef(str(index), pil_image.copy) for index, pil_image in enumerate(pil_images))
-    return prepare(adapter, _Inputs([Group("0", images, CAPTIONS)]), batch_size=len(pil_images))
+    return prepare(adapter, _Inputs([Group("0", images, captions)]), batch_size=len(pil_images))
 
 
 def _all_scores(adapter: DualEncoder, prepared: _Prepared, batch_size: int) -> np.ndarray:

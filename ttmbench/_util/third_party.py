@@ -46,6 +46,8 @@ def error_line(error: BaseException) -> str:
         text = str(error)
     except Exception:
         text = "(its message cannot be shown)"
+    if isinstance(error, NotImplementedError) and not text and error.__traceback__:
+        text = f"define {traceback.extract_tb(error.__traceback__)[-1].name}"
     return one_line(f"{type(error).__name__}: {text}").rstrip(": ")
 
 
