@@ -35,7 +35,6 @@ from ttmbench.model_adapters._shared.image_text import ImageTextModel
 from ttmbench.model_adapters._shared.options import VisualgptOptions, VqascoreOptions
 from ttmbench.model_adapters._shared.pretrained import LoadedModel
 from ttmbench.model_adapters.vqascore import VQAScore
-from ttmbench.plugins.registry import build_registry, load_target
 
 PAGE = Path(__file__).resolve().parents[1] / "evidence" / "families.md"
 NOT_HERE = {
@@ -62,11 +61,9 @@ FOUND: dict[tuple[str, str], tuple[str, ...]] = {
     ("`multi_vector`", "colmodernvbert"): ("fails in transformers 5.24",),
     ("`multi_vector`", "adapters of peft"): ("refused: their base is not in the repository",),
 }
-RETRIEVERS = [  # adapter, class of Sentence Transformers, family
-    *[("sentence_transformers", "SentenceTransformer", one) for one in ("clip", "embedding_gemma2", "qwen3_vl")],
-    *[("multi_vector", "MultiVectorEncoder", one) for one in ("ColPali", "ColQwen2", "modernvbert", "qwen3_vl")],
-    ("cross_encoder", "CrossEncoder", "qwen3_vl"),
-]
+RETRIEVERS = (
+    "sentence_transformers clip embedding_gemma2 multi_vector colqwen2 colpali modernvbert cross_encoder".split()
+)
 KILLED = """
 import json, os, signal, sys
 import ttmbench
@@ -248,20 +245,16 @@ def test_an_architecture_of_open_clip_scores_as_there(kind, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("kind", "cls", "family"), RETRIEVERS)
-def test_a_retriever_scores_as_sentence_transformers_does(kind, cls, family, tmp_path):
-    library = pytest.importorskip("sentence_transformers", minversion="6.0")
-    folder, images = str(tiny_models.sentence_model(tmp_path, cls, family)), random_images(3, (50, 40))
-    adapter = load_target(build_registry().adapters[kind].target)(pretrained=folder, device="cpu")
-    own = getattr(library, cls)(folder, device="cpu")
-    if cls == "CrossEncoder":
-        pairs = list(zip(CAPTIONS, images, strict=True))
-        expected = own.predict(pairs, activation_fn=torch.nn.Identity())
-        found = adapter.score_pairs(images, CAPTIONS)
-    else:
-        expected = own.similarity(own.encode_query(CAPTIONS), own.encode_document(images)).T.numpy()
-        found = logits_of(adapter, images).numpy() * adapter.fingerprint()["temperature"]
-    record(f"`{kind}`", family.lower(), adapter, np.abs(found - expected).max())
+@pytest.mark.parametrize("name", RETRIEVERS)
+def test_a_retriever_scores_as_its_library_does(name, tmp_path):
+    pytest.importorskip("sentence_transformers", minversion="6.0")
+    from adapters import test_sentence_transformers as theirs
+
+    load, kind, family = theirs.KINDS[name]
+    adapter = load(pretrained=str(tiny_models.sentence_model(tmp_path, kind, family)), device="cpu")
+    found = theirs.scores_of(adapter) * adapter.fingerprint().get("temperature", 1)
+    difference = (found - theirs.own_scores(tmp_path, kind)).abs().max()
+    record(f"`{RESUMED[kind]}`", family.lower(), adapter, float(difference))
 
 
 @pytest.mark.slow

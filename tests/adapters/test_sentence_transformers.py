@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 
-import numpy as np
 import pytest
 import torch
 from support import tiny_models
@@ -25,6 +24,7 @@ KINDS = {
     "colpali": (adapters.load_multi_vector, "MultiVectorEncoder", "ColPali"),
     "embedding_gemma2": (adapters.load, "SentenceTransformer", "embedding_gemma2"),
     "modernvbert": (adapters.load_multi_vector, "MultiVectorEncoder", "modernvbert"),
+    "cross_encoder": (adapters.load_cross_encoder, "CrossEncoder", "qwen3_vl"),
 }
 IMAGES = [*random_images(2, (50, 40)), *random_images(1, (70, 30))]
 
@@ -32,29 +32,42 @@ IMAGES = [*random_images(2, (50, 40)), *random_images(1, (70, 30))]
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory):
     root = tmp_path_factory.mktemp("sentence")
-    made = {name: tiny_models.sentence_model(root / name, kind, family) for name, (_, kind, family) in KINDS.items()}
-    return {**made, "cross_encoder": tiny_models.sentence_model(root / "cross_encoder", "CrossEncoder")}
+    return {name: tiny_models.sentence_model(root / name, kind, family) for name, (_, kind, family) in KINDS.items()}
 
 
-def own_similarity(folder, kind, dimensions=None, batch_size=32, image_prompt=None, caption_prompt=None, **loaded):
-    """Similarity [images, captions] by the library's own methods."""
-    model = getattr(library, kind)(str(folder), device="cpu", **loaded)
-    how = {"batch_size": batch_size} | ({} if dimensions is None else {"truncate_dim": dimensions})
+def own_scores(folder, kind, dimensions=None, batch_size=32, image_prompt=None, caption_prompt=None, **loaded):
+    """Similarity or log-odds [images, captions] by the library's own methods."""
+    model, how = getattr(library, kind)(str(folder), device="cpu", **loaded), {"batch_size": batch_size}
+    if kind == "CrossEncoder":
+        pairs = [(caption, image) for image in IMAGES for caption in CAPTIONS]
+        scores = model.predict(pairs, activation_fn=torch.nn.Identity(), prompt=caption_prompt, **how)
+        return torch.from_numpy(scores.reshape(len(IMAGES), -1, *scores.shape[1:]))
+    how |= {} if dimensions is None else {"truncate_dim": dimensions}
     captions = model.encode_query(CAPTIONS, prompt=caption_prompt, **how)
     return model.similarity(captions, model.encode_document(IMAGES, prompt=image_prompt, **how)).T
 
 
+def scores_of(adapter, images=IMAGES):
+    """Scores [images, captions] of an adapter."""
+    if not isinstance(adapter, adapters.RerankerModel):
+        return logits_of(adapter, images)
+    found = adapter.score_pairs([image for image in images for _ in CAPTIONS], CAPTIONS * len(images))
+    return torch.from_numpy(found).reshape(len(images), -1)
+
+
 @pytest.mark.parametrize("name", KINDS)
-def test_scores_are_the_librarys_similarity(name, folders):
+def test_scores_are_the_librarys(name, folders):
     load, kind, _ = KINDS[name]
     adapter = load(pretrained=str(folders[name]), device="cpu")
-    scale = 1 / adapter.fingerprint()["temperature"]
-    assert adapter.fingerprint()["caption_prompt"] == ("" if name.startswith("col") else tiny_models.PROMPTS["query"])
-    assert scale == pytest.approx(float(torch.tensor(2.6592).exp()) if name == "clip" else 50, rel=1e-3)
-    together = logits_of(adapter, IMAGES) / scale
+    declared = adapter.fingerprint()
+    scale = 1 / declared.get("temperature", 1.0)
+    if kind != "CrossEncoder":
+        assert declared["caption_prompt"] == ("" if name.startswith("col") else tiny_models.PROMPTS["query"])
+        assert scale == pytest.approx(float(torch.tensor(2.6592).exp()) if name == "clip" else 50, rel=1e-3)
+    together = scores_of(adapter) / scale
     for size in (1, 32):
-        assert torch.allclose(together, own_similarity(folders[name], kind, batch_size=size), atol=1e-5, rtol=2e-6)
-    single = torch.cat([logits_of(adapter, [image]) for image in IMAGES]) / scale
+        assert torch.allclose(together, own_scores(folders[name], kind, batch_size=size), atol=1e-5, rtol=2e-6)
+    single = torch.cat([scores_of(adapter, [image]) for image in IMAGES]) / scale
     assert torch.allclose(single, together, atol=1e-5, rtol=2e-6) and together.std() > 1e-3
 
 
@@ -67,28 +80,30 @@ def test_images_that_the_library_takes_for_one_row_are_apart(folders, tmp_path):
     del settings["modality_config"]["message"]
     (bare / "sentence_bert_config.json").write_text(json.dumps(settings), encoding="utf-8")
     adapter = adapters.load(pretrained=str(bare), device="cpu", temperature=1.0)
-    expected = own_similarity(bare, "SentenceTransformer", batch_size=1)
+    expected = own_scores(bare, "SentenceTransformer", batch_size=1)
     assert torch.allclose(logits_of(adapter, IMAGES), expected, atol=1e-5, rtol=0)
 
 
-@pytest.mark.parametrize("name", [*KINDS][:3])
+@pytest.mark.parametrize("name", ["sentence_transformers", "clip", "multi_vector", "cross_encoder"])
 def test_prompts_and_temperature_are_as_asked(name, folders):
     load, kind, _ = KINDS[name]
     own = load(pretrained=str(folders[name]), device="cpu")
     asked = {"image_prompt": "the cat on ", "caption_prompt": "document", "temperature": 0.5}
+    asked = {"prompt": "document"} if name == "cross_encoder" else asked
     adapter = load(pretrained=str(folders[name]), device="cpu", **asked)
     prompts = {"image_prompt": "the cat on ", "caption_prompt": tiny_models.PROMPTS["document"]}
-    expected = own_similarity(folders[name], kind, **prompts) / 0.5
-    assert torch.allclose(logits_of(adapter, IMAGES), expected, atol=2e-5, rtol=0)
-    assert {key: adapter.fingerprint()[key] for key in prompts} == prompts
-    assert adapter.fingerprint() != own.fingerprint()
+    expected = own_scores(folders[name], kind, **prompts) / asked.get("temperature", 1)
+    assert torch.allclose(scores_of(adapter), expected, atol=2e-5, rtol=0)
+    declared = adapter.fingerprint()
+    assert all(declared[key] == prompts.get(key, prompts["caption_prompt"]) for key in asked if "prompt" in key)
+    assert declared != own.fingerprint()
 
 
 def test_dimensions_are_cut_and_normalised(folders):
     folder = folders["sentence_transformers"]
     adapter = adapters.load(pretrained=str(folder), device="cpu", dimensions=8, temperature=1.0)
     assert adapter.encode_captions(adapter.prepare_captions(CAPTIONS)).shape == (3, 8)
-    expected = own_similarity(folder, "SentenceTransformer", dimensions=8)
+    expected = own_scores(folder, "SentenceTransformer", dimensions=8)
     assert torch.allclose(logits_of(adapter, IMAGES), expected, atol=1e-5, rtol=0)
 
 
@@ -101,20 +116,6 @@ def test_padded_token_vectors_never_count(folders):
     assert torch.allclose(wider, adapter.logits(images, captions), atol=1e-4)
     negative = adapter.logits(pad(-images.abs(), (0, 0, 0, 5)), captions.abs())
     assert (negative < 0).all()
-
-
-def test_log_odds_are_the_librarys(folders):
-    folder = folders["cross_encoder"]
-    adapter = adapters.load_cross_encoder(pretrained=str(folder), device="cpu")
-    model = library.CrossEncoder(str(folder), device="cpu")
-    pairs = list(zip(CAPTIONS, IMAGES, strict=True))
-    for prompt in (None, "the photo of "):
-        how = {} if prompt is None else {"prompt": prompt}
-        adapter = adapters.load_cross_encoder(pretrained=str(folder), device="cpu", **how)
-        expected = model.predict(pairs, activation_fn=torch.nn.Identity(), prompt=prompt)
-        assert np.allclose(adapter.score_pairs(IMAGES, CAPTIONS), expected, atol=1e-5, rtol=0)
-        one = [adapter.score_pairs([image], [caption])[0] for caption, image in pairs]
-        assert np.allclose(one, expected, atol=1e-5, rtol=0)
 
 
 @pytest.mark.parametrize("names", [("LABEL_0", "LABEL_1"), ("yes", "no"), ("cat", "dog")])
@@ -132,17 +133,15 @@ def test_two_classes_give_their_difference(names, folders, tmp_path):
         with pytest.raises(UsageError, match="2 classes"):
             adapters.load_cross_encoder(pretrained=str(tmp_path), device="cpu")
         return
-    logits = model.predict(list(zip(CAPTIONS, IMAGES, strict=True)), activation_fn=torch.nn.Identity())
-    positive = 0 if "yes" in names else 1
-    adapter = adapters.load_cross_encoder(pretrained=str(tmp_path), device="cpu")
-    expected = logits[:, positive] - logits[:, 1 - positive]
-    assert np.allclose(adapter.score_pairs(IMAGES, CAPTIONS), expected, atol=1e-5, rtol=0) and expected.std() > 1e-3
+    logits, positive = own_scores(tmp_path, "CrossEncoder"), 0 if "yes" in names else 1
+    expected = logits[..., positive] - logits[..., 1 - positive]
+    found = scores_of(adapters.load_cross_encoder(pretrained=str(tmp_path), device="cpu"))
+    assert torch.allclose(found, expected, atol=1e-5, rtol=0) and expected.std() > 1e-3
 
 
-@pytest.mark.parametrize("name", [*KINDS, "cross_encoder"])
+@pytest.mark.parametrize("name", KINDS)
 def test_adapters_keep_the_contract(name, folders):
-    load = adapters.load_cross_encoder if name == "cross_encoder" else KINDS[name][0]
-    made = check_adapter(load(pretrained=str(folders[name]), device="cpu"))
+    made = check_adapter(KINDS[name][0](pretrained=str(folders[name]), device="cpu"))
     assert any("state" in one for one in made) and any("batch" in one for one in made), made
 
 
@@ -188,37 +187,28 @@ def test_images_are_processed_once_a_run(name, folders, monkeypatch):
 @pytest.mark.parametrize("name", ["sentence_transformers", "cross_encoder"])
 def test_adapter_of_peft_is_put_on_the_weights(name, folders, tmp_path):
     peft = pytest.importorskip("peft")
-    load, kind = (adapters.load_cross_encoder, "CrossEncoder") if name == "cross_encoder" else KINDS[name][:2]
+    load, kind, _ = KINDS[name]
     model = getattr(library, kind)(str(folders[name]), device="cpu")
     targets = {"target_modules": r".*language_model.*\.(q|v)_proj", "init_lora_weights": False}
     made = peft.get_peft_model(model.transformers_model, peft.LoraConfig(r=4, **targets))
     made.save_pretrained(tmp_path / "adapter")
-    pairs = list(zip(CAPTIONS, IMAGES, strict=True))
-
-    def scores(folder, **how):
-        adapter = load(pretrained=str(folder), device="cpu", **how)
-        pairwise = kind == "CrossEncoder"
-        return adapter, torch.tensor(adapter.score_pairs(IMAGES, CAPTIONS)) if pairwise else logits_of(adapter, IMAGES)
-
-    if kind == "CrossEncoder":
-        expected = torch.tensor(model.predict(pairs, activation_fn=torch.nn.Identity()))
-    else:
-        expected = model.similarity(model.encode_query(CAPTIONS), model.encode_document(IMAGES)).T * 50
-    own, plain = scores(folders[name])
-    assert not torch.allclose(plain, expected, atol=1e-2)
+    how = {"device": "cpu"} if kind == "CrossEncoder" else {"device": "cpu", "temperature": 1.0}
+    own = load(pretrained=str(folders[name]), **how)
+    made.merge_and_unload()
+    model.save_pretrained(str(tmp_path / "merged"), create_model_card=False)
+    expected, plain = own_scores(tmp_path / "merged", kind), scores_of(own)
+    assert not torch.allclose(plain, expected, atol=1e-4)
     for merge in (True, False):
-        adapter, found = scores(folders[name], peft=str(tmp_path / "adapter"), merge=merge)
-        assert torch.allclose(found, expected, atol=1e-4, rtol=0) and adapter.fingerprint()["peft"]["merged"] is merge
-        assert [one.name for one in adapter.files.beside] == [str(tmp_path / "adapter")]
+        adapter = load(pretrained=str(folders[name]), peft=str(tmp_path / "adapter"), merge=merge, **how)
         adapter.save(tmp_path / f"saved-{merge}")
-        assert torch.allclose(scores(tmp_path / f"saved-{merge}")[1], expected, atol=1e-4, rtol=0)
-    coarse, found = scores(folders[name], weights_dtype="bf16", attn_implementation="eager")
-    assert coarse.untrainable and torch.allclose(found, plain, atol=0.2 * float(plain.std()) + 0.5)
-    stated = [one.fingerprint() for one in (own, coarse)]
-    assert [(one["weights"], one["attn_implementation"]) for one in stated] == [
-        ("float32", "sdpa"),
-        ("bfloat16", "eager"),
-    ]
+        for one in (adapter, load(pretrained=str(tmp_path / f"saved-{merge}"), **how)):
+            assert torch.allclose(scores_of(one), expected, atol=1e-5, rtol=0)
+        assert adapter.fingerprint()["peft"]["merged"] is merge
+        assert [one.name for one in adapter.files.beside] == [str(tmp_path / "adapter")]
+    coarse = load(pretrained=str(folders[name]), weights_dtype="bf16", attn_implementation="eager", **how)
+    assert coarse.untrainable and torch.allclose(scores_of(coarse), plain, atol=0.2 * float(plain.std()) + 0.01)
+    stated = [(one.fingerprint()["weights"], one.fingerprint()["attn_implementation"]) for one in (own, coarse)]
+    assert stated == [("float32", "sdpa"), ("bfloat16", "eager")]
 
 
 CODE = {  # as GME's, a module of the library with changes; as Jina's, a module of its own around a model of its own
@@ -239,19 +229,19 @@ class OwnConfig(Qwen3VLConfig):
 class OwnModel(Qwen3VLModel):
     config_class = OwnConfig
 class Own(InputModule):
-    config_keys, modalities, max_seq_length = [], ["text", "image"], 64
+    config_keys, modalities = [], ["text", "image"]
     def __init__(self, path, **how):
         super().__init__()
         self.model, self.processor = AutoModel.from_pretrained(path, **how), AutoProcessor.from_pretrained(path, **how)
         self.tokenizer = self.processor.tokenizer
     @classmethod
-    def load(cls, path, revision=None, local_files_only=False, **more):
-        return cls(path, trust_remote_code=True, revision=revision, local_files_only=local_files_only)
+    def load(cls, path, revision=None, **more):
+        return cls(path, trust_remote_code=True, revision=revision)
     def tokenize(self, texts, **unused):
-        words = [one for one in texts if isinstance(one, str)]
-        kind, mark = "text" if words else "image", "<|vision_start|><|image_pad|><|vision_end|>"
-        images = {} if words else {"images": list(texts)}
-        inputs = self.processor(text=words or [mark] * len(texts), padding=True, return_tensors="pt", **images)
+        kind, images, mark = "text", {}, "<|vision_start|><|image_pad|><|vision_end|>"
+        if not isinstance(texts[0], str):
+            kind, images, texts = "image", {"images": list(texts)}, [mark] * len(texts)
+        inputs = self.processor(text=list(texts), padding=True, return_tensors="pt", **images)
         return {"kind": kind} | {f"{kind}_{key}": value for key, value in inputs.items()}
     def forward(self, features, task=None, **unused):
         kind = features["kind"] + "_"
@@ -269,7 +259,7 @@ class Own(InputModule):
 def test_own_code_is_run_with_the_flag(kind, folders, tmp_path):
     coded = with_code(folders["sentence_transformers"], tmp_path / "coded", kind)
     adapter = adapters.load(pretrained=str(coded), device="cpu", trust_remote_code=True, temperature=1.0)
-    expected = own_similarity(coded, "SentenceTransformer", trust_remote_code=True)
+    expected = own_scores(coded, "SentenceTransformer", trust_remote_code=True)
     assert torch.allclose(logits_of(adapter, IMAGES), expected, atol=1e-5, rtol=0)
     plain = adapters.load(pretrained=str(folders["sentence_transformers"]), device="cpu", temperature=1.0)
     assert not torch.allclose(logits_of(plain, IMAGES), expected, atol=1e-3)

@@ -18,6 +18,7 @@ from support.hub_repos import made_up_commit, write_repository
 
 EMBEDDING, RERANKER = "Qwen/Qwen3-VL-Embedding-2B", "Qwen/Qwen3-VL-Reranker-2B"
 COLQWEN, COLMODERN, GEMMA = "vidore/colqwen2-v1.0-hf", "ModernVBERT/colmodernvbert-merged", "google/embeddinggemma-2"
+GEMMAS, SENTENCE = "914f7f89142e33e77833254d9c9b90c3cef7303b", tiny_models.sentence_model
 Saved = Literal["safetensors", "pickle", "both"]
 
 
@@ -195,22 +196,12 @@ MODELS: dict[str, dict[str, object]] = {  # repository -> arguments of `write_mo
     **{
         name: {"make": partial(make, kind=kind), "dtype": "bfloat16", "main": commit}
         for name, make, kind, commit in (
-            (EMBEDDING, tiny_models.sentence_model, "SentenceTransformer", "9f2f7e710d6d81056aa5c0a4f04764fec6bb7bda"),
-            (RERANKER, tiny_models.sentence_model, "CrossEncoder", "4bd860ac4f15ad1897a214615cccc700f8f71818"),
+            (EMBEDDING, SENTENCE, "SentenceTransformer", "9f2f7e710d6d81056aa5c0a4f04764fec6bb7bda"),
+            (RERANKER, SENTENCE, "CrossEncoder", "4bd860ac4f15ad1897a214615cccc700f8f71818"),
             (COLQWEN, tiny_models.retriever, "ColQwen2", "ddc07d2317c80f75fc742b7362ee9ad1912908f9"),
             ("vidore/colpali-v1.3-hf", tiny_models.retriever, "ColPali", "133a9eb02947310513f52f8f0d39d622e0eab8dc"),
-            (
-                GEMMA,
-                partial(tiny_models.sentence_model, family="embedding_gemma2"),
-                "SentenceTransformer",
-                "914f7f89142e33e77833254d9c9b90c3cef7303b",
-            ),
-            (
-                COLMODERN,
-                partial(tiny_models.sentence_model, family="modernvbert"),
-                "MultiVectorEncoder",
-                made_up_commit(COLMODERN),
-            ),
+            (GEMMA, partial(SENTENCE, family="embedding_gemma2"), "SentenceTransformer", GEMMAS),
+            (COLMODERN, partial(SENTENCE, family="modernvbert"), "MultiVectorEncoder", made_up_commit(COLMODERN)),
         )
     },
     **{
