@@ -75,6 +75,8 @@ def test_intervals_are_of_clusters_and_say_so(runs, capsys):
 
     print_results(run.document)
     assert "24 groups in 8 clusters" in " ".join(capsys.readouterr().out.split())
+    (saved,) = run.path.parent.glob("1*.safetensors")
+    assert run["ci"]["shared"].items() <= ttmbench.score(saved)["ci"]["scores"].items()
 
 
 def test_where_no_image_is_shared_nothing_changes_and_nothing_is_said():

@@ -87,7 +87,11 @@ def test_all_parts_of_a_dataset_from_one_file(tmp_path, capsys):
     assert document["results"]["sugarcrepe_add_obj"]["group_match,none"] == 1 / 6
     assert document["groups"]["sugarcrepe"]["text_score,none"] == 0.5
     assert document["n-samples"]["sugarcrepe_add_att"]["clusters"] == 3  # of one image each
-    assert numbers(path, "sugarcrepe_swap_att")["text_score"] == 5 / 6
+    named = table(
+        tmp_path / "named.csv", [{"subset": f"{row['type']}_{row['subtype']}", **row, "type": ""} for row in rows]
+    )
+    for one in (path, named):
+        assert numbers(one, "sugarcrepe_swap_att")["text_score"] == 5 / 6
     with pytest.raises(UsageError, match="do not say which rows of a file are whose"):
         ttmbench.score(path, "paper16")
     better = table(tmp_path / "better.csv", [{**row, "correct": 1} for row in rows])

@@ -34,6 +34,10 @@ def test_one_kind_is_a_mean_over_groups():
     assert change == pytest.approx(stats.flip_ends(np.full(50, 0.5), values, 200, 0, clusters))
     found = together.interval("percentile", 2000, 0)
     assert found == pytest.approx(stats.bootstrap_interval(values, 2000, 0, clusters=clusters), abs=0.02)
+    skewed = np.linspace(0, 1, 50) ** 9
+    percentile, bca = (stats.bootstrap_interval(skewed, 9999, 0, method=method) for method in ("percentile", "BCa"))
+    assert laid_out(skewed, {("all",): range(50)}).interval("bca", 9999, 0) == pytest.approx(bca, abs=0.003)
+    assert bca[1] - percentile[1] > 0.01
 
 
 def test_an_interval_is_no_point_and_stays_inside():

@@ -140,6 +140,29 @@ def test_every_setting_of_a_method_is_another_row(document, tmp_path, method):
         check(tmp_path, document, change, method, [0.25, 0.75])
 
 
+MODEL = {"model": "x", "fingerprint": {"weights": "a"}}
+RANKING = {"kind": "retrieval", "queries": {"i2t": 6}, "candidates": {"i2t": 6}, "resampled": "images"}
+USED = {
+    "references": {"task": "x", "images": 6, "captions": 6, "data_sha256": "a" * 64},
+    "reward_model": {**MODEL, "is_student": False},
+    "rerank": {**MODEL, "k": 5},
+}
+
+
+@pytest.mark.parametrize("name", USED)
+def test_what_a_number_used_besides_is_another_row(document, tmp_path, name):
+    document, ranking = deepcopy(document), {**RANKING, "rerank": {}}
+    document["ranking"] = {TASK: ranking} if name == "rerank" else {}
+    place = ranking if name == "rerank" else document["methods"][TASK]["tent"]
+    place[name] = USED[name]
+
+    def change(made):
+        of = (made["ranking"][TASK] if name == "rerank" else made["methods"][TASK]["tent"])[name]
+        of |= {"data_sha256": "b" * 64} if name == "references" else {"fingerprint": {"weights": "b"}}
+
+    check(tmp_path, document, change, "tent", [0.25, 0.75])
+
+
 def test_a_run_with_a_method_more_changes_no_row(document, tmp_path):
     def change(made):
         del made["methods"][TASK]["dn"]

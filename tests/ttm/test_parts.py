@@ -24,7 +24,7 @@ from ttmbench.methods import model_task
 from ttmbench.methods import parts as other_parts
 from ttmbench.methods import training as finetune
 from ttmbench.methods.controls import exchanged, random_matchings
-from ttmbench.methods.model_task import Selection
+from ttmbench.methods.model_task import Round, Selection
 from ttmbench.methods.parts import check_parts
 from ttmbench.methods.settings import load_parts
 from ttmbench.methods.ttm import matching
@@ -131,6 +131,7 @@ def test_soft_labels_are_refused_for_global_tasks(registry):
         ("selection", lambda labels, *_: labels.confidence, "must give a bool array [12]"),
         ("pseudo_labels", lambda scores: replace(matching(scores), captions=np.full((12, 2), 5)), "from 0 to 1"),
         ("pseudo_labels", lambda scores: replace(matching(scores), confidence=np.full(12, np.nan)), "finite [12]"),
+        ("pseudo_labels", lambda scores: replace(matching(scores), tie=np.zeros(12)), "tie, bool [12]"),
         ("pseudo_labels", lambda scores: replace(matching(scores), soft=np.ones((12, 2, 2))), "rows sum to 1"),
         ("loss", lambda batch: batch.targets.sum(), "must give a scalar tensor with a gradient"),
         ("optimizer", lambda parameters, settings: None, "must give a torch optimizer"),
@@ -209,11 +210,12 @@ def test_the_defaults_by_name_are_the_run_without_them(name, registry):
     ((kind, value),) = name.items()
     function = load_target(registry.part(kind, value).target)
     sgd = load_parts(registry, TTMConfig(optimizer="sgd"))  # which does not enlarge the rounding of sums
-    found = []
-    for parts in (sgd, replace(sgd, **{kind: function})):
-        stage = stage_of(12, model=Graded())
-        settings = {"config": TTMConfig(**SHORT), "schedule": LINEAR, "learning_rate": 1e-2, "seed": 3}
-        found.append(list(adapt(stage, stage.score(), parts=parts, **settings)))
+    found = [], []
+    for steps, parts in zip(found, (sgd, replace(sgd, **{kind: function})), strict=True):
+        for images in (2, 3):  # captions choose among three
+            stage = stage_of(12, images, 2, model=Graded())
+            settings = {"config": TTMConfig(**SHORT), "schedule": LINEAR, "learning_rate": 1e-2, "seed": 3}
+            steps += adapt(stage, stage.score(), parts=parts, **settings)
     for one, other in zip(*found, strict=True):
         np.testing.assert_allclose(one.scores.groups, other.scores.groups, atol=1e-5)
         assert kind == "loss" or np.array_equal(one.scores.groups, other.scores.groups)
@@ -234,6 +236,9 @@ def test_a_teacher_is_the_moving_average_of_every_step(registry, monkeypatch):
         mean = 0.75 * mean + 0.25 * bias
     assert len(seen) > 1 and torch.allclose(found.stage.adapter.image.bias, mean, atol=1e-7)
     assert np.array_equal(found.steps[-1].scores.groups, stage.score().groups)
+    counted = {"batches": torch.tensor(3)}
+    other_parts.ema(counted, {"batches": torch.tensor(8)})
+    assert counted["batches"] == 8, "what is no mean is copied"
 
 
 def test_argmax_gives_each_image_its_best_caption():
@@ -391,6 +396,8 @@ def test_a_run_stops_once_its_groups_fit(registry):
     blind.steps += found.steps
     ends = [other_parts.overfit([each]) for each in blind.rounds]
     assert ends == [*[False] * (len(ends) - 1), True]
+    for ends, selected in ((True, [False, False]), (False, [True, False])):  # over the whole dataset: once none is left
+        assert other_parts.overfit([Round(np.array(selected), np.array([[0], [1]]), (), np.eye(2))]) is ends
 
 
 @pytest.mark.parametrize("parts", [OWN, {"train": "lora:2", "teacher": "ema"}], ids=["plugin", "low rank"])
