@@ -86,6 +86,7 @@ def test_help_is_a_command(capsys):
         "a switch has no default to say"
     )
     assert refused(capsys, "help", "rum")
+    assert "`ttmbench show TASK`" in refused(capsys, "power", "winoground"), "a command of before names what there is"
 
 
 @pytest.mark.parametrize("name", sorted(COMMANDS))

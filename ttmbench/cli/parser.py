@@ -320,7 +320,8 @@ def _without_command(word: str) -> int:
     elif word == "--version":
         put(f"ttmbench {__version__}\n")
     else:
-        hint = near_name(word, COMMANDS, "")
+        now = {"power": "show TASK", "prepare": "download TASK", "schema": "validate"}.get(word)
+        hint = f"; its work is done by `ttmbench {now}`" if now else near_name(word, COMMANDS, "")
         echo(one_line(f"ttmbench: unknown command '{word}'{hint} (see ttmbench --help)"), sys.stderr)
         return 2
     return 0
