@@ -117,6 +117,10 @@ def test_the_text_only_score_compares_captions_alone():
     assert chance.text_only_score(2, 6, 2) is None
     with pytest.raises(ValueError, match="do not fit"):
         metrics.text_only_score(likeness, true_captions=3)
+    with pytest.raises(ValueError, match="do not fit"):
+        metrics.text_score(likeness[:, :2], true_captions=2)
+    with pytest.raises(ValueError, match="one image"):
+        metrics.image_score(likeness[:, :1])
 
 
 def test_the_global_assignment_gives_every_image_as_many_captions_as_are_true():

@@ -288,6 +288,8 @@ def test_stored_features_rank_without_an_image(tmp_path):
     np.savez(tmp_path / "f.npz", img=img, cap=cap)
     run = {"model_args": {"path": str(tmp_path / "f.npz")}, "save_scores": True, "output_path": str(tmp_path / "o")}
     found = ttmbench.simple_evaluate("embeddings", "shapes_retrieval", **run, **QUICK)
+    again = ttmbench.simple_evaluate("embeddings", "shapes_retrieval", **run, **QUICK)
+    assert again.results == found.results and again["timing"] == found["timing"], "resumed: the data are the same"
     unit = [one / np.linalg.norm(one, axis=1, keepdims=True) for one in (img, cap)]
     np.savez(tmp_path / "u.npz", img=unit[0], cap=unit[1])
     assert ttmbench.score(tmp_path / "u.npz", "shapes_retrieval").results == found.results

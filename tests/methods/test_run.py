@@ -62,6 +62,9 @@ def test_each_method_is_a_column_with_its_track_and_record():
     cost = records["drift"]["cost"][0]
     assert (cost["image_rows"], cost["image_rows_backward"], cost["optimizer_steps"]) == (48, 24, 3)
     assert records["doubled"]["trained"] is None and records["drift"]["trained"]["parameters"] > 0
+    own_methods.TURNS.clear()
+    evaluate("drift", method_args={"drift": {"images": 0}}, limit=4)
+    assert own_methods.TURNS == [[0, 1, 2, 3]] * 2
 
 
 def test_the_command_line_and_python_give_the_same(tmp_path, capsys):

@@ -48,9 +48,9 @@ def wrong_shape(task):
 
 
 def drift(task, *, lr: float = 1e-2, images: int = 8, memory: float = 0.9):
-    """Entropy minimisation along the stream, with a moving mean of the loss that scales it."""
+    """Entropy minimisation along the stream (or twice on all groups), with a moving mean of the loss that scales it."""
     optimizer = task.optimizer(torch.optim.Adam(task.train("all"), lr=lr))
-    for batch in task.stream(images=images):
+    for batch in task.stream(images=images) if images else task.iterations(2):
         TURNS.append(batch.groups.tolist())
         scores = batch.logits()
         logs = scores.log_softmax(dim=-1)
