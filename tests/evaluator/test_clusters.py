@@ -12,7 +12,7 @@ from ttmbench import stats
 from ttmbench.cli import main
 from ttmbench.errors import UsageError
 from ttmbench.results.comparison import read_run
-from ttmbench.results.summary import connected, held_out
+from ttmbench.results.summary import held_out
 
 QUICK = {"device": "cpu", "bootstrap_iters": 100, "use_cache": "off"}
 
@@ -43,11 +43,6 @@ def task(copies, matching="group", count=24):
     images = [[flat(5 * (group // copies))] for group in range(count)]
     captions = [[f"{'a' * (group + 1)}", f"{'b' * (group + 40)}"] for group in range(count)]
     return ttmbench.Task.from_groups(images, captions, name="shared", matching=matching)
-
-
-def test_components_go_through_others():
-    assert connected([["a", "b"], ["c", "d"], ["b", "c"], ["e", "f"]]) == [0, 0, 0, 1]
-    assert connected([]) == []
 
 
 @pytest.fixture(scope="module")

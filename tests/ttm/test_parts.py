@@ -56,7 +56,7 @@ def small_clip(tiny_hf_clip):
     return load(tiny_hf_clip)
 
 
-def run(registry, stage=None, **settings):
+def run(registry, stage=None, resume=None, **settings):
     stage = stage or stage_of(12, model=Graded())
     config = TTMConfig(**{**SHORT, "lr": 1e-2}).with_changes(settings, "test")
     parts = load_parts(registry, config)
@@ -67,10 +67,8 @@ def run(registry, stage=None, **settings):
         teacher = {name: one.clone() for name, one in state.extra.items()}
         states.append(replace(state, model=copies, extra=teacher, optimizers=copy.deepcopy(state.optimizers)))
 
-    steps = list(
-        adapt(stage, raw, config=config, schedule=schedule, learning_rate=1e-2, seed=3, parts=parts, keep=keep)
-    )
-    return SimpleNamespace(steps=steps, states=states, stage=stage, config=config, parts=parts, raw=raw)
+    how = {"config": config, "schedule": schedule, "learning_rate": 1e-2, "seed": 3, "parts": parts, "keep": keep}
+    return SimpleNamespace(steps=list(adapt(stage, raw, resume=resume, **how)), states=states, stage=stage)
 
 
 def same(one, other) -> bool:
@@ -291,19 +289,10 @@ def test_controls_move_soft_labels_with_hard_ones():
             assert sorted(map(repr, moved.soft[:6].tolist())) == sorted(map(repr, choice.soft[:6].tolist()))
 
 
-def batch_of(groups=4, m=2, k=2, targets=None):
-    drawn = torch.Generator().manual_seed(0)
-    images = torch.randn(groups, m, 5, generator=drawn, requires_grad=True)
-    captions = torch.randn(groups, k, 5, generator=drawn, requires_grad=True)
-    if targets is None:
-        targets = torch.eye(m, k).expand(groups, m, k)
-    return finetune.LabelledBatch(images, captions, targets, Graded())
-
-
 @pytest.mark.parametrize("negatives", ["batch", "group"])
 def test_cross_entropy_to_soft_labels_is_the_sum_over_pairs(negatives):
     soft = torch.from_numpy(other_parts.sinkhorn(np.random.default_rng(4).normal(size=(4, 2, 3))).soft)
-    batch = batch_of(4, 2, 3, soft)
+    batch = finetune.LabelledBatch(torch.randn(4, 2, 5), torch.randn(4, 3, 5), soft, Graded())
     total, scores = 0.0, torch.einsum("gid,hjd->gihj", batch.images, batch.captions).detach().numpy()
     for g in range(4):
         others = range(4) if negatives == "batch" else [g]
@@ -376,16 +365,7 @@ def test_a_run_stops_once_nothing_changes(registry):
     settings = {"schedule": "constant", "selection": "every", "iterations": 9, "epochs": 1, "lr": 1e-5}
     found = run(registry, stopping="no_change", **settings)
     assert len(found.steps) == 2, "the second iteration trains on what the first did"
-    again = adapt(
-        *(stage_of(12, model=Graded()), found.raw),
-        config=found.config,
-        schedule=registry.schedules["constant"],
-        learning_rate=1e-2,
-        seed=3,
-        parts=found.parts,
-        resume=found.states[-1],
-    )
-    assert list(again) == [], "it had ended"
+    assert run(registry, resume=found.states[-1], stopping="no_change", **settings).steps == [], "it had ended"
 
 
 def test_a_run_stops_once_its_groups_fit(registry):
