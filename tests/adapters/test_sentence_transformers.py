@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import shutil
+from functools import partial
 
 import pytest
 import torch
 from support import tiny_models
 from support.adapter_inputs import CAPTIONS, logits_of, random_images
+from torch.nn import functional
 
 from ttmbench import simple_evaluate
 from ttmbench.errors import DataError, UsageError
@@ -76,46 +78,32 @@ def test_images_that_the_library_takes_for_one_row_are_apart(folders, tmp_path):
     with pytest.raises(DataError, match="chat template"):
         adapters.load(pretrained=str(broken), device="cpu")
     bare = without(broken, tmp_path / "bare")
-    settings = json.loads((bare / "sentence_bert_config.json").read_text(encoding="utf-8"))
-    del settings["modality_config"]["message"]
-    (bare / "sentence_bert_config.json").write_text(json.dumps(settings), encoding="utf-8")
+    edit(bare / "sentence_bert_config.json", lambda settings: settings["modality_config"].pop("message"))
     adapter = adapters.load(pretrained=str(bare), device="cpu", temperature=1.0)
     expected = own_scores(bare, "SentenceTransformer", batch_size=1)
     assert torch.allclose(logits_of(adapter, IMAGES), expected, atol=1e-5, rtol=0)
 
 
 @pytest.mark.parametrize("name", ["sentence_transformers", "clip", "multi_vector", "cross_encoder"])
-def test_prompts_and_temperature_are_as_asked(name, folders):
+def test_prompts_temperature_and_dimensions_are_as_asked(name, folders):
     load, kind, _ = KINDS[name]
-    own = load(pretrained=str(folders[name]), device="cpu")
-    asked = {"image_prompt": "the cat on ", "caption_prompt": "document", "temperature": 0.5}
-    asked = {"prompt": "document"} if name == "cross_encoder" else asked
-    adapter = load(pretrained=str(folders[name]), device="cpu", **asked)
+    cut = {"dimensions": 8} if kind == "SentenceTransformer" else {}
+    asked = {"image_prompt": "the cat on ", "caption_prompt": "document", "temperature": 0.5, **cut}
+    adapter = load(pretrained=str(folders[name]), device="cpu", **{"prompt": "document"} if "cross" in name else asked)
     prompts = {"image_prompt": "the cat on ", "caption_prompt": tiny_models.PROMPTS["document"]}
-    expected = own_scores(folders[name], kind, **prompts) / asked.get("temperature", 1)
+    expected = own_scores(folders[name], kind, **prompts, **cut) / (1 if "cross" in name else 0.5)
     assert torch.allclose(scores_of(adapter), expected, atol=2e-5, rtol=0)
-    declared = adapter.fingerprint()
-    assert all(declared[key] == prompts.get(key, prompts["caption_prompt"]) for key in asked if "prompt" in key)
-    assert declared != own.fingerprint()
-
-
-def test_dimensions_are_cut_and_normalised(folders):
-    folder = folders["sentence_transformers"]
-    adapter = adapters.load(pretrained=str(folder), device="cpu", dimensions=8, temperature=1.0)
-    assert adapter.encode_captions(adapter.prepare_captions(CAPTIONS)).shape == (3, 8)
-    expected = own_scores(folder, "SentenceTransformer", dimensions=8)
-    assert torch.allclose(logits_of(adapter, IMAGES), expected, atol=1e-5, rtol=0)
+    stated = {"prompt": prompts["caption_prompt"]} if "cross" in name else {**asked, **prompts}
+    assert stated.items() <= adapter.fingerprint().items()
 
 
 def test_padded_token_vectors_never_count(folders):
-    adapter = adapters.load_multi_vector(pretrained=str(folders["multi_vector"]), device="cpu")
+    adapter, pad = KINDS["multi_vector"][0](pretrained=str(folders["multi_vector"]), device="cpu"), functional.pad
     images = adapter.encode_images(adapter.prepare_images(IMAGES))
     captions = adapter.encode_captions(adapter.prepare_captions(CAPTIONS))
-    pad = torch.nn.functional.pad
     wider = adapter.logits(pad(images, (0, 0, 0, 5)), pad(captions, (0, 0, 3, 2)))
     assert torch.allclose(wider, adapter.logits(images, captions), atol=1e-4)
-    negative = adapter.logits(pad(-images.abs(), (0, 0, 0, 5)), captions.abs())
-    assert (negative < 0).all()
+    assert (adapter.logits(pad(-images.abs(), (0, 0, 0, 5)), captions.abs()) < 0).all()
 
 
 @pytest.mark.parametrize("names", [("LABEL_0", "LABEL_1"), ("yes", "no"), ("cat", "dog")])
@@ -171,8 +159,7 @@ def test_images_are_processed_once_a_run(name, folders, monkeypatch):
     processed, own = [], Qwen2VLImageProcessor.preprocess
 
     def preprocess(self, images, **how):
-        processed.extend(images)
-        return own(self, images, **how)
+        return processed.extend(images) or own(self, images, **how)
 
     monkeypatch.setattr(Qwen2VLImageProcessor, "preprocess", preprocess)
     how = {"limit": 4, "device": "cpu", "bootstrap_iters": 0, "methods": "ttm", "use_cache": "off"}
@@ -212,7 +199,7 @@ def test_adapter_of_peft_is_put_on_the_weights(name, folders, tmp_path):
 
 
 CODE = {  # as GME's, a module of the library with changes; as Jina's, a module of its own around a model of its own
-    "custom_st.MultiModal": """
+    "MultiModal": """
 from sentence_transformers.base.modules import Transformer
 class MultiModal(Transformer):
     def preprocess(self, inputs, prompt=None, **kwargs):
@@ -221,7 +208,7 @@ class MultiModal(Transformer):
         features = super().forward(features, **kwargs)
         return features | {"token_embeddings": features["token_embeddings"] - 0.1}
 """,
-    "custom_st.Own": """
+    "Own": """
 from sentence_transformers.base.modules import InputModule
 from transformers import AutoModel, AutoProcessor, Qwen3VLConfig, Qwen3VLModel
 class OwnConfig(Qwen3VLConfig):
@@ -238,16 +225,13 @@ class Own(InputModule):
     def load(cls, path, revision=None, **more):
         return cls(path, trust_remote_code=True, revision=revision)
     def tokenize(self, texts, **unused):
-        kind, images, mark = "text", {}, "<|vision_start|><|image_pad|><|vision_end|>"
-        if not isinstance(texts[0], str):
-            kind, images, texts = "image", {"images": list(texts)}, [mark] * len(texts)
-        inputs = self.processor(text=list(texts), padding=True, return_tensors="pt", **images)
-        return {"kind": kind} | {f"{kind}_{key}": value for key, value in inputs.items()}
+        images = None if isinstance(texts[0], str) else list(texts)
+        words = ["<|vision_start|><|image_pad|><|vision_end|>"] * len(texts) if images else list(texts)
+        inputs = self.processor(text=words, images=images, padding=True, return_tensors="pt")
+        return {f"own_{key}": value for key, value in inputs.items()}
     def forward(self, features, task=None, **unused):
-        kind = features["kind"] + "_"
-        inputs = {key.removeprefix(kind): value for key, value in features.items() if key.startswith(kind)}
-        shift = {"query": 0.1, "document": 0.2}[task]
-        return features | {"sentence_embedding": self.model(**inputs).last_hidden_state[:, -1] - shift}
+        states = self.model(**{key.removeprefix("own_"): value for key, value in features.items()}).last_hidden_state
+        return {"sentence_embedding": states[:, -1] - {"query": 0.1, "document": 0.2}[task]}
     def save(self, output_path, *args, **kwargs):
         self.model.save_pretrained(output_path)
         self.processor.save_pretrained(output_path)
@@ -258,44 +242,40 @@ class Own(InputModule):
 @pytest.mark.parametrize("kind", CODE)
 def test_own_code_is_run_with_the_flag(kind, folders, tmp_path):
     coded = with_code(folders["sentence_transformers"], tmp_path / "coded", kind)
-    adapter = adapters.load(pretrained=str(coded), device="cpu", trust_remote_code=True, temperature=1.0)
+    load = partial(adapters.load, device="cpu", trust_remote_code=True, temperature=1.0)
+    adapter, plain = load(pretrained=str(coded)), load(pretrained=str(folders["sentence_transformers"]))
     expected = own_scores(coded, "SentenceTransformer", trust_remote_code=True)
     assert torch.allclose(logits_of(adapter, IMAGES), expected, atol=1e-5, rtol=0)
-    plain = adapters.load(pretrained=str(folders["sentence_transformers"]), device="cpu", temperature=1.0)
     assert not torch.allclose(logits_of(plain, IMAGES), expected, atol=1e-3)
     how = {"limit": 4, "device": "cpu", "bootstrap_iters": 0, "methods": "ttm", "trust_remote_code": True}
     how |= {"model_args": f"pretrained={coded}", "ttm_args": "iterations=1,epochs=1,lr=0.01"}
-    assert (
-        "group_match,ttm" in simple_evaluate("sentence_transformers", "shapes_color", **how)["results"]["shapes_color"]
-    )
+    results = simple_evaluate("sentence_transformers", "shapes_color", **how)["results"]
+    assert "group_match,ttm" in results["shapes_color"]
     adapter.save(tmp_path / "saved")
-    saved = adapters.load(pretrained=str(tmp_path / "saved"), device="cpu", trust_remote_code=True, temperature=1.0)
-    assert torch.equal(logits_of(saved, IMAGES), logits_of(adapter, IMAGES))
+    assert torch.equal(logits_of(load(pretrained=str(tmp_path / "saved")), IMAGES), logits_of(adapter, IMAGES))
     (coded / "custom_st.py").write_text(CODE[kind].replace("0.1", "0.3"), encoding="utf-8")
-    again = adapters.load(pretrained=str(coded), device="cpu", trust_remote_code=True, temperature=1.0)
-    assert again.fingerprint() != adapter.fingerprint()
+    assert load(pretrained=str(coded)).fingerprint() != adapter.fingerprint()
 
 
-def with_code(folder, target, kind="custom_st.MultiModal"):
-    """A copy of a model whose first module is of its own code; all of it, and its model too, for Jina's kind."""
+def with_code(folder, target, kind="MultiModal"):
+    """A copy of a model whose first module is of its own code, or all of it, with its model."""
     coded = without(folder, target)
-    modules, config = (
-        json.loads((coded / f"{name}.json").read_text(encoding="utf-8")) for name in ("modules", "config")
-    )
-    modules[0] |= {"type": kind, "kwargs": ["task"]}
-    if kind.endswith("Own"):
-        modules = modules[:1]
-        config |= {
-            "model_type": "own",
-            "auto_map": {"AutoConfig": "custom_st.OwnConfig", "AutoModel": "custom_st.OwnModel"},
-        }
-    for name, content in {"modules.json": modules, "config.json": config}.items():
-        (coded / name).write_text(json.dumps(content), encoding="utf-8")
     (coded / "custom_st.py").write_text(CODE[kind], encoding="utf-8")
+    edit(coded / "modules.json", lambda modules: modules[0].update(type=f"custom_st.{kind}", kwargs=["task"]))
+    if kind == "Own":
+        classes = {"AutoConfig": "custom_st.OwnConfig", "AutoModel": "custom_st.OwnModel"}
+        edit(coded / "modules.json", lambda modules: modules.pop())
+        edit(coded / "config.json", lambda config: config.update(model_type="own", auto_map=classes))
     return coded
 
 
-def without(folder, target, *names, **config):
+def edit(file, change):
+    content = json.loads(file.read_text(encoding="utf-8"))
+    change(content)
+    file.write_text(json.dumps(content), encoding="utf-8")
+
+
+def without(folder, target, *names):
     shutil.copytree(folder, target)
     for name in names:
         (target / name).unlink()

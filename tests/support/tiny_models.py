@@ -571,20 +571,20 @@ CHATS: dict[str, Callable[[], Chat]] = {
 
 
 def _embedding_gemma2() -> Chat:
-    special = ("<image>", "<boi>", "<eoi>", "<|video|>")
-    words = tokenizer(None, special=special)
-    named = dict(zip(("image", "boi", "eoi", "video"), special, strict=True))
+    named = {"image": "<image>", "boi": "<boi>", "eoi": "<eoi>", "video": "<|video|>"}
+    words = tokenizer(None, special=tuple(named.values()))
     words._set_model_specific_special_tokens(special_tokens={f"{one}_token": text for one, text in named.items()})
-    ids = {f"{one}_token_id": words.convert_tokens_to_ids(text) for one, text in named.items()}
-    heads = {"head_dim": 16, "global_head_dim": 16, "num_key_value_heads": 2}
-    text = {**_llama(words), **heads, "hidden_size_per_layer_input": 8, "embedding_dim": 32}
-    text |= {"layer_types": ["sliding_attention", "full_attention"], "sliding_window": 8}
-    vision = {**TEXT, **heads, "patch_size": 8, "pooling_kernel_size": 2, "position_embedding_size": 64}
-    text.pop("model_type")
-    config = tf.EmbeddingGemma2Config(text_config=text, vision_config=vision, audio_config=None, **ids)
-    images = tf.Gemma4ImageProcessor(patch_size=8, max_soft_tokens=70, pooling_kernel_size=2)
-    films = tf.EmbeddingGemma2VideoProcessor(patch_size=8, pooling_kernel_size=2)
-    processor = tf.EmbeddingGemma2Processor(tf.Gemma4AudioFeatureExtractor(), images, words, films)
+    heads = {**TEXT, "head_dim": 16, "global_head_dim": 16, "num_key_value_heads": 2}
+    text = {**_llama(words, "embedding_gemma2_text"), **heads, "hidden_size_per_layer_input": 8, "embedding_dim": 32}
+    config = tf.EmbeddingGemma2Config(
+        text_config={**text, "layer_types": ["sliding_attention", "full_attention"], "sliding_window": 8},
+        vision_config={**heads, "patch_size": 8, "pooling_kernel_size": 2, "position_embedding_size": 64},
+        audio_config=None,
+        **{f"{one}_token_id": words.convert_tokens_to_ids(text) for one, text in named.items()},
+    )
+    patches = {"patch_size": 8, "pooling_kernel_size": 2}
+    parts = tf.Gemma4ImageProcessor(max_soft_tokens=70, **patches), words, tf.EmbeddingGemma2VideoProcessor(**patches)
+    processor = tf.EmbeddingGemma2Processor(tf.Gemma4AudioFeatureExtractor(), *parts)
     return tf.EmbeddingGemma2Model(config), processor, "<image>"
 
 
