@@ -32,8 +32,9 @@ _VOLATILE = {
 
 
 def numbers(path: Path) -> str:
-    """A document without its times and places, and whether scores came from the cache."""
+    """A document without its times, memory and places, and whether scores came from the cache."""
     document = read_document(path).to_dict()
+    document["hardware"].pop("peak_memory_bytes", None)
     for dataset in document["datasets"].values():
         dataset.pop("from_store", None)
     methods = [one for of_task in document.get("methods", {}).values() for one in of_task.values()]

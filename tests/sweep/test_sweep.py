@@ -19,6 +19,7 @@ from ttmbench.evaluator.evaluate import evaluate
 
 PLAN = {"tasks": ["shapes_color", "shapes_place"], "options": {**SMALL, **TTM, "limit": 4, "deterministic": True}}
 LONG = {"options": {**SMALL, "limit": 4, "deterministic": True, "ttm": True, "ttm_args": "iterations=40,epochs=10"}}
+SWEEP = ["-c", "from ttmbench.cli import command; command()", "sweep", "plan.yaml", "-o", "board"]
 
 
 @pytest.fixture(scope="module")
@@ -67,11 +68,18 @@ def test_cells_equal_single_runs_although_one_is_killed(here, alone, capsys):
     assert not begun and "2 of 2 cells are already done" in capsys.readouterr().err
 
 
+def test_a_terminated_sweep_ends_while_cells_wait(here):
+    write_plan(here, **PLAN)
+    process = processes.start(SWEEP, stdout=-1, stderr=-1)
+    wait_for(lambda: list(here.rglob("log.txt")))
+    process.terminate()
+    assert process.wait(60) == 130
+
+
 @pytest.mark.slow
 def test_a_killed_command_resumes_at_the_last_iteration(here):
     write_plan(here, **LONG)
-    command = ["-c", "from ttmbench.cli import command; command()", "sweep", "plan.yaml", "-o", "board"]
-    process = processes.start(command, stdout=-1, stderr=-1)
+    process = processes.start(SWEEP, stdout=-1, stderr=-1)
     wait_for(lambda: len(finished_iterations(here)) > 1)
     process.kill()
     assert process.wait(60) == -9

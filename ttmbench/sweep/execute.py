@@ -101,7 +101,7 @@ def run_locally(cells: Sequence[Cell], workers: int | None) -> Iterator[Outcome]
         finally:
             stopping.set()
             pool.shutdown(wait=False, cancel_futures=True)
-            while wait(futures, 0.1).not_done:
+            while wait([one for one in futures if not one.cancelled()], 0.1).not_done:  # cancelled ones are never done
                 stop(list(running))
 
 
