@@ -645,11 +645,8 @@ class Wide:
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ("features", r"features of shape \[\d+, 3\] for"),
-        ("logits", r"shape \[1, 1\]"),
-        ("nan", "NaN or infinite"),
-        ("images", "prepare_images must return one row per input"),
-        ("captions", "prepare_captions must return one row per input"),
+        *(("features", r"features of shape \[\d+, 3\] for"), ("logits", r"shape \[1, 1\]"), ("nan", "NaN or infinite")),
+        *((side, f"prepare_{side} must return one row per input") for side in ("images", "captions")),
     ],
 )
 def test_a_dual_encoder_with_wrong_shapes(folder_task, wrong, message):

@@ -237,7 +237,6 @@ def test_what_a_file_without_a_task_does_not_say(tmp_path, capsys):
         (np.zeros((2, 2, 2)), {"task": "winogroud"}, UsageError, "did you mean 'winoground'"),
         ([[[1, 2], [3, 4]], [[1, 2], [np.nan, 4]]], {}, DataError, "group 1 has a score that is nan"),
         ([[[2**53 + 1, 2**53], [0, 1]]], {}, DataError, r"integers beyond 2\^53"),
-        (np.zeros((1, 2, 2), np.longdouble), {}, DataError, "float128"),
         (np.zeros((1, 2, 2)), {"all_pairs": np.zeros((2, 3))}, DataError, r"finite logits \[2, 2\], got \[2, 3\]"),
         ("scores.npz", {}, DataError, "scores.npz: cannot be read"),
         ("absent.npz", {"task": "winoground"}, DataError, "absent.npz: cannot be read"),
