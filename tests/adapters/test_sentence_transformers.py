@@ -157,11 +157,8 @@ def test_images_are_processed_once_a_run(name, folders, monkeypatch):
     from transformers import Qwen2VLImageProcessor
 
     processed, own = [], Qwen2VLImageProcessor.preprocess
-
-    def preprocess(self, images, **how):
-        return processed.extend(images) or own(self, images, **how)
-
-    monkeypatch.setattr(Qwen2VLImageProcessor, "preprocess", preprocess)
+    seen = {"preprocess": lambda self, images, **how: processed.extend(images) or own(self, images, **how)}
+    monkeypatch.setattr(Qwen2VLImageProcessor, *seen.popitem())
     how = {"limit": 4, "device": "cpu", "bootstrap_iters": 0, "methods": "ttm", "use_cache": "off"}
     how |= {"model_args": f"pretrained={folders[name]}", "ttm_args": "iterations=3,epochs=2,lr=0.01"}
     once = simple_evaluate(name, "shapes_color", **how)["results"]
