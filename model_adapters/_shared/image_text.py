@@ -340,12 +340,14 @@ class ImageTextModel(PromptedModel):
     def _of_text(self, inputs: BatchFeature) -> list[str]:
         """The names of what is said of each token of a prompt, which may have as many as an image has patches."""
         length = inputs["input_ids"].shape
-        of_text = {name for name, value in inputs.items() if value.shape == length and name not in self._of_image}
+        shapes = {name: getattr(value, "shape", None) for name, value in inputs.items()}  # lists have none
+        of_text = {name for name, shape in shapes.items() if shape == length and name not in self._of_image}
         return [name for name in inputs if name in of_text or name in (ACROSS, "labels")]
 
     def _encoded(self, image: PreparedImage) -> EncodedImage:
         inputs, dtype = on_device(image.features, self.device), self.model.dtype
-        inputs = {name: value.to(dtype) if value.is_floating_point() else value for name, value in inputs.items()}
+        is_float = {name for name, value in inputs.items() if getattr(value, "is_floating_point", bool)()}
+        inputs = {name: value.to(dtype) if name in is_float else value for name, value in inputs.items()}
         if not self._is_encoded:
             return EncodedImage(None, inputs)
         taken = self._of_image & set(inputs)

@@ -9,11 +9,11 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterator
 from itertools import count
-from types import SimpleNamespace
 
 import numpy as np
 import torch
 import transformers as tf
+from PIL import Image
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES as FAMILIES
 
@@ -40,11 +40,14 @@ SMALL = {
     **{"activation_sparsity_pattern": [0.0, 0.0], "num_kv_shared_layers": 0, "partial_rotary_factor": 1.0},
     "sliding_window": 3,  # fewer than the tokens that prompts share
     **dict.fromkeys(("encoder_attention_heads", "decoder_attention_heads"), 2),
+    **{"global_attn_indexes": [0, 1], "downsample_channels": [32, 32]},
 }
 ROPE = {"rope_type": "default", "rope_theta": 10000.0}
 OWN: dict[str, dict[str, object]] = {  # where parts of a configuration depend on each other
     "llama4": {"vision_config": {"intermediate_size": 128}},  # four patches of 32 become one
+    "chameleon": {"vq_config": {"num_embeddings": 8}},
     "cohere_compass": {"text_config": {"rope_parameters": {"full_attention": ROPE, "sliding_attention": ROPE}}},
+    "deepseek_ocr2": {"text_config": {"mlp_layer_types": ["dense", "sparse"], "num_experts_per_tok": 1}},
     "dots3_note": {
         "vision_config": {"adapter_in_dim": 32, "adapter_out_dim": 32},
         "audio_config": {"adapter_input_size": 32, "adapter_out_dim": 32},
@@ -53,8 +56,16 @@ OWN: dict[str, dict[str, object]] = {  # where parts of a configuration depend o
     "glm5_next": {"text_config": {"qk_rope_head_dim": 0}},
     "hy_v4_vl": {"text_config": {"rope_parameters": {**ROPE, "mrope_section": [2, 1, 1]}}},
     "mistral_large4": {"text_config": {"kv_source_layers": [0, 1]}},
+    "fast_vlm": {"vision_config": {"architecture": "test_convnext", "hidden_size": 64, "model_args": {}}},
+    "gemma3n": {
+        "vision_config": {"architecture": "fastvit_sa12", "hidden_size": 1024},
+        "vision_soft_tokens_per_image": 4,
+    },
+    "molmo2": {"adapter_config": {"vision_feature_layer": [1, 0]}, "vision_config": {"image_size": [32, 32], "num_position_embeddings": 16}},
+    "gemma4_unified": {"vision_config": {"patch_size": 4, "pooling_kernel_size": 2, "mm_embed_dim": 32, "output_proj_dims": 32}},
+    "step3p7": {"text_config": {"sliding_window": 3}},
     "idefics2": {"text_config": {"sliding_window": 16}},  # all its layers are such
-    "kimi_k25": {"projection_hidden_size": 32},
+    "kimi_k25": {"projection_hidden_size": 32, "text_config": {"head_dim": 8}},
     "muse_glimmer": {"out_hidden_size": 128},
     "muse_spark": {"audio_config": {"num_hidden_layers": 4}, "out_hidden_size": 128},
     "nemotron_h_omni": {"vision_hidden_size": 32, "projector_hidden_size": 64},
@@ -73,8 +84,10 @@ def _shrunk(settings: dict, words: int, image: int, free: Iterator[int]) -> dict
         elif isinstance(value, dict):
             value = _shrunk(value, words, image, free)
             value |= {"mrope_section": SMALL["mrope_section"]} if name == "rope_parameters" else {}
-        elif name in ("image_token_id", "image_token_index"):
+        elif name in ("image_token_id", "image_token_index", "image_patch_id"):
             value = image
+        elif name == "vocabulary_map":
+            value = {"<image>": image, **{f"IMGIMG{chr(65 + code)}Z": words - 30 + code for code in range(8)}}
         elif name == "vocab_size":
             value = words
         elif str(name).endswith(("_token_id", "_token_index")) and isinstance(value, int):
@@ -93,8 +106,9 @@ def build(family: str, words: tf.PreTrainedTokenizerFast) -> tf.PreTrainedModel:
     plain = kind()
     settings = plain.to_dict()
     for name in getattr(kind, "sub_configs", {}):
-        if getattr(plain, name, None) is not None:
-            settings[name] = getattr(plain, name).to_dict()
+        part = getattr(plain, name, None) or (kind.sub_configs[name]() if name == "vision_config" else None)
+        if part is not None:
+            settings[name] = part.to_dict()
     image, free = words.convert_tokens_to_ids("<image>"), count(len(words))
     small = _shrunk(settings, len(words) + 40, image, free)
     for part, more in OWN.get(family, {}).items():
@@ -107,6 +121,25 @@ def build(family: str, words: tf.PreTrainedTokenizerFast) -> tf.PreTrainedModel:
             if parameter.ndim > 1:
                 parameter.mul_(4) if parameter.any() else parameter.normal_(std=0.1)
     return model
+
+
+SQUARE, DOUBLE = {"height": 32, "width": 32}, {"height": 64, "width": 64}
+SHAPERS: dict[str, tuple[str, dict[str, object]]] = {  # image processors, of small settings
+    "deepseek_vl_hybrid": ("DeepseekVLHybridImageProcessor", {"size": SQUARE, "high_res_size": SQUARE}),
+    "fast_vlm": ("CLIPImageProcessor", {"size": DOUBLE, "crop_size": DOUBLE}),
+    "gemma3n": ("SiglipImageProcessor", {"size": DOUBLE}),
+    "gemma4": ("Gemma4ImageProcessor", {"patch_size": 8, "pooling_kernel_size": 2, "max_soft_tokens": 70}),
+    "gemma4_unified": ("Gemma4UnifiedImageProcessor", {"patch_size": 4, "pooling_kernel_size": 2, "max_soft_tokens": 70}),
+    "deepseek_ocr2": ("DeepseekOcr2ImageProcessor", {"size": SQUARE, "tile_size": 32, "max_patches": 2}),
+    "granite_docling": ("GraniteDoclingImageProcessor", {"size": SQUARE, "max_patches": 2}),
+    "inkling2": ("Inkling2ImageProcessor", {"size": {"height": 16, "width": 16}}),
+    "inkling2_loop": ("Inkling2ImageProcessor", {"size": {"height": 16, "width": 16}}),
+    "inkling_mm_model": ("InklingImageProcessor", {"size": {"height": 8, "width": 8}}),
+    "kimi_k25": ("Kimi_K25ImageProcessor", {"patch_size": 8}),
+    "molmo2": ("Molmo2ImageProcessor", {"size": SQUARE, "patch_size": 8, "overlap_margins": [1, 1], "max_crops": 2}),
+    "step3p7": ("Step3p7ImageProcessor", {"size": SQUARE, "patch_size": 24, "max_image_size": 64}),
+    "unlimited_ocr": ("UnlimitedOcrImageProcessor", {"size": SQUARE, "tile_size": 32, "max_patches": 2}),
+}
 
 
 def forms(image: torch.Tensor) -> Iterator[dict[str, torch.Tensor]]:
@@ -141,34 +174,31 @@ def forms(image: torch.Tensor) -> Iterator[dict[str, torch.Tensor]]:
 
 
 class Processor:
-    """A stand-in: words, and each image in one form with so many placeholders."""
+    """A stand-in: words, and an image in one form or as a real image processor has it, with so many placeholders."""
 
     chat_template, image_token = "one", "<image>"
 
     def __init__(self, model: tf.PreTrainedModel, words: tf.PreTrainedTokenizerFast) -> None:
-        self.tokenizer, self.image_processor = words, SimpleNamespace(to_dict=dict)
+        name, how = SHAPERS.get(model.config.model_type, ("", {}))
+        self.tokenizer, self.is_real = words, bool(name)
+        self.image_processor = getattr(tf, name)(**how) if name else None
         self.image_id = words.convert_tokens_to_ids("<image>")
-        taken = inspect.signature(model.forward).parameters
-        self.types = [name for name in ("token_type_ids", "mm_token_type_ids") if name in taken]
-        core = getattr(model, "model", model)
-        takes = inspect.signature(core.get_image_features).parameters
+        self.types = {"token_type_ids", "mm_token_type_ids"} & set(inspect.signature(model.forward).parameters)
+        self.see = getattr(model, "model", model).get_image_features
+        self.takes = takes = inspect.signature(self.see).parameters
         required = {
             name for name, one in takes.items() if one.default is one.empty and one.kind == one.POSITIONAL_OR_KEYWORD
         }
         self.tried: list[str] = []
-        for number, inputs in enumerate(forms(torch.rand(3, 32, 32))):
-            if not required <= set(inputs) or not set(inputs) <= set(takes):
-                continue
-            try:
-                with torch.no_grad():
-                    output = core.get_image_features(**inputs, return_dict=True)
-                self.number, self.marks = number, rows_of(output.pooler_output)
-                own = self(text=["<image> a red circle"], images=[torch.rand(3, 32, 32)])
-                with torch.no_grad():
-                    model(**own)
-                return
-            except Exception as error:
-                self.tried.append(f"{sorted(inputs)}: {type(error).__name__}: {error}")
+        image = Image.fromarray(np.random.RandomState(0).randint(0, 256, (32, 32, 3), dtype=np.uint8))
+        for self.number, inputs in enumerate([self.shaped(image)] if name else forms(pixels_of(image))):
+            if required <= set(inputs) <= set(takes):
+                try:
+                    with torch.no_grad():
+                        model(**self(text=["<image> a red circle"], images=[image]))
+                    return
+                except Exception as error:
+                    self.tried.append(f"{sorted(inputs)}: {type(error).__name__}: {error}")
         raise ValueError(f"takes {sorted(required)}; " + "; ".join(self.tried))
 
     def apply_chat_template(self, turns: list, **_: object) -> str:
@@ -176,15 +206,24 @@ class Processor:
         return " ".join("<image>" if part["type"] == "image" else part["text"] for part in parts)
 
     def __call__(self, text: list[str], images: list, **_: object) -> tf.BatchFeature:
+        shown = self.shaped(*images) if self.is_real else list(forms(pixels_of(*images)))[self.number]
+        with torch.no_grad():
+            marks = rows_of(self.see(**shown, return_dict=True).pooler_output)
         ids = self.tokenizer(text[0])["input_ids"]
-        ids = [one for token in ids for one in [token] * (self.marks if token == self.image_id else 1)]
-        tokens = torch.tensor([ids])
-        pixels = images[0]
-        if not isinstance(pixels, torch.Tensor):
-            pixels = torch.from_numpy(np.array(pixels.resize((32, 32)))).permute(2, 0, 1) / 255
+        tokens = torch.tensor([[one for token in ids for one in [token] * (marks if token == self.image_id else 1)]])
         inputs = {"input_ids": tokens, "attention_mask": torch.ones_like(tokens)}
         inputs |= {name: (tokens == self.image_id).long() for name in self.types}
-        return tf.BatchFeature(inputs | list(forms(pixels))[self.number])
+        return tf.BatchFeature(inputs | shown)
+
+    def shaped(self, image: Image.Image) -> dict[str, torch.Tensor]:
+        """What the model takes of a real image processor's output."""
+        found = self.image_processor(images=[image], return_tensors="pt")
+        return {name: value for name, value in found.items() if name in self.takes}
+
+
+def pixels_of(image: Image.Image) -> torch.Tensor:
+    """Pixels [3, 32, 32] from 0 to 1."""
+    return torch.from_numpy(np.array(image.resize((32, 32)))).permute(2, 0, 1) / 255
 
 
 def rows_of(features: object) -> int:

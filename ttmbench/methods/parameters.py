@@ -339,7 +339,7 @@ def layers_for(adapter: Model, rank: int) -> dict[str, nn.Linear | FusedWeight]:
 
 
 def _tower(name: str, adapter: Model) -> tuple[bool, ...]:
-    return tuple(name.startswith(of) for of in adapter.towers)
+    return tuple(name.removeprefix("model.").startswith(of) for of in adapter.towers)
 
 
 def _fused(modules: Mapping[str, nn.Module]) -> Iterator[tuple[str, FusedWeight]]:
