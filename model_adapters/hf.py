@@ -229,12 +229,14 @@ class VideoModel(TransformersModel):
         loaded = replace(loaded, image_processor=_FrameProcessor(loaded.image_processor, "Video" in self.preprocessor))
         super().__init__(loaded, asked)
         self._declared |= {"image_processor": type(self.image_processor.own).__name__, "frames": self.shows_frames}
+        self._has_task = False
 
     def notes(self) -> list[str]:
-        """What was noticed when it was loaded, and what becomes of an image, unless it is given videos."""
+        """What was noticed when it was loaded, and what becomes of a task's images; no task has begun at first."""
+        shows_images, self._has_task = self._has_task and self.frames == 1, True
         count = self.shows_frames
         still = f"{self.name} takes videos of {count} frames; an image is shown as {count} equal ones"
-        return [*super().notes(), *([still] if self.frames == 1 else [])]
+        return [*super().notes(), *([still] if shows_images else [])]
 
     def prepare_images(self, images: Sequence[Image]) -> dict[str, torch.Tensor]:
         """The library's preprocessing of every frame: pixels [videos, frames, ...], of images [images, 1, ...]."""

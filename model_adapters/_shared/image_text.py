@@ -78,7 +78,7 @@ def together(outputs: Sequence[ModelOutput]) -> ModelOutput:
 def _joined(parts: Sequence[Any], is_layered: bool) -> Any:
     """Tensors one below the other; lists with an entry per image one after the other, those per layer by layer."""
     if isinstance(parts[0], torch.Tensor):
-        return torch.cat(list(parts))
+        return torch.cat(list(parts)) if parts[0].ndim else parts[0]  # a loss of the encoder
     if isinstance(parts[0], list | tuple):
         if not is_layered:
             return [tensor for part in parts for tensor in part]

@@ -94,12 +94,14 @@ def test_ttm_adapts_to_the_order_of_frames(folder, train, tmp_path):
     assert again.scores["shapes_order"]["ttm"][0].groups.tolist() == adapted.tolist()
 
 
-def test_other_numbers_of_frames_are_refused(folder):
+def test_other_numbers_of_frames_are_refused(folder, capsys):
     options = {**QUICK, "model_args": {"pretrained": str(folder)}, "task_args": {"video.frames": FRAMES - 1}}
     with pytest.raises(UsageError, match=f"--task_args video.frames={FRAMES}"):
         ttmbench.simple_evaluate("hf", "shapes_order", **options)
-    run = ttmbench.simple_evaluate("hf", "shapes_color", **QUICK, model_args={"pretrained": str(folder)})
-    assert f"an image is shown as {FRAMES} equal" in str(run.document["notes"])
+    for task in ("shapes_color", "shapes_order"):
+        run = ttmbench.simple_evaluate("hf", task, **QUICK, model_args={"pretrained": str(folder)})
+        shown = f"an image is shown as {FRAMES} equal" in str(run.document["notes"])
+        assert shown == (task == "shapes_color") and "equal" not in capsys.readouterr().err
     if folder.name.startswith("xclip"):  # whose captions have no direction without a video
         with pytest.raises(UsageError, match="a class is a mean of prompts"):
             ttmbench.simple_evaluate("hf", "shapes_naming", **QUICK, model_args={"pretrained": str(folder)})
