@@ -38,9 +38,9 @@ from ttmbench.model_adapters.vqascore import VQAScore
 
 PAGE = Path(__file__).resolve().parents[1] / "evidence" / "families.md"
 NOT_HERE = {
-    "tested apart": "blip blip-2 instructblip perception_lm mllama",
-    "refused: no encoded images": "evolla florence2 git idefics instructblipvideo kosmos-2 kosmos-2.5 mistral4 pi0 "
-    "diffusion_gemma pix2struct pp_formulanet t5gemma2 udop vision-encoder-decoder",
+    "tested apart": "blip-2 instructblip perception_lm mllama",
+    "refused: no encoded images": "blip evolla florence2 git idefics instructblipvideo kosmos-2 kosmos-2.5 mistral4 "
+    "pi0 diffusion_gemma pix2struct pp_formulanet t5gemma2 udop vision-encoder-decoder",
     "fails in transformers 5.24": "llama4",
     "refused: no chat template": "fuyu",
     "not tested: cannot be shrunk": "apertus1p5 emu3 granite4_vision hunyuan_vl qwen4_exp",

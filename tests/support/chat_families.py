@@ -61,8 +61,13 @@ OWN: dict[str, dict[str, object]] = {  # where parts of a configuration depend o
         "vision_config": {"architecture": "fastvit_sa12", "hidden_size": 1024},
         "vision_soft_tokens_per_image": 4,
     },
-    "molmo2": {"adapter_config": {"vision_feature_layer": [1, 0]}, "vision_config": {"image_size": [32, 32], "num_position_embeddings": 16}},
-    "gemma4_unified": {"vision_config": {"patch_size": 4, "pooling_kernel_size": 2, "mm_embed_dim": 32, "output_proj_dims": 32}},
+    "molmo2": {
+        "adapter_config": {"vision_feature_layer": [1, 0]},
+        "vision_config": {"image_size": [32, 32], "num_position_embeddings": 16},
+    },
+    "gemma4_unified": {
+        "vision_config": {"patch_size": 4, "pooling_kernel_size": 2, "mm_embed_dim": 32, "output_proj_dims": 32}
+    },
     "step3p7": {"text_config": {"sliding_window": 3}},
     "idefics2": {"text_config": {"sliding_window": 16}},  # all its layers are such
     "kimi_k25": {"projection_hidden_size": 32, "text_config": {"head_dim": 8}},
@@ -129,7 +134,10 @@ SHAPERS: dict[str, tuple[str, dict[str, object]]] = {  # image processors, of sm
     "fast_vlm": ("CLIPImageProcessor", {"size": DOUBLE, "crop_size": DOUBLE}),
     "gemma3n": ("SiglipImageProcessor", {"size": DOUBLE}),
     "gemma4": ("Gemma4ImageProcessor", {"patch_size": 8, "pooling_kernel_size": 2, "max_soft_tokens": 70}),
-    "gemma4_unified": ("Gemma4UnifiedImageProcessor", {"patch_size": 4, "pooling_kernel_size": 2, "max_soft_tokens": 70}),
+    "gemma4_unified": (
+        "Gemma4UnifiedImageProcessor",
+        {"patch_size": 4, "pooling_kernel_size": 2, "max_soft_tokens": 70},
+    ),
     "deepseek_ocr2": ("DeepseekOcr2ImageProcessor", {"size": SQUARE, "tile_size": 32, "max_patches": 2}),
     "granite_docling": ("GraniteDoclingImageProcessor", {"size": SQUARE, "max_patches": 2}),
     "inkling2": ("Inkling2ImageProcessor", {"size": {"height": 16, "width": 16}}),
@@ -191,8 +199,9 @@ class Processor:
         }
         self.tried: list[str] = []
         image = Image.fromarray(np.random.RandomState(0).randint(0, 256, (32, 32, 3), dtype=np.uint8))
-        for self.number, inputs in enumerate([self.shaped(image)] if name else forms(pixels_of(image))):
+        for number, inputs in enumerate([self.shaped(image)] if name else forms(pixels_of(image))):
             if required <= set(inputs) <= set(takes):
+                self.number, self.marks = number, 0
                 try:
                     with torch.no_grad():
                         model(**self(text=["<image> a red circle"], images=[image]))
@@ -207,10 +216,12 @@ class Processor:
 
     def __call__(self, text: list[str], images: list, **_: object) -> tf.BatchFeature:
         shown = self.shaped(*images) if self.is_real else list(forms(pixels_of(*images)))[self.number]
-        with torch.no_grad():
-            marks = rows_of(self.see(**shown, return_dict=True).pooler_output)
+        if self.is_real or not self.marks:
+            with torch.no_grad():
+                self.marks = rows_of(self.see(**shown, return_dict=True).pooler_output)
         ids = self.tokenizer(text[0])["input_ids"]
-        tokens = torch.tensor([[one for token in ids for one in [token] * (marks if token == self.image_id else 1)]])
+        ids = [one for token in ids for one in [token] * (self.marks if token == self.image_id else 1)]
+        tokens = torch.tensor([ids])
         inputs = {"input_ids": tokens, "attention_mask": torch.ones_like(tokens)}
         inputs |= {name: (tokens == self.image_id).long() for name in self.types}
         return tf.BatchFeature(inputs | shown)
