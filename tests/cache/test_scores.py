@@ -93,11 +93,14 @@ def test_a_second_run_scores_nothing_and_says_so(tmp_path, capsys):
     assert said["key"][:32] in {path.parents[1].name for path in entries(store)} and said["date"][:2] == "20"
     assert "from_store" not in second["datasets"]["shapes_place"]
     place = model.calls - calls
+    for path in entries(store):
+        os.utime(path, (1, 1))
     third = run(model, "shapes_color,shapes_place", use_cache=str(store), bootstrap_iters=10, seed=5)
     assert model.calls == calls + place and third.results["shapes_color"].keys() == first.results["shapes_color"].keys()
     assert capsys.readouterr().err.count("raw scores come from the cache") == 2, "once a run"
     jsonschema.Draft202012Validator(schema("results")).validate(third.document)
     assert "prepare" not in third["timing"]["shapes_color"]
+    assert all(path.stat().st_mtime > 1 for path in entries(store)), "used just now, so not the first to be removed"
 
 
 def test_a_dual_encoder_is_neither_prepared_nor_run_again_but_for_ttm(tmp_path, tiny_hf_clip):
@@ -287,7 +290,10 @@ def test_a_folder_that_cannot_be_written_is_one_warning(tmp_path, capsys, monkey
     assert capsys.readouterr().err.count("cannot be written to") == 1
     store = tmp_path / "store"
     run(model, use_cache=str(store))
-
+    stopped = StoppingScorer(tmp_path / "stopped")
+    stopped.limit = 300
+    with pytest.raises(KeyboardInterrupt):
+        run(stopped, limit=100, use_cache=str(store))
     monkeypatch.setattr(module, "replace_sealed", lambda *_, **__: os.strerror(errno.ENOSPC))
     before = model.calls
     result = run(model, "shapes_color,shapes_place", use_cache=str(store))
@@ -295,6 +301,9 @@ def test_a_folder_that_cannot_be_written_is_one_warning(tmp_path, capsys, monkey
     assert model.calls > before and result["status"] == "done"
     said = capsys.readouterr().err
     assert said.count("No space left on device") == 1 and said.count("\n") == 2
+    stopped.limit, blocks = 10**6, blocks_of(store)
+    run(stopped, limit=100, use_cache=str(store))
+    assert len(blocks) == 2 and blocks_of(store) == blocks, "they stay where scores cannot be stored"
 
 
 def test_a_stopped_pair_model_gets_the_same_bits(tmp_path, tiny_vlm):

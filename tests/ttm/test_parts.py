@@ -410,7 +410,9 @@ def test_selftrain_is_ttm_with_each_images_best_caption():
     assert np.array_equal(*scores)
     record = as_method["methods"]["shapes_color"]["selftrain"]
     assert record["settings"]["pseudo_labels"] == "argmax" and record["turns"] == 3
-    selected = [line["selected"] for line in by_part["methods"]["shapes_color"]["ttm"]["iterations"]]
+    lines = by_part["methods"]["shapes_color"]["ttm"]["iterations"]
+    assert record["loss"] == [pytest.approx(np.mean([line["loss"] for line in lines if line["selected"]]))]
+    selected = [line["selected"] for line in lines]
     cost = record["cost"][0]
     assert cost["optimizer_steps"] == sum(math.ceil(count / 4) * 2 for count in selected)
     assert cost["image_rows_backward"] == cost["caption_rows_backward"] == sum(2 * count * 2 for count in selected)
