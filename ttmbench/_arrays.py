@@ -165,7 +165,8 @@ def _losses(
 def _potentials(loss: Float[np.ndarray, "rows nodes"], rows: int, tolerance: float) -> Float[np.ndarray, " nodes"]:
     """Shortest distances from a node outside, by Bellman and Ford; no cycle is negative, so they are potentials.
 
-    Each round looks only at the rows whose distance changed in the last one.
+    Each round looks only at the rows whose distance changed in the last one. Captions that are left over stay at 0:
+    giving one up gains nothing at the optimum.
     """
     distance = np.zeros(loss.shape[1])
     changed = np.arange(len(distance))
@@ -176,8 +177,6 @@ def _potentials(loss: Float[np.ndarray, "rows nodes"], rows: int, tolerance: flo
             some = loss[here[part]]
             some += distance[here[part], None]
             np.minimum(shorter, some.min(axis=0), out=shorter)
-        if len(here) < len(changed):  # the node of captions that are left over gives one up for nothing
-            np.minimum(shorter, distance[rows], out=shorter)
         if np.all(distance - shorter <= tolerance):
             break
         changed = np.flatnonzero(shorter < distance)
