@@ -150,8 +150,6 @@ def test_what_is_no_model_is_told_what_to_change(model, what):
         ("prepare_captions", lambda _, texts: Encoder().prepare_captions(sorted(texts)), "order of inputs"),
         ("logits", lambda _, images, captions: captions @ images.T, r"3 images and 4 captions give \(4, 3\)"),
         ("score_pairs", lambda _, images, texts: np.arange(len(texts), dtype=np.float32), "batch size"),
-        ("score_pairs", lambda _, images, texts: np.arange(len(texts), dtype=np.float16), "float32"),
-        ("notes", lambda _: "a text", "notes are texts"),
         ("fingerprint", lambda _: {"x": {1}}, "not JSON serializable"),
         ("matching_loss", lambda *_: ttmbench.PairScorer.prepare_images(None, []), "define prepare_images"),
     ],

@@ -24,7 +24,8 @@ def first_is_best(task):
 
 
 def row_is_best(task):
-    """As `first_is_best`, with captions in the order of their numbers among the task's: these are not its own."""
+    """As `first_is_best`, with captions in the order of their numbers among the task's, and writes to its features."""
+    task.all_images.zero_()
     order = task.caption_rows.argsort(dim=1).argsort(dim=1)
     return -(order[:, None] - torch.arange(task.scores.shape[1])[:, None]).abs().float()
 
