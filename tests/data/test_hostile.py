@@ -27,7 +27,7 @@ from support.documents import DIGEST, whole_document
 from ttmbench import Group, ImageRef, SourceSpec, hookimpl
 from ttmbench._util.arrays import read_arrays
 from ttmbench._util.console import one_line, plain
-from ttmbench._util.file_io import Unreadable, limit, parse_json, read_json, read_yaml, safe_name
+from ttmbench._util.file_io import Unreadable, file_digest, limit, parse_json, read_json, read_yaml, safe_name
 from ttmbench._util.images import BadImage, as_rgb, open_image
 from ttmbench.cli import main
 from ttmbench.errors import DataError, TtmbenchError, UsageError
@@ -428,18 +428,19 @@ def test_captions_and_ids_are_shown_as_they_are_and_do_nothing(folder_task, caps
     assert code == 4 and "Traceback" not in err and no_controls(out + err)
 
 
-def run_document(folder: Path, **changes: object) -> Path:
-    """A results document as far as other commands read it."""
+def run_document(folder: Path, value: str = "1.0", **changes: object) -> Path:
+    """A results document as far as other commands read it, with samples of two groups."""
+    folder.mkdir(exist_ok=True)
+    samples = folder / "run_samples_mine.jsonl"
+    lines = [{"group_id": f"g{i}", "method": "none", "metrics": {"group_match": float(i)}} for i in range(2)]
+    samples.write_text("".join(json.dumps(line) + "\n" for line in lines).replace("1.0", value))
     document = whole_document(
         {"mine": {"group_match,none": 0.5, "group_match_stderr,none": 0.1}},
         tracks={"mine": {"group_match,none": "matching"}},
-        artifacts={"run_samples_mine.jsonl": {"kind": "samples", "task": "mine", "sha256": DIGEST, "bytes": 1}},
+        artifacts={samples.name: {"kind": "samples", "task": "mine", "sha256": file_digest(samples), "bytes": 1}},
     )
     document.update(changes)
-    folder.mkdir(exist_ok=True)
     (folder / "run.json").write_text(json.dumps(document))
-    lines = [{"group_id": f"g{i}", "method": "none", "metrics": {"group_match": float(i)}} for i in range(2)]
-    (folder / "run_samples_mine.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     return folder / "run.json"
 
 
@@ -477,9 +478,7 @@ def test_samples_are_read_beside_their_document_only(tmp_path, capsys, name):
 
 @pytest.mark.parametrize("value", ["NaN", "1e999", "2", '"1"', "true", "[1]"])
 def test_samples_lines_with_wrong_values(tmp_path, capsys, value):
-    path = run_document(tmp_path / "runs")
-    lines = (tmp_path / "runs" / "run_samples_mine.jsonl").read_text().replace("1.0", value)
-    (tmp_path / "runs" / "run_samples_mine.jsonl").write_text(lines)
+    path = run_document(tmp_path / "runs", value)
     assert "line 2 is not a samples line" in refused(capsys, "compare", path, path, code=4)
 
 

@@ -81,7 +81,7 @@ def test_default_samples_are_packed_without_captions(full_run, tmp_path):
     assert again.items() >= run.results["shapes_color"].items()
     assert [one for one in ttmbench.compare(run, full_run) if one["won"] or one["lost"]] == []
     file.write_bytes(file.read_bytes()[:-9])
-    with pytest.raises(DataError, match=r"jsonl\.gz: cannot be read"):
+    with pytest.raises(DataError, match=r"jsonl\.gz: was changed or is incomplete"):
         ttmbench.compare(run.path, full_run)
 
 

@@ -13,6 +13,7 @@ from support.browser import column
 from support.documents import PUBLISHED, method_record, schema, trained, write_run
 from support.pages import Page
 
+from ttmbench._util.file_io import file_digest
 from ttmbench.cli import main
 from ttmbench.report.board import HEADLINES, chance_levels
 from ttmbench.results.numbers import Number
@@ -141,6 +142,8 @@ def with_samples(folder: Path, model: str, right: dict[str, int], groups: int, *
         for at in range(groups)
     ]
     name = f"samples_{model}.jsonl"
+    folder.mkdir(exist_ok=True)
+    (folder / name).write_text("".join(json.dumps(line) + "\n" for line in lines))
     write_run(
         folder,
         f"{model}.json",
@@ -148,10 +151,9 @@ def with_samples(folder: Path, model: str, right: dict[str, int], groups: int, *
         groups=(groups, groups),
         model_name=f"<{model}>",
         methods={"t": {name: method_record() for name in right if name != "none"}},
-        artifacts={name: {"kind": "samples", "sha256": "0" * 64, "bytes": 1, "task": "t"}},
+        artifacts={name: {"kind": "samples", "sha256": file_digest(folder / name), "bytes": 1, "task": "t"}},
         **more,
     )
-    (folder / name).write_text("".join(json.dumps(line) + "\n" for line in lines))
 
 
 def test_ranks_are_shared_where_no_test_tells_rows_apart(tmp_path):

@@ -9,9 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 from scipy.stats import binomtest
-from support.documents import DIGEST, whole_document
+from support.documents import whole_document
 
 import ttmbench
+from ttmbench._util.file_io import file_digest
 from ttmbench.cli import main
 from ttmbench.errors import DataError, UsageError
 from ttmbench.results.comparison import adjust_for_several, compare_runs, read_run
@@ -31,7 +32,7 @@ def write_run(folder, name, values, *, version=1, digest="d", seeds=1, model="m"
                     lines.append({"group_id": f"g{group}", "method": label, "seed_index": seed, "metrics": found})
         file = folder / f"{name}_samples_{task}.jsonl"
         file.write_text("".join(json.dumps(line) + "\n" for line in lines))
-        artifacts[file.name] = {"kind": "samples", "task": task, "sha256": DIGEST, "bytes": 1}
+        artifacts[file.name] = {"kind": "samples", "task": task, "sha256": file_digest(file), "bytes": 1}
     document = whole_document(
         {task: {} for task in values},
         model_name=model,
@@ -192,9 +193,13 @@ def test_runs_that_share_nothing(tmp_path):
         adjusted(a, read_run(write_run(tmp_path, "c", one([0.0, 1.0], "t", "ttm"))))
 
 
-def test_a_run_without_samples_cannot_be_compared(tmp_path):
+def test_a_run_without_its_samples_cannot_be_compared(tmp_path):
     with pytest.raises(DataError, match="no per-group results"):
         read_run(write_run(tmp_path, "bare", {}))
+    path, samples = write_run(tmp_path, "edited", one([0.0, 1.0])), tmp_path / "edited_samples_t.jsonl"
+    samples.write_text(samples.read_text().replace("0.0", "1.0"))
+    with pytest.raises(DataError, match="was changed"):
+        read_run(path)
 
 
 def test_the_command_on_real_runs(tmp_path, capsys):

@@ -194,7 +194,7 @@ class ResultsFile:
                 if task not in self.document.results or Path(name).name != name:
                     damaged[name] = "is not of a task of its run"
                 elif file_digest(path) != artifact.sha256:
-                    damaged[name] = "was changed or is incomplete: its sha256 is not that in the results document"
+                    damaged[name] = _CHANGED
                 else:
                     intact.setdefault(artifact.kind, {})[task] = path
             except OSError as error:
@@ -246,6 +246,9 @@ def _read_logs(folder: Path) -> Iterator[tuple[Path, ResultsDocument | str]]:
             yield path, str(error).removeprefix(f"{path}: ")
 
 
+_CHANGED = "was changed or is incomplete: its sha256 is not that in the results document"
+
+
 def stored_groups(folder: Path, document: ResultsDocument) -> dict[str, TaskGroups]:
     """Task (or ``adapted to@measured on``) -> its groups, from the samples that lie beside a document.
 
@@ -262,6 +265,8 @@ def stored_groups(folder: Path, document: ResultsDocument) -> dict[str, TaskGrou
             )
         task = about.task if about.kind == "samples" else f"{about.task}{AT}{about.measured_on}"
         if about.task in document.results and (folder / name).exists():
+            if file_digest(folder / name) != about.sha256:
+                raise DataError(f"{folder / name}: {_CHANGED}")
             groups[task] = replace(_groups(folder / name), means=stated_means(document, task))
     return groups
 
