@@ -314,7 +314,7 @@ def test_failed_tasks_are_run_again_unless_only_missing_ones_are_asked_for(tmp_p
     assert left["task_status"] == broken["task_status"] and left["errors"] == broken["errors"]
     mended = evaluate(tmp_path)
     assert mended["task_status"] == {"shapes_color": "done", "shapes_spatial": "done"} and not mended["errors"]
-    assert mended.path == broken.path
+    assert mended.path == broken.path and list(mended.group_values) == ["shapes_spatial", "shapes_color"]
 
 
 def test_data_of_a_failed_task_are_not_looked_at_again(folder_task, tmp_path, capsys):
