@@ -99,16 +99,19 @@ def test_a_chat_family_scores_as_its_own_forward(family):
     adapter = VQAScore(chat, VqascoreOptions(pretrained=family, device="cpu"))
     check_parts(model, adapter)
     captions = CAPTIONS[:2]
-    pairs, own = [(image, caption) for image in random_images(2) for caption in captions], []
-    for (image, _), prompt in zip(pairs, adapter.prepare_captions([caption for _, caption in pairs]), strict=True):
+    pairs, own, likely = [(one, text) for one in random_images(2) for text in captions], [], []
+    asked = adapter.prepare_captions([caption for _, caption in pairs])
+    for (image, caption), prompt in zip(pairs, asked, strict=True):
+        texts = (prompt, f"<image> {caption}")
         with torch.no_grad():
-            logits = model(**processor(text=[prompt], images=[image])).logits[0, -1].double()
-        yes, no = (logits[list(tokens.values())].logsumexp(dim=0) for tokens in (adapter.yes, adapter.no))
+            logits, logs = (model(**processor(text=[text], images=[image])).logits[0].double() for text in texts)
+        logits, logs = logits[-1], logs.log_softmax(dim=-1)
+        tokens = torch.tensor(processor.tokenizer(caption)["input_ids"])
+        likely.append(float(logs[-len(tokens) - 1 : -1].gather(1, tokens[:, None]).mean()))
+        yes, no = (logits[list(answer.values())].logsumexp(dim=0) for answer in (adapter.yes, adapter.no))
         own.append(float(yes - no))
     captioner = visualgpt.ChatCaptioner(chat, VisualgptOptions(pretrained=family, device="cpu"))
-    likely = [own_likelihood(model, processor, *pair) for pair in pairs]
     found = adapter.score_pairs(*zip(*pairs, strict=True))
-    asked = adapter.prepare_captions([caption for _, caption in pairs])
     with torch.inference_mode():
         seen = adapter.encode_images(adapter.prepare_images(random_images(2)))
         read = chat.tokens_read
@@ -121,14 +124,6 @@ def test_a_chat_family_scores_as_its_own_forward(family):
     for axis in (0, 1):
         assert np.ptp(np.reshape(own, (2, 2)), axis=axis).max() > 1e-4, "both sides matter"
     record("`vqascore`, `visualgpt`", family, (adapter, captioner), difference, "yes" if shares else "no")
-
-
-def own_likelihood(model, processor, image, caption):
-    """Of a caption's tokens behind the image, their mean."""
-    tokens = torch.tensor(processor.tokenizer(caption)["input_ids"])
-    with torch.no_grad():
-        logs = model(**processor(text=[f"<image> {caption}"], images=[image])).logits[0].double().log_softmax(dim=-1)
-    return float(logs[-len(tokens) - 1 : -1].gather(1, tokens[:, None]).mean())
 
 
 def check_parts(model, adapter):

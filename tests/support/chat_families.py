@@ -40,7 +40,7 @@ SMALL = {
     **{"activation_sparsity_pattern": [0.0, 0.0], "num_kv_shared_layers": 0, "partial_rotary_factor": 1.0},
     "sliding_window": 3,  # fewer than the tokens that prompts share
     **dict.fromkeys(("encoder_attention_heads", "decoder_attention_heads"), 2),
-    **{"global_attn_indexes": [0, 1], "downsample_channels": [32, 32]},
+    **{"global_attn_indexes": [0, 1], "downsample_channels": [32, 32], "vision_soft_tokens_per_image": 4},
 }
 ROPE = {"rope_type": "default", "rope_theta": 10000.0}
 OWN: dict[str, dict[str, object]] = {  # where parts of a configuration depend on each other
@@ -57,17 +57,9 @@ OWN: dict[str, dict[str, object]] = {  # where parts of a configuration depend o
     "hy_v4_vl": {"text_config": {"rope_parameters": {**ROPE, "mrope_section": [2, 1, 1]}}},
     "mistral_large4": {"text_config": {"kv_source_layers": [0, 1]}},
     "fast_vlm": {"vision_config": {"architecture": "test_convnext", "hidden_size": 64, "model_args": {}}},
-    "gemma3n": {
-        "vision_config": {"architecture": "fastvit_sa12", "hidden_size": 1024},
-        "vision_soft_tokens_per_image": 4,
-    },
-    "molmo2": {
-        "adapter_config": {"vision_feature_layer": [1, 0]},
-        "vision_config": {"image_size": [32, 32], "num_position_embeddings": 16},
-    },
-    "gemma4_unified": {
-        "vision_config": {"patch_size": 4, "pooling_kernel_size": 2, "mm_embed_dim": 32, "output_proj_dims": 32}
-    },
+    "gemma3n": {"vision_config": {"architecture": "fastvit_sa12", "hidden_size": 1024}},
+    "gemma4_unified": {"vision_config": {"mm_embed_dim": 32, "output_proj_dims": 32}},
+    "molmo2": {"adapter_config": {"vision_feature_layer": [1, 0]}, "vision_config": {"num_position_embeddings": 16}},
     "step3p7": {"text_config": {"sliding_window": 3}},
     "idefics2": {"text_config": {"sliding_window": 16}},  # all its layers are such
     "kimi_k25": {"projection_hidden_size": 32, "text_config": {"head_dim": 8}},
@@ -129,19 +121,16 @@ def build(family: str, words: tf.PreTrainedTokenizerFast) -> tf.PreTrainedModel:
 
 
 SQUARE, DOUBLE = {"height": 32, "width": 32}, {"height": 64, "width": 64}
+POOLED = {"patch_size": 8, "pooling_kernel_size": 2, "max_soft_tokens": 70}
 SHAPERS: dict[str, tuple[str, dict[str, object]]] = {  # image processors, of small settings
     "deepseek_vl_hybrid": ("DeepseekVLHybridImageProcessor", {"size": SQUARE, "high_res_size": SQUARE}),
     "fast_vlm": ("CLIPImageProcessor", {"size": DOUBLE, "crop_size": DOUBLE}),
     "gemma3n": ("SiglipImageProcessor", {"size": DOUBLE}),
-    "gemma4": ("Gemma4ImageProcessor", {"patch_size": 8, "pooling_kernel_size": 2, "max_soft_tokens": 70}),
-    "gemma4_unified": (
-        "Gemma4UnifiedImageProcessor",
-        {"patch_size": 4, "pooling_kernel_size": 2, "max_soft_tokens": 70},
-    ),
+    "gemma4": ("Gemma4ImageProcessor", POOLED),
+    "gemma4_unified": ("Gemma4UnifiedImageProcessor", POOLED),
     "deepseek_ocr2": ("DeepseekOcr2ImageProcessor", {"size": SQUARE, "tile_size": 32, "max_patches": 2}),
     "granite_docling": ("GraniteDoclingImageProcessor", {"size": SQUARE, "max_patches": 2}),
-    "inkling2": ("Inkling2ImageProcessor", {"size": {"height": 16, "width": 16}}),
-    "inkling2_loop": ("Inkling2ImageProcessor", {"size": {"height": 16, "width": 16}}),
+    **dict.fromkeys(("inkling2", "inkling2_loop"), ("Inkling2ImageProcessor", {"size": {"height": 16, "width": 16}})),
     "inkling_mm_model": ("InklingImageProcessor", {"size": {"height": 8, "width": 8}}),
     "kimi_k25": ("Kimi_K25ImageProcessor", {"patch_size": 8}),
     "molmo2": ("Molmo2ImageProcessor", {"size": SQUARE, "patch_size": 8, "overlap_margins": [1, 1], "max_crops": 2}),
