@@ -298,7 +298,7 @@ class XClip(VideoModel):
             each = model.visual_projection(states.pooler_output).unflatten(0, frames.shape[:2])
             patches = model.prompts_visual_layernorm(states.last_hidden_state[:, 1:]) @ model.prompts_visual_projection
             patches = patches.unflatten(0, frames.shape[:2]).mean(dim=1)
-            return torch.cat([model.mit(each).pooler_output[:, None], patches], dim=1)
+            return torch.cat([model.mit(each, return_dict=True).pooler_output[:, None], patches], dim=1)
 
         return video, lambda **tokens: model.get_text_features(**tokens).pooler_output[:, None]
 

@@ -23,6 +23,7 @@ from ttmbench.model_adapters._shared.image_text import (
     SeenImage,
     load_image_text,
     refuse_chat_arguments,
+    refuse_old_transformers,
 )
 from ttmbench.model_adapters._shared.options import VisualgptOptions, takes
 from ttmbench.model_adapters._shared.pair_model import TrainablePairModel, full_precision
@@ -48,6 +49,8 @@ def load(asked: VisualgptOptions) -> Captioner:
     if kind is None:
         return ChatCaptioner(load_image_text(pretrained, asked), asked)
     refuse_chat_arguments(asked)
+    if kind.needs_processor:
+        refuse_old_transformers()
     processor = load_part(AutoProcessor, pretrained) if kind.needs_processor else None
     return kind(load_whole(AutoModelForImageTextToText, pretrained, processor), asked)
 

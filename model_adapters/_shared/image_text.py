@@ -491,7 +491,7 @@ def refuse_old_transformers() -> None:
 
     if Version(__version__) < Version(CHAT):
         raise DataError(
-            f"chat models need transformers {CHAT} or newer, not {__version__}: pip install -U transformers"
+            f"this model needs transformers {CHAT} or newer, not {__version__}: pip install -U transformers"
         )
 
 

@@ -227,7 +227,7 @@ def test_wrong_arguments_are_one_clear_error(blip, tiny_hf_clip):
     for options in ({"alpha": 1.5}, {"prior": "train"}, {"noise_images": 0}, {"pad_images": True}):
         with pytest.raises(UsageError, match=next(iter(options)).replace("pad_images", "pad")):
             visualgpt.load(pretrained=blip, device="cpu", **options)
-    with pytest.raises(TtmbenchError, match="CLIP"):
+    with pytest.raises(TtmbenchError, match=r"CLIP|needs transformers"):
         visualgpt.load(pretrained=str(tiny_hf_clip), device="cpu")
 
 

@@ -12,6 +12,7 @@ import pytest
 import torch
 import transformers
 from PIL import Image
+from support import tiny_models
 from support.adapter_inputs import chat_inputs, groups_of, own_model, quick_scores, random_images, with_tokens
 from support.rounding import bound
 from support.stand_in_gpu import stand_in_gpu
@@ -228,6 +229,7 @@ def test_what_a_vision_encoder_returns_is_passed_on(kind, tiny_vlm):
 
 
 def test_a_model_of_another_kind_is_named_alone(tiny_hf_clip, tiny_vlm):
+    tiny_models.needs_chat()
     with pytest.raises(DataError, match="CLIPConfig") as caught:
         vqascore.load(pretrained=str(tiny_hf_clip), device="cpu")
     assert "AriaConfig" not in str(caught.value)

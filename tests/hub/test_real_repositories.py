@@ -58,6 +58,7 @@ def home(tmp_path):
 
 
 def test_models_run_and_run_again_without_the_hub(hub, home):
+    pytest.importorskip("sentence_transformers")
     write_copies(hub.root, [copy_of(model, given) for model, given in MODELS] + ["stanfordnlp/colorswap"])
     online, offline = (runs(MODELS, home, offline=offline) for offline in (False, True))
     done = run_commands([run.command for run in online], hub.environment(home, TOKEN), home)

@@ -362,6 +362,7 @@ def git(folder: Path) -> Path:
 
 
 def kosmos2(folder: Path) -> Path:
+    needs_chat()
     torch.manual_seed(9)
     words, images = tokenizer("bart"), tf.CLIPImageProcessor(size=SQUARE, crop_size=SQUARE)
     processor = tf.Kosmos2Processor(images, words, num_patch_index_tokens=4)
@@ -372,6 +373,7 @@ def kosmos2(folder: Path) -> Path:
 
 
 def florence2(folder: Path) -> Path:
+    needs_chat()
     torch.manual_seed(10)
     words = tokenizer("bart", special=("<image>",), more=("What", "does", "describe"))
     words._set_model_specific_special_tokens(special_tokens={"image_token": "<image>"})
