@@ -599,7 +599,10 @@ class MethodRun:
             caption_rows=torch.from_numpy(caption_rows),
             views=None if views is None else lambda *settings: views(*settings)[images],
             cost=cost,
-            references=references,
+            references={
+                name: replace(there, images=there.images.clone(), captions=there.captions.clone())
+                for name, there in references.items()
+            },
             rewards={
                 name: replace(model, scores=model.scores.take_along_dim(order, self._axis))
                 for name, model in rewards.items()
