@@ -205,6 +205,18 @@ def test_results_without_stored_scores_are_not_complete(copy, capsys):
     assert changed.validate() == 3 and "no task is finished" in capsys.readouterr().out
 
 
+def test_a_plain_run_is_checked_by_samples(tmp_path, capsys):
+    words = f"--model tiny-clip --tasks {COLOR} --limit 8 --metrics global_assignment_accuracy,text_ece --output_path"
+    assert main([*words.split(), str(tmp_path / "run" / "x.json")]) == 0
+    plain = Copy(tmp_path / "run", tmp_path / "copy")
+    assert plain.validate() == 0
+    assert (
+        f"not computed again, since no scores, ranks or answers are stored: {COLOR} (global" in capsys.readouterr().out
+    )
+    plain.put("ci", COLOR, "group_score,none", to=[0.1, 0.2])
+    assert plain.validate() == 3 and f"ci.{COLOR}.group_score,none" in capsys.readouterr().out
+
+
 def test_a_link_beside_the_document_is_not_followed(copy, capsys):
     changed = copy("methods")
     path = changed.file("scores", COLOR)

@@ -162,8 +162,9 @@ def check_results(paths: Sequence[Path], registry: Registry, options: argparse.N
             worst = max(worst, _print_error(str(path), error, options))
             continue
         wrong, rest = checked.wrong, ""
-        if checked.not_stored:
-            rest = f"not computed again, since no scores, ranks or answers are stored: {', '.join(checked.not_stored)}"
+        if lacking := dict.fromkeys(checked.not_stored):
+            rest = f"not computed again, since no scores, ranks or answers are stored: {', '.join(lacking)}"
+            rest += "; run with --save_scores (forced choices: --log_samples) to store them"
             wrong = [*wrong, rest] if complete else wrong
         for line in wrong[:MOST_FINDINGS]:
             echo(f"{path}: {one_line(line, 400)}", flush=True)
@@ -173,6 +174,8 @@ def check_results(paths: Sequence[Path], registry: Registry, options: argparse.N
             echo(f"{path}: note: {one_line(note, 400)}", flush=True)
         if wrong:
             worst = max(worst, AssertionNotMet.exit_code)
+        elif checked.document.results.keys() <= lacking.keys():
+            echo(f"{path}: no metric was checked; {rest}", flush=True)
         else:
             echo(f"{path}: ok; {checked.numbers} values computed again{f'; {rest}' if rest else ''}", flush=True)
     return worst

@@ -25,7 +25,7 @@ from ttmbench.results.ranks import Ranks
 from ttmbench.results.summary import Clusters, connected
 from ttmbench.types import GroupShape, Scores
 
-SCORES, RANKS = "ttmbench-scores", "ttmbench-ranks"  # formats of saved files
+SCORES, RANKS, SAMPLES = "ttmbench-scores", "ttmbench-ranks", "ttmbench samples"  # formats of saved files
 COUNTS = ("strict", "as_topk", "above", "true")  # of ranks
 NORM_TOLERANCE = 5e-3  # half-precision features of unit norm stay well inside
 MAX_GLOBAL_IMAGES = 6_000  # the assignment problem is cubic in this
@@ -393,7 +393,7 @@ def _samples(path: Path, lines: _Lines, shape: GroupShape | None) -> StoredScore
     stated = [of if isinstance(of := about[group].get("tags"), dict) else {} for group in group_ids]
     tags = [{tag: value for tag, value in of.items() if isinstance(value, str)} for of in stated]
     known = tags if any(tags) else None
-    return StoredScores(scores, group_ids, "ttmbench samples", clusters, shape.true_captions, known)
+    return StoredScores(scores, group_ids, SAMPLES, clusters, shape.true_captions, known)
 
 
 def _table(path: Path, value: object, where: str) -> np.ndarray:
