@@ -38,8 +38,7 @@ def test_a_compiled_tower_is_run_as_it_was_written(tiny_hf_clip):
 
 
 def test_unknown_words(tiny_hf_clip, tiny_vlm):
-    words = load(tiny_hf_clip)
-    assert words.has_unknown_words([FEW_WORDS[0], "a red zebra", ""]) == [False, True, False]
+    assert load(tiny_hf_clip).has_unknown_words([FEW_WORDS[0], "a red zebra", ""]) == [False, True, False]
     parts = open_clip.load(model=f"local-dir:{tiny_vlm('open_clip')}", device="cpu")
     assert parts.has_unknown_words(["a red zebra", "qwxz"]) == [False, False]
     built_in = hf.load(pretrained="tiny_clip", device="cpu")
@@ -95,8 +94,7 @@ class Scorer:
 
 
 def test_a_model_that_does_not_say_has_no_such_key():
-    run = ttmbench.simple_evaluate(Scorer(), task([["a", "bb"]]), bootstrap_iters=0)
-    assert "truncated" not in run.document
+    assert "truncated" not in ttmbench.simple_evaluate(Scorer(), task([["a", "bb"]]), bootstrap_iters=0).document
 
 
 def test_every_distinct_caption_is_asked_for_once_and_answers_are_checked():

@@ -71,8 +71,7 @@ def test_factors_are_added_with_the_scale_of_their_training(kind):
         weight, a, b = torch.randn(6, 5), torch.randn(r, 5), torch.randn(6, r)
         change = torch.nn.functional.linear(torch.nn.functional.linear(torch.eye(5), a), b).T
     stem, name = ("layer.", "layer.weight") if kind != "attention" else ("attn.in_proj_weight_", "attn.in_proj_weight")
-    tensors = {name: weight, f"{stem}lora_A": a, f"{stem}lora_B": b, "bias": torch.ones(2)}
-    result = merged(tensors, alpha, "x.pt")
+    result = merged({name: weight, f"{stem}lora_A": a, f"{stem}lora_B": b, "bias": torch.ones(2)}, alpha, "x.pt")
     assert result.keys() == {name, "bias"}
     assert torch.allclose(result[name], weight + 0.25 * change, atol=1e-5)
     assert not torch.allclose(result[name], weight + change, atol=1e-2)
@@ -124,8 +123,7 @@ def test_interpolated_weights_have_the_positions_of_the_file(base, tmp_path):
     assert near(scores(adapter), expected({name: 0.4 * start[name] + 0.6 * one for name, one in cut.items()}, LONGER))
     assert adapter.fingerprint()["context_length"] == 16
     assert [other.name for other in adapter.files.beside] == ["tiny/openai"]
-    alone = load(family_copies.training_checkpoint(cut), tmp_path, interpolate=1)
-    assert near(scores(alone), expected(cut, LONGER))
+    assert near(scores(load(family_copies.training_checkpoint(cut), tmp_path, interpolate=1)), expected(cut, LONGER))
 
 
 def test_an_architecture_of_ones_own_is_read_from_a_file(base, tmp_path):

@@ -221,8 +221,7 @@ def test_models_that_divide_by_their_temperature(family, again, tmp_path):
     images = transformers.AutoImageProcessor.from_pretrained(tmp_path)
     adapter = hf.load(pretrained=str(tmp_path), device="cpu")
     expected = own_forward(tmp_path)[0].eval()
-    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path)
-    inputs = {**tokenizer(CAPTIONS, padding=True, return_tensors="pt")}
+    inputs = {**transformers.AutoTokenizer.from_pretrained(tmp_path)(CAPTIONS, padding=True, return_tensors="pt")}
     with torch.no_grad():
         own = expected(**inputs, **images(images=random_images(), return_tensors="pt")).logits_per_image
     assert own.std() > 1e-3 and torch.allclose(logits_of(adapter), own, atol=1e-5, rtol=1e-5)

@@ -35,8 +35,7 @@ def own_pipeline(family, folder, start="enc"):
     import transformers
 
     names = ("BlipForImageTextRetrieval", "Blip2ForImageTextRetrieval", "FlavaForPreTraining")
-    kinds = dict(zip(FAMILIES, names, strict=True))
-    model = getattr(transformers, kinds[family]).from_pretrained(folder).eval()
+    model = getattr(transformers, dict(zip(FAMILIES, names, strict=True))[family]).from_pretrained(folder).eval()
     words = transformers.AutoTokenizer.from_pretrained(folder)
     images = transformers.AutoImageProcessor.from_pretrained(folder)
 
@@ -242,8 +241,7 @@ def test_the_matching_loss_is_cross_entropy_of_the_head(family, folder):
         loss = adapter.pair_loss(adapter.prepare_images(images), adapter.prepare_captions(captions), matched)
     score = own_pipeline(family, folder)
     odds = np.array([score(p, c)[0] for p, c in zip(images, captions, strict=True)])
-    expected = np.logaddexp(0, np.where(matched, -odds, odds)).mean()
-    assert float(loss) == pytest.approx(expected, abs=1e-4)
+    assert float(loss) == pytest.approx(np.logaddexp(0, np.where(matched, -odds, odds)).mean(), abs=1e-4)
 
 
 def test_bf16_scores_are_fp32_and_near(tiny_vlm):

@@ -129,8 +129,7 @@ def test_ttm_trains_on_top_or_the_adapter_alone(adapter, tiny_hf_clip):
     def trained(train: str, merge: bool) -> dict:
         of = {"pretrained": str(tiny_hf_clip), "peft": str(adapter), "merge": merge}
         how = {"ttm": {"iterations": 1, "epochs": 1, "train": train}, "limit": 4, "device": "cpu", "bootstrap_iters": 0}
-        results = ttmbench.simple_evaluate("hf", "shapes_color", model_args=of, **how)
-        return results["methods"]["shapes_color"]["ttm"]
+        return ttmbench.simple_evaluate("hf", "shapes_color", model_args=of, **how)["methods"]["shapes_color"]["ttm"]
 
     trained("norm", merge=True)
     with pytest.raises(UsageError, match=r"train=adapter: this model has no such parameters; .*merge=false"):
@@ -170,8 +169,7 @@ def test_chat_models_take_adapters_too(tiny_vlm, tmp_path):
         found[merge] = torch.from_numpy(made.score_pairs(images, captions))
         assert made.fingerprint()["peft"]["merged"] is merge
     plain = vqascore.load(pretrained=str(base), device="cpu")
-    tolerance = bound(plain.model, found[True])
-    assert torch.allclose(found[True], found[False], atol=tolerance, rtol=0)
+    assert torch.allclose(found[True], found[False], atol=bound(plain.model, found[True]), rtol=0)
     assert not torch.equal(found[True], torch.from_numpy(plain.score_pairs(images, captions)))
     with pytest.raises(UsageError, match="lora trains factors of its own"):
         vqascore.load(pretrained=str(base), peft=str(folder), merge=False, lora=2, device="cpu")

@@ -149,8 +149,7 @@ def test_models_that_cannot_be_openais_are_not_asked_about(tmp_path):
 
     def note(name, **vision):
         act = {"hidden_act": "gelu"}
-        config = CLIPConfig(text_config=act, vision_config={**act, **vision})
-        return hf.activation(config, name)[1]
+        return hf.activation(CLIPConfig(text_config=act, vision_config={**act, **vision}), name)[1]
 
     assert note("someone/negclip") and note("someone/negclip", hidden_size=1024, num_attention_heads=16)
     assert not note("laion/CLIP-ViT-B-32-laion2B-s34B-b79K")

@@ -39,8 +39,7 @@ def own_forward(folder, shown):
         inputs.pop("token_type_ids", None)
         return model, model(**inputs).logits_per_video
     videos = transformers.AutoVideoProcessor.from_pretrained(folder)
-    texts = [f"{caption}." for caption in CAPTIONS]
-    shown = {"text": texts, "videos": frames, "do_sample_frames": False}
+    shown = {"text": [f"{caption}." for caption in CAPTIONS], "videos": frames, "do_sample_frames": False}
     output = model(**transformers.VideoPrismProcessor(videos, words)(**shown, **{**options, "padding": "max_length"}))
     return model, output.video_embeds @ output.text_embeds.T / 0.01
 
@@ -75,8 +74,7 @@ def test_the_contract_holds_for_images_and_crops(folder):
     assert "batch size changes no score" in check_adapter(adapter)
     still, equal = random_images(1), stacked(random_images(1) * FRAMES)
     assert torch.allclose(logits_of(adapter, still), logits_of(adapter, [equal]), atol=1e-5, rtol=0)
-    enlarged = adapter.prepare_enlarged(videos(2), 1.25)
-    cropped = adapter.crop(enlarged, np.full((2, 2), 0.5))["pixel_values"]
+    cropped = adapter.crop(adapter.prepare_enlarged(videos(2), 1.25), np.full((2, 2), 0.5))["pixel_values"]
     assert cropped.shape == adapter.prepare_images(videos(2))["pixel_values"].shape
 
 

@@ -204,8 +204,7 @@ def test_test_images_as_the_sample_of_p_t(blip):
     score = own_likelihood("blip-captioner", blip)
     images = [group.images[0].open() for group in groups]
     likelihood = np.array([[[score(p, text) for text in g.captions] for p in images] for g in groups])
-    prior = np.log(np.exp(likelihood).mean(axis=1))
-    expected = likelihood[np.arange(4), np.arange(4)] - prior
+    expected = likelihood[np.arange(4), np.arange(4)] - np.log(np.exp(likelihood).mean(axis=1))
     arguments = {"pretrained": blip, "alpha": 1.0, "prior": "test_images"}
     found, _ = quick_scores("visualgpt-blip", "shapes_spatial", limit=4, **arguments)
     np.testing.assert_allclose(found[:, 0], expected, atol=1e-4, rtol=0)
@@ -267,8 +266,7 @@ def test_the_sweep_gives_what_runs_with_each_alpha_give(blip, analyze):
     scores, _ = quick_scores("visualgpt-blip", "shapes_replace", limit=20, pretrained=blip)
     adapter = visualgpt.load(pretrained=blip, device="cpu")
     likelihood = scores[:, 0]
-    groups = groups_of("shapes_replace", 20)
-    prior = np.stack([adapter.log_priors(group.captions) for group in groups])
+    prior = np.stack([adapter.log_priors(group.captions) for group in groups_of("shapes_replace", 20)])
     order = np.random.default_rng([0, 5]).permutation(20)
     halves = [sorted(order[:10]), sorted(order[10:])]
 

@@ -67,8 +67,7 @@ def own_logits(kind, folder, image, caption, written=()):
         processor.num_query_tokens = model.config.num_query_tokens
         inputs = dict(processor(images=image, text=PROMPTS[kind].format(question), return_tensors="pt"))
         if kind.endswith("t5"):
-            start = model.config.text_config.decoder_start_token_id
-            inputs["decoder_input_ids"] = torch.tensor([[start, *written]])
+            inputs["decoder_input_ids"] = torch.tensor([[model.config.text_config.decoder_start_token_id, *written]])
         else:
             inputs = with_tokens(inputs, written)
     with torch.no_grad():

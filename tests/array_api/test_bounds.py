@@ -39,8 +39,7 @@ def test_rounding_of_large_scores_makes_no_winner(low):
     top = abs(low) + (1.0 if low > 0 else 0.0)
     bound = 4 * EPS * top * 2
     for steps in (0, 7, 8, 9, 10):
-        found = matching.match_global(swap(steps * unit, low)).tie.tolist()
-        assert found == [steps * unit <= bound] * 2, steps
+        assert matching.match_global(swap(steps * unit, low)).tie.tolist() == [steps * unit <= bound] * 2, steps
 
 
 def test_eight_terms_that_rounding_loses_make_no_winner():

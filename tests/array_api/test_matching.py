@@ -38,8 +38,7 @@ def test_global_ties_equal_brute_force(scores):
     found = match_global(scores)
     assert tuple(found.captions.tolist()) in optimal
     assert found.tie.tolist() == [len({p[i] for p in optimal}) > 1 for i in range(n)]
-    strict = [all(p[i] == i for p in optimal) for i in range(n)]
-    assert global_assignment_accuracy(scores).tolist() == strict
+    assert global_assignment_accuracy(scores).tolist() == [all(p[i] == i for p in optimal) for i in range(n)]
 
 
 def test_global_matching_refuses_more_images_than_captions():

@@ -68,8 +68,7 @@ def test_joint_relabelling_changes_nothing(scores, seed):
     _, m, k = scores.shape
     images = rng.permutation(m)
     # The true caption moves with its image; captions without an image keep their places.
-    captions = np.concatenate([images, np.arange(m, k)])
-    moved = scores[:, images][:, :, captions]
+    moved = scores[:, images][:, :, np.concatenate([images, np.arange(m, k)])]
     for spec in GROUP_METRICS:
         if spec.defined(m, k):
             assert np.array_equal(spec.compute(scores), spec.compute(moved)), spec.name

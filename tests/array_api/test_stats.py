@@ -43,8 +43,7 @@ def test_for_yes_and_no_the_score_interval_is_wilsons(n):
 def test_the_score_interval_holds_the_mean_and_mirrors(values):
     low, high = stats.score_interval(np.array(values))
     assert 0 <= low <= np.mean(values) + 1e-12 and np.mean(values) - 1e-12 <= high <= 1 and low < high
-    mirrored = stats.score_interval(1 - np.array(values))
-    assert mirrored == pytest.approx((1 - high, 1 - low), abs=1e-9)
+    assert stats.score_interval(1 - np.array(values)) == pytest.approx((1 - high, 1 - low), abs=1e-9)
 
 
 def test_the_method_is_the_one_that_is_named():
@@ -85,8 +84,7 @@ def loops(values, clusters):
     groups = [[float(v) for v, c in zip(values, clusters, strict=True) if c == one] for one in sorted(set(clusters))]
     mean = sum(values) / len(values)
     between = sum(sum(v - mean for v in group) ** 2 for group in groups)
-    within = sum((v - mean) ** 2 for v in values)
-    return groups, mean, between, within
+    return groups, mean, between, sum((v - mean) ** 2 for v in values)
 
 
 def naive_effect(values, clusters, size):
@@ -212,8 +210,7 @@ def test_bca_is_efrons_formula(alone):
     found = stats.interval(values, "bca", 20_000, 0, 0.8, None if alone else clusters)
     for end, side in zip(found, (0.1, 0.9), strict=True):
         z = norm.ppf(below) + norm.ppf(side)
-        share = norm.cdf(norm.ppf(below) + z / (1 - acceleration * z))
-        assert near_quantile(end, means, share)
+        assert near_quantile(end, means, norm.cdf(norm.ppf(below) + z / (1 - acceleration * z)))
     assert stats.interval(values, "wilson", 20_000, 0, 0.8, None if alone else clusters) == found, "outside 0 to 1"
 
 
@@ -252,8 +249,7 @@ def test_without_values_or_flips_nothing_is_shown():
 def test_p_values_of_many_clusters_are_at_most_one():
     for seed in range(40):
         sizes = np.random.default_rng(seed).integers(1, 9, 70)
-        net = np.concatenate([sizes, -sizes])
-        assert stats._exchanged(net) <= 1.0
+        assert stats._exchanged(np.concatenate([sizes, -sizes])) <= 1.0
 
 
 def test_every_exchange_is_drawn_once():
@@ -267,8 +263,7 @@ def test_every_exchange_is_drawn_once():
 @pytest.mark.parametrize(("gap", "expected"), [(0.6e-9, 1.0), (1.5e-9, 0.5)])
 def test_sums_that_differ_by_rounding_are_equal(gap, expected):
     """Two values: half of the exchanges lose ``gap``, which counts as a tie up to 1e-9 and not beyond."""
-    found = stats.sign_flip(np.zeros(2), np.array([1.0, gap / 2]), 4000, 0)
-    assert found == pytest.approx(expected, abs=0.05)
+    assert stats.sign_flip(np.zeros(2), np.array([1.0, gap / 2]), 4000, 0) == pytest.approx(expected, abs=0.05)
     assert stats.sign_flip(np.zeros(2), np.full(2, 0.5e-9), 99, 0) == 1.0, "1e-9 itself is rounding"
 
 

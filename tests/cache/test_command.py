@@ -74,8 +74,7 @@ def test_prune_removes_what_meets_all_conditions(filled, capsys):
     assert sorted(filled.rglob("*.safetensors")) == files
     cache(capsys, filled, "prune", "--task", "*_place", "--model", "count*")
     assert set(listed(capsys, filled)) == {"shapes_color", "shapes_replace"}
-    old = Path(listed(capsys, filled)["shapes_color"]["files"][0])
-    os.utime(old, (time.time() - 40 * 24 * 3600,) * 2)
+    os.utime(Path(listed(capsys, filled)["shapes_color"]["files"][0]), (time.time() - 40 * 24 * 3600,) * 2)
     cache(capsys, filled, "prune", "--older_than", "30")
     assert set(listed(capsys, filled)) == {"shapes_replace"}
     assert cache(capsys, filled, "prune", "--older_than", "0")[0] == 0 and not list((filled / "scores").iterdir())

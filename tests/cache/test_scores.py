@@ -188,8 +188,7 @@ def test_weights_are_looked_at_not_their_path(tmp_path, tiny_hf_clip):
     preprocessing = json.loads((folder / "preprocessor_config.json").read_text())
     preprocessing["image_mean"] = [0.1, 0.2, 0.3]
     (folder / "preprocessor_config.json").write_text(json.dumps(preprocessing))
-    third = run("hf", **settings)
-    assert "from_store" not in third["datasets"]["shapes_color"]
+    assert "from_store" not in run("hf", **settings)["datasets"]["shapes_color"]
     adapter = hf.load(pretrained=str(folder), device="cpu")
     with torch.no_grad():
         next(iter(adapter.parameters())).add_(0.01)

@@ -59,8 +59,7 @@ def test_a_dtype_among_the_model_args(tmp_path, capsys):
     target = tmp_path / "x.json"
     words = [*RUN, "-a", "dtype=bfloat16", "-t", "shapes_color", "-L", "2", "-o", str(target)]
     assert main(words) == 0, capsys.readouterr().err
-    document = json.loads(target.read_text(encoding="utf-8"))
-    assert document["model_info"]["fingerprint"]["dtype"] == "bfloat16"
+    assert json.loads(target.read_text(encoding="utf-8"))["model_info"]["fingerprint"]["dtype"] == "bfloat16"
     assert "fp32" in refused(capsys, *RUN, "-t", "shapes_color", "--dtype", "int8")
 
 

@@ -45,11 +45,9 @@ def test_a_pointer_as_data_is_called_that(folder_task, capsys, file):
 @pytest.mark.parametrize("file", ["0_0.png", "0_0.npy", "0_0.mp4"])
 def test_a_pointer_as_image_or_video_is_called_that(folder_task, capsys, file):
     video = {"video": {"frames": 1}} if file.endswith("mp4") else {}
-    source = {"kind": "folder", "path": "groups.jsonl", "images": "images", **video}
-    folder = folder_task(source=source)
+    folder = folder_task(source={"kind": "folder", "path": "groups.jsonl", "images": "images", **video})
     rows = folder / "groups.jsonl"
-    endings = rows.read_text().replace(".png", Path(file).suffix)
-    rows.write_text(endings)
+    rows.write_text(rows.read_text().replace(".png", Path(file).suffix))
     for image in (folder / "images").iterdir():
         image.with_suffix(Path(file).suffix).write_bytes(POINTER)
     says_pointer(capsys, file, "--model", "tiny-clip", "--tasks", str(folder / "mine.yaml"))

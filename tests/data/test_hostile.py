@@ -155,8 +155,7 @@ def test_what_a_task_file_may_not_say(folder_task, tmp_path, capsys, changes, me
     folder = folder_task(**changes)
     (tmp_path / "secret.jsonl").write_text("{}\n")
     (folder / "link.jsonl").symlink_to(tmp_path / "secret.jsonl")
-    file = next(folder.glob("*.yaml"))
-    code = main(["validate", str(file)])
+    code = main(["validate", str(next(folder.glob("*.yaml")))])
     out, err = capsys.readouterr()
     assert code in (2, 4) and message in out + err and "Traceback" not in err
 
@@ -674,8 +673,7 @@ GROUP = Group("g0", (ImageRef("a", NO_IMAGE), ImageRef("b", NO_IMAGE)), ("one", 
 def test_a_source_that_fails(monkeypatch, capsys, folder_task, groups, message):
     monkeypatch.setitem(sys.modules, "evil_source", SimpleNamespace(read=lambda request: groups()))
     installed(monkeypatch, plugin("register_sources", lambda: [SourceSpec("evil", "evil_source:read")]))
-    folder = folder_task(source={"kind": "evil"}, group={"shape": [2, 2]})
-    assert main(["validate", str(folder / "mine.yaml")]) == 4
+    assert main(["validate", str(folder_task(source={"kind": "evil"}, group={"shape": [2, 2]}) / "mine.yaml")]) == 4
     out, err = capsys.readouterr()
     assert message in out and "Traceback" not in err
 

@@ -74,8 +74,7 @@ def load(name: str, data: Path | None = None, groups: int | None = None, limit: 
 
 def missing(name: str, data: Path, **changes: object) -> list[dict[str, str]]:
     """What the first place and others lack."""
-    task = find(name).with_source(changes)
-    return [place.missing() for place in data_locations(build_registry(), task, data)[0]]
+    return [place.missing() for place in data_locations(build_registry(), find(name).with_source(changes), data)[0]]
 
 
 def ids(loaded) -> list[str]:
@@ -293,8 +292,7 @@ def test_which_tables_hold_a_split_is_never_guessed(tmp_path):
     shutil.copy(path / "data" / "test-00000-of-00001.parquet", path / "data" / "test-more-00000-of-00001.parquet")
 
     def read(**more: object) -> int:
-        source = {"path": str(path), **more}
-        return len(task_data.load(changed("colorswap", source, n_groups=2)).groups)
+        return len(task_data.load(changed("colorswap", {"path": str(path), **more}, n_groups=2)).groups)
 
     assert read() == 2
     shutil.copytree(path / "data", path / "other")

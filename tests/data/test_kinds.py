@@ -166,8 +166,7 @@ def test_coco_and_flickr_are_read_as_their_authors_lay_them_out(tmp_path):
     for place, row in enumerate(rows):
         draw(tmp_path / "coco" / row["image"], "L" if place == 1 else "RGB")
     written(tmp_path / "retrieval" / "coco_karpathy_test.json", rows)
-    task = changed_task("coco_retrieval", n_groups=3, n_captions=16)
-    loaded = load(task, tmp_path)
+    loaded = load(changed_task("coco_retrieval", n_groups=3, n_captions=16), tmp_path)
     assert [len(group.captions) for group in loaded.groups] == [5, 6, 5]
     assert loaded.groups[1].images[0].name == "val2014/COCO_val2014_000000000042.jpg"
     assert loaded.source["file"] == "retrieval/coco_karpathy_test.json" and loaded.source["exif"] == "ignore"
@@ -237,8 +236,7 @@ def test_folders_of_classes_are_for_classification_and_one_for_each_class(tmp_pa
 def test_class_names_and_prompts_are_those_of_the_installed_package(tmp_path):
     import open_clip
 
-    spec = find_task(build_registry(), "imagenet").spec
-    classes = load_classes(spec)
+    classes = load_classes(find_task(build_registry(), "imagenet").spec)
     assert classes.names == list(open_clip.IMAGENET_CLASSNAMES) and len(set(classes.names)) == 998
     prompts = [template("cat") for template in open_clip.OPENAI_IMAGENET_TEMPLATES]
     assert [one.replace("{}", "cat") for one in classes.templates] == prompts

@@ -82,8 +82,7 @@ def test_one_object_is_one_image():
     first, second = Image.new("RGB", (8, 8), "red"), Image.new("RGB", (8, 8), "green")
     captions = [["a red x", "a green x"], ["a green x", "a red x"]]
     task = Task.from_groups([[first, second], [second, first]], captions, name="x")
-    names = [[image.name for image in group.images] for group in task.groups]
-    assert names == [["0/0", "0/1"], ["0/1", "0/0"]]
+    assert [[image.name for image in group.images] for group in task.groups] == [["0/0", "0/1"], ["0/1", "0/0"]]
 
 
 def test_one_image_and_several_captions_have_no_image_score():

@@ -38,8 +38,7 @@ def spec_archive(groups: int = 2) -> bytes:
             for option in range(size):
                 of_images.append({"query": images[option], "keys": texts, "label": option})
                 of_texts.append({"query": texts[option], "keys": images, "label": option})
-                color = (40 * at, 100 * group, 25 * option)
-                files[f"data/{subset}/{images[option]}"] = encoded(color, form="JPEG")
+                files[f"data/{subset}/{images[option]}"] = encoded((40 * at, 100 * group, 25 * option), form="JPEG")
         files[f"data/{subset}/image2text.json"] = json.dumps(of_images).encode()
         files[f"data/{subset}/text2image.json"] = json.dumps(of_texts).encode()
     return zip_of(files)
@@ -245,8 +244,7 @@ def test_a_listing_is_of_the_row_that_was_read(tmp_path, capsys):
     group = {"shape": [2, 2], "n_groups": 2, "images": ["*v", "*w"], "captions": ["c", "d"]}
     listings = {"v": "{v}/f1.png", "w": "{v}/f2.png"}
     source = {"kind": "annotations", "file": "r.json", "images": "frames", "listings": listings}
-    path = task_file(tmp_path, source, group)
-    code, said, told = run(capsys, "validate", path, "--data_dir", tmp_path)
+    code, said, told = run(capsys, "validate", task_file(tmp_path, source, group), "--data_dir", tmp_path)
     assert code == 0, said + told
 
 

@@ -27,8 +27,7 @@ def fetch(site, tmp_path, capsys):
     """Downloads a task whose images come in an archive: whether that works, and what is said; nothing gets out."""
 
     def fetch(archive: bytes, **how: object) -> tuple[bool, str]:
-        url = site.put("/images.archive", archive)
-        get = {"mine/images": {"url": url, "unpack": True, **how}}
+        get = {"mine/images": {"url": site.put("/images.archive", archive), "unpack": True, **how}}
         source = {"kind": "annotations", "file": "mine/rows.json", "images": "mine/images", "get": get}
         group = {"shape": [1, 2], "images": ["image"], "captions": ["good", "bad"]}
         outer = tmp_path / "outer"

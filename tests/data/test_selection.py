@@ -130,8 +130,7 @@ def gradient(width=8, height=6):
 
 
 def test_a_box_is_rounded_as_pillow_does():
-    row = Row("0", {"x": "1.5", "y": 2.5, "w": 3.0, "h": 2}, 0)
-    assert box_of(row, ["x", "y", "w", "h"], "g") == (2, 2, 4, 4)
+    assert box_of(Row("0", {"x": "1.5", "y": 2.5, "w": 3.0, "h": 2}, 0), ["x", "y", "w", "h"], "g") == (2, 2, 4, 4)
 
 
 @pytest.mark.parametrize(
@@ -157,8 +156,7 @@ def test_the_part_in_the_box_is_what_is_read_and_outside_is_black():
     pixels = np.asarray(open_upright(part, "g"))
     assert pixels.shape == (2, 3, 3) and np.array_equal(pixels, np.asarray(gradient())[1:3, 2:5])
     assert part.name == "a.png[2,1,3,2]"
-    beyond = open_upright(cropped(whole, (-2, 4, 3, 8)), "g")
-    values = np.asarray(beyond)
+    values = np.asarray(open_upright(cropped(whole, (-2, 4, 3, 8)), "g"))
     assert values.shape == (4, 5, 3)
     assert not values[:, :2].any() and not values[2:].any() and np.array_equal(values[0, 2:, 0], [0, 1, 2])
 

@@ -151,8 +151,7 @@ def test_eqben_averages_five_subsets_of_which_one_is_an_average(tmp_path, nested
     rows = eqben(data / "eqben" / "images", 2)
     by_video = {"ag": {"v1": {"person": rows[:2]}}, "others": {"v2": rows[2:6]}, "flat": rows[6:]}
     write(data / "eqben" / "private_info_global.json", by_video if nested else rows)
-    path = reduced(tmp_path, "eqben", n_groups=len(rows))
-    groups = load(path, data).groups
+    groups = load(reduced(tmp_path, "eqben", n_groups=len(rows)), data).groups
     five = find("eqben").spec.means["five"]
     assert five.problem(groups) is None
     weights = weights_of(five.members(groups), len(groups))
@@ -163,8 +162,7 @@ def test_eqben_averages_five_subsets_of_which_one_is_an_average(tmp_path, nested
 @pytest.mark.parametrize("subset", EQBEN)
 def test_a_subset_of_eqben_needs_its_own_images_alone(tmp_path, subset):
     data = tmp_path / "data"
-    rows = eqben(data / "eqben" / "images", 2)
-    write(data / "eqben" / "private_info_global.json", rows)
+    write(data / "eqben" / "private_info_global.json", eqben(data / "eqben" / "images", 2))
     for other in set(EQBEN) - {subset}:
         shutil.rmtree(data / "eqben" / "images" / other)
     task = find(reduced(tmp_path, subset, n_groups=2))
@@ -194,8 +192,7 @@ def test_aro_cuts_the_box_out_of_the_image(tmp_path, capsys):
     two = {"relation_name": ["on", "under"]}
     path = reduced(tmp_path, "aro_vg_relation", lambda spec: spec["means"]["macro_48"]["only"].update(two), n_groups=12)
     assert "12 groups, all images decode" in validated(path, data, capsys)
-    task = find(path)
-    group = load(task, data).groups[1]
+    group = load(find(path), data).groups[1]
     whole = open_upright(group.images[0], "1")
     expected = Image.open(data / "aro" / "images" / "1.jpg").convert("RGB").crop((1, 2, 6, 6))
     assert whole.tobytes() == expected.tobytes() and group.tags == {"relation_name": "under"}
@@ -269,8 +266,7 @@ def test_a_kind_of_vl_checklist_is_a_task_with_the_groups_and_the_mean_of_the_wh
         spec = find(f"vl_checklist_{leaf}").spec
         cells = spec.group.constant_tags
         mine = [group for group in whole if {name: group.tags[name] for name in cells} == cells]
-        task = find(reduced(tmp_path, f"vl_checklist_{leaf}", n_groups=len(mine), first_rows=2))
-        groups = load(task, data).groups
+        groups = load(find(reduced(tmp_path, f"vl_checklist_{leaf}", n_groups=len(mine), first_rows=2)), data).groups
         for one, other in zip(groups, mine, strict=True):
             assert (one.group_id, one.captions, one.tags) == (other.group_id, other.captions, other.tags)
         of_whole = weights_of(whole_task.spec.means[leaf].members(whole), len(whole))
@@ -298,8 +294,7 @@ def test_crepe_reads_lists_in_tables_and_pads_with_black(tmp_path, kind, capsys)
     data = tmp_path / "data"
     crepe(data, kind)
     path = reduced(tmp_path, f"crepe_{kind}", n_groups=18)
-    said = validated(path, data, capsys)
-    assert "18 groups, all images decode" in said
+    assert "18 groups, all images decode" in validated(path, data, capsys)
     groups = load(path, data).groups
     first, second = groups[0], groups[1]
     assert first.captions[:2] == ("Caption 4 0", "it's not 4, 0 0") and len(first.captions) == 6

@@ -114,12 +114,10 @@ def test_what_can_still_be_had_is_fetched_and_the_rest_is_written_down(site, rel
 
 
 def test_a_network_that_is_down_is_no_dead_link(site, web, tmp_path, capsys):
-    rows = module.SILENT
-    site.put("/svo_probes.csv", table(lambda n: f"http://127.0.0.1:9/{n}.jpg", rows).encode())
+    site.put("/svo_probes.csv", table(lambda n: f"http://127.0.0.1:9/{n}.jpg", module.SILENT).encode())
     path, data = local(tmp_path, site), tmp_path / "data"
     assert main(["download", str(path), "--data_dir", str(data)]) == 4
-    said = capsys.readouterr().out
-    assert "20 of 40 images could not be fetched, and no server answered: " in said
+    assert "20 of 40 images could not be fetched, and no server answered: " in capsys.readouterr().out
     assert not (data / "svo_probes/images.lost.jsonl").read_bytes()
 
 
@@ -177,8 +175,7 @@ def ran(tmp_path_factory):
 
 
 def test_a_run_says_what_its_numbers_are_of(ran, capsys):
-    file = next((ran / "out").rglob("results*.json"))
-    document = json.loads(file.read_text())
+    document = json.loads(next((ran / "out").rglob("results*.json")).read_text())
     about = document["datasets"]["svo_probes"]
     assert about["coverage"] == {"rows": 12, "here": 9, "missing": ["9", "10", "11"]} and about["shape"] == [2, 1]
     assert "coverage" not in about["source"]

@@ -69,8 +69,7 @@ def levels(group: Group, item: int = 0) -> list[int]:
 
 @pytest.mark.parametrize("ending", [".mp4", ".webm", ".avi"])
 def test_the_sampled_frames_of_a_file_are_read(tmp_path, ending):
-    task = task_of(tmp_path, ending, frames=4, rule="linspace")
-    loaded = load(task)
+    loaded = load(task_of(tmp_path, ending, frames=4, rule="linspace"))
     assert levels(loaded.groups[0]) == sampled(TOTAL, 4, "linspace") == [0, 3, 7, 11]
     assert levels(loaded.groups[0], 1) == [0, 4, 8, 12]
     assert loaded.source["video"] == {"frames": 4, "rule": "linspace", "pooling": "after_normalization"}
@@ -83,8 +82,7 @@ def test_rules_are_those_of_published_code():
             assert sampled(total, frames, "linspace") == np.linspace(0, total - 1, frames, dtype=int).tolist()
             strided = [*range(0, total, max(1, total // frames))][:frames]
             assert sampled(total, frames, "stride") == strided and len(strided) == frames
-            middles = sampled(total, frames, "middles")
-            assert middles == [int((part + 0.5) * total / frames) for part in range(frames)]
+            assert sampled(total, frames, "middles") == [int((part + 0.5) * total / frames) for part in range(frames)]
 
 
 def test_task_args_change_how_videos_are_read(tmp_path):

@@ -165,8 +165,7 @@ def test_an_array_of_scores_has_every_metric():
     assert result.results["scores"]["global_assignment_accuracy,none"] is None
     assert result["datasets"]["scores"]["shape"] == [2, 2] and result["n-samples"]["scores"]["effective"] == 2
     assert result.scores["scores"]["none"][0].groups.tolist() == TWO
-    pairs = np.eye(4)
-    assert ttmbench.score(TWO, all_pairs=pairs).results["scores"]["global_assignment_accuracy,none"] == 1.0
+    assert ttmbench.score(TWO, all_pairs=np.eye(4)).results["scores"]["global_assignment_accuracy,none"] == 1.0
 
 
 def test_scores_of_a_task_have_its_shape_and_size(tmp_path):

@@ -116,8 +116,7 @@ def test_held_out_groups_share_no_image_with_the_others():
 
 
 def test_compare_tests_clusters(runs, capsys, tmp_path):
-    one = read_run(runs[0].path)
-    assert set(one.groups["shared"].clusters.values()) == {str(first) for first in range(0, 24, 3)}
+    assert set(read_run(runs[0].path).groups["shared"].clusters.values()) == {str(first) for first in range(0, 24, 3)}
     (row,) = ttmbench.compare(*runs, metrics=["group_match"])
     before, after = (np.array(list(run.group_values["shared"]["none"]["group_match"].values())) == 1 for run in runs)
     clusters = np.repeat(np.arange(8), 3)
@@ -159,8 +158,7 @@ def test_stored_features_have_no_images_and_compare_says_so(tmp_path, capsys):
     runs = [str(tmp_path / "one.json"), str(tmp_path / "two.json")]
     assert main(["compare", *runs, "-o", str(tmp_path / "c.md")]) == 0, "embeddings differ, the groups do not"
     for text in (capsys.readouterr().out, (tmp_path / "c.md").read_text()):
-        said = " ".join(text.split()).replace("\\_", "_")
-        assert "do not say which groups share images" in said
+        assert "do not say which groups share images" in " ".join(text.split()).replace("\\_", "_")
     other = [str(tmp_path / "three.json"), "--model_args", f"path={tmp_path / 'one'}.npz", "--limit", "5"]
     assert main([*words[:2], *words[4:], *other[1:], "--log_samples", "-o", other[0]]) == 0
     assert main(["compare", runs[0], other[0]]) == 2

@@ -425,8 +425,7 @@ def test_a_checkpoint_in_anothers_place_is_not_used(kept_seed, tmp_path, where):
 def test_a_run_that_cannot_keep_its_state_says_so_once_and_ends_well(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(checkpoints, "replace_sealed", lambda path, *_: f"{path}: No space left on device")
     assert evaluate(tmp_path / "x.json")["status"] == "done"
-    told = capsys.readouterr().err
-    assert told.count("No space left on device; the run continues") == 2, "once a task"
+    assert capsys.readouterr().err.count("No space left on device; the run continues") == 2, "once a task"
 
 
 def test_adapted_models_are_saved_by_a_run_that_was_stopped_too(tmp_path, monkeypatch):

@@ -103,6 +103,5 @@ def test_a_metric_that_knows_one_true_caption_is_not_taken_for_more(tmp_path):
 def test_what_chooses_one_caption_or_adapts_refuses(capsys):
     with pytest.raises(UsageError, match="true for the one image"):
         ttmbench.Task.from_groups([[Image.new("RGB", (8, 8))]], [["a", "b"]], name="x", true_captions=2)
-    asked = ["analyze", "oracle", "--model", "tiny-clip", "--tasks", "sugarcrepe_pp_swap_obj"]
-    assert main(asked) != 0
+    assert main(["analyze", "oracle", "--model", "tiny-clip", "--tasks", "sugarcrepe_pp_swap_obj"]) != 0
     assert "2 captions are true for each image" in capsys.readouterr().err

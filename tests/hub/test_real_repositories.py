@@ -118,8 +118,7 @@ def test_download_brings_what_an_offline_run_of_tasks_needs(hub, home):
     write_tags(home)
     names, output = ",".join(SOME_TASKS), home / "runs" / "r.json"
     environment = hub.environment(home, TOKEN)
-    fetch = f"download --model siglip-b16 --tasks {names} --alternative 2"
-    (done,) = run_commands([fetch], environment, home)
+    (done,) = run_commands([f"download --model siglip-b16 --tasks {names} --alternative 2"], environment, home)
     check_done([done])
     assert done.out.count(" ready ") == len(SOME_TASKS) + 1
 

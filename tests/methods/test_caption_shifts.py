@@ -75,8 +75,7 @@ def test_every_method_trains_it_alone_and_goes_on_after_a_stop(method, which, ti
 
     def made(resume=None):
         task = training_task(adapter, 4, resets=False)
-        generator = torch.Generator().manual_seed(3)
-        rewards = torch.rand(task.scores.shape, generator=generator)
+        rewards = torch.rand(task.scores.shape, generator=torch.Generator().manual_seed(3))
         task._rewards = {"other": RewardModel(rewards, False, 0, "", {})}
         if resume is not None:
             task._resume, task._turns, task.state = resume, resume.turns, dict(resume.extra)

@@ -334,8 +334,7 @@ def test_no_group_is_scored_by_a_model_that_was_trained_on_its_image():
 
 
 def test_a_cluster_larger_than_a_batch_is_one_batch_and_that_is_noted():
-    shared = [0, 0, 0, 0, 0, 1, 2, 3, 4]
-    _, steps, made = run_method(tent, NormTowers(), shared=shared, **SETTINGS)
+    _, steps, made = run_method(tent, NormTowers(), shared=[0, 0, 0, 0, 0, 1, 2, 3, 4], **SETTINGS)
     assert sorted(max((step.groups.tolist() for step in steps), key=len)) == [0, 1, 2, 3, 4]
     assert made.notes == ["groups that share images stay in one batch, so one has 5 groups; others at most 3"]
     _, steps, made = run_method(tent, NormTowers(), shared=[0] * 9, **SETTINGS)
@@ -362,8 +361,7 @@ def test_reset_every_so_many_batches(method, every):
         again.batches = lambda *_, some=turns[start : start + every]: [torch.tensor(batch) for batch in some]
         fresh += [step.scores for step in method(again, **SETTINGS)]
     assert torch.equal(scores, torch.cat(fresh))
-    usual = torch.cat([step.scores for step in method(vector_task(NormTowers()), **SETTINGS)])
-    assert not torch.equal(scores, usual)
+    assert not torch.equal(scores, torch.cat([step.scores for step in method(vector_task(NormTowers()), **SETTINGS)]))
     noted = [note for note in made.notes if note.startswith("reset_every=1")]
     assert bool(noted) == (method is tent and every == 1)
 

@@ -46,8 +46,7 @@ def costs_of(folder, method):
 
 
 def numbers(results, name, task=TASK):
-    document = results.typed.to_dict()
-    return {key: value for key, value in document["results"][task].items() if key.endswith(f",{name}")}
+    return {key: value for key, value in results.typed.to_dict()["results"][task].items() if key.endswith(f",{name}")}
 
 
 def test_each_method_is_a_column_with_its_track_and_record():

@@ -120,8 +120,7 @@ def test_the_hooks_of_the_page_on_hooks_are_a_plugin_that_works(tmp_path):
         else:
             source.append(text)
     (tmp_path / "my_plugin.py").write_text("\n".join(source), encoding="utf-8")
-    hooks = set(re.findall(r"def (ttmbench_\w+)", "\n".join(source)))
-    assert len(hooks) == 10
+    assert len(set(re.findall(r"def (ttmbench_\w+)", "\n".join(source)))) == 10
     shown = execute(
         f"{passed}\n"
         "adapted = simple_evaluate('tiny-clip', ['walls', 'shapes_color'], limit=3, plugins=[('mine', my_plugin)],\n"

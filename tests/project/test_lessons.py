@@ -39,8 +39,7 @@ def test_a_lesson_runs_and_prints_what_it_shows(page, lessons, tmp_path):
     program = lessons.program(found)
     done = processes.run(["-c", program], cwd=tmp_path, env=surroundings, capture_output=True, encoding="utf-8")
     assert done.returncode == 0, done.stderr[-4000:]
-    printed = lessons.printed(done.stdout)
-    for block, now in zip(found, printed, strict=True):
+    for block, now in zip(found, lessons.printed(done.stdout), strict=True):
         assert words(now) == words(block.output), "python scripts/docs/lessons.py writes outputs anew"
         if block.figure is not None:
             assert (tmp_path / block.figure[0].removeprefix(f"{page.stem}-")).is_file()

@@ -35,8 +35,7 @@ OFF_SITE = [page for page in PAGES if hooks._place(str(page.relative_to(ROOT))) 
 
 @pytest.mark.parametrize("page", OFF_SITE, ids=[page.name for page in OFF_SITE])
 def test_links_of_pages_that_the_site_does_not_show_lead_somewhere(page):
-    text = page.read_text(encoding="utf-8")
-    for _, _, target in hooks.LINK.findall(hooks.FENCE.sub("", text)):
+    for _, _, target in hooks.LINK.findall(hooks.FENCE.sub("", page.read_text(encoding="utf-8"))):
         address, _, anchor = target.partition("#")
         if re.match(r"[a-z]+:", target):
             continue

@@ -37,8 +37,7 @@ def show(page, kind: str) -> list[str]:
 
 def of(page, table: str, name: str) -> list[str]:
     """The shown cells of a column."""
-    heads = page.locator(f"{table} thead button").all_inner_texts()
-    return column(page, table, heads.index(name) + 1)
+    return column(page, table, page.locator(f"{table} thead button").all_inner_texts().index(name) + 1)
 
 
 def test_tables_are_sorted_by_click_and_by_keyboard(opened, report_page):

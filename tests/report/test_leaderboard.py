@@ -35,8 +35,7 @@ def test_of_a_metric_that_counts_failures_the_smallest_is_first_and_best(tmp_pat
     for model, value in (("a", 0.2), ("b", 0.1), ("c", 0.3)):
         write(tmp_path, f"{model}.json", model=model, value=value, higher_is_better={"t": {"group_match": False}})
     assert [row.model for row in merge(tmp_path).rows] == ["b", "a", "c"]
-    page = task_page(tmp_path)
-    assert re.findall(r'<td class="number best" data-value="([0-9.]+)"', page) == ["0.1"]
+    assert re.findall(r'<td class="number best" data-value="([0-9.]+)"', task_page(tmp_path)) == ["0.1"]
 
 
 def test_a_part_of_a_task_is_shown_below_and_replaces_nothing(tmp_path):

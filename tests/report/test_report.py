@@ -143,8 +143,7 @@ def test_captions_and_titles_stay_text(reported_runs, evil_captions, tmp_path, c
     text = target.read_text(encoding="utf-8")
     bad = ("<script>alert", "<img src=x", "<svg onload", "\u2028", "\x07", "<b>title", "\x00")
     assert not [part for part in bad if part in text]
-    page = Page(text)
-    sets = [json.loads(block) for name, block in page.blocks.items() if name.startswith("set-")]
+    sets = [json.loads(block) for name, block in Page(text).blocks.items() if name.startswith("set-")]
     (evil,) = [one for one in sets if one["tags"] == ["kind"]]
     assert {caption for group in evil["groups"] for caption in group[1]} == set(evil_captions)
     policy = re.search('Content-Security-Policy" content="([^"]+)"', text)[1]

@@ -127,8 +127,7 @@ def test_every_link_leads_somewhere(site):
 def test_downloads(site):
     document = json.loads((site / "data" / "leaderboard.json").read_text())
     jsonschema.Draft202012Validator(schema("leaderboard")).validate(document)
-    lines = (site / "data" / "leaderboard.csv").read_text().splitlines()
-    assert len(lines) == 1 + len(document["rows"])
+    assert len((site / "data" / "leaderboard.csv").read_text().splitlines()) == 1 + len(document["rows"])
     copies = {json.loads(path.read_text())["model_name"] for path in (site / "data" / "runs").iterdir()}
     assert copies == {"alpha", "beta", "gamma", "part", "older", "elsewhere"}
     assert (site / ".nojekyll").is_file()

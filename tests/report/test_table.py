@@ -114,8 +114,7 @@ def reference_document(pytestconfig):
     ids=" ".join,
 )  # fmt: skip
 def test_commands_fit(monkeypatch, width, words):
-    text = printed(monkeypatch, width, lambda: main(words))
-    lines = text.splitlines()
+    lines = printed(monkeypatch, width, lambda: main(words)).splitlines()
     body = lines if words[0] != "reproduce" else [line for line in lines if not line.endswith((".", "percent"))]
     assert body and max(map(len, body)) <= width
 
@@ -163,8 +162,7 @@ def test_a_reader_that_has_enough_ends_in_silence():
 
 
 def test_a_listing_has_one_line_a_task_below_its_benchmark(monkeypatch):
-    text = printed(monkeypatch, 80, lambda: main(["ls", "tasks"]))
-    rows = text.splitlines()[2:]
+    rows = printed(monkeypatch, 80, lambda: main(["ls", "tasks"])).splitlines()[2:]
     state = "present|missing|gated|unknown"
     task = rf"([\w-]+) +(\d+x(\d+|\?)( \(\d true\))?|global) +(\d+|-) +({state})$"
     names = [row.split()[0] for row in rows if re.match(task, row)]

@@ -676,8 +676,7 @@ def test_other_finetunings_are_no_run_of_the_row(finetuned_rows):
 
 def test_tables_of_finetuned_models_say_what_to_run(tmp_path, capsys):
     for name in ("colorswap_table3", "colorswap_table4"):
-        table = load_table(name)
-        found = {model: entry for model, entry in table.spec.models.items() if entry.finetuned is not None}
+        found = {model: entry for model, entry in load_table(name).spec.models.items() if entry.finetuned is not None}
         assert {entry.model for entry in found.values()} == {"clip-b32", "blip-itc", "blip-itm"}
         assert main(["reproduce", name, "--runs", str(tmp_path), "--models", "blip-itm", "--dry_run"]) == 0
         lines = [line for line in capsys.readouterr().out.splitlines() if not line.startswith("#")]

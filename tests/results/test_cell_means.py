@@ -67,10 +67,8 @@ def test_a_resample_takes_clusters_out_of_all_and_averages_over_the_cells_that_i
 
 
 def test_differences_are_tested_by_exchanging_clusters():
-    rng = np.random.default_rng(1)
-    better = laid_out((rng.random(137) < 0.3).astype(float))
+    better = laid_out((np.random.default_rng(1).random(137) < 0.3).astype(float))
     assert better.sign_flip(999, 0) == 0.001
     assert better.flip_ends(999, 0)[0] > 0
-    even = laid_out(np.where(np.arange(137) % 2, 1.0, -1.0))
-    assert even.sign_flip(999, 0) > 0.2
+    assert laid_out(np.where(np.arange(137) % 2, 1.0, -1.0)).sign_flip(999, 0) > 0.2
     assert laid_out(np.ones(137), clusters=np.arange(137) // 46).sign_flip(999, 0) > 0.1, "three tosses show little"

@@ -146,8 +146,7 @@ def test_raw_numbers_of_several_settings_count_once(tmp_path, capsys):
 
 def test_means_over_seeds_take_the_permutation_test(tmp_path):
     a = read_run(write_run(tmp_path, "a", one([0.5] * 12)))
-    b = read_run(write_run(tmp_path, "b", one([0.75] * 12), seeds=3))
-    (row,) = adjusted(a, b)
+    (row,) = adjusted(a, read_run(write_run(tmp_path, "b", one([0.75] * 12), seeds=3)))
     assert row["test"] == "sign_flip" and row["p"] < 0.01
 
 
@@ -223,8 +222,7 @@ def test_the_command_on_real_runs(tmp_path, capsys):
     assert main(["compare", paths[0], "-o", str(tmp_path / "c.md"), "--metrics", "group_match"]) == 0
     printed = capsys.readouterr().out
     assert "SimpleMatch>TTM" in printed and "12 of 200" in printed and "not a result for the task" in printed
-    table = (tmp_path / "c.md").read_text().splitlines()
-    rows = [line.count("|") for line in table if line.startswith("|")]
+    rows = [line.count("|") for line in (tmp_path / "c.md").read_text().splitlines() if line.startswith("|")]
     assert rows == [13] * 3, "head, rule, SimpleMatch>TTM"
     assert main(["compare", *paths, "--methods", "none,ttm", "--metrics", "nothing"]) == 2
     assert main(["compare", *paths, "-o", str(tmp_path / "c.txt")]) == 2

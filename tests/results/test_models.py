@@ -99,8 +99,7 @@ def test_documents_without_a_fingerprint_go_by_name():
     assert names(old, old, document("y", weights=None)) == ["x", "x", "y"]
     several = names(old, document("a/x", "w1"), document("b/x", "w2"))
     assert len(set(several)) == 3 and several[1:] == ["a/x", "b/x"]
-    odd = {**old, "model_name": "", "config": {}, "model_info": {}}
-    assert names(odd) == ["unnamed"]
+    assert names({**old, "model_name": "", "config": {}, "model_info": {}}) == ["unnamed"]
 
 
 def test_names_given_twice_to_two_checkpoints_say_where_they_lie():
@@ -126,8 +125,7 @@ def test_two_checkpoints_are_two_rows_everywhere(runs, tmp_path, capsys):
     rows = json.loads((tmp_path / "leaderboard.json").read_text())["rows"]
     assert {row["model"] for row in rows} == {"a/checkpoint-500", "b/checkpoint-500"}
     assert len({row["fingerprint"] for row in rows}) == 2
-    documents = sorted(map(str, (runs / "runs").rglob("results_*.json")))
-    assert main(["compare", *documents]) == 0
+    assert main(["compare", *sorted(map(str, (runs / "runs").rglob("results_*.json")))]) == 0
     assert main(["report", str(runs / "runs"), "--images", "none", "-o", str(tmp_path / "r.html")]) == 0
     assert main(["export", str(runs / "runs"), "--to", "numbers", "-o", str(tmp_path / "r.csv")]) == 0
     assert main(["export", str(runs / "runs"), "--to", "latex"]) == 0

@@ -88,8 +88,7 @@ def test_inner_tags_are_averaged_first():
 
 
 def test_the_error_is_that_of_strata_and_needs_two_groups_each():
-    right = [True, False, True, True, False, True]
-    found = of(kinds("aabbbb"), right, by=["kind"])["numbers"]
+    found = of(kinds("aabbbb"), [True, False, True, True, False, True], by=["kind"])["numbers"]
     errors = [np.std(part, ddof=1) / np.sqrt(len(part)) for part in ([1, 0], [1, 1, 0, 1])]
     assert found["text_score_stderr,none"] == pytest.approx(np.hypot(*errors) / 2)
     assert of(kinds("aab"), [True, False, True], by=["kind"])["numbers"]["text_score_stderr,none"] is None

@@ -162,8 +162,7 @@ def test_a_model_that_knows_is_right_everywhere(order):
 
 def test_one_image_a_group_is_asked_about_captions_only():
     results = ttmbench.simple_evaluate(Chooser(lambda *_: "A"), "shapes_spatial", **QUICK)
-    numbers = results.results["shapes_spatial"]
-    assert set(numbers) == {"text_score,choice", "text_score_stderr,choice"}
+    assert set(results.results["shapes_spatial"]) == {"text_score,choice", "text_score_stderr,choice"}
     assert results["chance"]["shapes_spatial"] == {"text_score": 0.25}
     assert results["choice"]["shapes_spatial"]["asked"] == ["text"]
 
@@ -402,7 +401,6 @@ def test_stored_answers_give_the_scores_of_their_sides(scored):
     document = scored([{**row, "image_score_c1": right} for right in (0, 1, 0, 1)], "colorswap", *LIMIT)
     assert [document["results"]["colorswap"][f"{one},choice"] for one in sides] == [1, 0.5, 0.5]
     assert [document["chance"]["colorswap"][one] for one in sides] == [0.25, 0.25, 0.0625]
-    rows = [{"image_score_c0": 1, "image_score_c1": row % 2} for row in range(4)]
-    document = scored(rows, "colorswap", *LIMIT)
+    document = scored([{"image_score_c0": 1, "image_score_c1": row % 2} for row in range(4)], "colorswap", *LIMIT)
     assert set(document["tracks"]["colorswap"]) == {"image_score,choice"}
     assert document["choice"]["colorswap"]["asked"] == ["image"]

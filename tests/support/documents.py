@@ -15,8 +15,7 @@ _TRACKS = {"group_score,none": "zero_shot", "group_match,none": "matching", "gro
 
 def schema(name: str) -> dict:
     """The published JSON Schema of results, task files or leaderboards."""
-    text = (files("ttmbench.results.schemas") / f"{name}-1.0.json").read_text(encoding="utf-8")
-    return json.loads(text)
+    return json.loads((files("ttmbench.results.schemas") / f"{name}-1.0.json").read_text(encoding="utf-8"))
 
 
 TIMES = {"date", "timing", "efficiency", "total_evaluation_time_seconds", "seconds", "hardware", "command", "config"}

@@ -48,8 +48,7 @@ def weights(seed: int, shape: Mapping[str, object] = QUICK) -> Tensors:
     from open_clip import CLIP
 
     torch.manual_seed(seed)
-    model = CLIP(**shape)
-    return {name: 3 * one if one.ndim > 1 else one.clone() for name, one in model.state_dict().items()}
+    return {name: 3 * one if one.ndim > 1 else one.clone() for name, one in CLIP(**shape).state_dict().items()}
 
 
 def training_checkpoint(tensors: Tensors, prefix: str = "module.") -> dict[str, object]:
@@ -121,8 +120,7 @@ def _of_transformers(
     """A model of transformers; ``alone`` without its tokenizer and preprocessing."""
     folder = _repository(root, repo, commit)
     make(folder)
-    tensors = load_file(folder / "model.safetensors")
-    save_file(tensors, folder / "model.safetensors", {"format": "pt"})
+    save_file(load_file(folder / "model.safetensors"), folder / "model.safetensors", {"format": "pt"})
     for path in [path for path in folder.iterdir() if alone and path.name not in ("config.json", "model.safetensors")]:
         path.unlink()
 

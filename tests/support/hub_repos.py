@@ -89,8 +89,7 @@ class Repository:
 
     def file(self, commit: str, name: str) -> File | None:
         """A file of a commit by its path; None if there is none, also for a path that leaves the repository."""
-        root = (self.folder / commit).resolve()
-        path = root / name
+        path = (self.folder / commit).resolve() / name
         inside = path.resolve().is_relative_to(self.folder.resolve()) and ".." not in Path(name).parts
         return File(name, path) if inside and path.is_file() else None
 

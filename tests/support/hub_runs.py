@@ -133,8 +133,7 @@ def copy_of(name: str, arguments: str = "") -> str:
     if name in registry.adapters:
         return registry.adapters[name].model_args["pretrained"]
     source = find_task(registry, name).spec.source
-    hosted = [one for one in source.get("of", [source]) if "path" in one]
-    return str(hosted[-1]["path"])
+    return str([one for one in source.get("of", [source]) if "path" in one][-1]["path"])
 
 
 def commit_of(root: Path, repo: str) -> str:

@@ -37,8 +37,7 @@ def numbers(path: Path) -> str:
     document["hardware"].pop("peak_memory_bytes", None)
     for dataset in document["datasets"].values():
         dataset.pop("from_store", None)
-    methods = [one for of_task in document.get("methods", {}).values() for one in of_task.values()]
-    for record in methods:
+    for record in [one for of_task in document.get("methods", {}).values() for one in of_task.values()]:
         for line in (*record.get("iterations", ()), *record.get("cost", ())):
             line |= {"seconds": 0}
         for cost in record.get("cost", ()):

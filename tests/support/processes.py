@@ -92,8 +92,7 @@ class Forked(subprocess.Popen):
         streams = [number if pipe == -1 else pipe for number, pipe in enumerate((pipes[0], pipes[3], pipes[5]))]
         path = [folder for folder in env.get("PYTHONPATH", "").split(os.pathsep) if folder]
         folder = str(Path(cwd or ".").resolve())
-        request = {"words": args, "environment": env, "path": path, "folder": folder}
-        self._report = server().fork(request, streams)
+        self._report = server().fork({"words": args, "environment": env, "path": path, "folder": folder}, streams)
         self._close_pipe_fds(*pipes)
         while b"\n" not in self._received:
             self._receive(None)

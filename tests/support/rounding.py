@@ -29,8 +29,7 @@ def bound(model: torch.nn.Module, size, passes: int = 1) -> float:
 
     ``passes`` is 2 for gradients, which go through the model forwards and backwards.
     """
-    largest = float(torch.as_tensor(size).detach().abs().max())
-    return 2 * gamma(passes * length(model)) * largest
+    return 2 * gamma(passes * length(model)) * float(torch.as_tensor(size).detach().abs().max())
 
 
 class Noise:

@@ -95,5 +95,4 @@ def tar_of(files: Mapping[str, bytes], mode: str = "w:gz", more: tuple[tarfile.T
 
 def run(capsys, *words: object) -> tuple[int, str, str]:
     """Exit code, standard output and standard error of a command."""
-    code = main([str(word) for word in words])
-    return code, *capsys.readouterr()
+    return main([str(word) for word in words]), *capsys.readouterr()

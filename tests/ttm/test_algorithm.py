@@ -175,8 +175,7 @@ def test_the_loss_of_an_epoch_weighs_batches_by_their_units():
         return loss
 
     stage.adapter.matching_loss = watched
-    config = TTMConfig(iterations=1, epochs=1, batch_groups=5, tau_start=0.0)
-    (step,) = adapted(stage, config)
+    (step,) = adapted(stage, TTMConfig(iterations=1, epochs=1, batch_groups=5, tau_start=0.0))
     (loss,) = step.loss
     assert [size for _, size in seen] == [10, 4]
     assert loss == pytest.approx((5 * seen[0][0] + 2 * seen[1][0]) / 7) != pytest.approx((seen[0][0] + seen[1][0]) / 2)

@@ -65,8 +65,7 @@ def test_global_thresholds_are_those_of_pairs():
 
 
 def test_taus_keep_15_to_30_percent():
-    margins = np.arange(1, 101, dtype=float)
-    raw = of(with_margins(margins))
+    raw = of(with_margins(np.arange(1, 101, dtype=float)))
 
     def taus(settings):
         return [changes["tau_start"] for *_, changes in analysis.variants("tau", REGISTRY, SPEC, settings, raw, None)]

@@ -205,8 +205,7 @@ def recorded(run, stage, config, **more):
         assert len(state.steps) == len(kept) + 1
         kept.append(copy.deepcopy(state))
 
-    steps = list(run(stage, stage.score(), config=config, learning_rate=3e-2, seed=1, keep=keep, **more))
-    return steps, kept
+    return list(run(stage, stage.score(), config=config, learning_rate=3e-2, seed=1, keep=keep, **more)), kept
 
 
 @pytest.mark.parametrize("keep_state", [False, True])

@@ -106,8 +106,7 @@ def naive(folder, groups, given, epochs, lr, tau, dtype=torch.float32):
 
 def test_it_is_algorithm_1_with_yes_and_no(llava):
     groups = groups_of("shapes_color", 3)
-    adapter = vqascore.load(pretrained=str(llava), device="cpu")
-    stage, raw = phase_of(adapter, groups, batch_size=7)
+    stage, raw = phase_of(vqascore.load(pretrained=str(llava), device="cpu"), groups, batch_size=7)
     own = raw.groups.astype(np.float64)
     margin = np.sort(np.abs(own[:, 0, 0] + own[:, 1, 1] - own[:, 0, 1] - own[:, 1, 0]))
     first = float(margin[:2].mean())

@@ -261,8 +261,7 @@ def test_soft_labels_of_two_by_two_are_those_computed_by_hand(temperature):
     """A doubly stochastic 2x2 plan is [[p, 1 - p], [1 - p, p]], and scaling rows and columns keeps p^2 / (1 - p)^2."""
     scores = np.array([[[2.0, 1.0], [0.5, 3.0]], [[0.0, 1.0], [1.0, 0.0]], [[1.0, 1.0], [4.0, 4.0]]])
     found = other_parts.sinkhorn(scores, temperature=temperature, rounds=10000)
-    cross = np.array([2 + 3 - 1 - 0.5, -2.0, 0.0])
-    p = 1 / (1 + np.exp(-cross / (2 * temperature)))
+    p = 1 / (1 + np.exp(-np.array([2 + 3 - 1 - 0.5, -2.0, 0.0]) / (2 * temperature)))
     expected = np.stack([np.stack([p, 1 - p], -1), np.stack([1 - p, p], -1)], -2)
     np.testing.assert_allclose(found.soft, expected, atol=2e-6)
     assert found.captions[:2].tolist() == [[0, 1], [1, 0]] and found.tie.tolist() == [False, False, True]
@@ -276,8 +275,7 @@ def test_soft_labels_with_distractors_give_no_caption_more_than_one():
 
 
 def test_controls_move_soft_labels_with_hard_ones():
-    scores = np.random.default_rng(2).normal(size=(9, 2, 3))
-    labels = other_parts.sinkhorn(scores)
+    labels = other_parts.sinkhorn(np.random.default_rng(2).normal(size=(9, 2, 3)))
     choice = Selection(labels.captions, np.arange(9) < 6, labels.soft)
     for control in (random_matchings, exchanged):
         moved = control(task_of(stage_of(9, captions=3)), choice, labels.tie)

@@ -75,7 +75,6 @@ def test_the_papers_presets_of_global_tasks_include_ties_as_the_authors_do():
         spec = find_task(registry, name).spec
         config = make_run_config({"model": "siglip-b16", "tasks": [name], "ttm": True})
         assert task_settings(registry, config, spec).ties == "exclude"
-        paper = config.model_copy(update={"ttm_preset": "paper"})
-        assert task_settings(registry, paper, spec).ties == "include"
+        assert task_settings(registry, config.model_copy(update={"ttm_preset": "paper"}), spec).ties == "include"
     inside = {name: task.spec.ttm for name, task in all_tasks(registry).items() if not task.spec.is_global}
     assert not [name for name, presets in inside.items() if any("ties" in one for one in presets.values())]

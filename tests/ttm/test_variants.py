@@ -75,8 +75,7 @@ def full(tmp_path_factory):
 
 
 def test_every_variant_is_a_column_of_a_valid_document(full):
-    document = json.loads(full.path.read_text(encoding="utf-8"))
-    jsonschema.Draft202012Validator(schema("results")).validate(document)
+    jsonschema.Draft202012Validator(schema("results")).validate(json.loads(full.path.read_text(encoding="utf-8")))
     for task, metric in (("shapes_color", "group_match"), ("shapes_color_global", "global_assignment_accuracy")):
         for name in ("none", "ttm", "placebo", "shuffle", "oracle"):
             assert 0 <= full.results[task][f"{metric},{name}"] <= 1
@@ -95,8 +94,7 @@ def test_what_the_variants_were_trained_on(full, task):
         first, own = records[name]["iterations"][0], records["ttm"]["iterations"][0]
         assert (first["selected"], first["threshold"]) == (own["selected"], own["threshold"])
         everything = records[name]["iterations"]
-        accuracy = np.mean([one["pseudo_label_accuracy"] for one in everything if one["selected"] > 5])
-        assert accuracy < 0.7
+        assert np.mean([one["pseudo_label_accuracy"] for one in everything if one["selected"] > 5]) < 0.7
 
 
 class Peeking(hf.TransformersModel):
@@ -180,13 +178,11 @@ def test_clip_crops_are_cut_anywhere_in_the_resized_image(tiny_hf_clip):
     enlarged = adapter.prepare_enlarged([noise(size) for size in SIZES], 1.25)
     assert [tuple(one.shape) for one in enlarged] == [(3, 40, 40), (3, 40, 80), (3, 120, 40)]
     assert {one.dtype for one in enlarged} == {torch.uint8}
-    corners = np.array([[0.0, 0.0], [0.0, 0.9999], [0.9999, 0.5]])
-    crops = adapter.crop(enlarged, corners)["pixel_values"]
+    crops = adapter.crop(enlarged, np.array([[0.0, 0.0], [0.0, 0.9999], [0.9999, 0.5]]))["pixel_values"]
     assert crops.shape == (3, 3, 32, 32) and crops.dtype == torch.uint8
     for place, (width, height), corner in ((1, (80, 40), (48, 0)), (2, (40, 120), (4, 88))):
         resized = noise(SIZES[place]).resize((width, height), Image.Resampling.BICUBIC)
-        window = resized.crop((*corner, corner[0] + 32, corner[1] + 32))
-        assert near(crops[place], np.asarray(window)), place
+        assert near(crops[place], np.asarray(resized.crop((*corner, corner[0] + 32, corner[1] + 32)))), place
 
 
 def test_images_of_different_sizes_go_through_training(tiny_hf_clip, folder_task):
