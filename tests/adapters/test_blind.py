@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+import transformers as tf
 from support.adapter_inputs import groups_of, quick_scores
 
 import ttmbench
@@ -26,8 +27,6 @@ def folder(kind, tiny_vlm):
 
 def own_likelihood(kind, folder, *, prompt="", end=False):
     """Mean log-likelihood of one caption, straight from the model's logits."""
-    import transformers as tf
-
     causal = kind in ("gpt2", "opt")
     model = (tf.AutoModelForCausalLM if causal else tf.AutoModelForSeq2SeqLM).from_pretrained(folder).eval()
     words = tf.AutoTokenizer.from_pretrained(folder)

@@ -7,6 +7,7 @@ from functools import cache
 import numpy as np
 import pytest
 import torch
+import transformers as tf
 from PIL import Image
 from support.adapter_inputs import groups_of, quick_scores
 from support.rounding import bound
@@ -32,12 +33,10 @@ def folder(family, tiny_vlm):
 @cache
 def own_pipeline(family, folder, start="enc"):
     """The model of transformers, and a function that scores one image with one caption both ways."""
-    import transformers
-
     names = ("BlipForImageTextRetrieval", "Blip2ForImageTextRetrieval", "FlavaForPreTraining")
-    model = getattr(transformers, dict(zip(FAMILIES, names, strict=True))[family]).from_pretrained(folder).eval()
-    words = transformers.AutoTokenizer.from_pretrained(folder)
-    images = transformers.AutoImageProcessor.from_pretrained(folder)
+    model = getattr(tf, dict(zip(FAMILIES, names, strict=True))[family]).from_pretrained(folder).eval()
+    words = tf.AutoTokenizer.from_pretrained(folder)
+    images = tf.AutoImageProcessor.from_pretrained(folder)
 
     def score(image, caption):
         tokens = {k: v for k, v in words(caption, return_tensors="pt").items() if k != "token_type_ids"}
@@ -76,8 +75,6 @@ LONG = " ".join(["a red circle on the left of a blue square"] * 6)  # 54 words
 
 def trained_forward(family, folder, image, caption):
     """The head as LAVIS calls it: [ENC] first and 35 tokens for BLIP, 32 for BLIP-2; then each layer by hand."""
-    import transformers as tf
-
     name = {"blip": "BlipForImageTextRetrieval", "blip2": "Blip2ForImageTextRetrieval"}[family]
     model, words = getattr(tf, name).from_pretrained(folder).eval(), tf.AutoTokenizer.from_pretrained(folder)
     ids = words(caption, add_special_tokens=False)["input_ids"][: (35 if family == "blip" else 32) - 2]
@@ -153,8 +150,6 @@ def test_a_blip_without_the_trained_start_says_so(tiny_vlm):
 
 def retrieval_forward(folder):
     """Scores of pairs by the forward of transformers' own class."""
-    import transformers as tf
-
     words, shaper = tf.AutoTokenizer.from_pretrained(folder), tf.AutoImageProcessor.from_pretrained(folder)
     words.padding_side = "right"
     model = getattr(tf, tf.AutoConfig.from_pretrained(folder).architectures[0]).from_pretrained(folder).eval()

@@ -14,6 +14,7 @@ from support import tiny_models
 from support.adapter_inputs import logits_of as scores
 from support.adapter_inputs import one_step
 from support.tiny_models import OPEN_CLIP as CLIP
+from transformers import CLIPConfig
 
 from ttmbench.cli import main
 from ttmbench.evaluator.adapters import remarks
@@ -145,8 +146,6 @@ def test_towers_of_two_activations_are_named(folders):
 
 
 def test_models_that_cannot_be_openais_are_not_asked_about(tmp_path):
-    from transformers import CLIPConfig
-
     def note(name, **vision):
         act = {"hidden_act": "gelu"}
         return hf.activation(CLIPConfig(text_config=act, vision_config={**act, **vision}), name)[1]

@@ -16,6 +16,8 @@ from support import siglip_tokenizers, tiny_models
 from ttmbench import Task, simple_evaluate
 from ttmbench.errors import TtmbenchError
 from ttmbench.model_adapters import hf
+from ttmbench.model_adapters._shared.pretrained import as_text
+from ttmbench.model_adapters.open_clip import without_special_tokens
 
 
 def siglip(folder: Path, tokenizer: Callable[[Path], Path]) -> Path:
@@ -141,8 +143,6 @@ def test_an_encoder_reads_a_special_token_as_text(tmp_path, name):
 def test_open_clips_tokenizer_reads_its_special_tokens_as_text():
     import open_clip
 
-    from ttmbench.model_adapters.open_clip import without_special_tokens
-
     own = open_clip.SimpleTokenizer()
     plain, special = without_special_tokens(own)
     captions = ["A dog's 2 bowls, <start> of_text?", "", "naïve ﬁ &amp; “quoted”", "word " * 100]
@@ -153,8 +153,6 @@ def test_open_clips_tokenizer_reads_its_special_tokens_as_text():
 
 def test_a_special_token_that_stays_one_is_refused():
     transformers = pytest.importorskip("transformers", minversion="5.0")  # makes T5's from a vocabulary
-
-    from ttmbench.model_adapters._shared.pretrained import as_text
 
     pieces = ["<pad>", "</s>", "<unk>", "▁", "▁a", "<", "/", "s", ">"]
     unigram = transformers.T5Tokenizer(vocab=[(piece, -float(at)) for at, piece in enumerate(pieces)], extra_ids=0)

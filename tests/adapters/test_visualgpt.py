@@ -9,6 +9,7 @@ from functools import cache
 import numpy as np
 import pytest
 import torch
+import transformers as tf
 from PIL import Image
 from support.adapter_inputs import chat_inputs, groups_of, own_model, quick_scores, with_tokens
 from support.task_data import find
@@ -51,8 +52,6 @@ def blip(tiny_vlm):
 
 @cache
 def own_words_and_pixels(folder):
-    import transformers as tf
-
     return tf.AutoTokenizer.from_pretrained(folder), tf.AutoImageProcessor.from_pretrained(folder)
 
 

@@ -17,6 +17,7 @@ from support.adapter_inputs import chat_inputs, groups_of, own_model, quick_scor
 from support.rounding import bound
 from support.stand_in_gpu import stand_in_gpu
 from tokenizers import Tokenizer, models
+from transformers import AutoModelForImageTextToText, CLIPImageProcessor
 
 import ttmbench
 from ttmbench.cli import main
@@ -287,8 +288,6 @@ def test_splitting_can_be_switched_off(tiny_vlm):
 
 def test_images_of_llava_are_padded_as_its_authors_do(llava, tmp_path):
     """Square of the longer side in the mean colour, then CLIP's preprocessing; by itself where a checkpoint says so."""
-    from transformers import CLIPImageProcessor
-
     own = CLIPImageProcessor.from_pretrained(llava)
     adapters = {
         wanted: vqascore.load(pretrained=llava, device="cpu", pad_images=wanted) for wanted in (True, False, None)
@@ -391,8 +390,6 @@ def test_images_are_prepared_in_threads_and_encoded_once(one, tiny_vlm, monkeypa
 
 def test_weights_are_as_the_checkpoint_has_them_on_an_accelerator(tiny_vlm, tmp_path, monkeypatch):
     """And what they are is stated; such weights are too coarse to train, which is known before anything is scored."""
-    from transformers import AutoModelForImageTextToText
-
     folder = tmp_path / "model"
     shutil.copytree(tiny_vlm("llava"), folder)
     AutoModelForImageTextToText.from_pretrained(folder, dtype=torch.bfloat16).save_pretrained(folder)

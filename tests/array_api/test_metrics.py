@@ -12,6 +12,8 @@ from hypothesis.extra.numpy import arrays
 
 from ttmbench import metrics
 from ttmbench.results.ranks import RANK_METRICS
+from ttmbench.results.stored_files import read_scores
+from ttmbench.types import GroupShape
 
 GROUP_METRICS = [spec for spec in (*metrics.METRICS, *RANK_METRICS) if spec.scope == "group"]
 FEW = settings(max_examples=40)  # of up to six groups each
@@ -109,9 +111,6 @@ def test_a_score_that_is_not_finite_is_refused_by_group(bad):
 
 
 def test_real_scores_give_the_published_numbers(real_scores):
-    from ttmbench.results.stored_files import read_scores
-    from ttmbench.types import GroupShape
-
     expected = {"clip": (30.75, 10.50, 8.00, 63.75, 0), "vinvl": (37.75, 17.75, 14.50, 68.75, 0)}
     expected["human"] = (89.50, 88.50, 85.50, 97.50, 4)
     asked = (metrics.text_score, metrics.image_score, metrics.group_score, metrics.group_match)

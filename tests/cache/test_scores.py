@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import shutil
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -16,6 +17,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
+from safetensors.torch import load_file, save_file
 from support import processes
 from support.documents import schema
 from support.small_models import Counting, MemoryBlocks, run
@@ -23,7 +25,7 @@ from support.small_models import Counting, MemoryBlocks, run
 from ttmbench._util.file_io import Unreadable, load_sealed, save_sealed
 from ttmbench.data.paths import cache_folder
 from ttmbench.evaluator import score_task as module
-from ttmbench.model_adapters import hf
+from ttmbench.model_adapters import hf, itm
 from ttmbench.scoring.batches import BatchSizer, load, save, spans
 
 
@@ -170,10 +172,6 @@ def test_changed_data_and_other_pairs_are_scored_again(tmp_path, folder_task, mo
 
 def test_weights_are_looked_at_not_their_path(tmp_path, tiny_hf_clip):
     """Another checkpoint under the same path, and a model that was trained after it was loaded."""
-    import shutil
-
-    from safetensors.torch import load_file, save_file
-
     store, folder = tmp_path / "store", tmp_path / "model"
     shutil.copytree(tiny_hf_clip, folder)
     settings = {"model_args": {"pretrained": str(folder)}, "use_cache": str(store)}
@@ -307,8 +305,6 @@ def test_a_folder_that_cannot_be_written_is_one_warning(tmp_path, capsys, monkey
 
 def test_a_stopped_pair_model_gets_the_same_bits(tmp_path, tiny_vlm):
     """An image whose captions lie on both sides of a border is encoded on both."""
-    from ttmbench.model_adapters import itm
-
     model = itm.load(pretrained=str(tiny_vlm("blip")), device="cpu")
     real, limit, calls = model.score_prepared, [3], []
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 
 import fsspec
@@ -56,8 +57,6 @@ def test_a_run_sends_its_files_after_each_task(cache_home):
 
 @pytest.mark.parametrize("address", [PLACE, "troubled://bucket/run.json"])
 def test_the_same_command_resumes_on_another_machine(address, cache_home, monkeypatch):
-    import shutil
-
     began, whole = [], run_module.run_task
 
     def stopped(run, task, *more):

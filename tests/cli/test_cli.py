@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from ttmbench.cli import main
+from ttmbench.evaluator import evaluate as evaluator
 
 BASE = ["--model", "tiny-clip", "--tasks", "shapes_color", "--limit", "4", "--device", "cpu", "--bootstrap_iters", "20"]
 
@@ -158,8 +159,6 @@ def test_assertions_hold_for_stored_scores_too(tmp_path, capsys):
 
 
 def test_ctrl_c_exits_130(monkeypatch, capsys):
-    from ttmbench.evaluator import evaluate as evaluator
-
     def interrupted(*_, **__):
         raise KeyboardInterrupt
 

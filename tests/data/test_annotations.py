@@ -13,11 +13,12 @@ from PIL import Image
 from support import task_data
 from support.task_data import encoded, find, load, write
 
-from ttmbench.data.loader import data_locations
+from ttmbench.data.loader import data_locations, finished
 from ttmbench.data.paths import data_folder, inside
 from ttmbench.errors import DataError, OutOfReachError, UsageError
 from ttmbench.plugins.registry import build_registry
 from ttmbench.scoring.inputs import open_upright
+from ttmbench.types import Group, Loaded
 
 SHARED = Path(__file__).resolve().parents[3] / "shared"
 SUGARCREPE = {  # rows, distinct images
@@ -372,9 +373,6 @@ def test_sugarcrepe_with_its_images_beside_its_files(tmp_path, folder):
 
 def test_the_real_tags_of_winoground(tmp_path):
     """Diwan et al.'s file through the code that adds its tags."""
-    from ttmbench.data.loader import finished
-    from ttmbench.types import Group, Loaded
-
     origin = SHARED / "annotations" / "winoground_tags.json"
     if not origin.is_file():
         pytest.skip("the real tags are not at hand")

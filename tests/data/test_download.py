@@ -18,7 +18,9 @@ from ttmbench.cli import main
 from ttmbench.data import fetch as module
 from ttmbench.data.loader import data_locations
 from ttmbench.data.task_file import all_tasks
+from ttmbench.hookspecs import hookimpl
 from ttmbench.plugins.registry import build_registry
+from ttmbench.types import SourceSpec
 
 COLORS = ("red", "green", "blue", "yellow")
 ROWS = [
@@ -350,9 +352,6 @@ def locations(request):
 
 @pytest.mark.parametrize("lists", [False, True])
 def test_a_plugins_source_lists_what_it_needs_or_is_read_once(tmp_path, data, monkeypatch, capsys, lists):
-    from ttmbench.hookspecs import hookimpl
-    from ttmbench.types import SourceSpec
-
     walls = ModuleType("ttmbench_walls")
     exec(PLUGIN, walls.__dict__)
     monkeypatch.setitem(__import__("sys").modules, "ttmbench_walls", walls)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import io
 from pathlib import Path
 
@@ -130,8 +131,6 @@ def test_a_mirror_gives_the_images_that_the_files_give(tmp_path, monkeypatch):
 
 
 def test_pages_show_what_the_model_saw():
-    import base64
-
     shown = []
     for exif in ("apply", "ignore"):
         data = thumbnail(Image.open(io.BytesIO(turned())), exif)

@@ -8,6 +8,7 @@ import io
 import json
 import lzma
 import os
+import shutil
 import stat
 import tarfile
 import zipfile
@@ -179,8 +180,6 @@ class Harm:
 
 
 def test_a_pickle_among_weights_runs_nothing(tmp_path, tiny_hf_clip, capsys):
-    import shutil
-
     victim = tmp_path / "victim"
     folder = Path(shutil.copytree(tiny_hf_clip, tmp_path / "model"))
     for file in folder.glob("*.safetensors"):

@@ -16,6 +16,7 @@ import ttmbench
 from ttmbench.cli import main
 from ttmbench.errors import UsageError
 from ttmbench.evaluator import evaluate as evaluation
+from ttmbench.report.terminal import print_results
 from ttmbench.results.document import ResultsDocument
 from ttmbench.results.stored_files import read_scores
 from ttmbench.results.summary import difference_of, seed_interval
@@ -130,8 +131,6 @@ def test_they_are_compared_group_by_group(whole, tmp_path):
 
 
 def test_tables_and_pages_show_them_in_a_block_of_their_own(whole, document, capsys):
-    from ttmbench.report.terminal import print_results
-
     print_results(document)
     above, title, block = capsys.readouterr().out.partition("Adapted to one task, measured on another")
     assert title and "shapes_place" in block and "itself" in block and "shapes_place" not in above

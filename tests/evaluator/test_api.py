@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import ttmbench
-from ttmbench import DataError, UsageError
+from ttmbench import DataError, UsageError, errors
 from ttmbench.cli import main
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -261,7 +261,5 @@ def test_every_name_that_is_exported_is_there_and_typed():
     for name in ttmbench.__all__:
         assert getattr(ttmbench, name) is not None, name
     assert set(ttmbench._MODULE_OF) | set(ttmbench._MODULES) | {"__version__"} == set(ttmbench.__all__)
-    from ttmbench import errors
-
     kinds = {name for name, one in vars(errors).items() if isinstance(one, type) and issubclass(one, Exception)}
     assert kinds <= set(ttmbench.__all__)

@@ -12,6 +12,7 @@ from ttmbench import stats
 from ttmbench._util.file_io import file_digest
 from ttmbench.cli import main
 from ttmbench.errors import UsageError
+from ttmbench.report.terminal import print_results
 from ttmbench.results.comparison import read_run
 from ttmbench.results.summary import held_out
 
@@ -67,8 +68,6 @@ def test_intervals_are_of_clusters_and_say_so(runs, capsys):
     assert run.results["shared"]["group_match_stderr,none"] != stats.standard_error(values)
     (note,) = run["notes"]["shared"]
     assert note.startswith("groups share images: 24 groups in 8 clusters") and "with fewer than 40" in note
-    from ttmbench.report.terminal import print_results
-
     print_results(run.document)
     assert "24 groups in 8 clusters" in " ".join(capsys.readouterr().out.split())
     (saved,) = run.path.parent.glob("1*.safetensors")

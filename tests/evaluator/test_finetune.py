@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -10,6 +11,7 @@ import jsonschema
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
 from support.documents import schema
 from support.small_models import USUAL, Towers
 
@@ -41,8 +43,6 @@ def made(tmp_path_factory):
 
 
 def weights(folder):
-    from safetensors.torch import load_file
-
     return load_file(folder / "model.safetensors")
 
 
@@ -171,8 +171,6 @@ def test_what_cannot_be_finetuned_says_so(tmp_path, capsys, tiny_vlm):
 
 
 def test_a_damaged_record_is_no_reason_to_rank_the_model_with_others(made, tmp_path):
-    import shutil
-
     folder = tmp_path / "copy"
     shutil.copytree(made, folder)
     (folder / RECORD).write_text("{")

@@ -7,6 +7,7 @@ import pytest
 import torch
 from support import tiny_models
 from support.adapter_inputs import random_images
+from transformers import AutoImageProcessor, AutoModel, AutoTokenizer, CLIPProcessor
 
 import ttmbench
 from ttmbench.errors import UsageError
@@ -19,8 +20,6 @@ SETTINGS = {"device": "auto", "dtype": "fp32", "compile": False}
 @pytest.fixture(scope="module")
 def clip(tiny_hf_clip):
     """A model and its processor, as a program loads them."""
-    from transformers import AutoImageProcessor, AutoModel, AutoTokenizer, CLIPProcessor
-
     parts = AutoImageProcessor.from_pretrained(tiny_hf_clip), AutoTokenizer.from_pretrained(tiny_hf_clip)
     return AutoModel.from_pretrained(tiny_hf_clip), CLIPProcessor(*parts)
 

@@ -31,6 +31,7 @@ from ttmbench.hookspecs import hookimpl
 from ttmbench.methods import runner as checkpoints
 from ttmbench.methods.runner import SeedCheckpoint, SeedRun, TaskCheckpoint
 from ttmbench.methods.training import Iteration, TrainingState
+from ttmbench.model_adapters import embeddings, hf
 
 QUICK = {"limit": 6, "device": "cpu", "bootstrap_iters": 20}
 SHORT = {"iterations": 3, "epochs": 1, "keep_optimizer_state": True}
@@ -161,7 +162,6 @@ def test_a_file_that_is_no_document_is_never_replaced_unasked(tmp_path, capsys):
 
 def test_another_model_under_the_same_name_starts_anew(tmp_path, capsys, monkeypatch):
     """In a folder; a file and models that were adapted from the other weights are left alone."""
-    from ttmbench.model_adapters import hf
 
     def run(name: str, **more: Any) -> ttmbench.EvalResults:
         return plain_run(tmp_path / name, ttm={"iterations": 1, "epochs": 1}, seeds=[0], **more)
@@ -281,8 +281,6 @@ def test_numbers_stay_where_the_data_are_out_of_reach(tmp_path, capsys, monkeypa
 
 def test_stored_features_are_the_data_of_their_model(tmp_path, capsys, monkeypatch):
     """The file's digest is not a part of an adapter that states none; its features are looked at all the same."""
-    from ttmbench.model_adapters import embeddings
-
     monkeypatch.setattr(embeddings.EmbeddingsModel, "fingerprint", lambda self: {"features": "some"})
     rng, path = np.random.default_rng(0), tmp_path / "x.json"
 
@@ -327,8 +325,6 @@ def test_data_of_a_failed_task_are_not_looked_at_again(folder_task, tmp_path, ca
 
 
 def test_a_loss_that_is_not_finite_keeps_what_was_reached_before(tmp_path, monkeypatch):
-    from ttmbench.model_adapters import hf
-
     real, calls = hf.TransformersModel.matching_loss, []
 
     def loss(self, images, captions):

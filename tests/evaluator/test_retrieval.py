@@ -8,15 +8,19 @@ from pathlib import Path
 import jsonschema
 import numpy as np
 import pytest
+import torch
 import yaml
 from PIL import Image
 from support.documents import schema
 
 import ttmbench
 from ttmbench.cli import main
+from ttmbench.data.loader import load_task_data
+from ttmbench.data.task_file import find_task
 from ttmbench.errors import DataError, UsageError
 from ttmbench.hookspecs import hookimpl
 from ttmbench.model_adapters import hf
+from ttmbench.plugins.registry import build_registry
 from ttmbench.types import AdapterSpec
 
 QUICK = {"device": "cpu", "bootstrap_iters": 50}
@@ -31,10 +35,6 @@ def ranked(tmp_path_factory):
 
 def _pool(limit: int) -> tuple[list[Image.Image], list[str], np.ndarray]:
     """Images and captions of the task, and the number of each caption's image."""
-    from ttmbench.data.loader import load_task_data
-    from ttmbench.data.task_file import find_task
-    from ttmbench.plugins.registry import build_registry
-
     registry = build_registry()
     groups = load_task_data(registry, find_task(registry, "shapes_retrieval"), limit).groups
     captions = [caption for group in groups for caption in group.captions]
@@ -43,8 +43,6 @@ def _pool(limit: int) -> tuple[list[Image.Image], list[str], np.ndarray]:
 
 def _table(limit: int = 100) -> tuple[np.ndarray, np.ndarray]:
     """The whole matrix of logits of the built-in model, and whose each caption is: the slow way."""
-    import torch
-
     model, (images, captions, owner) = hf.load(pretrained="tiny_clip", device="cpu"), _pool(limit)
     with torch.inference_mode():
         encoded = model.encode_images(model.prepare_images(images))

@@ -12,7 +12,13 @@ import pytest
 from support.documents import schema
 
 import ttmbench
+from ttmbench import metrics
+from ttmbench.cli import main
+from ttmbench.config import make_run_config
 from ttmbench.errors import AssertionNotMet, DataError, TtmbenchError, UsageError
+from ttmbench.evaluator import evaluate, output
+from ttmbench.evaluator.dry_run import plan
+from ttmbench.evaluator.evaluate import resolve
 from ttmbench.evaluator.score_files import score_stored
 
 QUICK = {"limit": 8, "device": "cpu", "bootstrap_iters": 50}
@@ -36,8 +42,6 @@ def full_run(tmp_path_factory):
 
 
 def test_results_are_those_of_the_metrics_on_the_scores(full_run):
-    from ttmbench import metrics
-
     for name in ("none", "ttm", "overfit"):
         per_seed = [metrics.group_match(one.groups).mean() for one in full_run.scores["shapes_color"][name]]
         assert full_run.results["shapes_color"][f"group_match,{name}"] == pytest.approx(np.mean(per_seed), abs=1e-12)
@@ -176,10 +180,6 @@ def test_samples_option_picks_groups(tmp_path, folder_task):
 
 
 def test_settings_of_ttm_are_the_users_else_the_presets_else_the_tasks_else_the_models():
-    from ttmbench.config import make_run_config
-    from ttmbench.evaluator.dry_run import plan
-    from ttmbench.evaluator.evaluate import resolve
-
     def steps(model="tiny-clip", **more):
         config = make_run_config({"model": model, "tasks": ["winoground"], "ttm": True, **more})
         return plan(config, resolve(config))
@@ -221,8 +221,6 @@ THREE = ["shapes_color", "shapes_place", "shapes_replace"]
 
 def failing_at(monkeypatch, name, where="run_task", error=TtmbenchError):
     """Makes one task fail: when it is run, or when its files are written."""
-    from ttmbench.evaluator import evaluate, output
-
     owner = evaluate if where == "run_task" else output
     before = getattr(owner, where)
 
@@ -236,8 +234,6 @@ def failing_at(monkeypatch, name, where="run_task", error=TtmbenchError):
 
 @pytest.mark.parametrize("where", ["run_task", "write_atomically"])
 def test_a_failed_task_hides_neither_table_nor_path_of_the_finished_ones(where, tmp_path, monkeypatch, capsys):
-    from ttmbench.cli import main
-
     failing_at(monkeypatch, "shapes_place", where)
     path = tmp_path / "x.json"
     words = ["run", "--model", "tiny-clip", "--tasks", ",".join(THREE), "--limit", "8", "--device", "cpu"]

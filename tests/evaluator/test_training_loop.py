@@ -11,6 +11,7 @@ import pytest
 import torch
 from PIL import Image
 from support import tiny_models
+from transformers import AutoImageProcessor, AutoModel, AutoTokenizer, CLIPProcessor
 
 import ttmbench
 from ttmbench.errors import UsageError
@@ -22,8 +23,6 @@ TASKS = ["shapes_color", "shapes_color_global", "shapes_place"]
 
 @pytest.fixture
 def clip(tiny_hf_clip):
-    from transformers import AutoImageProcessor, AutoModel, AutoTokenizer, CLIPProcessor
-
     parts = AutoImageProcessor.from_pretrained(tiny_hf_clip), AutoTokenizer.from_pretrained(tiny_hf_clip)
     return AutoModel.from_pretrained(tiny_hf_clip), CLIPProcessor(*parts)
 

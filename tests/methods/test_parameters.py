@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from support.small_models import Towers
 
 from ttmbench.config import RunConfig, TTMConfig
@@ -24,8 +25,6 @@ CAPTIONS = ["a red circle", "a cat on the left", "two dogs"]
 
 
 def photos(side: int = 32):
-    from PIL import Image
-
     rng = np.random.default_rng(0)
     return [Image.fromarray(rng.integers(0, 256, (side, side, 3), dtype=np.uint8)) for _ in range(3)]
 

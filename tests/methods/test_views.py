@@ -11,6 +11,7 @@ from PIL import Image
 from support.method_tasks import rebuilt, view_task
 from support.stand_in_gpu import stand_in_gpu
 from support.training_tasks import load, training_task
+from torchvision.transforms import RandomResizedCrop
 
 from ttmbench.errors import DataError, UsageError
 from ttmbench.methods import views as views_module
@@ -174,8 +175,6 @@ class TorchDraws:
 @pytest.mark.parametrize("size", [(80, 60), (100, 100), (70, 100), (300, 220)])
 @pytest.mark.parametrize("scale", [0.08, 0.5])
 def test_crops_are_those_of_torchvision_from_the_same_numbers(size, scale):
-    from torchvision.transforms import RandomResizedCrop
-
     for seed in range(50):
         torch.manual_seed(seed)
         top, left, high, wide = RandomResizedCrop.get_params(

@@ -6,6 +6,7 @@ import json
 import re
 import sys
 from dataclasses import replace
+from importlib.metadata import EntryPoint
 from types import SimpleNamespace
 
 import numpy as np
@@ -143,7 +144,6 @@ class Even:
 @pytest.fixture
 def installed(tmp_path, monkeypatch):
     """Writes a package and makes it look installed."""
-    from importlib.metadata import EntryPoint
 
     def write(name: str, text: str, **files: str) -> None:
         package = tmp_path / "site" / name

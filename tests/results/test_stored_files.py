@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import pickle
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from safetensors.numpy import save_file
 
 from ttmbench.cli import main
@@ -162,10 +164,6 @@ def test_a_page_of_errors_is_no_array(tmp_path, name):
 
 
 def test_a_pickle_is_refused_with_its_conversion(tmp_path, scores, capsys):
-    import pickle
-
-    import torch
-
     torch.save(torch.tensor(scores), tmp_path / "a.pt")
     torch.save(torch.tensor(scores), tmp_path / "b.pth", _use_new_zipfile_serialization=False)
     (tmp_path / "c.pkl").write_bytes(pickle.dumps(scores))

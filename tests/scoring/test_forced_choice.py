@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import hashlib
 import json
 import re
 from pathlib import Path
@@ -25,6 +26,7 @@ from ttmbench.scoring.choice_arrays import Choices, choice_chance, choice_values
 from ttmbench.scoring.forced_choice import ask_choices, read_caption_choice, read_image_choice
 from ttmbench.scoring.inputs import Inputs
 from ttmbench.testing import ContractError, check_adapter
+from ttmbench.types import Group, ImageRef
 
 CAPTIONS = ["a red cat on a blue mat", "a blue cat on a red mat"]
 QUICK = {"limit": 12, "bootstrap_iters": 20}
@@ -263,8 +265,6 @@ def test_the_contract_of_adapters():
 
 
 def test_more_captions_than_letters_are_refused():
-    from ttmbench.types import Group, ImageRef
-
     group = Group("g", (ImageRef("i", lambda: Image.new("RGB", (2, 2))),), tuple(f"caption {at}" for at in range(11)))
     with pytest.raises(UsageError, match="at most 10 options"):
         ask_choices(Chooser(None), Inputs([group]), 1, 0)
@@ -275,8 +275,6 @@ def test_more_captions_than_letters_are_refused():
 
 def words_by_digest(prompt: str, images: list[bytes]) -> str:
     """The option with the larger digest: the same one for the same question, whatever the order."""
-    import hashlib
-
     if prompt.startswith("Does"):
         options = dict(re.findall(r"\(([A-Z])\) (.*?)(?:, or|, (?=\()|\?)", prompt))
         letter = max(options, key=lambda name: hashlib.sha256(options[name].encode() + images[0]).digest())

@@ -14,6 +14,7 @@ from support import processes
 from support.checkpoints import finished_iterations
 from support.plans import SMALL, TTM, cells_of, forked_children, numbers, write_plan
 
+from ttmbench._util.file_io import take_lock
 from ttmbench.cli import main
 from ttmbench.evaluator.evaluate import evaluate
 
@@ -85,8 +86,6 @@ def test_a_killed_command_resumes_at_the_last_iteration(here):
     assert process.wait(60) == -9
     (lock,) = here.rglob("*.state/lock")
     first = finished_iterations(here)
-    from ttmbench._util.file_io import take_lock
-
     take_lock(lock, 30).release()  # the cell's process ends with the command
     write_plan(here, **LONG)
     with forked_children() as begun:

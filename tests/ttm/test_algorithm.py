@@ -16,6 +16,7 @@ import torch
 from support.adapter_inputs import double_masks
 from support.rounding import Noise
 from support.small_models import USUAL, adapt, stage_of, task_of
+from transformers import AutoImageProcessor, AutoModel, AutoTokenizer
 
 import ttmbench
 from ttmbench import schedules
@@ -47,8 +48,6 @@ def naive_ttm(folder, loss_kind, groups, given, taus_of, epochs, batch, lr, seed
     Pseudo-labels are those of ``given``, the scores [groups, images, captions] before each iteration, so that rounding
     decides none. Returns threshold, selected groups, their matchings, losses and own scores of each iteration.
     """
-    from transformers import AutoImageProcessor, AutoModel, AutoTokenizer
-
     model = AutoModel.from_pretrained(folder).to(dtype)
     tokenizer, processor = AutoTokenizer.from_pretrained(folder), AutoImageProcessor.from_pretrained(folder)
     pixels = [[processor(images=[i.open()], return_tensors="pt")["pixel_values"] for i in g.images] for g in groups]

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from PIL import Image, ImageColor
 
+import ttmbench
 from ttmbench.cli import main
 from ttmbench.config import AUTHORS_LEARNING_RATE, DEFAULT_LEARNING_RATE, TTMConfig
 from ttmbench.data.task_file import find_task
@@ -103,8 +104,6 @@ def test_every_analysis_writes_numbers_and_figures(name, analysed):
 
 
 def test_supervision_has_the_raw_metrics_of_a_run_with_chance(analysed):
-    import ttmbench
-
     rows = json.loads(next(analysed("supervision")[0].rglob("*.json")).read_text())["rows"]
     run = ttmbench.simple_evaluate("tiny-clip", "shapes_color", limit=8, device="cpu")
     assert rows[-1] == {
@@ -196,8 +195,6 @@ def test_the_surest_quarter_is_that_of_the_raw_model():
 
 
 def test_learning_rates_are_compared_by_runs_of_ttm(tmp_path, capsys):
-    import ttmbench
-
     options = [*SHORT, "--seeds", "0,1", "--lrs", "1e-3,5e-4,1e6", "-o", str(tmp_path)]
     assert main(["analyze", "lr", *QUICK, *options]) == 0
     document = json.loads(next(tmp_path.rglob("*.json")).read_text())

@@ -12,6 +12,7 @@ import torch
 from support.adapter_inputs import groups_of
 from support.rounding import Noise
 from support.small_models import adapt
+from transformers import AutoModelForImageTextToText, AutoProcessor
 
 import ttmbench
 from ttmbench import schedules
@@ -44,8 +45,6 @@ def naive(folder, groups, given, epochs, lr, tau, dtype=torch.float32):
 
     Pseudo-labels are those of ``given``, the scores before each iteration, so that rounding decides none.
     """
-    from transformers import AutoModelForImageTextToText, AutoProcessor
-
     model, processor = AutoModelForImageTextToText.from_pretrained(folder), AutoProcessor.from_pretrained(folder)
     model.to(dtype)
     id_of = processor.tokenizer.convert_tokens_to_ids

@@ -8,6 +8,7 @@ import jsonschema
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from support.documents import schema
 from support.small_models import adapt, stage_of, task_of
 
@@ -146,8 +147,6 @@ SIZES = [(90, 90), (120, 60), (50, 150)]  # width, height
 
 
 def noise(size: tuple[int, int]):
-    from PIL import Image
-
     return Image.fromarray(np.random.RandomState(0).randint(0, 256, (size[1], size[0], 3), dtype=np.uint8))
 
 
@@ -157,8 +156,6 @@ def near(one: torch.Tensor, other: np.ndarray) -> bool:
 
 
 def test_siglip_crops_are_windows_of_the_squashed_image(tiny_siglip):
-    from PIL import Image
-
     adapter = hf.load(pretrained=str(tiny_siglip), device="cpu")
     enlarged = adapter.prepare_enlarged([noise(size) for size in SIZES], 1.25)["pixel_values"]
     assert enlarged.dtype == torch.uint8 and enlarged.shape == (3, 3, 40, 40)
@@ -172,8 +169,6 @@ def test_siglip_crops_are_windows_of_the_squashed_image(tiny_siglip):
 
 def test_clip_crops_are_cut_anywhere_in_the_resized_image(tiny_hf_clip):
     """As torchvision's Resize(40) and RandomCrop(32) do it: the long side stays, so its ends can be cut out too."""
-    from PIL import Image
-
     adapter = hf.load(pretrained=str(tiny_hf_clip), device="cpu")
     enlarged = adapter.prepare_enlarged([noise(size) for size in SIZES], 1.25)
     assert [tuple(one.shape) for one in enlarged] == [(3, 40, 40), (3, 40, 80), (3, 120, 40)]
@@ -186,8 +181,6 @@ def test_clip_crops_are_cut_anywhere_in_the_resized_image(tiny_hf_clip):
 
 
 def test_images_of_different_sizes_go_through_training(tiny_hf_clip, folder_task):
-    from PIL import Image
-
     folder = folder_task()
     for index, file in enumerate(sorted((folder / "images").glob("*.png"))):
         Image.open(file).resize((30 + 20 * (index % 3), 40 - 5 * (index % 2))).save(file)
