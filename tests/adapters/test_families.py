@@ -60,9 +60,8 @@ FOUND: dict[tuple[str, str], tuple[str, ...]] = {
     ("`multi_vector`", "colmodernvbert"): ("fails in transformers 5.24",),
     ("`multi_vector`", "adapters of peft"): ("refused: their base is not in the repository",),
 }
-RETRIEVERS = (
-    "sentence_transformers clip embedding_gemma2 multi_vector colqwen2 colpali modernvbert cross_encoder".split()
-)
+RETRIEVERS = "clip embedding_gemma2 multi_vector colqwen2 colpali modernvbert cross_encoder".split()
+RETRIEVERS += ["sentence_transformers"]
 KILLED = """
 import json, os, sys, ttmbench
 from ttmbench.methods.runner import SeedCheckpoint as Kept
@@ -258,9 +257,8 @@ def test_a_killed_run_resumes_with_equal_bits(name, tiny_vlm, tmp_path):
     expected = ttmbench.simple_evaluate(kind, task, **how)
     how["output_path"] = str(tmp_path / "x.json")
     for _ in range(2):
-        done = processes.run(
-            ["-c", KILLED, json.dumps([kind, task, how])], capture_output=True, text=True, cwd=tmp_path
-        )
+        program = ["-c", KILLED, json.dumps([kind, task, how])]
+        done = processes.run(program, capture_output=True, text=True, cwd=tmp_path)
         assert done.returncode == -signal.SIGKILL, done.stderr
     found = ttmbench.simple_evaluate(kind, task, **how)
     raw, adapted = ([one.scores[task][way][0].groups.tolist() for one in (found, expected)] for way in ("none", "ttm"))

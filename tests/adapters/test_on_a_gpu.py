@@ -99,12 +99,8 @@ TRAINED = {  # adapter -> tiny models that TTM trains
 }
 SCORED = {"visualgpt": "blip-captioner blip2-opt", "vqascore": "llava qwen2_vl instructblip-t5", "choice": "llava"}
 SCORED["blind"] = "gpt2 t5"
-ALWAYS = [
-    ("hf", "clip", TTM),
-    ("blip-itm", "blip", TTM),
-    ("visualgpt", "blip-captioner", {}),
-    ("vqascore", "llava", {}),
-]
+ALWAYS = [("hf", "clip", TTM), ("blip-itm", "blip", TTM)]
+ALWAYS += [("visualgpt", "blip-captioner", {}), ("vqascore", "llava", {})]
 EACH = [(kind, name, TTM) for kind, names in TRAINED.items() for name in names.split()]
 EACH += [(kind, name, {}) for kind, names in SCORED.items() for name in names.split()]
 MORE = [case for case in EACH if case not in ALWAYS]

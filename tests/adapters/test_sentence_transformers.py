@@ -58,7 +58,7 @@ def scores_of(adapter, images=IMAGES):
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_scores_are_the_librarys(name, folders):
+def test_scores_are_the_librarys_and_the_contract_is_kept(name, folders):
     load, kind, _ = KINDS[name]
     adapter = load(pretrained=str(folders[name]), device="cpu")
     declared = adapter.fingerprint()
@@ -71,6 +71,8 @@ def test_scores_are_the_librarys(name, folders):
         assert torch.allclose(together, own_scores(folders[name], kind, batch_size=size), atol=1e-5, rtol=2e-6)
     single = torch.cat([scores_of(adapter, [image]) for image in IMAGES]) / scale
     assert torch.allclose(single, together, atol=1e-5, rtol=2e-6) and together.std() > 1e-3
+    made = check_adapter(adapter)
+    assert any("state" in one for one in made) and any("batch" in one for one in made), made
 
 
 def test_images_that_the_library_takes_for_one_row_are_apart(folders, tmp_path):
@@ -125,12 +127,6 @@ def test_two_classes_give_their_difference(names, folders, tmp_path):
     expected = logits[..., positive] - logits[..., 1 - positive]
     found = scores_of(adapters.load_cross_encoder(pretrained=str(tmp_path), device="cpu"))
     assert torch.allclose(found, expected, atol=1e-5, rtol=0) and expected.std() > 1e-3
-
-
-@pytest.mark.parametrize("name", KINDS)
-def test_adapters_keep_the_contract(name, folders):
-    made = check_adapter(KINDS[name][0](pretrained=str(folders[name]), device="cpu"))
-    assert any("state" in one for one in made) and any("batch" in one for one in made), made
 
 
 @pytest.mark.parametrize("train", ["all", "lora:4", "last_block"])

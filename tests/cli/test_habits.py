@@ -96,13 +96,8 @@ def test_every_command_has_examples_that_it_takes(name):
         assert options.command == name and options.execute
 
 
-TWICE = [
-    "--model a -t x --model b",
-    "-m a -t x --tasks y",
-    "-m a -a k=x -a k=y",
-    "--seeds 0 --seeds 1",
-    "doctor -M a -M b",
-]
+TWICE = ["--model a -t x --model b", "-m a -t x --tasks y", "-m a -a k=x -a k=y"]
+TWICE += ["--seeds 0 --seeds 1", "doctor -M a -M b"]
 
 
 @pytest.mark.parametrize("words", TWICE)

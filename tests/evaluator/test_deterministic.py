@@ -148,10 +148,7 @@ CUBLAS = (
     ("message", "told"),
     [
         (f"put_ with accumulate=False {NO}", "use --device cpu, or omit it"),
-        (
-            f"{CUBLAS} ... such as CUBLAS_WORKSPACE_CONFIG=:4096:8",
-            "CUBLAS_WORKSPACE_CONFIG=:4096:8",
-        ),
+        (f"{CUBLAS} ... such as CUBLAS_WORKSPACE_CONFIG=:4096:8", "CUBLAS_WORKSPACE_CONFIG=:4096:8"),
     ],
 )
 def test_what_cannot_be_deterministic_is_named(message, told):

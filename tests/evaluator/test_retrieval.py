@@ -158,9 +158,7 @@ class PixelsAndLetters:
     def score_pairs(self, images, captions):
         self.pairs += len(captions)
         means = [np.asarray(image, dtype=np.float64).mean() for image in images]
-        return np.array(
-            [(mean * 7 + len(one) * 13) % 17 for mean, one in zip(means, captions, strict=True)], np.float32
-        )
+        return np.array([(a * 7 + len(one) * 13) % 17 for a, one in zip(means, captions, strict=True)], np.float32)
 
 
 def _pair_table(limit: int) -> tuple[np.ndarray, np.ndarray]:
@@ -234,9 +232,7 @@ class Generative(PixelsAndLetters):
 
     def score_prepared(self, images, captions):
         self.pairs += len(captions)
-        return np.array(
-            [(mean * 7 + len(one) * 13) % 17 for mean, one in zip(images, captions, strict=True)], np.float32
-        )
+        return np.array([(a * 7 + len(one) * 13) % 17 for a, one in zip(images, captions, strict=True)], np.float32)
 
     def log_priors(self, captions, noise_images=None):
         return np.array([len(one) % 5 for one in captions], np.float32)

@@ -172,11 +172,8 @@ def test_no_adapted_score_moves(name, adapter_of):
     """Not by a bit after another task or seed; in other batches the same is selected, and losses move by rounding."""
     model, _ = adapter_of(name)
     quiet = adapted(model, ["pairs"], [0, 1])
-    for found in (
-        *(adapted(model, ["pairs"], seeds) for seeds in ([1], [1, 0])),
-        adapted(model, ["one", "pairs"], [0]),
-    ):
-        for seed, (lines, scores) in found.items():
+    for layouts, seeds in ((["pairs"], [1]), (["pairs"], [1, 0]), (["one", "pairs"], [0])):
+        for seed, (lines, scores) in adapted(model, layouts, seeds).items():
             assert lines == quiet[seed][0] and np.array_equal(scores, quiet[seed][1])
     for size in (1, 7):
         ((lines, _),) = adapted(model, ["pairs"], [0], batch_size=size).values()

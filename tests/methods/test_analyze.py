@@ -17,8 +17,7 @@ SHORT = ["--ttm_args", "iterations=2,epochs=3", "--method_args", "vte.views=4"]
 @pytest.fixture(scope="module")
 def document(tmp_path_factory):
     folder = tmp_path_factory.mktemp("analysis")
-    methods = ["--methods", "ttm,dn,sinkhorn,vte", "--seeds", "0,1"]
-    assert main([*WORDS, *methods, *SHORT, "-o", str(folder)]) == 0
+    assert main([*WORDS, "--methods", "ttm,dn,sinkhorn,vte", "--seeds", "0,1", *SHORT, "-o", str(folder)]) == 0
     (file,) = folder.rglob("methods_*.json")
     assert {path.suffix for path in file.parent.iterdir()} == {".json", ".png", ".svg"}
     return json.loads(file.read_text())

@@ -82,11 +82,8 @@ def in_place(found):
 def test_nnn(original, k):
     retriever = original("NNN_REPOSITORY", "nnn.nnn_retriever").NNNRetriever(8)
     task = feature_task(6, 2, 3)
-    sides = {
-        "i2t": (task.all_images, task.captions, task.images),
-        "t2i": (task.all_captions, task.images, task.captions),
-    }
-    for direction, (references, items, queries) in sides.items():
+    sides = ("i2t", task.all_images, task.captions, task.images), ("t2i", task.all_captions, task.images, task.captions)
+    for direction, references, items, queries in sides:
         scores = nnn(task, k=k, direction=direction, references="task")
         for group in range(6):
             means = torch.from_numpy(retriever.compute_alignment_means(items[group], references, k, 128))
@@ -99,11 +96,8 @@ def test_nnn(original, k):
 def test_dn(original, strength):
     library = original("NNN_REPOSITORY", "nnn")
     task = feature_task(6, 2, 3)
-    scores, all_images, all_captions = (
-        dn(task, strength=strength, references="task"),
-        task.all_images.numpy(),
-        task.all_captions.numpy(),
-    )
+    scores = dn(task, strength=strength, references="task")
+    all_images, all_captions = task.all_images.numpy(), task.all_captions.numpy()
     for group in range(6):
         ranker = library.DNRanker(
             library.NNNRetriever(8),

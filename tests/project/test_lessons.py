@@ -30,14 +30,9 @@ def words(text):
 def test_a_lesson_runs_and_prints_what_it_shows(page, lessons, tmp_path):
     found = lessons.blocks(page)
     assert len(found) >= 5
-    surroundings = {
-        **os.environ,
-        "MPLBACKEND": "Agg",
-        "COLUMNS": lessons.WIDTH,
-        "TTMBENCH_CACHE": str(tmp_path / ".cache"),
-    }
+    around = os.environ | {"MPLBACKEND": "Agg", "COLUMNS": lessons.WIDTH, "TTMBENCH_CACHE": str(tmp_path / ".cache")}
     program = lessons.program(found)
-    done = processes.run(["-c", program], cwd=tmp_path, env=surroundings, capture_output=True, encoding="utf-8")
+    done = processes.run(["-c", program], cwd=tmp_path, env=around, capture_output=True, encoding="utf-8")
     assert done.returncode == 0, done.stderr[-4000:]
     for block, now in zip(found, lessons.printed(done.stdout), strict=True):
         assert words(now) == words(block.output), "python scripts/docs/lessons.py writes outputs anew"

@@ -64,10 +64,7 @@ def test_pages_and_tables_show_the_reference(tmp_path):
 def test_the_table_builtin_is_reproduced_by_its_runs(capsys):
     assert main(["reproduce", "builtin", "--runs", str(FOLDER)]) == 0
     out = capsys.readouterr().out
-    rows = (
-        len((ROOT / "ttmbench" / "reproduce" / "published" / "builtin.csv").read_text(encoding="utf-8").splitlines())
-        - 1
-    )
+    rows = len((ROOT / "ttmbench/reproduce/published/builtin.csv").read_text(encoding="utf-8").splitlines()) - 1
     assert f"{rows} numbers: agrees {rows}" in out
 
 

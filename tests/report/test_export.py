@@ -247,13 +247,8 @@ def tabled(tmp_path_factory):
     folder = tmp_path_factory.mktemp("tabled")
     short = {"iterations": 1, "epochs": 1}
     for name, model, lr in (("a", "tiny-clip", 3e-3), ("b", "tiny-clip", 1e-7), ("c", "tiny-clip-seed1", 1e-3)):
-        more = {
-            "ttm": short | {"lr": lr},
-            "seeds": [0, 1],
-            "device": "cpu",
-            "output_path": str(folder / f"{name}.json"),
-        }
-        ttmbench.simple_evaluate(model, "shapes_place", limit=60, bootstrap_iters=20, **more)
+        more = {"ttm": {**short, "lr": lr}, "seeds": [0, 1], "output_path": str(folder / f"{name}.json")}
+        ttmbench.simple_evaluate(model, "shapes_place", limit=60, bootstrap_iters=20, device="cpu", **more)
     return folder
 
 

@@ -13,12 +13,7 @@ from ttmbench.cli import main
 from ttmbench.errors import DataError
 from ttmbench.report.board import answer_of, as_document, merge
 from ttmbench.report.load import gather
-from ttmbench.reproduce.tables import (
-    load_table,
-    published_beside_runs,
-    shipped_tables,
-    under_names_of_runs,
-)
+from ttmbench.reproduce.tables import load_table, published_beside_runs, shipped_tables, under_names_of_runs
 from ttmbench.results.document import ResultsDocument
 
 HEAD = "source,table,task,model,method,metric,percent,std_percent,track\n"

@@ -620,10 +620,7 @@ def finetuned_rows(tmp_path_factory):
         folder,
         [f"small,{model},raw,group_score,50," for model in ("as it is", "finetuned")],
         tasks={"small": {"groups": 24, "version": 1}},
-        models={
-            "as it is": TINY,
-            "finetuned": {"model": "tiny-clip", "track": "supervised", "finetuned": tuned},
-        },
+        models={"as it is": TINY, "finetuned": {"model": "tiny-clip", "track": "supervised", "finetuned": tuned}},
     )
     (folder / "tasks").mkdir()
     (folder / "tasks" / "small.yaml").write_text(

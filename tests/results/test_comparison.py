@@ -73,13 +73,18 @@ def test_holm_is_over_the_tasks_of_one_metric(tmp_path):
     assert [row["p_holm"] for row in rows] == pytest.approx([2 * rows[0]["p"], rows[1]["p"]])
 
 
+def compared(folder, metrics, **right):
+    """Runs with so many right groups of 12, and the rows of their comparison."""
+    values = {name: [1.0] * ones + [0.0] * (12 - ones) for name, ones in right.items()}
+    of = {name: {"t": {"none": dict.fromkeys(metrics, row)}} for name, row in values.items()}
+    paths = [str(write_run(folder, name, of[name], model=name)) for name in right]
+    assert main(["compare", *paths, "-o", str(folder / "x.json"), "--bootstrap_iters", "20"]) == 0
+    found = json.loads((folder / "x.json").read_text())["comparisons"]
+    return paths, [row for one in found for row in one["rows"]]
+
+
 def test_holm_is_over_all_models_of_what_is_shown(tmp_path, capsys):
-    paths = [
-        str(write_run(tmp_path, name, one([1.0] * ones + [0.0] * (12 - ones)), model=name))
-        for name, ones in (("a", 0), ("b", 12), ("c", 8), ("d", 6))
-    ]
-    assert main(["compare", *paths, "-o", str(tmp_path / "x.json"), "--bootstrap_iters", "20"]) == 0
-    rows = [row for found in json.loads((tmp_path / "x.json").read_text())["comparisons"] for row in found["rows"]]
+    paths, rows = compared(tmp_path, ["group_match"], a=0, b=12, c=8, d=6)
     assert [row["p_holm"] for row in rows] == pytest.approx([3 * rows[0]["p"], 2 * rows[1]["p"], rows[2]["p"]])
     assert [row["holm_tests"] for row in rows] == [3, 3, 3]
     says = "p (Holm) is adjusted over all 3 tables: every model, setting, task, metric and method: at most 3 tests"
@@ -89,13 +94,8 @@ def test_holm_is_over_all_models_of_what_is_shown(tmp_path, capsys):
 
 
 def test_holm_is_over_all_metrics_of_several_models(tmp_path, capsys):
-    paths = []
-    for name, ones in (("a", 0), ("b", 12), ("c", 8)):
-        values = [1.0] * ones + [0.0] * (12 - ones)
-        paths.append(str(write_run(tmp_path, name, {"t": {"none": {"group_match": values, "group_score": values}}})))
-    assert main(["compare", *paths, "-o", str(tmp_path / "x.json"), "--bootstrap_iters", "20"]) == 0
+    paths, rows = compared(tmp_path, ["group_match", "group_score"], a=0, b=12, c=8)
     assert "at most 4 tests" in capsys.readouterr().out
-    rows = [row for found in json.loads((tmp_path / "x.json").read_text())["comparisons"] for row in found["rows"]]
     assert [row["holm_tests"] for row in rows] == [4] * 4
     assert [row["p_holm"] for row in rows] == pytest.approx([4 * rows[0]["p"]] * 2 + [2 * rows[2]["p"]] * 2)
     assert main(["compare", *paths[:2], "--bootstrap_iters", "20"]) == 0

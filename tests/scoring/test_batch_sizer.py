@@ -28,10 +28,7 @@ def out_of_memory() -> RuntimeError:
     [
         (out_of_memory(), True),
         (MemoryError(), True),
-        (
-            RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: tried 8 bytes"),
-            True,
-        ),
+        (RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: tried 8 bytes"), True),
         (RuntimeError("std::bad_alloc"), True),
         (RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"), True),
         (RuntimeError("cuDNN error: CUDNN_STATUS_ALLOC_FAILED"), True),

@@ -13,14 +13,7 @@ from ttmbench.errors import TtmbenchError
 from ttmbench.model import DualEncoder
 from ttmbench.scoring import ranking
 from ttmbench.scoring.batches import BatchSizer
-from ttmbench.scoring.dual_encoder import (
-    Features,
-    Side,
-    encode_captions,
-    encode_classes,
-    encode_images,
-    image_scores,
-)
+from ttmbench.scoring.dual_encoder import Features, Side, encode_captions, encode_classes, encode_images, image_scores
 from ttmbench.scoring.inputs import Inputs
 from ttmbench.scoring.ranking import best_candidates, rank_chosen, rank_queries
 from ttmbench.types import Group, ImageRef

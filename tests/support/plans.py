@@ -20,15 +20,7 @@ from ttmbench.sweep.plan import Cell, expand, read_plan
 
 TTM = {"ttm": True, "seeds": [0, 1], "ttm_args": {"iterations": 2, "epochs": 1}}
 SMALL = {"limit": 12, "bootstrap_iters": 0}
-_VOLATILE = {
-    "date",
-    "git_hash",
-    "command",
-    "total_evaluation_time_seconds",
-    "timing",
-    "artifacts",
-    "config",
-}
+_VOLATILE = {"date", "git_hash", "command", "total_evaluation_time_seconds", "timing", "artifacts", "config"}
 
 
 def numbers(path: Path) -> str:
