@@ -210,9 +210,7 @@ def test_a_plain_run_is_checked_by_samples(tmp_path, capsys):
     assert main([*words.split(), str(tmp_path / "run" / "x.json")]) == 0
     plain = Copy(tmp_path / "run", tmp_path / "copy")
     assert plain.validate() == 0
-    assert (
-        f"not computed again, since no scores, ranks or answers are stored: {COLOR} (global" in capsys.readouterr().out
-    )
+    assert f"answers are stored: {COLOR} (global_assignment_accuracy" in capsys.readouterr().out
     plain.put("ci", COLOR, "group_score,none", to=[0.1, 0.2])
     assert plain.validate() == 3 and f"ci.{COLOR}.group_score,none" in capsys.readouterr().out
 

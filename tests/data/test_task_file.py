@@ -67,6 +67,12 @@ def test_a_wrong_head_of_a_task_file_names_file_and_key(tmp_path, head, message)
     assert message in str(caught.value) and str(path) in str(caught.value) and "\n" not in str(caught.value)
 
 
+def test_a_task_file_is_told_every_mistake(tmp_path):
+    text = GOOD.replace("mine", "other").replace("1", "one").replace("group_match", "nope, text_scor") + "colour: red"
+    with pytest.raises(UsageError, match=r"'colour'.*'version'.*'task: mine'.*'nope'.*'text_scor'"):
+        find(write(tmp_path, text))
+
+
 @pytest.mark.parametrize("content", [b"\xff\xfe\x00", b"- a\n- b\n", b"hello", b"", b"{" * 5000, b"a" * 1_000_001])
 def test_what_is_no_task_file_is_refused(tmp_path, content):
     path = tmp_path / "mine.yaml"

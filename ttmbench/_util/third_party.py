@@ -152,13 +152,13 @@ def _names_in(annotation: Any, path: Sequence[int | str]) -> list[str]:
 _BRANCH = re.compile(r".*\[.*|str|int|float|bool")  # of a union, in the place of an error
 
 
-def describe(error: ValidationError, model: type[BaseModel] | None = None) -> str:
-    """A pydantic error in one line: every wrong key, unknown ones first, since these often explain missing ones."""
+def describe(error: ValidationError, model: type[BaseModel] | None = None, more: Sequence[str] = ()) -> str:
+    """A pydantic error in one line: wrong keys, unknown first, as they often explain missing ones; and ``more``."""
     found: dict[tuple[int | str, ...], str] = {}
     for detail in sorted(error.errors(), key=lambda detail: detail["type"] != "extra_forbidden"):
         branch = next((at for at, part in enumerate(detail["loc"]) if _BRANCH.fullmatch(str(part))), None)
         found.setdefault(detail["loc"][:branch], _described(detail, model))  # the first branch speaks for the others
-    return listed(list(found.values()))
+    return listed([*found.values(), *more])
 
 
 def listed(problems: Sequence[str]) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from importlib.resources.abc import Traversable
@@ -351,20 +351,39 @@ AnyTask = TypeVar("AnyTask", bound=TaskFile)
 def find_task(registry: Registry, name: str, read: AlreadyRead | None = None) -> TaskFile:
     """A task by name, or by the path of its file, whose name must be that of the task; ``read``: `AlreadyRead`.
 
-    UsageError for none, or a file that cannot be read or is not a task; with all its wrong keys.
+    UsageError for none, or a file that cannot be read or is not a task; with all wrong keys and unknown metrics.
     """
     is_own = name.endswith(ENDINGS) and name not in registry.task_files
     path: Traversable = Path(name) if is_own else registry.task_files[name]
     if not path.is_file():
         raise UsageError(f"task file {name} does not exist")
+    content, stem = _read(path, 0, {} if read is None else read), path.name.rsplit(".", 1)[0]
     try:
-        spec = TaskSpec.model_validate(_read(path, 0, {} if read is None else read))
+        spec = TaskSpec.model_validate(content)
     except ValidationError as error:
-        raise UsageError(f"{path}: {describe(error, TaskSpec)}") from None
-    stem = path.name.rsplit(".", 1)[0]
+        raise UsageError(f"{path}: {describe(error, TaskSpec, _wrong_names(registry, content, stem))}") from None
     if spec.task != stem:
-        raise UsageError(f"{path}: write 'task: {stem}', or rename the file to {spec.task}.yaml")
+        raise UsageError(f"{path}: {listed(_wrong_names(registry, content, stem))}")
     return checked(registry, TaskFile(spec, path.parent if isinstance(path, Path) else None))
+
+
+def _wrong_names(registry: Registry, content: Mapping[str, Any], stem: str) -> list[str]:
+    """What is wrong with the names in a task file, whose other keys may be wrong, too."""
+    name, source, metrics = (content.get(key) for key in ("task", "source", "metrics"))
+    wrong = [f"write 'task: {stem}', or rename the file to {name}.yaml"] if name not in (None, stem) else []
+    wrong += _absent(registry.metrics, metrics if isinstance(metrics, list) else ())
+    return wrong + _absent(registry.sources, [source.get("kind")] if isinstance(source, dict) else ())
+
+
+def _absent(known: Mapping[str, object], names: Iterable[object], first: UsageError | None = None) -> list[str]:
+    """The messages for names that are not registered, each once, after the ``first``."""
+    wrong = [] if first is None else [str(first)]
+    for name in (name for name in names if isinstance(name, str)):
+        try:
+            known[name]
+        except UsageError as error:
+            wrong.append(str(error))
+    return list(dict.fromkeys(wrong))
 
 
 def all_tasks(registry: Registry) -> dict[str, TaskFile]:
@@ -435,7 +454,7 @@ def checked(registry: Registry, task: AnyTask) -> AnyTask:
             registry.schedules[settings.get("schedule", "linear")]
         scopes = {name: registry.metrics[name].scope for name in spec.metrics}
     except UsageError as error:
-        raise UsageError(f"task {spec.task}: {error}") from None
+        raise UsageError(f"task {spec.task}: {listed(_absent(registry.metrics, spec.metrics, error))}") from None
     if others := [name for name, scope in scopes.items() if scope not in SCOPES[spec.kind]]:
         raise UsageError(f"task {spec.task}: metric '{others[0]}' is not defined for tasks of kind {spec.kind}")
     return task

@@ -188,11 +188,10 @@ class Checked:
         digest = record.fingerprint if record is not None else self.document.task_hashes[name]
         metrics = metrics_of_scores(spec, self.registry, False)
         if stored.format == SAMPLES:  # which have no scores across groups or between captions, and no scale
-            known = {metric.name for metric in metrics if metric.scope in ("group", "task") and not metric.needs_logits}
-            self.left_out |= set(spec.metrics) - known
-            metrics = [metric for metric in metrics if metric.name in known]
+            metrics = [metric for metric in metrics if metric.scope in ("group", "task") and not metric.needs_logits]
+            self.left_out |= set(spec.metrics) - {metric.name for metric in metrics}
             results = record.results if record is not None else self.document.results[name]
-            if lost := [one for one in spec.metrics if one not in known and results.get(key_of(one, RAW)) is not None]:
+            if lost := sorted(one for one in self.left_out if results.get(key_of(one, RAW)) is not None):
                 self.not_stored.append(f"{name if other is None else f'{name}@{other}'} ({', '.join(lost)})")
         for key, value in () if stored.format == SAMPLES else (("task", measured), ("data_sha256", digest)):
             if stored.about.get(key) != value:
