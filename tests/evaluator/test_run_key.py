@@ -134,7 +134,7 @@ def test_what_differs_from_an_earlier_run_is_named(tmp_path, monkeypatch):
         return ttmbench.simple_evaluate("tiny-clip", tasks, **settings)
 
     evaluate()
-    with pytest.raises(UsageError, match=r"(?=.*--limit)(?=.*--seed)(?=.*--tasks)"):
+    with pytest.raises(UsageError, match=r"(?=.*--limit)(?=.*--seed)(?=.*--tasks)(?!.*--seeds)"):
         evaluate("shapes_place", limit=3, seed=1)
     packages = {**machine.packages(), "numpy": "99"}
     monkeypatch.setattr(machine, "packages", lambda: packages)

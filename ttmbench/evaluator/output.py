@@ -61,7 +61,8 @@ class ConfigKey:
     def changes_since(self, document: ResultsDocument) -> tuple[list[str], list[str]]:
         """What differs from an earlier document: options, and versions of packages and digests of source code."""
         stated = document.config | {"tasks": sorted(document.task_status)}
-        stated["seeds"] = RunConfig.model_construct(**document.config).run_seeds
+        shared = {name: self.content["config"][name] for name in ("seed", "ttm_preset")}  # which seeds may follow from
+        stated["seeds"] = RunConfig.model_construct(**document.config | shared).run_seeds
         options = [f"--{name}" for name, asked in self.content["config"].items() if asked != stated.get(name)]
         specs = self.content["tasks"].items()
         options += [f"task file of {name}" for name, spec in specs if document.configs.get(name, spec) != spec]
