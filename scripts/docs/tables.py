@@ -41,8 +41,6 @@ MODEL_FAMILIES = (
     ("CoN-CLIP, NegFull", "con-clip-*", "negfull-*"),
     ("CS-CLIP, SPEC-CLIP, TripletCLIP", "cs-clip*", "spec-clip", "tripletclip-*"),
 )
-# Kinds of models that the test-time stage can train.
-TRAINED = ("hf", "open_clip", "itc", "itm", "vqascore", "sentence_transformers")
 METHOD_HEAD = ("method", "what it does", "paper")
 
 FAMILY_HEAD = (
@@ -90,15 +88,14 @@ def model_families() -> str:
         listed |= {spec.name for spec in specs}
         sizes = sorted({spec.card.bytes for spec in specs if spec.card.bytes})
         ends = list(dict.fromkeys(ModelCard("", size).size for size in (sizes[:1] + sizes[-1:])))
-        kinds = {spec.target.partition(":")[0].rpartition(".")[2] for spec in specs}
-        loaded = [spec for spec in specs if not spec.card.refused]
+        is_loaded = not all(spec.card.refused for spec in specs)
         cells = (
             title,
             ", ".join(f"`{one}`" for one in patterns),
             "; ".join(sorted({spec.card.license or "none declared" for spec in specs})),
             " to ".join(ends) or "unknown",
             " or ".join(dict.fromkeys(_fetched(spec) for spec in specs)),
-            "-" if not loaded else "yes" if kinds <= {*TRAINED} else "no",
+            "yes" if is_loaded else "-",  # every kind with weights of its own is trained
         )
         rows.append(cells)
     if missing := sorted(set(named) - listed):
